@@ -1,0 +1,29 @@
+#include "problems/baseline.h"
+
+#include <cmath>
+
+namespace acplan::problems {
+
+PlanBaseline ComputeBaseline(const graph::Profile& profile,
+                             const graph::ModuleTree& tree,
+                             MemoryOptions options) {
+  options.world_size = 1;
+  PlanBaseline baseline;
+  for (const MemoryRecord& record : MemoryRecords(profile, tree, options)) {
+    const auto bytes = static_cast<int64_t>(std::llround(record.base_bytes));
+    if (bytes > baseline.peak_bytes || baseline.peak_module.empty()) {
+      baseline.peak_bytes = bytes;
+      baseline.peak_module =
+          record.node < 0 ? std::string(ToString(record.phase))
+                          : profile.modules[tree.node(record.node).module].fqn;
+    }
+  }
+  for (const int root : tree.Roots()) {
+    const graph::Module& module = profile.modules[tree.node(root).module];
+    baseline.runtime_ms +=
+        module.fw_runtime_per_module + module.bw_runtime_per_module;
+  }
+  return baseline;
+}
+
+}  // namespace acplan::problems

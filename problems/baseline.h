@@ -1,0 +1,18 @@
+#pragma once
+
+#include "graph/module_tree.h"
+#include "graph/profile.h"
+#include "problems/memory_model.h"
+#include "problems/plan.h"
+
+namespace acplan::problems {
+
+// The model without checkpointing and without sharding, whatever
+// options.world_size: under kTorch PyTorch's get_peak_memory_runtime_baseline
+// (the largest P + TG + AG + TA; the root's forward plus backward, several
+// roots added up), under kSnapshot the largest measured total.
+PlanBaseline ComputeBaseline(const graph::Profile& profile,
+                             const graph::ModuleTree& tree,
+                             MemoryOptions options);
+
+}  // namespace acplan::problems

@@ -1,0 +1,177 @@
+#include "problems/minimum_budget.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "problems/module_milp.h"
+#include "problems/module_solution.h"
+#include "solver/cbc_solver.h"
+
+namespace acplan::problems {
+
+using solver::Milp;
+
+namespace {
+
+constexpr double kImpossible = -std::numeric_limits<double>::infinity();
+
+int64_t WholeBytes(double bytes) {
+  // A hair above a whole number is rounding noise of sums, not a byte.
+  return static_cast<int64_t>(
+      std::ceil(bytes - 1e-9 * std::max(1.0, bytes / 1e6)));
+}
+
+double LargestBase(const ModuleProblem& problem) {
+  double most = problem.fixed_bytes;
+  for (const ModuleProblem::Node& node : problem.nodes) {
+    if (node.time >= 0) most = std::max(most, node.base_bytes);
+  }
+  return most;
+}
+
+// Whether some plan meets a budget; entry k is the most discarded so far with
+// at most k units (a single entry where their number is free).
+class FeasibilityWalk {
+ public:
+  FeasibilityWalk(const ModuleProblem& problem, double budget)
+      : problem_(problem), budget_(budget) {
+    const size_t n = problem.nodes.size();
+    subtree_base_.assign(n, kImpossible);
+    for (size_t i = n; i-- > 0;) {
+      const ModuleProblem::Node& node = problem.nodes[i];
+      if (node.time >= 0) subtree_base_[i] = node.base_bytes;
+      for (size_t c = i + 1; c < i + node.subtree_size;
+           c += problem.nodes[c].subtree_size) {
+        subtree_base_[i] = std::max(subtree_base_[i], subtree_base_[c]);
+      }
+    }
+  }
+
+  bool IsFeasible() const {
+    const size_t counts =
+        problem_.max_units ? static_cast<size_t>(*problem_.max_units) + 1 : 1;
+    std::vector<double> most(counts, 0.0);
+    most = WalkSiblings(0, static_cast<int>(problem_.nodes.size()),
+                        std::move(most));
+    return most.back() != kImpossible;
+  }
+
+ private:
+  std::vector<double> WalkSiblings(int begin, int end,
+                                   std::vector<double> most) const {
+    for (int i = begin; i < end; i += problem_.nodes[i].subtree_size) {
+      most = WalkNode(i, std::move(most));
+    }
+    return most;
+  }
+
+  std::vector<double> WalkNode(int i, std::vector<double> most) const {
+    const ModuleProblem::Node& node = problem_.nodes[i];
+    std::vector<double> as_unit(most.size(), kImpossible);
+    if (!node.curve.empty()) {
+      const double need = subtree_base_[i] + node.held_bytes - budget_;
+      const size_t used = problem_.max_units ? 1 : 0;
+      for (size_t k = used; k < most.size(); ++k) {
+        if (most[k - used] >= need) {
+          as_unit[k] = most[k - used] + node.curve.back().bytes;
+        }
+      }
+    }
+    if (node.subtree_size > 1) {
+      most = WalkSiblings(i + 1, i + node.subtree_size, std::move(most));
+    }
+    for (size_t k = 0; k < most.size(); ++k) {
+      if (node.time >= 0 && most[k] < node.base_bytes - budget_) {
+        most[k] = kImpossible;
+      }
+      most[k] = std::max(most[k], as_unit[k]);
+    }
+    return most;
+  }
+
+  const ModuleProblem& problem_;
+  double budget_;
+  std::vector<double> subtree_base_;
+};
+
+MinimumBudget ByBisection(const ModuleProblem& problem) {
+  int64_t infeasible = WholeBytes(problem.fixed_bytes) - 1;
+  int64_t feasible = WholeBytes(LargestBase(problem));
+  // A record before any discard bounds the budget from below, but may be
+  // negative; whole bytes below the fixed part are infeasible by definition.
+  while (feasible - infeasible > 1) {
+    const int64_t middle = infeasible + (feasible - infeasible) / 2;
+    const bool fits =
+        FeasibilityWalk(problem, static_cast<double>(middle)).IsFeasible();
+    (fits ? feasible : infeasible) = middle;
+  }
+  return {.bytes = feasible, .proven = true};
+}
+
+MinimumBudget ByCbc(const ModuleProblem& problem,
+                    const solver::SearchLimits& limits) {
+  const double unit = std::max(1.0, LargestBase(problem));
+  Milp milp;
+  milp.name = "minimum_budget";
+  ModuleProblem roomy = problem;
+  roomy.budget_bytes = LargestBase(problem);
+  ModuleMilp form = ToMilp(roomy);
+  // Only who is a unit matters: y, path rows and max_units stay.
+  const int budget = milp.AddColumn(
+      {.name = "budget", .lower = problem.fixed_bytes / unit, .cost = 1});
+  std::vector<int> y(problem.nodes.size(), -1);
+  for (const int i : form.candidates) {
+    y[i] = milp.AddColumn(
+        {.name = fmt::format("y{}", i), .upper = 1, .is_integer = true});
+  }
+  for (Milp::Row& row : form.milp.rows) {
+    if (!row.name.starts_with("path") && row.name != "max_units") continue;
+    for (Milp::Term& term : row.terms) {
+      term.column = y[form.candidates[term.column / 3]];
+    }
+    milp.AddRow(std::move(row));
+  }
+  for (size_t k = 0; k < problem.nodes.size(); ++k) {
+    const ModuleProblem::Node& record = problem.nodes[k];
+    if (record.time < 0) continue;
+    Milp::Row row{.name = fmt::format("record{}", k),
+                  .lower = record.base_bytes / unit,
+                  .terms = {{budget, 1}}};
+    for (const int j : form.candidates) {
+      const ModuleProblem::Node& node = problem.nodes[j];
+      if (node.time < record.time) {
+        row.terms.push_back({y[j], node.curve.back().bytes / unit});
+      } else if (node.held_bytes > 0 && j <= static_cast<int>(k) &&
+                 static_cast<int>(k) < j + node.subtree_size) {
+        row.terms.push_back({y[j], -node.held_bytes / unit});
+      }
+    }
+    milp.AddRow(std::move(row));
+  }
+  const solver::MilpSolution solved =
+      solver::SolveWithCbc(milp, {.limits = limits});
+  std::vector<ChosenUnit> units;
+  if (!solved.x.empty()) {
+    for (const int i : form.candidates) {
+      if (solved.x[y[i]] > 0.5) {
+        units.push_back({i, problem.nodes[i].curve.back().bytes});
+      }
+    }
+  }
+  return {.bytes = WholeBytes(SolutionPeak(problem, units)),
+          .proven = solved.status == solver::MilpStatus::kOptimal};
+}
+
+}  // namespace
+
+MinimumBudget FindMinimumBudget(const ModuleProblem& problem,
+                                const solver::SearchLimits& limits) {
+  return problem.prefix_structure ? ByBisection(problem)
+                                  : ByCbc(problem, limits);
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,223 @@
+#include "problems/module_milp.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "solver/cbc_solver.h"
+
+namespace acplan::problems {
+
+using solver::Milp;
+using solver::MilpSolution;
+using solver::MilpStatus;
+
+namespace {
+
+constexpr double kProofTolerance = 1e-6;
+
+double Need(const ModuleProblem& problem, int node) {
+  return problem.nodes[node].base_bytes - problem.budget_bytes;
+}
+
+std::vector<int> CandidatesOf(const ModuleProblem& problem) {
+  std::vector<int> candidates;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    if (!problem.nodes[i].curve.empty())
+      candidates.push_back(static_cast<int>(i));
+  }
+  return candidates;
+}
+
+// The most that units ending in the time window [from, to) can discard.
+double MostDiscarded(const ModuleProblem& problem, int from, int to) {
+  const int n = static_cast<int>(problem.nodes.size());
+  std::vector<double> most(n, 0);
+  double total = 0;
+  for (int i = n - 1; i >= 0; --i) {
+    const ModuleProblem::Node& node = problem.nodes[i];
+    double children = 0;
+    for (int c = i + 1; c < i + node.subtree_size;
+         c += problem.nodes[c].subtree_size) {
+      children += most[c];
+    }
+    const bool inside =
+        !node.curve.empty() && from <= node.time && node.time < to;
+    most[i] = std::max(children, inside ? node.curve.back().bytes : 0.0);
+  }
+  for (int i = 0; i < n; i += problem.nodes[i].subtree_size) total += most[i];
+  return total;
+}
+
+bool HoldsBytes(const ModuleProblem& problem) {
+  return std::ranges::any_of(problem.nodes, [](const auto& node) {
+    return !node.curve.empty() && node.held_bytes > 0;
+  });
+}
+
+}  // namespace
+
+std::vector<int> BindingRecords(const ModuleProblem& problem) {
+  const bool holds = HoldsBytes(problem);
+  std::vector<int> records;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    const int node = static_cast<int>(i);
+    if (problem.nodes[i].time >= 0 && (holds || Need(problem, node) > 0)) {
+      records.push_back(node);
+    }
+  }
+  std::ranges::sort(records, {}, [&](int i) { return problem.nodes[i].time; });
+  if (holds) return records;
+
+  std::vector<int> rising;
+  for (const int record : records) {
+    if (rising.empty() ||
+        Need(problem, record) > Need(problem, rising.back())) {
+      rising.push_back(record);
+    }
+  }
+  std::vector<int> kept;
+  for (auto it = rising.rbegin(); it != rising.rend(); ++it) {
+    const bool implied =
+        !kept.empty() &&
+        Need(problem, kept.back()) -
+                MostDiscarded(problem, problem.nodes[*it].time,
+                              problem.nodes[kept.back()].time) >=
+            Need(problem, *it);
+    if (!implied) kept.push_back(*it);
+  }
+  std::ranges::reverse(kept);
+  return kept;
+}
+
+ModuleMilp ToMilp(const ModuleProblem& problem) {
+  ModuleMilp result;
+  result.candidates = CandidatesOf(problem);
+  Milp& milp = result.milp;
+  milp.name = "module_checkpointing";
+  std::vector<int> y_column(problem.nodes.size(), -1);
+  for (const int i : result.candidates) {
+    const std::vector<Knot>& curve = problem.nodes[i].curve;
+    const double most = curve.back().bytes;
+    const int y = milp.AddColumn(
+        {.name = fmt::format("y{}", i), .upper = 1, .is_integer = true});
+    const int share =
+        milp.AddColumn({.name = fmt::format("s{}", i), .upper = 1});
+    const int cost = milp.AddColumn({.name = fmt::format("c{}", i), .cost = 1});
+    y_column[i] = y;
+    milp.AddRow({.name = fmt::format("unit{}", i),
+                 .upper = 0,
+                 .terms = {{share, 1}, {y, -1}}});
+    if (curve.front().ms > 0) {
+      milp.AddRow({.name = fmt::format("entry{}", i),
+                   .lower = 0,
+                   .terms = {{cost, 1}, {y, -curve.front().ms}}});
+    }
+    for (size_t k = 0; k + 1 < curve.size(); ++k) {
+      const double slope = (curve[k + 1].ms - curve[k].ms) /
+                           (curve[k + 1].bytes - curve[k].bytes);
+      milp.AddRow({.name = fmt::format("cost{}_{}", i, k),
+                   .lower = 0,
+                   .terms = {{cost, 1},
+                             {share, -slope * most},
+                             {y, slope * curve[k].bytes - curve[k].ms}}});
+    }
+  }
+
+  for (const int leaf : result.candidates) {
+    const int end = leaf + problem.nodes[leaf].subtree_size;
+    bool has_candidate_below = false;
+    for (int i = leaf + 1; i < end; ++i)
+      has_candidate_below |= y_column[i] >= 0;
+    if (has_candidate_below) continue;
+    Milp::Row path{.name = fmt::format("path{}", leaf), .upper = 1};
+    for (int i = 0; i <= leaf;) {
+      if (leaf >= i + problem.nodes[i].subtree_size) {
+        i += problem.nodes[i].subtree_size;
+        continue;
+      }
+      if (y_column[i] >= 0) path.terms.push_back({y_column[i], 1});
+      ++i;
+    }
+    if (path.terms.size() > 1) milp.AddRow(std::move(path));
+  }
+
+  const std::vector<int> records = BindingRecords(problem);
+  double unit = 1;
+  for (const int k : records) unit = std::max(unit, Need(problem, k));
+  for (const int k : records) {
+    Milp::Row row{.name = fmt::format("record{}", k),
+                  .lower = Need(problem, k) / unit};
+    for (size_t c = 0; c < result.candidates.size(); ++c) {
+      const int j = result.candidates[c];
+      const ModuleProblem::Node& node = problem.nodes[j];
+      if (node.time < problem.nodes[k].time) {
+        row.terms.push_back(
+            {static_cast<int>(3 * c) + 1, node.curve.back().bytes / unit});
+      }
+      if (node.held_bytes > 0 && j <= k && k < j + node.subtree_size) {
+        row.terms.push_back({static_cast<int>(3 * c), -node.held_bytes / unit});
+      }
+    }
+    milp.AddRow(std::move(row));
+  }
+  if (problem.max_units) {
+    Milp::Row row{.name = "max_units",
+                  .upper = static_cast<double>(*problem.max_units)};
+    for (size_t c = 0; c < result.candidates.size(); ++c) {
+      row.terms.push_back({static_cast<int>(3 * c), 1});
+    }
+    milp.AddRow(std::move(row));
+  }
+  return result;
+}
+
+ModuleSolution SolveByCbc(const ModuleProblem& problem,
+                          const solver::SearchLimits& limits) {
+  const solver::Stopwatch stopwatch;
+  ModuleSolution solution;
+  solution.engine = "cbc";
+  if (problem.fixed_bytes > problem.budget_bytes) {
+    solution.status = SearchStatus::kInfeasible;
+    solution.bound_ms = std::numeric_limits<double>::infinity();
+    return solution;
+  }
+  const ModuleMilp form = ToMilp(problem);
+  solution.rows = static_cast<int64_t>(form.milp.rows.size());
+  solution.columns = static_cast<int64_t>(form.milp.columns.size());
+  const MilpSolution milp = SolveWithCbc(form.milp, {.limits = limits});
+  solution.stopped_by = milp.stopped_by;
+  solution.nodes = milp.nodes;
+  solution.bound_ms = std::max(0.0, milp.bound);
+  solution.seconds = stopwatch.Seconds();
+  if (milp.status == MilpStatus::kInfeasible) {
+    solution.status = SearchStatus::kInfeasible;
+    return solution;
+  }
+  if (milp.x.empty()) return solution;
+
+  std::vector<int> nodes;
+  for (size_t c = 0; c < form.candidates.size(); ++c) {
+    if (milp.x[3 * c] > 0.5) nodes.push_back(form.candidates[c]);
+  }
+  std::optional<std::vector<ChosenUnit>> units = CheapestBytes(problem, nodes);
+  // Within CBC's tolerances but not within ours: no solution to show.
+  if (!units) return solution;
+  solution.units = WithoutNeedlessUnits(problem, *std::move(units));
+  solution.ms = SolutionCost(problem, solution.units);
+  const bool proven = solution.ms - solution.bound_ms <=
+                      kProofTolerance * std::max(1.0, std::abs(solution.ms));
+  if (milp.status == MilpStatus::kOptimal && proven) {
+    solution.status = SearchStatus::kOptimal;
+    solution.stopped_by = solver::StoppedBy::kNothing;
+    solution.bound_ms = solution.ms;
+  } else {
+    solution.status = SearchStatus::kFeasible;
+    solution.bound_ms = std::min(solution.bound_ms, solution.ms);
+  }
+  return solution;
+}
+
+}  // namespace acplan::problems

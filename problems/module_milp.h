@@ -1,0 +1,46 @@
+#pragma once
+
+#include <vector>
+
+#include "problems/module_problem.h"
+#include "problems/module_solution.h"
+#include "solver/milp.h"
+#include "solver/search.h"
+
+namespace acplan::problems {
+
+// A module problem as a mixed-integer program in tight form, for CBC.
+//
+// For candidate i with knots (b_0, f_0) ... (b_m, f_m), D_i = b_m:
+//   y_i in {0,1}, s_i in [0,1] (share of D_i discarded), c_i >= 0 (ms)
+//   minimise    sum_i c_i
+//   subject to  s_i <= y_i
+//               c_i >= f_0 y_i
+//               c_i >= f_k y_i + slope_k (D_i s_i - b_k y_i)     for each
+//               segment k sum_{i on p} y_i <= 1       for every root-to-leaf
+//               path p, maximal sum_{t_j < t_k} D_j s_j - sum_{j contains k}
+//               h_j y_j >= b_k - B
+//                                  for every record k that another does not
+//                                  imply
+//               sum_i y_i <= max_units
+// The cost rows are the perspective of the convex curve, so there is no big-M
+// and the relaxation is the convex hull of each unit on its own. Record rows
+// are divided by the largest need.
+struct ModuleMilp {
+  solver::Milp milp;
+  std::vector<int>
+      candidates;  // columns 3k, 3k+1, 3k+2 are y, s, c of the k-th
+};
+ModuleMilp ToMilp(const ModuleProblem& problem);
+
+// Nodes whose records may bind, in time order. Where no candidate holds bytes,
+// a record is left out if an earlier one needs as much, or if what could be
+// discarded between it and a later one cannot make up the difference.
+std::vector<int> BindingRecords(const ModuleProblem& problem);
+
+// Solves any module problem with CBC. The bytes of the units that CBC chooses
+// are then recomputed exactly.
+ModuleSolution SolveByCbc(const ModuleProblem& problem,
+                          const solver::SearchLimits& limits = {});
+
+}  // namespace acplan::problems

@@ -1,0 +1,313 @@
+#include "problems/module_problem.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <unordered_set>
+#include <utility>
+
+#include "graph/byte_size.h"
+#include "graph/input_error.h"
+#include "graph/nearest_names.h"
+#include "graph/sac_statistics.h"
+
+namespace acplan::problems {
+
+using graph::Module;
+using graph::ModuleTree;
+using graph::Profile;
+using graph::TorchFit;
+
+namespace {
+
+// "GPT.h.3.attn" -> "GPT.h.*.attn": modules of one type share it.
+std::string TypeName(const std::string& fqn) {
+  std::string type;
+  size_t begin = 0;
+  while (begin <= fqn.size()) {
+    const size_t end = std::min(fqn.find('.', begin), fqn.size());
+    const std::string component = fqn.substr(begin, end - begin);
+    const bool number =
+        !component.empty() && std::ranges::all_of(component, [](char c) {
+          return c >= '0' && c <= '9';
+        });
+    type += (begin == 0 ? "" : ".") + (number ? "*" : component);
+    begin = end + 1;
+  }
+  return type;
+}
+
+// One warning a module type, with the number of modules it speaks of.
+class WarningsByType {
+ public:
+  void Add(const std::string& fqn, const std::string& text) {
+    const auto [it, is_new] =
+        index_.try_emplace({TypeName(fqn), text}, entries_.size());
+    if (is_new) entries_.push_back({fqn, it->first.first, text, 0});
+    ++entries_[it->second].modules;
+  }
+
+  std::vector<std::string> Lines() const {
+    std::vector<std::string> lines;
+    for (const Entry& e : entries_) {
+      lines.push_back(e.modules == 1 ? fmt::format("{}: {}", e.fqn, e.text)
+                                     : fmt::format("{} ({} modules): {}",
+                                                   e.type, e.modules, e.text));
+    }
+    return lines;
+  }
+
+ private:
+  struct Entry {
+    std::string fqn, type, text;
+    int modules;
+  };
+  std::map<std::pair<std::string, std::string>, size_t> index_;
+  std::vector<Entry> entries_;
+};
+
+bool IsUsable(const TorchFit& fit) {
+  const auto given = [](const std::optional<double>& v) {
+    return v.has_value();
+  };
+  return !fit.slopes.empty() && std::ranges::all_of(fit.slopes, given) &&
+         std::ranges::all_of(fit.intercepts, given);
+}
+
+bool IsConvex(const TorchFit& fit) {
+  return std::ranges::is_sorted(fit.slopes);
+}
+
+std::vector<int> FindAll(const std::vector<std::string>& names,
+                         const Profile& profile, const ModuleTree& tree,
+                         std::string_view flag) {
+  std::vector<int> nodes;
+  for (const std::string& name : names) {
+    if (const std::optional<int> node = tree.Find(name)) {
+      nodes.push_back(*node);
+      continue;
+    }
+    std::vector<std::string> known;
+    for (const auto& n : tree.nodes()) {
+      known.push_back(profile.modules[n.module].fqn);
+    }
+    const std::vector<std::string> nearest = graph::NearestNames(name, known);
+    throw InputError(fmt::format(
+        "{}: no module named '{}' in the profile{}", flag, name,
+        nearest.empty()
+            ? ""
+            : fmt::format("; nearest: {}", fmt::join(nearest, ", "))));
+  }
+  return nodes;
+}
+
+struct Restriction {
+  std::vector<char> allowed;  // a node: may it be a unit?
+  std::vector<std::string> warnings;
+};
+
+Restriction RestrictUnits(const Profile& profile, const ModuleTree& tree,
+                          const ModuleProblemOptions& options) {
+  const std::vector<int> ac_units =
+      FindAll(options.ac_units, profile, tree, "--ac-units");
+  const std::vector<int> fsdp_units =
+      FindAll(options.fsdp_units, profile, tree, "--fsdp-units");
+  Restriction result;
+  std::vector<char>& allowed = result.allowed;
+  allowed.assign(tree.size(), ac_units.empty() ? 1 : 0);
+  for (const int i : ac_units) allowed[i] = 1;
+  std::vector<char> above_fsdp(tree.size(), 0);
+  for (const int unit : fsdp_units) {
+    for (int i = tree.node(unit).parent; i >= 0 && !above_fsdp[i];
+         i = tree.node(i).parent) {
+      above_fsdp[i] = 1;
+    }
+  }
+  for (const int i : ac_units) {
+    const Module& module = profile.modules[tree.node(i).module];
+    if (module.is_leaf) {
+      result.warnings.push_back(fmt::format(
+          "--ac-units: {} is a leaf; leaves are never AC units", module.fqn));
+    } else if (module.calls == 0) {
+      result.warnings.push_back(fmt::format(
+          "--ac-units: {} is never called, so it is no AC unit", module.fqn));
+    } else if (above_fsdp[i]) {
+      result.warnings.push_back(fmt::format(
+          "--ac-units: {} contains an FSDP unit, so it is no AC unit",
+          module.fqn));
+    }
+  }
+  for (int i = 0; i < tree.size(); ++i) {
+    if (above_fsdp[i]) allowed[i] = 0;
+  }
+  return result;
+}
+
+std::vector<Knot> NetOfHeldBytes(const std::vector<Knot>& curve, double held) {
+  if (held <= 0) return curve;
+  std::vector<Knot> net;
+  for (size_t k = 0; k < curve.size(); ++k) {
+    const Knot knot{curve[k].bytes - held, curve[k].ms};
+    if (knot.bytes >= 0) {
+      if (k > 0 && net.empty() && knot.bytes > 0) {
+        const Knot& before = curve[k - 1];
+        const double share =
+            (held - before.bytes) / (curve[k].bytes - before.bytes);
+        net.push_back({0, before.ms + share * (knot.ms - before.ms)});
+      }
+      net.push_back(knot);
+    }
+  }
+  if (!net.empty() && net.back().bytes <= 0) net.clear();
+  return net;
+}
+
+}  // namespace
+
+double CurveCost(const std::vector<Knot>& curve, double net_bytes) {
+  if (net_bytes > curve.back().bytes) {
+    return std::numeric_limits<double>::infinity();
+  }
+  const auto after =
+      std::ranges::lower_bound(curve, net_bytes, {}, &Knot::bytes);
+  if (after == curve.begin()) return after->ms;
+  const Knot& right = *after;
+  const Knot& left = *std::prev(after);
+  const double share = (net_bytes - left.bytes) / (right.bytes - left.bytes);
+  return left.ms + share * (right.ms - left.ms);
+}
+
+std::vector<Knot> CurveOfLines(std::vector<std::pair<double, double>> lines,
+                               double most_bytes) {
+  lines.emplace_back(0.0, 0.0);
+  std::ranges::sort(lines);
+  struct EnvelopeLine {
+    double slope, at_zero, from;
+  };
+  std::vector<EnvelopeLine> envelope;
+  for (const auto& [slope, at_zero] : lines) {
+    double from = -std::numeric_limits<double>::infinity();
+    while (!envelope.empty()) {
+      const EnvelopeLine& last = envelope.back();
+      if (slope == last.slope) {
+        envelope.pop_back();
+        continue;
+      }
+      from = (last.at_zero - at_zero) / (slope - last.slope);
+      if (from > last.from) break;
+      envelope.pop_back();
+    }
+    if (envelope.empty()) from = -std::numeric_limits<double>::infinity();
+    envelope.push_back({slope, at_zero, from});
+  }
+  const auto cost = [&](double bytes) {
+    const EnvelopeLine& e = *std::prev(
+        std::ranges::upper_bound(envelope, bytes, {}, &EnvelopeLine::from));
+    return std::max(0.0, e.at_zero + e.slope * bytes);
+  };
+  std::vector<Knot> knots;
+  const auto add = [&](double bytes) {
+    const double ms = cost(bytes);
+    while (!knots.empty() &&
+           (knots.back().ms >= ms || knots.back().bytes >= bytes)) {
+      knots.pop_back();
+    }
+    knots.push_back({bytes, ms});
+  };
+  add(0);
+  for (const EnvelopeLine& e : envelope) {
+    if (e.from > 0 && e.from < most_bytes) add(e.from);
+  }
+  add(most_bytes);
+  return knots;
+}
+
+BuiltModuleProblem BuildModuleProblem(const Profile& profile,
+                                      const ModuleTree& tree,
+                                      const ModuleProblemOptions& options) {
+  BuiltModuleProblem built;
+  ModuleProblem& problem = built.problem;
+  problem.budget_bytes = options.budget_bytes;
+  problem.max_units = options.max_units;
+  problem.prefix_structure = tree.PostOrderMatchesTree();
+  problem.nodes.resize(tree.size());
+  built.scales.resize(tree.size());
+  for (const MemoryRecord& record :
+       MemoryRecords(profile, tree, options.memory)) {
+    if (record.node < 0) {
+      problem.fixed_bytes = std::max(problem.fixed_bytes, record.base_bytes);
+    } else {
+      problem.nodes[record.node].base_bytes = record.base_bytes;
+    }
+  }
+
+  Restriction restriction = RestrictUnits(profile, tree, options);
+  built.warnings = std::move(restriction.warnings);
+  WarningsByType by_type;
+  for (int i = 0; i < tree.size(); ++i) {
+    const Module& module = profile.modules[tree.node(i).module];
+    ModuleProblem::Node& node = problem.nodes[i];
+    node.subtree_size = tree.node(i).subtree_size;
+    node.time = tree.node(i).fw_post;
+    if (module.is_leaf || node.time < 0 || !restriction.allowed[i]) {
+      continue;
+    }
+    if (!module.torch_fit || !IsUsable(*module.torch_fit)) {
+      if (module.act_fw_per_module > 0) {
+        by_type.Add(module.fqn,
+                    "no usable trade-off fit, so it is no AC unit at module "
+                    "granularity");
+      }
+      continue;
+    }
+    const TorchFit& fit = *module.torch_fit;
+    if (fit.sac_memory < module.act_fw_per_module) {
+      by_type.Add(module.fqn,
+                  fmt::format("SAC memory ({}) is below the activation memory "
+                              "({}); the latter is used",
+                              graph::FormatBytes(fit.sac_memory),
+                              graph::FormatBytes(module.act_fw_per_module)));
+    }
+    if (!IsConvex(fit)) {
+      by_type.Add(
+          module.fqn,
+          "the trade-off fit is not convex; the maximum of its segments "
+          "is used");
+    }
+    UnitScale& scale = built.scales[i];
+    scale.internal_bytes = static_cast<double>(module.act_fw_per_module);
+    scale.sac_bytes =
+        std::max(static_cast<double>(fit.sac_memory), scale.internal_bytes);
+    if (options.memory.model == MemoryModel::kSnapshot) {
+      scale.held_bytes = static_cast<double>(module.held_per_module);
+    }
+    double most_bytes = scale.internal_bytes;
+    if (options.bound_by_forced_saves && module.sac) {
+      most_bytes -= static_cast<double>(graph::ForcedSavedBytes(*module.sac));
+    }
+    if (most_bytes <= scale.held_bytes) continue;
+
+    std::vector<std::pair<double, double>> lines;
+    for (size_t s = 0; s < fit.slopes.size(); ++s) {
+      const double slope = fit.sac_runtime * *fit.slopes[s];
+      const double intercept = fit.sac_runtime * *fit.intercepts[s];
+      lines.emplace_back(
+          slope / scale.sac_bytes,
+          intercept + slope * (scale.sac_bytes - scale.internal_bytes) /
+                          scale.sac_bytes);
+    }
+    node.held_bytes = scale.held_bytes;
+    node.curve = NetOfHeldBytes(CurveOfLines(std::move(lines), most_bytes),
+                                scale.held_bytes);
+  }
+  for (std::string& line : by_type.Lines()) {
+    built.warnings.push_back(std::move(line));
+  }
+  return built;
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "problems/module_problem.h"
+#include "solver/search.h"
+
+namespace acplan::problems {
+
+enum class SearchStatus {
+  kOptimal,     // proven, within 1e-9 of the objective
+  kFeasible,    // a solution, stopped before the proof
+  kInfeasible,  // proven to have none
+  kNoSolution,  // a limit was hit before a solution was found
+};
+
+// An answer to a module problem.
+struct ModuleSolution {
+  SearchStatus status = SearchStatus::kNoSolution;
+  solver::StoppedBy stopped_by = solver::StoppedBy::kNothing;
+  std::vector<ChosenUnit> units;  // in node order
+  double ms = std::numeric_limits<double>::infinity();
+  double bound_ms = 0;  // no solution costs less
+  std::string engine;   // "labels" or "cbc"
+  int64_t nodes = 0;    // labels made, or branch-and-bound nodes
+  int64_t rows = 0;     // records that may bind
+  int64_t columns = 0;  // candidates, or columns of the MILP
+  double seconds = 0;
+};
+
+// Total cost of the chosen units.
+double SolutionCost(const ModuleProblem& problem,
+                    const std::vector<ChosenUnit>& units);
+
+// The most bytes in use over all records with these units.
+double SolutionPeak(const ModuleProblem& problem,
+                    const std::vector<ChosenUnit>& units);
+
+// The cheapest bytes with which exactly these units meet every record; nullopt
+// where they cannot. Exact: the records ask for nested sums of convex curves,
+// so taking the cheapest bytes at hand for one record after the other is
+// optimal.
+std::optional<std::vector<ChosenUnit>> CheapestBytes(
+    const ModuleProblem& problem, const std::vector<int>& unit_nodes);
+
+// Leaves out units that no record needs, the dearest first, later ones first
+// among equals. Costs nothing and never breaks a record.
+std::vector<ChosenUnit> WithoutNeedlessUnits(const ModuleProblem& problem,
+                                             std::vector<ChosenUnit> units);
+
+}  // namespace acplan::problems

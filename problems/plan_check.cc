@@ -1,0 +1,427 @@
+#include "problems/plan_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "graph/input_error.h"
+
+namespace acplan::problems {
+
+using graph::Module;
+using graph::Profile;
+using graph::SacStatistics;
+
+namespace {
+
+// Sums of doubles over a model lose less than this many bytes.
+constexpr double kByteTolerance = 0.01;
+
+using ModulesByName = std::unordered_map<std::string_view, const Module*>;
+
+ModulesByName ByName(const Profile& profile) {
+  ModulesByName by_name;
+  for (const Module& module : profile.modules) by_name[module.fqn] = &module;
+  return by_name;
+}
+
+// The nearest enclosing name for which `is_one_of` holds.
+template <typename Predicate>
+std::optional<std::string_view> NearestAbove(std::string_view fqn,
+                                             Predicate is_one_of) {
+  for (size_t dot = fqn.rfind('.'); dot != std::string_view::npos;
+       dot = fqn.substr(0, dot).rfind('.')) {
+    const std::string_view above = fqn.substr(0, dot);
+    if (is_one_of(above)) return above;
+  }
+  return std::nullopt;
+}
+
+double SacBytes(const Module& module) {
+  double bytes = static_cast<double>(module.act_fw_per_module);
+  if (module.torch_fit) {
+    bytes = std::max(bytes, static_cast<double>(module.torch_fit->sac_memory));
+  }
+  return bytes;
+}
+
+double SumOfMemory(const SacStatistics& sac) {
+  double sum = 0;
+  for (const int64_t bytes : sac.memory) sum += static_cast<double>(bytes);
+  return sum;
+}
+
+struct UnitEffect {
+  double discarded_bytes = 0;
+  double recompute_ms = 0;
+};
+
+UnitEffect EffectOfOps(const Module& module, const PlannedModule& planned) {
+  const auto mismatch = [&](const std::string& what) {
+    return InputError(fmt::format("plan: {}: {} (plan for another model?)",
+                                  planned.fqn, what));
+  };
+  if (!module.sac)
+    throw mismatch("operator decisions, but the profile has no operators");
+  const SacStatistics& sac = *module.sac;
+  const size_t n = sac.func_names.size();
+  if (planned.ops.size() != n) {
+    throw mismatch(fmt::format("{} operators in the plan, {} in the profile",
+                               planned.ops.size(), n));
+  }
+  UnitEffect effect;
+  double saved = 0;
+  for (size_t k = 0; k < n; ++k) {
+    const PlannedOp& op = planned.ops[k];
+    if (op.index != static_cast<int>(k) || op.name != sac.func_names[k]) {
+      throw mismatch(
+          fmt::format("operator {} is {} '{}' in the plan, '{}' in the "
+                      "profile",
+                      k, op.index, op.name, sac.func_names[k]));
+    }
+    if (op.save) {
+      saved += static_cast<double>(sac.memory[k]);
+    } else {
+      effect.recompute_ms += sac.runtimes[k];
+    }
+  }
+  effect.discarded_bytes =
+      std::min(static_cast<double>(module.act_fw_per_module),
+               SumOfMemory(sac)) -
+      saved;
+  return effect;
+}
+
+UnitEffect EffectOfRatio(const Module& module, const PlannedModule& planned) {
+  if (!module.torch_fit || module.torch_fit->slopes.empty()) {
+    throw InputError(fmt::format(
+        "plan: {}: the profile has no trade-off fit of this module, so "
+        "the effect of a discard ratio is unknown",
+        planned.fqn));
+  }
+  double share = 0;
+  for (size_t s = 0; s < module.torch_fit->slopes.size(); ++s) {
+    const auto& slope = module.torch_fit->slopes[s];
+    const auto& intercept = module.torch_fit->intercepts[s];
+    if (!slope || !intercept) {
+      throw InputError(
+          fmt::format("plan: {}: the profile's trade-off fit of this module is "
+                      "null, so the "
+                      "effect of a discard ratio is unknown",
+                      planned.fqn));
+    }
+    share = std::max(share, *slope * planned.discard_ratio + *intercept);
+  }
+  const double sac_bytes = SacBytes(module);
+  return {.discarded_bytes =
+              sac_bytes * planned.discard_ratio -
+              (sac_bytes - static_cast<double>(module.act_fw_per_module)),
+          .recompute_ms = share * module.torch_fit->sac_runtime};
+}
+
+UnitEffect EffectOf(const Module& module, const PlannedModule& planned) {
+  return planned.ops.empty() ? EffectOfRatio(module, planned)
+                             : EffectOfOps(module, planned);
+}
+
+const Module& Lookup(const ModulesByName& by_name, const std::string& fqn) {
+  const auto found = by_name.find(fqn);
+  if (found == by_name.end()) {
+    throw InputError(fmt::format(
+        "plan: the profile has no module '{}' (plan for another model?)", fqn));
+  }
+  return *found->second;
+}
+
+struct BytesInUse {
+  double persistent = 0;
+  double activations = 0;
+  double Sum() const { return persistent + activations; }
+};
+
+BytesInUse FromSnapshot(const graph::MemorySnapshot& at,
+                        const MemoryOptions& memory) {
+  const auto bytes = [&](graph::MemoryCategory c) {
+    return static_cast<double>(at[c]);
+  };
+  const auto ranks = static_cast<double>(memory.world_size);
+  BytesInUse use;
+  use.persistent = (bytes(graph::kParam) + bytes(graph::kGrad)) / ranks;
+  use.activations = bytes(graph::kAct) + bytes(graph::kTemp);
+  if (!memory.without_states) {
+    use.persistent += bytes(graph::kOpt) / ranks + bytes(graph::kBuffer) +
+                      bytes(graph::kOther);
+  }
+  return use;
+}
+
+std::pair<BytesInUse, Phase> UseAtModule(const Module& module,
+                                         double parameters,
+                                         const MemoryOptions& memory) {
+  if (memory.model == MemoryModel::kTorch) {
+    return {
+        {.persistent = (parameters + static_cast<double>(module.grad_total)) /
+                       static_cast<double>(memory.world_size),
+         .activations = static_cast<double>(module.act_total) +
+                        static_cast<double>(module.act_grad_per_module)},
+        Phase::kBackward};
+  }
+  if (!module.snap || !module.snap->peak_fw) {
+    throw InputError(fmt::format(
+        "memory model snapshot: module '{}' has no `snap.peak_fw` in "
+        "the profile; use --memory-model torch",
+        module.fqn));
+  }
+  const BytesInUse forward = FromSnapshot(*module.snap->peak_fw, memory);
+  if (!module.snap->peak_bw) return {forward, Phase::kForward};
+  const BytesInUse backward = FromSnapshot(*module.snap->peak_bw, memory);
+  if (backward.Sum() >= forward.Sum()) return {backward, Phase::kBackward};
+  return {forward, Phase::kForward};
+}
+
+double ForcedBytes(const SacStatistics& sac) {
+  const size_t n = sac.memory.size();
+  std::vector<char> forced(n, 0);
+  std::vector<char> view(n, 0);
+  for (const int k : sac.view_like_ops) view[k] = 1;
+  for (const auto& [op, parent] : sac.inplace_ops) {
+    if (op == parent) forced[op] = 1;
+  }
+  if (sac.force_store_random) {
+    for (const int k : sac.rand_ops) forced[k] = 1;
+  }
+  for (bool changed = true; changed;) {
+    changed = false;
+    const auto tie = [&](int a, int b) {
+      if (view[a] || view[b] || forced[a] == forced[b]) return;
+      forced[a] = forced[b] = 1;
+      changed = true;
+    };
+    for (const auto& [op, parent] : sac.inplace_ops) tie(op, parent);
+    for (size_t k = 1; k < sac.rand_ops.size(); ++k) {
+      tie(sac.rand_ops[k - 1], sac.rand_ops[k]);
+    }
+  }
+  double bytes = 0;
+  for (size_t k = 0; k < n; ++k) {
+    if (forced[k] && !view[k]) bytes += static_cast<double>(sac.memory[k]);
+  }
+  return bytes;
+}
+
+std::optional<std::string> BrokenOpRule(const Module& module,
+                                        const PlannedModule& planned) {
+  const SacStatistics& sac = *module.sac;
+  const auto saves = [&](int k) { return planned.ops[k].save; };
+  const auto say = [&](int k, std::string_view rule) {
+    return fmt::format("{}: operator {} '{}' {}", planned.fqn, k,
+                       sac.func_names[k], rule);
+  };
+  for (const int k : sac.view_like_ops) {
+    if (saves(k)) return say(k, "is view-like and must be recomputed");
+  }
+  for (const int k : sac.rand_ops) {
+    if (sac.force_store_random && !saves(k)) {
+      return say(k, "is random and must be saved here");
+    }
+    if (saves(k) != saves(sac.rand_ops.front())) {
+      return say(k, "is random and not treated as the other random operators");
+    }
+  }
+  for (const auto& [op, parent] : sac.inplace_ops) {
+    if (op == parent && !saves(op)) {
+      return say(op, "is in place and must be saved");
+    }
+    if (saves(op) != saves(parent)) {
+      return say(op, "is in place and not treated as its parent");
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> BrokenUnitRule(const Module& module,
+                                          const PlannedModule& planned,
+                                          const Plan& plan) {
+  if (module.is_leaf) {
+    return fmt::format("{} is a leaf; leaves are never AC units", planned.fqn);
+  }
+  if (module.calls == 0) {
+    return fmt::format("{} is never called, so it cannot be an AC unit",
+                       planned.fqn);
+  }
+  const UnitEffect effect = EffectOf(module, planned);
+  if (!planned.ops.empty()) {
+    if (auto broken = BrokenOpRule(module, planned)) return broken;
+  } else {
+    const auto internal = static_cast<double>(module.act_fw_per_module);
+    double most = internal;
+    if (module.sac && (plan.memory.model != MemoryModel::kTorch ||
+                       plan.tradeoff != "profile")) {
+      most -= ForcedBytes(*module.sac);
+    }
+    if (effect.discarded_bytes < -kByteTolerance) {
+      return fmt::format(
+          "{}: discard ratio {} is below (ACM - IA) / ACM = {}, so it "
+          "saves no memory",
+          planned.fqn, planned.discard_ratio, 1 - internal / SacBytes(module));
+    }
+    if (effect.discarded_bytes > most + kByteTolerance) {
+      return fmt::format(
+          "{}: discards {:.0f} bytes, more than the {:.0f} that can be "
+          "discarded",
+          planned.fqn, effect.discarded_bytes, most);
+    }
+  }
+  if (planned.discarded_bytes != 0 &&
+      std::abs(static_cast<double>(planned.discarded_bytes) -
+               effect.discarded_bytes) > 1) {
+    return fmt::format("{}: the plan says {} bytes are discarded; it is {:.2f}",
+                       planned.fqn, planned.discarded_bytes,
+                       effect.discarded_bytes);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+PlanEffect ComputeEffect(const Profile& profile,
+                         const std::vector<PlannedModule>& modules,
+                         const MemoryOptions& memory) {
+  const ModulesByName by_name = ByName(profile);
+  std::unordered_map<std::string_view, double> net_of_unit;
+  std::unordered_map<std::string_view, double> held_by_unit;
+  PlanEffect effect;
+  for (const PlannedModule& planned : modules) {
+    const Module& module = Lookup(by_name, planned.fqn);
+    const UnitEffect unit = EffectOf(module, planned);
+    const double held = memory.model == MemoryModel::kSnapshot
+                            ? static_cast<double>(module.held_per_module)
+                            : 0;
+    net_of_unit[module.fqn] += unit.discarded_bytes - held;
+    held_by_unit[module.fqn] += held;
+    effect.recompute_ms += unit.recompute_ms;
+  }
+
+  double parameters = 0;
+  for (const Module& module : profile.modules) {
+    if (!NearestAbove(module.fqn, [&](std::string_view name) {
+          return by_name.contains(name);
+        })) {
+      parameters += static_cast<double>(module.param_per_module);
+    }
+  }
+
+  double discarded = 0;
+  double peak = 0;
+  const auto add = [&](RecordUse record, double persistent) {
+    if (record.Bytes() > peak || effect.records.empty()) {
+      peak = record.Bytes();
+      effect.peak_module = record.module;
+      effect.peak_phase = record.phase;
+      effect.persistent_bytes = persistent;
+      effect.activation_bytes = peak - persistent;
+    }
+    effect.records.push_back(std::move(record));
+  };
+  for (const std::string& fqn : profile.order.fw_post) {
+    const auto [use, phase] = UseAtModule(*by_name.at(fqn), parameters, memory);
+    double held = 0;
+    const auto is_unit = [&](std::string_view name) {
+      return held_by_unit.contains(name);
+    };
+    if (is_unit(fqn)) held += held_by_unit.at(fqn);
+    for (auto above = NearestAbove(fqn, is_unit); above;
+         above = NearestAbove(*above, is_unit)) {
+      held += held_by_unit.at(*above);
+    }
+    add({.module = fqn,
+         .phase = phase,
+         .base_bytes = use.Sum(),
+         .discarded_bytes = discarded - held},
+        use.persistent);
+    if (const auto unit = net_of_unit.find(fqn); unit != net_of_unit.end()) {
+      discarded += unit->second;
+    }
+  }
+  if (memory.model == MemoryModel::kSnapshot && !memory.without_states &&
+      profile.measured.opt_step_peak_categories) {
+    const BytesInUse use =
+        FromSnapshot(*profile.measured.opt_step_peak_categories, memory);
+    add({.module = std::string(ToString(Phase::kOptimizerStep)),
+         .phase = Phase::kOptimizerStep,
+         .base_bytes = use.Sum(),
+         .discarded_bytes = 0},
+        use.persistent);
+  }
+  effect.peak_bytes = static_cast<int64_t>(std::ceil(peak - kByteTolerance));
+  return effect;
+}
+
+std::optional<std::string> FirstBrokenRule(const Profile& profile,
+                                           const Plan& plan,
+                                           const PlanRules& rules) {
+  const ModulesByName by_name = ByName(profile);
+  std::unordered_set<std::string_view> units;
+  for (const PlannedModule& planned : plan.modules) units.insert(planned.fqn);
+  const std::unordered_set<std::string_view> only(rules.ac_units.begin(),
+                                                  rules.ac_units.end());
+  std::unordered_map<std::string_view, std::string_view> above_fsdp;
+  for (const std::string& fsdp_unit : rules.fsdp_units) {
+    NearestAbove(fsdp_unit, [&](std::string_view name) {
+      above_fsdp[name] = fsdp_unit;
+      return false;
+    });
+  }
+  for (const PlannedModule& planned : plan.modules) {
+    const Module& module = Lookup(by_name, planned.fqn);
+    if (auto broken = BrokenUnitRule(module, planned, plan)) return broken;
+    if (const auto above = NearestAbove(
+            planned.fqn,
+            [&](std::string_view name) { return units.contains(name); })) {
+      return fmt::format("{} lies inside {}; AC units must not be nested",
+                         planned.fqn, *above);
+    }
+    if (!only.empty() && !only.contains(planned.fqn)) {
+      return fmt::format("{} is not among the given AC units", planned.fqn);
+    }
+    if (const auto found = above_fsdp.find(planned.fqn);
+        found != above_fsdp.end()) {
+      return fmt::format("{} contains the FSDP unit {}", planned.fqn,
+                         found->second);
+    }
+  }
+  if (rules.max_units &&
+      plan.modules.size() > static_cast<size_t>(*rules.max_units)) {
+    return fmt::format("{} AC units, more than the {} allowed",
+                       plan.modules.size(), *rules.max_units);
+  }
+
+  const PlanEffect effect = ComputeEffect(profile, plan.modules, plan.memory);
+  const auto usable =
+      static_cast<double>(plan.budget_bytes - plan.reserve_bytes);
+  for (const RecordUse& record : effect.records) {
+    if (record.Bytes() > usable + kByteTolerance) {
+      return fmt::format(
+          "over the budget at {} ({}): {:.0f} bytes in use, {:.0f} allowed",
+          record.module, ToString(record.phase), std::ceil(record.Bytes()),
+          usable);
+    }
+  }
+  if (plan.peak_bytes != 0 &&
+      std::abs(plan.peak_bytes - effect.peak_bytes) > 1) {
+    return fmt::format("the plan says its peak is {} bytes; it is {}",
+                       plan.peak_bytes, effect.peak_bytes);
+  }
+  if (plan.recompute_ms != 0 &&
+      std::abs(plan.recompute_ms - effect.recompute_ms) >
+          1e-6 * std::max(1.0, effect.recompute_ms)) {
+    return fmt::format("the plan says it recomputes {} ms; it is {} ms",
+                       plan.recompute_ms, effect.recompute_ms);
+  }
+  return std::nullopt;
+}
+
+}  // namespace acplan::problems

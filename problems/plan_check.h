@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/profile.h"
+#include "problems/memory_model.h"
+#include "problems/plan.h"
+
+namespace acplan::problems {
+
+// What a plan does to a model, computed from the profile and the plan alone.
+// This file shares no code with the optimisation problems: it reads names and
+// orders straight from the profile and states every rule once more.
+
+struct RecordUse {
+  std::string module;  // FQN, or "optimizer step"
+  Phase phase = Phase::kBackward;
+  double base_bytes = 0;  // without checkpointing
+  double discarded_bytes =
+      0;  // by units that finished before, net of held bytes
+  double Bytes() const { return base_bytes - discarded_bytes; }
+};
+
+struct PlanEffect {
+  std::vector<RecordUse> records;  // in forward post-order
+  int64_t peak_bytes = 0;          // largest record, whole bytes
+  std::string peak_module;
+  Phase peak_phase = Phase::kBackward;
+  // Of the peak: parameters, gradients, optimizer state, buffers and inputs as
+  // the memory model counts them, and the rest.
+  double persistent_bytes = 0;
+  double activation_bytes = 0;
+  double recompute_ms = 0;
+};
+
+// A unit with operator decisions discards min(IA, sum of the SAC memory) -
+// saved bytes and recomputes what it does not save; one with a ratio alone
+// follows the trade-off fit of the profile. Throws InputError where the plan
+// names a module that the profile lacks ("plan for another model"), one whose
+// effect cannot be computed (no statistics, no fit), or operators that do not
+// match the profile's.
+PlanEffect ComputeEffect(const graph::Profile& profile,
+                         const std::vector<PlannedModule>& modules,
+                         const MemoryOptions& memory);
+
+// The first rule that the plan breaks, as one line; nullopt where it keeps all:
+// no unit is a leaf or never called; no nested units; no unit above an FSDP
+// unit and none outside ac_units, where those are given; every ratio discards
+// between 0 bytes and all of IA, and (but under the torch memory model) no more
+// than forced saves allow; every record is within budget_bytes - reserve_bytes;
+// what the plan says of itself (peak, recompute time, discarded bytes) is true.
+struct PlanRules {
+  std::vector<std::string> ac_units;  // empty: no restriction
+  std::vector<std::string> fsdp_units;
+  std::optional<int> max_units;
+};
+std::optional<std::string> FirstBrokenRule(const graph::Profile& profile,
+                                           const Plan& plan,
+                                           const PlanRules& rules = {});
+
+}  // namespace acplan::problems
