@@ -29,6 +29,10 @@ enum class MemoryModel {
 std::string_view ToString(MemoryModel model);  // "torch" ...
 std::optional<MemoryModel> ParseMemoryModel(std::string_view name);
 
+// What the model cannot see, as a sentence to print with every plan made with
+// it.
+std::string_view Caveat(MemoryModel model);
+
 struct MemoryOptions {
   MemoryModel model = MemoryModel::kTorch;
   // FSDP ranks: divides parameters, gradients and optimizer state, nothing

@@ -196,7 +196,10 @@ ModuleSolution SolveByCbc(const ModuleProblem& problem,
     solution.status = SearchStatus::kInfeasible;
     return solution;
   }
-  if (milp.x.empty()) return solution;
+  if (milp.status != MilpStatus::kOptimal &&
+      milp.status != MilpStatus::kFeasible) {
+    return solution;
+  }
 
   std::vector<int> nodes;
   for (size_t c = 0; c < form.candidates.size(); ++c) {

@@ -10,7 +10,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "graph/byte_size.h"
 #include "graph/input_error.h"
 #include "graph/nearest_names.h"
 #include "graph/sac_statistics.h"
@@ -41,13 +40,15 @@ std::string TypeName(const std::string& fqn) {
   return type;
 }
 
-// One warning a module type, with the number of modules it speaks of.
+// One warning a module type and kind of complaint, with the number of modules
+// it speaks of and the details of the first.
 class WarningsByType {
  public:
-  void Add(const std::string& fqn, const std::string& text) {
+  void Add(const std::string& fqn, const std::string& kind,
+           const std::string& details = "") {
     const auto [it, is_new] =
-        index_.try_emplace({TypeName(fqn), text}, entries_.size());
-    if (is_new) entries_.push_back({fqn, it->first.first, text, 0});
+        index_.try_emplace({TypeName(fqn), kind}, entries_.size());
+    if (is_new) entries_.push_back({fqn, it->first.first, kind + details, 0});
     ++entries_[it->second].modules;
   }
 
@@ -267,10 +268,10 @@ BuiltModuleProblem BuildModuleProblem(const Profile& profile,
     const TorchFit& fit = *module.torch_fit;
     if (fit.sac_memory < module.act_fw_per_module) {
       by_type.Add(module.fqn,
-                  fmt::format("SAC memory ({}) is below the activation memory "
-                              "({}); the latter is used",
-                              graph::FormatBytes(fit.sac_memory),
-                              graph::FormatBytes(module.act_fw_per_module)));
+                  "SAC memory is below the activation memory, which is used "
+                  "instead",
+                  fmt::format(" ({} < {} bytes)", fit.sac_memory,
+                              module.act_fw_per_module));
     }
     if (!IsConvex(fit)) {
       by_type.Add(

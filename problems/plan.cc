@@ -197,6 +197,7 @@ std::string PlanToJson(const Plan& plan) {
   root["baseline"] = {{"peak_bytes", plan.baseline.peak_bytes},
                       {"peak_module", plan.baseline.peak_module},
                       {"runtime_ms", plan.baseline.runtime_ms}};
+  root["caveat"] = Caveat(plan.memory.model);
   root["modules"] = Json::array();
   for (const PlannedModule& module : plan.modules) {
     Json entry;

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "cli/terminal.h"
+
+namespace acplan::cli {
+
+// A command of the program: its place among the flags, and what it does once
+// they are parsed. `run` returns the exit code and throws InputError for bad
+// input.
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<int(const Terminal&)> run;
+};
+
+Command AddPlanCommand(CLI::App& program);
+Command AddBaselineCommand(CLI::App& program);
+Command AddCompareCommand(CLI::App& program);
+Command AddCheckCommand(CLI::App& program);
+Command AddTreeCommand(CLI::App& program);
+Command AddCompletionCommand(CLI::App& program);
+Command AddVersionCommand(CLI::App& program);
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;  // anything else, a broken plan among it
+inline constexpr int kExitBadInput = 2;    // usage or bad input
+inline constexpr int kExitInfeasible = 3;  // proven
+inline constexpr int kExitLimit = 4;       // a limit was hit without a plan
+
+}  // namespace acplan::cli

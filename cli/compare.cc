@@ -1,0 +1,188 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/text.h"
+#include "graph/byte_size.h"
+#include "graph/input_error.h"
+#include "graph/module_tree.h"
+#include "graph/profile.h"
+#include "problems/baseline.h"
+#include "problems/plan.h"
+#include "problems/plan_check.h"
+
+namespace acplan::cli {
+
+using problems::Plan;
+using problems::PlanEffect;
+
+namespace {
+
+struct CompareFlags {
+  std::string profile;
+  std::vector<std::string> plans;
+  MemoryFlags memory;
+  bool json = false;
+};
+
+struct Column {
+  std::string name;
+  Plan plan;
+  PlanEffect effect;
+};
+
+double Overhead(const Column& column, double runtime_ms) {
+  return runtime_ms > 0 ? column.effect.recompute_ms / runtime_ms : 0;
+}
+
+std::string ToJson(const std::vector<Column>& columns,
+                   const problems::MemoryOptions& memory, double runtime_ms) {
+  nlohmann::ordered_json json;
+  json["memory_model"] = ToString(memory.model);
+  json["world_size"] = memory.world_size;
+  json["without_states"] = memory.without_states;
+  json["caveat"] = Caveat(memory.model);
+  json["runtime_ms"] = runtime_ms;
+  json["plans"] = nlohmann::ordered_json::array();
+  for (const Column& column : columns) {
+    json["plans"].push_back(
+        {{"name", column.name},
+         {"units", column.plan.modules.size()},
+         {"peak_bytes", column.effect.peak_bytes},
+         {"peak_module", column.effect.peak_module},
+         {"peak_phase", ToString(column.effect.peak_phase)},
+         {"persistent_bytes", column.effect.persistent_bytes},
+         {"activation_bytes", column.effect.activation_bytes},
+         {"recompute_ms", column.effect.recompute_ms},
+         {"overhead", Overhead(column, runtime_ms)},
+         {"budget_bytes", column.plan.budget_bytes},
+         {"status", column.name == "baseline"
+                        ? std::string("baseline")
+                        : std::string(ToString(column.plan.status))}});
+  }
+  return json.dump(2) + "\n";
+}
+
+std::string ToTable(const std::vector<Column>& columns, double runtime_ms,
+                    const Terminal& terminal) {
+  std::vector<Table::Align> align(columns.size() + 1, Table::Align::kRight);
+  align[0] = Table::Align::kLeft;
+  Table table(align);
+  const auto row = [&](const std::string& name, auto cell) {
+    std::vector<std::string> cells{name};
+    for (const Column& column : columns) cells.push_back(cell(column));
+    table.AddRow(std::move(cells));
+  };
+  const auto bytes = [](double b) {
+    return graph::FormatBytes(std::llround(b));
+  };
+  row("", [](const Column& c) { return c.name; });
+  row("peak memory",
+      [](const Column& c) { return graph::FormatBytes(c.effect.peak_bytes); });
+  row("  change", [&](const Column& c) {
+    return FormatChange(static_cast<double>(columns[0].effect.peak_bytes),
+                        static_cast<double>(c.effect.peak_bytes));
+  });
+  row("  persistent",
+      [&](const Column& c) { return bytes(c.effect.persistent_bytes); });
+  row("  activations",
+      [&](const Column& c) { return bytes(c.effect.activation_bytes); });
+  row("  phase", [](const Column& c) {
+    return std::string(ToString(c.effect.peak_phase));
+  });
+  row("AC units",
+      [](const Column& c) { return fmt::format("{}", c.plan.modules.size()); });
+  row("recomputed",
+      [](const Column& c) { return FormatMs(c.effect.recompute_ms); });
+  row("overhead", [&](const Column& c) {
+    return FormatPercentUp(Overhead(c, runtime_ms));
+  });
+  row("budget", [](const Column& c) {
+    return c.plan.budget_bytes > 0 ? graph::FormatBytes(c.plan.budget_bytes)
+                                   : std::string("-");
+  });
+  row("holds", [](const Column& c) {
+    if (c.plan.budget_bytes == 0) return std::string("-");
+    return std::string(c.effect.peak_bytes <=
+                               c.plan.budget_bytes - c.plan.reserve_bytes
+                           ? "yes"
+                           : "no");
+  });
+  std::string text = table.ToString(terminal) + "\n";
+  for (const Column& column : columns) {
+    text +=
+        fmt::format("{}: peak at {}\n", column.name, column.effect.peak_module);
+  }
+  return text;
+}
+
+int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
+  const graph::Profile profile = graph::ReadProfile(flags.profile);
+  const graph::ModuleTree tree(profile);
+  std::vector<Column> columns{{.name = "baseline", .plan = {}, .effect = {}}};
+  for (const std::string& path : flags.plans) {
+    columns.push_back({.name = std::filesystem::path(path).filename().string(),
+                       .plan = problems::ReadPlan(path),
+                       .effect = {}});
+    const Plan& plan = columns.back().plan;
+    if (!plan.HasPlan()) {
+      throw InputError(
+          fmt::format("{}: status: expected a plan (optimal or "
+                      "feasible), found \"{}\"",
+                      path, ToString(plan.status)));
+    }
+  }
+  const problems::MemoryOptions memory =
+      flags.memory.Resolve(columns[1].plan.memory);
+  for (Column& column : columns) {
+    column.effect = ComputeEffect(profile, column.plan.modules, memory);
+    if (column.name != "baseline" && column.plan.memory.model != memory.model) {
+      terminal.Warn(fmt::format(
+          "{} was made with memory model {}, and is compared under {}",
+          column.name, ToString(column.plan.memory.model),
+          ToString(memory.model)));
+    }
+  }
+  const double runtime_ms = ComputeBaseline(profile, tree, memory).runtime_ms;
+  if (flags.json) {
+    terminal.Print(ToJson(columns, memory, runtime_ms));
+    return kExitOk;
+  }
+  std::string text = fmt::format(
+      "{}, memory model {}{}\n\n", terminal.Bold(profile.model.name),
+      ToString(memory.model),
+      memory.world_size > 1 ? fmt::format(", world size {}", memory.world_size)
+                            : "");
+  text += ToTable(columns, runtime_ms, terminal);
+  text += terminal.Dim(fmt::format("note: {}", Caveat(memory.model))) + "\n";
+  terminal.Print(text);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddCompareCommand(CLI::App& program) {
+  auto flags = std::make_shared<CompareFlags>();
+  CLI::App* app = program.add_subcommand(
+      "compare", "The baseline against one or several plans, side by side");
+  app->add_option("PROFILE", flags->profile, "profile (.json or .json.gz)")
+      ->required();
+  app->add_option("PLAN", flags->plans, "plan files")->required();
+  flags->memory.AddTo(*app);
+  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->footer(
+      "All are computed under one memory model and world size: as given, else "
+      "those of the first plan.\n"
+      "Example:\n  acplan compare data/profiles/gpt2_small.json.gz 12GiB.json "
+      "10GiB.json");
+  return {app, [flags](const Terminal& terminal) {
+            return RunCompare(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,85 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "graph/input_error.h"
+
+namespace acplan::cli {
+
+namespace {
+
+std::vector<std::string> FlagsOf(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      flags.push_back("--" + name);
+    }
+    for (const std::string& name : option->get_snames()) {
+      flags.push_back("-" + name);
+    }
+  }
+  return flags;
+}
+
+// One function for both shells; zsh runs it through bashcompinit.
+std::string BashScript(const CLI::App& program) {
+  std::vector<std::string> commands;
+  std::string cases;
+  for (const CLI::App* app : program.get_subcommands({})) {
+    commands.push_back(app->get_name());
+    cases += fmt::format("      {}) words=\"{}\" ;;\n", app->get_name(),
+                         fmt::join(FlagsOf(*app), " "));
+  }
+  return fmt::format(
+      R"(_acplan() {{
+  local current="${{COMP_WORDS[COMP_CWORD]}}" command="" word words=""
+  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    case "$word" in
+      {}) command="$word"; break ;;
+    esac
+  done
+  if [[ -z "$command" ]]; then
+    words="{} {}"
+  elif [[ "$current" == -* ]]; then
+    case "$command" in
+{}    esac
+  else
+    COMPREPLY=($(compgen -f -- "$current"))
+    return
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}}
+complete -o filenames -F _acplan acplan
+)",
+      fmt::join(commands, "|"), fmt::join(commands, " "),
+      fmt::join(FlagsOf(program), " "), cases);
+}
+
+}  // namespace
+
+Command AddCompletionCommand(CLI::App& program) {
+  auto shell = std::make_shared<std::string>();
+  CLI::App* app = program.add_subcommand(
+      "completion", "Print a completion script for bash or zsh");
+  app->add_option("SHELL", *shell, "bash or zsh")->required();
+  app->footer("Example:\n  source <(acplan completion bash)");
+  return {app, [shell, &program](const Terminal& terminal) {
+            if (*shell != "bash" && *shell != "zsh") {
+              throw InputError(fmt::format(
+                  "completion: expected bash or zsh, found '{}'", *shell));
+            }
+            const std::string prologue =
+                *shell == "zsh"
+                    ? "autoload -U +X compinit && compinit\n"
+                      "autoload -U +X bashcompinit && bashcompinit\n"
+                    : "";
+            terminal.Print(prologue + BashScript(program));
+            return kExitOk;
+          }};
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,170 @@
+#include "cli/flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+
+#include "graph/file_io.h"
+#include "graph/input_error.h"
+
+namespace acplan::cli {
+
+namespace {
+
+std::string Trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t\r");
+  if (begin == std::string_view::npos) return "";
+  return std::string(
+      text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1));
+}
+
+std::vector<std::string> SplitNames(std::string_view text, char separator) {
+  std::vector<std::string> names;
+  while (true) {
+    const size_t end = text.find(separator);
+    std::string name = Trimmed(text.substr(0, end));
+    if (!name.empty()) names.push_back(std::move(name));
+    if (end == std::string_view::npos) return names;
+    text.remove_prefix(end + 1);
+  }
+}
+
+problems::MemoryModel ParseModel(const std::string& name) {
+  const auto model = problems::ParseMemoryModel(name);
+  if (!model) {
+    throw InputError(fmt::format(
+        "--memory-model: expected snapshot or torch, found '{}'", name));
+  }
+  return *model;
+}
+
+}  // namespace
+
+int64_t ParseWhole(const std::string& text, std::string_view flag,
+                   int64_t least, int64_t most) {
+  int64_t value = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      value < least || value > most) {
+    const std::string range = most == std::numeric_limits<int64_t>::max()
+                                  ? fmt::format("of at least {}", least)
+                                  : fmt::format("from {} to {}", least, most);
+    throw InputError(fmt::format("{}: expected a whole number {}, found '{}'",
+                                 flag, range, text));
+  }
+  return value;
+}
+
+double ParseNumber(const std::string& text, std::string_view flag, double least,
+                   double most) {
+  double value = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      !std::isfinite(value) || value < least || value > most) {
+    const std::string range = std::isinf(most)
+                                  ? fmt::format("of at least {}", least)
+                                  : fmt::format("from {} to {}", least, most);
+    throw InputError(
+        fmt::format("{}: expected a number {}, found '{}'", flag, range, text));
+  }
+  return value;
+}
+
+std::vector<std::string> ParseNames(const std::vector<std::string>& values,
+                                    std::string_view flag) {
+  std::vector<std::string> names;
+  for (const std::string& value : values) {
+    if (!value.starts_with("@")) {
+      std::ranges::move(SplitNames(value, ','), std::back_inserter(names));
+      continue;
+    }
+    std::string text;
+    try {
+      std::error_code ignored;
+      if (std::filesystem::file_size(value.substr(1), ignored) == 0) continue;
+      text = graph::ReadFile(value.substr(1));
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("{}: {}", flag, error.what()));
+    }
+    for (const std::string& line : SplitNames(text, '\n')) {
+      std::ranges::move(SplitNames(line.substr(0, line.find('#')), ','),
+                        std::back_inserter(names));
+    }
+  }
+  std::vector<std::string> once;
+  for (std::string& name : names) {
+    if (std::ranges::find(once, name) == once.end()) {
+      once.push_back(std::move(name));
+    }
+  }
+  return once;
+}
+
+void MemoryFlags::AddTo(CLI::App& app) {
+  app.add_option("--memory-model", model,
+                 "snapshot (default where the profile has snapshots): measured "
+                 "totals; torch: the records of PyTorch's sac_milp")
+      ->type_name("MODEL");
+  app.add_option(
+         "--world-size", world_size,
+         "FSDP ranks that share parameters, gradients and optimizer state "
+         "(default 1)")
+      ->type_name("N");
+  app.add_flag("--without-states", without_states,
+               "leave optimizer state, buffers and inputs out of the budget "
+               "(snapshot)");
+}
+
+problems::MemoryOptions MemoryFlags::Resolve(
+    const graph::Profile& profile) const {
+  return Resolve(
+      problems::MemoryOptions{.model = problems::DefaultMemoryModel(profile)});
+}
+
+problems::MemoryOptions MemoryFlags::Resolve(
+    const problems::MemoryOptions& fallback) const {
+  problems::MemoryOptions options = fallback;
+  if (!model.empty()) options.model = ParseModel(model);
+  if (!world_size.empty()) {
+    options.world_size =
+        ParseWhole(world_size, "--world-size", 1, 1'000'000'000);
+  }
+  if (without_states) options.without_states = true;
+  return options;
+}
+
+void UnitFlags::AddTo(CLI::App& app) {
+  app.add_option("--ac-units", ac_units,
+                 "only these modules may be checkpointed: FQNs as a,b or @FILE")
+      ->type_name("NAMES")
+      ->allow_extra_args(false);
+  app.add_option("--fsdp-units", fsdp_units,
+                 "FSDP units: no module above one is checkpointed")
+      ->type_name("NAMES")
+      ->allow_extra_args(false);
+  app.add_option("--max-units", max_units, "checkpoint at most N modules")
+      ->type_name("N");
+}
+
+std::vector<std::string> UnitFlags::AcUnits() const {
+  return ParseNames(ac_units, "--ac-units");
+}
+
+std::vector<std::string> UnitFlags::FsdpUnits() const {
+  return ParseNames(fsdp_units, "--fsdp-units");
+}
+
+std::optional<int> UnitFlags::MaxUnits() const {
+  if (max_units.empty()) return std::nullopt;
+  return static_cast<int>(
+      ParseWhole(max_units, "--max-units", 0, 1'000'000'000));
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/profile.h"
+#include "problems/memory_model.h"
+
+namespace acplan::cli {
+
+// Flag values as the user wrote them, turned into numbers here so that every
+// complaint has one form: "--gap: expected a number from 0 to 1, found 'x'".
+int64_t ParseWhole(const std::string& text, std::string_view flag,
+                   int64_t least, int64_t most);
+double ParseNumber(const std::string& text, std::string_view flag, double least,
+                   double most);
+
+// Names given as "a,b" or "@file" (one or more a line, '#' starts a comment),
+// in any number of flags, in order, once each.
+std::vector<std::string> ParseNames(const std::vector<std::string>& values,
+                                    std::string_view flag);
+
+// --memory-model, --world-size and --without-states.
+struct MemoryFlags {
+  std::string model;
+  std::string world_size;
+  bool without_states = false;
+
+  void AddTo(CLI::App& app);
+  // With the profile's default where --memory-model is not given.
+  problems::MemoryOptions Resolve(const graph::Profile& profile) const;
+  // As given, else as in `fallback`.
+  problems::MemoryOptions Resolve(
+      const problems::MemoryOptions& fallback) const;
+};
+
+// --ac-units, --fsdp-units and --max-units.
+struct UnitFlags {
+  std::vector<std::string> ac_units;
+  std::vector<std::string> fsdp_units;
+  std::string max_units;
+
+  void AddTo(CLI::App& app);
+  std::vector<std::string> AcUnits() const;
+  std::vector<std::string> FsdpUnits() const;
+  std::optional<int> MaxUnits() const;
+};
+
+}  // namespace acplan::cli

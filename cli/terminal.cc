@@ -1,0 +1,109 @@
+#include "cli/terminal.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+
+namespace acplan::cli {
+
+namespace {
+
+bool WantsColor(ColorMode mode) {
+  if (mode != ColorMode::kAuto) return mode == ColorMode::kAlways;
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  return (!no_color || !*no_color) && term &&
+         std::string_view(term) != "dumb" && isatty(STDOUT_FILENO);
+}
+
+std::atomic<bool>& Interrupted() {
+  static std::atomic<bool> interrupted = false;
+  return interrupted;
+}
+
+extern "C" void OnSignal(int signal_number) {
+  Interrupted().store(true);
+  std::signal(signal_number, SIG_DFL);
+}
+
+}  // namespace
+
+Terminal::Terminal(ColorMode color, bool quiet, bool verbose)
+    : color_(WantsColor(color)), quiet_(quiet), verbose_(verbose) {}
+
+std::string Terminal::Styled(std::string_view code,
+                             std::string_view text) const {
+  return color_ ? fmt::format("\033[{}m{}\033[0m", code, text)
+                : std::string(text);
+}
+std::string Terminal::Bold(std::string_view text) const {
+  return Styled("1", text);
+}
+std::string Terminal::Dim(std::string_view text) const {
+  return Styled("2", text);
+}
+std::string Terminal::Green(std::string_view text) const {
+  return Styled("32", text);
+}
+std::string Terminal::Yellow(std::string_view text) const {
+  return Styled("33", text);
+}
+
+void Terminal::Print(std::string_view text) const {
+  const size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
+  if (written != text.size() || std::fflush(stdout) != 0) {
+    throw std::runtime_error("cannot write to standard output");
+  }
+}
+
+void Terminal::Warn(std::string_view text) const {
+  if (!quiet_) fmt::print(stderr, "acplan: warning: {}\n", text);
+}
+
+bool Terminal::ShowsProgress() const {
+  return !quiet_ && isatty(STDERR_FILENO);
+}
+
+void ProgressLine::Show(const solver::SearchProgress& progress) {
+  const bool on_terminal = terminal_.ShowsProgress();
+  if ((!on_terminal && !terminal_.verbose()) || progress.seconds < 1) return;
+  if (progress.seconds - last_seconds_ < (on_terminal ? 0.2 : 1)) return;
+  last_seconds_ = progress.seconds;
+  std::string line = std::isfinite(progress.best)
+                         ? fmt::format("best {:.2f} ms", progress.best)
+                         : std::string("no plan yet");
+  if (std::isfinite(progress.bound)) {
+    line += fmt::format("  bound {:.2f} ms", progress.bound);
+    if (std::isfinite(progress.best) && progress.best > 0) {
+      line +=
+          fmt::format("  gap {:.3f}%",
+                      100 * (progress.best - progress.bound) / progress.best);
+    }
+  }
+  line += fmt::format("  {} labels or nodes  {:.1f} s", progress.nodes,
+                      progress.seconds);
+  if (on_terminal) {
+    fmt::print(stderr, "\r\033[K{}", line);
+    is_shown_ = true;
+  } else {
+    fmt::print(stderr, "{}\n", line);
+  }
+  std::fflush(stderr);
+}
+
+ProgressLine::~ProgressLine() {
+  if (is_shown_) fmt::print(stderr, "\r\033[K");
+}
+
+const std::atomic<bool>& InterruptFlag() {
+  std::signal(SIGINT, OnSignal);
+  std::signal(SIGTERM, OnSignal);
+  return Interrupted();
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <string_view>
+
+#include "solver/search.h"
+
+namespace acplan::cli {
+
+enum class ColorMode { kAuto, kAlways, kNever };
+
+// Where the program writes: results to stdout, the rest to stderr.
+class Terminal {
+ public:
+  Terminal(ColorMode color, bool quiet, bool verbose);
+
+  // Styled for a person where stdout takes colours, else as it is.
+  std::string Bold(std::string_view text) const;
+  std::string Dim(std::string_view text) const;
+  std::string Green(std::string_view text) const;
+  std::string Yellow(std::string_view text) const;
+
+  // To stdout, at once. Throws std::runtime_error where it cannot be written.
+  void Print(std::string_view text) const;
+  // "acplan: warning: ..." to stderr, unless quiet.
+  void Warn(std::string_view text) const;
+
+  bool ShowsProgress() const;  // stderr is a terminal and not quiet
+  bool verbose() const { return verbose_; }
+
+ private:
+  std::string Styled(std::string_view code, std::string_view text) const;
+
+  bool color_;
+  bool quiet_;
+  bool verbose_;
+};
+
+// A line on stderr that follows a search: on a terminal one line rewritten from
+// the first second on; with --verbose a line a second; else none. Cleared when
+// it goes out of scope.
+class ProgressLine {
+ public:
+  explicit ProgressLine(const Terminal& terminal) : terminal_(terminal) {}
+  ~ProgressLine();
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void Show(const solver::SearchProgress& progress);
+
+ private:
+  const Terminal& terminal_;
+  bool is_shown_ = false;
+  double last_seconds_ = 0;
+};
+
+// From now on the first Ctrl-C (SIGINT) or SIGTERM sets the flag; a second one
+// ends the program at once.
+const std::atomic<bool>& InterruptFlag();
+
+}  // namespace acplan::cli

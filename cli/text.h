@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/terminal.h"
+
+namespace acplan::cli {
+
+// Numbers as tables show them.
+std::string FormatMs(double ms);            // "16.46 ms"
+std::string FormatRatioUp(double ratio);    // four digits, never rounded down
+std::string FormatPercentUp(double ratio);  // "6.47%", never rounded down
+std::string FormatChange(double from, double to);  // "-30.7%"
+// Most but the last significant digits rounded up, so a budget that is shown is
+// never below the one that is meant: "9.27 GiB (9,953,203,712 bytes)".
+std::string FormatBytesExactly(int64_t bytes);
+std::string FormatCount(int64_t n);  // "1,234,567"
+
+// A table in plain text: columns padded to the widest cell, the first
+// left-aligned unless said otherwise, two spaces apart, no trailing spaces.
+class Table {
+ public:
+  enum class Align { kLeft, kRight };
+
+  explicit Table(std::vector<Align> align) : align_(std::move(align)) {}
+  // Rows may be shorter than the table is wide.
+  void AddRow(std::vector<std::string> cells);
+  void AddRule();
+  // The first row is a heading.
+  std::string ToString(const Terminal& terminal) const;
+
+ private:
+  std::vector<Align> align_;
+  std::vector<std::vector<std::string>> rows_;  // an empty one is a rule
+};
+
+}  // namespace acplan::cli

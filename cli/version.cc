@@ -1,0 +1,16 @@
+#include <fmt/format.h>
+
+#include "cli/command.h"
+
+namespace acplan::cli {
+
+Command AddVersionCommand(CLI::App& program) {
+  CLI::App* app = program.add_subcommand("version", "Print the version");
+  app->footer("Example:\n  acplan version");
+  return {app, [](const Terminal& terminal) {
+            terminal.Print(fmt::format("acplan {}\n", ACPLAN_VERSION));
+            return kExitOk;
+          }};
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace acplan::graph {
+
+// More than any profile needs, and less than what brings a machine down when a
+// small gzip file inflates to it.
+inline constexpr size_t kMostFileBytes = size_t{1} << 31;
+
+// The bytes of a file; where they start with gzip's magic number, inflated.
+// A file whose name ends in ".gz" must be gzip. Throws InputError, with the
+// path first, where the file cannot be read, is empty, has more than `most`
+// bytes (before or after inflating), or is not valid gzip (truncated, corrupt,
+// trailing garbage).
+std::string ReadFile(const std::filesystem::path& path,
+                     size_t most = kMostFileBytes);
+
+// Writes `text` to `path`, gzipped where the name ends in ".gz" (deterministic:
+// no name or time inside). The file appears whole or not at all: a temporary
+// neighbour is written, flushed and renamed; a symbolic link stays and what it
+// points to is replaced. What exists and is no regular file (a pipe, /dev/null)
+// is written to directly. Throws InputError where the folder is missing or not
+// writable, or the disk is full; nothing is left behind.
+void WriteFile(const std::filesystem::path& path, std::string_view text);
+
+// Throws InputError where WriteFile is bound to fail: before a long
+// computation, so that its result is not lost.
+void CheckWritable(const std::filesystem::path& path);
+
+}  // namespace acplan::graph

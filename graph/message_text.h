@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace acplan::graph {
+
+// `text` as one printable line for a message: control characters and what is
+// not UTF-8 escaped, and cut after about `most` bytes with "...".
+std::string OneLine(std::string_view text, size_t most = 60);
+
+// As above, in double quotes, with quotes and backslashes inside escaped.
+std::string Quoted(std::string_view text, size_t most = 60);
+
+}  // namespace acplan::graph

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace acplan::solver {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A mixed-integer linear program as a plain value: minimise sum cost * x over
+// columns, subject to lower <= sum coefficient * x <= upper for every row.
+struct Milp {
+  struct Column {
+    std::string name = {};
+    double lower = 0;
+    double upper = kInfinity;
+    double cost = 0;
+    bool is_integer = false;
+  };
+  struct Term {
+    int column = 0;
+    double coefficient = 0;
+  };
+  struct Row {
+    std::string name = {};
+    double lower = -kInfinity;
+    double upper = kInfinity;
+    std::vector<Term> terms = {};  // each column at most once
+  };
+
+  std::string name;
+  std::vector<Column> columns;
+  std::vector<Row> rows;
+  double objective_offset = 0;
+
+  // Add a column or row; returns its index.
+  int AddColumn(Column column);
+  int AddRow(Row row);
+};
+
+// Throws std::invalid_argument, naming the column or row, where bounds are no
+// range (NaN, lower above upper, lower +infinity or upper -infinity), a
+// coefficient or cost is not finite, a column index is out of range or repeated
+// in a row.
+void ValidateMilp(const Milp& milp);
+
+// The objective at x (one value a column), offset included.
+double ObjectiveValue(const Milp& milp, std::span<const double> x);
+
+// The largest violation at x of a bound, a row or integrality; 0 where x is
+// feasible.
+double LargestViolation(const Milp& milp, std::span<const double> x);
+
+// Whether x is feasible within `tolerance`, which is relative to the largest
+// number that meets in a bound or row (and to 1 where all are smaller).
+bool IsFeasible(const Milp& milp, std::span<const double> x,
+                double tolerance = 1e-6);
+
+// The program as text for a look or for another solver: CPLEX LP format and
+// free MPS format. Names are made valid and unique for the format.
+std::string ToLp(const Milp& milp);
+std::string ToMps(const Milp& milp);
+
+}  // namespace acplan::solver

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <limits>
+
+namespace acplan::solver {
+
+// What a search reports while it runs. Minimisation: best >= bound.
+struct SearchProgress {
+  double best = std::numeric_limits<double>::infinity();    // incumbent
+  double bound = -std::numeric_limits<double>::infinity();  // proven
+  int64_t nodes = 0;
+  double seconds = 0;
+};
+
+// Limits of a search and its connections to whoever started it.
+struct SearchLimits {
+  double time_limit_s = std::numeric_limits<double>::infinity();
+  // Stop once best - bound <= gap * |best|.
+  double gap = 0;
+  int64_t node_limit = std::numeric_limits<int64_t>::max();
+  int seed = 1;
+  // Set from a signal handler or another thread to stop in order.
+  const std::atomic<bool>* interrupted = nullptr;
+  // Called now and then from the searching thread.
+  std::function<void(const SearchProgress&)> on_progress;
+};
+
+enum class StoppedBy { kNothing, kTime, kGap, kNodes, kInterrupt };
+
+// Seconds since it was made.
+class Stopwatch {
+ public:
+  double Seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
+                                         start_)
+        .count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ =
+      std::chrono::steady_clock::now();
+};
+
+}  // namespace acplan::solver

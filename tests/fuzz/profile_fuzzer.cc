@@ -1,0 +1,60 @@
+// Whatever the bytes: a profile that is accepted has a tree and groups and is
+// the same after it was written and read again; everything else is an
+// InputError of one line. Built with -fsanitize=fuzzer, or with replay_main.cc.
+
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <string_view>
+
+#include "graph/input_error.h"
+#include "graph/module_tree.h"
+#include "graph/profile.h"
+#include "graph/sac_statistics.h"
+
+namespace {
+
+using namespace acplan::graph;
+
+void Require(bool condition, std::string_view what) {
+  if (condition) return;
+  std::cerr << "broken: " << what << '\n';
+  std::abort();
+}
+
+void CheckMessage(const acplan::InputError& error) {
+  const std::string_view message = error.what();
+  Require(message.starts_with("fuzz.json: "), "a message that names its file");
+  Require(message.find('\n') == std::string_view::npos,
+          "a message of one line");
+  Require(message.size() < 2000, "a short message");
+}
+
+void CheckTree(const Profile& profile) {
+  const ModuleTree tree(profile);
+  Require(tree.size() == static_cast<int>(profile.modules.size()),
+          "a node for each module");
+  int covered = 0;
+  for (int root : tree.Roots()) covered += tree.node(root).subtree_size;
+  Require(covered == tree.size(), "roots that cover the tree");
+  for (const auto& group : IdenticalBlocks(profile, tree))
+    Require(group.size() > 1, "groups of two or more");
+  for (const Module& module : profile.modules)
+    if (module.sac) Require(ForcedSavedBytes(*module.sac) >= 0, "forced bytes");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  try {
+    const Profile profile = ParseProfile(text, "fuzz.json");
+    CheckTree(profile);
+    Require(ParseProfile(ProfileToJson(profile), "fuzz.json") == profile,
+            "the same profile after writing and reading");
+  } catch (const acplan::InputError& error) {
+    CheckMessage(error);
+  }
+  return 0;
+}

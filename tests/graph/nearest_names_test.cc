@@ -1,0 +1,113 @@
+#include "graph/nearest_names.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace acplan::graph {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using Names = std::vector<std::string>;
+
+size_t NaiveDistance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> d(a.size() + 1,
+                                     std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0)
+        d[i][j] = i + j;
+      else
+        d[i][j] = std::min({d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1),
+                            d[i - 1][j] + 1, d[i][j - 1] + 1});
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+Names NaiveNearest(const std::string& name, const Names& known, size_t count) {
+  auto ends_in_it = [&](const std::string& k) {
+    return k.ends_with("." + name);
+  };
+  Names result;
+  for (const std::string& k : known)
+    if (ends_in_it(k)) result.push_back(k);
+  std::vector<std::pair<size_t, size_t>> others;
+  for (size_t i = 0; i < known.size(); ++i) {
+    const size_t distance = NaiveDistance(name, known[i]);
+    if (!ends_in_it(known[i]) &&
+        distance <= std::max(name.size(), known[i].size()) / 2)
+      others.emplace_back(distance, i);
+  }
+  std::ranges::sort(others);
+  for (auto [distance, i] : others) result.push_back(known[i]);
+  if (result.size() > count) result.resize(count);
+  return result;
+}
+
+TEST(NearestNames, FindsTypingErrors) {
+  const Names known = {"GPT.h.0.attn", "GPT.h.1.attn", "GPT.h.0.mlp", "GPT"};
+  EXPECT_THAT(NearestNames("GPT.h.0.atn", known, 1),
+              ElementsAre("GPT.h.0.attn"));
+  EXPECT_THAT(NearestNames("GPT.h.0.mpl", known, 1),
+              ElementsAre("GPT.h.0.mlp"));
+}
+
+TEST(NearestNames, PutsNamesThatEndInItFirst) {
+  const Names known = {"h.00", "GPT.h.0", "XPT.h.0", "GPTh.0"};
+  EXPECT_THAT(NearestNames("h.0", known),
+              ElementsAre("GPT.h.0", "XPT.h.0", "h.00"));
+  EXPECT_THAT(NearestNames("h.0", known, 1), ElementsAre("GPT.h.0"));
+}
+
+TEST(NearestNames, LeavesOutWhatIsFarAway) {
+  const Names known = {"encoder", "decoder"};
+  EXPECT_THAT(NearestNames("xyz", known), IsEmpty());
+  EXPECT_THAT(NearestNames("", known), IsEmpty());
+  EXPECT_THAT(NearestNames("encoder", Names()), IsEmpty());
+  EXPECT_THAT(NearestNames("encoder", known, 0), IsEmpty());
+}
+
+TEST(NearestNames, BreaksTiesByOrder) {
+  const Names known = {"ac", "ab", "ad"};
+  EXPECT_THAT(NearestNames("aa", known, 2), ElementsAre("ac", "ab"));
+}
+
+TEST(NearestNames, EqualsTheDefinitionOnRandomNames) {
+  std::mt19937 random(7);
+  auto name = [&] {
+    std::string text(1 + random() % 9, 'a');
+    for (char& c : text) c = "ab."[random() % 3];
+    return text;
+  };
+  for (int round = 0; round < 300; ++round) {
+    Names known(20);
+    std::ranges::generate(known, name);
+    const std::string wanted = name();
+    const int count = 1 + static_cast<int>(random() % 5);
+    EXPECT_EQ(NearestNames(wanted, known, count),
+              NaiveNearest(wanted, known, static_cast<size_t>(count)))
+        << wanted;
+  }
+}
+
+TEST(NearestNames, IsFastAmongManyLongNames) {
+  Names known;
+  for (int i = 0; i < 100'000; ++i)
+    known.push_back("Model.encoder.layers." + std::to_string(i) + "." +
+                    std::string(static_cast<size_t>(i % 700), 'x'));
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(NearestNames("Model.encodr.layers.77.", known, 1).size(), 1u);
+  EXPECT_LE(NearestNames(std::string(100'000, 'y'), known, 3).size(), 3u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+}  // namespace
+}  // namespace acplan::graph

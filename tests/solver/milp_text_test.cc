@@ -1,0 +1,297 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <CoinFinite.hpp>
+#include <CoinLpIO.hpp>
+#include <CoinMpsIO.hpp>
+#include <CoinPackedMatrix.hpp>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "reference.h"
+#include "solver/milp.h"
+
+namespace acplan::solver {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+double FromCoin(double bound) {
+  return std::abs(bound) > 1e300 ? std::copysign(kInfinity, bound) : bound;
+}
+
+template <typename Reader>
+Milp FromReader(const Reader& reader) {
+  Milp milp;
+  for (int j = 0; j < reader.getNumCols(); ++j) {
+    milp.AddColumn({.name = reader.columnName(j),
+                    .lower = FromCoin(reader.getColLower()[j]),
+                    .upper = FromCoin(reader.getColUpper()[j]),
+                    .cost = reader.getObjCoefficients()[j],
+                    .is_integer = reader.isInteger(j)});
+  }
+  const CoinPackedMatrix& matrix = *reader.getMatrixByRow();
+  for (int i = 0; i < reader.getNumRows(); ++i) {
+    Milp::Row row{.name = reader.rowName(i),
+                  .lower = FromCoin(reader.getRowLower()[i]),
+                  .upper = FromCoin(reader.getRowUpper()[i]),
+                  .terms = {}};
+    const auto first = matrix.getVectorFirst(i);
+    for (auto k = first; k < first + matrix.getVectorSize(i); ++k) {
+      row.terms.push_back({.column = matrix.getIndices()[k],
+                           .coefficient = matrix.getElements()[k]});
+    }
+    milp.AddRow(std::move(row));
+  }
+  milp.objective_offset = -reader.objectiveOffset();
+  return milp;
+}
+
+Milp ReadMps(const std::string& text) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() /
+       fmt::format("acplan_{}_{}", getpid(), std::random_device{}()))
+          .string();
+  std::ofstream(path + ".mps") << text;
+  CoinMpsIO reader;
+  reader.messageHandler()->setLogLevel(0);
+  reader.setInfinity(COIN_DBL_MAX);
+  const int errors = reader.readMps(path.c_str(), "mps");
+  std::filesystem::remove(path + ".mps");
+  EXPECT_EQ(errors, 0) << text;
+  return FromReader(reader);
+}
+
+Milp ReadLp(const std::string& text) {
+  std::FILE* file = std::tmpfile();
+  std::fputs(text.c_str(), file);
+  std::rewind(file);
+  CoinLpIO reader;
+  reader.messageHandler()->setLogLevel(0);
+  reader.setInfinity(COIN_DBL_MAX);
+  reader.readLp(file, 1e-15);  // closes it
+  return FromReader(reader);
+}
+
+std::map<std::string, std::map<std::string, double>> MatrixOf(
+    const Milp& milp) {
+  std::map<std::string, std::map<std::string, double>> rows;
+  for (const Milp::Row& row : milp.rows) {
+    for (const Milp::Term& term : row.terms) {
+      if (term.coefficient == 0) continue;
+      rows[row.name][milp.columns[static_cast<size_t>(term.column)].name] =
+          term.coefficient;
+    }
+  }
+  return rows;
+}
+
+void ExpectNear(double read, double written) {
+  if (std::isinf(written)) {
+    EXPECT_EQ(read, written);
+  } else {
+    EXPECT_NEAR(read, written, 1e-12 * std::max(1.0, std::abs(written)));
+  }
+}
+
+// Compares by name, since LP readers number columns as they meet them.
+void ExpectSame(const Milp& read, const Milp& written) {
+  ASSERT_EQ(read.columns.size(), written.columns.size());
+  ASSERT_EQ(read.rows.size(), written.rows.size());
+  ExpectNear(read.objective_offset, written.objective_offset);
+  std::map<std::string, Milp::Column> columns;
+  for (const Milp::Column& column : read.columns) columns[column.name] = column;
+  for (const Milp::Column& column : written.columns) {
+    SCOPED_TRACE(column.name);
+    ASSERT_TRUE(columns.contains(column.name));
+    const Milp::Column& other = columns[column.name];
+    ExpectNear(other.lower, column.lower);
+    ExpectNear(other.upper, column.upper);
+    ExpectNear(other.cost, column.cost);
+    EXPECT_EQ(other.is_integer, column.is_integer);
+  }
+  for (size_t i = 0; i < read.rows.size(); ++i) {
+    SCOPED_TRACE(written.rows[i].name);
+    EXPECT_EQ(read.rows[i].name, written.rows[i].name);
+    ExpectNear(read.rows[i].lower, written.rows[i].lower);
+    ExpectNear(read.rows[i].upper, written.rows[i].upper);
+  }
+  const auto read_matrix = MatrixOf(read);
+  for (const auto& [row, terms] : MatrixOf(written)) {
+    ASSERT_TRUE(read_matrix.contains(row));
+    ASSERT_EQ(read_matrix.at(row).size(), terms.size()) << row;
+    for (const auto& [column, coefficient] : terms) {
+      ASSERT_TRUE(read_matrix.at(row).contains(column));
+      ExpectNear(read_matrix.at(row).at(column), coefficient);
+    }
+  }
+}
+
+// With every kind of bound.
+Milp RandomProgram(std::mt19937& random) {
+  const auto draw = [&random](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  Milp milp = RandomMilp(random, {.integers = draw(0, 5),
+                                  .continuous = draw(1, 5),
+                                  .rows = draw(1, 6),
+                                  .equalities = true,
+                                  .fractional = draw(0, 1) == 1});
+  for (size_t j = 0; j < milp.columns.size(); ++j) {
+    Milp::Column& column = milp.columns[j];
+    column.name = fmt::format("x{}", j);
+    switch (draw(0, 6)) {
+      case 0:
+        column.lower = -kInfinity;
+        break;
+      case 1:
+        column.upper = kInfinity;
+        break;
+      case 2:
+        column.lower = -kInfinity;
+        column.upper = kInfinity;
+        break;
+      case 3:
+        column.lower = column.upper;
+        break;
+      case 4:
+        column.lower = 0;
+        column.upper = kInfinity;
+        break;
+      default:
+        break;
+    }
+    if (draw(0, 3) == 0) column.cost = 0;
+    if (draw(0, 5) == 0) column.cost /= 3e7;
+  }
+  for (size_t i = 0; i < milp.rows.size(); ++i) {
+    milp.rows[i].name = fmt::format("r{}", i);
+    if (milp.rows[i].terms.empty()) {
+      milp.rows[i].terms.push_back({.column = 0, .coefficient = 1});
+    }
+    // Zeros are no part of what is read back.
+    for (Milp::Term& term : milp.rows[i].terms) {
+      if (term.coefficient == 0) term.coefficient = 1e9 / 7;
+    }
+  }
+  return milp;
+}
+
+TEST(ToMps, ReadsBackTheSame) {
+  std::mt19937 random(11);
+  for (int i = 0; i < 300; ++i) {
+    const Milp milp = RandomProgram(random);
+    const std::string text = ToMps(milp);
+    SCOPED_TRACE(text);
+    ExpectSame(ReadMps(text), milp);
+    if (HasFailure()) break;
+  }
+}
+
+// LP text has a column for the offset and two rows for a range.
+Milp AsLp(const Milp& milp) {
+  Milp lp = milp;
+  if (milp.objective_offset != 0) {
+    lp.AddColumn({.name = "constant",
+                  .lower = 1,
+                  .upper = 1,
+                  .cost = milp.objective_offset});
+  }
+  lp.objective_offset = 0;
+  lp.rows.clear();
+  for (const Milp::Row& row : milp.rows) {
+    lp.AddRow(row);
+    if (std::isinf(row.lower) || std::isinf(row.upper) ||
+        row.lower == row.upper) {
+      continue;
+    }
+    lp.rows.back().lower = -kInfinity;
+    lp.AddRow(row);
+    lp.rows.back().name += "_lower";
+    lp.rows.back().upper = kInfinity;
+  }
+  return lp;
+}
+
+TEST(ToLp, ReadsBackTheSame) {
+  std::mt19937 random(12);
+  for (int i = 0; i < 300; ++i) {
+    const Milp milp = RandomProgram(random);
+    const std::string text = ToLp(milp);
+    SCOPED_TRACE(text);
+    ExpectSame(ReadLp(text), AsLp(milp));
+    if (HasFailure()) break;
+  }
+}
+
+TEST(ToText, MakesNamesValidAndUnique) {
+  Milp milp;
+  milp.name = "my program";
+  for (const char* name : {"a b", "a_b", "a+b", "", "1st", "e12", "free", "St",
+                           "obj", "x3", "tau", "\xc3\xa4"}) {
+    milp.AddColumn({.name = name, .lower = 0, .upper = 3, .cost = 1});
+  }
+  milp.AddColumn({.name = std::string(500, 'n'), .lower = 0, .upper = 1});
+  milp.AddColumn({.name = std::string(501, 'n'), .lower = 0, .upper = 1});
+  for (const char* name : {"c 1", "c:1", "obj", "bounds"}) {
+    Milp::Row row{.name = name, .lower = 1, .upper = 2, .terms = {}};
+    for (int j = 0; j < 14; ++j) {
+      row.terms.push_back({.column = j, .coefficient = 1.0 + j});
+    }
+    milp.AddRow(row);
+  }
+  for (Milp::Row& row : milp.rows) row.upper = kInfinity;
+  for (const Milp& read : {ReadMps(ToMps(milp)), ReadLp(ToLp(milp))}) {
+    std::set<std::string> names;
+    for (const Milp::Column& column : read.columns) names.insert(column.name);
+    EXPECT_EQ(names.size(), milp.columns.size());
+    names.clear();
+    for (const Milp::Row& row : read.rows) names.insert(row.name);
+    EXPECT_EQ(names.size(), milp.rows.size());
+  }
+}
+
+TEST(ToText, KeepsAllDigits) {
+  Milp milp;
+  milp.AddColumn({.name = "a", .lower = 0, .upper = 1, .cost = 1.0 / 3});
+  EXPECT_THAT(ToLp(milp), HasSubstr("0.3333333333333333 a"));
+  EXPECT_THAT(ToMps(milp), HasSubstr("0.3333333333333333"));
+}
+
+TEST(ToText, LeavesOutRowsWithoutBoundsOfLpOnly) {
+  Milp milp;
+  milp.AddColumn({.name = "a", .lower = 0, .upper = 1, .cost = 1});
+  milp.AddRow({.name = "nothing", .terms = {{.column = 0, .coefficient = 2}}});
+  milp.AddRow({.name = "some",
+               .lower = 0.5,
+               .upper = kInfinity,
+               .terms = {{.column = 0, .coefficient = 2}}});
+  EXPECT_THAT(ToLp(milp), HasSubstr("\\ nothing"));
+  EXPECT_THAT(ToMps(milp), HasSubstr(" N nothing"));
+  EXPECT_EQ(ReadLp(ToLp(milp)).rows.size(), 1u);
+}
+
+TEST(ToText, WritesTheEmptyProgram) {
+  EXPECT_THAT(ToLp(Milp{}), HasSubstr("End"));
+  EXPECT_THAT(ToMps(Milp{}), HasSubstr("ENDATA"));
+}
+
+TEST(ToText, RejectsTheInvalid) {
+  Milp milp;
+  milp.AddColumn({.name = "a", .lower = 1, .upper = 0});
+  EXPECT_THROW(ToLp(milp), std::invalid_argument);
+  EXPECT_THROW(ToMps(milp), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace acplan::solver
