@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/plan_input.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/input_error.h"
@@ -28,13 +29,7 @@ struct CheckFlags {
 
 int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   const graph::Profile profile = graph::ReadProfile(flags.profile);
-  problems::Plan plan = problems::ReadPlan(flags.plan);
-  if (!plan.HasPlan()) {
-    throw InputError(
-        fmt::format("{}: status: expected a plan (optimal or "
-                    "feasible), found \"{}\"",
-                    flags.plan, ToString(plan.status)));
-  }
+  problems::Plan plan = ReadAnswer(flags.plan);
   const problems::MemoryOptions memory = flags.memory.Resolve(plan.memory);
   // What the plan says of its peak holds under its own memory model only.
   const bool same_model = memory.model == plan.memory.model &&
@@ -46,13 +41,24 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   if (!flags.reserve.empty()) {
     plan.reserve_bytes = graph::ParseByteSize(flags.reserve, "--reserve");
   }
-  const std::optional<std::string> broken =
-      FirstBrokenRule(profile, plan,
-                      {.ac_units = flags.units.AcUnits(),
-                       .fsdp_units = flags.units.FsdpUnits(),
-                       .max_units = flags.units.MaxUnits()});
-  const problems::PlanEffect effect =
-      ComputeEffect(profile, plan.modules, plan.memory);
+  if (plan.reserve_bytes >= plan.budget_bytes) {
+    throw InputError(fmt::format(
+        "{}: expected less than the budget ({}), found {}",
+        flags.reserve.empty() ? flags.plan + ": reserve_bytes" : "--reserve",
+        graph::FormatBytes(plan.budget_bytes),
+        graph::FormatBytes(plan.reserve_bytes)));
+  }
+  const problems::PlanRules rules{.ac_units = flags.units.AcUnits(),
+                                  .fsdp_units = flags.units.FsdpUnits(),
+                                  .max_units = flags.units.MaxUnits()};
+  std::optional<std::string> broken;
+  problems::PlanEffect effect;
+  try {
+    broken = FirstBrokenRule(profile, plan, rules);
+    effect = ComputeEffect(profile, plan.modules, plan.memory);
+  } catch (const InputError& error) {
+    throw NamingFile(error, flags.plan);
+  }
   if (flags.json) {
     nlohmann::ordered_json json;
     json["holds"] = !broken;
@@ -100,7 +106,7 @@ Command AddCheckCommand(CLI::App& program) {
   flags->units.AddTo(*app);
   app->add_flag("--json", flags->json, "print JSON, nothing else");
   app->footer(
-      "Memory model and world size are the plan's unless given.\n"
+      "Memory model, world size and reserve are the plan's unless given.\n"
       "Example:\n  acplan check data/profiles/gpt2_small.json.gz plan.json "
       "--budget 10GiB\n"
       "Exit status: 0 the plan holds, 1 it breaks a rule, 2 bad input.");

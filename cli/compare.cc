@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/plan_input.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/input_error.h"
@@ -32,6 +34,7 @@ struct CompareFlags {
 
 struct Column {
   std::string name;
+  std::string path;  // none: the baseline
   Plan plan;
   PlanEffect effect;
 };
@@ -61,7 +64,7 @@ std::string ToJson(const std::vector<Column>& columns,
          {"recompute_ms", column.effect.recompute_ms},
          {"overhead", Overhead(column, runtime_ms)},
          {"budget_bytes", column.plan.budget_bytes},
-         {"status", column.name == "baseline"
+         {"status", column.path.empty()
                         ? std::string("baseline")
                         : std::string(ToString(column.plan.status))}});
   }
@@ -121,27 +124,41 @@ std::string ToTable(const std::vector<Column>& columns, double runtime_ms,
   return text;
 }
 
+std::string FileName(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+// The baseline and the plans, called by their files' names where these differ.
+std::vector<Column> ReadColumns(const std::vector<std::string>& paths) {
+  std::vector<Column> columns{
+      {.name = "baseline", .path = "", .plan = {}, .effect = {}}};
+  std::set<std::string> names{"baseline"};
+  bool differ = true;
+  for (const std::string& path : paths) {
+    differ = names.insert(FileName(path)).second && differ;
+  }
+  for (const std::string& path : paths) {
+    columns.push_back({.name = differ ? FileName(path) : path,
+                       .path = path,
+                       .plan = ReadAnswer(path),
+                       .effect = {}});
+  }
+  return columns;
+}
+
 int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
   const graph::Profile profile = graph::ReadProfile(flags.profile);
   const graph::ModuleTree tree(profile);
-  std::vector<Column> columns{{.name = "baseline", .plan = {}, .effect = {}}};
-  for (const std::string& path : flags.plans) {
-    columns.push_back({.name = std::filesystem::path(path).filename().string(),
-                       .plan = problems::ReadPlan(path),
-                       .effect = {}});
-    const Plan& plan = columns.back().plan;
-    if (!plan.HasPlan()) {
-      throw InputError(
-          fmt::format("{}: status: expected a plan (optimal or "
-                      "feasible), found \"{}\"",
-                      path, ToString(plan.status)));
-    }
-  }
+  std::vector<Column> columns = ReadColumns(flags.plans);
   const problems::MemoryOptions memory =
       flags.memory.Resolve(columns[1].plan.memory);
   for (Column& column : columns) {
-    column.effect = ComputeEffect(profile, column.plan.modules, memory);
-    if (column.name != "baseline" && column.plan.memory.model != memory.model) {
+    try {
+      column.effect = ComputeEffect(profile, column.plan.modules, memory);
+    } catch (const InputError& error) {
+      throw NamingFile(error, column.path);
+    }
+    if (!column.path.empty() && column.plan.memory.model != memory.model) {
       terminal.Warn(fmt::format(
           "{} was made with memory model {}, and is compared under {}",
           column.name, ToString(column.plan.memory.model),

@@ -6,33 +6,22 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "graph/input_error.h"
 
 namespace acplan::cli {
 
 namespace {
 
-std::vector<std::string> FlagsOf(const CLI::App& app) {
-  std::vector<std::string> flags;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
-      flags.push_back("--" + name);
-    }
-    for (const std::string& name : option->get_snames()) {
-      flags.push_back("-" + name);
-    }
-  }
-  return flags;
-}
-
-// One function for both shells; zsh runs it through bashcompinit.
+// One function for both shells; zsh runs it through bashcompinit. Where it has
+// no reply, the shell completes file names.
 std::string BashScript(const CLI::App& program) {
   std::vector<std::string> commands;
   std::string cases;
   for (const CLI::App* app : program.get_subcommands({})) {
     commands.push_back(app->get_name());
     cases += fmt::format("      {}) words=\"{}\" ;;\n", app->get_name(),
-                         fmt::join(FlagsOf(*app), " "));
+                         fmt::join(FlagNames(*app), " "));
   }
   return fmt::format(
       R"(_acplan() {{
@@ -48,15 +37,14 @@ std::string BashScript(const CLI::App& program) {
     case "$command" in
 {}    esac
   else
-    COMPREPLY=($(compgen -f -- "$current"))
     return
   fi
   COMPREPLY=($(compgen -W "$words" -- "$current"))
 }}
-complete -o filenames -F _acplan acplan
+complete -o default -F _acplan acplan
 )",
       fmt::join(commands, "|"), fmt::join(commands, " "),
-      fmt::join(FlagsOf(program), " "), cases);
+      fmt::join(FlagNames(program), " "), cases);
 }
 
 }  // namespace

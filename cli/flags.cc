@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 #include <system_error>
+#include <unordered_set>
 
 #include "graph/file_io.h"
 #include "graph/input_error.h"
@@ -15,6 +16,8 @@
 namespace acplan::cli {
 
 namespace {
+
+constexpr std::string_view kNames = "NAMES";
 
 std::string Trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t\r");
@@ -44,6 +47,29 @@ problems::MemoryModel ParseModel(const std::string& name) {
 }
 
 }  // namespace
+
+std::vector<std::string> FlagNames(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      flags.push_back("--" + name);
+    }
+    for (const std::string& name : option->get_snames()) {
+      flags.push_back("-" + name);
+    }
+  }
+  return flags;
+}
+
+void RefuseEmptyValues(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_type_name() == kNames) continue;
+    if (std::ranges::find(option->results(), "") != option->results().end()) {
+      throw InputError(fmt::format("{}: expected a value, found an empty one",
+                                   option->get_name()));
+    }
+  }
+}
 
 int64_t ParseWhole(const std::string& text, std::string_view flag,
                    int64_t least, int64_t most) {
@@ -98,13 +124,11 @@ std::vector<std::string> ParseNames(const std::vector<std::string>& values,
                         std::back_inserter(names));
     }
   }
-  std::vector<std::string> once;
-  for (std::string& name : names) {
-    if (std::ranges::find(once, name) == once.end()) {
-      once.push_back(std::move(name));
-    }
-  }
-  return once;
+  std::unordered_set<std::string> seen;
+  std::erase_if(names, [&](const std::string& name) {
+    return !seen.insert(name).second;
+  });
+  return names;
 }
 
 void MemoryFlags::AddTo(CLI::App& app) {
@@ -143,11 +167,11 @@ problems::MemoryOptions MemoryFlags::Resolve(
 void UnitFlags::AddTo(CLI::App& app) {
   app.add_option("--ac-units", ac_units,
                  "only these modules may be checkpointed: FQNs as a,b or @FILE")
-      ->type_name("NAMES")
+      ->type_name(std::string(kNames))
       ->allow_extra_args(false);
   app.add_option("--fsdp-units", fsdp_units,
                  "FSDP units: no module above one is checkpointed")
-      ->type_name("NAMES")
+      ->type_name(std::string(kNames))
       ->allow_extra_args(false);
   app.add_option("--max-units", max_units, "checkpoint at most N modules")
       ->type_name("N");

@@ -11,6 +11,13 @@
 
 namespace acplan::cli {
 
+// The flags of a command, "--budget" and "-o" alike.
+std::vector<std::string> FlagNames(const CLI::App& app);
+
+// Throws InputError where a flag or an argument was given as "", which is a
+// value for lists of names only.
+void RefuseEmptyValues(const CLI::App& app);
+
 // Flag values as the user wrote them, turned into numbers here so that every
 // complaint has one form: "--gap: expected a number from 0 to 1, found 'x'".
 int64_t ParseWhole(const std::string& text, std::string_view flag,

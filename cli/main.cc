@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -8,9 +9,11 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/terminal.h"
 #include "graph/input_error.h"
 #include "graph/message_text.h"
+#include "graph/nearest_names.h"
 
 namespace acplan::cli {
 
@@ -44,6 +47,51 @@ int Complain(std::string_view message, int exit_code) {
   return exit_code;
 }
 
+const CLI::App& ChosenApp(const CLI::App& program) {
+  const std::vector<CLI::App*> parsed = program.get_subcommands();
+  return parsed.empty() ? program : *parsed.front();
+}
+
+// What was given and is not known: a flag before anything else.
+std::string DescribeUnknown(const CLI::App& program,
+                            const std::vector<std::string>& unknown) {
+  const CLI::App& app = ChosenApp(program);
+  const auto is_flag = [](const std::string& text) {
+    return text.starts_with('-');
+  };
+  const auto flag = std::ranges::find_if(unknown, is_flag);
+  const std::string what = flag == unknown.end()
+                               ? unknown.front()
+                               : flag->substr(0, flag->find('='));
+  std::string kind = "flag";
+  std::vector<std::string> known = FlagNames(app);
+  if (flag == unknown.end()) {
+    kind = &app == &program ? "command" : "argument";
+    known.clear();
+    for (const CLI::App* command : program.get_subcommands({})) {
+      if (&app == &program) known.push_back(command->get_name());
+    }
+  }
+  const std::vector<std::string> near = graph::NearestNames(what, known, 1);
+  return fmt::format(
+      "unknown {} '{}'{}", kind, graph::OneLine(what),
+      near.empty() ? "" : fmt::format("; did you mean {}?", near.front()));
+}
+
+std::string DescribeUsageError(const CLI::App& program,
+                               const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = program.remaining(true);
+  if (!unknown.empty()) return DescribeUnknown(program, unknown);
+  const std::string message = error.what();
+  if (error.get_name() != "ArgumentMismatch") {
+    return graph::OneLine(message, 400);
+  }
+  const bool too_many = message.find("At Most") != std::string::npos;
+  return graph::OneLine(message.substr(0, message.find(':')), 400) +
+         (too_many ? ": expected once, found more often"
+                   : ": expected a value, found none");
+}
+
 int Run(int argc, char** argv) {
   CLI::App program(
       "acplan: optimal activation checkpointing under a memory budget");
@@ -66,13 +114,24 @@ int Run(int argc, char** argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return program.exit(error);
-    return Complain(
-        graph::OneLine(error.what(), 400) + " (see 'acplan --help')",
-        kExitBadInput);
+    const Terminal terminal(ColorMode::kNever, false, false);
+    if (error.get_name() == "CallForVersion") {
+      terminal.Print(std::string(error.what()) + "\n");
+      return kExitOk;
+    }
+    if (error.get_exit_code() == 0) {
+      terminal.Print(program.help());
+      return kExitOk;
+    }
+    const CLI::App& app = ChosenApp(program);
+    return Complain(fmt::format("{} (see 'acplan{} --help')",
+                                DescribeUsageError(program, error),
+                                &app == &program ? "" : " " + app.get_name()),
+                    kExitBadInput);
   }
   for (const Command& command : commands) {
     if (command.app->parsed()) {
+      RefuseEmptyValues(*command.app);
       return command.run(
           Terminal(ParseColor(global.color), global.quiet, global.verbose));
     }

@@ -41,11 +41,12 @@ std::string FormatChange(double from, double to) {
 }
 
 std::string FormatCount(int64_t n) {
-  std::string digits = fmt::format("{}", std::abs(n));
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) {
+  std::string digits = fmt::format("{}", n);
+  const int first = n < 0 ? 1 : 0;
+  for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) {
     digits.insert(static_cast<size_t>(at), ",");
   }
-  return (n < 0 ? "-" : "") + digits;
+  return digits;
 }
 
 std::string FormatBytesExactly(int64_t bytes) {

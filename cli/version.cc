@@ -7,6 +7,8 @@ namespace acplan::cli {
 Command AddVersionCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand("version", "Print the version");
   app->footer("Example:\n  acplan version");
+  program.set_version_flag("--version", "acplan " ACPLAN_VERSION,
+                           "Print the version and exit");
   return {app, [](const Terminal& terminal) {
             terminal.Print(fmt::format("acplan {}\n", ACPLAN_VERSION));
             return kExitOk;

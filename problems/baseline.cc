@@ -1,5 +1,6 @@
 #include "problems/baseline.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace acplan::problems {
@@ -10,7 +11,8 @@ PlanBaseline ComputeBaseline(const graph::Profile& profile,
   options.world_size = 1;
   PlanBaseline baseline;
   for (const MemoryRecord& record : MemoryRecords(profile, tree, options)) {
-    const auto bytes = static_cast<int64_t>(std::llround(record.base_bytes));
+    const auto bytes =
+        static_cast<int64_t>(std::llround(std::max(0.0, record.base_bytes)));
     if (bytes > baseline.peak_bytes || baseline.peak_module.empty()) {
       baseline.peak_bytes = bytes;
       baseline.peak_module =

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "solver/cbc_solver.h"
 
@@ -17,6 +18,7 @@ using solver::MilpStatus;
 namespace {
 
 constexpr double kProofTolerance = 1e-6;
+constexpr double kRowTolerance = 1e-6;
 
 double Need(const ModuleProblem& problem, int node) {
   return problem.nodes[node].base_bytes - problem.budget_bytes;
@@ -55,6 +57,81 @@ bool HoldsBytes(const ModuleProblem& problem) {
   return std::ranges::any_of(problem.nodes, [](const auto& node) {
     return !node.curve.empty() && node.held_bytes > 0;
   });
+}
+
+// What no unit need ever exceed: it meets every record alone.
+double UsefulBytes(const ModuleProblem& problem) {
+  double need = 0;
+  double held = 0;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    const ModuleProblem::Node& node = problem.nodes[i];
+    if (node.time >= 0) {
+      need = std::max(need, Need(problem, static_cast<int>(i)));
+    }
+    if (!node.curve.empty()) held = std::max(held, node.held_bytes);
+  }
+  return need + held > 0 ? need + held
+                         : std::numeric_limits<double>::infinity();
+}
+
+std::vector<Knot> CutTo(std::vector<Knot> curve, double bytes) {
+  if (bytes >= curve.back().bytes) return curve;
+  const double ms = CurveCost(curve, bytes);
+  while (!curve.empty() && curve.back().bytes >= bytes) curve.pop_back();
+  curve.push_back({bytes, ms});
+  return curve;
+}
+
+std::vector<int> UnitNodes(const ModuleMilp& form,
+                           const std::vector<double>& x) {
+  std::vector<int> nodes;
+  for (size_t c = 0; c < form.candidates.size(); ++c) {
+    if (x[3 * c] > 0.5) nodes.push_back(form.candidates[c]);
+  }
+  return nodes;
+}
+
+// What every solution obeys that meets the record which these units, all their
+// bytes discarded, break most: another unit before it, or one less that holds
+// bytes there.
+Milp::Row CutOff(const ModuleProblem& problem, const ModuleMilp& form,
+                 const std::vector<int>& unit_nodes) {
+  const int n = static_cast<int>(problem.nodes.size());
+  std::vector<char> is_unit(n, 0);
+  for (const int i : unit_nodes) is_unit[i] = 1;
+  const auto holds_at = [&](int unit, int record) {
+    const ModuleProblem::Node& node = problem.nodes[unit];
+    return node.held_bytes > 0 && unit <= record &&
+           record < unit + node.subtree_size;
+  };
+  int worst = -1;
+  double worst_bytes = -std::numeric_limits<double>::infinity();
+  for (int k = 0; k < n; ++k) {
+    if (problem.nodes[k].time < 0) continue;
+    double bytes = problem.nodes[k].base_bytes;
+    for (const int j : unit_nodes) {
+      const ModuleProblem::Node& node = problem.nodes[j];
+      if (node.time < problem.nodes[k].time) bytes -= node.curve.back().bytes;
+      if (holds_at(j, k)) bytes += node.held_bytes;
+    }
+    if (bytes > worst_bytes) {
+      worst = k;
+      worst_bytes = bytes;
+    }
+  }
+  Milp::Row cut{.name = fmt::format("cut{}", form.milp.rows.size()),
+                .lower = 1};
+  for (size_t c = 0; c < form.candidates.size(); ++c) {
+    const int j = form.candidates[c];
+    if (is_unit[j] && holds_at(j, worst)) {
+      cut.terms.push_back({static_cast<int>(3 * c), -1});
+      cut.lower -= 1;
+    } else if (!is_unit[j] &&
+               problem.nodes[j].time < problem.nodes[worst].time) {
+      cut.terms.push_back({static_cast<int>(3 * c), 1});
+    }
+  }
+  return cut;
 }
 
 }  // namespace
@@ -98,8 +175,9 @@ ModuleMilp ToMilp(const ModuleProblem& problem) {
   Milp& milp = result.milp;
   milp.name = "module_checkpointing";
   std::vector<int> y_column(problem.nodes.size(), -1);
+  const double useful = UsefulBytes(problem);
   for (const int i : result.candidates) {
-    const std::vector<Knot>& curve = problem.nodes[i].curve;
+    const std::vector<Knot> curve = CutTo(problem.nodes[i].curve, useful);
     const double most = curve.back().bytes;
     const int y = milp.AddColumn(
         {.name = fmt::format("y{}", i), .upper = 1, .is_integer = true});
@@ -154,8 +232,8 @@ ModuleMilp ToMilp(const ModuleProblem& problem) {
       const int j = result.candidates[c];
       const ModuleProblem::Node& node = problem.nodes[j];
       if (node.time < problem.nodes[k].time) {
-        row.terms.push_back(
-            {static_cast<int>(3 * c) + 1, node.curve.back().bytes / unit});
+        row.terms.push_back({static_cast<int>(3 * c) + 1,
+                             std::min(node.curve.back().bytes, useful) / unit});
       }
       if (node.held_bytes > 0 && j <= k && k < j + node.subtree_size) {
         row.terms.push_back({static_cast<int>(3 * c), -node.held_bytes / unit});
@@ -184,30 +262,53 @@ ModuleSolution SolveByCbc(const ModuleProblem& problem,
     solution.bound_ms = std::numeric_limits<double>::infinity();
     return solution;
   }
-  const ModuleMilp form = ToMilp(problem);
-  solution.rows = static_cast<int64_t>(form.milp.rows.size());
+  ModuleMilp form = ToMilp(problem);
   solution.columns = static_cast<int64_t>(form.milp.columns.size());
-  const MilpSolution milp = SolveWithCbc(form.milp, {.limits = limits});
-  solution.stopped_by = milp.stopped_by;
-  solution.nodes = milp.nodes;
-  solution.bound_ms = std::max(0.0, milp.bound);
-  solution.seconds = stopwatch.Seconds();
-  if (milp.status == MilpStatus::kInfeasible) {
-    solution.status = SearchStatus::kInfeasible;
-    return solution;
+  MilpSolution milp;
+  std::optional<std::vector<ChosenUnit>> units;
+  bool relaxed = false;
+  while (!units) {
+    solver::SearchLimits left = limits;
+    left.time_limit_s =
+        std::max(0.0, limits.time_limit_s - stopwatch.Seconds());
+    left.node_limit = std::max<int64_t>(0, limits.node_limit - solution.nodes);
+    try {
+      milp = SolveWithCbc(form.milp, {.limits = left});
+    } catch (const std::runtime_error&) {
+      // CBC's tolerances are wider than what decides here.
+      if (relaxed) throw;
+      relaxed = true;
+      for (Milp::Row& row : form.milp.rows) {
+        if (row.name.starts_with("record")) row.lower -= kRowTolerance;
+      }
+      continue;
+    }
+    solution.rows = static_cast<int64_t>(form.milp.rows.size());
+    solution.stopped_by = milp.stopped_by;
+    solution.nodes += milp.nodes;
+    solution.bound_ms = std::max(0.0, milp.bound);
+    solution.seconds = stopwatch.Seconds();
+    if (milp.status == MilpStatus::kInfeasible) {
+      solution.status = SearchStatus::kInfeasible;
+      return solution;
+    }
+    if (milp.status != MilpStatus::kOptimal &&
+        milp.status != MilpStatus::kFeasible) {
+      return solution;
+    }
+    const std::vector<int> nodes = UnitNodes(form, milp.x);
+    units = CheapestBytes(problem, nodes);
+    // Within CBC's tolerances, but not within the budget: not these units.
+    if (!units) {
+      Milp::Row cut = CutOff(problem, form, nodes);
+      if (cut.terms.empty()) {
+        solution.status = SearchStatus::kInfeasible;
+        solution.bound_ms = std::numeric_limits<double>::infinity();
+        return solution;
+      }
+      form.milp.AddRow(std::move(cut));
+    }
   }
-  if (milp.status != MilpStatus::kOptimal &&
-      milp.status != MilpStatus::kFeasible) {
-    return solution;
-  }
-
-  std::vector<int> nodes;
-  for (size_t c = 0; c < form.candidates.size(); ++c) {
-    if (milp.x[3 * c] > 0.5) nodes.push_back(form.candidates[c]);
-  }
-  std::optional<std::vector<ChosenUnit>> units = CheapestBytes(problem, nodes);
-  // Within CBC's tolerances but not within ours: no solution to show.
-  if (!units) return solution;
   solution.units = WithoutNeedlessUnits(problem, *std::move(units));
   solution.ms = SolutionCost(problem, solution.units);
   const bool proven = solution.ms - solution.bound_ms <=

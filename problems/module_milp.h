@@ -11,7 +11,8 @@ namespace acplan::problems {
 
 // A module problem as a mixed-integer program in tight form, for CBC.
 //
-// For candidate i with knots (b_0, f_0) ... (b_m, f_m), D_i = b_m:
+// For candidate i with knots (b_0, f_0) ... (b_m, f_m), the curve cut where one
+// unit alone meets every record, D_i = b_m:
 //   y_i in {0,1}, s_i in [0,1] (share of D_i discarded), c_i >= 0 (ms)
 //   minimise    sum_i c_i
 //   subject to  s_i <= y_i

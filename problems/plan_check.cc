@@ -356,7 +356,8 @@ PlanEffect ComputeEffect(const Profile& profile,
          .discarded_bytes = 0},
         use.persistent);
   }
-  effect.peak_bytes = static_cast<int64_t>(std::ceil(peak - kByteTolerance));
+  effect.peak_bytes =
+      static_cast<int64_t>(std::ceil(std::max(0.0, peak - kByteTolerance)));
   return effect;
 }
 

@@ -1,0 +1,28 @@
+#include "cli/plan_input.h"
+
+#include <fmt/format.h>
+
+#include "graph/message_text.h"
+
+namespace acplan::cli {
+
+problems::Plan ReadAnswer(const std::filesystem::path& path) {
+  problems::Plan plan = problems::ReadPlan(path);
+  if (!plan.HasPlan()) {
+    throw InputError(fmt::format(
+        "{}: status: expected a plan (optimal or feasible), found \"{}\"",
+        graph::OneLine(path.string()), ToString(plan.status)));
+  }
+  return plan;
+}
+
+InputError NamingFile(const InputError& error,
+                      const std::filesystem::path& path) {
+  constexpr std::string_view kPlan = "plan: ";
+  const std::string_view message = error.what();
+  if (!message.starts_with(kPlan)) return error;
+  return InputError(fmt::format("{}: {}", graph::OneLine(path.string()),
+                                message.substr(kPlan.size())));
+}
+
+}  // namespace acplan::cli

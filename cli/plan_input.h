@@ -1,0 +1,19 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+#include "graph/input_error.h"
+#include "problems/plan.h"
+
+namespace acplan::cli {
+
+// Reads a plan file that has a plan. Throws InputError where it says that there
+// is none.
+problems::Plan ReadAnswer(const std::filesystem::path& path);
+
+// The complaint about a plan ("plan: ...") with the file that holds the plan.
+InputError NamingFile(const InputError& error,
+                      const std::filesystem::path& path);
+
+}  // namespace acplan::cli

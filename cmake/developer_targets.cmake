@@ -1,0 +1,39 @@
+# Targets for people who work on acplan: format, format-check, lint, coverage.
+set(source_folders graph solver costmodel problems cli)
+
+add_custom_target(
+  format
+  COMMAND ${PROJECT_SOURCE_DIR}/scripts/format.sh
+  VERBATIM)
+add_custom_target(
+  format-check
+  COMMAND ${PROJECT_SOURCE_DIR}/scripts/format.sh --check
+  VERBATIM)
+
+# The files to lint are given as a regular expression for their full paths.
+list(JOIN source_folders "|" folder_pattern)
+add_custom_target(
+  lint
+  COMMAND run-clang-tidy -quiet -p ${PROJECT_BINARY_DIR}
+          "^${PROJECT_SOURCE_DIR}/(${folder_pattern})/"
+  COMMENT "Running clang-tidy"
+  VERBATIM)
+
+if(ACPLAN_COVERAGE)
+  set(lcov_files ${source_folders})
+  list(TRANSFORM lcov_files REPLACE ".+" "${PROJECT_SOURCE_DIR}/\\0/*")
+  list(TRANSFORM lcov_files PREPEND "--include=")
+  add_custom_target(
+    coverage
+    COMMAND lcov --quiet --directory . --zerocounters
+    COMMAND ${CMAKE_CTEST_COMMAND} --output-on-failure
+    COMMAND lcov --quiet --directory . --base-directory ${PROJECT_SOURCE_DIR}
+            --capture ${lcov_files} --output-file coverage.info
+    COMMAND genhtml --quiet --prefix ${PROJECT_SOURCE_DIR}
+            --output-directory report coverage.info
+    COMMAND lcov --list coverage.info
+    COMMAND ${CMAKE_COMMAND} -E echo
+            "Report: ${PROJECT_BINARY_DIR}/report/index.html"
+    WORKING_DIRECTORY ${PROJECT_BINARY_DIR}
+    USES_TERMINAL VERBATIM)
+endif()

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Installs what is missing and runs every check: all tests in the release build
+# (warnings are errors), all tests again under AddressSanitizer and UBSan, and
+# the format check. The last line is "N passed, M failed", where N and M count
+# the tests of both builds; a build or check that fails counts as one failure.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/scripts/setup.sh"
+
+passed=0
+failed=0
+
+# attribute NAME FILE: the number that ctest's report gives as NAME.
+attribute() {
+  sed -n "s/^[[:space:]]*$1=\"\([0-9]*\)\".*/\1/p" "$2" | head -n 1
+}
+
+# build_and_test PRESET
+build_and_test() {
+  local preset=$1 report="$root/build/$1/ctest.xml"
+  echo "=== $preset: build and tests"
+  if ! build "$preset"; then
+    echo "$preset: the build failed"
+    failed=$((failed + 1))
+    return
+  fi
+
+  rm -f "$report"
+  local status=0
+  (cd "$root" && ctest --preset "$preset" --parallel "$(nproc)" \
+    --output-junit "$report") || status=$?
+
+  local failures=0
+  if [[ -f $report ]]; then
+    local tests disabled skipped
+    tests=$(attribute tests "$report")
+    failures=$(attribute failures "$report")
+    disabled=$(attribute disabled "$report")
+    skipped=$(attribute skipped "$report")
+    passed=$((passed + tests - failures - disabled - skipped))
+  fi
+  # ctest can fail without a failed test, say where it finds none.
+  ((status == 0 || failures > 0)) || failures=1
+  failed=$((failed + failures))
+}
+
+install_packages "${build_packages[@]}" clang-format
+
+build_and_test release
+build_and_test debug
+
+echo "=== format"
+if ! "$root/scripts/format.sh" --check; then
+  echo "format: run scripts/format.sh"
+  failed=$((failed + 1))
+fi
+
+echo "$passed passed, $failed failed"
+((failed == 0))

@@ -1,0 +1,74 @@
+# Set-up shared by run-example.sh and run-tests.sh, which source it. Installs
+# Debian 12 packages, and only those that are missing.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+build_packages=(
+  g++ cmake ninja-build pkg-config
+  coinor-libcbc-dev coinor-libclp-dev coinor-libcoinutils-dev
+  nlohmann-json3-dev libcli11-dev libfmt-dev libtbb-dev zlib1g-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+)
+
+fail() {
+  echo "$(basename "$0"): $*" >&2
+  exit 1
+}
+
+# install_packages NAME...
+install_packages() {
+  command -v apt-get >/dev/null && command -v dpkg-query >/dev/null ||
+    fail "needs apt-get (Debian 12) to install: $*"
+
+  local missing=() package
+  for package in "$@"; do
+    dpkg-query --show --showformat='${db:Status-Status}\n' "$package" \
+      2>/dev/null | grep -qx installed || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+
+  local as_root=()
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null ||
+      fail "run me as root, or install sudo, to install: ${missing[*]}"
+    as_root=(sudo)
+    # Nobody is there to type a password.
+    [[ -t 0 ]] || as_root+=(--non-interactive)
+  fi
+  as_root+=(env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes)
+
+  echo "Installing ${missing[*]}" >&2
+  "${as_root[@]}" update >&2 </dev/null || fail "apt-get update failed"
+  "${as_root[@]}" install --no-install-recommends "${missing[@]}" >&2 \
+    </dev/null || fail "apt-get could not install: ${missing[*]}"
+}
+
+# How many compilers may run at once: one a core, and 2 GiB of memory each.
+build_jobs() {
+  local cores kib limit
+  cores=$(nproc)
+  kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
+  # A container may have less than the machine ("max": no limit).
+  limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo max)
+  if [[ $limit != max ]] && ((limit / 1024 < kib)); then
+    kib=$((limit / 1024))
+  fi
+  local jobs=$((kib / (2 * 1024 * 1024)))
+  ((jobs <= cores)) || jobs=$cores
+  ((jobs >= 1)) || jobs=1
+  echo "$jobs"
+}
+
+# build PRESET: configures and builds into build/PRESET.
+build() {
+  (
+    cd "$root"
+    cmake --preset "$1" && cmake --build --preset "$1" --parallel "$(build_jobs)"
+  )
+}
+
+# CMake reads this variable when it first configures a build folder. ccache
+# needs a home to keep its cache in.
+if command -v ccache >/dev/null && [[ -w ${HOME:-} ]]; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+fi

@@ -1,0 +1,31 @@
+// Uses the installed libraries as another project would.
+#include <cstdio>
+#include <string>
+
+#include "graph/module_tree.h"
+#include "graph/profile.h"
+#include "problems/module_checkpointing.h"
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  const auto profile = acplan::graph::ReadProfile(argv[1]);
+  const acplan::graph::ModuleTree tree(profile);
+  acplan::problems::PlanOptions options;
+  options.memory.model = acplan::problems::DefaultMemoryModel(profile);
+  options.budget_bytes = 1;
+  const auto infeasible = PlanModules(profile, tree, options).plan;
+  if (!infeasible.minimum_budget_bytes) return 1;
+
+  options.budget_bytes =
+      (*infeasible.minimum_budget_bytes + infeasible.baseline.peak_bytes) / 2;
+  for (const auto engine : {acplan::problems::Engine::kLabels,
+                            acplan::problems::Engine::kCbc}) {
+    options.engine = engine;
+    options.limits.time_limit_s = 10;
+    const auto plan = PlanModules(profile, tree, options).plan;
+    std::printf("%s: %s, %zu units, %.3f ms\n", plan.solver.name.c_str(),
+                std::string(ToString(plan.status)).c_str(), plan.modules.size(),
+                plan.recompute_ms);
+    if (!plan.HasPlan() || plan.modules.empty()) return 1;
+  }
+}
