@@ -72,7 +72,10 @@ std::string DescribeUnknown(const CLI::App& program,
       if (&app == &program) known.push_back(command->get_name());
     }
   }
-  const std::vector<std::string> near = graph::NearestNames(what, known, 1);
+  // To one letter any other is near.
+  const std::vector<std::string> near =
+      what.size() > 3 ? graph::NearestNames(what, known, 1)
+                      : std::vector<std::string>();
   return fmt::format(
       "unknown {} '{}'{}", kind, graph::OneLine(what),
       near.empty() ? "" : fmt::format("; did you mean {}?", near.front()));
@@ -80,7 +83,8 @@ std::string DescribeUnknown(const CLI::App& program,
 
 std::string DescribeUsageError(const CLI::App& program,
                                const CLI::ParseError& error) {
-  const std::vector<std::string> unknown = program.remaining(true);
+  std::vector<std::string> unknown = program.remaining(true);
+  std::erase(unknown, "--");
   if (!unknown.empty()) return DescribeUnknown(program, unknown);
   const std::string message = error.what();
   if (error.get_name() != "ArgumentMismatch") {

@@ -143,12 +143,13 @@ MinimumBudget ByCbc(const ModuleProblem& problem,
                   .terms = {{budget, 1}}};
     for (const int j : form.candidates) {
       const ModuleProblem::Node& node = problem.nodes[j];
-      if (node.time < record.time) {
-        row.terms.push_back({y[j], node.curve.back().bytes / unit});
-      } else if (node.held_bytes > 0 && j <= static_cast<int>(k) &&
-                 static_cast<int>(k) < j + node.subtree_size) {
-        row.terms.push_back({y[j], -node.held_bytes / unit});
+      double released = 0;
+      if (node.time < record.time) released += node.curve.back().bytes;
+      if (j <= static_cast<int>(k) &&
+          static_cast<int>(k) < j + node.subtree_size) {
+        released -= node.held_bytes;
       }
+      if (released != 0) row.terms.push_back({y[j], released / unit});
     }
     milp.AddRow(std::move(row));
   }

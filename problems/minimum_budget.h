@@ -9,8 +9,8 @@ namespace acplan::problems {
 
 // The second problem: the least budget under which a module problem has a plan.
 //
-//   minimise  max over records k of  b_k - sum_{t_j < t_k} D_j y_j
-//                                        + sum_{j contains k} h_j y_j
+//   minimise   max over records k of
+//                b_k - sum_{t_j < t_k} D_j y_j + sum_{j contains k} h_j y_j
 //   over y as in the module problem (path cliques, max_units), every unit
 //   discarding all it can.
 //

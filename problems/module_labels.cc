@@ -181,6 +181,38 @@ class ConvexCost {
     return sum;
   }
 
+  // A lower bound with at most about half of `most` segments, where this has
+  // more than `most`: the maximum of evenly spaced lines of it.
+  void Coarsen(size_t most) {
+    if (slopes_.size() <= most) return;
+    const size_t step = (2 * slopes_.size() + most - 1) / most;
+    const int64_t last_end = end();
+    const auto line_at = [this](size_t k, int64_t n) {
+      return values_[k] - slopes_[k] * static_cast<double>(ends_[k] - n);
+    };
+    ConvexCost coarse;
+    coarse.Reserve(slopes_.size() / step + 2);
+    size_t line = 0;
+    int64_t begin = 0;
+    while (true) {
+      const size_t next = std::min(line + step, slopes_.size() - 1);
+      int64_t until = last_end;
+      if (next != line) {
+        // Changing to the steeper line late keeps this below both.
+        const double apart =
+            line_at(line, ends_[line]) - line_at(next, ends_[line]);
+        until = ends_[line] + static_cast<int64_t>(std::ceil(
+                                  apart / (slopes_[next] - slopes_[line])));
+        until = std::clamp(until, begin, last_end);
+      }
+      coarse.Append(until - begin, slopes_[line]);
+      begin = until;
+      if (next == line) break;
+      line = next;
+    }
+    *this = std::move(coarse);
+  }
+
   // The convex hull of the minimum of both.
   static ConvexCost HullOfMin(const ConvexCost& a, const ConvexCost& b) {
     std::vector<std::pair<int64_t, double>> hull{{0, 0.0}};
@@ -282,6 +314,10 @@ class CompletionBound {
                   double unit_price)
       : problem_(problem), fixed_(fixed), unit_price_(unit_price) {
     after_.resize(problem.nodes.size());
+    const auto nodes =
+        static_cast<size_t>(std::ranges::count(fixed.has_units, char{1}));
+    most_kept_ = std::clamp<size_t>(
+        kMostKeptSegments / std::max<size_t>(nodes, 1), 256, kMostSegments);
     root_ = WalkSiblings(0, static_cast<int>(problem.nodes.size()),
                          ConvexCost::Free(fixed.largest_need));
   }
@@ -310,6 +346,7 @@ class CompletionBound {
       return rest;
     }
     after_[i] = rest;
+    after_[i].Coarsen(most_kept_);
     ConvexCost as_unit;
     const bool is_candidate = !fixed_.curve[i].empty();
     if (is_candidate) {
@@ -320,12 +357,19 @@ class CompletionBound {
     rest = WalkSiblings(i + 1, i + problem_.nodes[i].subtree_size,
                         std::move(rest));
     if (is_candidate) rest = ConvexCost::HullOfMin(rest, as_unit);
+    rest.Coarsen(kMostSegments);
     return rest;
   }
+
+  // Of the bound that is carried along, where errors would add up, and of the
+  // bounds that are kept for all nodes together.
+  static constexpr size_t kMostSegments = 8192;
+  static constexpr size_t kMostKeptSegments = 4'000'000;
 
   const ModuleProblem& problem_;
   const FixedProblem& fixed_;
   double unit_price_;
+  size_t most_kept_ = 0;  // segments a node
   std::vector<ConvexCost> after_;
   ConvexCost root_;
 };
@@ -346,6 +390,8 @@ struct Piece {
   }
 };
 using Frontier = std::vector<Piece>;  // lo ascending, disjoint, cost ascending
+
+constexpr size_t kMovesBeforeForgetting = 1'000'000;
 
 // A unit in a label's history: made from bytes - value (a knot) or from `value`
 // (between knots).
@@ -528,8 +574,10 @@ class Walk {
     }
     std::vector<Frontier> as_unit;
     if (!fixed_.curve[i].empty()) as_unit = AddUnit(i, frontiers);
+    set_aside_.push_back(&as_unit);
     frontiers = WalkSiblings(i + 1, i + problem_.nodes[i].subtree_size,
                              std::move(frontiers));
+    set_aside_.pop_back();
     Cut(frontiers, fixed_.need[i]);
     for (size_t k = 0; k < as_unit.size(); ++k) {
       frontiers[k] = LowerEnvelope(frontiers[k], as_unit[k], Take::kBoth);
@@ -537,8 +585,44 @@ class Walk {
     DropDearerCounts(frontiers);
     Prune(i, frontiers);
     Limit(i, frontiers);
+    if (moves_.size() > most_moves_) ForgetMoves(frontiers);
     stopped_by_ = check_(labels_, least_dropped_);
     return frontiers;
+  }
+
+  // Drops the moves that no label's history needs any more.
+  void ForgetMoves(std::vector<Frontier>& frontiers) {
+    std::vector<std::vector<Frontier>*> live = set_aside_;
+    live.push_back(&frontiers);
+    const auto for_each_label = [&](auto apply) {
+      for (std::vector<Frontier>* group : live) {
+        for (Frontier& f : *group) {
+          for (Piece& p : f) {
+            if (p.label >= 0) apply(p.label);
+          }
+        }
+      }
+    };
+    constexpr int32_t kForgotten = -2;
+    constexpr int32_t kNeeded = -1;
+    std::vector<int32_t> place(moves_.size(), kForgotten);
+    for_each_label([&](int32_t label) { place[label] = kNeeded; });
+    for (size_t m = moves_.size(); m-- > 0;) {
+      if (place[m] == kNeeded && moves_[m].previous >= 0) {
+        place[moves_[m].previous] = kNeeded;
+      }
+    }
+    size_t kept = 0;
+    for (size_t m = 0; m < moves_.size(); ++m) {
+      if (place[m] == kForgotten) continue;
+      place[m] = static_cast<int32_t>(kept);
+      Move move = moves_[m];
+      if (move.previous >= 0) move.previous = place[move.previous];
+      moves_[kept++] = move;
+    }
+    moves_.resize(kept);
+    for_each_label([&](int32_t& label) { label = place[label]; });
+    most_moves_ = std::max(kMovesBeforeForgetting, 2 * kept);
   }
 
   static void Cut(std::vector<Frontier>& frontiers, int64_t need) {
@@ -795,7 +879,10 @@ class Walk {
   size_t width_;
   const std::function<StoppedBy(int64_t, double)>& check_;
   double threshold_ = kInf;
+  // Units set aside while their children are walked.
+  std::vector<std::vector<Frontier>*> set_aside_;
   std::vector<Move> moves_;
+  size_t most_moves_ = kMovesBeforeForgetting;
   std::vector<std::pair<int, int64_t>> units_;
   bool found_ = false;
   double least_dropped_ = kInf;

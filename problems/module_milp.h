@@ -11,22 +11,26 @@ namespace acplan::problems {
 
 // A module problem as a mixed-integer program in tight form, for CBC.
 //
-// For candidate i with knots (b_0, f_0) ... (b_m, f_m), the curve cut where one
-// unit alone meets every record, D_i = b_m:
-//   y_i in {0,1}, s_i in [0,1] (share of D_i discarded), c_i >= 0 (ms)
-//   minimise    sum_i c_i
-//   subject to  s_i <= y_i
-//               c_i >= f_0 y_i
-//               c_i >= f_k y_i + slope_k (D_i s_i - b_k y_i)     for each
-//               segment k sum_{i on p} y_i <= 1       for every root-to-leaf
-//               path p, maximal sum_{t_j < t_k} D_j s_j - sum_{j contains k}
-//               h_j y_j >= b_k - B
-//                                  for every record k that another does not
-//                                  imply
-//               sum_i y_i <= max_units
-// The cost rows are the perspective of the convex curve, so there is no big-M
-// and the relaxation is the convex hull of each unit on its own. Record rows
-// are divided by the largest need.
+// For candidate i with knots (b_0, f_0) ... (b_m, f_m), D_i = b_m:
+//   y_i in {0, 1}   i is a unit
+//   s_i in [0, 1]   share of D_i that it discards
+//   c_i >= 0        ms that it recomputes
+//
+//   minimise   sum_i c_i
+//   subject to s_i <= y_i
+//              c_i >= f_0 y_i
+//              c_i >= f_k y_i + slope_k (D_i s_i - b_k y_i)
+//                                             for every segment k of the curve
+//              sum_{i on p} y_i <= 1          for every maximal root-to-leaf
+//                                             path p
+//              sum_{t_j < t_k} D_j s_j - sum_{j contains k} h_j y_j >= b_k - B
+//                                             for every record k that may bind
+//              sum_i y_i <= max_units         if given
+//
+// The cost rows are the perspective of the convex curve: there is no big-M, and
+// the relaxation is the convex hull of each unit on its own. Record rows are
+// divided by the largest need, and curves are cut at the bytes that any record
+// could use.
 struct ModuleMilp {
   solver::Milp milp;
   std::vector<int>

@@ -15,29 +15,29 @@ namespace acplan::problems {
 // many bytes each discards.
 //
 // Data
-//   a forest of modules; for module i its time t_i (forward post-order) and the
-//   base bytes b_i of its record; the budget B. For a candidate unit i a cost
+//   A forest of modules; for module i its time t_i (forward post-order) and the
+//   base bytes b_i of its record; the budget B. For a candidate unit i the cost
 //   curve f_i(d), convex, piecewise linear and nondecreasing on 0 <= d <= D_i:
-//   the milliseconds of recomputation for d > 0 bytes discarded, with f_i(0) >=
-//   0 the price of being a unit at all; and h_i, the bytes its checkpoint frame
-//   holds.
+//   the milliseconds of recomputation for d bytes discarded, f_i(0) >= 0 being
+//   the price of a unit that discards nothing; and the bytes h_i that its
+//   checkpoint frame holds.
 // Variables
-//   y_i in {0,1}: i is a unit;   0 <= d_i <= D_i y_i: bytes it discards, net of
-//   h_i.
+//   y_i in {0, 1}           i is a unit
+//   0 <= d_i <= D_i y_i     bytes it discards, net of h_i
 // Model
-//   minimise    sum_i y_i f_i(d_i / y_i)                         (perspective
-//   of f_i) subject to  sum_{j: t_j < t_k} d_j - sum_{j contains k} h_j y_j >=
-//   b_k - B
-//                                                       for every record k
-//               sum_{i on p} y_i <= 1                for every root-to-leaf
-//               path p sum_i y_i <= max_units if given
+//   minimise   sum_i y_i f_i(d_i / y_i)              (the perspective of f_i)
+//   subject to sum_{j: t_j < t_k} d_j - sum_{j contains k} h_j y_j >= b_k - B
+//                                                    for every record k
+//              sum_{i on p} y_i <= 1                 for every root-to-leaf
+//                                                    path p
+//              sum_i y_i <= max_units                if given
 //
-// f_i comes from the trade-off fit of PyTorch's SAC estimator: with discard
-// ratio r in [0, 1], IA = act_fw_per_module, ACM = max(sac_memory, IA), ACT =
-// sac_runtime, the unit discards d = ACM r - (ACM - IA) >= 0 bytes and
-// recomputes max(0, ACT max_s(slope_s r + intercept_s)) ms. docs/formulation.md
-// derives this form from torch.distributed._tools.sac_ilp and proves it
-// equivalent.
+// f_i comes from the trade-off fit of PyTorch's SAC estimator. With discard
+// ratio r in [0, 1], IA = act_fw_per_module, ACM = max(sac_memory, IA) and
+// ACT = sac_runtime, the unit
+//   discards     d = ACM r - (ACM - IA) >= 0 bytes and
+//   recomputes   max(0, ACT max_s(slope_s r + intercept_s)) ms.
+// docs/formulation.md derives this form from torch.distributed._tools.sac_ilp.
 
 // A point of a unit's cost curve.
 struct Knot {

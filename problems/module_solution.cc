@@ -42,9 +42,9 @@ std::vector<RecordBytes> BytesByTime(const ModuleProblem& problem,
     }
   }
   std::ranges::sort(records, {}, &RecordBytes::time);
-  double discarded = 0;
+  long double discarded = 0;
   for (RecordBytes& record : records) {
-    record.bytes -= discarded;
+    record.bytes = static_cast<double>(record.bytes - discarded);
     discarded += discarded_at[record.time];
   }
   return records;

@@ -17,8 +17,8 @@ using graph::SacStatistics;
 
 namespace {
 
-// Sums of doubles over a model lose less than this many bytes.
-constexpr double kByteTolerance = 0.01;
+// What ratios in double precision may lose over a model of so many bytes.
+double ByteTolerance(double model_bytes) { return 0.01 + 1e-14 * model_bytes; }
 
 using ModulesByName = std::unordered_map<std::string_view, const Module*>;
 
@@ -262,13 +262,13 @@ std::optional<std::string> BrokenUnitRule(const Module& module,
                        plan.tradeoff != "profile")) {
       most -= ForcedBytes(*module.sac);
     }
-    if (effect.discarded_bytes < -kByteTolerance) {
+    if (effect.discarded_bytes < -ByteTolerance(internal)) {
       return fmt::format(
           "{}: discard ratio {} is below (ACM - IA) / ACM = {}, so it "
           "saves no memory",
           planned.fqn, planned.discard_ratio, 1 - internal / SacBytes(module));
     }
-    if (effect.discarded_bytes > most + kByteTolerance) {
+    if (effect.discarded_bytes > most + ByteTolerance(internal)) {
       return fmt::format(
           "{}: discards {:.0f} bytes, more than the {:.0f} that can be "
           "discarded",
@@ -314,7 +314,8 @@ PlanEffect ComputeEffect(const Profile& profile,
     }
   }
 
-  double discarded = 0;
+  // Long sums of large numbers keep their last bytes.
+  long double discarded = 0;
   double peak = 0;
   const auto add = [&](RecordUse record, double persistent) {
     if (record.Bytes() > peak || effect.records.empty()) {
@@ -340,7 +341,7 @@ PlanEffect ComputeEffect(const Profile& profile,
     add({.module = fqn,
          .phase = phase,
          .base_bytes = use.Sum(),
-         .discarded_bytes = discarded - held},
+         .discarded_bytes = static_cast<double>(discarded - held)},
         use.persistent);
     if (const auto unit = net_of_unit.find(fqn); unit != net_of_unit.end()) {
       discarded += unit->second;
@@ -356,8 +357,8 @@ PlanEffect ComputeEffect(const Profile& profile,
          .discarded_bytes = 0},
         use.persistent);
   }
-  effect.peak_bytes =
-      static_cast<int64_t>(std::ceil(std::max(0.0, peak - kByteTolerance)));
+  effect.peak_bytes = static_cast<int64_t>(
+      std::ceil(std::max(0.0, peak - ByteTolerance(peak))));
   return effect;
 }
 
@@ -404,7 +405,7 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
   const auto usable =
       static_cast<double>(plan.budget_bytes - plan.reserve_bytes);
   for (const RecordUse& record : effect.records) {
-    if (record.Bytes() > usable + kByteTolerance) {
+    if (record.Bytes() > usable + ByteTolerance(record.base_bytes)) {
       return fmt::format(
           "over the budget at {} ({}): {:.0f} bytes in use, {:.0f} allowed",
           record.module, ToString(record.phase), std::ceil(record.Bytes()),

@@ -18,8 +18,8 @@ int main(int argc, char** argv) {
 
   options.budget_bytes =
       (*infeasible.minimum_budget_bytes + infeasible.baseline.peak_bytes) / 2;
-  for (const auto engine : {acplan::problems::Engine::kLabels,
-                            acplan::problems::Engine::kCbc}) {
+  for (const auto engine :
+       {acplan::problems::Engine::kLabels, acplan::problems::Engine::kCbc}) {
     options.engine = engine;
     options.limits.time_limit_s = 10;
     const auto plan = PlanModules(profile, tree, options).plan;

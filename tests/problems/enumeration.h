@@ -1,0 +1,62 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/profile.h"
+#include "problems/memory_model.h"
+#include "problems/module_problem.h"
+#include "problems/plan.h"
+
+namespace acplan::problems {
+
+// An oracle: every set of units that are not nested, with the cheapest bytes
+// for each. It knows the statement of the problem, but none of the code that
+// solves it.
+struct Enumeration {
+  struct Unit {
+    int id = 0;
+    int time = 0;
+    double held_bytes = 0;
+    std::vector<char> contains;  // a record: is it inside?
+    // Convex and rising, net of the held bytes; the first knot comes with being
+    // a unit.
+    std::vector<Knot> knots;
+    std::vector<int> nested_with;  // units
+  };
+  struct Record {
+    int time = 0;
+    double bytes = 0;
+  };
+  std::vector<Unit> units;
+  std::vector<Record> records;  // by time
+  double fixed_bytes = 0;
+  std::optional<int> max_units;
+
+  // The least milliseconds within a budget; nullopt where no set fits.
+  std::optional<double> LeastMs(double budget) const;
+  // The least budget that some set fits.
+  double LeastBudget() const;
+};
+
+struct EnumerationOptions {
+  MemoryOptions memory = {};
+  std::vector<std::string> ac_units = {};
+  std::vector<std::string> fsdp_units = {};
+  std::optional<int> max_units = std::nullopt;
+};
+// From the names, orders and statistics of a profile.
+Enumeration EnumerationOf(const graph::Profile& profile,
+                          const EnumerationOptions& options);
+Enumeration EnumerationOf(const ModuleProblem& problem);
+
+// The largest record of a profile with these units, which have ratios.
+double PeakOf(const graph::Profile& profile,
+              const std::vector<PlannedModule>& modules,
+              const MemoryOptions& memory);
+// Their milliseconds.
+double MsOf(const graph::Profile& profile,
+            const std::vector<PlannedModule>& modules);
+
+}  // namespace acplan::problems

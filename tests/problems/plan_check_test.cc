@@ -1,0 +1,256 @@
+#include "problems/plan_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <string>
+
+#include "graph/input_error.h"
+#include "graph/module_tree.h"
+#include "problems/module_checkpointing.h"
+#include "tests/problems/enumeration.h"
+#include "tests/support/synthetic_profile.h"
+
+namespace acplan::problems {
+namespace {
+
+using graph::Module;
+using graph::Profile;
+using ::testing::HasSubstr;
+using ::testing::Optional;
+
+struct GoodPlan {
+  Profile profile = test_support::SyntheticGpt(2);
+  Plan plan;
+  PlanRules rules;
+
+  GoodPlan() {
+    Module& mlp = Find("GPT.h.1.mlp");
+    mlp.sac = graph::SacStatistics{
+        .func_names = {"mm", "view", "gelu", "mm", "rand", "rand", "add_"},
+        .runtimes = {2, 0.1, 1, 2, 0.1, 0.1, 0.2},
+        .memory = {100'000'000, 5, 200'000'000, 150'000'000, 30'000'000,
+                   20'000'000, 40'000'000},
+        .view_like_ops = {1},
+        .rand_ops = {4, 5},
+        .saved_autograd_ops = {},
+        .inplace_ops = {{6, 3}},
+        .force_store_random = false};
+    plan.model = "synthetic_gpt";
+    plan.status = PlanStatus::kOptimal;
+    plan.modules = {Ratio("GPT.h.0", 0.9), Ratio("GPT.h.1.attn", 0.8)};
+    Refresh();
+  }
+
+  Module& Find(const std::string& fqn) {
+    return *std::ranges::find(profile.modules, fqn, &Module::fqn);
+  }
+  static PlannedModule Ratio(const std::string& fqn, double ratio) {
+    return {.fqn = fqn,
+            .discard_ratio = ratio,
+            .memory_budget = 1 - ratio,
+            .ops = {}};
+  }
+  // A policy for the module that has statistics: 1 save, 0 recompute.
+  PlannedModule Ops(const std::string& policy) {
+    PlannedModule planned = Ratio("GPT.h.1.mlp", 0.5);
+    for (size_t k = 0; k < policy.size(); ++k) {
+      planned.ops.push_back({.index = static_cast<int>(k),
+                             .name = Find(planned.fqn).sac->func_names[k],
+                             .save = policy[k] == '1'});
+    }
+    return planned;
+  }
+  // What the plan says of itself becomes true again.
+  void Refresh() {
+    const PlanEffect effect = ComputeEffect(profile, plan.modules, plan.memory);
+    plan.peak_bytes = effect.peak_bytes;
+    plan.budget_bytes = effect.peak_bytes;
+    plan.recompute_ms = effect.recompute_ms;
+  }
+  std::optional<std::string> Broken() const {
+    return FirstBrokenRule(profile, plan, rules);
+  }
+};
+
+TEST(FirstBrokenRule, AGoodPlanKeepsAll) {
+  GoodPlan good;
+  EXPECT_EQ(good.Broken(), std::nullopt);
+  good.plan.modules[1] = good.Ops("1010111");
+  EXPECT_THAT(good.Broken(), Optional(HasSubstr("not treated as its parent")));
+  good.plan.modules[1] = good.Ops("1011111");
+  good.Refresh();
+  EXPECT_EQ(good.Broken(), std::nullopt);
+}
+
+struct Breakage {
+  std::string message;
+  std::function<void(GoodPlan&)> mutate;
+};
+
+TEST(FirstBrokenRule, NamesEachRule) {
+  const std::vector<Breakage> table = {
+      {"GPT.ln_f is a leaf",
+       [](GoodPlan& p) { p.plan.modules.push_back(p.Ratio("GPT.ln_f", 1)); }},
+      {"GPT.h.0 is never called",
+       [](GoodPlan& p) { p.Find("GPT.h.0").calls = 0; }},
+      {"GPT.h.0.mlp lies inside GPT.h.0",
+       [](GoodPlan& p) {
+         p.plan.modules.push_back(p.Ratio("GPT.h.0.mlp", 0.9));
+       }},
+      {"GPT.h.1.attn is not among the given AC units",
+       [](GoodPlan& p) {
+         p.rules.ac_units = {"GPT.h.0", "GPT.h.1"};
+       }},
+      {"GPT.h.0 contains the FSDP unit GPT.h.0.mlp",
+       [](GoodPlan& p) { p.rules.fsdp_units = {"GPT.h.0.mlp"}; }},
+      {"2 AC units, more than the 1 allowed",
+       [](GoodPlan& p) { p.rules.max_units = 1; }},
+      {"GPT.h.0: discard ratio 0.1 is below",
+       [](GoodPlan& p) { p.plan.modules[0].discard_ratio = 0.1; }},
+      {"GPT.h.0: discards",
+       [](GoodPlan& p) { p.plan.modules[0].discard_ratio = 1.1; }},
+      {"GPT.h.1.mlp: discards",
+       [](GoodPlan& p) {
+         p.Find("GPT.h.1.mlp").sac->force_store_random = true;
+         p.plan.memory.model = MemoryModel::kSnapshot;
+         p.plan.modules[1] = p.Ratio("GPT.h.1.mlp", 1);
+       }},
+      {"over the budget at", [](GoodPlan& p) { p.plan.budget_bytes -= 1; }},
+      {"over the budget at", [](GoodPlan& p) { p.plan.reserve_bytes = 1; }},
+      {"the plan says its peak is",
+       [](GoodPlan& p) { p.plan.peak_bytes -= 1000; }},
+      {"the plan says it recomputes",
+       [](GoodPlan& p) { p.plan.recompute_ms *= 0.99; }},
+      {"GPT.h.0: the plan says 5 bytes are discarded",
+       [](GoodPlan& p) { p.plan.modules[0].discarded_bytes = 5; }},
+      {"operator 1 'view' is view-like",
+       [](GoodPlan& p) { p.plan.modules[1] = p.Ops("1111111"); }},
+      {"operator 5 'rand' is random and not treated as the other",
+       [](GoodPlan& p) { p.plan.modules[1] = p.Ops("1011101"); }},
+      {"operator 4 'rand' is random and must be saved",
+       [](GoodPlan& p) {
+         p.Find("GPT.h.1.mlp").sac->force_store_random = true;
+         p.plan.modules[1] = p.Ops("1011001");
+       }},
+      {"operator 6 'add_' is in place and not treated as its parent",
+       [](GoodPlan& p) { p.plan.modules[1] = p.Ops("1011110"); }},
+      {"operator 6 'add_' is in place and must be saved",
+       [](GoodPlan& p) {
+         p.Find("GPT.h.1.mlp").sac->inplace_ops = {{6, 6}};
+         p.plan.modules[1] = p.Ops("1011110");
+       }},
+  };
+  for (const Breakage& breakage : table) {
+    SCOPED_TRACE(breakage.message);
+    GoodPlan plan;
+    breakage.mutate(plan);
+    const std::optional<std::string> broken = plan.Broken();
+    EXPECT_THAT(broken, Optional(HasSubstr(breakage.message)));
+    EXPECT_THAT(broken.value_or(""), ::testing::Not(HasSubstr("\n")));
+  }
+}
+
+TEST(ComputeEffect, RefusesPlansForOtherModels) {
+  const std::vector<Breakage> table = {
+      {"no module 'GPT.h.7'",
+       [](GoodPlan& p) { p.plan.modules[0].fqn = "GPT.h.7"; }},
+      {"no trade-off fit",
+       [](GoodPlan& p) { p.Find("GPT.h.0").torch_fit.reset(); }},
+      {"is null",
+       [](GoodPlan& p) {
+         p.Find("GPT.h.0").torch_fit->slopes[0] = std::nullopt;
+       }},
+      {"no operators",
+       [](GoodPlan& p) {
+         p.plan.modules[1] = p.Ops("1011111");
+         p.Find("GPT.h.1.mlp").sac.reset();
+       }},
+      {"3 operators in the plan, 7 in the profile",
+       [](GoodPlan& p) { p.plan.modules[1] = p.Ops("101"); }},
+      {"operator 0 is 0 'conv' in the plan, 'mm' in the profile",
+       [](GoodPlan& p) {
+         p.plan.modules[1] = p.Ops("1011111");
+         p.plan.modules[1].ops[0].name = "conv";
+       }},
+      {"no `snap.peak_fw`",
+       [](GoodPlan& p) {
+         p.plan.memory.model = MemoryModel::kSnapshot;
+         p.Find("GPT.ln_f").snap.reset();
+       }},
+  };
+  for (const Breakage& breakage : table) {
+    SCOPED_TRACE(breakage.message);
+    GoodPlan p;
+    breakage.mutate(p);
+    try {
+      ComputeEffect(p.profile, p.plan.modules, p.plan.memory);
+      ADD_FAILURE() << "no error";
+    } catch (const InputError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(breakage.message));
+    }
+  }
+}
+
+TEST(ComputeEffect, CountsWhatOperatorsSaveAndRecompute) {
+  GoodPlan p;
+  p.plan.modules = {p.Ops("0001001")};
+  const PlanEffect effect =
+      ComputeEffect(p.profile, p.plan.modules, p.plan.memory);
+  EXPECT_DOUBLE_EQ(effect.recompute_ms, 2 + 0.1 + 1 + 0.1 + 0.1);
+  // All of the module's activations fit into the sum of its operators' memory.
+  const auto internal =
+      static_cast<double>(p.Find("GPT.h.1.mlp").act_fw_per_module);
+  EXPECT_DOUBLE_EQ(effect.records.back().discarded_bytes,
+                   internal - 190'000'000);
+}
+
+TEST(ComputeEffect, SplitsThePeak) {
+  GoodPlan p;
+  for (const MemoryModel model :
+       {MemoryModel::kTorch, MemoryModel::kSnapshot}) {
+    const PlanEffect effect =
+        ComputeEffect(p.profile, p.plan.modules, {.model = model});
+    EXPECT_NEAR(effect.persistent_bytes + effect.activation_bytes,
+                static_cast<double>(effect.peak_bytes), 1);
+    EXPECT_GE(effect.persistent_bytes,
+              static_cast<double>(*p.profile.measured.param_bytes));
+  }
+}
+
+// Plans of random units with random ratios, nested or not.
+TEST(ComputeEffect, AgreesWithTheOracleOnRandomPlans) {
+  int plans = 0;
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Profile profile = test_support::RandomProfile(seed);
+    std::mt19937 random(seed);
+    const MemoryOptions memory = {.model = DefaultMemoryModel(profile),
+                                  .world_size = int64_t{1} << random() % 4,
+                                  .without_states = random() % 2 == 0};
+    std::vector<PlannedModule> modules;
+    for (const Module& module : profile.modules) {
+      const bool has_fit =
+          module.calls > 0 && !module.is_leaf && module.torch_fit &&
+          !module.torch_fit->slopes.empty() && module.torch_fit->slopes[0];
+      if (!has_fit || random() % 2 == 0) continue;
+      modules.push_back(GoodPlan::Ratio(
+          module.fqn, static_cast<double>(random() % 1001) / 1000));
+    }
+    const PlanEffect effect = ComputeEffect(profile, modules, memory);
+    const double peak = PeakOf(profile, modules, memory);
+    EXPECT_NEAR(static_cast<double>(effect.peak_bytes), std::max(0.0, peak),
+                1.01);
+    EXPECT_NEAR(effect.recompute_ms, MsOf(profile, modules),
+                1e-9 * std::max(1.0, effect.recompute_ms));
+    plans += !modules.empty();
+  }
+  EXPECT_GT(plans, 700);
+}
+
+}  // namespace
+}  // namespace acplan::problems

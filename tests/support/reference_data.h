@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "graph/profile.h"
+#include "problems/plan.h"
+
+namespace acplan::test_support {
+
+// The bundled profiles, and what others answer on them (tests/data).
+
+std::filesystem::path ProfilePath(const std::string& name);
+// Read once a process.
+const graph::Profile& BundledProfile(const std::string& name);
+
+struct KnownOptimum {
+  std::string profile;
+  int64_t budget_bytes = 0;
+  double module_recompute_ms = 0;
+};
+// Where the file has an optimum at module granularity.
+std::vector<KnownOptimum> KnownModuleOptima();
+
+struct TorchBaseline {
+  std::string profile;
+  int64_t predicted = 0;       // get_peak_memory_runtime_baseline
+  int64_t measured_total = 0;  // MemTracker
+};
+std::vector<TorchBaseline> TorchBaselines();
+
+struct TorchPlan {
+  std::string profile, label;
+  int64_t budget_bytes = 0;
+  int64_t predicted_peak = 0;
+  double recompute_ms = 0;
+  int64_t measured_peak = 0;  // without optimizer state, buffers and inputs
+  int64_t measured_peak_total = 0;
+  // Ratios as sac_milp gives them, and the operator decisions where there are.
+  std::vector<problems::PlannedModule> units;
+};
+std::vector<TorchPlan> TorchPlans();
+
+std::ostream& operator<<(std::ostream& out, const KnownOptimum& optimum);
+std::ostream& operator<<(std::ostream& out, const TorchBaseline& baseline);
+std::ostream& operator<<(std::ostream& out, const TorchPlan& plan);
+
+}  // namespace acplan::test_support

@@ -1,0 +1,36 @@
+#pragma once
+
+#include "graph/profile.h"
+
+namespace acplan::test_support {
+
+// A GPT of `layers` layers with 13 modules each, and a root, an embedding, a
+// final norm and a head: bytes, times and fits like those of GPT-2 small (batch
+// 8, 1024 tokens). All sums are consistent: activations, gradients, snapshots.
+// Every number of a layer is multiplied by a factor of its own from
+// [1 - jitter, 1 + jitter]; with 0 all layers are identical.
+graph::Profile SyntheticGpt(int layers, double jitter = 0, unsigned seed = 1);
+
+struct RandomProfileOptions {
+  int most_modules = 14;
+  // Probabilities.
+  double several_roots = 0.3;
+  double identical_blocks = 0.5;
+  double unmatched_post_order = 0.1;
+  double never_called = 0.1;
+  double snapshots = 0.5;
+  double held_bytes = 0.6;
+  double statistics = 0.4;  // operators, some of which must be saved
+  double unusable_fit = 0.1;
+  double below_internal = 0.15;  // SAC memory below the activations
+  // Only what PyTorch's sac_milp solves rightly: one root, records that hold
+  // the activations before them, and rising fits far from its big-M.
+  bool for_literal_form = false;
+};
+
+// A small profile of anything that a profile may hold. Equal seeds give equal
+// profiles.
+graph::Profile RandomProfile(unsigned seed,
+                             const RandomProfileOptions& options = {});
+
+}  // namespace acplan::test_support
