@@ -5,6 +5,7 @@
 #include "graph/file_io.h"
 #include "graph/module_tree.h"
 #include "graph/profile.h"
+#include "problems/baseline.h"
 #include "problems/module_checkpointing.h"
 #include "tests/support/reference_data.h"
 #include "tests/support/synthetic_profile.h"
@@ -43,9 +44,7 @@ void PlanSynthetic(benchmark::State& state) {
   problems::PlanOptions options;
   options.memory.model = problems::MemoryModel::kTorch;
   options.budget_bytes =
-      PlanModules(profile, tree, {.budget_bytes = 1, .memory = options.memory})
-          .plan.baseline.peak_bytes *
-      7 / 10;
+      ComputeBaseline(profile, tree, options.memory).peak_bytes * 7 / 10;
   for (auto _ : state) {
     benchmark::DoNotOptimize(PlanModules(profile, tree, options));
   }

@@ -52,12 +52,13 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
                                   .fsdp_units = flags.units.FsdpUnits(),
                                   .max_units = flags.units.MaxUnits()};
   std::optional<std::string> broken;
-  problems::PlanEffect effect;
+  std::optional<problems::PlanEffect> effect;
   try {
     broken = FirstBrokenRule(profile, plan, rules);
     effect = ComputeEffect(profile, plan.modules, plan.memory);
   } catch (const InputError& error) {
-    throw NamingFile(error, flags.plan);
+    // A unit that breaks a rule may have no effect that could be computed.
+    if (!broken) throw NamingFile(error, flags.plan);
   }
   if (flags.json) {
     nlohmann::ordered_json json;
@@ -67,9 +68,11 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
     json["world_size"] = plan.memory.world_size;
     json["budget_bytes"] = plan.budget_bytes;
     json["reserve_bytes"] = plan.reserve_bytes;
-    json["peak_bytes"] = effect.peak_bytes;
-    json["peak_module"] = effect.peak_module;
-    json["recompute_ms"] = effect.recompute_ms;
+    if (effect) {
+      json["peak_bytes"] = effect->peak_bytes;
+      json["peak_module"] = effect->peak_module;
+      json["recompute_ms"] = effect->recompute_ms;
+    }
     terminal.Print(json.dump(2) + "\n");
     return broken ? kExitFailure : kExitOk;
   }
@@ -81,9 +84,9 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
       "{}: {} unit{}, peak {} at {}, {} below the budget; recomputes {}\n",
       terminal.Green("holds"), plan.modules.size(),
       plan.modules.size() == 1 ? "" : "s",
-      graph::FormatBytes(effect.peak_bytes), effect.peak_module,
-      graph::FormatBytes(plan.budget_bytes - effect.peak_bytes),
-      FormatMs(effect.recompute_ms)));
+      graph::FormatBytes(effect->peak_bytes), effect->peak_module,
+      graph::FormatBytes(plan.budget_bytes - effect->peak_bytes),
+      FormatMs(effect->recompute_ms)));
   return kExitOk;
 }
 

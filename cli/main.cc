@@ -43,7 +43,7 @@ void AddGlobalFlags(CLI::App& app, GlobalFlags& flags) {
 }
 
 int Complain(std::string_view message, int exit_code) {
-  fmt::print(stderr, "acplan: {}\n", message);
+  WriteToStderr(fmt::format("acplan: {}\n", graph::OneLine(message, 4000)));
   return exit_code;
 }
 
@@ -140,7 +140,7 @@ int Run(int argc, char** argv) {
           Terminal(ParseColor(global.color), global.quiet, global.verbose));
     }
   }
-  fmt::print(stderr, "{}", program.help());
+  WriteToStderr(program.help());
   return kExitBadInput;
 }
 

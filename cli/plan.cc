@@ -11,6 +11,7 @@
 #include "graph/byte_size.h"
 #include "graph/file_io.h"
 #include "graph/input_error.h"
+#include "graph/message_text.h"
 #include "graph/module_tree.h"
 #include "graph/profile.h"
 #include "problems/module_checkpointing.h"
@@ -202,6 +203,9 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   {
     ProgressLine progress(terminal);
     options.limits.interrupted = &InterruptFlag();
+    terminal.Log(fmt::format("{}: {} modules; searching for a plan",
+                             graph::OneLine(flags.profile, 400),
+                             profile.modules.size()));
     options.limits.on_progress = [&](const solver::SearchProgress& p) {
       progress.Show(p);
     };

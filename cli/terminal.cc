@@ -33,6 +33,11 @@ extern "C" void OnSignal(int signal_number) {
 
 }  // namespace
 
+void WriteToStderr(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
 Terminal::Terminal(ColorMode color, bool quiet, bool verbose)
     : color_(WantsColor(color)), quiet_(quiet), verbose_(verbose) {}
 
@@ -62,7 +67,11 @@ void Terminal::Print(std::string_view text) const {
 }
 
 void Terminal::Warn(std::string_view text) const {
-  if (!quiet_) fmt::print(stderr, "acplan: warning: {}\n", text);
+  if (!quiet_) WriteToStderr(fmt::format("acplan: warning: {}\n", text));
+}
+
+void Terminal::Log(std::string_view text) const {
+  if (verbose_) WriteToStderr(fmt::format("acplan: {}\n", text));
 }
 
 bool Terminal::ShowsProgress() const {
@@ -87,17 +96,12 @@ void ProgressLine::Show(const solver::SearchProgress& progress) {
   }
   line += fmt::format("  {} labels or nodes  {:.1f} s", progress.nodes,
                       progress.seconds);
-  if (on_terminal) {
-    fmt::print(stderr, "\r\033[K{}", line);
-    is_shown_ = true;
-  } else {
-    fmt::print(stderr, "{}\n", line);
-  }
-  std::fflush(stderr);
+  is_shown_ = on_terminal;
+  WriteToStderr(on_terminal ? "\r\033[K" + line : line + "\n");
 }
 
 ProgressLine::~ProgressLine() {
-  if (is_shown_) fmt::print(stderr, "\r\033[K");
+  if (is_shown_) WriteToStderr("\r\033[K");
 }
 
 const std::atomic<bool>& InterruptFlag() {

@@ -10,6 +10,9 @@ namespace acplan::cli {
 
 enum class ColorMode { kAuto, kAlways, kNever };
 
+// To stderr, at once; what cannot be written is lost.
+void WriteToStderr(std::string_view text);
+
 // Where the program writes: results to stdout, the rest to stderr.
 class Terminal {
  public:
@@ -25,6 +28,9 @@ class Terminal {
   void Print(std::string_view text) const;
   // "acplan: warning: ..." to stderr, unless quiet.
   void Warn(std::string_view text) const;
+
+  // "acplan: ..." to stderr with --verbose.
+  void Log(std::string_view text) const;
 
   bool ShowsProgress() const;  // stderr is a terminal and not quiet
   bool verbose() const { return verbose_; }

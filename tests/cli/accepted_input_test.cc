@@ -1,0 +1,161 @@
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// What looks odd and is right.
+class AcceptedInputTest : public CliTest {
+ protected:
+  // A plan of the edited profile that `check` accepts; its warnings.
+  std::string Warnings(const std::vector<Edit>& edits,
+                       const std::vector<std::string>& more = {}) const {
+    Put("profile.json", Edited(SmallProfile(), edits));
+    return WarningsOfPlan(more);
+  }
+
+  std::string WarningsOfPlan(const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments{"plan", "profile.json", "--budget",
+                                       "2GiB", "-o",           "plan.json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = Acplan(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(json::parse(Read("plan.json"))["status"], "optimal");
+    EXPECT_EQ(Acplan({"check", "profile.json", "plan.json", "--budget", "2GiB"})
+                  .exit_code,
+              0);
+    EXPECT_EQ(Acplan({"tree", "profile.json"}).exit_code, 0);
+    return outcome.err;
+  }
+};
+
+TEST_F(AcceptedInputTest, NegativeActivationGradients) {
+  EXPECT_EQ(Warnings({{"/modules/4/act_grad_per_module", "-1000000"}}), "");
+  EXPECT_EQ(Warnings({{"/modules/4/act_grad_per_module", "-1000000"}},
+                     {"--memory-model", "torch"}),
+            "");
+}
+
+TEST_F(AcceptedInputTest, BackwardOrdersThatMissModules) {
+  EXPECT_EQ(Warnings({{"/order/bw_pre/3", {}}, {"/order/bw_post", "[]"}}), "");
+}
+
+TEST_F(AcceptedInputTest, NeverCalledModules) {
+  json profile = SmallProfile();
+  json module = profile["modules"][1];
+  module["fqn"] = "Transformer.unused";
+  module["calls"] = 0;
+  module.erase("snap");
+  profile["modules"].push_back(module);
+  module = profile["modules"][4];
+  module["fqn"] = "Transformer.spare";
+  module["calls"] = 0;
+  profile["modules"].push_back(module);
+  Put("profile.json", profile.dump());
+  EXPECT_EQ(WarningsOfPlan({}), "");
+  EXPECT_THAT(AcplanOut({"tree", "profile.json"}),
+              HasSubstr("unused (never called)"));
+  EXPECT_EQ(WarningsOfPlan({"--ac-units",
+                            "Transformer.spare,Transformer.layers.0,"
+                            "Transformer.layers.1"}),
+            "acplan: warning: --ac-units: Transformer.spare is never called, "
+            "so it is no AC unit\n");
+}
+
+TEST_F(AcceptedInputTest, NullFits) {
+  EXPECT_THAT(Warnings({{"/modules/4/torch_fit", "null"}}),
+              StartsWith("acplan: warning: Transformer.layers.0: no "
+                         "usable trade-off fit"));
+  EXPECT_THAT(Warnings({{"/modules/4/torch_fit/slopes/0", "null"},
+                        {"/modules/18/torch_fit/intercepts/0", "null"}}),
+              StartsWith("acplan: warning: Transformer.layers.* (2 modules): "
+                         "no usable trade-off fit"));
+}
+
+TEST_F(AcceptedInputTest, ZeroByteOperators) {
+  EXPECT_EQ(Warnings({{"/modules/4/sac/memory/0", "0"},
+                      {"/modules/4/sac/runtimes/0", "0"}}),
+            "");
+}
+
+TEST_F(AcceptedInputTest, UnknownKeys) {
+  EXPECT_EQ(Warnings({{"/comment", "\"mine\""},
+                      {"/modules/4/note", "[1, null]"},
+                      {"/model/license", "{}"}}),
+            "");
+}
+
+TEST_F(AcceptedInputTest, MissingOptionalKeys) {
+  EXPECT_EQ(Warnings({{"/model", {}},
+                      {"/device", {}},
+                      {"/measured", {}},
+                      {"/export", {}},
+                      {"/modules/4/calls", {}},
+                      {"/modules/4/no_backward", {}},
+                      {"/modules/4/buffer_per_module", {}}}),
+            "");
+}
+
+TEST_F(AcceptedInputTest, WholeNumbersAsFractions) {
+  EXPECT_EQ(Warnings({{"/modules/4/act_total", "1e6"}}), "");
+}
+
+TEST_F(AcceptedInputTest, ALeafAmongTheAcUnits) {
+  EXPECT_EQ(
+      Warnings({}, {"--ac-units", "Transformer.output,Transformer.layers.0"}),
+      "acplan: warning: --ac-units: Transformer.output is a leaf; leaves are "
+      "never AC units\n");
+}
+
+TEST_F(AcceptedInputTest, AnAncestorOfAnFsdpUnitAmongTheAcUnits) {
+  EXPECT_EQ(Warnings({}, {"--ac-units",
+                          "Transformer,Transformer.layers.0,"
+                          "Transformer.layers.1",
+                          "--fsdp-units", "Transformer.layers.0"}),
+            "acplan: warning: --ac-units: Transformer contains an FSDP unit, "
+            "so it is no AC unit\n");
+}
+
+TEST_F(AcceptedInputTest, EmptyLists) {
+  Put("none.txt", "");
+  EXPECT_EQ(Warnings({}, {"--ac-units", "", "--fsdp-units", "@none.txt"}), "");
+}
+
+TEST_F(AcceptedInputTest, RepeatedListsAreJoined) {
+  EXPECT_EQ(Warnings({}, {"--ac-units", "Transformer.layers.0", "--ac-units",
+                          "Transformer.layers.1"}),
+            "");
+}
+
+TEST_F(AcceptedInputTest, SizesInEveryForm) {
+  for (const char* budget : {"2GiB", "2 GiB", "2048MiB", "2147483648",
+                             "2147483648B", "2147.483648MB", " 2GiB "}) {
+    EXPECT_EQ(AcplanJson({"plan", ProfilePath("transformer4"), "--budget",
+                          budget})["budget_bytes"],
+              2147483648)
+        << budget;
+  }
+}
+
+TEST_F(AcceptedInputTest, ATorchModelNeedsNoSnapshots) {
+  EXPECT_EQ(Warnings({{"/modules/3/snap", {}}}), "");
+  EXPECT_EQ(json::parse(Read("plan.json"))["memory_model"], "torch");
+}
+
+TEST_F(AcceptedInputTest, AModuleOutsideOfItsParentsForward) {
+  json profile = SmallProfile();
+  json& fw_post = profile["order"]["fw_post"];
+  fw_post.push_back(fw_post[5]);
+  fw_post.erase(5);
+  Put("profile.json", profile.dump());
+  EXPECT_EQ(WarningsOfPlan({}), "");
+  EXPECT_EQ(json::parse(Read("plan.json"))["solver"]["name"], "cbc");
+}
+
+}  // namespace
+
+}  // namespace acplan::cli

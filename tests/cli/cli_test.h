@@ -1,0 +1,97 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/profile.h"
+#include "tests/graph/test_files.h"
+
+namespace acplan::cli {
+
+// Where a standard stream of the program goes.
+enum class Stream { kFile, kClosed, kFull, kTerminal };
+
+struct RunOptions {
+  Stream out = Stream::kFile;
+  Stream err = Stream::kFile;
+  std::vector<std::pair<std::string, std::string>> environment = {};
+};
+
+struct Outcome {
+  int exit_code = -1;  // 128 + signal where one ended the program
+  std::string out, err;
+};
+
+// A run of a program in a folder, with closed standard input and without
+// NO_COLOR unless the options set it. Where a stream goes to a terminal, what
+// is written there is in Outcome::out.
+class Process {
+ public:
+  Process(const std::filesystem::path& program,
+          const std::vector<std::string>& arguments,
+          const std::filesystem::path& folder, const RunOptions& options = {});
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  ~Process();
+
+  void Signal(int number) const;
+  std::string ErrSoFar() const;
+  bool HasEnded();
+  Outcome Wait();
+
+ private:
+  graph::TemporaryFolder streams_;
+  pid_t pid_ = -1;
+  int terminal_ = -1;  // our end
+  std::optional<int> status_;
+};
+
+// Tests of the program in a folder of their own.
+class CliTest : public testing::Test {
+ protected:
+  const std::filesystem::path& folder() const { return folder_.path(); }
+  std::string Read(const std::filesystem::path& name) const;
+  void Put(const std::filesystem::path& name, std::string_view bytes) const;
+  bool Exists(const std::filesystem::path& name) const;
+
+  Outcome Acplan(const std::vector<std::string>& arguments,
+                 const RunOptions& options = {}) const;
+  // Of a run that must succeed and be silent on stderr.
+  std::string AcplanOut(const std::vector<std::string>& arguments) const;
+  nlohmann::json AcplanJson(std::vector<std::string> arguments) const;
+
+ private:
+  graph::TemporaryFolder folder_;
+};
+
+// "llama8b" -> the path of the bundled profile.
+std::string ProfilePath(std::string_view name);
+// The profile "transformer4".
+const nlohmann::json& SmallProfile();
+
+// A change of a JSON document: what the value at a JSON pointer becomes, as
+// text that need not be JSON; or, without a text, its removal.
+struct Edit {
+  std::string pointer;
+  std::optional<std::string> text;
+};
+
+std::string Edited(nlohmann::json document, const std::vector<Edit>& edits);
+
+std::vector<std::string> Lines(std::string_view text);
+
+// Exit code 2; one line on stderr, "acplan: ..." with all of these in it;
+// nothing on stdout.
+void ExpectRefused(const Outcome& outcome,
+                   const std::vector<std::string>& fragments);
+
+}  // namespace acplan::cli

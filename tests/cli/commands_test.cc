@@ -1,0 +1,260 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "problems/plan.h"
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+class CommandsTest : public CliTest {
+ protected:
+  void PlanTo(const std::string& file, const std::string& budget,
+              const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments{"plan", profile_, "--budget",
+                                       budget, "-o",     file};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    AcplanOut(arguments);
+  }
+
+  const std::string profile_ = ProfilePath("gpt2_small");
+};
+
+TEST_F(CommandsTest, CheckAcceptsEveryPlan) {
+  for (const char* memory_model : {"snapshot", "torch"}) {
+    PlanTo("plan.json", "10GiB", {"--memory-model", memory_model});
+    const std::string out =
+        AcplanOut({"check", profile_, "plan.json", "--budget", "10GiB"});
+    EXPECT_THAT(out, StartsWith("holds: "));
+    const json check =
+        AcplanJson({"check", profile_, "plan.json", "--budget", "10GiB"});
+    EXPECT_EQ(check["holds"], true);
+    EXPECT_FALSE(check.contains("broken_rule"));
+    EXPECT_EQ(check["memory_model"], memory_model);
+    const json plan = json::parse(Read("plan.json"));
+    EXPECT_EQ(check["peak_bytes"], plan["peak_bytes"]);
+    EXPECT_EQ(check["peak_module"], plan["peak_module"]);
+    EXPECT_EQ(check["recompute_ms"], plan["recompute_ms"]);
+  }
+}
+
+TEST_F(CommandsTest, CheckNamesTheBrokenRule) {
+  PlanTo("plan.json", "10GiB");
+  const auto broken = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"check", profile_, "plan.json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome table = Acplan(arguments);
+    EXPECT_EQ(table.exit_code, 1);
+    EXPECT_EQ(table.err, "");
+    EXPECT_THAT(table.out, StartsWith("broken: "));
+    EXPECT_EQ(Lines(table.out).size(), 1);
+    arguments.emplace_back("--json");
+    const Outcome outcome = Acplan(arguments);
+    EXPECT_EQ(outcome.exit_code, 1);
+    const json check = json::parse(outcome.out);
+    EXPECT_EQ(check["holds"], false);
+    EXPECT_EQ("broken: " + check["broken_rule"].get<std::string>() + "\n",
+              table.out);
+    return table.out;
+  };
+  EXPECT_THAT(broken({"--budget", "9GiB"}),
+              AllOf(HasSubstr("over the budget at GPT2LMHeadModel (backward): "
+                              "10737418"),
+                    HasSubstr("9663676416 allowed")));
+  EXPECT_THAT(broken({"--budget", "10GiB", "--reserve", "1MiB"}),
+              HasSubstr("over the budget"));
+  EXPECT_THAT(broken({"--budget", "10GiB", "--max-units", "2"}),
+              HasSubstr("more than the 2 allowed"));
+  EXPECT_THAT(
+      broken({"--budget", "10GiB", "--ac-units", "GPT2LMHeadModel.lm_head"}),
+      HasSubstr("GPT2LMHeadModel.transformer.h.0 is not among the given AC "
+                "units"));
+  EXPECT_THAT(broken({"--budget", "10GiB", "--fsdp-units",
+                      "GPT2LMHeadModel.transformer.h.3.mlp"}),
+              HasSubstr("GPT2LMHeadModel.transformer.h.3 contains the FSDP "
+                        "unit GPT2LMHeadModel.transformer.h.3.mlp"));
+}
+
+TEST_F(CommandsTest, CheckFindsEveryFalseClaim) {
+  PlanTo("good.json", "10GiB");
+  const json good = json::parse(Read("good.json"));
+  const std::vector<std::pair<std::vector<Edit>, std::string>> claims{
+      {{{"/peak_bytes", "5"}}, "the plan says its peak is 5 bytes"},
+      {{{"/recompute_ms", "0.5"}}, "the plan says it recomputes 0.5 ms"},
+      {{{"/modules/1/discarded_bytes", "77"}},
+       "the plan says 77 bytes are discarded"},
+      {{{"/modules/1/fqn", "\"GPT2LMHeadModel.transformer.h.0.mlp\""},
+        {"/modules/1/discarded_bytes", {}}},
+       "AC units must not be nested"},
+      {{{"/modules/1/fqn", "\"GPT2LMHeadModel.lm_head\""}}, "is a leaf"},
+      {{{"/modules/0/discard_ratio", "0"}}, "saves no memory"}};
+  for (const auto& [edits, rule] : claims) {
+    Put("plan.json", Edited(good, edits));
+    const Outcome outcome =
+        Acplan({"check", profile_, "plan.json", "--budget", "10GiB"});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.out, HasSubstr(rule));
+  }
+}
+
+TEST_F(CommandsTest, CheckUsesThePlansOptionsUnlessGiven) {
+  PlanTo(
+      "plan.json", "10GiB",
+      {"--memory-model", "torch", "--world-size", "4", "--reserve", "100MiB"});
+  const json own =
+      AcplanJson({"check", profile_, "plan.json", "--budget", "10GiB"});
+  EXPECT_EQ(own["memory_model"], "torch");
+  EXPECT_EQ(own["world_size"], 4);
+  EXPECT_EQ(own["reserve_bytes"], 100 * (int64_t{1} << 20));
+  const json given = AcplanJson({"check", profile_, "plan.json", "--budget",
+                                 "20GiB", "--memory-model", "snapshot",
+                                 "--world-size", "1", "--reserve", "1GiB"});
+  EXPECT_EQ(given["memory_model"], "snapshot");
+  EXPECT_EQ(given["world_size"], 1);
+  EXPECT_EQ(given["reserve_bytes"], kGiB);
+}
+
+TEST_F(CommandsTest, CompareSetsPlansSideBySide) {
+  PlanTo("12GiB.json", "12GiB");
+  PlanTo("10GiB.json", "10GiB");
+  const std::string out =
+      AcplanOut({"compare", profile_, "12GiB.json", "10GiB.json"});
+  EXPECT_THAT(out, HasSubstr("gpt2_small, memory model snapshot"));
+  EXPECT_THAT(out, ContainsRegex(" baseline +12GiB\\.json +10GiB\\.json\n"));
+  EXPECT_THAT(out, ContainsRegex("peak memory +14\\.44 GiB +12\\.00 GiB +10"));
+  EXPECT_THAT(out, ContainsRegex("AC units +0 +[0-9]+ +[0-9]+\n"));
+  EXPECT_THAT(out, ContainsRegex("holds +- +yes +yes\n"));
+  EXPECT_THAT(out, HasSubstr("10GiB.json: peak at GPT2LMHeadModel\n"));
+
+  const json comparison =
+      AcplanJson({"compare", profile_, "12GiB.json", "10GiB.json"});
+  const json& columns = comparison["plans"];
+  ASSERT_EQ(columns.size(), 3);
+  EXPECT_EQ(columns[0]["name"], "baseline");
+  EXPECT_EQ(columns[0]["status"], "baseline");
+  EXPECT_EQ(columns[0]["recompute_ms"], 0);
+  for (int i : {1, 2}) {
+    const json plan = json::parse(Read(i == 1 ? "12GiB.json" : "10GiB.json"));
+    EXPECT_EQ(columns[i]["status"], "optimal");
+    EXPECT_EQ(columns[i]["units"], plan["modules"].size());
+    for (const char* key :
+         {"peak_bytes", "peak_module", "budget_bytes", "overhead"}) {
+      EXPECT_EQ(columns[i][key], plan[key]) << key;
+    }
+  }
+}
+
+TEST_F(CommandsTest, CompareTellsFilesOfOneNameApart) {
+  std::filesystem::create_directory(folder() / "a");
+  std::filesystem::create_directory(folder() / "b");
+  PlanTo("a/plan.json", "12GiB");
+  PlanTo("b/plan.json", "10GiB");
+  const json comparison =
+      AcplanJson({"compare", profile_, "a/plan.json", "b/plan.json"});
+  EXPECT_EQ(comparison["plans"][1]["name"], "a/plan.json");
+  EXPECT_EQ(comparison["plans"][2]["name"], "b/plan.json");
+  std::filesystem::rename(folder() / "a/plan.json", folder() / "baseline");
+  EXPECT_EQ(AcplanJson({"compare", profile_, "baseline"})["plans"][1]["status"],
+            "optimal");
+}
+
+TEST_F(CommandsTest, CompareWarnsOfAnotherMemoryModel) {
+  PlanTo("torch.json", "10GiB", {"--memory-model", "torch"});
+  PlanTo("snapshot.json", "10GiB");
+  const Outcome outcome =
+      Acplan({"compare", profile_, "snapshot.json", "torch.json"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.err,
+            "acplan: warning: torch.json was made with memory model torch, and "
+            "is compared under snapshot\n");
+}
+
+TEST_F(CommandsTest, Baseline) {
+  const json baseline = AcplanJson({"baseline", profile_});
+  EXPECT_EQ(baseline["model"], "gpt2_small");
+  EXPECT_EQ(baseline["peak_module"], "GPT2LMHeadModel");
+  EXPECT_EQ(baseline["peak_phase"], "backward");
+  EXPECT_NEAR(baseline["persistent_bytes"].get<double>() +
+                  baseline["activation_bytes"].get<double>(),
+              baseline["peak_bytes"].get<double>(), 1);
+  EXPECT_NEAR(baseline["forward_ms"].get<double>() +
+                  baseline["backward_ms"].get<double>(),
+              baseline["runtime_ms"].get<double>(), 1e-9);
+  const std::string out = AcplanOut({"baseline", profile_});
+  EXPECT_THAT(out, HasSubstr("baseline of gpt2_small"));
+  EXPECT_THAT(out, ContainsRegex("peak memory +14\\.44 GiB +15,"));
+  EXPECT_THAT(out, Not(HasSubstr("rank")));
+  EXPECT_THAT(AcplanOut({"baseline", profile_, "--world-size", "8"}),
+              HasSubstr("sharded over 8 ranks"));
+  const json torch =
+      AcplanJson({"baseline", profile_, "--memory-model", "torch"});
+  EXPECT_LT(torch["persistent_bytes"], baseline["persistent_bytes"]);
+  EXPECT_LT(
+      AcplanJson({"baseline", profile_, "--without-states"})["peak_bytes"],
+      baseline["peak_bytes"]);
+}
+
+TEST_F(CommandsTest, TreeFoldsIdenticalBlocks) {
+  const std::string out = AcplanOut({"tree", ProfilePath("transformer4")});
+  EXPECT_THAT(out, StartsWith("module "));
+  EXPECT_THAT(out, ContainsRegex("\n  layers\\.0 × 4 +14 "));
+  EXPECT_THAT(out, Not(HasSubstr("layers.1")));
+  EXPECT_EQ(Lines(out).size(), 1 + 62 - 3 * 14 + 1);
+  const std::string all =
+      AcplanOut({"tree", ProfilePath("transformer4"), "--all"});
+  EXPECT_THAT(all, ContainsRegex("\n  layers\\.3 +14 "));
+  EXPECT_THAT(all, Not(HasSubstr("× 4")));
+  EXPECT_EQ(Lines(all).size(), 1 + 62 + 1);
+}
+
+TEST_F(CommandsTest, TreeDepth) {
+  const auto modules = [&](const std::string& depth) {
+    return Lines(AcplanOut(
+                     {"tree", ProfilePath("transformer4"), "--depth", depth}))
+               .size() -
+           2;
+  };
+  EXPECT_EQ(modules("0"), 1);
+  EXPECT_EQ(modules("1"), 7);
+  EXPECT_EQ(modules("2"), 11);
+  EXPECT_EQ(modules("9"), 20);
+}
+
+TEST_F(CommandsTest, TreeJsonHasEveryModule) {
+  const json tree = AcplanJson({"tree", ProfilePath("transformer4")});
+  ASSERT_EQ(tree.size(), 62);
+  EXPECT_EQ(tree[0]["fqn"], "Transformer");
+  EXPECT_TRUE(tree[0]["parent"].is_null());
+  EXPECT_EQ(tree[0]["modules"], 62);
+  for (const json& module : tree) {
+    EXPECT_TRUE(module["record_bytes"].is_number()) << module["fqn"];
+    if (module["depth"] == 0) continue;
+    EXPECT_THAT(module["fqn"].get<std::string>(),
+                StartsWith(module["parent"].get<std::string>() + "."));
+  }
+  EXPECT_EQ(
+      AcplanJson({"tree", ProfilePath("transformer4"), "--depth", "1"}).size(),
+      1 + 4 + 5);
+}
+
+TEST_F(CommandsTest, Version) {
+  const std::string out = AcplanOut({"version"});
+  EXPECT_THAT(out, testing::MatchesRegex("acplan [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_EQ(AcplanOut({"--version"}), out);
+}
+
+}  // namespace
+
+}  // namespace acplan::cli

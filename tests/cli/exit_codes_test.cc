@@ -1,0 +1,172 @@
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+using ExitCodesTest = CliTest;
+
+TEST_F(ExitCodesTest, ZeroForAPlan) {
+  EXPECT_EQ(Acplan({"plan", ProfilePath("gpt2_small"), "--budget", "10GiB"})
+                .exit_code,
+            0);
+}
+
+TEST_F(ExitCodesTest, OneForABrokenPlan) {
+  AcplanOut({"plan", ProfilePath("gpt2_small"), "--budget", "10GiB", "-o",
+             "plan.json"});
+  EXPECT_EQ(Acplan({"check", ProfilePath("gpt2_small"), "plan.json", "--budget",
+                    "9GiB"})
+                .exit_code,
+            1);
+}
+
+TEST_F(ExitCodesTest, OneWhereOutputCannotBeWritten) {
+  const std::vector<std::vector<std::string>> commands{
+      {"plan", ProfilePath("transformer4"), "--budget", "2GiB"},
+      {"plan", ProfilePath("transformer4"), "--budget", "2GiB", "--json"},
+      {"tree", ProfilePath("transformer4")},
+      {"baseline", ProfilePath("transformer4")},
+      {"completion", "bash"},
+      {"version"},
+      {"--version"},
+      {"--help"},
+      {"plan", "--help"}};
+  for (const auto& command : commands) {
+    for (const Stream stream : {Stream::kClosed, Stream::kFull}) {
+      const Outcome outcome = Acplan(command, {.out = stream});
+      EXPECT_EQ(outcome.exit_code, 1) << command[0];
+      EXPECT_EQ(outcome.err, "acplan: cannot write to standard output\n");
+    }
+  }
+}
+
+TEST_F(ExitCodesTest, OneWhereThePlanFileCannotBeWritten) {
+  const Outcome outcome = Acplan({"plan", ProfilePath("transformer4"),
+                                  "--budget", "2GiB", "-o", "/dev/full"});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("/dev/full: cannot be written"));
+}
+
+TEST_F(ExitCodesTest, TheFileIsWrittenThoughStdoutIsClosed) {
+  const Outcome outcome =
+      Acplan({"plan", ProfilePath("transformer4"), "--budget", "2GiB", "-o",
+              "plan.json", "--json"},
+             {.out = Stream::kClosed});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(json::parse(Read("plan.json"))["status"], "optimal");
+}
+
+TEST_F(ExitCodesTest, ClosedStderrIsNoFailure) {
+  const Outcome outcome =
+      Acplan({"plan", ProfilePath("transformer4"), "--budget", "2GiB", "--json",
+              "--ac-units", "Transformer.output,Transformer.layers.0", "-o",
+              "plan.json"},
+             {.err = Stream::kClosed});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out, Read("plan.json"));
+}
+
+TEST_F(ExitCodesTest, TwoWithoutACommand) {
+  const Outcome outcome = Acplan({});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("Usage: acplan"));
+}
+
+TEST_F(ExitCodesTest, FourWhereALimitIsHitWithoutAPlan) {
+  const std::vector<std::string> arguments{
+      "plan", ProfilePath("unet"), "--budget", "8GiB", "--time-limit", "0"};
+  Outcome outcome = Acplan(arguments);
+  EXPECT_EQ(outcome.exit_code, 4);
+  EXPECT_THAT(outcome.out, HasSubstr("no plan: stopped by the time limit"));
+
+  std::vector<std::string> with_json = arguments;
+  with_json.insert(with_json.end(), {"--json", "-o", "plan.json"});
+  outcome = Acplan(with_json);
+  EXPECT_EQ(outcome.exit_code, 4);
+  const json plan = json::parse(outcome.out);
+  EXPECT_EQ(plan["status"], "no_plan");
+  EXPECT_EQ(plan["limit"], "time");
+  EXPECT_TRUE(plan["modules"].empty());
+  EXPECT_EQ(Read("plan.json"), outcome.out);
+}
+
+struct Model {
+  std::string profile, memory_model;
+};
+
+class MinimumBudgetTest : public CliTest,
+                          public testing::WithParamInterface<Model> {};
+
+TEST_P(MinimumBudgetTest, IsToldAndExact) {
+  const auto plan = [&](int64_t budget, const std::string& format) {
+    return Acplan({"plan", ProfilePath(GetParam().profile), "--budget",
+                   fmt::format("{}", budget), "--memory-model",
+                   GetParam().memory_model, "-q", format});
+  };
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  const Outcome refused = plan(kGiB, "--json");
+  ASSERT_EQ(refused.exit_code, 3);
+  const json answer = json::parse(refused.out);
+  EXPECT_EQ(answer["status"], "infeasible");
+  EXPECT_TRUE(answer["modules"].empty());
+  const auto least = answer["minimum_budget_bytes"].get<int64_t>();
+  EXPECT_GT(least, kGiB);
+
+  const Outcome table = plan(kGiB, "--color=never");
+  EXPECT_EQ(table.exit_code, 3);
+  EXPECT_THAT(table.out, HasSubstr("infeasible: no plan fits in 1.00 GiB"));
+  EXPECT_THAT(table.out, HasSubstr("the smallest budget that a plan fits: "));
+
+  const Outcome met = plan(least, "--json");
+  EXPECT_EQ(met.exit_code, 0);
+  EXPECT_EQ(json::parse(met.out)["status"], "optimal");
+  EXPECT_EQ(json::parse(met.out)["peak_bytes"], least);
+
+  const Outcome missed = plan(least - 1, "--json");
+  EXPECT_EQ(missed.exit_code, 3);
+  EXPECT_EQ(json::parse(missed.out)["minimum_budget_bytes"], least);
+}
+
+std::vector<Model> Models() {
+  std::vector<Model> models;
+  for (const char* profile :
+       {"gpt2_small", "llama8b", "resnet50", "unet", "vit_large"}) {
+    for (const char* memory_model : {"snapshot", "torch"}) {
+      models.push_back({profile, memory_model});
+    }
+  }
+  return models;
+}
+
+INSTANTIATE_TEST_SUITE_P(Profiles, MinimumBudgetTest,
+                         testing::ValuesIn(Models()),
+                         [](const testing::TestParamInfo<Model>& model) {
+                           return model.param.profile + "_" +
+                                  model.param.memory_model;
+                         });
+
+TEST_F(ExitCodesTest, TheMinimumHasTheReserveInIt) {
+  const Outcome outcome = Acplan({"plan", ProfilePath("gpt2_small"), "--budget",
+                                  "1GiB", "--reserve", "100MiB", "--json"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_EQ(json::parse(outcome.out)["minimum_budget_bytes"],
+            json::parse(Acplan({"plan", ProfilePath("gpt2_small"), "--budget",
+                                "1GiB", "--json"})
+                            .out)["minimum_budget_bytes"]
+                    .get<int64_t>() +
+                100 * (int64_t{1} << 20));
+}
+
+}  // namespace
+
+}  // namespace acplan::cli

@@ -1,0 +1,80 @@
+#include <cstdlib>
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+// The tables of one small profile, byte for byte, with the effort of the search
+// masked. After a wanted change, write the files anew and read the difference:
+//   ACPLAN_UPDATE_GOLDENS=1 ctest --preset release -R GoldenTest
+//   git diff tests/cli/golden
+class GoldenTest : public CliTest {
+ protected:
+  GoldenTest() {
+    std::filesystem::copy_file(ProfilePath("transformer4"),
+                               folder() / "transformer4.json.gz");
+  }
+
+  void Expect(const std::string& name,
+              const std::vector<std::string>& arguments) const {
+    const std::string out = std::regex_replace(
+        AcplanOut(arguments), std::regex("[0-9]+\\.[0-9]{3} s, [0-9,]+ labels"),
+        "<seconds> s, <n> labels");
+    const std::filesystem::path path =
+        std::filesystem::path(ACPLAN_GOLDEN_DIR) / (name + ".txt");
+    if (std::getenv("ACPLAN_UPDATE_GOLDENS")) {
+      graph::PutBytes(path, out);
+      return;
+    }
+    std::ostringstream golden;
+    golden << std::ifstream(path, std::ios::binary).rdbuf();
+    EXPECT_EQ(out, golden.str()) << path;
+  }
+};
+
+TEST_F(GoldenTest, Plan) {
+  Expect("plan", {"plan", "transformer4.json.gz", "--budget", "1.6GiB"});
+}
+
+TEST_F(GoldenTest, PlanWithOptions) {
+  Expect("plan_with_options",
+         {"plan", "transformer4.json.gz", "--budget", "1.6GiB", "--reserve",
+          "64MiB", "--memory-model", "torch", "--world-size", "4",
+          "--max-units", "3"});
+}
+
+TEST_F(GoldenTest, PlanWithoutUnits) {
+  Expect("plan_without_units",
+         {"plan", "transformer4.json.gz", "--budget", "4GiB"});
+}
+
+TEST_F(GoldenTest, Compare) {
+  for (const std::string budget : {"2GiB", "1.3GiB"}) {
+    AcplanOut({"plan", "transformer4.json.gz", "--budget", budget, "-o",
+               budget + ".json"});
+  }
+  Expect("compare",
+         {"compare", "transformer4.json.gz", "2GiB.json", "1.3GiB.json"});
+}
+
+TEST_F(GoldenTest, Check) {
+  AcplanOut({"plan", "transformer4.json.gz", "--budget", "1.6GiB", "-o",
+             "plan.json"});
+  Expect("check",
+         {"check", "transformer4.json.gz", "plan.json", "--budget", "1.7GiB"});
+}
+
+TEST_F(GoldenTest, Baseline) {
+  Expect("baseline", {"baseline", "transformer4.json.gz", "--world-size", "4"});
+}
+
+TEST_F(GoldenTest, Tree) { Expect("tree", {"tree", "transformer4.json.gz"}); }
+
+}  // namespace
+
+}  // namespace acplan::cli

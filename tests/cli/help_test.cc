@@ -1,0 +1,150 @@
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::IsSupersetOf;
+using testing::Not;
+
+const std::vector<std::string> kCommands{
+    "plan", "baseline", "compare", "check", "tree", "completion", "version"};
+
+class HelpTest : public CliTest {
+ protected:
+  // A folder that looks like a checkout in which acplan is on the PATH.
+  HelpTest() {
+    std::filesystem::create_directory(folder() / "bin");
+    std::filesystem::create_symlink(ACPLAN_PROGRAM, folder() / "bin/acplan");
+    std::filesystem::create_directory_symlink(ACPLAN_DATA_DIR,
+                                              folder() / "data");
+  }
+
+  Outcome Bash(const std::string& script) const {
+    const std::string path =
+        (folder() / "bin").string() + ":" + std::getenv("PATH");
+    return Process("bash", {"-c", script}, folder(),
+                   {.environment = {{"PATH", path}}})
+        .Wait();
+  }
+
+  // What bash would complete the last of these words to.
+  std::vector<std::string> Completions(
+      const std::vector<std::string>& words) const {
+    std::string quoted;
+    for (const std::string& word : words) quoted += " '" + word + "'";
+    const Outcome outcome = Bash(fmt::format(
+        "source <(acplan completion bash); COMP_WORDS=({}); COMP_CWORD={}; "
+        "_acplan; ((${{#COMPREPLY[@]}} == 0)) || printf '%s\\n' "
+        "\"${{COMPREPLY[@]}}\"",
+        quoted, words.size() - 1));
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.err, "");
+    return Lines(outcome.out);
+  }
+};
+
+std::vector<std::string> Examples(const std::string& help) {
+  std::vector<std::string> examples;
+  bool is_example = false;
+  for (const std::string& line : Lines(help)) {
+    if (is_example && line.starts_with("  ")) {
+      examples.push_back(line.substr(2));
+    } else {
+      is_example = line == "Example:" || line == "Examples:";
+    }
+  }
+  return examples;
+}
+
+TEST_F(HelpTest, EveryCommandExplainsItself) {
+  for (const std::string& command : kCommands) {
+    const std::string help = AcplanOut({command, "--help"});
+    EXPECT_THAT(help, HasSubstr("Usage: acplan " + command));
+    EXPECT_EQ(AcplanOut({command, "-h"}), help);
+    EXPECT_THAT(Examples(help), Not(IsEmpty())) << command;
+    for (const std::string& example : Examples(help)) {
+      EXPECT_THAT(example, HasSubstr("acplan " + command));
+    }
+  }
+}
+
+TEST_F(HelpTest, TheProgramListsItsCommands) {
+  const std::string help = AcplanOut({"--help"});
+  for (const std::string& command : kCommands) {
+    EXPECT_THAT(help, HasSubstr("\n  " + command + " "));
+  }
+  EXPECT_THAT(Examples(help), Not(IsEmpty()));
+}
+
+TEST_F(HelpTest, EveryExampleRuns) {
+  // What the examples of check and compare read; 10GiB and 12GiB are budgets.
+  for (const std::string name : {"10GiB", "12GiB"}) {
+    AcplanOut({"plan", ProfilePath("gpt2_small"), "--budget", name, "-o",
+               name + ".json"});
+  }
+  AcplanOut({"plan", ProfilePath("gpt2_small"), "--budget", "10GiB", "-o",
+             "plan.json"});
+  std::vector<std::string> helps{AcplanOut({"--help"})};
+  for (const std::string& command : kCommands) {
+    helps.push_back(AcplanOut({command, "--help"}));
+  }
+  for (const std::string& help : helps) {
+    for (const std::string& example : Examples(help)) {
+      const Outcome outcome = Bash(example);
+      EXPECT_EQ(outcome.exit_code, 0) << example;
+      EXPECT_EQ(outcome.err, "") << example;
+    }
+  }
+}
+
+TEST_F(HelpTest, TheCompletionScriptsAreBash) {
+  for (const std::string shell : {"bash", "zsh"}) {
+    Put("completion", AcplanOut({"completion", shell}));
+    const Outcome outcome = Bash("bash -n completion");
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.err, "");
+  }
+  EXPECT_THAT(Read("completion"), HasSubstr("bashcompinit"));
+}
+
+TEST_F(HelpTest, CompletesCommands) {
+  EXPECT_THAT(Completions({"acplan", "pl"}), ElementsAre("plan"));
+  EXPECT_THAT(Completions({"acplan", ""}), IsSupersetOf(kCommands));
+  EXPECT_THAT(Completions({"acplan", "-q", "comp"}),
+              ElementsAre("compare", "completion"));
+  EXPECT_THAT(Completions({"acplan", "--col"}), ElementsAre("--color"));
+}
+
+TEST_F(HelpTest, CompletesTheFlagsOfACommand) {
+  EXPECT_THAT(Completions({"acplan", "plan", "--bu"}), ElementsAre("--budget"));
+  EXPECT_THAT(Completions({"acplan", "tree", "--d"}), ElementsAre("--depth"));
+  EXPECT_THAT(Completions({"acplan", "tree", "--bu"}), IsEmpty());
+}
+
+TEST_F(HelpTest, LeavesFilesToTheShell) {
+  EXPECT_THAT(Completions({"acplan", "plan", "da"}), IsEmpty());
+  EXPECT_THAT(AcplanOut({"completion", "bash"}),
+              HasSubstr("complete -o default -F _acplan acplan"));
+}
+
+// Where zsh is installed.
+TEST_F(HelpTest, ZshReadsItsScript) {
+  if (Bash("command -v zsh").exit_code != 0) GTEST_SKIP() << "no zsh here";
+  Put("completion", AcplanOut({"completion", "zsh"}));
+  const Outcome outcome =
+      Bash("zsh -f -c 'source ./completion && whence _acplan'");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+}  // namespace
+
+}  // namespace acplan::cli

@@ -1,0 +1,191 @@
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "cli/text.h"
+#include "graph/file_io.h"
+#include "problems/plan.h"
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+class PlanCommandTest : public CliTest {
+ protected:
+  std::vector<std::string> PlanGpt2(
+      const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments{"plan", ProfilePath("gpt2_small"),
+                                       "--budget", "10GiB"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+};
+
+TEST_F(PlanCommandTest, TheTableHasWhatAPersonNeeds) {
+  const std::string out = AcplanOut(PlanGpt2());
+  EXPECT_THAT(out, AllOf(HasSubstr("gpt2_small"), HasSubstr("151 modules"),
+                         HasSubstr("batch 8"), HasSubstr("sequence 1024"),
+                         HasSubstr("fp32"), HasSubstr("AdamW")));
+  EXPECT_THAT(out, HasSubstr("budget 10.00 GiB (10,737,418,240 bytes)"));
+  EXPECT_THAT(out, HasSubstr("memory model snapshot"));
+  EXPECT_THAT(out, ContainsRegex("peak memory +14\\.44 GiB +10\\.00 GiB +-"));
+  EXPECT_THAT(out, ContainsRegex("step time +[0-9.]+ ms +[0-9.]+ ms +\\+"));
+  EXPECT_THAT(out, ContainsRegex("recomputed +0\\.00 ms +[0-9.]+ ms"));
+  EXPECT_THAT(out, ContainsRegex("peak at +GPT2LMHeadModel"));
+  EXPECT_THAT(out, AllOf(HasSubstr("AC unit"), HasSubstr("discard ratio"),
+                         HasSubstr("memory budget")));
+  EXPECT_THAT(out, HasSubstr("GPT2LMHeadModel.transformer.h.0 "));
+  EXPECT_THAT(out, ContainsRegex("[0-9]+ units"));
+  EXPECT_THAT(out, HasSubstr("optimal: no plan within the budget recomputes "
+                             "less (gap 0, "));
+  EXPECT_THAT(out, HasSubstr("note: the snapshot memory model"));
+  EXPECT_THAT(out, Not(HasSubstr("\033")));
+}
+
+TEST_F(PlanCommandTest, TheTableAgreesWithTheJson) {
+  const std::string out = AcplanOut(PlanGpt2());
+  const json plan = AcplanJson(PlanGpt2());
+  double sum = 0;
+  for (const json& unit : plan["modules"]) {
+    EXPECT_THAT(out, ContainsRegex(fmt::format(
+                         "{} +{} ", unit["fqn"].get<std::string>(),
+                         FormatRatioUp(unit["discard_ratio"].get<double>()))));
+    sum += unit["recompute_ms"].get<double>();
+  }
+  EXPECT_THAT(out, HasSubstr(fmt::format("{} units", plan["modules"].size())));
+  EXPECT_NEAR(sum, plan["recompute_ms"].get<double>(), 1e-9);
+}
+
+TEST_F(PlanCommandTest, JsonIsThePlanFile) {
+  const std::string out = AcplanOut(PlanGpt2({"--json"}));
+  const json plan = json::parse(out);
+  EXPECT_EQ(plan["format"], "acplan.plan");
+  EXPECT_EQ(plan["version"], 1);
+  EXPECT_EQ(plan["model"], "gpt2_small");
+  EXPECT_EQ(plan["budget_bytes"], 10'737'418'240);
+  EXPECT_EQ(plan["world_size"], 1);
+  EXPECT_EQ(plan["memory_model"], "snapshot");
+  EXPECT_EQ(plan["granularity"], "module");
+  EXPECT_EQ(plan["status"], "optimal");
+  EXPECT_FALSE(plan.contains("limit"));
+  EXPECT_FALSE(plan.contains("minimum_budget_bytes"));
+  EXPECT_EQ(plan["gap"], 0);
+  EXPECT_EQ(plan["bound_ms"], plan["recompute_ms"]);
+  EXPECT_LE(plan["peak_bytes"], plan["budget_bytes"]);
+  EXPECT_EQ(plan["peak_module"], "GPT2LMHeadModel");
+  const json& baseline = plan["baseline"];
+  EXPECT_GT(baseline["peak_bytes"], plan["budget_bytes"]);
+  EXPECT_EQ(baseline["peak_module"], "GPT2LMHeadModel");
+  EXPECT_DOUBLE_EQ(plan["overhead"].get<double>(),
+                   plan["recompute_ms"].get<double>() /
+                       baseline["runtime_ms"].get<double>());
+  ASSERT_FALSE(plan["modules"].empty());
+  for (const json& unit : plan["modules"]) {
+    EXPECT_EQ(unit["memory_budget"].get<double>(),
+              1 - unit["discard_ratio"].get<double>());
+    EXPECT_GT(unit["discarded_bytes"], 0);
+    EXPECT_GT(unit["recompute_ms"], 0);
+  }
+  for (const char* key : {"name", "seconds", "nodes", "rows", "columns"}) {
+    EXPECT_TRUE(plan["solver"].contains(key)) << key;
+  }
+}
+
+TEST_F(PlanCommandTest, NumbersAreInFullPrecision) {
+  const std::string out = AcplanOut(PlanGpt2({"--json"}));
+  EXPECT_EQ(problems::PlanToJson(problems::ParsePlan(out, "plan.json")), out);
+}
+
+TEST_F(PlanCommandTest, TheFileIsWhatJsonPrints) {
+  for (const char* name : {"plan.json", "plan.json.gz"}) {
+    const std::string out = AcplanOut(PlanGpt2({"--json", "-o", name}));
+    EXPECT_EQ(graph::ReadFile(folder() / name), out);
+  }
+  EXPECT_EQ(Read("plan.json.gz").substr(0, 2), "\x1f\x8b");
+}
+
+TEST_F(PlanCommandTest, TheFileReplacesAnOlderOne) {
+  Put("plan.json", "something that is longer than nothing");
+  AcplanOut(PlanGpt2({"--output", "plan.json"}));
+  EXPECT_EQ(json::parse(Read("plan.json"))["status"], "optimal");
+}
+
+TEST_F(PlanCommandTest, WritesOnlyTheFile) {
+  AcplanOut(PlanGpt2({"-o", "plan.json"}));
+  int files = 0;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator(folder())) {
+    ++files;
+  }
+  EXPECT_EQ(files, 1);
+}
+
+TEST_F(PlanCommandTest, AModelThatFitsNeedsNoUnits) {
+  const std::string out =
+      AcplanOut({"plan", ProfilePath("transformer4"), "--budget", "80 GiB"});
+  EXPECT_THAT(out, HasSubstr("No module needs to be checkpointed"));
+  EXPECT_THAT(out, HasSubstr("optimal"));
+}
+
+TEST_F(PlanCommandTest, EnginesAgree) {
+  const std::vector<std::string> arguments{"plan", ProfilePath("transformer4"),
+                                           "--budget", "1.3GiB"};
+  std::vector<double> ms;
+  for (const std::string engine : {"auto", "labels", "cbc"}) {
+    std::vector<std::string> with_engine = arguments;
+    with_engine.insert(with_engine.end(), {"--engine", engine});
+    const json plan = AcplanJson(with_engine);
+    EXPECT_EQ(plan["status"], "optimal");
+    EXPECT_EQ(plan["solver"]["name"], engine == "auto" ? "labels" : engine);
+    ms.push_back(plan["recompute_ms"].get<double>());
+  }
+  EXPECT_EQ(ms[0], ms[1]);
+  EXPECT_NEAR(ms[0], ms[2], 1e-6 * ms[0]);
+}
+
+TEST_F(PlanCommandTest, ReserveLowersThePeak) {
+  const json plan = AcplanJson(PlanGpt2({"--reserve", "1GiB"}));
+  EXPECT_EQ(plan["budget_bytes"], 10'737'418'240);
+  EXPECT_EQ(plan["reserve_bytes"], int64_t{1} << 30);
+  EXPECT_LE(plan["peak_bytes"], 9 * (int64_t{1} << 30));
+}
+
+TEST_F(PlanCommandTest, UnitFlagsRestrictTheUnits) {
+  const std::vector<std::string> only{"--ac-units",
+                                      "GPT2LMHeadModel.transformer.h.1,"
+                                      "GPT2LMHeadModel.transformer.h.2"};
+  const json plan = AcplanJson({"plan", ProfilePath("gpt2_small"), "--budget",
+                                "13.9GiB", only[0], only[1]});
+  ASSERT_FALSE(plan["modules"].empty());
+  for (const json& unit : plan["modules"]) {
+    EXPECT_THAT(only[1], HasSubstr(unit["fqn"].get<std::string>()));
+  }
+  EXPECT_LE(AcplanJson({"plan", ProfilePath("gpt2_small"), "--budget", "12GiB",
+                        "--max-units", "5"})["modules"]
+                .size(),
+            5);
+}
+
+TEST_F(PlanCommandTest, WorldSizeDividesParametersGradientsAndStates) {
+  const auto peak = [&](const std::string& ranks) {
+    return AcplanJson({"baseline", ProfilePath("llama8b"), "--world-size",
+                       ranks})["sharded_peak_bytes"]
+        .get<int64_t>();
+  };
+  EXPECT_GT(peak("1"), peak("2"));
+  EXPECT_GT(peak("2"), peak("64"));
+  EXPECT_EQ(AcplanJson({"plan", ProfilePath("llama8b"), "--budget", "40GiB",
+                        "--world-size", "8"})["world_size"],
+            8);
+}
+
+}  // namespace
+
+}  // namespace acplan::cli

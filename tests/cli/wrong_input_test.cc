@@ -1,0 +1,483 @@
+#include <fmt/format.h>
+
+#include "graph/file_io.h"
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+
+using Fragments = std::vector<std::string>;
+
+// A folder with profile.json, plan.json (its plan for 2 GiB) and nothing else.
+class WrongInputTest : public CliTest {
+ protected:
+  WrongInputTest() {
+    Put("profile.json", SmallProfile().dump());
+    static const std::string plan =
+        AcplanOut({"plan", "profile.json", "--budget", "2GiB", "--json"});
+    Put("plan.json", plan);
+  }
+
+  json SoundPlan() const { return json::parse(Read("plan.json")); }
+
+  void ExpectPlanRefused(std::vector<std::string> arguments,
+                         const Fragments& fragments) const {
+    arguments.insert(arguments.begin(), "plan");
+    arguments.insert(arguments.end(), {"-o", "out.json"});
+    ExpectRefused(Acplan(arguments), fragments);
+    EXPECT_FALSE(Exists("out.json"));
+  }
+};
+
+struct WrongFile {
+  std::string name, bytes;
+  Fragments said;
+};
+
+TEST_F(WrongInputTest, FilesThatAreNoProfiles) {
+  const std::string sound = SmallProfile().dump();
+  graph::WriteFile(folder() / "sound.json.gz", sound);
+  const std::string packed = Read("sound.json.gz");
+  std::string corrupt = packed;
+  corrupt[packed.size() / 2] ^= 0x55;
+  const std::vector<WrongFile> files{
+      {"empty.json", "", {"expected a file with content, found it empty"}},
+      {"empty.json.gz", "", {"found it empty"}},
+      {"blank.json", " \n", {"expected", "found the end of the text"}},
+      {"cut.json", sound.substr(0, sound.size() / 2), {"line 1", "expected"}},
+      {"text.json", "hello", {"line 1, column 1: expected", "found"}},
+      {"list.json", "[]", {"expected an object, found an array of 0 entries"}},
+      {"two.json", "{}\n{}", {"line 2, column 1", "expected"}},
+      {"deep.json", std::string(100'000, '['), {"nested at most"}},
+      {"binary.json", std::string("\0\xff\xfe\x80", 4), {"line 1", "expected"}},
+      {"plain.json.gz", sound, {"expected gzip data, found something else"}},
+      {"cut.json.gz",
+       packed.substr(0, packed.size() / 2),
+       {"expected whole gzip data, found its end missing"}},
+      {"more.json.gz", packed + "more", {"found 4 more bytes"}},
+      {"corrupt.json.gz", corrupt, {"expected"}}};
+  for (const WrongFile& file : files) {
+    SCOPED_TRACE(file.name);
+    Put(file.name, file.bytes);
+    Fragments said = file.said;
+    said.push_back("acplan: " + file.name + ": ");
+    ExpectPlanRefused({file.name, "--budget", "2GiB"}, said);
+    ExpectRefused(Acplan({"tree", file.name}), said);
+    ExpectRefused(
+        Acplan({"check", "profile.json", file.name, "--budget", "2GiB"}), said);
+  }
+}
+
+struct WrongDocument {
+  std::vector<Edit> edits;
+  Fragments said;
+};
+
+std::vector<WrongDocument> WrongProfiles() {
+  const std::string layer = "modules[4] (Transformer.layers.0)";
+  const std::string bytes = "expected a whole number of bytes, 0 to 2^53, ";
+  const std::string number = "expected a number, 0 to 1e18, found ";
+  std::vector<WrongDocument> documents{
+      {{{"/format", "\"acplan.plan\""}},
+       {"format: expected \"acplan.profile\", found \"acplan.plan\""}},
+      {{{"/format", "7"}}, {"format: expected a string, found 7"}},
+      {{{"/version", "2"}}, {"version: expected 1, found 2"}},
+      {{{"/version", "\"1\""}}, {"version: expected 1, found \"1\""}},
+      {{{"/modules", "[]"}}, {"modules: expected at least one module"}},
+      {{{"/modules", "{}"}}, {"modules: expected an array, found an object"}},
+      {{{"/modules/4", "null"}},
+       {"modules[4]: expected an object, found null"}},
+      {{{"/model", "7"}}, {"model: expected an object, found 7"}},
+      {{{"/model/name", "7"}}, {"model.name: expected a string, found 7"}},
+      {{{"/model/batch", "-1"}}, {"model.batch: expected a whole number"}},
+      {{{"/measured/peak_bytes", "\"much\""}},
+       {"measured.peak_bytes: " + bytes + "found \"much\""}},
+      {{{"/modules/4/fqn", "\"\""}},
+       {"expected a module's name without empty components"}},
+      {{{"/modules/4/fqn", "\"a..b\""}}, {"found \"a..b\""}},
+      {{{"/modules/4/fqn", "\"Transformer.dropout\""}},
+       {"modules[4] (Transformer.dropout).fqn: expected a name of its own, "
+        "found \"Transformer.dropout\", which is that of modules[3] too"}},
+      {{{"/modules/4/is_leaf", "0"}},
+       {layer + ".is_leaf: expected true or false, found 0"}},
+      {{{"/modules/4/act_total", "\"1\""}},
+       {layer + ".act_total: " + bytes + "found \"1\""}},
+      {{{"/modules/4/act_total", "null"}}, {".act_total: ", "found null"}},
+      {{{"/modules/4/act_total", "true"}}, {".act_total: ", "found true"}},
+      {{{"/modules/4/act_total", "[1, 2]"}},
+       {".act_total: ", "found an array of 2 entries"}},
+      {{{"/modules/4/act_total", "0.5"}}, {".act_total: " + bytes, "0.5"}},
+      {{{"/modules/4/act_total", "-1"}}, {".act_total: " + bytes, "found -1"}},
+      {{{"/modules/4/act_total", "1e16"}}, {".act_total: " + bytes, "1e+16"}},
+      {{{"/modules/4/act_total", "18446744073709551615"}},
+       {".act_total: " + bytes, "found 18446744073709551615"}},
+      {{{"/modules/4/act_total", "99999999999999999999999"}},
+       {".act_total: " + bytes}},
+      {{{"/modules/4/act_total", "NaN"}}, {"line 1, column", "expected"}},
+      {{{"/modules/4/act_total", "1e999"}},
+       {"expected a number that a double can hold, found 1e999"}},
+      {{{"/modules/4/fw_runtime_per_module", "-0.5"}},
+       {layer + ".fw_runtime_per_module: " + number + "-0.5"}},
+      {{{"/modules/4/fw_runtime_per_module", "Infinity"}}, {"line 1, column"}},
+      {{{"/modules/4/bw_runtime_per_module", "1e300"}},
+       {layer + ".bw_runtime_per_module: " + number + "1e+300"}},
+      {{{"/modules/4/calls", "-1"}}, {layer + ".calls: expected a whole"}},
+      {{{"/modules/4/no_backward", "1"}},
+       {layer + ".no_backward: expected true or false, found 1"}},
+      {{{"/modules/4/held_per_module", "-1"}}, {layer + ".held_per_module"}},
+      {{{"/modules/4/snap/peak_fw", "[1, 2]"}},
+       {layer + ".snap.peak_fw: expected 8 entries"}},
+      {{{"/modules/4/snap/peak_bw/2", "-5"}},
+       {layer + ".snap.peak_bw[2]: " + bytes + "found -5"}},
+      {{{"/modules/4/sac/runtimes/0", {}}},
+       {layer + ".sac.runtimes: expected", "one for each of func_names"}},
+      {{{"/modules/4/sac/memory/0", "-1"}},
+       {layer + ".sac.memory[0]: " + bytes + "found -1"}},
+      {{{"/modules/4/sac/view_like_ops", "[1000]"}},
+       {layer + ".sac.view_like_ops[0]: expected a whole number from 0 to",
+        "found 1000"}},
+      {{{"/modules/4/sac/rand_ops", "[1, 1]"}},
+       {layer + ".sac.rand_ops[1]: expected an operator that is not listed"}},
+      {{{"/modules/4/sac/inplace_ops", "[[1]]"}},
+       {layer + ".sac.inplace_ops[0]: expected a pair [operator, parent]"}},
+      {{{"/modules/4/torch_fit/slopes/0", {}}},
+       {layer + ".torch_fit.slopes: expected", "one a segment"}},
+      {{{"/modules/4/torch_fit/sac_memory", "-1"}},
+       {layer + ".torch_fit.sac_memory: " + bytes + "found -1"}},
+      {{{"/order/fw_pre/2", "\"Transformer.layer.0\""}},
+       {"order.fw_pre[2]: expected the name of a module, found "
+        "\"Transformer.layer.0\"; did you mean",
+        "\"Transformer.layers.0\""}},
+      {{{"/order/bw_post/1", "\"Transformer\""},
+        {"/order/bw_post/2", "\"Transformer\""}},
+       {"order.bw_post[",
+        "expected a module that is not listed before, found "
+        "\"Transformer\""}},
+      {{{"/order/fw_post/0", {}}},
+       {"order.fw_post: expected every module with calls above 0, found no"}},
+      {{{"/order/fw_pre/0", {}}},
+       {"order.fw_pre: expected every module with calls above 0, found no "
+        "\"Transformer\" (modules[0])"}},
+      {{{"/order/fw_pre", "\"all\""}},
+       {"order.fw_pre: expected an array, found \"all\""}}};
+  for (const std::string key : {"format", "version", "order", "modules"}) {
+    documents.push_back(
+        {{{"/" + key, {}}},
+         {fmt::format("expected the key \"{}\", found none", key)}});
+  }
+  for (const std::string key : {"fw_pre", "bw_pre", "fw_post", "bw_post"}) {
+    documents.push_back(
+        {{{"/order/" + key, {}}},
+         {fmt::format("order: expected the key \"{}\", found none", key)}});
+  }
+  for (const std::string key :
+       {"fqn", "is_leaf", "param_per_module", "grad_per_module", "grad_total",
+        "act_fw_per_module", "act_bw_per_module", "act_grad_per_module",
+        "act_total", "input_per_module", "output_per_module",
+        "fw_runtime_per_module", "bw_runtime_per_module"}) {
+    documents.push_back(
+        {{{"/modules/4/" + key, {}}},
+         {key == "fqn" ? "modules[4]" : layer,
+          fmt::format("expected the key \"{}\", found none", key)}});
+  }
+  for (const std::string key : {"func_names", "runtimes", "memory",
+                                "view_like_ops", "rand_ops", "inplace_ops"}) {
+    documents.push_back(
+        {{{"/modules/4/sac/" + key, {}}},
+         {layer + ".sac: ",
+          fmt::format("expected the key \"{}\", found none", key)}});
+  }
+  return documents;
+}
+
+TEST_F(WrongInputTest, Profiles) {
+  for (const WrongDocument& document : WrongProfiles()) {
+    SCOPED_TRACE(document.said[0]);
+    Put("profile.json", Edited(SmallProfile(), document.edits));
+    Fragments said = document.said;
+    said.emplace_back("acplan: profile.json: ");
+    ExpectPlanRefused({"profile.json", "--budget", "2GiB"}, said);
+  }
+}
+
+TEST_F(WrongInputTest, Plans) {
+  const std::string unit = "modules[0] (Transformer.layers.0)";
+  const std::vector<WrongDocument> documents{
+      {{{"/format", "\"acplan.profile\""}},
+       {"format: expected \"acplan.plan\", found \"acplan.profile\""}},
+      {{{"/format", {}}}, {"expected the key \"format\", found none"}},
+      {{{"/version", "3"}}, {"version: expected 1, found 3"}},
+      {{{"/version", {}}}, {"expected the key \"version\", found none"}},
+      {{{"/model", {}}}, {"expected the key \"model\", found none"}},
+      {{{"/memory_model", {}}}, {"expected the key \"memory_model\""}},
+      {{{"/memory_model", "\"trace\""}},
+       {"memory_model: expected \"torch\" or \"snapshot\", found \"trace\""}},
+      {{{"/world_size", "0"}},
+       {"world_size: expected a whole number of at least 1, found 0"}},
+      {{{"/status", "\"fine\""}},
+       {"status: expected \"optimal\", \"feasible\"", "found \"fine\""}},
+      {{{"/status", "\"infeasible\""}},
+       {"status: expected a plan (optimal or feasible), found "
+        "\"infeasible\""}},
+      {{{"/status", "\"no_plan\""}}, {"expected a plan", "found \"no_plan\""}},
+      {{{"/peak_bytes", "-1"}}, {"peak_bytes: expected a whole number"}},
+      {{{"/recompute_ms", "\"1 ms\""}},
+       {"recompute_ms: expected a number", "found \"1 ms\""}},
+      {{{"/baseline/peak_bytes", {}}},
+       {"baseline: expected the key \"peak_bytes\""}},
+      {{{"/modules", {}}}, {"expected the key \"modules\", found none"}},
+      {{{"/modules/0/fqn", {}}}, {"modules[0]: expected the key \"fqn\""}},
+      {{{"/modules/0/fqn", "\"Transformer.layers.9\""}},
+       {"the profile has no module 'Transformer.layers.9'", "another model"}},
+      {{{"/modules/1/fqn", "\"Transformer.layers.0\""}},
+       {"modules[1] (Transformer.layers.0).fqn: ", "listed twice"}},
+      {{{"/modules/0/discard_ratio", {}}},
+       {unit + ": expected the key \"discard_ratio\""}},
+      {{{"/modules/0/discard_ratio", "1.5"}},
+       {unit + ".discard_ratio: expected a number from 0 to 1, found 1.5"}},
+      {{{"/modules/0/discard_ratio", "-0.1"}},
+       {unit + ".discard_ratio: expected a number from 0 to 1, found -0.1"}},
+      {{{"/modules/0/discard_ratio", "NaN"}}, {"line 1, column"}},
+      {{{"/modules/0/memory_budget", "2"}},
+       {unit + ".memory_budget: expected a number from 0 to 1, found 2"}},
+      {{{"/modules/0/ops",
+         R"([{"index": 0, "name": "x", "decision": "keep"}])"}},
+       {unit + ".ops[0].decision: expected \"save\" or \"recompute\", found "
+               "\"keep\""}},
+      {{{"/modules/0/ops",
+         R"([{"index": 0, "name": "x", "decision": "save"}])"}},
+       {"Transformer.layers.0: 1 operators in the plan, ", "in the profile"}},
+      {{{"/modules/0/ops", R"([{"index": 0, "decision": "save"}])"}},
+       {unit + ".ops[0]: expected the key \"name\", found none"}},
+  };
+  const json sound = SoundPlan();
+  for (const WrongDocument& document : documents) {
+    SCOPED_TRACE(document.said[0]);
+    Put("plan.json", Edited(sound, document.edits));
+    Fragments said = document.said;
+    said.emplace_back("acplan: plan.json: ");
+    ExpectRefused(
+        Acplan({"check", "profile.json", "plan.json", "--budget", "2GiB"}),
+        said);
+    ExpectRefused(Acplan({"compare", "profile.json", "plan.json"}), said);
+  }
+}
+
+TEST_F(WrongInputTest, AnInfeasiblePlanFile) {
+  EXPECT_EQ(Acplan({"plan", "profile.json", "--budget", "1MiB", "-o",
+                    "infeasible.json"})
+                .exit_code,
+            3);
+  const Fragments said{
+      "infeasible.json: status: expected a plan (optimal or feasible), found "
+      "\"infeasible\""};
+  ExpectRefused(
+      Acplan({"check", "profile.json", "infeasible.json", "--budget", "2GiB"}),
+      said);
+  ExpectRefused(Acplan({"compare", "profile.json", "infeasible.json"}), said);
+}
+
+TEST_F(WrongInputTest, APlanForAnotherModel) {
+  const Fragments said{
+      "plan.json: the profile has no module 'Transformer.layers.0' (plan for "
+      "another model?)"};
+  const std::string gpt2 = ProfilePath("gpt2_small");
+  ExpectRefused(Acplan({"check", gpt2, "plan.json", "--budget", "20GiB"}),
+                said);
+  ExpectRefused(Acplan({"compare", gpt2, "plan.json"}), said);
+}
+
+TEST_F(WrongInputTest, ProfileAndPlanMixedUp) {
+  ExpectRefused(
+      Acplan({"check", "plan.json", "profile.json", "--budget", "2GiB"}),
+      {"plan.json: format: expected \"acplan.profile\", found "
+       "\"acplan.plan\""});
+}
+
+struct WrongArguments {
+  std::vector<std::string> arguments;  // after "plan"
+  Fragments said;
+};
+
+TEST_F(WrongInputTest, FlagsOfPlan) {
+  const auto with = [](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"profile.json", "--budget", "2GiB"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const auto budget = [](const std::string& size) {
+    return std::vector<std::string>{"profile.json", "--budget", size};
+  };
+  std::filesystem::create_directory(folder() / "folder");
+  Put("names.txt", "Transformer.layers.0\nTransformer.blocks.1\n");
+  const std::string size = "--budget: expected a size such as 1.6GiB";
+  const std::vector<WrongArguments> cases{
+      {{"profile.json"}, {"--budget is required", "acplan plan --help"}},
+      {{"--budget", "2GiB"}, {"PROFILE is required"}},
+      {{"profile.json", "--bugdet", "2GiB"},
+       {"unknown flag '--bugdet'; did you mean --budget?"}},
+      {with({"--bogus=3"}), {"unknown flag '--bogus'"}},
+      {with({"-x"}), {"unknown flag '-x' (see"}},
+      {with({"other.json"}), {"unknown argument 'other.json'"}},
+      {with({"--budget", "3GiB"}),
+       {"--budget: expected once, found more often"}},
+      {with({"--gap"}), {"unknown argument 'out.json'"}},
+      {{"missing.json", "--budget", "2GiB"},
+       {"missing.json: cannot be opened: No such file or directory"}},
+      {{"folder", "--budget", "2GiB"},
+       {"folder: expected a file, found a folder"}},
+      {{"", "--budget", "2GiB"}, {"PROFILE: expected a value, found an empty"}},
+      {budget(""), {"--budget: expected a value, found an empty one"}},
+      {budget(" "), {size, "found \" \": no number"}},
+      {budget("0"), {size, "found \"0\": less than one byte"}},
+      {budget("0.0GiB"), {size, "less than one byte"}},
+      {budget("-1GiB"), {size, "found \"-1GiB\": a size is positive"}},
+      {budget("1.6"), {size, "found \"1.6\": a fraction needs a unit"}},
+      {budget("1.GiB"), {size, "no digit after the point"}},
+      {budget("10GiBs"), {size, "unknown unit \"GiBs\"", "did you mean"}},
+      {budget("10gb"), {size, "unknown unit \"gb\"; did you mean GB?"}},
+      {budget("10Gib"), {size, "did you mean GiB?"}},
+      {budget("10 parsecs"), {size, "unknown unit \"parsecs\""}},
+      {budget("GiB"), {size, "no number"}},
+      {budget("1e9"), {size, "exponents are not understood"}},
+      {budget("nan"), {size, "found \"nan\""}},
+      {budget("1,6GiB"), {size, "found \"1,6GiB\""}},
+      {budget("99999999999GiB"), {size, "more than 4 EiB"}},
+      {with({"--reserve", "1.5"}), {"--reserve: expected a size"}},
+      {with({"--reserve", "2GiB"}),
+       {"--reserve: expected less than the budget (2.00 GiB), found 2.00 "
+        "GiB"}},
+      {with({"--reserve", "3GiB"}), {"--reserve: ", "found 3.00 GiB"}},
+      {with({"--memory-model", "trace"}),
+       {"--memory-model: expected snapshot or torch, found 'trace'"}},
+      {with({"--memory-model", ""}), {"--memory-model: expected a value"}},
+      {with({"--world-size", "0"}),
+       {"--world-size: expected a whole number from 1 to", "found '0'"}},
+      {with({"--world-size", "2.5"}), {"--world-size: ", "found '2.5'"}},
+      {with({"--max-units", "-1"}), {"--max-units: ", "found '-1'"}},
+      {with({"--max-units", "many"}), {"--max-units: ", "found 'many'"}},
+      {with({"--gap", "2"}),
+       {"--gap: expected a number from 0 to 1, found '2'"}},
+      {with({"--gap", "1%"}), {"--gap: ", "found '1%'"}},
+      {with({"--gap", "nan"}), {"--gap: ", "found 'nan'"}},
+      {with({"--gap", ""}), {"--gap: expected a value, found an empty one"}},
+      {with({"--time-limit", "-1"}),
+       {"--time-limit: expected a number of at least 0, found '-1'"}},
+      {with({"--time-limit", "inf"}), {"--time-limit: ", "found 'inf'"}},
+      {with({"--time-limit", "10s"}), {"--time-limit: ", "found '10s'"}},
+      {with({"--seed", "x"}), {"--seed: expected a whole number from 0 to"}},
+      {with({"--seed", "99999999999"}), {"--seed: ", "found '99999999999'"}},
+      {with({"--engine", "glpk"}),
+       {"--engine: expected auto, labels or cbc, found 'glpk'"}},
+      {with({"--tradeoff", "pareto"}),
+       {"--tradeoff: expected profile, found 'pareto'"}},
+      {with({"--color", "blue"}),
+       {"--color: expected auto, always or never, found 'blue'"}},
+      {with({"--color", ""}), {"--color: expected a value, found an empty"}},
+      {with({"--ac-units", "Transformer.layer.0"}),
+       {"--ac-units: no module named 'Transformer.layer.0' in the profile; "
+        "nearest: Transformer.layers.0"}},
+      {with({"--fsdp-units", "layers.2"}),
+       {"--fsdp-units: no module named 'layers.2'",
+        "nearest: Transformer.layers.2"}},
+      {with({"--ac-units", "@names.txt"}),
+       {"--ac-units: no module named 'Transformer.blocks.1'"}},
+      {with({"--ac-units", "@missing.txt"}),
+       {"--ac-units: missing.txt: cannot be opened"}},
+      {with({"--fsdp-units", "@folder"}),
+       {"--fsdp-units: folder: expected a file, found a folder"}},
+  };
+  for (const WrongArguments& wrong : cases) {
+    SCOPED_TRACE(testing::PrintToString(wrong.arguments));
+    ExpectPlanRefused(wrong.arguments, wrong.said);
+  }
+}
+
+TEST_F(WrongInputTest, OutputThatCannotBeWritten) {
+  std::filesystem::create_directory(folder() / "folder");
+  const std::vector<WrongArguments> cases{
+      {{"missing/out.json"},
+       {"missing/out.json: cannot be written: No such file or directory"}},
+      {{"folder"}, {"folder: expected a file, found a folder"}},
+      {{"profile.json/out.json"}, {"profile.json/out.json: cannot be written"}},
+      {{""}, {"--output: expected a value, found an empty one"}},
+      {{}, {"--output: expected a value, found none"}}};
+  for (const WrongArguments& wrong : cases) {
+    std::vector<std::string> arguments{"plan", "profile.json", "--budget",
+                                       "2GiB", "-o"};
+    arguments.insert(arguments.end(), wrong.arguments.begin(),
+                     wrong.arguments.end());
+    SCOPED_TRACE(testing::PrintToString(arguments));
+    ExpectRefused(Acplan(arguments), wrong.said);
+  }
+}
+
+TEST_F(WrongInputTest, OtherCommands) {
+  const std::vector<WrongArguments> cases{
+      {{"plam"}, {"unknown command 'plam'; did you mean plan? (see 'acplan"}},
+      {{"optimise", "profile.json"}, {"unknown command 'optimise'"}},
+      {{"--bogus", "plan"}, {"unknown flag '--bogus'"}},
+      {{"--json"}, {"unknown flag '--json'"}},
+      {{"--color"}, {"--color: expected a value, found none"}},
+      {{"version", "now"}, {"unknown argument 'now'"}},
+      {{"completion"}, {"SHELL is required"}},
+      {{"completion", "fish"},
+       {"completion: expected bash or zsh, found 'fish'"}},
+      {{"tree"}, {"PROFILE is required"}},
+      {{"tree", "profile.json", "--depth", "-1"}, {"--depth: ", "'-1'"}},
+      {{"tree", "profile.json", "--depth", "all"}, {"--depth: ", "'all'"}},
+      {{"baseline", "profile.json", "--budget", "1GiB"},
+       {"unknown flag '--budget'"}},
+      {{"compare", "profile.json"}, {"PLAN is required"}},
+      {{"compare", "profile.json", "missing.json"},
+       {"missing.json: cannot be opened"}},
+      {{"compare", "profile.json", ""}, {"PLAN: expected a value"}},
+      {{"check", "profile.json", "plan.json"}, {"--budget is required"}},
+      {{"check", "profile.json", "plan.json", "--budget", "2GiB", "--reserve",
+        "2GiB"},
+       {"--reserve: expected less than the budget (2.00 GiB), found 2.00 "
+        "GiB"}}};
+  for (const WrongArguments& wrong : cases) {
+    SCOPED_TRACE(testing::PrintToString(wrong.arguments));
+    ExpectRefused(Acplan(wrong.arguments), wrong.said);
+  }
+}
+
+TEST_F(WrongInputTest, SnapshotModelWithoutSnapshots) {
+  Put("profile.json", Edited(SmallProfile(), {{"/modules/3/snap", {}}}));
+  ExpectPlanRefused(
+      {"profile.json", "--budget", "2GiB", "--memory-model", "snapshot"},
+      {"memory model snapshot: module 'Transformer.dropout' has no "
+       "`snap.peak_fw`",
+       "use --memory-model torch"});
+  ExpectRefused(
+      Acplan({"check", "profile.json", "plan.json", "--budget", "2GiB"}),
+      {"module 'Transformer.dropout' has no `snap.peak_fw`"});
+}
+
+TEST_F(WrongInputTest, LabelsOnAProfileWhosePostOrderIsNotThatOfItsTree) {
+  json profile = SmallProfile();
+  json& fw_post = profile["order"]["fw_post"];
+  fw_post.push_back(fw_post[5]);
+  fw_post.erase(5);
+  Put("profile.json", profile.dump());
+  ExpectPlanRefused({"profile.json", "--budget", "2GiB", "--engine", "labels"},
+                    {"--engine labels: ", "order.fw_post", "--engine cbc"});
+}
+
+TEST_F(WrongInputTest, LongAndUglyNamesStayOnOneLine) {
+  ExpectPlanRefused({"a\nb\033[31m.json", "--budget", "2GiB"},
+                    {"a\\nb\\u001b[31m.json: cannot be opened"});
+  ExpectPlanRefused({"profile.json", "--budget", "2GiB", "--ac-units", "a\nb"},
+                    {"--ac-units: no module named"});
+  ExpectPlanRefused({"profile.json", "--budget", "2GiB", "--engine", "a\nb"},
+                    {"--engine: expected auto, labels or cbc, found"});
+  ExpectRefused(Acplan({"pl\nan"}), {"unknown command 'pl\\nan'"});
+}
+
+}  // namespace
+
+}  // namespace acplan::cli
