@@ -9,6 +9,7 @@
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/input_error.h"
+#include "graph/module_tree.h"
 #include "graph/profile.h"
 #include "problems/plan.h"
 #include "problems/plan_check.h"
@@ -29,18 +30,21 @@ struct CheckFlags {
 
 int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   const graph::Profile profile = graph::ReadProfile(flags.profile);
-  problems::Plan plan = ReadAnswer(flags.plan);
+  problems::Plan plan = ReadAnswer(flags.plan, profile);
+  const graph::ModuleTree tree(profile);
   const problems::MemoryOptions memory = flags.memory.Resolve(plan.memory);
-  // What the plan says of its peak holds under its own memory model only.
+  // What the plan states of memory holds for its own question only.
   const bool same_model = memory.model == plan.memory.model &&
                           memory.world_size == plan.memory.world_size &&
                           memory.without_states == plan.memory.without_states;
-  if (!same_model) plan.peak_bytes = 0;
+  if (!same_model) {
+    plan.peak_bytes = problems::kNotStated;
+    plan.peak_module.clear();
+    plan.baseline.peak_bytes = problems::kNotStated;
+  }
   plan.memory = memory;
   plan.budget_bytes = graph::ParseByteSize(flags.budget, "--budget");
-  if (!flags.reserve.empty()) {
-    plan.reserve_bytes = graph::ParseByteSize(flags.reserve, "--reserve");
-  }
+  plan.reserve_bytes = ParseReserve(flags.reserve).value_or(plan.reserve_bytes);
   if (plan.reserve_bytes >= plan.budget_bytes) {
     throw InputError(fmt::format(
         "{}: expected less than the budget ({}), found {}",
@@ -51,6 +55,8 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   const problems::PlanRules rules{.ac_units = flags.units.AcUnits(),
                                   .fsdp_units = flags.units.FsdpUnits(),
                                   .max_units = flags.units.MaxUnits()};
+  FindModules(profile, tree, rules.ac_units, "--ac-units");
+  FindModules(profile, tree, rules.fsdp_units, "--fsdp-units");
   std::optional<std::string> broken;
   std::optional<problems::PlanEffect> effect;
   try {
@@ -66,6 +72,7 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
     if (broken) json["broken_rule"] = *broken;
     json["memory_model"] = ToString(plan.memory.model);
     json["world_size"] = plan.memory.world_size;
+    json["caveat"] = Caveat(plan.memory.model);
     json["budget_bytes"] = plan.budget_bytes;
     json["reserve_bytes"] = plan.reserve_bytes;
     if (effect) {
@@ -80,13 +87,15 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
     terminal.Print(fmt::format("{}: {}\n", terminal.Yellow("broken"), *broken));
     return kExitFailure;
   }
-  terminal.Print(fmt::format(
-      "{}: {} unit{}, peak {} at {}, {} below the budget; recomputes {}\n",
-      terminal.Green("holds"), plan.modules.size(),
-      plan.modules.size() == 1 ? "" : "s",
-      graph::FormatBytes(effect->peak_bytes), effect->peak_module,
-      graph::FormatBytes(plan.budget_bytes - effect->peak_bytes),
-      FormatMs(effect->recompute_ms)));
+  terminal.Print(
+      fmt::format(
+          "{}: {} unit{}, peak {} at {}, {} below the budget; recomputes {}\n",
+          terminal.Green("holds"), plan.modules.size(),
+          plan.modules.size() == 1 ? "" : "s",
+          graph::FormatBytes(effect->peak_bytes), effect->peak_module,
+          graph::FormatBytes(plan.budget_bytes - effect->peak_bytes),
+          FormatMs(effect->recompute_ms)) +
+      NoteOn(plan.memory.model, terminal));
   return kExitOk;
 }
 

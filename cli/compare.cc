@@ -12,6 +12,7 @@
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/input_error.h"
+#include "graph/message_text.h"
 #include "graph/module_tree.h"
 #include "graph/profile.h"
 #include "problems/baseline.h"
@@ -43,6 +44,15 @@ double Overhead(const Column& column, double runtime_ms) {
   return runtime_ms > 0 ? column.effect.recompute_ms / runtime_ms : 0;
 }
 
+// Whether the plan's own budget holds here; "-" without one.
+std::string HoldsText(const Column& column) {
+  if (column.plan.budget_bytes == 0) return "-";
+  return column.effect.peak_bytes <=
+                 column.plan.budget_bytes - column.plan.reserve_bytes
+             ? "yes"
+             : "no";
+}
+
 std::string ToJson(const std::vector<Column>& columns,
                    const problems::MemoryOptions& memory, double runtime_ms) {
   nlohmann::ordered_json json;
@@ -64,6 +74,8 @@ std::string ToJson(const std::vector<Column>& columns,
          {"recompute_ms", column.effect.recompute_ms},
          {"overhead", Overhead(column, runtime_ms)},
          {"budget_bytes", column.plan.budget_bytes},
+         {"reserve_bytes", column.plan.reserve_bytes},
+         {"holds", HoldsText(column)},
          {"status", column.path.empty()
                         ? std::string("baseline")
                         : std::string(ToString(column.plan.status))}});
@@ -87,8 +99,14 @@ std::string ToTable(const std::vector<Column>& columns, double runtime_ms,
   row("", [](const Column& c) { return c.name; });
   row("peak memory",
       [](const Column& c) { return graph::FormatBytes(c.effect.peak_bytes); });
+  // Against the model without checkpointing on as many ranks.
+  const Column* unplanned = &columns[0];
+  for (const Column& column : columns) {
+    if (column.path.empty()) unplanned = &column;
+  }
   row("  change", [&](const Column& c) {
-    return FormatChange(static_cast<double>(columns[0].effect.peak_bytes),
+    if (&c < unplanned) return std::string();
+    return FormatChange(static_cast<double>(unplanned->effect.peak_bytes),
                         static_cast<double>(c.effect.peak_bytes));
   });
   row("  persistent",
@@ -109,13 +127,7 @@ std::string ToTable(const std::vector<Column>& columns, double runtime_ms,
     return c.plan.budget_bytes > 0 ? graph::FormatBytes(c.plan.budget_bytes)
                                    : std::string("-");
   });
-  row("holds", [](const Column& c) {
-    if (c.plan.budget_bytes == 0) return std::string("-");
-    return std::string(c.effect.peak_bytes <=
-                               c.plan.budget_bytes - c.plan.reserve_bytes
-                           ? "yes"
-                           : "no");
-  });
+  row("holds", HoldsText);
   std::string text = table.ToString(terminal) + "\n";
   for (const Column& column : columns) {
     text +=
@@ -129,7 +141,8 @@ std::string FileName(const std::string& path) {
 }
 
 // The baseline and the plans, called by their files' names where these differ.
-std::vector<Column> ReadColumns(const std::vector<std::string>& paths) {
+std::vector<Column> ReadColumns(const std::vector<std::string>& paths,
+                                const graph::Profile& profile) {
   std::vector<Column> columns{
       {.name = "baseline", .path = "", .plan = {}, .effect = {}}};
   std::set<std::string> names{"baseline"};
@@ -140,7 +153,7 @@ std::vector<Column> ReadColumns(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     columns.push_back({.name = differ ? FileName(path) : path,
                        .path = path,
-                       .plan = ReadAnswer(path),
+                       .plan = ReadAnswer(path, profile),
                        .effect = {}});
   }
   return columns;
@@ -149,20 +162,29 @@ std::vector<Column> ReadColumns(const std::vector<std::string>& paths) {
 int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
   const graph::Profile profile = graph::ReadProfile(flags.profile);
   const graph::ModuleTree tree(profile);
-  std::vector<Column> columns = ReadColumns(flags.plans);
+  std::vector<Column> columns = ReadColumns(flags.plans, profile);
   const problems::MemoryOptions memory =
       flags.memory.Resolve(columns[1].plan.memory);
+  if (memory.world_size > 1) {
+    columns.insert(columns.begin() + 1,
+                   {.name = fmt::format("{} ranks", memory.world_size),
+                    .path = "",
+                    .plan = {},
+                    .effect = {}});
+  }
   for (Column& column : columns) {
+    problems::MemoryOptions options = memory;
+    if (&column == &columns.front()) options.world_size = 1;
     try {
-      column.effect = ComputeEffect(profile, column.plan.modules, memory);
+      column.effect = ComputeEffect(profile, column.plan.modules, options);
     } catch (const InputError& error) {
       throw NamingFile(error, column.path);
     }
-    if (!column.path.empty() && column.plan.memory.model != memory.model) {
-      terminal.Warn(fmt::format(
-          "{} was made with memory model {}, and is compared under {}",
-          column.name, ToString(column.plan.memory.model),
-          ToString(memory.model)));
+    if (!column.path.empty() &&
+        QuestionText(column.plan.memory) != QuestionText(memory)) {
+      terminal.Warn(fmt::format("{} was made for {}, and is compared under {}",
+                                column.name, QuestionText(column.plan.memory),
+                                QuestionText(memory)));
     }
   }
   const double runtime_ms = ComputeBaseline(profile, tree, memory).runtime_ms;
@@ -171,12 +193,10 @@ int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
     return kExitOk;
   }
   std::string text = fmt::format(
-      "{}, memory model {}{}\n\n", terminal.Bold(profile.model.name),
-      ToString(memory.model),
-      memory.world_size > 1 ? fmt::format(", world size {}", memory.world_size)
-                            : "");
+      "{}, {}\n\n", terminal.Bold(graph::OneLine(profile.model.name)),
+      QuestionText(memory));
   text += ToTable(columns, runtime_ms, terminal);
-  text += terminal.Dim(fmt::format("note: {}", Caveat(memory.model))) + "\n";
+  text += NoteOn(memory.model, terminal);
   terminal.Print(text);
   return kExitOk;
 }

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <unordered_set>
 
+#include "graph/byte_size.h"
 #include "graph/file_io.h"
 #include "graph/input_error.h"
 
@@ -103,6 +104,12 @@ double ParseNumber(const std::string& text, std::string_view flag, double least,
   return value;
 }
 
+std::optional<int64_t> ParseReserve(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  if (text == "0") return 0;
+  return graph::ParseByteSize(text, "--reserve");
+}
+
 std::vector<std::string> ParseNames(const std::vector<std::string>& values,
                                     std::string_view flag) {
   std::vector<std::string> names;
@@ -161,6 +168,10 @@ problems::MemoryOptions MemoryFlags::Resolve(
         ParseWhole(world_size, "--world-size", 1, 1'000'000'000);
   }
   if (without_states) options.without_states = true;
+  // The torch model leaves them out anyway.
+  if (options.model == problems::MemoryModel::kTorch) {
+    options.without_states = false;
+  }
   return options;
 }
 

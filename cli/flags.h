@@ -25,6 +25,9 @@ int64_t ParseWhole(const std::string& text, std::string_view flag,
 double ParseNumber(const std::string& text, std::string_view flag, double least,
                    double most);
 
+// --reserve: a size, or 0; nothing where not given.
+std::optional<int64_t> ParseReserve(const std::string& text);
+
 // Names given as "a,b" or "@file" (one or more a line, '#' starts a comment),
 // in any number of flags, in order, once each.
 std::vector<std::string> ParseNames(const std::vector<std::string>& values,

@@ -15,6 +15,7 @@
 #include "graph/module_tree.h"
 #include "graph/profile.h"
 #include "problems/module_checkpointing.h"
+#include "problems/plan_check.h"
 
 namespace acplan::cli {
 
@@ -42,9 +43,7 @@ problems::PlanOptions ToOptions(const PlanFlags& flags,
                                 const graph::Profile& profile) {
   problems::PlanOptions options;
   options.budget_bytes = graph::ParseByteSize(flags.budget, "--budget");
-  if (!flags.reserve.empty()) {
-    options.reserve_bytes = graph::ParseByteSize(flags.reserve, "--reserve");
-  }
+  options.reserve_bytes = ParseReserve(flags.reserve).value_or(0);
   options.memory = flags.memory.Resolve(profile);
   options.ac_units = flags.units.AcUnits();
   options.fsdp_units = flags.units.FsdpUnits();
@@ -77,38 +76,50 @@ problems::PlanOptions ToOptions(const PlanFlags& flags,
 std::string Heading(const graph::Profile& profile, const Plan& plan,
                     const Terminal& terminal) {
   const graph::ModelInfo& model = profile.model;
-  std::string text = terminal.Bold(model.name.empty() ? "model" : model.name);
+  std::string text =
+      terminal.Bold(model.name.empty() ? "model" : graph::OneLine(model.name));
   text += fmt::format(", {} modules", profile.modules.size());
   if (model.batch > 0) text += fmt::format(", batch {}", model.batch);
   if (model.seq > 0) text += fmt::format(", sequence {}", model.seq);
-  if (!model.dtype.empty()) text += ", " + model.dtype;
-  if (!model.optimizer.empty()) text += ", " + model.optimizer;
+  if (!model.dtype.empty()) text += ", " + graph::OneLine(model.dtype);
+  if (!model.optimizer.empty()) text += ", " + graph::OneLine(model.optimizer);
   text += "\n";
   text += fmt::format("budget {}", FormatBytesExactly(plan.budget_bytes));
   if (plan.reserve_bytes > 0) {
     text += fmt::format(", {} of it kept free",
                         graph::FormatBytes(plan.reserve_bytes));
   }
-  text += fmt::format(", memory model {}", ToString(plan.memory.model));
-  if (plan.memory.without_states) text += " without states";
-  if (plan.memory.world_size > 1) {
-    text += fmt::format(", world size {}", plan.memory.world_size);
-  }
+  text += ", " + QuestionText(plan.memory);
   return text + "\n\n";
 }
 
-std::string Comparison(const Plan& plan, const Terminal& terminal) {
+std::string Comparison(const graph::Profile& profile, const Plan& plan,
+                       const Terminal& terminal) {
+  // What a rank would need without the plan.
+  const int64_t unplanned =
+      problems::ComputeEffect(profile, {}, plan.memory).peak_bytes;
+  const bool sharded = plan.memory.world_size > 1;
   using enum Table::Align;
-  Table table({kLeft, kRight, kRight, kRight});
-  table.AddRow({"", "baseline", "plan", "change"});
-  table.AddRow({"peak memory", graph::FormatBytes(plan.baseline.peak_bytes),
-                graph::FormatBytes(plan.peak_bytes),
-                FormatChange(static_cast<double>(plan.baseline.peak_bytes),
-                             static_cast<double>(plan.peak_bytes))});
-  table.AddRow({"step time", FormatMs(plan.baseline.runtime_ms),
-                FormatMs(plan.baseline.runtime_ms + plan.recompute_ms),
-                fmt::format("+{}", FormatPercentUp(plan.overhead))});
-  table.AddRow({"recomputed", FormatMs(0), FormatMs(plan.recompute_ms)});
+  Table table({kLeft, kRight, kRight, kRight, kRight});
+  const auto row = [&](const std::string& name, const std::string& baseline,
+                       const std::string& ranks, const std::string& planned,
+                       const std::string& change) {
+    std::vector<std::string> cells{name, baseline};
+    if (sharded) cells.push_back(ranks);
+    cells.insert(cells.end(), {planned, change});
+    table.AddRow(std::move(cells));
+  };
+  const std::string step = FormatMs(plan.baseline.runtime_ms);
+  row("", "baseline", fmt::format("on {} ranks", plan.memory.world_size),
+      "plan", "change");
+  row("peak memory", graph::FormatBytes(plan.baseline.peak_bytes),
+      graph::FormatBytes(unplanned), graph::FormatBytes(plan.peak_bytes),
+      FormatChange(static_cast<double>(unplanned),
+                   static_cast<double>(plan.peak_bytes)));
+  row("step time", step, step,
+      FormatMs(plan.baseline.runtime_ms + plan.recompute_ms),
+      fmt::format("+{}", FormatPercentUp(plan.overhead)));
+  row("recomputed", FormatMs(0), FormatMs(0), FormatMs(plan.recompute_ms), "");
   std::string text = table.ToString(terminal);
   text += fmt::format("peak at         {} (baseline: {})\n", plan.peak_module,
                       plan.baseline.peak_module);
@@ -148,21 +159,18 @@ std::string LimitText(const Plan& plan) {
 
 std::string Verdict(const Plan& plan, const Terminal& terminal) {
   const std::string effort = fmt::format(
-      "{:.3f} s, {} {} {}", plan.solver.seconds, FormatCount(plan.solver.nodes),
-      plan.solver.name == "cbc" ? "nodes" : "labels",
-      plan.solver.name == "cbc" ? "of CBC" : "");
-  const std::string trimmed =
-      effort.substr(0, effort.find_last_not_of(' ') + 1);
+      "{:.3f} s, {} {}", plan.solver.seconds, FormatCount(plan.solver.nodes),
+      plan.solver.name == "cbc" ? "nodes of CBC" : "labels");
   switch (plan.status) {
     case PlanStatus::kOptimal:
       return fmt::format(
           "{}: no plan within the budget recomputes less (gap 0, {})\n",
-          terminal.Green("optimal"), trimmed);
+          terminal.Green("optimal"), effort);
     case PlanStatus::kFeasible:
       return fmt::format(
           "{}, {}: no plan recomputes less than {} (gap {}, {})\n",
           terminal.Yellow("feasible"), LimitText(plan), FormatMs(plan.bound_ms),
-          FormatPercentUp(plan.gap), trimmed);
+          FormatPercentUp(plan.gap), effort);
     case PlanStatus::kInfeasible: {
       std::string text =
           fmt::format("{}: no plan fits in {}\n", terminal.Yellow("infeasible"),
@@ -177,7 +185,7 @@ std::string Verdict(const Plan& plan, const Terminal& terminal) {
       break;
   }
   return fmt::format("{}: {} before a plan was found ({})\n",
-                     terminal.Yellow("no plan"), LimitText(plan), trimmed);
+                     terminal.Yellow("no plan"), LimitText(plan), effort);
 }
 
 int ExitCode(PlanStatus status) {
@@ -197,7 +205,15 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const graph::Profile profile = graph::ReadProfile(flags.profile);
   const graph::ModuleTree tree(profile);
   problems::PlanOptions options = ToOptions(flags, profile);
-  if (!flags.output.empty()) graph::CheckWritable(flags.output);
+  if (!flags.output.empty()) {
+    graph::CheckWritable(flags.output);
+    std::error_code none;
+    if (std::filesystem::equivalent(flags.profile, flags.output, none)) {
+      throw InputError(fmt::format(
+          "--output: expected another file than the profile, found {}",
+          graph::Quoted(flags.output, 400)));
+    }
+  }
 
   problems::PlanResult result;
   {
@@ -222,15 +238,14 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   }
   std::string text = Heading(profile, plan, terminal);
   if (plan.HasPlan()) {
-    text += Comparison(plan, terminal) + UnitTable(plan, terminal);
+    text += Comparison(profile, plan, terminal) + UnitTable(plan, terminal);
   } else {
     text += fmt::format("baseline peak {} at {}\n",
                         graph::FormatBytes(plan.baseline.peak_bytes),
                         plan.baseline.peak_module);
   }
   text += Verdict(plan, terminal);
-  text +=
-      terminal.Dim(fmt::format("note: {}", Caveat(plan.memory.model))) + "\n";
+  text += NoteOn(plan.memory.model, terminal);
   terminal.Print(text);
   return ExitCode(plan.status);
 }

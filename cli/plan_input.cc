@@ -6,12 +6,20 @@
 
 namespace acplan::cli {
 
-problems::Plan ReadAnswer(const std::filesystem::path& path) {
+problems::Plan ReadAnswer(const std::filesystem::path& path,
+                          const graph::Profile& profile) {
   problems::Plan plan = problems::ReadPlan(path);
   if (!plan.HasPlan()) {
     throw InputError(fmt::format(
         "{}: status: expected a plan (optimal or feasible), found \"{}\"",
         graph::OneLine(path.string()), ToString(plan.status)));
+  }
+  if (plan.model != profile.model.name) {
+    throw InputError(fmt::format(
+        "{}: model: expected {} (the profile's), found {}: a plan for another "
+        "model",
+        graph::OneLine(path.string()), graph::Quoted(profile.model.name),
+        graph::Quoted(plan.model)));
   }
   return plan;
 }

@@ -4,13 +4,15 @@
 #include <string_view>
 
 #include "graph/input_error.h"
+#include "graph/profile.h"
 #include "problems/plan.h"
 
 namespace acplan::cli {
 
-// Reads a plan file that has a plan. Throws InputError where it says that there
-// is none.
-problems::Plan ReadAnswer(const std::filesystem::path& path);
+// Reads a plan file that has a plan for the profile's model. Throws InputError
+// where it says that there is none, or names another model.
+problems::Plan ReadAnswer(const std::filesystem::path& path,
+                          const graph::Profile& profile);
 
 // The complaint about a plan ("plan: ...") with the file that holds the plan.
 InputError NamingFile(const InputError& error,

@@ -54,6 +54,20 @@ std::string FormatBytesExactly(int64_t bytes) {
                      FormatCount(bytes));
 }
 
+std::string QuestionText(const problems::MemoryOptions& memory) {
+  std::string text =
+      fmt::format("memory model {}", problems::ToString(memory.model));
+  if (memory.without_states) text += " without states";
+  if (memory.world_size > 1) {
+    text += fmt::format(", world size {}", memory.world_size);
+  }
+  return text;
+}
+
+std::string NoteOn(problems::MemoryModel model, const Terminal& terminal) {
+  return terminal.Dim(fmt::format("note: {}", Caveat(model))) + "\n";
+}
+
 void Table::AddRow(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/terminal.h"
+#include "problems/memory_model.h"
 
 namespace acplan::cli {
 
@@ -17,6 +18,12 @@ std::string FormatChange(double from, double to);  // "-30.7%"
 // For a person and, in full, for a flag: "9.27 GiB (9,953,203,712 bytes)".
 std::string FormatBytesExactly(int64_t bytes);
 std::string FormatCount(int64_t n);  // "1,234,567"
+
+// "memory model snapshot without states, world size 8".
+std::string QuestionText(const problems::MemoryOptions& memory);
+
+// The line that says what a memory model cannot see.
+std::string NoteOn(problems::MemoryModel model, const Terminal& terminal);
 
 // A table in plain text: columns padded to the widest cell, the first
 // left-aligned unless said otherwise, two spaces apart, no trailing spaces.

@@ -1,11 +1,18 @@
 #include "graph/module_tree.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 #include <limits>
 #include <numeric>
 #include <span>
 #include <tuple>
+
+#include "graph/input_error.h"
+#include "graph/message_text.h"
+#include "graph/nearest_names.h"
 
 namespace acplan::graph {
 namespace {
@@ -230,11 +237,12 @@ ModuleTree::ModuleTree(const Profile& profile) {
     stack.pop_back();
     const int parent = parents[module] < 0 ? -1 : node_of[parents[module]];
     node_of[module] = static_cast<int>(nodes_.size());
-    nodes_.push_back({.module = module,
-                      .parent = parent,
-                      .subtree_size = 1,
-                      .depth = parent < 0 ? 0 : nodes_[parent].depth + 1,
-                      .fw_post = fw_post[module]});
+    nodes_.push_back(
+        {.module = module,
+         .parent = parent,
+         .subtree_size = 1,
+         .depth = parent < 0 ? 0 : nodes_[parent].depth + 1,
+         .fw_post = modules[module].calls > 0 ? fw_post[module] : -1});
     stack.insert(stack.end(), children[module + 1].begin(),
                  children[module + 1].end());
   }
@@ -263,6 +271,29 @@ std::optional<int> ModuleTree::Find(std::string_view fqn) const {
   const auto found = by_fqn_.find(std::string(fqn));
   if (found == by_fqn_.end()) return std::nullopt;
   return found->second;
+}
+
+std::vector<int> FindModules(const Profile& profile, const ModuleTree& tree,
+                             const std::vector<std::string>& names,
+                             std::string_view what) {
+  std::vector<int> nodes;
+  for (const std::string& name : names) {
+    if (const std::optional<int> node = tree.Find(name)) {
+      nodes.push_back(*node);
+      continue;
+    }
+    std::vector<std::string> known;
+    for (const ModuleTree::Node& node : tree.nodes())
+      known.push_back(profile.modules[node.module].fqn);
+    const std::vector<std::string> nearest = NearestNames(name, known);
+    throw InputError(fmt::format(
+        "{}: expected the name of a module, found {}{}", what,
+        Quoted(name, 200),
+        nearest.empty()
+            ? ""
+            : fmt::format("; nearest: {}", fmt::join(nearest, ", "))));
+  }
+  return nodes;
 }
 
 std::vector<std::vector<int>> IdenticalBlocks(const Profile& profile,

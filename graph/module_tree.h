@@ -66,6 +66,12 @@ class ModuleTree {
   bool post_order_matches_tree_ = true;
 };
 
+// The nodes of the modules with these names. Throws InputError that begins with
+// `what` (a flag) for an unknown one, with the nearest known names.
+std::vector<int> FindModules(const Profile& profile, const ModuleTree& tree,
+                             const std::vector<std::string>& names,
+                             std::string_view what);
+
 // Groups of two or more sibling nodes (roots are siblings) that offer the same
 // choices: their whole subtrees have the same shape and the same statistics,
 // apart from names, from what depends on the place in the model (grad_total,

@@ -16,6 +16,17 @@ std::string_view End(std::string_view name) {
              : name.substr(name.size() - kComparedLength);
 }
 
+// The last components of `name`, as many as `like` has.
+std::string_view LastComponents(std::string_view name, std::string_view like) {
+  size_t begin = name.size();
+  for (auto dots = std::ranges::count(like, '.') + 1; dots > 0; --dots) {
+    if (begin == 0) return name;
+    begin = name.rfind('.', begin - 1);
+    if (begin == std::string_view::npos) return name;
+  }
+  return name.substr(begin + 1);
+}
+
 bool EndsAtComponent(std::string_view name, std::string_view end) {
   return name.size() > end.size() && name.ends_with(end) &&
          name[name.size() - end.size() - 1] == '.';
@@ -76,7 +87,7 @@ std::vector<std::string> NearestNames(std::string_view name,
   for (size_t i = 0; i < known.size(); ++i) {
     if (EndsAtComponent(known[i], name)) continue;
     const std::string_view a = End(name);
-    const std::string_view b = End(known[i]);
+    const std::string_view b = End(LastComponents(known[i], name));
     int limit = static_cast<int>(std::max(a.size(), b.size()) / 2);
     if (best.size() == open) limit = std::min(limit, best.back().distance - 1);
     if (limit < 0) break;

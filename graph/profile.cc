@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -210,11 +212,18 @@ TorchFit ParseTorchFit(const JsonField& field) {
   return fit;
 }
 
+// Walks over the tree recurse once a level.
+constexpr int kMostDepth = 1000;
+
 std::string ParseFqn(const JsonField& field) {
   std::string fqn = field.String();
   if (fqn.empty() || fqn.front() == '.' || fqn.back() == '.' ||
       fqn.find("..") != std::string::npos)
     field.Fail("a module's name without empty components");
+  if (std::ranges::any_of(fqn, [](unsigned char c) { return std::iscntrl(c); }))
+    field.Fail("a module's name without control characters");
+  if (std::ranges::count(fqn, '.') >= kMostDepth)
+    field.Fail(fmt::format("a name of at most {} components", kMostDepth));
   return fqn;
 }
 

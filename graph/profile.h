@@ -150,8 +150,8 @@ struct Profile {
 // line with file, JSON path, what was found and what was expected, where
 // - the text is no JSON, `format` is not "acplan.profile" or `version` not 1;
 // - a field is missing, ill-typed, not finite or out of range;
-// - there is no module, two modules have the same FQN, or a component of an FQN
-//   is empty;
+// - there is no module, two modules have the same FQN, or an FQN has an empty
+//   component, a control character or more than 1000 components;
 // - an order names an unknown module or one module twice, or a forward order
 //   misses a module that is called;
 // - the lengths of parallel arrays differ, an operator index is out of range,

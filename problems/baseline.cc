@@ -9,7 +9,7 @@ PlanBaseline ComputeBaseline(const graph::Profile& profile,
                              const graph::ModuleTree& tree,
                              MemoryOptions options) {
   options.world_size = 1;
-  PlanBaseline baseline;
+  PlanBaseline baseline{.peak_bytes = 0, .peak_module = "", .runtime_ms = 0};
   for (const MemoryRecord& record : MemoryRecords(profile, tree, options)) {
     const auto bytes =
         static_cast<int64_t>(std::llround(std::max(0.0, record.base_bytes)));

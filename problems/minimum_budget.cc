@@ -17,6 +17,9 @@ using solver::Milp;
 
 namespace {
 
+// Whoever set a short limit for the search still wants to know what would fit.
+constexpr double kLeastSeconds = 1;
+
 constexpr double kImpossible = -std::numeric_limits<double>::infinity();
 
 int64_t WholeBytes(double bytes) {
@@ -98,12 +101,17 @@ class FeasibilityWalk {
   std::vector<double> subtree_base_;
 };
 
-MinimumBudget ByBisection(const ModuleProblem& problem) {
+MinimumBudget ByBisection(const ModuleProblem& problem,
+                          const solver::SearchLimits& limits) {
+  const solver::Stopwatch stopwatch;
   int64_t infeasible = WholeBytes(problem.fixed_bytes) - 1;
   int64_t feasible = WholeBytes(LargestBase(problem));
-  // A record before any discard bounds the budget from below, but may be
-  // negative; whole bytes below the fixed part are infeasible by definition.
+  // Below the fixed bytes, or below 0, no budget is feasible.
   while (feasible - infeasible > 1) {
+    if ((limits.interrupted && limits.interrupted->load()) ||
+        stopwatch.Seconds() > std::max(limits.time_limit_s, kLeastSeconds)) {
+      return {.bytes = feasible, .proven = false};
+    }
     const int64_t middle = infeasible + (feasible - infeasible) / 2;
     const bool fits =
         FeasibilityWalk(problem, static_cast<double>(middle)).IsFeasible();
@@ -153,8 +161,11 @@ MinimumBudget ByCbc(const ModuleProblem& problem,
     }
     milp.AddRow(std::move(row));
   }
+  solver::SearchLimits exactly = limits;
+  exactly.gap = 0;
+  exactly.on_progress = nullptr;
   const solver::MilpSolution solved =
-      solver::SolveWithCbc(milp, {.limits = limits});
+      solver::SolveWithCbc(milp, {.limits = exactly});
   std::vector<ChosenUnit> units;
   if (!solved.x.empty()) {
     for (const int i : form.candidates) {
@@ -171,7 +182,7 @@ MinimumBudget ByCbc(const ModuleProblem& problem,
 
 MinimumBudget FindMinimumBudget(const ModuleProblem& problem,
                                 const solver::SearchLimits& limits) {
-  return problem.prefix_structure ? ByBisection(problem)
+  return problem.prefix_structure ? ByBisection(problem, limits)
                                   : ByCbc(problem, limits);
 }
 

@@ -21,10 +21,10 @@ struct MinimumBudget {
   // Whole bytes. The least budget where proven; else a budget that some plan
   // meets.
   int64_t bytes = 0;
-  bool proven = false;
+  bool proven = false;  // by CBC: to its tolerance, about 1e-6 of the budget
 };
 
-// problem.budget_bytes is ignored.
+// problem.budget_bytes, limits.gap and limits.on_progress are ignored.
 MinimumBudget FindMinimumBudget(const ModuleProblem& problem,
                                 const solver::SearchLimits& limits = {});
 

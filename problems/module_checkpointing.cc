@@ -180,15 +180,15 @@ PlanResult PlanModules(const Profile& profile, const ModuleTree& tree,
   const PlanEffect effect =
       ComputeEffect(profile, plan.modules, options.memory);
   plan.recompute_ms = effect.recompute_ms;
-  plan.bound_ms = std::min(solution.bound_ms, plan.recompute_ms);
-  if (plan.status == PlanStatus::kOptimal) {
-    plan.bound_ms = plan.recompute_ms;
-  } else if (plan.recompute_ms > 0) {
-    plan.gap = (plan.recompute_ms - plan.bound_ms) / plan.recompute_ms;
-  }
-  if (plan.baseline.runtime_ms > 0) {
-    plan.overhead = plan.recompute_ms / plan.baseline.runtime_ms;
-  }
+  plan.bound_ms = plan.status == PlanStatus::kOptimal
+                      ? plan.recompute_ms
+                      : std::min(solution.bound_ms, plan.recompute_ms);
+  plan.gap = plan.recompute_ms > 0
+                 ? (plan.recompute_ms - plan.bound_ms) / plan.recompute_ms
+                 : 0;
+  plan.overhead = plan.baseline.runtime_ms > 0
+                      ? plan.recompute_ms / plan.baseline.runtime_ms
+                      : 0;
   plan.peak_bytes = effect.peak_bytes;
   plan.peak_module = effect.peak_module;
   std::optional<std::string> broken =

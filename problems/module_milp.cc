@@ -252,8 +252,10 @@ ModuleMilp ToMilp(const ModuleProblem& problem) {
   return result;
 }
 
-ModuleSolution SolveByCbc(const ModuleProblem& problem,
-                          const solver::SearchLimits& limits) {
+namespace {
+
+ModuleSolution Solve(const ModuleProblem& problem,
+                     const solver::SearchLimits& limits) {
   const solver::Stopwatch stopwatch;
   ModuleSolution solution;
   solution.engine = "cbc";
@@ -322,6 +324,13 @@ ModuleSolution SolveByCbc(const ModuleProblem& problem,
     solution.bound_ms = std::min(solution.bound_ms, solution.ms);
   }
   return solution;
+}
+
+}  // namespace
+
+ModuleSolution SolveByCbc(const ModuleProblem& problem,
+                          const solver::SearchLimits& limits) {
+  return SolveWithScaledTimes(problem, limits, Solve);
 }
 
 }  // namespace acplan::problems

@@ -1,17 +1,13 @@
 #include "problems/module_problem.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
-#include <unordered_set>
+#include <numeric>
 #include <utility>
 
-#include "graph/input_error.h"
-#include "graph/nearest_names.h"
 #include "graph/sac_statistics.h"
 
 namespace acplan::problems {
@@ -83,29 +79,6 @@ bool IsConvex(const TorchFit& fit) {
   return std::ranges::is_sorted(fit.slopes);
 }
 
-std::vector<int> FindAll(const std::vector<std::string>& names,
-                         const Profile& profile, const ModuleTree& tree,
-                         std::string_view flag) {
-  std::vector<int> nodes;
-  for (const std::string& name : names) {
-    if (const std::optional<int> node = tree.Find(name)) {
-      nodes.push_back(*node);
-      continue;
-    }
-    std::vector<std::string> known;
-    for (const auto& n : tree.nodes()) {
-      known.push_back(profile.modules[n.module].fqn);
-    }
-    const std::vector<std::string> nearest = graph::NearestNames(name, known);
-    throw InputError(fmt::format(
-        "{}: no module named '{}' in the profile{}", flag, name,
-        nearest.empty()
-            ? ""
-            : fmt::format("; nearest: {}", fmt::join(nearest, ", "))));
-  }
-  return nodes;
-}
-
 struct Restriction {
   std::vector<char> allowed;  // a node: may it be a unit?
   std::vector<std::string> warnings;
@@ -114,9 +87,9 @@ struct Restriction {
 Restriction RestrictUnits(const Profile& profile, const ModuleTree& tree,
                           const ModuleProblemOptions& options) {
   const std::vector<int> ac_units =
-      FindAll(options.ac_units, profile, tree, "--ac-units");
+      graph::FindModules(profile, tree, options.ac_units, "--ac-units");
   const std::vector<int> fsdp_units =
-      FindAll(options.fsdp_units, profile, tree, "--fsdp-units");
+      graph::FindModules(profile, tree, options.fsdp_units, "--fsdp-units");
   Restriction result;
   std::vector<char>& allowed = result.allowed;
   allowed.assign(tree.size(), ac_units.empty() ? 1 : 0);
@@ -148,6 +121,15 @@ Restriction RestrictUnits(const Profile& profile, const ModuleTree& tree,
   return result;
 }
 
+bool AddsUp(const Module& module) {
+  const auto adds_up = [](const std::optional<graph::MemorySnapshot>& s) {
+    return !s || std::accumulate(s->begin(), s->begin() + graph::kTotal,
+                                 int64_t{0}) == (*s)[graph::kTotal];
+  };
+  return !module.snap ||
+         (adds_up(module.snap->peak_fw) && adds_up(module.snap->peak_bw));
+}
+
 std::vector<Knot> NetOfHeldBytes(const std::vector<Knot>& curve, double held) {
   if (held <= 0) return curve;
   std::vector<Knot> net;
@@ -165,6 +147,22 @@ std::vector<Knot> NetOfHeldBytes(const std::vector<Knot>& curve, double held) {
   }
   if (!net.empty() && net.back().bytes <= 0) net.clear();
   return net;
+}
+
+// The most candidates of which none contains another.
+int MostUnits(const ModuleProblem& problem) {
+  const int n = static_cast<int>(problem.nodes.size());
+  std::vector<int> most(n, 0);
+  int total = 0;
+  for (int i = n - 1; i >= 0; --i) {
+    for (int c = i + 1; c < i + problem.nodes[i].subtree_size;
+         c += problem.nodes[c].subtree_size) {
+      most[i] += most[c];
+    }
+    if (most[i] == 0 && !problem.nodes[i].curve.empty()) most[i] = 1;
+  }
+  for (int i = 0; i < n; i += problem.nodes[i].subtree_size) total += most[i];
+  return total;
 }
 
 }  // namespace
@@ -254,6 +252,12 @@ BuiltModuleProblem BuildModuleProblem(const Profile& profile,
     ModuleProblem::Node& node = problem.nodes[i];
     node.subtree_size = tree.node(i).subtree_size;
     node.time = tree.node(i).fw_post;
+    if (options.memory.model == MemoryModel::kSnapshot && node.time >= 0 &&
+        !AddsUp(module)) {
+      by_type.Add(module.fqn,
+                  "a snapshot's total is not the sum of its categories; the "
+                  "sum is used");
+    }
     if (module.is_leaf || node.time < 0 || !restriction.allowed[i]) {
       continue;
     }
@@ -304,6 +308,10 @@ BuiltModuleProblem BuildModuleProblem(const Profile& profile,
     node.held_bytes = scale.held_bytes;
     node.curve = NetOfHeldBytes(CurveOfLines(std::move(lines), most_bytes),
                                 scale.held_bytes);
+  }
+  // A limit that no set of units can exceed is none.
+  if (problem.max_units && *problem.max_units >= MostUnits(problem)) {
+    problem.max_units.reset();
   }
   for (std::string& line : by_type.Lines()) {
     built.warnings.push_back(std::move(line));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -51,6 +52,43 @@ std::vector<RecordBytes> BytesByTime(const ModuleProblem& problem,
 }
 
 }  // namespace
+
+ModuleSolution SolveWithScaledTimes(const ModuleProblem& problem,
+                                    const solver::SearchLimits& limits,
+                                    const SolveModuleProblem& solve) {
+  double dearest = 0;
+  for (const ModuleProblem::Node& node : problem.nodes) {
+    if (!node.curve.empty()) {
+      dearest = std::max(dearest, node.curve.back().ms);
+    }
+  }
+  const double factor =
+      dearest > 0 ? std::exp2(std::round(std::log2(1000 / dearest))) : 1;
+
+  ModuleProblem scaled = problem;
+  for (ModuleProblem::Node& node : scaled.nodes) {
+    for (Knot& knot : node.curve) knot.ms *= factor;
+  }
+  solver::SearchLimits scaled_limits = limits;
+  if (limits.on_progress) {
+    scaled_limits.on_progress = [&](solver::SearchProgress progress) {
+      progress.best /= factor;
+      progress.bound /= factor;
+      limits.on_progress(progress);
+    };
+  }
+  if (SolutionPeak(problem, {}) <= problem.budget_bytes) {
+    // Nothing is left to search for.
+    scaled_limits.time_limit_s = std::numeric_limits<double>::infinity();
+    scaled_limits.node_limit = std::numeric_limits<int64_t>::max();
+    scaled_limits.interrupted = nullptr;
+    for (ModuleProblem::Node& node : scaled.nodes) node.curve.clear();
+  }
+  ModuleSolution solution = solve(scaled, scaled_limits);
+  solution.ms /= factor;
+  solution.bound_ms /= factor;
+  return solution;
+}
 
 double SolutionCost(const ModuleProblem& problem,
                     const std::vector<ChosenUnit>& units) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -12,7 +13,8 @@
 namespace acplan::problems {
 
 enum class SearchStatus {
-  kOptimal,     // proven, within 1e-9 of the objective
+  kOptimal,     // proven, but for the tolerance of the engine: 1e-9 of the
+                // objective for labels, 1e-6 for cbc
   kFeasible,    // a solution, stopped before the proof
   kInfeasible,  // proven to have none
   kNoSolution,  // a limit was hit before a solution was found
@@ -31,6 +33,18 @@ struct ModuleSolution {
   int64_t columns = 0;  // candidates, or columns of the MILP
   double seconds = 0;
 };
+
+using SolveModuleProblem = std::function<ModuleSolution(
+    const ModuleProblem&, const solver::SearchLimits&)>;
+
+// What every engine does around its search: a problem that meets its budget
+// without units is solved at once, whatever the limits; else `solve` gets it
+// with all times multiplied by a power of two that brings the dearest unit near
+// 1000, so that tolerances mean the same for microseconds and for hours, and
+// answers and progress are scaled back.
+ModuleSolution SolveWithScaledTimes(const ModuleProblem& problem,
+                                    const solver::SearchLimits& limits,
+                                    const SolveModuleProblem& solve);
 
 // Total cost of the chosen units.
 double SolutionCost(const ModuleProblem& problem,

@@ -1,7 +1,10 @@
 #include "problems/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -27,6 +30,15 @@ double Share(const JsonField& field) {
   const double value = field.Number();
   if (value < 0 || value > 1) field.Fail("a number from 0 to 1");
   return value;
+}
+
+std::string OneOf(const JsonField& field,
+                  const std::vector<std::string>& known) {
+  const std::string name = field.String();
+  if (std::ranges::find(known, name) == known.end()) {
+    field.Fail(fmt::format("\"{}\"", fmt::join(known, "\" or \"")));
+  }
+  return name;
 }
 
 PlannedOp ReadOp(const JsonField& field) {
@@ -109,9 +121,11 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
     plan.memory.without_states = root.Get("without_states").Bool();
   }
   if (root.Has("granularity")) {
-    plan.granularity = root.Get("granularity").String();
+    plan.granularity = OneOf(root.Get("granularity"), {"module", "operator"});
   }
-  if (root.Has("tradeoff")) plan.tradeoff = root.Get("tradeoff").String();
+  if (root.Has("tradeoff")) {
+    plan.tradeoff = OneOf(root.Get("tradeoff"), {"profile", "fit", "pareto"});
+  }
   if (root.Has("status")) {
     const std::string status = root.Get("status").String();
     bool known = false;
@@ -132,10 +146,10 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
   const auto number = [&](std::string_view key, double fallback) {
     return root.Has(key) ? root.Get(key).NonNegativeNumber() : fallback;
   };
-  plan.recompute_ms = number("recompute_ms", 0);
-  plan.bound_ms = number("bound_ms", 0);
-  plan.gap = number("gap", 0);
-  plan.overhead = number("overhead", 0);
+  plan.recompute_ms = number("recompute_ms", kNotStated);
+  plan.bound_ms = number("bound_ms", kNotStated);
+  plan.gap = number("gap", kNotStated);
+  plan.overhead = number("overhead", kNotStated);
   if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
   if (root.Has("peak_module")) {
     plan.peak_module = root.Get("peak_module").String();
@@ -183,20 +197,23 @@ std::string PlanToJson(const Plan& plan) {
   root["tradeoff"] = plan.tradeoff;
   root["status"] = ToString(plan.status);
   if (plan.limit) root["limit"] = *plan.limit;
-  if (plan.HasPlan()) {
-    root["recompute_ms"] = plan.recompute_ms;
-    root["bound_ms"] = plan.bound_ms;
-    root["gap"] = plan.gap;
-    root["overhead"] = plan.overhead;
-    root["peak_bytes"] = plan.peak_bytes;
-    root["peak_module"] = plan.peak_module;
-  }
+  const auto state = [](Json& object, const char* key, auto value) {
+    if (value != kNotStated) object[key] = value;
+  };
+  state(root, "recompute_ms", plan.recompute_ms);
+  state(root, "bound_ms", plan.bound_ms);
+  state(root, "gap", plan.gap);
+  state(root, "overhead", plan.overhead);
+  state(root, "peak_bytes", plan.peak_bytes);
+  if (!plan.peak_module.empty()) root["peak_module"] = plan.peak_module;
   if (plan.minimum_budget_bytes) {
     root["minimum_budget_bytes"] = *plan.minimum_budget_bytes;
   }
-  root["baseline"] = {{"peak_bytes", plan.baseline.peak_bytes},
-                      {"peak_module", plan.baseline.peak_module},
-                      {"runtime_ms", plan.baseline.runtime_ms}};
+  if (plan.baseline.peak_bytes != kNotStated) {
+    root["baseline"] = {{"peak_bytes", plan.baseline.peak_bytes},
+                        {"peak_module", plan.baseline.peak_module},
+                        {"runtime_ms", plan.baseline.runtime_ms}};
+  }
   root["caveat"] = Caveat(plan.memory.model);
   root["modules"] = Json::array();
   for (const PlannedModule& module : plan.modules) {
@@ -204,8 +221,8 @@ std::string PlanToJson(const Plan& plan) {
     entry["fqn"] = module.fqn;
     entry["discard_ratio"] = module.discard_ratio;
     entry["memory_budget"] = module.memory_budget;
-    entry["discarded_bytes"] = module.discarded_bytes;
-    entry["recompute_ms"] = module.recompute_ms;
+    state(entry, "discarded_bytes", module.discarded_bytes);
+    state(entry, "recompute_ms", module.recompute_ms);
     if (!module.ops.empty()) {
       entry["ops"] = Json::array();
       for (const PlannedOp& op : module.ops) {

@@ -22,6 +22,9 @@ enum class PlanStatus {
 };
 std::string_view ToString(PlanStatus status);  // "optimal" ... "no_plan"
 
+// What a plan file may leave out. Everything that can be is never negative.
+inline constexpr int kNotStated = -1;
+
 struct PlannedOp {
   int index = 0;  // into the module's SAC statistics
   std::string name;
@@ -33,19 +36,19 @@ struct PlannedOp {
 // An AC unit.
 struct PlannedModule {
   std::string fqn;
-  double discard_ratio = 0;     // r: share of the SAC memory that is discarded
-  double memory_budget = 0;     // 1 - r, as torch's per-module policies take it
-  int64_t discarded_bytes = 0;  // of IA, to the nearest byte
-  double recompute_ms = 0;
+  double discard_ratio = 0;  // r: share of the SAC memory that is discarded
+  double memory_budget = 0;  // 1 - r, as torch's per-module policies take it
+  int64_t discarded_bytes = kNotStated;  // of IA, to the nearest byte
+  double recompute_ms = kNotStated;
   std::vector<PlannedOp> ops;  // one an operator, or none: ratio only
 
   bool operator==(const PlannedModule&) const = default;
 };
 
 struct PlanBaseline {
-  int64_t peak_bytes = 0;
+  int64_t peak_bytes = kNotStated;
   std::string peak_module;
-  double runtime_ms = 0;
+  double runtime_ms = kNotStated;
 
   bool operator==(const PlanBaseline&) const = default;
 };
@@ -70,11 +73,11 @@ struct Plan {
   PlanStatus status = PlanStatus::kNoPlan;
   std::optional<std::string> limit;  // time | gap | nodes | interrupted
   // Meaningful where there is a plan (optimal, feasible):
-  double recompute_ms = 0;
-  double bound_ms = 0;  // proven: no plan recomputes less
-  double gap = 0;       // (recompute - bound) / recompute; 0 where optimal
-  double overhead = 0;  // recompute_ms / baseline runtime
-  int64_t peak_bytes = 0;
+  double recompute_ms = kNotStated;
+  double bound_ms = kNotStated;  // proven: no plan recomputes less
+  double gap = kNotStated;  // (recompute - bound) / recompute; 0 where optimal
+  double overhead = kNotStated;  // recompute_ms / baseline runtime
+  int64_t peak_bytes = kNotStated;
   std::string peak_module;
   std::vector<PlannedModule> modules;  // in forward pre-order
   // Where infeasible:
@@ -90,7 +93,8 @@ struct Plan {
 // Reads a plan file (.json or .json.gz). Of the answer, only `model`, `modules`
 // and what identifies the problem are needed; the rest may be missing. Throws
 // InputError as ReadProfile does: not JSON, wrong format or version, missing or
-// ill-typed fields, ratios outside [0, 1], a module named twice.
+// ill-typed fields, ratios outside [0, 1], a
+// module named twice, an unknown granularity or trade-off.
 Plan ReadPlan(const std::filesystem::path& path);
 Plan ParsePlan(std::string_view text, std::string_view name);
 

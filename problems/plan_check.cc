@@ -242,6 +242,12 @@ std::optional<std::string> BrokenOpRule(const Module& module,
   return std::nullopt;
 }
 
+// Whether something is stated that is not so.
+bool IsFalse(double stated, double is) {
+  return stated != kNotStated &&
+         std::abs(stated - is) > 1e-6 * std::abs(is) + 1e-9;
+}
+
 std::optional<std::string> BrokenUnitRule(const Module& module,
                                           const PlannedModule& planned,
                                           const Plan& plan) {
@@ -275,12 +281,110 @@ std::optional<std::string> BrokenUnitRule(const Module& module,
           planned.fqn, effect.discarded_bytes, most);
     }
   }
-  if (planned.discarded_bytes != 0 &&
+  return std::nullopt;
+}
+
+// The first thing that the plan says of a unit and that is not so.
+std::optional<std::string> FalseUnitStatement(const Module& module,
+                                              const PlannedModule& planned) {
+  const UnitEffect effect = EffectOf(module, planned);
+  if (std::abs(planned.discard_ratio + planned.memory_budget - 1) > 1e-6) {
+    return fmt::format("{}: memory budget {} is not 1 - discard ratio {}",
+                       planned.fqn, planned.memory_budget,
+                       planned.discard_ratio);
+  }
+  if (planned.discarded_bytes != kNotStated &&
       std::abs(static_cast<double>(planned.discarded_bytes) -
                effect.discarded_bytes) > 1) {
     return fmt::format("{}: the plan says {} bytes are discarded; it is {:.2f}",
                        planned.fqn, planned.discarded_bytes,
                        effect.discarded_bytes);
+  }
+  if (IsFalse(planned.recompute_ms, effect.recompute_ms)) {
+    return fmt::format("{}: the plan says it recomputes {} ms; it is {} ms",
+                       planned.fqn, planned.recompute_ms, effect.recompute_ms);
+  }
+  return std::nullopt;
+}
+
+double StepMs(const Profile& profile) {
+  const ModulesByName by_name = ByName(profile);
+  double ms = 0;
+  for (const Module& module : profile.modules) {
+    if (!NearestAbove(module.fqn, [&](std::string_view name) {
+          return by_name.contains(name);
+        })) {
+      ms += module.fw_runtime_per_module + module.bw_runtime_per_module;
+    }
+  }
+  return ms;
+}
+
+// The first thing that the plan says of itself as a whole and that is not so.
+std::optional<std::string> FalseStatement(const Profile& profile,
+                                          const Plan& plan,
+                                          const PlanEffect& effect) {
+  const ModulesByName by_name = ByName(profile);
+  for (const PlannedModule& planned : plan.modules) {
+    if (auto is_false =
+            FalseUnitStatement(Lookup(by_name, planned.fqn), planned)) {
+      return is_false;
+    }
+  }
+  const auto differs = [](std::string_view what, auto said, auto is) {
+    return fmt::format("the plan says its {} is {}; it is {}", what, said, is);
+  };
+  if (plan.peak_bytes != kNotStated &&
+      std::abs(plan.peak_bytes - effect.peak_bytes) > 1) {
+    return fmt::format("the plan says its peak is {} bytes; it is {}",
+                       plan.peak_bytes, effect.peak_bytes);
+  }
+  double peak = 0;
+  bool is_at_peak = false;
+  for (const RecordUse& record : effect.records) {
+    if (record.module == effect.peak_module) peak = record.Bytes();
+  }
+  for (const RecordUse& record : effect.records) {
+    is_at_peak |=
+        record.module == plan.peak_module && record.Bytes() >= peak - 1;
+  }
+  if (!plan.peak_module.empty() && !is_at_peak) {
+    return differs("peak module", plan.peak_module, effect.peak_module);
+  }
+  if (IsFalse(plan.recompute_ms, effect.recompute_ms)) {
+    return fmt::format("the plan says it recomputes {} ms; it is {} ms",
+                       plan.recompute_ms, effect.recompute_ms);
+  }
+  if (plan.bound_ms > effect.recompute_ms &&
+      IsFalse(plan.bound_ms, effect.recompute_ms)) {
+    return fmt::format(
+        "the plan's bound of {} ms is above what it recomputes, "
+        "{} ms",
+        plan.bound_ms, effect.recompute_ms);
+  }
+  if (plan.bound_ms != kNotStated && effect.recompute_ms > 0) {
+    const double gap = std::max(0.0, 1 - plan.bound_ms / effect.recompute_ms);
+    if (IsFalse(plan.gap, gap)) return differs("gap", plan.gap, gap);
+    if (plan.status == PlanStatus::kOptimal && IsFalse(0, gap)) {
+      return fmt::format("the plan says it is optimal; its gap is {}", gap);
+    }
+  }
+  const double step_ms = StepMs(profile);
+  if (step_ms > 0 && IsFalse(plan.overhead, effect.recompute_ms / step_ms)) {
+    return differs("overhead", plan.overhead, effect.recompute_ms / step_ms);
+  }
+  if (plan.baseline.peak_bytes != kNotStated) {
+    MemoryOptions unsharded = plan.memory;
+    unsharded.world_size = 1;
+    const PlanEffect baseline = ComputeEffect(profile, {}, unsharded);
+    if (std::abs(plan.baseline.peak_bytes - baseline.peak_bytes) > 1) {
+      return differs("baseline's peak in bytes", plan.baseline.peak_bytes,
+                     baseline.peak_bytes);
+    }
+    if (IsFalse(plan.baseline.runtime_ms, step_ms)) {
+      return differs("baseline's run-time in ms", plan.baseline.runtime_ms,
+                     step_ms);
+    }
   }
   return std::nullopt;
 }
@@ -328,6 +432,7 @@ PlanEffect ComputeEffect(const Profile& profile,
     effect.records.push_back(std::move(record));
   };
   for (const std::string& fqn : profile.order.fw_post) {
+    if (by_name.at(fqn)->calls == 0) continue;
     const auto [use, phase] = UseAtModule(*by_name.at(fqn), parameters, memory);
     double held = 0;
     const auto is_unit = [&](std::string_view name) {
@@ -412,18 +517,7 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
           usable);
     }
   }
-  if (plan.peak_bytes != 0 &&
-      std::abs(plan.peak_bytes - effect.peak_bytes) > 1) {
-    return fmt::format("the plan says its peak is {} bytes; it is {}",
-                       plan.peak_bytes, effect.peak_bytes);
-  }
-  if (plan.recompute_ms != 0 &&
-      std::abs(plan.recompute_ms - effect.recompute_ms) >
-          1e-6 * std::max(1.0, effect.recompute_ms)) {
-    return fmt::format("the plan says it recomputes {} ms; it is {} ms",
-                       plan.recompute_ms, effect.recompute_ms);
-  }
-  return std::nullopt;
+  return FalseStatement(profile, plan, effect);
 }
 
 }  // namespace acplan::problems

@@ -51,7 +51,8 @@ PlanEffect ComputeEffect(const graph::Profile& profile,
 // unit and none outside ac_units, where those are given; every ratio discards
 // between 0 bytes and all of IA, and (but under the torch memory model) no more
 // than forced saves allow; every record is within budget_bytes - reserve_bytes;
-// what the plan says of itself (peak, recompute time, discarded bytes) is true.
+// what the plan states of itself (peak, where, recomputation, bound, gap,
+// overhead, baseline, and for each unit) is true.
 struct PlanRules {
   std::vector<std::string> ac_units;  // empty: no restriction
   std::vector<std::string> fsdp_units;

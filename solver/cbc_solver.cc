@@ -356,8 +356,10 @@ class CbcHandler : public CbcEventHandler {
         watch_->SawNodes(model_->getNodeCount());
         SeeBound(*model_);
       }
-      watch_->Report(/*now=*/what == solution || what == heuristicSolution);
     }
+    // Most of the time can go by in heuristics that search on their own.
+    watch_->Report(/*now=*/main_search &&
+                   (what == solution || what == heuristicSolution));
     if (!watch_->ShouldStop()) return noAction;
     // Not every event's answer is heeded, but the clock is, also within
     // heuristics that search on their own.

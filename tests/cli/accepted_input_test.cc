@@ -66,6 +66,45 @@ TEST_F(AcceptedInputTest, NeverCalledModules) {
             "so it is no AC unit\n");
 }
 
+TEST_F(AcceptedInputTest, ANeverCalledModuleInTheOrders) {
+  EXPECT_EQ(Warnings({{"/modules/4/calls", "0"}}), "");
+  for (const json& module : json::parse(Read("plan.json"))["modules"]) {
+    EXPECT_NE(module["fqn"], SmallProfile()["modules"][4]["fqn"]);
+  }
+}
+
+TEST_F(AcceptedInputTest, AReserveOfNothing) {
+  EXPECT_EQ(Warnings({}, {"--reserve", "0"}), "");
+}
+
+TEST_F(AcceptedInputTest, AsManyUnitsAsThereAreNumbers) {
+  EXPECT_EQ(Warnings({}, {"--max-units", "1000000000"}), "");
+}
+
+TEST_F(AcceptedInputTest, AModelThatFitsWithinAnyLimit) {
+  const Outcome outcome = Acplan({"plan", ProfilePath("transformer4"),
+                                  "--budget", "100GiB", "--time-limit", "0"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("optimal"));
+}
+
+TEST_F(AcceptedInputTest, TimesThatAreTiny) {
+  json profile = SmallProfile();
+  for (json& module : profile["modules"]) {
+    if (!module.contains("torch_fit")) continue;
+    double runtime = module["torch_fit"]["sac_runtime"];
+    module["torch_fit"]["sac_runtime"] = runtime / 1048576 / 1048576;
+  }
+  Put("profile.json", profile.dump());
+  const auto recompute = [&](const std::string& path) {
+    return AcplanJson({"plan", path, "--budget", "1.6GiB"})["recompute_ms"]
+        .get<double>();
+  };
+  const double tiny = recompute("profile.json");
+  Put("profile.json", SmallProfile().dump());
+  EXPECT_DOUBLE_EQ(tiny * 1048576 * 1048576, recompute("profile.json"));
+}
+
 TEST_F(AcceptedInputTest, NullFits) {
   EXPECT_THAT(Warnings({{"/modules/4/torch_fit", "null"}}),
               StartsWith("acplan: warning: Transformer.layers.0: no "

@@ -177,8 +177,8 @@ TEST_F(CommandsTest, CompareWarnsOfAnotherMemoryModel) {
       Acplan({"compare", profile_, "snapshot.json", "torch.json"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.err,
-            "acplan: warning: torch.json was made with memory model torch, and "
-            "is compared under snapshot\n");
+            "acplan: warning: torch.json was made for memory model torch, and "
+            "is compared under memory model snapshot\n");
 }
 
 TEST_F(CommandsTest, Baseline) {

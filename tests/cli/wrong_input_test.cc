@@ -76,6 +76,12 @@ struct WrongDocument {
   Fragments said;
 };
 
+std::string DeepName(int components) {
+  std::string name = "a";
+  for (int i = 1; i < components; ++i) name += ".a";
+  return name;
+}
+
 std::vector<WrongDocument> WrongProfiles() {
   const std::string layer = "modules[4] (Transformer.layers.0)";
   const std::string bytes = "expected a whole number of bytes, 0 to 2^53, ";
@@ -98,6 +104,10 @@ std::vector<WrongDocument> WrongProfiles() {
       {{{"/modules/4/fqn", "\"\""}},
        {"expected a module's name without empty components"}},
       {{{"/modules/4/fqn", "\"a..b\""}}, {"found \"a..b\""}},
+      {{{"/modules/4/fqn", "\"a\\u001b[31m\""}},
+       {"without control characters", "found \"a"}},
+      {{{"/modules/4/fqn", "\"" + DeepName(1001) + "\""}},
+       {"expected a name of at most 1000 components"}},
       {{{"/modules/4/fqn", "\"Transformer.dropout\""}},
        {"modules[4] (Transformer.dropout).fqn: expected a name of its own, "
         "found \"Transformer.dropout\", which is that of modules[3] too"}},
@@ -282,8 +292,8 @@ TEST_F(WrongInputTest, AnInfeasiblePlanFile) {
 
 TEST_F(WrongInputTest, APlanForAnotherModel) {
   const Fragments said{
-      "plan.json: the profile has no module 'Transformer.layers.0' (plan for "
-      "another model?)"};
+      "plan.json: model: expected \"gpt2_small\" (the profile's), found "
+      "\"transformer4\": a plan for another model"};
   const std::string gpt2 = ProfilePath("gpt2_small");
   ExpectRefused(Acplan({"check", gpt2, "plan.json", "--budget", "20GiB"}),
                 said);
@@ -378,13 +388,14 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
        {"--color: expected auto, always or never, found 'blue'"}},
       {with({"--color", ""}), {"--color: expected a value, found an empty"}},
       {with({"--ac-units", "Transformer.layer.0"}),
-       {"--ac-units: no module named 'Transformer.layer.0' in the profile; "
-        "nearest: Transformer.layers.0"}},
+       {"--ac-units: expected the name of a module, found "
+        "\"Transformer.layer.0\"; nearest: Transformer.layers.0"}},
       {with({"--fsdp-units", "layers.2"}),
-       {"--fsdp-units: no module named 'layers.2'",
+       {"--fsdp-units: expected the name of a module, found \"layers.2\"",
         "nearest: Transformer.layers.2"}},
       {with({"--ac-units", "@names.txt"}),
-       {"--ac-units: no module named 'Transformer.blocks.1'"}},
+       {"--ac-units: expected the name of a module, found "
+        "\"Transformer.blocks.1\""}},
       {with({"--ac-units", "@missing.txt"}),
        {"--ac-units: missing.txt: cannot be opened"}},
       {with({"--fsdp-units", "@folder"}),
@@ -412,6 +423,21 @@ TEST_F(WrongInputTest, OutputThatCannotBeWritten) {
                      wrong.arguments.end());
     SCOPED_TRACE(testing::PrintToString(arguments));
     ExpectRefused(Acplan(arguments), wrong.said);
+  }
+}
+
+TEST_F(WrongInputTest, TheProfileIsNoOutput) {
+  ExpectRefused(Acplan({"plan", "profile.json", "--budget", "2GiB", "-o",
+                        "./profile.json"}),
+                {"--output: expected another file than the profile"});
+}
+
+TEST_F(WrongInputTest, CheckKnowsTheModulesOfItsFlags) {
+  for (const std::string flag : {"--ac-units", "--fsdp-units"}) {
+    ExpectRefused(Acplan({"check", "profile.json", "plan.json", "--budget",
+                          "2GiB", flag, "layers.0"}),
+                  {flag + ": expected the name of a module",
+                   "nearest: Transformer.layers.0"});
   }
 }
 
@@ -472,7 +498,7 @@ TEST_F(WrongInputTest, LongAndUglyNamesStayOnOneLine) {
   ExpectPlanRefused({"a\nb\033[31m.json", "--budget", "2GiB"},
                     {"a\\nb\\u001b[31m.json: cannot be opened"});
   ExpectPlanRefused({"profile.json", "--budget", "2GiB", "--ac-units", "a\nb"},
-                    {"--ac-units: no module named"});
+                    {"--ac-units: expected the name of a module"});
   ExpectPlanRefused({"profile.json", "--budget", "2GiB", "--engine", "a\nb"},
                     {"--engine: expected auto, labels or cbc, found"});
   ExpectRefused(Acplan({"pl\nan"}), {"unknown command 'pl\\nan'"});

@@ -32,6 +32,14 @@ size_t NaiveDistance(const std::string& a, const std::string& b) {
   return d[a.size()][b.size()];
 }
 
+// As many of the last components of `name` as `like` has.
+std::string LastComponents(const std::string& name, const std::string& like) {
+  auto dots = std::ranges::count(name, '.') - std::ranges::count(like, '.');
+  std::string rest = name;
+  for (; dots > 0; --dots) rest = rest.substr(rest.find('.') + 1);
+  return rest;
+}
+
 Names NaiveNearest(const std::string& name, const Names& known, size_t count) {
   auto ends_in_it = [&](const std::string& k) {
     return k.ends_with("." + name);
@@ -41,9 +49,10 @@ Names NaiveNearest(const std::string& name, const Names& known, size_t count) {
     if (ends_in_it(k)) result.push_back(k);
   std::vector<std::pair<size_t, size_t>> others;
   for (size_t i = 0; i < known.size(); ++i) {
-    const size_t distance = NaiveDistance(name, known[i]);
+    const std::string compared = LastComponents(known[i], name);
+    const size_t distance = NaiveDistance(name, compared);
     if (!ends_in_it(known[i]) &&
-        distance <= std::max(name.size(), known[i].size()) / 2)
+        distance <= std::max(name.size(), compared.size()) / 2)
       others.emplace_back(distance, i);
   }
   std::ranges::sort(others);
@@ -58,6 +67,12 @@ TEST(NearestNames, FindsTypingErrors) {
               ElementsAre("GPT.h.0.attn"));
   EXPECT_THAT(NearestNames("GPT.h.0.mpl", known, 1),
               ElementsAre("GPT.h.0.mlp"));
+}
+
+TEST(NearestNames, ComparesTheLastComponents) {
+  const Names known = {"GPT2LMHeadModel.transformer.h.0.attn",
+                       "GPT2LMHeadModel.transformer.h.0.mlp"};
+  EXPECT_THAT(NearestNames("h.0.atn", known, 1), ElementsAre(known[0]));
 }
 
 TEST(NearestNames, PutsNamesThatEndInItFirst) {

@@ -162,7 +162,7 @@ TEST(Warnings, UnknownNamesAreErrorsWithTheNearest) {
   ModuleProblemOptions ac;
   ac.ac_units = {"h.0.mlp"};
   EXPECT_THAT(message(ac),
-              AllOf(HasSubstr("--ac-units"), HasSubstr("'h.0.mlp'"),
+              AllOf(HasSubstr("--ac-units"), HasSubstr("\"h.0.mlp\""),
                     HasSubstr("nearest: GPT.h.0.mlp")));
   ModuleProblemOptions fsdp;
   fsdp.fsdp_units = {"GPT.h.00"};

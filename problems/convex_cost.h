@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace acplan::problems {
+
+// Costs nearer to each other than this (relative) are sums of the same numbers
+// in another order.
+inline constexpr double kSameCost = 1e-13;
+
+// A corner of a cost curve, in fixed-point bytes.
+struct FixedKnot {
+  int64_t bytes;
+  double ms;
+};
+
+// A stretch of a cost curve.
+struct CostSegment {
+  int64_t length;  // fixed-point bytes
+  double slope;    // ms a fixed-point byte
+};
+
+// The lower convex hull of (0, 0) and the points, from 0 to the last of them:
+// segments of rising slope. Bytes ascending, at least 0; of points with equal
+// bytes the cheapest counts, at 0 bytes none.
+std::vector<CostSegment> LowerHull(const std::vector<FixedKnot>& points);
+
+// The lower convex hull of (0, 0) and a unit's curve with `price` added to each
+// knot: a lower bound on what the unit costs, whether it is one or not. Knots
+// at and below 0 bytes count for nothing.
+std::vector<CostSegment> HullSegments(const std::vector<FixedKnot>& curve,
+                                      double price);
+
+// A lower bound on the cost of discarding n more bytes: convex, piecewise
+// linear with corners at whole n, nondecreasing, 0 at and below 0, infinite
+// beyond its end. Without segments, the end is 0.
+class ConvexCost {
+ public:
+  // 0 up to `end`.
+  static ConvexCost Free(int64_t end);
+
+  // The convex hull of the minimum of both.
+  static ConvexCost HullOfMin(const ConvexCost& a, const ConvexCost& b);
+
+  int64_t end() const { return ends_.empty() ? 0 : ends_.back(); }
+
+  // O(log segments).
+  double At(int64_t n) const;
+
+  // Minimum over x in [lo, hi] of cost + slope (x - lo) + At(total - x), for a
+  // slope >= 0; infinite where total - hi is beyond the end. O(log segments).
+  double LeastSum(int64_t lo, int64_t hi, double cost, double slope,
+                  int64_t total) const;
+
+  // The infimal convolution with a curve that starts at 0 and is given by
+  // segments of rising slope: the least cost of n bytes split between both.
+  ConvexCost Plus(const std::vector<CostSegment>& curve) const;
+
+  // Restricts this to n <= cap; to n <= 0 where cap is negative.
+  void Truncate(int64_t cap);
+
+  // Where this has more than `most` segments, replaces it by a lower bound with
+  // the same end and at most about half of `most` segments: the maximum of
+  // evenly spaced lines of it.
+  void Coarsen(size_t most);
+
+ private:
+  void Reserve(size_t n);
+  void Append(int64_t length, double slope);
+
+  // A segment each.
+  std::vector<int64_t> ends_;
+  std::vector<double> values_;  // at the ends
+  std::vector<double> slopes_;  // ascending
+};
+
+}  // namespace acplan::problems
