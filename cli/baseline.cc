@@ -23,22 +23,6 @@ struct BaselineFlags {
   bool json = false;
 };
 
-struct Runtime {
-  double forward_ms = 0;
-  double backward_ms = 0;
-};
-
-Runtime RuntimeOf(const graph::Profile& profile,
-                  const graph::ModuleTree& tree) {
-  Runtime runtime;
-  for (const int root : tree.Roots()) {
-    const graph::Module& module = profile.modules[tree.node(root).module];
-    runtime.forward_ms += module.fw_runtime_per_module;
-    runtime.backward_ms += module.bw_runtime_per_module;
-  }
-  return runtime;
-}
-
 int RunBaseline(const BaselineFlags& flags, const Terminal& terminal) {
   const graph::Profile profile = graph::ReadProfile(flags.profile);
   const graph::ModuleTree tree(profile);
@@ -51,7 +35,7 @@ int RunBaseline(const BaselineFlags& flags, const Terminal& terminal) {
       problems::ComputeEffect(profile, {}, unsharded);
   const problems::PlanEffect sharded =
       problems::ComputeEffect(profile, {}, memory);
-  const Runtime runtime = RuntimeOf(profile, tree);
+  const problems::StepTime runtime = problems::ComputeStepTime(profile, tree);
 
   if (flags.json) {
     nlohmann::ordered_json json;

@@ -5,6 +5,17 @@
 
 namespace acplan::problems {
 
+StepTime ComputeStepTime(const graph::Profile& profile,
+                         const graph::ModuleTree& tree) {
+  StepTime step;
+  for (const int root : tree.Roots()) {
+    const graph::Module& module = profile.modules[tree.node(root).module];
+    step.forward_ms += module.fw_runtime_per_module;
+    step.backward_ms += module.bw_runtime_per_module;
+  }
+  return step;
+}
+
 PlanBaseline ComputeBaseline(const graph::Profile& profile,
                              const graph::ModuleTree& tree,
                              MemoryOptions options) {
@@ -20,11 +31,8 @@ PlanBaseline ComputeBaseline(const graph::Profile& profile,
                           : profile.modules[tree.node(record.node).module].fqn;
     }
   }
-  for (const int root : tree.Roots()) {
-    const graph::Module& module = profile.modules[tree.node(root).module];
-    baseline.runtime_ms +=
-        module.fw_runtime_per_module + module.bw_runtime_per_module;
-  }
+  const StepTime step = ComputeStepTime(profile, tree);
+  baseline.runtime_ms = step.forward_ms + step.backward_ms;
   return baseline;
 }
 

@@ -7,6 +7,14 @@
 
 namespace acplan::problems {
 
+// Forward and backward of a step without recomputation, summed over the roots.
+struct StepTime {
+  double forward_ms = 0;
+  double backward_ms = 0;
+};
+StepTime ComputeStepTime(const graph::Profile& profile,
+                         const graph::ModuleTree& tree);
+
 // The model without checkpointing and without sharding, whatever
 // options.world_size: under kTorch PyTorch's get_peak_memory_runtime_baseline
 // (the largest P + TG + AG + TA; the root's forward plus backward, several

@@ -125,31 +125,24 @@ MinimumBudget ByCbc(const ModuleProblem& problem,
   const double unit = std::max(1.0, LargestBase(problem));
   Milp milp;
   milp.name = "minimum_budget";
-  ModuleProblem roomy = problem;
-  roomy.budget_bytes = LargestBase(problem);
-  ModuleMilp form = ToMilp(roomy);
-  // Only who is a unit matters: y, path rows and max_units stay.
   const int budget = milp.AddColumn(
       {.name = "budget", .lower = problem.fixed_bytes / unit, .cost = 1});
+  std::vector<int> candidates;
   std::vector<int> y(problem.nodes.size(), -1);
-  for (const int i : form.candidates) {
+  for (int i = 0; i < static_cast<int>(problem.nodes.size()); ++i) {
+    if (problem.nodes[i].curve.empty()) continue;
+    candidates.push_back(i);
     y[i] = milp.AddColumn(
         {.name = fmt::format("y{}", i), .upper = 1, .is_integer = true});
   }
-  for (Milp::Row& row : form.milp.rows) {
-    if (!row.name.starts_with("path") && row.name != "max_units") continue;
-    for (Milp::Term& term : row.terms) {
-      term.column = y[form.candidates[term.column / 3]];
-    }
-    milp.AddRow(std::move(row));
-  }
+  for (Milp::Row& row : ChoiceRows(problem, y)) milp.AddRow(std::move(row));
   for (size_t k = 0; k < problem.nodes.size(); ++k) {
     const ModuleProblem::Node& record = problem.nodes[k];
     if (record.time < 0) continue;
     Milp::Row row{.name = fmt::format("record{}", k),
                   .lower = record.base_bytes / unit,
                   .terms = {{budget, 1}}};
-    for (const int j : form.candidates) {
+    for (const int j : candidates) {
       const ModuleProblem::Node& node = problem.nodes[j];
       double released = 0;
       if (node.time < record.time) released += node.curve.back().bytes;
@@ -168,7 +161,7 @@ MinimumBudget ByCbc(const ModuleProblem& problem,
       solver::SolveWithCbc(milp, {.limits = exactly});
   std::vector<ChosenUnit> units;
   if (!solved.x.empty()) {
-    for (const int i : form.candidates) {
+    for (const int i : candidates) {
       if (solved.x[y[i]] > 0.5) {
         units.push_back({i, problem.nodes[i].curve.back().bytes});
       }

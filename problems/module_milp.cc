@@ -86,7 +86,7 @@ std::vector<int> UnitNodes(const ModuleMilp& form,
                            const std::vector<double>& x) {
   std::vector<int> nodes;
   for (size_t c = 0; c < form.candidates.size(); ++c) {
-    if (x[3 * c] > 0.5) nodes.push_back(form.candidates[c]);
+    if (x[ModuleMilp::UnitColumn(c)] > 0.5) nodes.push_back(form.candidates[c]);
   }
   return nodes;
 }
@@ -124,11 +124,11 @@ Milp::Row CutOff(const ModuleProblem& problem, const ModuleMilp& form,
   for (size_t c = 0; c < form.candidates.size(); ++c) {
     const int j = form.candidates[c];
     if (is_unit[j] && holds_at(j, worst)) {
-      cut.terms.push_back({static_cast<int>(3 * c), -1});
+      cut.terms.push_back({ModuleMilp::UnitColumn(c), -1});
       cut.lower -= 1;
     } else if (!is_unit[j] &&
                problem.nodes[j].time < problem.nodes[worst].time) {
-      cut.terms.push_back({static_cast<int>(3 * c), 1});
+      cut.terms.push_back({ModuleMilp::UnitColumn(c), 1});
     }
   }
   return cut;
@@ -169,6 +169,39 @@ std::vector<int> BindingRecords(const ModuleProblem& problem) {
   return kept;
 }
 
+std::vector<Milp::Row> ChoiceRows(const ModuleProblem& problem,
+                                  const std::vector<int>& unit_column) {
+  const int n = static_cast<int>(problem.nodes.size());
+  std::vector<Milp::Row> rows;
+  for (int leaf = 0; leaf < n; ++leaf) {
+    if (unit_column[leaf] < 0) continue;
+    const int end = leaf + problem.nodes[leaf].subtree_size;
+    bool has_candidate_below = false;
+    for (int i = leaf + 1; i < end; ++i)
+      has_candidate_below |= unit_column[i] >= 0;
+    if (has_candidate_below) continue;
+    Milp::Row path{.name = fmt::format("path{}", leaf), .upper = 1};
+    for (int i = 0; i <= leaf;) {
+      if (leaf >= i + problem.nodes[i].subtree_size) {
+        i += problem.nodes[i].subtree_size;
+        continue;
+      }
+      if (unit_column[i] >= 0) path.terms.push_back({unit_column[i], 1});
+      ++i;
+    }
+    if (path.terms.size() > 1) rows.push_back(std::move(path));
+  }
+  if (problem.max_units) {
+    Milp::Row row{.name = "max_units",
+                  .upper = static_cast<double>(*problem.max_units)};
+    for (const int column : unit_column) {
+      if (column >= 0) row.terms.push_back({column, 1});
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 ModuleMilp ToMilp(const ModuleProblem& problem) {
   ModuleMilp result;
   result.candidates = CandidatesOf(problem);
@@ -204,22 +237,8 @@ ModuleMilp ToMilp(const ModuleProblem& problem) {
     }
   }
 
-  for (const int leaf : result.candidates) {
-    const int end = leaf + problem.nodes[leaf].subtree_size;
-    bool has_candidate_below = false;
-    for (int i = leaf + 1; i < end; ++i)
-      has_candidate_below |= y_column[i] >= 0;
-    if (has_candidate_below) continue;
-    Milp::Row path{.name = fmt::format("path{}", leaf), .upper = 1};
-    for (int i = 0; i <= leaf;) {
-      if (leaf >= i + problem.nodes[i].subtree_size) {
-        i += problem.nodes[i].subtree_size;
-        continue;
-      }
-      if (y_column[i] >= 0) path.terms.push_back({y_column[i], 1});
-      ++i;
-    }
-    if (path.terms.size() > 1) milp.AddRow(std::move(path));
+  for (Milp::Row& row : ChoiceRows(problem, y_column)) {
+    milp.AddRow(std::move(row));
   }
 
   const std::vector<int> records = BindingRecords(problem);
@@ -232,22 +251,15 @@ ModuleMilp ToMilp(const ModuleProblem& problem) {
       const int j = result.candidates[c];
       const ModuleProblem::Node& node = problem.nodes[j];
       if (node.time < problem.nodes[k].time) {
-        row.terms.push_back({static_cast<int>(3 * c) + 1,
+        row.terms.push_back({ModuleMilp::ShareColumn(c),
                              std::min(node.curve.back().bytes, useful) / unit});
       }
       if (node.held_bytes > 0 && j <= k && k < j + node.subtree_size) {
-        row.terms.push_back({static_cast<int>(3 * c), -node.held_bytes / unit});
+        row.terms.push_back(
+            {ModuleMilp::UnitColumn(c), -node.held_bytes / unit});
       }
     }
-    milp.AddRow(std::move(row));
-  }
-  if (problem.max_units) {
-    Milp::Row row{.name = "max_units",
-                  .upper = static_cast<double>(*problem.max_units)};
-    for (size_t c = 0; c < result.candidates.size(); ++c) {
-      row.terms.push_back({static_cast<int>(3 * c), 1});
-    }
-    milp.AddRow(std::move(row));
+    result.record_rows.push_back(milp.AddRow(std::move(row)));
   }
   return result;
 }
@@ -280,8 +292,8 @@ ModuleSolution Solve(const ModuleProblem& problem,
       // CBC's tolerances are wider than what decides here.
       if (relaxed) throw;
       relaxed = true;
-      for (Milp::Row& row : form.milp.rows) {
-        if (row.name.starts_with("record")) row.lower -= kRowTolerance;
+      for (const int row : form.record_rows) {
+        form.milp.rows[row].lower -= kRowTolerance;
       }
       continue;
     }

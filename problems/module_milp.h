@@ -33,10 +33,20 @@ namespace acplan::problems {
 // could use.
 struct ModuleMilp {
   solver::Milp milp;
-  std::vector<int>
-      candidates;  // columns 3k, 3k+1, 3k+2 are y, s, c of the k-th
+  std::vector<int> candidates;   // nodes
+  std::vector<int> record_rows;  // indices into milp.rows
+
+  // Columns of the k-th candidate.
+  static int UnitColumn(size_t k) { return static_cast<int>(3 * k); }
+  static int ShareColumn(size_t k) { return UnitColumn(k) + 1; }
+  static int CostColumn(size_t k) { return UnitColumn(k) + 2; }
 };
 ModuleMilp ToMilp(const ModuleProblem& problem);
+
+// The rows over the units alone: path cliques and max_units. unit_column has the
+// column of y for every candidate and -1 for every other node.
+std::vector<solver::Milp::Row> ChoiceRows(const ModuleProblem& problem,
+                                          const std::vector<int>& unit_column);
 
 // Nodes whose records may bind, in time order. Where no candidate holds bytes,
 // a record is left out if an earlier one needs as much, or if what could be

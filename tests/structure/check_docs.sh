@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# check_docs.sh ROOT: every relative link of a Markdown file leads somewhere, and
+# no file under docs/ is without a link to it.
+set -euo pipefail
+cd "$1"
+status=0
+linked=()
+while IFS= read -r file; do
+  while IFS= read -r link; do
+    target=$(dirname "$file")/${link%%#*}
+    if [[ -e $target ]]; then
+      linked+=("$(realpath "$target")")
+    else
+      echo "$file: the link to $link leads nowhere"
+      status=1
+    fi
+  done < <(grep -o '](\([^)]*\))' "$file" | sed 's/^](//; s/)$//' |
+    grep -v '^https\?:\|^#\|^$' || true)
+done < <(find . -name '*.md' -not -path './build/*')
+for file in docs/*; do
+  if ! printf '%s\n' "${linked[@]}" | grep -qxF "$(realpath "$file")"; then
+    echo "$file: no link leads here"
+    status=1
+  fi
+done
+exit "$status"
