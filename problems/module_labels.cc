@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <ranges>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -80,12 +81,12 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem) {
   }
   for (int i = n - 1; i >= 0; --i) {
     fixed.subtree_need[i] = std::max(fixed.subtree_need[i], fixed.need[i]);
-    fixed.has_units[i] |= !fixed.curve[i].empty();
+    if (!fixed.curve[i].empty()) fixed.has_units[i] = 1;
     for (int c = i + 1; c < i + problem.nodes[i].subtree_size;
          c += problem.nodes[c].subtree_size) {
       fixed.subtree_need[i] =
           std::max(fixed.subtree_need[i], fixed.subtree_need[c]);
-      fixed.has_units[i] |= fixed.has_units[c];
+      if (fixed.has_units[c]) fixed.has_units[i] = 1;
     }
     if (!fixed.curve[i].empty()) {
       fixed.largest_need =
@@ -123,8 +124,8 @@ class CompletionBound {
     for (int i = begin; i < end; i += problem_.nodes[i].subtree_size) {
       siblings.push_back(i);
     }
-    for (auto it = siblings.rbegin(); it != siblings.rend(); ++it) {
-      rest = Walk(*it, std::move(rest));
+    for (const int i : std::views::reverse(siblings)) {
+      rest = Walk(i, std::move(rest));
     }
     return rest;
   }
@@ -573,11 +574,11 @@ ModuleSolution Solve(const ModuleProblem& problem, const SearchLimits& limits) {
   solution.nodes = labels;
   solution.seconds = stopwatch.Seconds();
   if (best == kInf) {
-    solution.status = solution.stopped_by == StoppedBy::kNothing
-                          ? SearchStatus::kInfeasible
-                          : SearchStatus::kNoSolution;
-    solution.bound_ms =
-        solution.status == SearchStatus::kInfeasible ? kInf : proven;
+    solution.bound_ms = proven;
+    if (solution.stopped_by == StoppedBy::kNothing) {
+      solution.status = SearchStatus::kInfeasible;
+      solution.bound_ms = kInf;
+    }
     return solution;
   }
   solution.ms = best;

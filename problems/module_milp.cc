@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <ranges>
 #include <stdexcept>
 
 #include "solver/cbc_solver.h"
@@ -156,14 +157,14 @@ std::vector<int> BindingRecords(const ModuleProblem& problem) {
     }
   }
   std::vector<int> kept;
-  for (auto it = rising.rbegin(); it != rising.rend(); ++it) {
+  for (const int record : std::views::reverse(rising)) {
     const bool implied =
         !kept.empty() &&
         Need(problem, kept.back()) -
-                MostDiscarded(problem, problem.nodes[*it].time,
+                MostDiscarded(problem, problem.nodes[record].time,
                               problem.nodes[kept.back()].time) >=
-            Need(problem, *it);
-    if (!implied) kept.push_back(*it);
+            Need(problem, record);
+    if (!implied) kept.push_back(record);
   }
   std::ranges::reverse(kept);
   return kept;
