@@ -6,7 +6,6 @@
 #include <functional>
 #include <limits>
 #include <optional>
-#include <ranges>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -124,7 +123,8 @@ class CompletionBound {
     for (int i = begin; i < end; i += problem_.nodes[i].subtree_size) {
       siblings.push_back(i);
     }
-    for (const int i : std::views::reverse(siblings)) {
+    std::ranges::reverse(siblings);
+    for (const int i : siblings) {
       rest = Walk(i, std::move(rest));
     }
     return rest;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <ranges>
 #include <stdexcept>
 
 #include "solver/cbc_solver.h"
@@ -157,7 +156,8 @@ std::vector<int> BindingRecords(const ModuleProblem& problem) {
     }
   }
   std::vector<int> kept;
-  for (const int record : std::views::reverse(rising)) {
+  std::ranges::reverse(rising);
+  for (const int record : rising) {
     const bool implied =
         !kept.empty() &&
         Need(problem, kept.back()) -

@@ -111,6 +111,7 @@ double SolutionPeak(const ModuleProblem& problem,
 std::optional<std::vector<ChosenUnit>> CheapestBytes(
     const ModuleProblem& problem, const std::vector<int>& unit_nodes) {
   std::vector<ChosenUnit> units;
+  units.reserve(unit_nodes.size());
   for (const int node : unit_nodes) {
     units.push_back({node, problem.nodes[node].curve.front().bytes});
   }

@@ -34,7 +34,7 @@ double Share(const JsonField& field) {
 
 std::string OneOf(const JsonField& field,
                   const std::vector<std::string>& known) {
-  const std::string name = field.String();
+  std::string name = field.String();
   if (std::ranges::find(known, name) == known.end()) {
     field.Fail(fmt::format("\"{}\"", fmt::join(known, "\" or \"")));
   }

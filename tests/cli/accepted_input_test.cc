@@ -68,7 +68,8 @@ TEST_F(AcceptedInputTest, NeverCalledModules) {
 
 TEST_F(AcceptedInputTest, ANeverCalledModuleInTheOrders) {
   EXPECT_EQ(Warnings({{"/modules/4/calls", "0"}}), "");
-  for (const json& module : json::parse(Read("plan.json"))["modules"]) {
+  const json plan = json::parse(Read("plan.json"));
+  for (const json& module : plan["modules"]) {
     EXPECT_NE(module["fqn"], SmallProfile()["modules"][4]["fqn"]);
   }
 }
