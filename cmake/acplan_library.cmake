@@ -18,6 +18,8 @@ function(acplan_library name)
 endfunction()
 
 function(acplan_warnings target)
+  # Indices are int, as in COIN-OR's interfaces, and meet size_t at every
+  # container: -Wsign-conversion would ask for casts there and find nothing.
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow
                                            -Wconversion -Wno-sign-conversion)
   # GCC 12 warns falsely inside of std::string ("a" + string; GCC bug 105651).
