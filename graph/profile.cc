@@ -192,8 +192,8 @@ std::vector<std::optional<double>> ParseFitNumbers(const JsonField& fit,
   return numbers;
 }
 
-TorchFit ParseTorchFit(const JsonField& field) {
-  TorchFit fit;
+TradeoffFit ParseTorchFit(const JsonField& field) {
+  TradeoffFit fit;
   fit.sac_runtime = field.Get("sac_runtime").NonNegativeNumber();
   fit.sac_memory = field.Get("sac_memory").Bytes();
   fit.n_segments =

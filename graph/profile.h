@@ -34,7 +34,7 @@ struct SacStatistics {
 // What PyTorch computed from the operator statistics of one module
 // (SACTradeOffStats): a piecewise-linear trade-off between the discarded
 // fraction of the SAC memory and the recomputed fraction of the SAC runtime.
-struct TorchFit {
+struct TradeoffFit {
   double sac_runtime = 0;  // ms
   int64_t sac_memory = 0;  // bytes
   int n_segments = 0;
@@ -44,7 +44,7 @@ struct TorchFit {
   std::vector<std::optional<double>> breakpoints;
   std::vector<std::pair<double, double>> tradeoff_curve;
 
-  bool operator==(const TorchFit&) const = default;
+  bool operator==(const TradeoffFit&) const = default;
 };
 
 enum MemoryCategory {
@@ -92,7 +92,7 @@ struct Module {
   bool no_backward = false;
   std::optional<ModuleSnapshots> snap;
   std::optional<SacStatistics> sac;
-  std::optional<TorchFit> torch_fit;
+  std::optional<TradeoffFit> torch_fit;
 
   bool operator==(const Module&) const = default;
 };

@@ -15,7 +15,7 @@ namespace acplan::problems {
 using graph::Module;
 using graph::ModuleTree;
 using graph::Profile;
-using graph::TorchFit;
+using graph::TradeoffFit;
 
 namespace {
 
@@ -67,7 +67,7 @@ class WarningsByType {
   std::vector<Entry> entries_;
 };
 
-bool IsUsable(const TorchFit& fit) {
+bool IsUsable(const TradeoffFit& fit) {
   const auto given = [](const std::optional<double>& v) {
     return v.has_value();
   };
@@ -75,7 +75,7 @@ bool IsUsable(const TorchFit& fit) {
          std::ranges::all_of(fit.intercepts, given);
 }
 
-bool IsConvex(const TorchFit& fit) {
+bool IsConvex(const TradeoffFit& fit) {
   return std::ranges::is_sorted(fit.slopes);
 }
 
@@ -269,7 +269,7 @@ BuiltModuleProblem BuildModuleProblem(const Profile& profile,
       }
       continue;
     }
-    const TorchFit& fit = *module.torch_fit;
+    const TradeoffFit& fit = *module.torch_fit;
     if (fit.sac_memory < module.act_fw_per_module) {
       by_type.Add(module.fqn,
                   "SAC memory is below the activation memory, which is used "

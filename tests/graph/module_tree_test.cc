@@ -326,13 +326,13 @@ TEST(ReferenceDefect, ZeroMemoryAndNullFitsAreData) {
   sac.runtimes = {0};
   sac.memory = {0};
   profile.modules[1].sac = sac;
-  profile.modules[1].torch_fit = TorchFit{.n_segments = 1,
+  profile.modules[1].torch_fit = TradeoffFit{.n_segments = 1,
                                           .slopes = {std::nullopt},
                                           .intercepts = {std::nullopt},
                                           .breakpoints = {0.01, std::nullopt},
                                           .tradeoff_curve = {{0.01, 0.0}}};
   profile.modules[2].sac = SacStatistics();
-  profile.modules[2].torch_fit = TorchFit();
+  profile.modules[2].torch_fit = TradeoffFit();
   EXPECT_EQ(ParseProfile(ProfileToJson(profile), "f"), profile);
   EXPECT_THAT(IdenticalBlocks(profile, ModuleTree(profile)), IsEmpty());
 }
@@ -421,7 +421,7 @@ TEST(IdenticalBlocks, ComparesWhatDecides) {
   EXPECT_TRUE(changed([](Module& m) { m.held_per_module = 2; }));
   EXPECT_TRUE(changed([](Module& m) { m.no_backward = true; }));
   EXPECT_TRUE(changed([](Module& m) { m.sac = SacStatistics(); }));
-  EXPECT_TRUE(changed([](Module& m) { m.torch_fit = TorchFit(); }));
+  EXPECT_TRUE(changed([](Module& m) { m.torch_fit = TradeoffFit(); }));
   EXPECT_FALSE(changed([](Module& m) { m.grad_total = 1; }));
   EXPECT_FALSE(changed([](Module& m) { m.act_total = 1; }));
   EXPECT_FALSE(changed([](Module& m) { m.act_bw_per_module = 1; }));

@@ -80,8 +80,8 @@ SacStatistics RandomSac(Source& source) {
   return sac;
 }
 
-TorchFit RandomFit(Source& source) {
-  TorchFit fit;
+TradeoffFit RandomFit(Source& source) {
+  TradeoffFit fit;
   fit.sac_runtime = source.Number();
   fit.sac_memory = source.Bytes();
   fit.n_segments = source.Below(3);

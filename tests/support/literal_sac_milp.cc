@@ -21,7 +21,7 @@ double GiB(int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
 
 bool IsLeafHere(const Module& module) {
   if (module.is_leaf || module.calls == 0 || !module.torch_fit) return true;
-  const graph::TorchFit& fit = *module.torch_fit;
+  const graph::TradeoffFit& fit = *module.torch_fit;
   const auto given = [](const std::optional<double>& v) {
     return v.has_value();
   };
@@ -112,7 +112,7 @@ class Builder {
       const Module& module = ModuleOf(i);
       double runtime = 0;
       if (!IsLeafHere(module)) {
-        const graph::TorchFit& fit = *module.torch_fit;
+        const graph::TradeoffFit& fit = *module.torch_fit;
         runtime = fit.sac_runtime;
         for (size_t s = 0; s < fit.slopes.size(); ++s) {
           AddRow(*fit.intercepts[s], kInfinity,

@@ -12,7 +12,7 @@ namespace acplan::test_support {
 using graph::MemorySnapshot;
 using graph::Module;
 using graph::Profile;
-using graph::TorchFit;
+using graph::TradeoffFit;
 
 namespace {
 
@@ -137,7 +137,7 @@ class GptBuilder {
     const bool in_layer = open_.size() > 1;
     Close(index, in_layer ? Jittered(gradients) : gradients);
     Module& module = profile_.modules[index];
-    TorchFit fit;
+    TradeoffFit fit;
     fit.sac_runtime = module.fw_runtime_per_module;
     fit.sac_memory = std::llround(
         static_cast<double>(module.act_fw_per_module) * shape.memory_factor);
@@ -369,9 +369,9 @@ class RandomBuilder {
     return Count() - 1;
   }
 
-  TorchFit RandomFit(int64_t internal) {
+  TradeoffFit RandomFit(int64_t internal) {
     const auto internal_bytes = static_cast<double>(internal);
-    TorchFit fit;
+    TradeoffFit fit;
     fit.sac_runtime =
         Chance(0.05) ? 0 : Uniform(0.1, options_.for_literal_form ? 5 : 20);
     double factor = Uniform(1, 3);
