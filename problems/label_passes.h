@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "problems/module_problem.h"
+#include "problems/module_solution.h"
+#include "solver/search.h"
+
+namespace acplan::problems {
+
+// A label-setting search as passes of growing width: each walks the problem
+// once with a limit on the labels that it keeps at a module, prunes with the
+// best plan so far, and may find a better one. The first that dropped nothing
+// for its width proves the optimum.
+
+// Says, given the labels made in this pass, whether to stop.
+using PassCheck = std::function<solver::StoppedBy(int64_t)>;
+
+struct PassResult {
+  using Units = std::vector<std::pair<int, int64_t>>;  // node, bytes discarded
+
+  std::optional<Units> units;  // the plan found, if one below the threshold was
+  // Lower bound on all that the width dropped.
+  double least_dropped = std::numeric_limits<double>::infinity();
+  int64_t labels = 0;  // made
+  solver::StoppedBy stopped_by = solver::StoppedBy::kNothing;
+};
+
+struct LabelSearch {
+  // One pass for plans that cost less than `threshold`.
+  std::function<PassResult(double threshold, size_t width, const PassCheck&)>
+      run;
+  std::function<std::vector<ChosenUnit>(const PassResult::Units&)> to_units;
+  std::function<double(const std::vector<ChosenUnit>&)> cost;
+  // A plan known before, if any.
+  std::vector<ChosenUnit> known_units = {};
+  double known_ms = std::numeric_limits<double>::infinity();
+};
+
+// `root_bound`: no plan costs less; +infinity: there is none. Optimal means to
+// 1e-9 of the objective.
+ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
+                              const solver::SearchLimits& limits,
+                              const LabelSearch& search);
+
+}  // namespace acplan::problems
