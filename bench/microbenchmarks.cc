@@ -6,7 +6,7 @@
 #include "graph/module_tree.h"
 #include "graph/profile.h"
 #include "problems/baseline.h"
-#include "problems/module_checkpointing.h"
+#include "problems/planner.h"
 #include "tests/support/reference_data.h"
 #include "tests/support/synthetic_profile.h"
 
@@ -41,12 +41,12 @@ void PlanSynthetic(benchmark::State& state) {
   const graph::Profile profile =
       test_support::SyntheticGpt(static_cast<int>(state.range(0)), jitter);
   const graph::ModuleTree tree(profile);
-  problems::PlanOptions options;
+  problems::PlanOptions options{.granularity = problems::Granularity::kModule, .tradeoff = problems::Tradeoff::kProfile};
   options.memory.model = problems::MemoryModel::kTorch;
   options.budget_bytes =
       ComputeBaseline(profile, tree, options.memory).peak_bytes * 7 / 10;
   for (auto _ : state) {
-    benchmark::DoNotOptimize(PlanModules(profile, tree, options));
+    benchmark::DoNotOptimize(MakePlan(profile, tree, options));
   }
 }
 BENCHMARK(PlanSynthetic)

@@ -21,7 +21,7 @@
 #include "graph/file_io.h"
 #include "graph/module_tree.h"
 #include "graph/profile.h"
-#include "problems/module_checkpointing.h"
+#include "problems/planner.h"
 #include "solver/cbc_solver.h"
 #include "tests/support/literal_sac_milp.h"
 #include "tests/support/reference_data.h"
@@ -98,14 +98,14 @@ void Report(const Case& c, const CommandCost& command, double literal_limit_s,
             int runs) {
   const graph::Profile profile = graph::ReadProfile(c.path);
   const graph::ModuleTree tree(profile);
-  problems::PlanOptions options;
+  problems::PlanOptions options{.granularity = problems::Granularity::kModule, .tradeoff = problems::Tradeoff::kProfile};
   options.budget_bytes = c.budget_bytes;
   options.memory.model = problems::MemoryModel::kTorch;
 
   problems::Plan plan;
   const double plan_s = Median(runs, [&] {
     const solver::Stopwatch stopwatch;
-    plan = PlanModules(profile, tree, options).plan;
+    plan = MakePlan(profile, tree, options).plan;
     return stopwatch.Seconds();
   });
 
@@ -174,10 +174,10 @@ std::vector<Case> SyntheticCases(const fs::path& folder) {
           folder / fmt::format("gpt{}{}.json", layers, jitter > 0 ? "j" : "");
       graph::WriteFile(path, ProfileToJson(profile));
       const graph::ModuleTree tree(profile);
-      problems::PlanOptions options;
+      problems::PlanOptions options{.granularity = problems::Granularity::kModule, .tradeoff = problems::Tradeoff::kProfile};
       options.memory.model = problems::MemoryModel::kTorch;
       options.budget_bytes = 1;
-      const problems::Plan plan = PlanModules(profile, tree, options).plan;
+      const problems::Plan plan = MakePlan(profile, tree, options).plan;
       const auto least = static_cast<double>(*plan.minimum_budget_bytes);
       const auto most = static_cast<double>(plan.baseline.peak_bytes);
       for (const int percent : {80, 50, 20}) {

@@ -61,7 +61,7 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   std::optional<problems::PlanEffect> effect;
   try {
     broken = FirstBrokenRule(profile, plan, rules);
-    effect = ComputeEffect(profile, plan.modules, plan.memory);
+    effect = ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff);
   } catch (const InputError& error) {
     // A unit that breaks a rule may have no effect that could be computed.
     if (!broken) throw NamingFile(error, flags.plan);

@@ -20,6 +20,7 @@ Command AddBaselineCommand(CLI::App& program);
 Command AddCompareCommand(CLI::App& program);
 Command AddCheckCommand(CLI::App& program);
 Command AddTreeCommand(CLI::App& program);
+Command AddCurveCommand(CLI::App& program);
 Command AddCompletionCommand(CLI::App& program);
 Command AddVersionCommand(CLI::App& program);
 

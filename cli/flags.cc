@@ -1,18 +1,22 @@
 #include "cli/flags.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <set>
 #include <system_error>
 #include <unordered_set>
 
 #include "graph/byte_size.h"
 #include "graph/file_io.h"
 #include "graph/input_error.h"
+#include "graph/message_text.h"
+#include "graph/nearest_names.h"
 
 namespace acplan::cli {
 
@@ -36,6 +40,23 @@ std::vector<std::string> SplitNames(std::string_view text, char separator) {
     if (end == std::string_view::npos) return names;
     text.remove_prefix(end + 1);
   }
+}
+
+std::vector<std::string> ParsePatterns(const std::vector<std::string>& values,
+                                       std::string_view flag) {
+  std::vector<std::string> patterns;
+  for (std::string_view rest : values) {
+    for (bool is_last = false; !is_last;) {
+      const size_t end = rest.find('|');
+      is_last = end == std::string_view::npos;
+      patterns.push_back(Trimmed(rest.substr(0, end)));
+      if (patterns.back().empty()) {
+        throw InputError(fmt::format("{}: expected a pattern, found ''", flag));
+      }
+      if (!is_last) rest.remove_prefix(end + 1);
+    }
+  }
+  return patterns;
 }
 
 problems::MemoryModel ParseModel(const std::string& name) {
@@ -138,6 +159,17 @@ std::vector<std::string> ParseNames(const std::vector<std::string>& values,
   return names;
 }
 
+void CheckOutput(const std::string& output, const std::string& profile) {
+  if (output.empty()) return;
+  graph::CheckWritable(output);
+  std::error_code none;
+  if (std::filesystem::equivalent(profile, output, none)) {
+    throw InputError(fmt::format(
+        "--output: expected another file than the profile, found {}",
+        graph::Quoted(output, 400)));
+  }
+}
+
 void MemoryFlags::AddTo(CLI::App& app) {
   app.add_option("--memory-model", model,
                  "snapshot (default where the profile has snapshots): measured "
@@ -200,6 +232,47 @@ std::optional<int> UnitFlags::MaxUnits() const {
   if (max_units.empty()) return std::nullopt;
   return static_cast<int>(
       ParseWhole(max_units, "--max-units", 0, 1'000'000'000));
+}
+
+void PatternFlags::AddTo(CLI::App& app) {
+  app.add_option("--save", save,
+                 "operators that must be saved: shell patterns as a|b")
+      ->type_name("PATTERN")
+      ->allow_extra_args(false);
+  app.add_option("--recompute", recompute,
+                 "operators that must be recomputed: shell patterns as a|b")
+      ->type_name("PATTERN")
+      ->allow_extra_args(false);
+}
+
+graph::OperatorPatterns PatternFlags::Patterns() const {
+  return {.save = ParsePatterns(save, "--save"),
+          .recompute = ParsePatterns(recompute, "--recompute")};
+}
+
+void RefuseUnmatched(const graph::OperatorPatterns& patterns,
+                     const std::vector<std::string>& names) {
+  const std::set<std::string> distinct(names.begin(), names.end());
+  const auto refuse = [&](const std::vector<std::string>& wanted,
+                          std::string_view flag) {
+    for (const std::string& pattern : wanted) {
+      if (std::ranges::any_of(distinct, [&](const std::string& name) {
+            return graph::MatchesPattern(name, pattern);
+          })) {
+        continue;
+      }
+      const std::vector<std::string> nearest = graph::NearestNames(
+          pattern, std::vector(distinct.begin(), distinct.end()));
+      throw InputError(fmt::format(
+          "{}: expected a pattern that matches an operator, found {}{}", flag,
+          graph::Quoted(pattern, 200),
+          nearest.empty()
+              ? ""
+              : fmt::format("; nearest: {}", fmt::join(nearest, ", "))));
+    }
+  };
+  refuse(patterns.save, "--save");
+  refuse(patterns.recompute, "--recompute");
 }
 
 }  // namespace acplan::cli

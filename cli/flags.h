@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/profile.h"
+#include "graph/sac_statistics.h"
 #include "problems/memory_model.h"
 
 namespace acplan::cli {
@@ -33,6 +34,10 @@ std::optional<int64_t> ParseReserve(const std::string& text);
 std::vector<std::string> ParseNames(const std::vector<std::string>& values,
                                     std::string_view flag);
 
+// Throws InputError where --output cannot be written, or would replace the
+// profile; "" is none.
+void CheckOutput(const std::string& output, const std::string& profile);
+
 // --memory-model, --world-size and --without-states.
 struct MemoryFlags {
   std::string model;
@@ -58,5 +63,21 @@ struct UnitFlags {
   std::vector<std::string> FsdpUnits() const;
   std::optional<int> MaxUnits() const;
 };
+
+// --save and --recompute: shell patterns for operator names, "mm|bmm", in any
+// number of flags.
+struct PatternFlags {
+  std::vector<std::string> save;
+  std::vector<std::string> recompute;
+
+  void AddTo(CLI::App& app);
+  // Throws InputError for an alternative without a character.
+  graph::OperatorPatterns Patterns() const;
+};
+
+// Throws InputError where a pattern matches none of these operator names, with
+// the nearest ones.
+void RefuseUnmatched(const graph::OperatorPatterns& patterns,
+                     const std::vector<std::string>& names);
 
 }  // namespace acplan::cli

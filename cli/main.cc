@@ -109,7 +109,8 @@ int Run(int argc, char** argv) {
   const std::vector<Command> commands = {
       AddPlanCommand(program),    AddBaselineCommand(program),
       AddCompareCommand(program), AddCheckCommand(program),
-      AddTreeCommand(program),    AddCompletionCommand(program),
+      AddTreeCommand(program),    AddCurveCommand(program),
+      AddCompletionCommand(program),
       AddVersionCommand(program),
   };
   for (const Command& command : commands) AddGlobalFlags(*command.app, global);

@@ -1,12 +1,14 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <limits>
+#include <iterator>
 #include <memory>
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/planning_flags.h"
+#include "cli/policy_text.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/file_io.h"
@@ -14,8 +16,8 @@
 #include "graph/message_text.h"
 #include "graph/module_tree.h"
 #include "graph/profile.h"
-#include "problems/module_checkpointing.h"
 #include "problems/plan_check.h"
+#include "problems/planner.h"
 
 namespace acplan::cli {
 
@@ -27,53 +29,14 @@ namespace {
 struct PlanFlags {
   std::string profile;
   std::string budget;
-  std::string reserve;
-  MemoryFlags memory;
-  UnitFlags units;
-  std::string tradeoff = "profile";
-  std::string engine = "auto";
-  std::string gap;
-  std::string time_limit;
-  std::string seed;
+  PlanningFlags planning;
   std::string output;
+  bool all = false;
   bool json = false;
 };
 
-problems::PlanOptions ToOptions(const PlanFlags& flags,
-                                const graph::Profile& profile) {
-  problems::PlanOptions options;
-  options.budget_bytes = graph::ParseByteSize(flags.budget, "--budget");
-  options.reserve_bytes = ParseReserve(flags.reserve).value_or(0);
-  options.memory = flags.memory.Resolve(profile);
-  options.ac_units = flags.units.AcUnits();
-  options.fsdp_units = flags.units.FsdpUnits();
-  options.max_units = flags.units.MaxUnits();
-  if (flags.tradeoff != "profile") {
-    throw InputError(fmt::format("--tradeoff: expected profile, found '{}'",
-                                 flags.tradeoff));
-  }
-  const auto engine = problems::ParseEngine(flags.engine);
-  if (!engine) {
-    throw InputError(fmt::format(
-        "--engine: expected auto, labels or cbc, found '{}'", flags.engine));
-  }
-  options.engine = *engine;
-  if (!flags.gap.empty()) {
-    options.limits.gap = ParseNumber(flags.gap, "--gap", 0, 1);
-  }
-  if (!flags.time_limit.empty()) {
-    options.limits.time_limit_s =
-        ParseNumber(flags.time_limit, "--time-limit", 0,
-                    std::numeric_limits<double>::infinity());
-  }
-  if (!flags.seed.empty()) {
-    options.limits.seed = static_cast<int>(
-        ParseWhole(flags.seed, "--seed", 0, std::numeric_limits<int>::max()));
-  }
-  return options;
-}
-
 std::string Heading(const graph::Profile& profile, const Plan& plan,
+                    const problems::PlanOptions& options,
                     const Terminal& terminal) {
   const graph::ModelInfo& model = profile.model;
   std::string text =
@@ -90,6 +53,7 @@ std::string Heading(const graph::Profile& profile, const Plan& plan,
                         graph::FormatBytes(plan.reserve_bytes));
   }
   text += ", " + QuestionText(plan.memory);
+  text += "\n" + ChoiceText(options);
   return text + "\n\n";
 }
 
@@ -126,29 +90,63 @@ std::string Comparison(const graph::Profile& profile, const Plan& plan,
   return text + "\n";
 }
 
-std::string UnitTable(const Plan& plan, const Terminal& terminal) {
+// Units that do the same on one line, unless `all`.
+std::string UnitTable(const graph::Profile& profile, const Plan& plan, bool all,
+                      const Terminal& terminal) {
   if (plan.modules.empty()) {
     return "No module needs to be checkpointed: the model fits as it is.\n\n";
   }
+  std::vector<UnitGroup> groups;
+  if (all) {
+    for (const problems::PlannedModule& module : plan.modules) {
+      groups.push_back({.name = module.fqn, .units = {&module}});
+    }
+  } else {
+    groups = GroupUnits(plan.modules);
+  }
+  const bool folded = groups.size() < plan.modules.size();
   using enum Table::Align;
-  Table table({kLeft, kRight, kRight, kRight, kRight});
-  table.AddRow(
-      {"AC unit", "discard ratio", "memory budget", "discarded", "recomputed"});
+  Table table({kLeft, kRight, kRight, kRight, kRight, kRight});
+  const auto row = [&](const std::string& name, const std::string& count,
+                       std::vector<std::string> rest) {
+    std::vector<std::string> cells{name};
+    if (folded) cells.push_back(count);
+    std::ranges::move(rest, std::back_inserter(cells));
+    table.AddRow(std::move(cells));
+  };
+  row("AC unit", "units",
+      {"discard ratio", "memory budget", folded ? "discarded each" : "discarded",
+       folded ? "recomputed each" : "recomputed"});
   int64_t discarded = 0;
-  for (const problems::PlannedModule& module : plan.modules) {
-    discarded += module.discarded_bytes;
+  for (const UnitGroup& group : groups) {
+    const problems::PlannedModule& module = *group.units.front();
+    discarded += module.discarded_bytes *
+                 static_cast<int64_t>(group.units.size());
     const std::string ratio = FormatRatioUp(module.discard_ratio);
-    table.AddRow({module.fqn, ratio,
-                  fmt::format("{:.4f}", std::max(0.0, 1 - std::stod(ratio))),
-                  graph::FormatBytes(module.discarded_bytes),
-                  FormatMs(module.recompute_ms)});
+    row(group.name, fmt::format("{}", group.units.size()),
+        {ratio, fmt::format("{:.4f}", std::max(0.0, 1 - std::stod(ratio))),
+         graph::FormatBytes(module.discarded_bytes),
+         FormatMs(module.recompute_ms)});
   }
   table.AddRule();
-  table.AddRow({fmt::format("{} unit{}", plan.modules.size(),
-                            plan.modules.size() == 1 ? "" : "s"),
-                "", "", graph::FormatBytes(discarded),
-                FormatMs(plan.recompute_ms)});
-  return table.ToString(terminal) + "\n";
+  const size_t n = plan.modules.size();
+  row(folded ? "in all" : fmt::format("{} unit{}", n, n == 1 ? "" : "s"),
+      fmt::format("{}", n),
+      {"", "", graph::FormatBytes(discarded), FormatMs(plan.recompute_ms)});
+  std::string text = table.ToString(terminal) + "\n";
+
+  std::string policies;
+  for (const UnitGroup& group : groups) {
+    const problems::PlannedModule& module = *group.units.front();
+    if (module.ops.empty()) continue;
+    for (const graph::Module& m : profile.modules) {
+      if (m.fqn == module.fqn) {
+        policies += fmt::format("{}: {}\n", terminal.Bold(group.name),
+                                PolicyText(module, *m.sac));
+      }
+    }
+  }
+  return policies.empty() ? text : text + policies + "\n";
 }
 
 std::string LimitText(const Plan& plan) {
@@ -204,41 +202,38 @@ int ExitCode(PlanStatus status) {
 int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const graph::Profile profile = graph::ReadProfile(flags.profile);
   const graph::ModuleTree tree(profile);
-  problems::PlanOptions options = ToOptions(flags, profile);
-  if (!flags.output.empty()) {
-    graph::CheckWritable(flags.output);
-    std::error_code none;
-    if (std::filesystem::equivalent(flags.profile, flags.output, none)) {
-      throw InputError(fmt::format(
-          "--output: expected another file than the profile, found {}",
-          graph::Quoted(flags.output, 400)));
-    }
-  }
+  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
+  problems::PlanOptions options = flags.planning.Options(profile);
+  CheckOutput(flags.output, flags.profile);
 
-  problems::PlanResult result;
+  const problems::PlanningProblem problem =
+      BuildPlanningProblem(profile, tree, options);
+  problems::PlanAnswer answer;
   {
     ProgressLine progress(terminal);
     options.limits.interrupted = &InterruptFlag();
     terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                              graph::OneLine(flags.profile, 400),
                              profile.modules.size()));
+    const int64_t bytes = budget.Resolve(problem, options.limits);
     options.limits.on_progress = [&](const solver::SearchProgress& p) {
       progress.Show(p);
     };
-    result = PlanModules(profile, tree, options);
+    answer = PlanFor(problem, bytes, options.limits);
   }
-  for (const std::string& warning : result.warnings) terminal.Warn(warning);
+  for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
 
-  const Plan& plan = result.plan;
+
+  const Plan& plan = answer.plan;
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   if (flags.json) {
     terminal.Print(json);
     return ExitCode(plan.status);
   }
-  std::string text = Heading(profile, plan, terminal);
+  std::string text = Heading(profile, plan, options, terminal);
   if (plan.HasPlan()) {
-    text += Comparison(profile, plan, terminal) + UnitTable(plan, terminal);
+    text += Comparison(profile, plan, terminal) + UnitTable(profile, plan, flags.all, terminal);
   } else {
     text += fmt::format("baseline peak {} at {}\n",
                         graph::FormatBytes(plan.baseline.peak_bytes),
@@ -255,38 +250,20 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
 Command AddPlanCommand(CLI::App& program) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* app = program.add_subcommand(
-      "plan", "Choose modules to checkpoint under a memory budget, optimally");
+      "plan", "Choose what to checkpoint under a memory budget, optimally");
   app->add_option("PROFILE", flags->profile, "profile (.json or .json.gz)")
       ->required();
   app->add_option("--budget", flags->budget,
-                  "memory a rank may use at its peak: 1.6GiB, 1600MB, bytes")
+                  "memory a rank may use at its peak: 1.6GiB, 1600MB, bytes; "
+                  "75%: of what it uses without a plan; min: the least that "
+                  "any plan needs")
       ->required()
       ->type_name("SIZE");
-  app->add_option("--reserve", flags->reserve, "of the budget, keep SIZE free")
-      ->type_name("SIZE");
-  flags->memory.AddTo(*app);
-  flags->units.AddTo(*app);
-  app->add_option("--tradeoff", flags->tradeoff,
-                  "recomputation against memory of a module; profile: the fit "
-                  "stored in the profile (default)")
-      ->type_name("KIND");
-  app->add_option(
-         "--engine", flags->engine,
-         "auto (default), labels or cbc: the algorithm; both are exact")
-      ->type_name("NAME");
-  app->add_option(
-         "--gap", flags->gap,
-         "stop within this share of the best possible, 0 to 1 (default "
-         "0: proven optimal)")
-      ->type_name("G");
-  app->add_option("--time-limit", flags->time_limit,
-                  "stop after S seconds with the best plan so far")
-      ->type_name("S");
-  app->add_option("--seed", flags->seed, "seed of the cbc engine (default 1)")
-      ->type_name("N");
+  flags->planning.AddTo(*app);
   app->add_option("-o,--output", flags->output,
                   "write the plan file here (.json or .json.gz)")
       ->type_name("FILE");
+  app->add_flag("--all", flags->all, "show units that do the same one by one");
   app->add_flag("--json", flags->json, "print the plan file, nothing else");
   app->footer(
       "Example:\n  acplan plan data/profiles/gpt2_small.json.gz --budget 10GiB "

@@ -163,10 +163,12 @@ OperatorGroups GroupOperators(const SacStatistics& sac,
     } else if (recompute[g]) {
       result.groups[g].rule = GroupRule::kRecompute;
     }
-    if (save[g] && recompute[g] && result.contradiction.empty()) {
+    if (!save[g] || !recompute[g]) continue;
+    const bool is_pattern = save[g]->is_pattern || recompute[g]->is_pattern;
+    if (result.contradiction.empty() ||
+        (result.contradicts_pattern && !is_pattern)) {
       result.contradiction = Describe(sac, *save[g], *recompute[g]);
-      result.contradicts_pattern =
-          save[g]->is_pattern || recompute[g]->is_pattern;
+      result.contradicts_pattern = is_pattern;
     }
   }
   return result;

@@ -46,8 +46,9 @@ struct OperatorGroups {
   std::vector<int> group_of;          // of each operator
   // Where rules contradict each other, so that no policy keeps them all, the
   // operators and rules of the first case: "operator 3 'bernoulli_' is random
-  // and must be saved, operator 1 'view' is view-like and must be recomputed,
-  // and they are tied". Empty otherwise. The group's rule then is kSave.
+  // and must be saved here, operator 1 'view' is view-like and must be
+  // recomputed, and both are tied to each other"; a case that needs no pattern
+  // goes first. Empty otherwise. The group's rule then is kSave.
   std::string contradiction;
   // Whether it takes a pattern to contradict.
   bool contradicts_pattern = false;

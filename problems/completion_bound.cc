@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 namespace acplan::problems {
@@ -57,18 +58,6 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
       fixed.need[i] = up(node.base_bytes - problem.budget_bytes);
     }
   }
-  fixed.need_after.assign(n, kNoNeed);
-  std::vector<int> by_time;
-  for (int i = 0; i < n; ++i) {
-    if (problem.nodes[i].time >= 0) by_time.push_back(i);
-  }
-  std::ranges::sort(by_time, std::greater<>(),
-                    [&](int i) { return problem.nodes[i].time; });
-  int64_t later = kNoNeed;
-  for (const int i : by_time) {
-    fixed.need_after[i] = later;
-    later = std::max(later, fixed.need[i]);
-  }
   for (int i = n - 1; i >= 0; --i) {
     fixed.subtree_need[i] = std::max(fixed.subtree_need[i], fixed.need[i]);
     if (!fixed.curve[i].empty()) fixed.has_units[i] = 1;
@@ -83,6 +72,30 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
           std::max(fixed.largest_need, fixed.subtree_need[i] + fixed.held[i]);
     }
     fixed.largest_need = std::max(fixed.largest_need, fixed.subtree_need[i]);
+  }
+  fixed.need_after.assign(n, kNoNeed);
+  std::vector<int> last_first(n);  // post-order, reversed
+  std::iota(last_first.begin(), last_first.end(), 0);
+  std::ranges::stable_sort(last_first, std::greater<>(), [&](int i) {
+    return i + problem.nodes[i].subtree_size;
+  });
+  int64_t later = kNoNeed;
+  for (const int i : last_first) {
+    fixed.need_after[i] = later;
+    later = std::max(later, fixed.need[i]);
+  }
+  int64_t later_units = kNoNeed;
+  std::vector<int64_t> units_from(n + 1, kNoNeed);
+  for (int i = n - 1; i >= 0; --i) {
+    if (!fixed.curve[i].empty()) {
+      later_units =
+          std::max(later_units, fixed.subtree_need[i] + fixed.held[i]);
+    }
+    units_from[i] = later_units;
+  }
+  for (int i = 0; i < n; ++i) {
+    fixed.need_after[i] = std::max(
+        fixed.need_after[i], units_from[i + problem.nodes[i].subtree_size]);
   }
   return fixed;
 }

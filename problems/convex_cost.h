@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace acplan::problems {
@@ -48,6 +49,43 @@ class ConvexCost {
 
   // O(log segments).
   double At(int64_t n) const;
+
+  // Reads values fast where n changes little from one call to the next. Refers
+  // to the cost, which must outlive it.
+  class Reader {
+   public:
+    explicit Reader(const ConvexCost& cost)
+        : cost_(&cost), segment_(cost.ends_.size()) {}
+
+    double At(int64_t n) {
+      if (n <= 0) return 0;
+      Move(n);
+      if (segment_ == cost_->ends_.size()) return kInfinite;
+      return cost_->values_[segment_] -
+             cost_->slopes_[segment_] *
+                 static_cast<double>(cost_->ends_[segment_] - n);
+    }
+    // Of the segment that ends at or after n; 0 at and below 0 bytes and beyond
+    // the end.
+    double SlopeAt(int64_t n) {
+      if (n <= 0) return 0;
+      Move(n);
+      return segment_ == cost_->ends_.size() ? 0 : cost_->slopes_[segment_];
+    }
+
+   private:
+    static constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+    void Move(int64_t n) {
+      while (segment_ > 0 && cost_->ends_[segment_ - 1] >= n) --segment_;
+      while (segment_ < cost_->ends_.size() && cost_->ends_[segment_] < n) {
+        ++segment_;
+      }
+    }
+
+    const ConvexCost* cost_;
+    size_t segment_;
+  };
 
   // Minimum over x in [lo, hi] of cost + slope (x - lo) + At(total - x), for a
   // slope >= 0; infinite where total - hi is beyond the end. O(log segments).

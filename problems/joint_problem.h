@@ -65,12 +65,12 @@ struct JointProblem {
 };
 
 struct JointProblemOptions {
-  MemoryOptions memory;
+  MemoryOptions memory = {};
   double budget_bytes = 0;
-  std::vector<std::string> ac_units;    // only these; empty: all
-  std::vector<std::string> fsdp_units;  // no unit strictly above one of these
-  std::optional<int> max_units;
-  graph::OperatorPatterns patterns;
+  std::vector<std::string> ac_units = {};    // only these; empty: all
+  std::vector<std::string> fsdp_units = {};  // no unit strictly above these
+  std::optional<int> max_units = {};
+  graph::OperatorPatterns patterns = {};
 };
 
 struct BuiltJointProblem {

@@ -15,7 +15,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 // Proof tolerance, relative to the objective.
 constexpr double kTolerance = 1e-9;
 
-constexpr std::array<size_t, 5> kWidths = {64, 1024, 16384, 262144,
+constexpr std::array<size_t, 4> kWidths = {64, 1024, 65536,
                                            std::numeric_limits<size_t>::max()};
 
 }  // namespace

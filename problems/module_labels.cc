@@ -14,6 +14,7 @@
 #include "problems/completion_bound.h"
 #include "problems/convex_cost.h"
 #include "problems/frontier.h"
+#include "problems/label_history.h"
 #include "problems/label_passes.h"
 
 namespace acplan::problems {
@@ -25,8 +26,6 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kFinestScale = 0x1p40;
-
-constexpr size_t kMovesBeforeForgetting = 1'000'000;
 
 // A unit in a label's history; `value` and `shifted` as in a Piece.
 struct Move {
@@ -108,7 +107,7 @@ class Pass {
     DropDearerCounts(frontiers);
     Prune(i, frontiers);
     Limit(i, frontiers);
-    if (moves_.size() > most_moves_) ForgetMoves(frontiers);
+    if (history_.IsLong()) ForgetMoves(frontiers);
     result_.stopped_by = check_(result_.labels);
     return frontiers;
   }
@@ -117,7 +116,7 @@ class Pass {
   void ForgetMoves(std::vector<Frontier>& frontiers) {
     std::vector<std::vector<Frontier>*> live = set_aside_;
     live.push_back(&frontiers);
-    const auto for_each_label = [&](auto apply) {
+    history_.Forget([&](auto apply) {
       for (std::vector<Frontier>* group : live) {
         for (Frontier& f : *group) {
           for (Piece& p : f) {
@@ -125,27 +124,7 @@ class Pass {
           }
         }
       }
-    };
-    constexpr int32_t kForgotten = -2;
-    constexpr int32_t kNeeded = -1;
-    std::vector<int32_t> place(moves_.size(), kForgotten);
-    for_each_label([&](int32_t label) { place[label] = kNeeded; });
-    for (size_t m = moves_.size(); m-- > 0;) {
-      if (place[m] == kNeeded && moves_[m].previous >= 0) {
-        place[moves_[m].previous] = kNeeded;
-      }
-    }
-    size_t kept = 0;
-    for (size_t m = 0; m < moves_.size(); ++m) {
-      if (place[m] == kForgotten) continue;
-      place[m] = static_cast<int32_t>(kept);
-      Move move = moves_[m];
-      if (move.previous >= 0) move.previous = place[move.previous];
-      moves_[kept++] = move;
-    }
-    moves_.resize(kept);
-    for_each_label([&](int32_t& label) { label = place[label]; });
-    most_moves_ = std::max(kMovesBeforeForgetting, 2 * kept);
+    });
   }
 
   static void CutAll(std::vector<Frontier>& frontiers, int64_t need) {
@@ -164,8 +143,7 @@ class Pass {
     Prune(i, result);
     for (Frontier& f : result) {
       for (Piece& p : f) {
-        moves_.push_back({p.value, p.label, i, p.shifted});
-        p.label = static_cast<int32_t>(moves_.size()) - 1;
+        p.label = history_.Add({p.value, p.label, i, p.shifted});
       }
       result_.labels += static_cast<int64_t>(f.size());
     }
@@ -270,7 +248,7 @@ class Pass {
     std::vector<std::pair<int, int64_t>> units;
     int64_t bytes = last.lo;
     for (int32_t label = last.label; label >= 0;) {
-      const Move& move = moves_[label];
+      const Move& move = history_[label];
       const int64_t amount = move.shifted ? move.value : bytes - move.value;
       units.emplace_back(move.unit, amount);
       bytes -= amount;
@@ -288,12 +266,12 @@ class Pass {
   const PassCheck& check_;
   // Units set aside while their children are walked.
   std::vector<std::vector<Frontier>*> set_aside_;
-  std::vector<Move> moves_;
-  size_t most_moves_ = kMovesBeforeForgetting;
+  LabelHistory<Move> history_;
   PassResult result_;
 };
 
-ModuleSolution Solve(const ModuleProblem& problem, const SearchLimits& limits) {
+ModuleSolution Solve(const ModuleProblem& problem, const SearchLimits& limits,
+                     const std::vector<ChosenUnit>& known) {
   const FixedProblem fixed = ToFixedPoint(problem, kFinestScale);
   const double unit_price = BestUnitPrice(problem, fixed);
   const CompletionBound bound(problem, fixed, unit_price);
@@ -311,20 +289,30 @@ ModuleSolution Solve(const ModuleProblem& problem, const SearchLimits& limits) {
   const auto cost = [&](const std::vector<ChosenUnit>& units) {
     return SolutionCost(problem, units);
   };
+  LabelSearch search{.run = run_pass, .to_units = to_units, .cost = cost};
+  if (!known.empty()) {
+    search.known_units = known;
+    search.known_ms = cost(known);
+  }
   return SearchByPasses(
       problem, bound.AtRoot() - unit_price * problem.max_units.value_or(0),
-      limits, {.run = run_pass, .to_units = to_units, .cost = cost});
+      limits, search);
 }
 
 }  // namespace
 
 ModuleSolution SolveByLabels(const ModuleProblem& problem,
-                             const SearchLimits& limits) {
+                             const SearchLimits& limits,
+                             const std::vector<ChosenUnit>& known) {
   if (!problem.prefix_structure) {
     throw std::invalid_argument(
         "SolveByLabels: the problem has no prefix structure");
   }
-  return SolveWithScaledTimes(problem, limits, Solve);
+  return SolveWithScaledTimes(
+      problem, limits,
+      [&](const ModuleProblem& scaled, const SearchLimits& scaled_limits) {
+        return Solve(scaled, scaled_limits, known);
+      });
 }
 
 }  // namespace acplan::problems

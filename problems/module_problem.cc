@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
-#include <numeric>
 #include <utility>
 
 #include "graph/sac_statistics.h"
+#include "graph/tradeoff_curve.h"
+#include "problems/unit_forest.h"
 
 namespace acplan::problems {
 
@@ -18,54 +18,6 @@ using graph::Profile;
 using graph::TradeoffFit;
 
 namespace {
-
-// "GPT.h.3.attn" -> "GPT.h.*.attn": modules of one type share it.
-std::string TypeName(const std::string& fqn) {
-  std::string type;
-  size_t begin = 0;
-  while (begin <= fqn.size()) {
-    const size_t end = std::min(fqn.find('.', begin), fqn.size());
-    const std::string component = fqn.substr(begin, end - begin);
-    const bool number =
-        !component.empty() && std::ranges::all_of(component, [](char c) {
-          return c >= '0' && c <= '9';
-        });
-    type += (begin == 0 ? "" : ".") + (number ? "*" : component);
-    begin = end + 1;
-  }
-  return type;
-}
-
-// One warning a module type and kind of complaint, with the number of modules
-// it speaks of and the details of the first.
-class WarningsByType {
- public:
-  void Add(const std::string& fqn, const std::string& kind,
-           const std::string& details = "") {
-    const auto [it, is_new] =
-        index_.try_emplace({TypeName(fqn), kind}, entries_.size());
-    if (is_new) entries_.push_back({fqn, it->first.first, kind + details, 0});
-    ++entries_[it->second].modules;
-  }
-
-  std::vector<std::string> Lines() const {
-    std::vector<std::string> lines;
-    for (const Entry& e : entries_) {
-      lines.push_back(e.modules == 1 ? fmt::format("{}: {}", e.fqn, e.text)
-                                     : fmt::format("{} ({} modules): {}",
-                                                   e.type, e.modules, e.text));
-    }
-    return lines;
-  }
-
- private:
-  struct Entry {
-    std::string fqn, type, text;
-    int modules;
-  };
-  std::map<std::pair<std::string, std::string>, size_t> index_;
-  std::vector<Entry> entries_;
-};
 
 bool IsUsable(const TradeoffFit& fit) {
   const auto given = [](const std::optional<double>& v) {
@@ -77,57 +29,6 @@ bool IsUsable(const TradeoffFit& fit) {
 
 bool IsConvex(const TradeoffFit& fit) {
   return std::ranges::is_sorted(fit.slopes);
-}
-
-struct Restriction {
-  std::vector<char> allowed;  // a node: may it be a unit?
-  std::vector<std::string> warnings;
-};
-
-Restriction RestrictUnits(const Profile& profile, const ModuleTree& tree,
-                          const ModuleProblemOptions& options) {
-  const std::vector<int> ac_units =
-      graph::FindModules(profile, tree, options.ac_units, "--ac-units");
-  const std::vector<int> fsdp_units =
-      graph::FindModules(profile, tree, options.fsdp_units, "--fsdp-units");
-  Restriction result;
-  std::vector<char>& allowed = result.allowed;
-  allowed.assign(tree.size(), ac_units.empty() ? 1 : 0);
-  for (const int i : ac_units) allowed[i] = 1;
-  std::vector<char> above_fsdp(tree.size(), 0);
-  for (const int unit : fsdp_units) {
-    for (int i = tree.node(unit).parent; i >= 0 && !above_fsdp[i];
-         i = tree.node(i).parent) {
-      above_fsdp[i] = 1;
-    }
-  }
-  for (const int i : ac_units) {
-    const Module& module = profile.modules[tree.node(i).module];
-    if (module.is_leaf) {
-      result.warnings.push_back(fmt::format(
-          "--ac-units: {} is a leaf; leaves are never AC units", module.fqn));
-    } else if (module.calls == 0) {
-      result.warnings.push_back(fmt::format(
-          "--ac-units: {} is never called, so it is no AC unit", module.fqn));
-    } else if (above_fsdp[i]) {
-      result.warnings.push_back(fmt::format(
-          "--ac-units: {} contains an FSDP unit, so it is no AC unit",
-          module.fqn));
-    }
-  }
-  for (int i = 0; i < tree.size(); ++i) {
-    if (above_fsdp[i]) allowed[i] = 0;
-  }
-  return result;
-}
-
-bool AddsUp(const Module& module) {
-  const auto adds_up = [](const std::optional<graph::MemorySnapshot>& s) {
-    return !s || std::accumulate(s->begin(), s->begin() + graph::kTotal,
-                                 int64_t{0}) == (*s)[graph::kTotal];
-  };
-  return !module.snap ||
-         (adds_up(module.snap->peak_fw) && adds_up(module.snap->peak_bw));
 }
 
 std::vector<Knot> NetOfHeldBytes(const std::vector<Knot>& curve, double held) {
@@ -147,22 +48,6 @@ std::vector<Knot> NetOfHeldBytes(const std::vector<Knot>& curve, double held) {
   }
   if (!net.empty() && net.back().bytes <= 0) net.clear();
   return net;
-}
-
-// The most candidates of which none contains another.
-int MostUnits(const ModuleProblem& problem) {
-  const int n = static_cast<int>(problem.nodes.size());
-  std::vector<int> most(n, 0);
-  int total = 0;
-  for (int i = n - 1; i >= 0; --i) {
-    for (int c = i + 1; c < i + problem.nodes[i].subtree_size;
-         c += problem.nodes[c].subtree_size) {
-      most[i] += most[c];
-    }
-    if (most[i] == 0 && !problem.nodes[i].curve.empty()) most[i] = 1;
-  }
-  for (int i = 0; i < n; i += problem.nodes[i].subtree_size) total += most[i];
-  return total;
 }
 
 }  // namespace
@@ -229,47 +114,31 @@ BuiltModuleProblem BuildModuleProblem(const Profile& profile,
                                       const ModuleTree& tree,
                                       const ModuleProblemOptions& options) {
   BuiltModuleProblem built;
+  UnitForest forest = BuildUnitForest(profile, tree, options);
+  built.problem = std::move(forest.problem);
   ModuleProblem& problem = built.problem;
-  problem.budget_bytes = options.budget_bytes;
-  problem.max_units = options.max_units;
-  problem.prefix_structure = tree.PostOrderMatchesTree();
-  problem.nodes.resize(tree.size());
   built.scales.resize(tree.size());
-  for (const MemoryRecord& record :
-       MemoryRecords(profile, tree, options.memory)) {
-    if (record.node < 0) {
-      problem.fixed_bytes = std::max(problem.fixed_bytes, record.base_bytes);
-    } else {
-      problem.nodes[record.node].base_bytes = record.base_bytes;
-    }
-  }
-
-  Restriction restriction = RestrictUnits(profile, tree, options);
-  built.warnings = std::move(restriction.warnings);
-  WarningsByType by_type;
+  WarningsByType& by_type = forest.by_type;
   for (int i = 0; i < tree.size(); ++i) {
+    if (!forest.may_be_unit[i]) continue;
     const Module& module = profile.modules[tree.node(i).module];
     ModuleProblem::Node& node = problem.nodes[i];
-    node.subtree_size = tree.node(i).subtree_size;
-    node.time = tree.node(i).fw_post;
-    if (options.memory.model == MemoryModel::kSnapshot && node.time >= 0 &&
-        !AddsUp(module)) {
-      by_type.Add(module.fqn,
-                  "a snapshot's total is not the sum of its categories; the "
-                  "sum is used");
+    std::optional<TradeoffFit> given = module.torch_fit;
+    if (options.fit_anew) {
+      given.reset();
+      if (module.sac) given = graph::FitTradeoff(*module.sac);
     }
-    if (module.is_leaf || node.time < 0 || !restriction.allowed[i]) {
-      continue;
-    }
-    if (!module.torch_fit || !IsUsable(*module.torch_fit)) {
+    if (!given || !IsUsable(*given)) {
       if (module.act_fw_per_module > 0) {
         by_type.Add(module.fqn,
-                    "no usable trade-off fit, so it is no AC unit at module "
-                    "granularity");
+                    options.fit_anew
+                        ? "no operator statistics, so it is no AC unit"
+                        : "no usable trade-off fit, so it is no AC unit at "
+                          "module granularity");
       }
       continue;
     }
-    const TradeoffFit& fit = *module.torch_fit;
+    const TradeoffFit& fit = *given;
     if (fit.sac_memory < module.act_fw_per_module) {
       by_type.Add(module.fqn,
                   "SAC memory is below the activation memory, which is used "
@@ -309,10 +178,8 @@ BuiltModuleProblem BuildModuleProblem(const Profile& profile,
     node.curve = NetOfHeldBytes(CurveOfLines(std::move(lines), most_bytes),
                                 scale.held_bytes);
   }
-  // A limit that no set of units can exceed is none.
-  if (problem.max_units && *problem.max_units >= MostUnits(problem)) {
-    problem.max_units.reset();
-  }
+  DropUselessLimit(problem);
+  built.warnings = std::move(forest.warnings);
   for (std::string& line : by_type.Lines()) {
     built.warnings.push_back(std::move(line));
   }

@@ -68,14 +68,17 @@ struct ModuleProblem {
 };
 
 struct ModuleProblemOptions {
-  MemoryOptions memory;
+  MemoryOptions memory = {};
   double budget_bytes = 0;
-  std::vector<std::string> ac_units;    // only these; empty: all
-  std::vector<std::string> fsdp_units;  // no unit strictly above one of these
-  std::optional<int> max_units;
+  std::vector<std::string> ac_units = {};    // only these; empty: all
+  std::vector<std::string> fsdp_units = {};  // no unit strictly above these
+  std::optional<int> max_units = {};
   // Whether operators that every policy must save bound the discard ratio. Not
   // in PyTorch's own problem.
   bool bound_by_forced_saves = true;
+  // Whether to fit the trade-offs anew from the operator statistics
+  // (graph::FitTradeoff), not to take the profile's.
+  bool fit_anew = false;
 };
 
 // How a candidate's discarded bytes and discard ratio hang together.

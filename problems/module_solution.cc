@@ -12,11 +12,6 @@ namespace acplan::problems {
 
 namespace {
 
-// What sums of doubles may lose.
-double ByteTolerance(const ModuleProblem& problem) {
-  return 1e-9 + 1e-14 * std::abs(problem.budget_bytes);
-}
-
 // For every record its time and the bytes in use, in time order.
 struct RecordBytes {
   int time;
@@ -56,6 +51,17 @@ std::vector<RecordBytes> BytesByTime(const ModuleProblem& problem,
 ModuleSolution SolveWithScaledTimes(const ModuleProblem& problem,
                                     const solver::SearchLimits& limits,
                                     const SolveModuleProblem& solve) {
+  return SolveWithTimeFactor(
+      problem, limits,
+      [&](double, const ModuleProblem& scaled,
+          const solver::SearchLimits& scaled_limits) {
+        return solve(scaled, scaled_limits);
+      });
+}
+
+ModuleSolution SolveWithTimeFactor(const ModuleProblem& problem,
+                                   const solver::SearchLimits& limits,
+                                   const SolveScaled& solve) {
   double dearest = 0;
   for (const ModuleProblem::Node& node : problem.nodes) {
     if (!node.curve.empty()) {
@@ -84,10 +90,14 @@ ModuleSolution SolveWithScaledTimes(const ModuleProblem& problem,
     scaled_limits.interrupted = nullptr;
     for (ModuleProblem::Node& node : scaled.nodes) node.curve.clear();
   }
-  ModuleSolution solution = solve(scaled, scaled_limits);
+  ModuleSolution solution = solve(factor, std::move(scaled), scaled_limits);
   solution.ms /= factor;
   solution.bound_ms /= factor;
   return solution;
+}
+
+double ByteTolerance(const ModuleProblem& problem) {
+  return 1e-9 + 1e-14 * std::abs(problem.budget_bytes);
 }
 
 double SolutionCost(const ModuleProblem& problem,

@@ -46,6 +46,17 @@ ModuleSolution SolveWithScaledTimes(const ModuleProblem& problem,
                                     const solver::SearchLimits& limits,
                                     const SolveModuleProblem& solve);
 
+// As above for problems that are more than a module problem: `solve` is told
+// the factor. A problem that needs no units has no candidates left.
+using SolveScaled = std::function<ModuleSolution(
+    double factor, ModuleProblem scaled, const solver::SearchLimits&)>;
+ModuleSolution SolveWithTimeFactor(const ModuleProblem& problem,
+                                   const solver::SearchLimits& limits,
+                                   const SolveScaled& solve);
+
+// What sums of doubles may lose: a record may exceed the budget by as much.
+double ByteTolerance(const ModuleProblem& problem);
+
 // Total cost of the chosen units.
 double SolutionCost(const ModuleProblem& problem,
                     const std::vector<ChosenUnit>& units);

@@ -28,7 +28,7 @@ namespace acplan::problems {
 //                                         recomputed
 // Of the best policies the one that saves the fewest bytes is taken, and of
 // those the first one in the order of operators, a saved operator before a
-// recomputed one. Times are compared in fixed point, 2^-50 of their sum.
+// recomputed one. Times are compared in fixed point (group_cover.h).
 
 // A policy for one module.
 struct OperatorPolicy {

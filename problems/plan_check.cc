@@ -8,6 +8,8 @@
 #include <unordered_set>
 
 #include "graph/input_error.h"
+#include "graph/pareto_list.h"
+#include "graph/tradeoff_curve.h"
 
 namespace acplan::problems {
 
@@ -40,18 +42,29 @@ std::optional<std::string_view> NearestAbove(std::string_view fqn,
   return std::nullopt;
 }
 
-double SacBytes(const Module& module) {
+double SumOfMemory(const SacStatistics& sac) {
+  double sum = 0;
+  for (const int64_t bytes : sac.memory) sum += static_cast<double>(bytes);
+  return sum;
+}
+
+// ACM of a ratio, and what autograd keeps of it.
+double SacBytes(const Module& module, std::string_view tradeoff) {
+  if (tradeoff == "pareto" && module.sac) return SumOfMemory(*module.sac);
   double bytes = static_cast<double>(module.act_fw_per_module);
-  if (module.torch_fit) {
+  if (tradeoff == "fit" && module.sac) {
+    bytes = std::max(bytes, SumOfMemory(*module.sac));
+  } else if (module.torch_fit) {
     bytes = std::max(bytes, static_cast<double>(module.torch_fit->sac_memory));
   }
   return bytes;
 }
 
-double SumOfMemory(const SacStatistics& sac) {
-  double sum = 0;
-  for (const int64_t bytes : sac.memory) sum += static_cast<double>(bytes);
-  return sum;
+double InternalBytes(const Module& module, std::string_view tradeoff) {
+  const auto internal = static_cast<double>(module.act_fw_per_module);
+  return tradeoff == "pareto"
+             ? std::min(internal, SacBytes(module, tradeoff))
+             : internal;
 }
 
 struct UnitEffect {
@@ -95,35 +108,77 @@ UnitEffect EffectOfOps(const Module& module, const PlannedModule& planned) {
   return effect;
 }
 
-UnitEffect EffectOfRatio(const Module& module, const PlannedModule& planned) {
-  if (!module.torch_fit || module.torch_fit->slopes.empty()) {
-    throw InputError(fmt::format(
-        "plan: {}: the profile has no trade-off fit of this module, so "
-        "the effect of a discard ratio is unknown",
-        planned.fqn));
-  }
+// Of the SAC run-time, by a fit's largest segment.
+double FitMs(const graph::TradeoffFit& fit, const PlannedModule& planned) {
   double share = 0;
-  for (size_t s = 0; s < module.torch_fit->slopes.size(); ++s) {
-    const auto& slope = module.torch_fit->slopes[s];
-    const auto& intercept = module.torch_fit->intercepts[s];
-    if (!slope || !intercept) {
+  for (size_t s = 0; s < fit.slopes.size(); ++s) {
+    if (!fit.slopes[s] || !fit.intercepts[s]) {
       throw InputError(
           fmt::format("plan: {}: the profile's trade-off fit of this module is "
                       "null, so the "
                       "effect of a discard ratio is unknown",
                       planned.fqn));
     }
-    share = std::max(share, *slope * planned.discard_ratio + *intercept);
+    share = std::max(share, *fit.slopes[s] * planned.discard_ratio +
+                                *fit.intercepts[s]);
   }
-  const double sac_bytes = SacBytes(module);
-  return {.discarded_bytes =
-              sac_bytes * planned.discard_ratio -
-              (sac_bytes - static_cast<double>(module.act_fw_per_module)),
-          .recompute_ms = share * module.torch_fit->sac_runtime};
+  return share * fit.sac_runtime;
 }
 
-UnitEffect EffectOf(const Module& module, const PlannedModule& planned) {
-  return planned.ops.empty() ? EffectOfRatio(module, planned)
+// Between the policies at the corners of the Pareto list.
+double HullMs(const SacStatistics& sac, const PlannedModule& planned) {
+  const graph::OperatorGroups groups = graph::GroupOperators(sac);
+  if (!groups.contradiction.empty()) {
+    throw InputError(fmt::format(
+        "plan: {}: no policy keeps all rules of its operators ({})",
+        planned.fqn, groups.contradiction));
+  }
+  const std::vector<graph::PolicyCost> hull = graph::ParetoHull(groups);
+  const double saved = (1 - planned.discard_ratio) * SumOfMemory(sac);
+  size_t k = 0;
+  while (k < hull.size() && static_cast<double>(hull[k].saved_bytes) < saved) {
+    ++k;
+  }
+  if (k == 0) return hull.front().recompute_ms;
+  if (k == hull.size()) return hull.back().recompute_ms;
+  const auto left = static_cast<double>(hull[k - 1].saved_bytes);
+  const auto right = static_cast<double>(hull[k].saved_bytes);
+  return hull[k - 1].recompute_ms +
+         (saved - left) / (right - left) *
+             (hull[k].recompute_ms - hull[k - 1].recompute_ms);
+}
+
+UnitEffect EffectOfRatio(const Module& module, const PlannedModule& planned,
+                         std::string_view tradeoff) {
+  UnitEffect effect;
+  const double sac_bytes = SacBytes(module, tradeoff);
+  effect.discarded_bytes = sac_bytes * planned.discard_ratio -
+                           (sac_bytes - InternalBytes(module, tradeoff));
+  if (tradeoff == "profile") {
+    if (!module.torch_fit || module.torch_fit->slopes.empty()) {
+      throw InputError(fmt::format(
+          "plan: {}: the profile has no trade-off fit of this module, so "
+          "the effect of a discard ratio is unknown",
+          planned.fqn));
+    }
+    effect.recompute_ms = FitMs(*module.torch_fit, planned);
+    return effect;
+  }
+  if (!module.sac) {
+    throw InputError(fmt::format(
+        "plan: {}: the profile has no operators of this module, so the effect "
+        "of a discard ratio is unknown",
+        planned.fqn));
+  }
+  effect.recompute_ms = tradeoff == "fit"
+                            ? FitMs(graph::FitTradeoff(*module.sac), planned)
+                            : HullMs(*module.sac, planned);
+  return effect;
+}
+
+UnitEffect EffectOf(const Module& module, const PlannedModule& planned,
+                    std::string_view tradeoff) {
+  return planned.ops.empty() ? EffectOfRatio(module, planned, tradeoff)
                              : EffectOfOps(module, planned);
 }
 
@@ -212,8 +267,9 @@ double ForcedBytes(const SacStatistics& sac) {
   return bytes;
 }
 
-std::optional<std::string> BrokenOpRule(const Module& module,
-                                        const PlannedModule& planned) {
+std::optional<std::string> BrokenOpRule(
+    const Module& module, const PlannedModule& planned,
+    const graph::OperatorPatterns& patterns) {
   const SacStatistics& sac = *module.sac;
   const auto saves = [&](int k) { return planned.ops[k].save; };
   const auto say = [&](int k, std::string_view rule) {
@@ -239,6 +295,18 @@ std::optional<std::string> BrokenOpRule(const Module& module,
       return say(op, "is in place and not treated as its parent");
     }
   }
+  for (size_t k = 0; k < sac.func_names.size(); ++k) {
+    const auto op = static_cast<int>(k);
+    const auto matches = [&](const std::string& pattern) {
+      return graph::MatchesPattern(sac.func_names[k], pattern);
+    };
+    if (!saves(op) && std::ranges::any_of(patterns.save, matches)) {
+      return say(op, "must be saved (--save)");
+    }
+    if (saves(op) && std::ranges::any_of(patterns.recompute, matches)) {
+      return say(op, "must be recomputed (--recompute)");
+    }
+  }
   return std::nullopt;
 }
 
@@ -250,7 +318,8 @@ bool IsFalse(double stated, double is) {
 
 std::optional<std::string> BrokenUnitRule(const Module& module,
                                           const PlannedModule& planned,
-                                          const Plan& plan) {
+                                          const Plan& plan,
+                                          const graph::OperatorPatterns& patterns) {
   if (module.is_leaf) {
     return fmt::format("{} is a leaf; leaves are never AC units", planned.fqn);
   }
@@ -258,11 +327,11 @@ std::optional<std::string> BrokenUnitRule(const Module& module,
     return fmt::format("{} is never called, so it cannot be an AC unit",
                        planned.fqn);
   }
-  const UnitEffect effect = EffectOf(module, planned);
+  const UnitEffect effect = EffectOf(module, planned, plan.tradeoff);
   if (!planned.ops.empty()) {
-    if (auto broken = BrokenOpRule(module, planned)) return broken;
+    if (auto broken = BrokenOpRule(module, planned, patterns)) return broken;
   } else {
-    const auto internal = static_cast<double>(module.act_fw_per_module);
+    const double internal = InternalBytes(module, plan.tradeoff);
     double most = internal;
     if (module.sac && (plan.memory.model != MemoryModel::kTorch ||
                        plan.tradeoff != "profile")) {
@@ -272,7 +341,7 @@ std::optional<std::string> BrokenUnitRule(const Module& module,
       return fmt::format(
           "{}: discard ratio {} is below (ACM - IA) / ACM = {}, so it "
           "saves no memory",
-          planned.fqn, planned.discard_ratio, 1 - internal / SacBytes(module));
+          planned.fqn, planned.discard_ratio, 1 - internal / SacBytes(module, plan.tradeoff));
     }
     if (effect.discarded_bytes > most + ByteTolerance(internal)) {
       return fmt::format(
@@ -286,8 +355,9 @@ std::optional<std::string> BrokenUnitRule(const Module& module,
 
 // The first thing that the plan says of a unit and that is not so.
 std::optional<std::string> FalseUnitStatement(const Module& module,
-                                              const PlannedModule& planned) {
-  const UnitEffect effect = EffectOf(module, planned);
+                                              const PlannedModule& planned,
+                                              std::string_view tradeoff) {
+  const UnitEffect effect = EffectOf(module, planned, tradeoff);
   if (std::abs(planned.discard_ratio + planned.memory_budget - 1) > 1e-6) {
     return fmt::format("{}: memory budget {} is not 1 - discard ratio {}",
                        planned.fqn, planned.memory_budget,
@@ -327,7 +397,7 @@ std::optional<std::string> FalseStatement(const Profile& profile,
   const ModulesByName by_name = ByName(profile);
   for (const PlannedModule& planned : plan.modules) {
     if (auto is_false =
-            FalseUnitStatement(Lookup(by_name, planned.fqn), planned)) {
+            FalseUnitStatement(Lookup(by_name, planned.fqn), planned, plan.tradeoff)) {
       return is_false;
     }
   }
@@ -393,14 +463,15 @@ std::optional<std::string> FalseStatement(const Profile& profile,
 
 PlanEffect ComputeEffect(const Profile& profile,
                          const std::vector<PlannedModule>& modules,
-                         const MemoryOptions& memory) {
+                         const MemoryOptions& memory,
+                         std::string_view tradeoff) {
   const ModulesByName by_name = ByName(profile);
   std::unordered_map<std::string_view, double> net_of_unit;
   std::unordered_map<std::string_view, double> held_by_unit;
   PlanEffect effect;
   for (const PlannedModule& planned : modules) {
     const Module& module = Lookup(by_name, planned.fqn);
-    const UnitEffect unit = EffectOf(module, planned);
+    const UnitEffect unit = EffectOf(module, planned, tradeoff);
     const double held = memory.model == MemoryModel::kSnapshot
                             ? static_cast<double>(module.held_per_module)
                             : 0;
@@ -484,7 +555,7 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
   }
   for (const PlannedModule& planned : plan.modules) {
     const Module& module = Lookup(by_name, planned.fqn);
-    if (auto broken = BrokenUnitRule(module, planned, plan)) return broken;
+    if (auto broken = BrokenUnitRule(module, planned, plan, rules.patterns)) return broken;
     if (const auto above = NearestAbove(
             planned.fqn,
             [&](std::string_view name) { return units.contains(name); })) {
@@ -506,7 +577,7 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
                        plan.modules.size(), *rules.max_units);
   }
 
-  const PlanEffect effect = ComputeEffect(profile, plan.modules, plan.memory);
+  const PlanEffect effect = ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff);
   const auto usable =
       static_cast<double>(plan.budget_bytes - plan.reserve_bytes);
   for (const RecordUse& record : effect.records) {

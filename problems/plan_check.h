@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/profile.h"
+#include "graph/sac_statistics.h"
 #include "problems/memory_model.h"
 #include "problems/plan.h"
 
@@ -38,13 +40,15 @@ struct PlanEffect {
 
 // A unit with operator decisions discards min(IA, sum of the SAC memory) -
 // saved bytes and recomputes what it does not save; one with a ratio alone
-// follows the trade-off fit of the profile. Throws InputError where the plan
+// follows the trade-off: "profile" (the profile's fit), "fit"
+// (graph::FitTradeoff) or "pareto" (graph::ParetoHull). Throws InputError where the plan
 // names a module that the profile lacks ("plan for another model"), one whose
 // effect cannot be computed (no statistics, no fit), or operators that do not
 // match the profile's.
 PlanEffect ComputeEffect(const graph::Profile& profile,
                          const std::vector<PlannedModule>& modules,
-                         const MemoryOptions& memory);
+                         const MemoryOptions& memory,
+                         std::string_view tradeoff = "profile");
 
 // The first rule that the plan breaks, as one line; nullopt where it keeps all:
 // no unit is a leaf or never called; no nested units; no unit above an FSDP
@@ -57,6 +61,7 @@ struct PlanRules {
   std::vector<std::string> ac_units;  // empty: no restriction
   std::vector<std::string> fsdp_units;
   std::optional<int> max_units;
+  graph::OperatorPatterns patterns = {};  // kept by units with operators
 };
 std::optional<std::string> FirstBrokenRule(const graph::Profile& profile,
                                            const Plan& plan,

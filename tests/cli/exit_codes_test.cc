@@ -34,6 +34,7 @@ TEST_F(ExitCodesTest, OneWhereOutputCannotBeWritten) {
       {"plan", ProfilePath("transformer4"), "--budget", "2GiB", "--json"},
       {"tree", ProfilePath("transformer4")},
       {"baseline", ProfilePath("transformer4")},
+      {"curve", ProfilePath("transformer4"), "Transformer"},
       {"completion", "bash"},
       {"version"},
       {"--version"},

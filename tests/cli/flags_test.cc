@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "graph/input_error.h"
 #include "tests/graph/test_files.h"
@@ -111,6 +112,42 @@ TEST(FlagsTest, RefusesAFileThatCannotBeRead) {
                 ParseNames({"@" + folder.path().string()}, "--fsdp-units");
               }),
               HasSubstr("expected a file, found a folder"));
+}
+
+TEST(FlagsTest, PatternsAreAlternativesInSeveralFlags) {
+  PatternFlags flags;
+  EXPECT_TRUE(flags.Patterns().empty());
+  flags.save = {"mm|_flash*", " bmm "};
+  flags.recompute = {"gelu"};
+  EXPECT_THAT(flags.Patterns().save, ElementsAre("mm", "_flash*", "bmm"));
+  EXPECT_THAT(flags.Patterns().recompute, ElementsAre("gelu"));
+}
+
+TEST(FlagsTest, RefusesEmptyPatterns) {
+  for (const char* text : {"", "|", "mm|", "|mm", "mm||bmm", "mm| "}) {
+    PatternFlags flags;
+    flags.save = {"mm", text};
+    EXPECT_EQ(ErrorOf([&] { flags.Patterns(); }),
+              "--save: expected a pattern, found ''");
+    std::swap(flags.save, flags.recompute);
+    EXPECT_EQ(ErrorOf([&] { flags.Patterns(); }),
+              "--recompute: expected a pattern, found ''");
+  }
+}
+
+TEST(FlagsTest, RefusesPatternsThatMatchNothing) {
+  const std::vector<std::string> names{"addmm", "view", "addmm", "gelu"};
+  const auto error = [&](const graph::OperatorPatterns& patterns) {
+    return ErrorOf([&] { RefuseUnmatched(patterns, names); });
+  };
+  EXPECT_EQ(error({}), "");
+  EXPECT_EQ(error({.save = {"add*", "vie[w]"}, .recompute = {"?elu"}}), "");
+  EXPECT_EQ(error({.save = {"view", "admm"}, .recompute = {}}),
+            "--save: expected a pattern that matches an operator, found "
+            "\"admm\"; nearest: addmm");
+  EXPECT_EQ(error({.save = {}, .recompute = {"convolution"}}),
+            "--recompute: expected a pattern that matches an operator, found "
+            "\"convolution\"");
 }
 
 }  // namespace

@@ -73,6 +73,22 @@ TEST_F(GoldenTest, Baseline) {
   Expect("baseline", {"baseline", "transformer4.json.gz", "--world-size", "4"});
 }
 
+TEST_F(GoldenTest, Curve) {
+  Expect("curve", {"curve", "transformer4.json.gz", "Transformer.layers.0"});
+}
+
+TEST_F(GoldenTest, CurveWithOptions) {
+  Expect("curve_with_options",
+         {"curve", "transformer4.json.gz", "Transformer.layers.0", "--segments",
+          "3", "--save", "addmm|gelu", "--save", "add", "--recompute",
+          "native_l*"});
+}
+
+TEST_F(GoldenTest, CurveAsCsv) {
+  Expect("curve_csv", {"curve", "transformer4.json.gz",
+                       "Transformer.layers.0.feed_forward", "--csv"});
+}
+
 TEST_F(GoldenTest, Tree) { Expect("tree", {"tree", "transformer4.json.gz"}); }
 
 }  // namespace

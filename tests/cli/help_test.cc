@@ -15,8 +15,9 @@ using testing::IsEmpty;
 using testing::IsSupersetOf;
 using testing::Not;
 
-const std::vector<std::string> kCommands{
-    "plan", "baseline", "compare", "check", "tree", "completion", "version"};
+const std::vector<std::string> kCommands{"plan",       "baseline", "compare",
+                                         "check",      "tree",     "curve",
+                                         "completion", "version"};
 
 class HelpTest : public CliTest {
  protected:
@@ -127,6 +128,8 @@ TEST_F(HelpTest, CompletesCommands) {
 TEST_F(HelpTest, CompletesTheFlagsOfACommand) {
   EXPECT_THAT(Completions({"acplan", "plan", "--bu"}), ElementsAre("--budget"));
   EXPECT_THAT(Completions({"acplan", "tree", "--d"}), ElementsAre("--depth"));
+  EXPECT_THAT(Completions({"acplan", "curve", "--seg"}),
+              ElementsAre("--segments"));
   EXPECT_THAT(Completions({"acplan", "tree", "--bu"}), IsEmpty());
 }
 

@@ -472,6 +472,56 @@ TEST_F(WrongInputTest, OtherCommands) {
   }
 }
 
+TEST_F(WrongInputTest, Curve) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"curve", "profile.json", "Transformer.layers.0"});
+    return more;
+  };
+  const std::vector<WrongArguments> cases{
+      {{"curve"}, {"PROFILE is required"}},
+      {{"curve", "profile.json"}, {"MODULE is required"}},
+      {{"curve", "missing.json", "Transformer"},
+       {"missing.json: cannot be opened"}},
+      {{"curve", "profile.json", ""}, {"MODULE: expected a value"}},
+      {{"curve", "profile.json", "layers.0"},
+       {"MODULE: expected the name of a module, found \"layers.0\"",
+        "nearest: Transformer.layers.0"}},
+      {{"curve", "profile.json", "Transformer.output"},
+       {"MODULE: expected a module with operator statistics, found "
+        "\"Transformer.output\", which is a leaf"}},
+      {with({"--segments", "0"}),
+       {"--segments: expected a whole number from 1 to 16, found '0'"}},
+      {with({"--segments", "17"}), {"--segments: ", "found '17'"}},
+      {with({"--segments", "2.5"}), {"--segments: ", "found '2.5'"}},
+      {with({"--csv", "--json"}), {"--csv: expected no --json beside it"}},
+      {with({"--save", ""}), {"--save: expected a value"}},
+      {with({"--save", "bmm|"}), {"--save: expected a pattern, found ''"}},
+      {with({"--recompute", "|"}), {"--recompute: expected a pattern"}},
+      {with({"--recompute", "bmm||gelu"}),
+       {"--recompute: expected a pattern, found ''"}},
+      {with({"--save", "gelu", "--save", "adddm"}),
+       {"--save: expected a pattern that matches an operator, found "
+        "\"adddm\"; nearest: addmm"}},
+      {with({"--recompute", "MM"}), {"--recompute: ", "found \"MM\""}},
+      {with({"--save", "view"}),
+       {"Transformer.layers.0: no policy keeps every rule: operator ",
+        "'view' must be saved (--save 'view') and is view-like and must be "
+        "recomputed"}},
+      {with({"-o", "missing/curve.csv"}),
+       {"missing/curve.csv: cannot be written"}},
+      {with({"-o", "profile.json"}),
+       {"--output: expected another file than the profile"}},
+      {with({"Transformer"}), {"unknown argument 'Transformer'"}}};
+  for (const WrongArguments& wrong : cases) {
+    SCOPED_TRACE(testing::PrintToString(wrong.arguments));
+    ExpectRefused(Acplan(wrong.arguments), wrong.said);
+  }
+  Put("profile.json", Edited(SmallProfile(), {{"/modules/4/sac", "null"}}));
+  ExpectRefused(Acplan(with({})),
+                {"found \"Transformer.layers.0\", which has none"});
+}
+
 TEST_F(WrongInputTest, SnapshotModelWithoutSnapshots) {
   Put("profile.json", Edited(SmallProfile(), {{"/modules/3/snap", {}}}));
   ExpectPlanRefused(

@@ -4,10 +4,20 @@
 
 #include <algorithm>
 #include <random>
+#include <regex>
+#include <string>
 #include <vector>
+
+#include "tests/support/operator_rules.h"
+#include "tests/support/random_operators.h"
 
 namespace acplan::graph {
 namespace {
+
+using test_support::GlobMatches;
+using test_support::KeepsRules;
+using test_support::RandomOperators;
+using test_support::RandomPatterns;
 
 SacStatistics WithMemory(std::vector<int64_t> memory) {
   SacStatistics sac;
@@ -126,6 +136,325 @@ TEST(ForcedSavedBytes, IsTheLeastThatAnyPolicySaves) {
     sac.force_store_random = random() % 2 == 0;
     EXPECT_EQ(ForcedSavedBytes(sac), LeastSaved(sac)) << "round " << round;
   }
+}
+
+struct PatternCase {
+  std::string name, pattern;
+  bool matches;
+};
+
+class Patterns : public ::testing::TestWithParam<PatternCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    All, Patterns,
+    ::testing::Values(
+        PatternCase{"mm", "mm", true}, PatternCase{"addmm", "mm", false},
+        PatternCase{"mm_out", "mm", false}, PatternCase{"MM", "mm", false},
+        PatternCase{"addmm", "*mm", true}, PatternCase{"mm", "*mm", true},
+        PatternCase{"addmm", "a*m", true}, PatternCase{"addmm", "a*d", false},
+        PatternCase{"", "*", true}, PatternCase{"", "", true},
+        PatternCase{"mm", "", false}, PatternCase{"mm", "***", true},
+        PatternCase{"_flash_attention_forward", "_flash_attention*", true},
+        PatternCase{"my_flash_attention", "_flash_attention*", false},
+        PatternCase{"bmm", "?mm", true}, PatternCase{"mm", "?mm", false},
+        PatternCase{"addmm", "?mm", false}, PatternCase{"a?b", "a?b", true},
+        PatternCase{"bmm", "[abc]mm", true},
+        PatternCase{"dmm", "[abc]mm", false},
+        PatternCase{"bmm", "[a-c]mm", true},
+        PatternCase{"dmm", "[!a-c]mm", true},
+        PatternCase{"bmm", "[!a-c]mm", false},
+        PatternCase{"relu_", "*[_]", true}, PatternCase{"aten/mm", "*mm", true},
+        PatternCase{".mm", "*mm", true}, PatternCase{".mm", "?mm", true},
+        PatternCase{"a*b", "a\\*b", false}, PatternCase{"a\\b", "a\\b", true},
+        PatternCase{"a\\xb", "a\\*b", true}));
+
+TEST_P(Patterns, MatchWholeNames) {
+  EXPECT_EQ(MatchesPattern(GetParam().name, GetParam().pattern),
+            GetParam().matches)
+      << GetParam().name << " " << GetParam().pattern;
+}
+
+SacStatistics FewOperators(std::mt19937& random) {
+  return RandomOperators(random, {.most_ops = 9, .most_memory = 50});
+}
+
+// Every second one none.
+OperatorPatterns SomePatterns(std::mt19937& random) {
+  return random() % 2 == 0 ? OperatorPatterns() : RandomPatterns(random);
+}
+
+// Which operators in-place pairs and random operators tie, as a closure.
+std::vector<std::vector<char>> TiesOf(const SacStatistics& sac) {
+  const size_t n = sac.memory.size();
+  std::vector<std::vector<char>> tied(n, std::vector<char>(n, 0));
+  for (size_t k = 0; k < n; ++k) tied[k][k] = 1;
+  for (const auto& [op, parent] : sac.inplace_ops) {
+    tied[op][parent] = tied[parent][op] = 1;
+  }
+  for (const int a : sac.rand_ops) {
+    for (const int b : sac.rand_ops) tied[a][b] = 1;
+  }
+  for (size_t via = 0; via < n; ++via) {
+    for (size_t a = 0; a < n; ++a) {
+      for (size_t b = 0; b < n; ++b)
+        if (tied[a][via] && tied[via][b]) tied[a][b] = 1;
+    }
+  }
+  return tied;
+}
+
+// Calls `use` with every policy, legal or not.
+template <typename Use>
+void ForEachPolicy(size_t n, const Use& use) {
+  std::vector<char> save(n);
+  for (size_t policy = 0; policy < size_t{1} << n; ++policy) {
+    for (size_t k = 0; k < n; ++k) save[k] = policy >> k & 1;
+    use(save);
+  }
+}
+
+bool HasLegalPolicy(const SacStatistics& sac,
+                    const OperatorPatterns& patterns) {
+  bool found = false;
+  ForEachPolicy(sac.memory.size(), [&](const std::vector<char>& save) {
+    found = found || KeepsRules(sac, patterns, save);
+  });
+  return found;
+}
+
+bool KeepsGroups(const OperatorGroups& groups, const std::vector<char>& save) {
+  return groups.contradiction.empty() &&
+         std::ranges::all_of(groups.groups, [&](const OperatorGroup& group) {
+           return std::ranges::all_of(group.ops, [&](int op) {
+             switch (group.rule) {
+               case GroupRule::kSave:
+                 return save[op] == 1;
+               case GroupRule::kRecompute:
+                 return save[op] == 0;
+               case GroupRule::kFree:
+                 break;
+             }
+             return save[op] == save[group.ops[0]];
+           });
+         });
+}
+
+TEST(GroupOperators, LeavesTheLegalPoliciesAndNoOthers) {
+  std::mt19937 random(11);
+  int constrained = 0;
+  int contradictory = 0;
+  for (int round = 0; round < 4000 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    const SacStatistics sac = FewOperators(random);
+    const OperatorPatterns patterns = SomePatterns(random);
+    const OperatorGroups groups = GroupOperators(sac, patterns);
+    int legal = 0;
+    int different = 0;
+    ForEachPolicy(sac.memory.size(), [&](const std::vector<char>& save) {
+      const bool is_legal = KeepsRules(sac, patterns, save);
+      legal += is_legal;
+      different += is_legal != KeepsGroups(groups, save);
+    });
+    EXPECT_EQ(different, 0);
+    EXPECT_EQ(groups.contradiction.empty(), legal > 0);
+    contradictory += legal == 0;
+    constrained += legal > 0 && legal < 1 << sac.memory.size();
+  }
+  EXPECT_GT(constrained, 1500);
+  EXPECT_GT(contradictory, 400);
+}
+
+TEST(GroupOperators, AreTheClosureOfInPlacePairsAndRandomOperators) {
+  std::mt19937 random(12);
+  for (int round = 0; round < 2000 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    const SacStatistics sac = FewOperators(random);
+    const int n = static_cast<int>(sac.memory.size());
+    const OperatorGroups groups = GroupOperators(sac, SomePatterns(random));
+    const auto tied = TiesOf(sac);
+    ASSERT_EQ(groups.group_of.size(), sac.memory.size());
+    for (int a = 0; a < n; ++a) {
+      for (int b = 0; b < n; ++b) {
+        EXPECT_EQ(groups.group_of[a] == groups.group_of[b], tied[a][b] == 1);
+      }
+    }
+    int first_before = -1;
+    int ops = 0;
+    for (size_t g = 0; g < groups.groups.size(); ++g) {
+      const OperatorGroup& group = groups.groups[g];
+      EXPECT_TRUE(std::ranges::is_sorted(group.ops));
+      ASSERT_FALSE(group.ops.empty());
+      EXPECT_GT(group.ops[0], first_before);
+      first_before = group.ops[0];
+      int64_t bytes = 0;
+      double ms = 0;
+      for (const int op : group.ops) {
+        EXPECT_EQ(groups.group_of[op], static_cast<int>(g));
+        bytes += sac.memory[op];
+        ms += sac.runtimes[op];
+        ++ops;
+      }
+      EXPECT_EQ(group.memory, bytes);
+      EXPECT_DOUBLE_EQ(group.runtime, ms);
+    }
+    EXPECT_EQ(ops, n);
+  }
+}
+
+TEST(GroupOperators, SumsAreThoseOfTheExtremePolicies) {
+  std::mt19937 random(13);
+  for (int round = 0; round < 2000 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    const SacStatistics sac = FewOperators(random);
+    const OperatorPatterns patterns = SomePatterns(random);
+    const OperatorGroups groups = GroupOperators(sac, patterns);
+    int64_t total_bytes = 0;
+    for (const int64_t bytes : sac.memory) total_bytes += bytes;
+    EXPECT_EQ(groups.TotalBytes(), total_bytes);
+    if (!groups.contradiction.empty()) continue;
+    int64_t least_saved = total_bytes;
+    double least_recomputed = 1e300;
+    ForEachPolicy(sac.memory.size(), [&](const std::vector<char>& save) {
+      if (!KeepsRules(sac, patterns, save)) return;
+      int64_t saved = 0;
+      double recomputed = 0;
+      for (size_t k = 0; k < save.size(); ++k) {
+        if (save[k]) {
+          saved += sac.memory[k];
+        } else {
+          recomputed += sac.runtimes[k];
+        }
+      }
+      least_saved = std::min(least_saved, saved);
+      least_recomputed = std::min(least_recomputed, recomputed);
+    });
+    EXPECT_EQ(groups.ForcedBytes(), least_saved);
+    EXPECT_NEAR(groups.ForcedRuntime(), least_recomputed,
+                1e-12 * (1 + least_recomputed));
+    if (patterns.empty()) {
+      EXPECT_EQ(ForcedSavedBytes(sac), least_saved);
+    }
+  }
+}
+
+// What the text of a contradiction says of one operator.
+struct SaidOfOperator {
+  int op = -1;
+  std::string name, rule;
+};
+
+// "operator 3 'add' A, operator 1 'mm' B, and both are tied to each other" or
+// "operator 3 'add' A and B"; two entries, or none where it is neither.
+std::vector<SaidOfOperator> ReadContradiction(const std::string& text) {
+  static const std::regex of_two(
+      "operator (\\d+) '([^']*)' (.*), operator (\\d+) '([^']*)' (.*), and "
+      "both are tied to each other");
+  static const std::regex of_one(
+      "operator (\\d+) '([^']*)' "
+      "(.*must be saved.*?) and ((?:is view-like|must be recomputed).*)");
+  std::smatch found;
+  if (std::regex_match(text, found, of_two)) {
+    return {{std::stoi(found[1]), found[2], found[3]},
+            {std::stoi(found[4]), found[5], found[6]}};
+  }
+  if (std::regex_match(text, found, of_one)) {
+    return {{std::stoi(found[1]), found[2], found[3]},
+            {std::stoi(found[1]), found[2], found[4]}};
+  }
+  return {};
+}
+
+bool IsIn(const std::vector<int>& ops, int op) {
+  return std::ranges::find(ops, op) != ops.end();
+}
+
+// Whether an operator's rule, as the text tells it, is so.
+bool IsTrue(const SacStatistics& sac, const OperatorPatterns& patterns,
+            const SaidOfOperator& said, bool of_saving) {
+  if (said.op >= static_cast<int>(sac.memory.size()) ||
+      said.name != sac.func_names[said.op]) {
+    return false;
+  }
+  const auto is_pattern = [&](const std::vector<std::string>& list,
+                              const std::string& before) {
+    return std::ranges::any_of(list, [&](const std::string& pattern) {
+      return said.rule == before + pattern + "')" &&
+             GlobMatches(said.name, pattern);
+    });
+  };
+  if (!of_saving) {
+    return (said.rule == "is view-like and must be recomputed" &&
+            IsIn(sac.view_like_ops, said.op)) ||
+           is_pattern(patterns.recompute, "must be recomputed (--recompute '");
+  }
+  return (said.rule == "is in place on itself and must be saved" &&
+          std::ranges::find(sac.inplace_ops, std::pair(said.op, said.op)) !=
+              sac.inplace_ops.end()) ||
+         (said.rule == "is random and must be saved here" &&
+          sac.force_store_random && IsIn(sac.rand_ops, said.op)) ||
+         is_pattern(patterns.save, "must be saved (--save '");
+}
+
+TEST(GroupOperators, TellWhichRulesContradict) {
+  std::mt19937 random(14);
+  int with_pattern = 0;
+  int without = 0;
+  int of_one_operator = 0;
+  for (int round = 0; round < 6000 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    const SacStatistics sac = FewOperators(random);
+    const OperatorPatterns patterns = SomePatterns(random);
+    const OperatorGroups groups = GroupOperators(sac, patterns);
+    if (groups.contradiction.empty()) {
+      EXPECT_FALSE(groups.contradicts_pattern);
+      continue;
+    }
+    SCOPED_TRACE(groups.contradiction);
+    const auto said = ReadContradiction(groups.contradiction);
+    ASSERT_EQ(said.size(), 2u);
+    EXPECT_TRUE(IsTrue(sac, patterns, said[0], true));
+    EXPECT_TRUE(IsTrue(sac, patterns, said[1], false));
+    EXPECT_EQ(TiesOf(sac)[said[0].op][said[1].op], 1);
+    const OperatorGroup& group = groups.groups[groups.group_of[said[0].op]];
+    EXPECT_EQ(group.rule, GroupRule::kSave);
+    EXPECT_EQ(groups.contradicts_pattern, HasLegalPolicy(sac, {}));
+    const bool tells_pattern =
+        groups.contradiction.find("(--") != std::string::npos;
+    EXPECT_EQ(groups.contradicts_pattern, tells_pattern);
+    ++(tells_pattern ? with_pattern : without);
+    of_one_operator += said[0].op == said[1].op;
+  }
+  EXPECT_GT(with_pattern, 150);
+  EXPECT_GT(without, 300);
+  EXPECT_GT(of_one_operator, 100);
+}
+
+TEST(GroupOperators, TellWhatPyTorchAsksForBeforeAPattern) {
+  SacStatistics sac = WithMemory({1, 2, 4});
+  sac.func_names = {"mm", "view", "bernoulli_"};
+  sac.view_like_ops = {1};
+  sac.inplace_ops = {{2, 1}, {1, 0}, {2, 2}};
+  const OperatorGroups groups =
+      GroupOperators(sac, {.save = {"mm"}, .recompute = {}});
+  EXPECT_EQ(groups.contradiction,
+            "operator 2 'bernoulli_' is in place on itself and must be saved, "
+            "operator 1 'view' is view-like and must be recomputed, and both "
+            "are tied to each other");
+  EXPECT_FALSE(groups.contradicts_pattern);
+}
+
+// Whether a pattern alone contradicts is asked of the module, not of the first
+// group that contradicts itself.
+TEST(GroupOperators, NeedNoPatternWhereALaterGroupContradictsItself) {
+  SacStatistics sac = WithMemory({1, 2});
+  sac.func_names = {"view", "copy_"};
+  sac.view_like_ops = {0, 1};
+  sac.inplace_ops = {{1, 1}};
+  const OperatorGroups groups =
+      GroupOperators(sac, {.save = {"view"}, .recompute = {}});
+  EXPECT_FALSE(groups.contradicts_pattern);
+  EXPECT_EQ(groups.contradiction,
+            "operator 1 'copy_' is in place on itself and must be saved and "
+            "is view-like and must be recomputed");
 }
 
 }  // namespace

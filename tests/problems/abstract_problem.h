@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "problems/joint_problem.h"
 #include "problems/module_problem.h"
 
 namespace acplan::problems {
@@ -17,5 +18,20 @@ struct AbstractProblemOptions {
 // curves, a few kinds of which repeat, and a budget that asks for something.
 ModuleProblem RandomModuleProblem(std::mt19937& random,
                                   const AbstractProblemOptions& options = {});
+
+struct AbstractJointOptions {
+  AbstractProblemOptions forest = {.most_nodes = 7};
+  int most_kinds = 3;         // of equal groups in a unit
+  int most_equal = 2;         // groups of a kind
+  double equal_blocks = 0.3;  // probability
+  int64_t bytes_scale = 1;    // everything in bytes is a multiple of it
+};
+
+// A joint problem without a profile: the forest, records and budget of a random
+// module problem, or of several equal blocks that no record tells apart; random
+// policies, some of which make more than autograd keeps, some groups and units
+// free.
+JointProblem RandomJointProblem(std::mt19937& random,
+                                const AbstractJointOptions& options = {});
 
 }  // namespace acplan::problems

@@ -9,7 +9,7 @@
 
 #include "graph/module_tree.h"
 #include "problems/minimum_budget.h"
-#include "problems/module_checkpointing.h"
+#include "problems/planner.h"
 #include "problems/module_labels.h"
 #include "problems/module_milp.h"
 #include "problems/module_solution.h"
@@ -120,7 +120,7 @@ TEST(BindingRecords, AreFewInARealModel) {
 struct SyntheticCase {
   graph::Profile profile = test_support::SyntheticGpt(8, 0.1);
   graph::ModuleTree tree{profile};
-  PlanOptions options;
+  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
   double optimum;
 
   explicit SyntheticCase(Engine engine) {
@@ -130,7 +130,7 @@ struct SyntheticCase {
     optimum = Plan().recompute_ms;
   }
   problems::Plan Plan() const {
-    return PlanModules(profile, tree, options).plan;
+    return MakePlan(profile, tree, options).plan;
   }
 };
 

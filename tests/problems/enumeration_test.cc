@@ -8,7 +8,7 @@
 #include <string>
 
 #include "graph/module_tree.h"
-#include "problems/module_checkpointing.h"
+#include "problems/planner.h"
 #include "problems/plan_check.h"
 #include "tests/support/synthetic_profile.h"
 
@@ -22,7 +22,7 @@ using test_support::RandomProfile;
 // A random planning problem on a random profile.
 struct Case {
   Profile profile;
-  PlanOptions options;
+  PlanOptions options = {};
   Enumeration enumeration;
   int64_t least_budget;  // whole bytes, with the reserve
 
@@ -43,7 +43,8 @@ std::vector<std::string> RandomNames(const Profile& profile,
 
 Case RandomCase(unsigned seed) {
   Case c{.profile = RandomProfile(seed),
-         .options = {},
+         .options = {.granularity = Granularity::kModule,
+                     .tradeoff = Tradeoff::kProfile},
          .enumeration = {},
          .least_budget = 0};
   std::mt19937 random(seed);
@@ -78,7 +79,7 @@ Case RandomCase(unsigned seed) {
 
 void ExpectOptimal(const Case& c, const PlanOptions& options) {
   const ModuleTree tree(c.profile);
-  const Plan plan = PlanModules(c.profile, tree, options).plan;
+  const Plan plan = MakePlan(c.profile, tree, options).plan;
   const std::optional<double> least = c.LeastMs(options.budget_bytes);
   if (!least) {
     EXPECT_EQ(plan.status, PlanStatus::kInfeasible);
@@ -173,10 +174,10 @@ TEST(Engines, AutoFallsBackToCbcWhereAModuleRunsElsewhere) {
     const ModuleTree tree(c.profile);
     if (!tree.PostOrderMatchesTree()) {
       if (++unmatched > 5) break;
-      EXPECT_EQ(PlanModules(c.profile, tree, c.options).plan.solver.name,
+      EXPECT_EQ(MakePlan(c.profile, tree, c.options).plan.solver.name,
                 "cbc");
     } else if (seed < 20) {
-      EXPECT_EQ(PlanModules(c.profile, tree, c.options).plan.solver.name,
+      EXPECT_EQ(MakePlan(c.profile, tree, c.options).plan.solver.name,
                 "labels");
     }
   }

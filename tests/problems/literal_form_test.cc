@@ -5,7 +5,7 @@
 #include <string>
 
 #include "graph/module_tree.h"
-#include "problems/module_checkpointing.h"
+#include "problems/planner.h"
 #include "solver/cbc_solver.h"
 #include "tests/problems/enumeration.h"
 #include "tests/support/literal_sac_milp.h"
@@ -22,10 +22,10 @@ using test_support::BuildLiteralSacMilp;
 using test_support::RandomProfile;
 
 Plan PlanAt(const Profile& profile, int64_t budget_bytes, int world_size) {
-  PlanOptions options;
+  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = budget_bytes;
   options.memory.world_size = world_size;
-  return PlanModules(profile, ModuleTree(profile), options).plan;
+  return MakePlan(profile, ModuleTree(profile), options).plan;
 }
 
 MilpSolution SolveLiteral(const Profile& profile, int64_t budget_bytes,
@@ -145,11 +145,11 @@ TEST(LiteralForm, ObeysRestrictions) {
   const EnumerationOptions restricted = {.ac_units = ac_units,
                                          .fsdp_units = fsdp_units};
   const double least = EnumerationOf(profile, restricted).LeastBudget();
-  PlanOptions options;
+  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = static_cast<int64_t>(least * 1.01);
   options.ac_units = ac_units;
   options.fsdp_units = fsdp_units;
-  const Plan plan = PlanModules(profile, tree, options).plan;
+  const Plan plan = MakePlan(profile, tree, options).plan;
   const MilpSolution literal = solver::SolveWithCbc(BuildLiteralSacMilp(
       profile, tree, static_cast<double>(options.budget_bytes), 1, ac_units,
       fsdp_units));

@@ -11,7 +11,7 @@
 #include "graph/module_tree.h"
 #include "problems/baseline.h"
 #include "problems/minimum_budget.h"
-#include "problems/module_checkpointing.h"
+#include "problems/planner.h"
 #include "problems/module_problem.h"
 #include "problems/plan_check.h"
 #include "tests/support/reference_data.h"
@@ -69,11 +69,11 @@ TEST_P(MaxUnits, MoreUnitsAndMoreBytesNeverCostMore) {
       if (budget < least_budget[limit]) continue;
       SCOPED_TRACE(testing::Message()
                    << "budget " << budget << ", max_units " << limit);
-      PlanOptions options;
+      PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
       options.budget_bytes = budget;
       options.max_units = limit;
       options.engine = Engine::kLabels;
-      const Plan plan = PlanModules(profile, tree, options).plan;
+      const Plan plan = MakePlan(profile, tree, options).plan;
       ASSERT_EQ(plan.status, PlanStatus::kOptimal);
       EXPECT_LE(plan.modules.size(), static_cast<size_t>(limit));
       PlanRules rules;
@@ -95,15 +95,15 @@ TEST_P(MaxUnits, MoreUnitsAndMoreBytesNeverCostMore) {
 TEST(MaxUnitsCases, TheBestPlanOutlivesTheLastPass) {
   const Profile& profile = BundledProfile("vit_large");
   const ModuleTree tree(profile);
-  PlanOptions options;
+  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = 19'226'423'992;
   options.memory.model = MemoryModel::kSnapshot;
   options.max_units = 8;
   options.engine = Engine::kLabels;
-  const Plan labels = PlanModules(profile, tree, options).plan;
+  const Plan labels = MakePlan(profile, tree, options).plan;
   EXPECT_EQ(labels.status, PlanStatus::kOptimal);
   options.engine = Engine::kCbc;
-  const Plan cbc = PlanModules(profile, tree, options).plan;
+  const Plan cbc = MakePlan(profile, tree, options).plan;
   EXPECT_EQ(cbc.solver.name, "cbc");
   EXPECT_EQ(cbc.status, PlanStatus::kOptimal);
   EXPECT_NEAR(labels.recompute_ms, cbc.recompute_ms, 1e-5 * cbc.recompute_ms);
@@ -111,7 +111,7 @@ TEST(MaxUnitsCases, TheBestPlanOutlivesTheLastPass) {
 
 TEST(MaxUnitsCases, TheBestPlanOutlivesTheLastPassWithFsdpUnits) {
   const Profile& profile = BundledProfile("llama8b");
-  PlanOptions options;
+  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = 33'988'096'307;
   options.memory = {.model = MemoryModel::kTorch, .world_size = 4};
   options.max_units = 9;
@@ -119,7 +119,7 @@ TEST(MaxUnitsCases, TheBestPlanOutlivesTheLastPassWithFsdpUnits) {
                         "LlamaForCausalLM.model.layers.31.mlp",
                         "LlamaForCausalLM.model.layers.19.self_attn"};
   options.engine = Engine::kLabels;
-  const Plan plan = PlanModules(profile, ModuleTree(profile), options).plan;
+  const Plan plan = MakePlan(profile, ModuleTree(profile), options).plan;
   EXPECT_EQ(plan.status, PlanStatus::kOptimal);
   EXPECT_NEAR(plan.recompute_ms, 45.99, 0.01);
 }

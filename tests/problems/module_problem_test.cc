@@ -10,7 +10,7 @@
 #include "graph/input_error.h"
 #include "graph/module_tree.h"
 #include "problems/memory_model.h"
-#include "problems/module_checkpointing.h"
+#include "problems/planner.h"
 #include "tests/support/reference_data.h"
 #include "tests/support/synthetic_profile.h"
 
@@ -303,18 +303,18 @@ TEST(MemoryModels, TheOptimizerStepIsARecordOfItsOwn) {
             records.size() - 1);
 }
 
-TEST(PlanModules, RefusesOptionsOutOfRange) {
+TEST(MakePlan, RefusesOptionsOutOfRange) {
   SmallModel model;
   const ModuleTree tree(model.profile);
   const auto message = [&](const PlanOptions& options) {
     try {
-      PlanModules(model.profile, tree, options);
+      MakePlan(model.profile, tree, options);
     } catch (const InputError& error) {
       return std::string(error.what());
     }
     return std::string("no error");
   };
-  PlanOptions options;
+  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
   EXPECT_THAT(message(options), HasSubstr("--budget"));
   options.budget_bytes = 1'000'000'000;
   PlanOptions bad = options;
@@ -331,7 +331,7 @@ TEST(PlanModules, RefusesOptionsOutOfRange) {
   bad = options;
   bad.engine = Engine::kLabels;
   try {
-    PlanModules(model.profile, ModuleTree(model.profile), bad);
+    MakePlan(model.profile, ModuleTree(model.profile), bad);
     ADD_FAILURE() << "no error";
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), HasSubstr("--engine cbc"));

@@ -11,7 +11,7 @@
 
 #include "graph/input_error.h"
 #include "graph/module_tree.h"
-#include "problems/module_checkpointing.h"
+#include "problems/planner.h"
 #include "tests/problems/enumeration.h"
 #include "tests/support/synthetic_profile.h"
 

@@ -9,7 +9,7 @@
 
 #include "graph/input_error.h"
 #include "graph/module_tree.h"
-#include "problems/module_checkpointing.h"
+#include "problems/planner.h"
 #include "tests/problems/enumeration.h"
 #include "tests/support/synthetic_profile.h"
 
@@ -95,12 +95,12 @@ TEST(PlanFile, RoundTripsWithoutAnAnswer) {
 TEST(PlanFile, RoundTripsOnRandomProfiles) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     const graph::Profile profile = test_support::RandomProfile(seed);
-    PlanOptions options;
+    PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
     options.budget_bytes = std::max<int64_t>(
         1,
         static_cast<int64_t>(PeakOf(profile, {}, {}) / (1 + seed % 3 * 0.25)));
     const Plan plan =
-        PlanModules(profile, graph::ModuleTree(profile), options).plan;
+        MakePlan(profile, graph::ModuleTree(profile), options).plan;
     ExpectEqual(ParsePlan(PlanToJson(plan), "plan"), plan);
   }
 }

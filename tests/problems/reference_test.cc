@@ -8,7 +8,7 @@
 
 #include "graph/module_tree.h"
 #include "problems/baseline.h"
-#include "problems/module_checkpointing.h"
+#include "problems/planner.h"
 #include "problems/plan_check.h"
 #include "tests/support/reference_data.h"
 
@@ -31,10 +31,10 @@ constexpr MemoryOptions kSnapshotModel = {.model = MemoryModel::kSnapshot};
 Plan PlanAt(const std::string& profile_name, int64_t budget_bytes,
             const MemoryOptions& memory) {
   const Profile& profile = BundledProfile(profile_name);
-  PlanOptions options;
+  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = budget_bytes;
   options.memory = memory;
-  return PlanModules(profile, ModuleTree(profile), options).plan;
+  return MakePlan(profile, ModuleTree(profile), options).plan;
 }
 
 template <typename T>

@@ -36,6 +36,20 @@ problems::PlannedModule ReadUnit(const std::string& profile, const json& unit) {
   return planned;
 }
 
+std::vector<KnownOptimum> KnownOptimaWith(const std::string& optimum) {
+  std::vector<KnownOptimum> optima;
+  const json data = ReadTestData("known_optima.json");
+  for (const json& entry : data.at("cases")) {
+    if (!entry.contains(optimum)) continue;
+    optima.push_back(
+        {.profile = entry.at("profile"),
+         .budget_bytes = entry.at("budget_bytes"),
+         .module_recompute_ms = entry.value("module_recompute_ms", 0.0),
+         .joint_recompute_ms = entry.value("joint_recompute_ms", 0.0)});
+  }
+  return optima;
+}
+
 }  // namespace
 
 std::filesystem::path ProfilePath(const std::string& name) {
@@ -52,15 +66,11 @@ const graph::Profile& BundledProfile(const std::string& name) {
 }
 
 std::vector<KnownOptimum> KnownModuleOptima() {
-  std::vector<KnownOptimum> optima;
-  const json data = ReadTestData("known_optima.json");
-  for (const json& entry : data.at("cases")) {
-    if (!entry.contains("module_recompute_ms")) continue;
-    optima.push_back({.profile = entry.at("profile"),
-                      .budget_bytes = entry.at("budget_bytes"),
-                      .module_recompute_ms = entry.at("module_recompute_ms")});
-  }
-  return optima;
+  return KnownOptimaWith("module_recompute_ms");
+}
+
+std::vector<KnownOptimum> KnownJointOptima() {
+  return KnownOptimaWith("joint_recompute_ms");
 }
 
 std::vector<TorchBaseline> TorchBaselines() {

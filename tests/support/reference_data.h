@@ -20,10 +20,13 @@ const graph::Profile& BundledProfile(const std::string& name);
 struct KnownOptimum {
   std::string profile;
   int64_t budget_bytes = 0;
-  double module_recompute_ms = 0;
+  double module_recompute_ms = 0;  // a discard ratio a unit
+  double joint_recompute_ms = 0;   // a decision an operator
 };
-// Where the file has an optimum at module granularity.
+// Where the file has an optimum at module granularity, and for units and
+// operators together.
 std::vector<KnownOptimum> KnownModuleOptima();
+std::vector<KnownOptimum> KnownJointOptima();
 
 struct TorchBaseline {
   std::string profile;

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/support/random_operators.h"
 
 namespace acplan::test_support {
 
@@ -362,7 +365,11 @@ class RandomBuilder {
             Uniform(0, 0.4) * static_cast<double>(module.act_fw_per_module));
         if (Chance(0.1)) module.held_per_module = 2 * module.act_fw_per_module;
       }
-      if (has_statistics_) module.sac = Statistics(module.act_fw_per_module);
+      if (options_.most_operators > 0) {
+        if (Chance(0.9)) module.sac = Operators(module.act_fw_per_module);
+      } else if (has_statistics_) {
+        module.sac = Statistics(module.act_fw_per_module);
+      }
     }
     if (module.calls > 0) profile_.order.fw_pre.push_back(fqn);
     profile_.modules.push_back(std::move(module));
@@ -421,6 +428,23 @@ class RandomBuilder {
       if (Chance(0.15)) sac.inplace_ops.emplace_back(k, Int(0, k));
     }
     sac.force_store_random = Chance(0.3);
+    return sac;
+  }
+
+  // Up to twice as many bytes as autograd keeps, at least half of them.
+  graph::SacStatistics Operators(int64_t internal) {
+    graph::SacStatistics sac =
+        RandomOperators(random_, {.most_ops = options_.most_operators,
+                                  .view_like = 0.08,
+                                  .random = 0.1,
+                                  .in_place = 0.1,
+                                  .in_place_on_itself = 0.1});
+    const double sum =
+        std::accumulate(sac.memory.begin(), sac.memory.end(), 1.0);
+    const double scale = Uniform(0.5, 2) * static_cast<double>(internal) / sum;
+    for (int64_t& bytes : sac.memory) {
+      bytes = std::llround(scale * static_cast<double>(bytes));
+    }
     return sac;
   }
 

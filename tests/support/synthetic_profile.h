@@ -21,6 +21,10 @@ struct RandomProfileOptions {
   double snapshots = 0.5;
   double held_bytes = 0.6;
   double statistics = 0.4;  // operators, some of which must be saved
+  // At least 1: nine in ten of the modules that are no leaves have statistics of
+  // up to so many operators (random_operators.h), and `statistics` is without
+  // effect.
+  int most_operators = 0;
   double unusable_fit = 0.1;
   double below_internal = 0.15;  // SAC memory below the activations
   // Only what PyTorch's sac_milp solves rightly: one root, records that hold

@@ -4,16 +4,16 @@
 
 #include "graph/module_tree.h"
 #include "graph/profile.h"
-#include "problems/module_checkpointing.h"
+#include "problems/planner.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const auto profile = acplan::graph::ReadProfile(argv[1]);
   const acplan::graph::ModuleTree tree(profile);
-  acplan::problems::PlanOptions options;
+  acplan::problems::PlanOptions options{.granularity = acplan::problems::Granularity::kModule, .tradeoff = acplan::problems::Tradeoff::kProfile};
   options.memory.model = acplan::problems::DefaultMemoryModel(profile);
   options.budget_bytes = 1;
-  const auto infeasible = PlanModules(profile, tree, options).plan;
+  const auto infeasible = MakePlan(profile, tree, options).plan;
   if (!infeasible.minimum_budget_bytes) return 1;
 
   options.budget_bytes =
@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
        {acplan::problems::Engine::kLabels, acplan::problems::Engine::kCbc}) {
     options.engine = engine;
     options.limits.time_limit_s = 10;
-    const auto plan = PlanModules(profile, tree, options).plan;
+    const auto plan = MakePlan(profile, tree, options).plan;
     std::printf("%s: %s, %zu units, %.3f ms\n", plan.solver.name.c_str(),
                 std::string(ToString(plan.status)).c_str(), plan.modules.size(),
                 plan.recompute_ms);

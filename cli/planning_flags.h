@@ -1,0 +1,53 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "cli/flags.h"
+#include "graph/profile.h"
+#include "problems/planner.h"
+#include "solver/search.h"
+
+namespace acplan::cli {
+
+// A budget as the user wrote it: a size, a share of what a rank uses without
+// checkpointing ("75%"), or the least that any plan needs ("min").
+struct BudgetFlag {
+  enum class Kind { kBytes, kShare, kMinimum };
+  Kind kind = Kind::kBytes;
+  int64_t bytes = 0;
+  double share = 0;  // above 0
+
+  // Throws InputError, naming `flag`.
+  static BudgetFlag Parse(const std::string& text, std::string_view flag);
+  // In bytes, the reserve included in the minimum. Throws InputError where a
+  // limit was hit before the minimum was proven.
+  int64_t Resolve(const problems::PlanningProblem& problem,
+                  const solver::SearchLimits& limits) const;
+};
+
+// The flags of a planning question, but for its budget.
+struct PlanningFlags {
+  std::string reserve;
+  MemoryFlags memory;
+  UnitFlags units;
+  PatternFlags patterns;
+  std::string granularity;
+  std::string tradeoff;
+  std::string engine = "auto";
+  std::string gap;
+  std::string time_limit;
+  std::string seed;
+
+  void AddTo(CLI::App& app);
+  // With the profile's defaults for what is not given.
+  problems::PlanOptions Options(const graph::Profile& profile) const;
+};
+
+// "operator granularity, save mm, recompute gelu": what was asked beyond
+// memory, as part of a heading.
+std::string ChoiceText(const problems::PlanOptions& options);
+
+}  // namespace acplan::cli

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "problems/module_solution.h"
+#include "solver/search.h"
+
+namespace acplan::problems {
+
+// The knapsack inside a unit: which groups of operators to recompute, so that
+// enough is discarded for the least time.
+//
+//   minimise   sum_g t_g z_g
+//   subject to sum_g m_g z_g >= need,  z_g in {0, 1}
+//
+// Times are added in fixed point (a power of two, about 2^-50 of their sum), so
+// sums of equal items are equal in any order. Of the best answers the one that discards the most is
+// taken, and of those the one that recomputes later items rather than earlier
+// ones (in lexicographic order of z).
+
+struct CoverItem {
+  int64_t bytes = 0;  // >= 0
+  double ms = 0;      // >= 0
+};
+
+struct Cover {
+  SearchStatus status = SearchStatus::kNoSolution;
+  solver::StoppedBy stopped_by = solver::StoppedBy::kNothing;
+  std::vector<char> take;  // an item; empty where there is no answer
+  int64_t bytes = 0;
+  double ms = 0;
+  double bound_ms = 0;  // no answer costs less
+  int64_t labels = 0;   // made
+};
+
+// Exact: items whose decision a bound settles are left out, the others are
+// added one at a time to labels (bytes, ms), and what cannot beat the best
+// answer known is dropped. limits.gap is ignored.
+Cover LeastCover(const std::vector<CoverItem>& items, int64_t need,
+                 const solver::SearchLimits& limits = {});
+
+}  // namespace acplan::problems

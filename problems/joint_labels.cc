@@ -1,0 +1,503 @@
+#include "problems/joint_labels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include "problems/completion_bound.h"
+#include "problems/convex_cost.h"
+#include "problems/joint_solution.h"
+#include "problems/label_history.h"
+#include "problems/label_passes.h"
+
+namespace acplan::problems {
+
+using solver::SearchLimits;
+using solver::StoppedBy;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+// The dearest unit costs about 1000 ms once times are scaled: 2^46 ticks.
+constexpr double kTicksAMs = 0x1p36;
+
+// Bytes discarded so far, what that cost, and the last unit.
+struct Label {
+  int64_t bytes, ticks;
+  int32_t move;
+};
+using Labels = std::vector<Label>;  // bytes and ticks strictly ascending
+
+struct TickKind {
+  int64_t bytes, ticks;
+  int count;
+  double Slope() const {
+    return static_cast<double>(ticks) / static_cast<double>(bytes);
+  }
+};
+
+struct TickPolicies {
+  int64_t base_bytes = 0;
+  int64_t base_ticks = 0;
+  std::vector<TickKind> kinds = {};
+  std::vector<CostSegment> relaxed = {};  // ms a byte
+};
+
+TickPolicies ToTicks(const JointProblem::Policies& policies) {
+  const auto ticks = [](double ms) {
+    return static_cast<int64_t>(std::llround(ms * kTicksAMs));
+  };
+  TickPolicies result{.base_bytes = policies.base_bytes,
+                      .base_ticks = ticks(policies.base_ms)};
+  for (const GroupKind& kind : policies.kinds) {
+    result.kinds.push_back({kind.bytes, ticks(kind.ms), kind.count});
+    result.relaxed.push_back(
+        {kind.bytes * kind.count,
+         result.kinds.back().Slope() / kTicksAMs});
+  }
+  std::ranges::stable_sort(result.relaxed, {}, &CostSegment::slope);
+  return result;
+}
+
+// What neither `a` nor `b` beats; of equals, a's.
+Labels Envelope(std::span<const Label> a, std::span<const Label> b) {
+  Labels merged;
+  merged.reserve(a.size() + b.size());
+  size_t i = a.size();
+  size_t j = b.size();
+  int64_t least = std::numeric_limits<int64_t>::max();
+  const auto offer = [&](const Label& next) {
+    if (next.ticks >= least) return;
+    least = next.ticks;
+    merged.push_back(next);
+  };
+  while (i > 0 && j > 0) {
+    const Label& x = a[i - 1];
+    const Label& y = b[j - 1];
+    const bool takes_x =
+        x.bytes > y.bytes || (x.bytes == y.bytes && x.ticks <= y.ticks);
+    offer(takes_x ? x : y);
+    takes_x ? --i : --j;
+  }
+  for (; i > 0; --i) offer(a[i - 1]);
+  for (; j > 0; --j) offer(b[j - 1]);
+  std::ranges::reverse(merged);
+  return merged;
+}
+
+void Cut(Labels& labels, int64_t need) {
+  labels.erase(labels.begin(), std::ranges::lower_bound(labels, need, {},
+                                                        &Label::bytes));
+}
+
+// A unit in a label's history: the bytes discarded with it.
+struct Move {
+  int64_t bytes;
+  int32_t previous;
+  int32_t unit;
+};
+
+// The copies of a kind that the bound does not settle.
+struct OpenKind {
+  int64_t bytes, ticks;
+  int copies;
+  double distance;  // from the relaxation's price, ticks
+};
+
+struct Opened {
+  int64_t bytes = 0;  // of the copies that are settled to be recomputed
+  int64_t ticks = 0;
+  std::vector<OpenKind> kinds;  // the most settled first
+};
+
+class Pass {
+ public:
+  Pass(const JointProblem& problem, const FixedProblem& fixed,
+       const std::vector<TickPolicies>& policies, const CompletionBound& bound,
+       double threshold, size_t width, const PassCheck& check)
+      : problem_(problem),
+        nodes_(problem.relaxed.nodes),
+        fixed_(fixed),
+        policies_(policies),
+        bound_(bound),
+        threshold_(threshold),
+        width_(width),
+        check_(check) {}
+
+  PassResult Run() {
+    const auto& max_units = problem_.relaxed.max_units;
+    std::vector<Labels> all(max_units ? static_cast<size_t>(*max_units) + 1
+                                      : 1);
+    all[0].push_back({.bytes = 0, .ticks = 0, .move = -1});
+    all = WalkSiblings(0, static_cast<int>(nodes_.size()), std::move(all));
+    if (IsStopped()) return std::move(result_);
+    const Label* last = nullptr;
+    for (const Labels& labels : all) {
+      if (!labels.empty() && (!last || labels.front().ticks < last->ticks)) {
+        last = &labels.front();
+      }
+    }
+    // Unused units are credited in the bounds, so with max_units a label that
+    // is no better than the best plan may get here.
+    if (last && ToMs(last->ticks) < threshold_) result_.units = Backtrack(*last);
+    return std::move(result_);
+  }
+
+ private:
+  static double ToMs(int64_t ticks) {
+    return static_cast<double>(ticks) / kTicksAMs;
+  }
+
+  bool IsStopped() const { return result_.stopped_by != StoppedBy::kNothing; }
+
+  std::vector<Labels> WalkSiblings(int begin, int end,
+                                   std::vector<Labels> all) {
+    for (int i = begin; i < end && !IsStopped(); i += nodes_[i].subtree_size) {
+      all = WalkNode(i, std::move(all));
+    }
+    return all;
+  }
+
+  std::vector<Labels> WalkNode(int i, std::vector<Labels> all) {
+    if (!fixed_.has_units[i]) {
+      for (Labels& labels : all) Cut(labels, fixed_.subtree_need[i]);
+      return all;
+    }
+    std::vector<Labels> as_unit(all.size());
+    if (problem_.policies_of[i] >= 0) {
+      const size_t used = problem_.relaxed.max_units ? 1 : 0;
+      for (size_t k = 0; k + used < all.size() && !IsStopped(); ++k) {
+        as_unit[k + used] = AddUnit(i, k + used, all[k]);
+      }
+    }
+    set_aside_.push_back(&as_unit);
+    all = WalkSiblings(i + 1, i + nodes_[i].subtree_size, std::move(all));
+    set_aside_.pop_back();
+    for (size_t k = 0; k < all.size(); ++k) {
+      Cut(all[k], fixed_.need[i]);
+      if (!as_unit[k].empty()) all[k] = Envelope(all[k], as_unit[k]);
+    }
+    DropDearerCounts(all);
+    for (size_t k = 0; k < all.size(); ++k) {
+      Prune(bound_.After(i), k, all[k]);
+      CapAt(fixed_.need_after[i], all[k]);
+    }
+    if (history_.IsLong()) Forget(all);
+    if (!IsStopped()) result_.stopped_by = check_(result_.labels);
+    return all;
+  }
+
+  void Forget(std::vector<Labels>& all) {
+    std::vector<std::vector<Labels>*> live = set_aside_;
+    live.push_back(&all);
+    history_.Forget([&](auto apply) {
+      for (std::vector<Labels>* group : live) {
+        for (Labels& labels : *group) {
+          for (Label& label : labels) {
+            if (label.move >= 0) apply(label.move);
+          }
+        }
+      }
+    });
+  }
+
+  Labels AddUnit(int i, size_t count, const Labels& before) {
+    const TickPolicies& unit = policies_[problem_.policies_of[i]];
+    const int64_t need = fixed_.subtree_need[i] + fixed_.held[i];
+    const auto first =
+        std::ranges::lower_bound(before, need, {}, &Label::bytes);
+    Labels labels(first, before.end());
+    for (Label& label : labels) {
+      label.bytes += unit.base_bytes;
+      label.ticks += unit.base_ticks;
+    }
+    const ConvexCost relaxed = bound_.After(i).Plus(unit.relaxed);
+    const Opened opened = Open(unit, relaxed, count, labels);
+    if (labels.empty()) return labels;
+    for (Label& label : labels) {
+      label.bytes += opened.bytes;
+      label.ticks += opened.ticks;
+    }
+
+    std::vector<ConvexCost> rest(opened.kinds.size());
+    const ConvexCost* later = &bound_.After(i);
+    for (size_t k = opened.kinds.size(); k-- > 0;) {
+      const OpenKind& kind = opened.kinds[k];
+      rest[k] = later->Plus(
+          {{kind.bytes * kind.copies, static_cast<double>(kind.ticks) /
+                                          static_cast<double>(kind.bytes) /
+                                          kTicksAMs}});
+      later = &rest[k];
+    }
+    for (size_t k = 0; k < opened.kinds.size(); ++k) {
+      const OpenKind& kind = opened.kinds[k];
+      const ConvexCost& to_come =
+          k + 1 < rest.size() ? rest[k + 1] : bound_.After(i);
+      for (int copy = 0; copy < kind.copies && !IsStopped(); ++copy) {
+        // Copies still to come are part of `rest[k]`.
+        Extend(kind.bytes, kind.ticks,
+               copy + 1 < kind.copies ? rest[k] : to_come, count, labels);
+        result_.stopped_by = check_(result_.labels);
+      }
+    }
+    CapAt(fixed_.need_after[i], labels);
+    for (Label& label : labels) {
+      label.move =
+          history_.Add({label.bytes, label.move, static_cast<int32_t>(i)});
+    }
+    return labels;
+  }
+
+  // Each label with or without some bytes and ticks: what no other beats and
+  // may lead to a better plan. Of most labels one side may, so both sides are
+  // pruned before they are merged.
+  void Extend(int64_t bytes, int64_t ticks, const ConvexCost& rest,
+              size_t count, Labels& labels) {
+    const double limit = threshold_ + Credit(count);
+    const size_t n = labels.size();
+    if (with_.size() < n) {
+      with_.resize(2 * n);
+      without_.resize(2 * n);
+    }
+    size_t with_size = 0;
+    size_t without_size = 0;
+    ConvexCost::Reader with_reader(rest);
+    ConvexCost::Reader without_reader(rest);
+    for (const Label& label : labels) {
+      const int64_t missing = fixed_.largest_need - label.bytes;
+      without_[without_size] = label;
+      without_size +=
+          ToMs(label.ticks) + without_reader.At(missing) < limit ? 1 : 0;
+      with_[with_size] = {label.bytes + bytes, label.ticks + ticks, label.move};
+      with_size +=
+          ToMs(label.ticks + ticks) + with_reader.At(missing - bytes) < limit
+              ? 1
+              : 0;
+    }
+    labels = Envelope(std::span(without_).first(without_size),
+                      std::span(with_).first(with_size));
+    result_.labels += static_cast<int64_t>(labels.size());
+    if (labels.size() > width_) Prune(rest, count, labels);
+  }
+
+  // Drops labels that cannot lead to a better plan, and settles what the bound
+  // settles for all others.
+  Opened Open(const TickPolicies& unit, const ConvexCost& relaxed, size_t count,
+              Labels& labels) const {
+    struct Price {
+      double slope, slack;  // ms a byte, ms
+    };
+    std::vector<Price> prices;
+    ConvexCost::Reader reader(relaxed);
+    const double credit = Credit(count);
+    size_t kept = 0;
+    for (const Label& label : labels) {
+      const int64_t missing = fixed_.largest_need - label.bytes;
+      const double bound = ToMs(label.ticks) + reader.At(missing) - credit;
+      if (bound == kInf || bound >= threshold_) continue;
+      labels[kept++] = label;
+      const double slope = reader.SlopeAt(missing);
+      const double slack = threshold_ - bound;
+      if (!prices.empty() && prices.back().slope == slope) {
+        prices.back().slack = std::max(prices.back().slack, slack);
+      } else {
+        prices.push_back({slope, slack});
+      }
+    }
+    labels.resize(kept);
+    Opened opened;
+    if (labels.empty()) return opened;
+    const double best_slope =
+        std::ranges::max_element(prices, {}, &Price::slack)->slope;
+    for (const TickKind& kind : unit.kinds) {
+      const auto bytes = static_cast<double>(kind.bytes);
+      const double ms = ToMs(kind.ticks);
+      int fewest = kind.count;
+      int most = 0;
+      for (const Price& price : prices) {
+        const double reduced = ms - price.slope * bytes;
+        const double flips =
+            std::floor(price.slack * (1 + 1e-9) /
+                       std::max(std::abs(reduced), 1e-300));
+        const int copies =
+            flips >= kind.count ? kind.count : static_cast<int>(flips);
+        if (reduced <= 0) {
+          fewest = std::min(fewest, kind.count - copies);
+          most = kind.count;
+        }
+        if (reduced >= 0) {
+          fewest = 0;
+          most = std::max(most, copies);
+        }
+      }
+      opened.bytes += kind.bytes * fewest;
+      opened.ticks += kind.ticks * fewest;
+      if (most > fewest) {
+        opened.kinds.push_back({kind.bytes, kind.ticks, most - fewest,
+                                std::abs(ms - best_slope * bytes)});
+      }
+    }
+    std::ranges::stable_sort(opened.kinds, std::greater<>(),
+                             &OpenKind::distance);
+    return opened;
+  }
+
+  // With a limit on the units, more of them are worth keeping only where they
+  // cost less.
+  static void DropDearerCounts(std::vector<Labels>& all) {
+    if (all.size() <= 1) return;
+    Labels least = all[0];
+    for (size_t k = 1; k < all.size(); ++k) {
+      Labels better;
+      for (const Label& label : all[k]) {
+        const auto rival =
+            std::ranges::lower_bound(least, label.bytes, {}, &Label::bytes);
+        if (rival == least.end() || rival->ticks > label.ticks) {
+          better.push_back(label);
+        }
+      }
+      all[k] = std::move(better);
+      least = Envelope(least, all[k]);
+    }
+  }
+
+  // What the bound charges for units that a label has left.
+  double Credit(size_t count) const {
+    const auto& max_units = problem_.relaxed.max_units;
+    return max_units ? bound_.unit_price() *
+                           static_cast<double>(*max_units -
+                                               static_cast<int>(count))
+                     : 0;
+  }
+
+  // Drops what cannot lead to a better plan, and beyond the width what promises
+  // least.
+  void Prune(const ConvexCost& rest, size_t count, Labels& labels) {
+    const double limit = threshold_ + Credit(count);
+    bounds_.clear();
+    ConvexCost::Reader reader(rest);
+    size_t kept = 0;
+    for (const Label& label : labels) {
+      const double bound =
+          ToMs(label.ticks) + reader.At(fixed_.largest_need - label.bytes);
+      if (bound == kInf || bound >= limit) continue;
+      bounds_.push_back(bound);
+      labels[kept++] = label;
+    }
+    labels.resize(kept);
+    Limit(count, labels);
+  }
+
+  // Drops what promises least, by bounds_, beyond the width.
+  void Limit(size_t count, Labels& labels) {
+    if (labels.size() <= width_) return;
+    // The label that has discarded most is never dropped: where it cannot meet
+    // the records to come, nothing can. So the first pass, which prunes nothing
+    // for its cost, finds a plan if there is one.
+    ranked_ = bounds_;
+    std::nth_element(ranked_.begin(),
+                     ranked_.begin() + static_cast<ptrdiff_t>(width_),
+                     ranked_.end());
+    const double limit = ranked_[width_];
+    size_t kept = 0;
+    for (size_t k = 0; k < bounds_.size(); ++k) {
+      if (bounds_[k] < limit || k + 1 == bounds_.size()) {
+        labels[kept++] = labels[k];
+      } else {
+        result_.least_dropped =
+            std::min(result_.least_dropped, bounds_[k] - Credit(count));
+      }
+    }
+    labels.resize(kept);
+  }
+
+  // No record to come asks for more than `need`.
+  static void CapAt(int64_t need, Labels& labels) {
+    const auto enough =
+        std::ranges::lower_bound(labels, need, {}, &Label::bytes);
+    if (enough != labels.end()) labels.erase(enough + 1, labels.end());
+  }
+
+  PassResult::Units Backtrack(const Label& last) const {
+    PassResult::Units units;
+    for (int32_t m = last.move; m >= 0; m = history_[m].previous) {
+      const int32_t previous = history_[m].previous;
+      const int64_t before = previous >= 0 ? history_[previous].bytes : 0;
+      units.emplace_back(history_[m].unit, history_[m].bytes - before);
+    }
+    std::ranges::reverse(units);
+    return units;
+  }
+
+  const JointProblem& problem_;
+  const std::vector<ModuleProblem::Node>& nodes_;
+  const FixedProblem& fixed_;
+  const std::vector<TickPolicies>& policies_;
+  const CompletionBound& bound_;
+  double threshold_;
+  size_t width_;
+  const PassCheck& check_;
+  // Units set aside while their children are walked.
+  std::vector<std::vector<Labels>*> set_aside_;
+  LabelHistory<Move> history_;
+  PassResult result_;
+  // Scratch. Bounds are before credits.
+  Labels with_, without_;
+  std::vector<double> bounds_, ranked_;
+};
+
+}  // namespace
+
+ModuleSolution SolveJointByLabels(const JointProblem& problem,
+                                  const SearchLimits& limits,
+                                  const std::vector<ChosenUnit>& known) {
+  if (!problem.relaxed.prefix_structure) {
+    throw std::invalid_argument(
+        "SolveJointByLabels: the problem has no prefix structure");
+  }
+  return SolveJointWithScaledTimes(
+      problem, limits,
+      [&](const JointProblem& scaled, const SearchLimits& scaled_limits) {
+        const ModuleProblem& relaxed = scaled.relaxed;
+        std::vector<TickPolicies> policies;
+        policies.reserve(scaled.policies.size());
+        for (const JointProblem::Policies& p : scaled.policies) {
+          policies.push_back(ToTicks(p));
+        }
+        const FixedProblem fixed = ToFixedPoint(relaxed, 1);
+        const double unit_price = BestUnitPrice(relaxed, fixed);
+        const CompletionBound bound(relaxed, fixed, unit_price);
+        const auto cost = [&](const std::vector<ChosenUnit>& units) {
+          return JointCost(scaled, units);
+        };
+        LabelSearch search{
+            .run =
+                [&](double threshold, size_t width, const PassCheck& check) {
+                  return Pass(scaled, fixed, policies, bound, threshold, width,
+                              check)
+                      .Run();
+                },
+            .to_units =
+                [&](const PassResult::Units& found) {
+                  std::vector<ChosenUnit> units;
+                  for (const auto& [node, bytes] : found) {
+                    units.push_back({node, static_cast<double>(bytes)});
+                  }
+                  return WithoutNeedlessUnits(relaxed, std::move(units));
+                },
+            .cost = cost};
+        if (!known.empty()) {
+          search.known_units = known;
+          search.known_ms = cost(known);
+        }
+        return SearchByPasses(
+            relaxed,
+            bound.AtRoot() - unit_price * relaxed.max_units.value_or(0),
+            scaled_limits, search);
+      });
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "graph/module_tree.h"
+#include "graph/profile.h"
+#include "graph/sac_statistics.h"
+#include "problems/joint_problem.h"
+#include "problems/memory_model.h"
+#include "problems/minimum_budget.h"
+#include "problems/module_problem.h"
+#include "problems/plan.h"
+#include "solver/search.h"
+
+namespace acplan::problems {
+
+// Plans, end to end: from a profile and a question to a checked answer.
+
+enum class Granularity {
+  kModule,    // which modules, and how much of each: module_problem.h
+  kOperator,  // which modules, and which operators of each: joint_problem.h
+};
+std::string_view ToString(Granularity granularity);
+std::optional<Granularity> ParseGranularity(std::string_view name);
+
+// What a module recomputes for what it discards, at module granularity.
+enum class Tradeoff {
+  // The convex hull of what its operators can do, mixtures allowed: no policy
+  // does better. At operator granularity, the policies themselves.
+  kPareto,
+  kFit,      // a piecewise-linear fit of PyTorch's greedy curve, computed here
+  kProfile,  // the fit that the profile carries
+};
+std::string_view ToString(Tradeoff tradeoff);
+std::optional<Tradeoff> ParseTradeoff(std::string_view name);
+
+enum class Engine {
+  kAuto,    // kLabels where the module tree allows it, else kCbc
+  kLabels,  // module_labels.h, joint_labels.h
+  kCbc,     // module_milp.h, joint_milp.h
+};
+std::string_view ToString(Engine engine);
+std::optional<Engine> ParseEngine(std::string_view name);
+
+struct PlanOptions {
+  Granularity granularity = Granularity::kOperator;
+  Tradeoff tradeoff = Tradeoff::kPareto;
+  int64_t budget_bytes = 0;
+  int64_t reserve_bytes = 0;  // kept free: the plan has budget - reserve
+  MemoryOptions memory = {};
+  std::vector<std::string> ac_units = {};    // only these; empty: any module
+  std::vector<std::string> fsdp_units = {};  // no AC unit strictly above these
+  std::optional<int> max_units = {};         // at most so many AC units
+  graph::OperatorPatterns patterns = {};     // operators to save or recompute
+  Engine engine = Engine::kAuto;
+  solver::SearchLimits limits = {};
+};
+
+struct PlanResult {
+  Plan plan;
+  std::vector<std::string> warnings;  // a line each
+};
+
+// Plans, and checks the plan with code that shares nothing with the engines
+// (plan_check.h) before it returns. Where no plan fits, the plan says so and
+// has the smallest budget that one would fit. Throws InputError for what
+// BuildModuleProblem or BuildJointProblem refuses, options out of range or that
+// do not go together (kOperator takes kPareto only, patterns take kOperator), a
+// reserve that leaves no budget, or Engine::kLabels where the tree does not
+// allow it, and std::logic_error where the plan fails the check: a defect of
+// acplan.
+PlanResult MakePlan(const graph::Profile& profile,
+                    const graph::ModuleTree& tree, const PlanOptions& options);
+
+// The same in steps, for several budgets. Refers to profile and tree, which
+// must outlive it. options.budget_bytes counts for nothing.
+struct PlanningProblem {
+  const graph::Profile* profile = nullptr;
+  const graph::ModuleTree* tree = nullptr;
+  PlanOptions options;
+  std::variant<BuiltModuleProblem, BuiltJointProblem> built;
+  PlanBaseline baseline;
+  // What a rank uses at its peak without checkpointing: where it differs from
+  // the baseline, parameters and the like are sharded.
+  int64_t unplanned_peak_bytes = 0;
+
+  const std::vector<std::string>& warnings() const;
+};
+PlanningProblem BuildPlanningProblem(const graph::Profile& profile,
+                                     const graph::ModuleTree& tree,
+                                     const PlanOptions& options);
+
+// The least budget, reserve included, that any plan meets.
+MinimumBudget LeastBudget(const PlanningProblem& problem,
+                          const solver::SearchLimits& limits);
+
+struct PlanAnswer {
+  Plan plan;
+  std::vector<ChosenUnit> units;  // of the plan, where there is one
+};
+// `known`: the units of an answer for another budget; where they meet this one
+// too, the search starts from them.
+PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
+                   const solver::SearchLimits& limits,
+                   const std::vector<ChosenUnit>& known = {});
+
+}  // namespace acplan::problems

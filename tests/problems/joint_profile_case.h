@@ -1,0 +1,26 @@
+#pragma once
+
+#include <vector>
+
+#include "graph/profile.h"
+#include "tests/problems/joint_profile_enumeration.h"
+
+namespace acplan::problems {
+
+// A random planning problem for units and operators on a random profile, with
+// the oracle's view of it.
+struct JointProfileCase {
+  explicit JointProfileCase(unsigned seed);
+
+  // Somewhere between the least budget and the baseline, the least budget, and
+  // a byte less. All at least 1.
+  std::vector<double> Budgets() const;
+
+  graph::Profile profile;
+  JointProfileEnumerationOptions options;
+  JointProfileEnumeration all;
+  double least_budget = 0;  // whole bytes
+  double between = 0;
+};
+
+}  // namespace acplan::problems

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "graph/profile.h"
+#include "graph/sac_statistics.h"
+
+namespace acplan::problems {
+
+// An oracle: every policy of a module with few operators that keeps the rules
+// of tests/support/operator_rules.h. It knows neither groups nor bounds.
+class OperatorEnumeration {
+ public:
+  struct Policy {
+    std::vector<char> save;  // an operator
+    int64_t saved_bytes = 0;
+    double recompute_ms = 0;
+  };
+
+  // Up to about 20 free operators.
+  explicit OperatorEnumeration(const graph::SacStatistics& sac,
+                               const graph::OperatorPatterns& patterns = {});
+
+  // Policies that no other beats in both, saved bytes ascending and recomputed
+  // milliseconds descending; of equal ones the first in the order of operators,
+  // a saved operator before a recomputed one. Milliseconds are compared as
+  // double sums in the order of operators, which are exact for multiples of
+  // 1/16. Empty where the rules contradict each other.
+  const std::vector<Policy>& Pareto() const { return pareto_; }
+
+  // The policy with the least recomputation within a capacity, of those the one
+  // that saves the fewest bytes, and of those the first; nullopt where none
+  // fits.
+  std::optional<Policy> Best(int64_t capacity) const;
+
+ private:
+  std::vector<Policy> pareto_;
+};
+
+}  // namespace acplan::problems
