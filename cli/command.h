@@ -18,6 +18,7 @@ struct Command {
 Command AddPlanCommand(CLI::App& program);
 Command AddBaselineCommand(CLI::App& program);
 Command AddCompareCommand(CLI::App& program);
+Command AddFrontierCommand(CLI::App& program);
 Command AddCheckCommand(CLI::App& program);
 Command AddTreeCommand(CLI::App& program);
 Command AddCurveCommand(CLI::App& program);

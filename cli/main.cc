@@ -107,7 +107,7 @@ int Run(int argc, char** argv) {
       "10GiB\n"
       "'acplan COMMAND --help' explains a command.");
   const std::vector<Command> commands = {
-      AddPlanCommand(program),    AddBaselineCommand(program),
+      AddPlanCommand(program),    AddFrontierCommand(program), AddBaselineCommand(program),
       AddCompareCommand(program), AddCheckCommand(program),
       AddTreeCommand(program),    AddCurveCommand(program),
       AddCompletionCommand(program),

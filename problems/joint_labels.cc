@@ -473,7 +473,7 @@ ModuleSolution SolveJointByLabels(const JointProblem& problem,
         const auto cost = [&](const std::vector<ChosenUnit>& units) {
           return JointCost(scaled, units);
         };
-        LabelSearch search{
+        const LabelSearch search{
             .run =
                 [&](double threshold, size_t width, const PassCheck& check) {
                   return Pass(scaled, fixed, policies, bound, threshold, width,
@@ -488,11 +488,7 @@ ModuleSolution SolveJointByLabels(const JointProblem& problem,
                   }
                   return WithoutNeedlessUnits(relaxed, std::move(units));
                 },
-            .cost = cost};
-        if (!known.empty()) {
-          search.known_units = known;
-          search.known_ms = cost(known);
-        }
+            .cost = cost, .known = known};
         return SearchByPasses(
             relaxed,
             bound.AtRoot() - unit_price * relaxed.max_units.value_or(0),

@@ -39,8 +39,12 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
     return solution;
   }
 
-  double best = search.known_ms;
-  if (best < kInf) solution.units = search.known_units;
+  double best = kInf;
+  // A problem that needs no units has no candidates.
+  if (!search.known.empty() && solution.columns > 0) {
+    best = search.cost(search.known);
+    solution.units = search.known;
+  }
   double proven = std::max(0.0, root_bound);
   int64_t labels = 0;
   const auto close_enough = [&](double gap) {

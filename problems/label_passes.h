@@ -38,9 +38,8 @@ struct LabelSearch {
       run;
   std::function<std::vector<ChosenUnit>(const PassResult::Units&)> to_units;
   std::function<double(const std::vector<ChosenUnit>&)> cost;
-  // A plan known before, if any.
-  std::vector<ChosenUnit> known_units = {};
-  double known_ms = std::numeric_limits<double>::infinity();
+  // Units known before that keep every record, if any.
+  std::vector<ChosenUnit> known = {};
 };
 
 // `root_bound`: no plan costs less; +infinity: there is none. Optimal means to

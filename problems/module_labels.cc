@@ -289,11 +289,7 @@ ModuleSolution Solve(const ModuleProblem& problem, const SearchLimits& limits,
   const auto cost = [&](const std::vector<ChosenUnit>& units) {
     return SolutionCost(problem, units);
   };
-  LabelSearch search{.run = run_pass, .to_units = to_units, .cost = cost};
-  if (!known.empty()) {
-    search.known_units = known;
-    search.known_ms = cost(known);
-  }
+  const LabelSearch search{.run = run_pass, .to_units = to_units, .cost = cost, .known = known};
   return SearchByPasses(
       problem, bound.AtRoot() - unit_price * problem.max_units.value_or(0),
       limits, search);
