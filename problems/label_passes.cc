@@ -15,8 +15,14 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 // Proof tolerance, relative to the objective.
 constexpr double kTolerance = 1e-9;
 
-constexpr std::array<size_t, 4> kWidths = {64, 1024, 65536,
-                                           std::numeric_limits<size_t>::max()};
+// Of the passes that look for a good plan, and of those that prove.
+constexpr std::array<size_t, 2> kBeamWidths = {64, 1024};
+constexpr std::array<size_t, 3> kProofWidths = {
+    65536, 1048576, std::numeric_limits<size_t>::max()};
+// The proof looks for plans within this share of what is between bound and
+// best plan, then so many times as far.
+constexpr double kFirstStep = 1.0 / 64;
+constexpr double kStepGrowth = 3;
 
 }  // namespace
 
@@ -68,17 +74,15 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
     return StoppedBy::kNothing;
   };
 
-  for (const size_t width : kWidths) {
-    if (close_enough(std::max(limits.gap, kTolerance))) break;
-    const double threshold =
-        best == kInf ? kInf
-                     : best - std::max(limits.gap, kTolerance) *
-                                  std::max(best, kTolerance);
+  // Whether the search goes on. `is_complete`: nothing below the threshold was
+  // dropped.
+  bool is_complete = false;
+  const auto run = [&](double threshold, size_t width) {
     const PassResult pass = search.run(threshold, width, check);
     labels += pass.labels;
     if (pass.stopped_by != StoppedBy::kNothing) {
       solution.stopped_by = pass.stopped_by;
-      break;
+      return false;
     }
     if (pass.units) {
       std::vector<ChosenUnit> units = search.to_units(*pass.units);
@@ -88,11 +92,38 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
         solution.units = std::move(units);
       }
     }
+    is_complete = pass.least_dropped == kInf;
     // What is cheaper than the best plan was dropped; what was pruned is not
     // cheaper than the threshold.
-    proven = std::max(proven, std::min({pass.units ? best : threshold, threshold,
-                                        pass.least_dropped}));
-    if (pass.least_dropped == kInf) break;
+    proven = std::max(proven, std::min({pass.units ? best : threshold,
+                                        threshold, pass.least_dropped}));
+    return !close_enough(std::max(limits.gap, kTolerance)) &&
+           !(is_complete && (pass.units || threshold == kInf));
+  };
+  const auto improves = [&] {
+    return best == kInf ? kInf
+                        : best - std::max(limits.gap, kTolerance) *
+                                     std::max(best, kTolerance);
+  };
+
+  bool goes_on = !close_enough(std::max(limits.gap, kTolerance));
+  for (const size_t width : kBeamWidths) {
+    if (goes_on) goes_on = run(improves(), width);
+    if (is_complete) goes_on = false;
+  }
+  const double root = proven;
+  double step = kFirstStep;
+  for (size_t width = 0; goes_on;) {
+    const double threshold =
+        std::min(improves(), root + step * std::max(0.0, best - root));
+    goes_on = run(threshold, kProofWidths[width]);
+    if (!is_complete) {
+      ++width;
+    } else if (threshold >= improves()) {
+      goes_on = false;
+    } else {
+      step *= kStepGrowth;
+    }
   }
 
   solution.nodes = labels;

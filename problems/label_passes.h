@@ -14,10 +14,13 @@
 
 namespace acplan::problems {
 
-// A label-setting search as passes of growing width: each walks the problem
-// once with a limit on the labels that it keeps at a module, prunes with the
-// best plan so far, and may find a better one. The first that dropped nothing
-// for its width proves the optimum.
+// A label-setting search as passes over the problem, each with a threshold on
+// the cost and a limit on the labels kept at a module. The first two keep few
+// labels and find a good plan. Then the threshold starts just above the bound
+// and moves away from it until a pass that dropped nothing for its width finds
+// a plan below it, which is optimal, or reaches the best plan, which then is: a
+// search whose threshold is near the optimum keeps far fewer labels than one
+// whose best plan is not.
 
 // Says, given the labels made in this pass, whether to stop.
 using PassCheck = std::function<solver::StoppedBy(int64_t)>;
