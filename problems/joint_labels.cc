@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -277,8 +278,30 @@ class Pass {
               ? 1
               : 0;
     }
-    labels = Envelope(std::span(without_).first(without_size),
-                      std::span(with_).first(with_size));
+    // Filled from the end: the same memory serves every time.
+    if (merged_.size() < with_size + without_size) {
+      merged_.resize(with_.size() + without_.size());
+    }
+    size_t begin = merged_.size();
+    int64_t least = std::numeric_limits<int64_t>::max();
+    const auto offer = [&](const Label& next) {
+      merged_[begin - 1] = next;
+      begin -= next.ticks < least ? 1 : 0;
+      least = std::min(least, next.ticks);
+    };
+    while (with_size > 0 && without_size > 0) {
+      const Label& a = without_[without_size - 1];
+      const Label& b = with_[with_size - 1];
+      const bool takes_a =
+          a.bytes > b.bytes || (a.bytes == b.bytes && a.ticks <= b.ticks);
+      offer(takes_a ? a : b);
+      without_size -= takes_a ? 1 : 0;
+      with_size -= takes_a ? 0 : 1;
+    }
+    for (; with_size > 0; --with_size) offer(with_[with_size - 1]);
+    for (; without_size > 0; --without_size) offer(without_[without_size - 1]);
+    labels.assign(merged_.begin() + static_cast<ptrdiff_t>(begin),
+                  merged_.end());
     result_.labels += static_cast<int64_t>(labels.size());
     if (labels.size() > width_) Prune(rest, count, labels);
   }
@@ -445,9 +468,167 @@ class Pass {
   LabelHistory<Move> history_;
   PassResult result_;
   // Scratch. Bounds are before credits.
-  Labels with_, without_;
+  Labels with_, without_, merged_;
   std::vector<double> bounds_, ranked_;
 };
+
+struct Start {
+  std::vector<ChosenUnit> known = {};
+  bool known_is_near = false;
+  double bound_ms = 0;  // no plan costs less
+};
+
+ModuleSolution Search(const JointProblem& problem, const SearchLimits& limits,
+                      const Start& start) {
+  const ModuleProblem& relaxed = problem.relaxed;
+  std::vector<TickPolicies> policies;
+  policies.reserve(problem.policies.size());
+  for (const JointProblem::Policies& p : problem.policies) {
+    policies.push_back(ToTicks(p));
+  }
+  const FixedProblem fixed = ToFixedPoint(relaxed, 1);
+  const double unit_price = BestUnitPrice(relaxed, fixed);
+  const CompletionBound bound(relaxed, fixed, unit_price);
+  const auto run = [&](double threshold, size_t width, const PassCheck& check) {
+    return Pass(problem, fixed, policies, bound, threshold, width, check).Run();
+  };
+  const auto to_units = [&](const PassResult::Units& found) {
+    std::vector<ChosenUnit> units;
+    for (const auto& [node, bytes] : found) {
+      units.push_back({node, static_cast<double>(bytes)});
+    }
+    return WithoutNeedlessUnits(relaxed, std::move(units));
+  };
+  const auto cost = [&](const std::vector<ChosenUnit>& units) {
+    return JointCost(problem, units);
+  };
+  return SearchByPasses(
+      relaxed,
+      std::max(start.bound_ms, bound.AtRoot() -
+                                   unit_price * relaxed.max_units.value_or(0)),
+      limits,
+      {.run = run,
+       .to_units = to_units,
+       .cost = cost,
+       .known = start.known,
+       .known_is_near = start.known_is_near});
+}
+
+// Bytes so few that a group of them hardly decides which plan is best, though
+// many of them make many labels.
+int64_t FewBytes(const JointProblem& problem) {
+  constexpr double kShare = 0x1p-13;
+  double need = 0;
+  for (const ModuleProblem::Node& node : problem.relaxed.nodes) {
+    if (node.time >= 0) {
+      need =
+          std::max(need, node.base_bytes - problem.relaxed.budget_bytes);
+    }
+  }
+  return static_cast<int64_t>(need * kShare);
+}
+
+// The problem in which small groups are recomputed for nothing; nullopt where
+// there are none.
+std::optional<JointProblem> WithFreeSmallGroups(const JointProblem& problem,
+                                                int64_t few_bytes) {
+  JointProblem free = problem;
+  bool has_small = false;
+  for (JointProblem::Policies& policies : free.policies) {
+    std::erase_if(policies.kinds, [&](const GroupKind& kind) {
+      if (kind.bytes > few_bytes) return false;
+      policies.base_bytes += kind.bytes * kind.count;
+      has_small = true;
+      return true;
+    });
+  }
+  if (!has_small) return std::nullopt;
+  for (size_t i = 0; i < free.policies_of.size(); ++i) {
+    if (free.policies_of[i] >= 0) {
+      free.relaxed.nodes[i].curve = HullOf(free.policies[free.policies_of[i]]);
+    }
+  }
+  return free;
+}
+
+// The problem in which nothing but the small groups of a plan's units is left
+// to decide. The plan is one for `free`.
+JointProblem OverSmallGroups(const JointProblem& problem,
+                             const JointProblem& free, int64_t few_bytes,
+                             const std::vector<ChosenUnit>& units) {
+  JointProblem left = problem;
+  left.policies.clear();
+  left.policies_of.assign(problem.policies_of.size(), -1);
+  for (ModuleProblem::Node& node : left.relaxed.nodes) node.curve.clear();
+  for (const ChosenUnit& unit : units) {
+    const JointProblem::Policies& all =
+        problem.policies[problem.policies_of[unit.node]];
+    const JointProblem::Policies& large =
+        free.policies[free.policies_of[unit.node]];
+    JointProblem::Policies policies{.base_bytes = all.base_bytes,
+                                    .base_ms = all.base_ms,
+                                    .kinds = {}};
+    const std::vector<int> counts =
+        large.LeastCounts(std::llround(unit.net_bytes));
+    for (size_t k = 0; k < counts.size(); ++k) {
+      policies.base_bytes += large.kinds[k].bytes * counts[k];
+      policies.base_ms += large.kinds[k].ms * counts[k];
+    }
+    for (const GroupKind& kind : all.kinds) {
+      if (kind.bytes <= few_bytes) policies.kinds.push_back(kind);
+    }
+    if (policies.MostBytes() <= 0) continue;
+    left.relaxed.nodes[unit.node].curve = HullOf(policies);
+    left.policies_of[unit.node] = static_cast<int>(left.policies.size());
+    left.policies.push_back(std::move(policies));
+  }
+  return left;
+}
+
+ModuleSolution SearchLargeGroupsFirst(const JointProblem& problem,
+                                      const SearchLimits& limits,
+                                      const std::vector<ChosenUnit>& known) {
+  const int64_t few_bytes = FewBytes(problem);
+  const auto free = WithFreeSmallGroups(problem, few_bytes);
+  if (!free) return Search(problem, limits, {.known = known});
+
+  const solver::Stopwatch stopwatch;
+  int64_t labels = 0;
+  // What these searches find is no plan yet.
+  const auto left = [&] {
+    SearchLimits rest = limits;
+    rest.time_limit_s =
+        std::max(0.0, limits.time_limit_s - stopwatch.Seconds());
+    rest.node_limit = std::max<int64_t>(0, limits.node_limit - labels);
+    rest.on_progress = nullptr;
+    return rest;
+  };
+  const ModuleSolution large = Search(*free, left(), {});
+  labels += large.nodes;
+  Start start{.known = known, .bound_ms = large.bound_ms};
+  if (!large.units.empty()) {
+    const JointProblem over_small =
+        OverSmallGroups(problem, *free, few_bytes, large.units);
+    const ModuleSolution small = Search(over_small, left(), {});
+    labels += small.nodes;
+    if (!small.units.empty() &&
+        (known.empty() || small.ms < JointCost(problem, known))) {
+      start.known = small.units;
+      start.known_is_near = true;
+    }
+  }
+  SearchLimits rest = left();
+  if (limits.on_progress) {
+    rest.on_progress = [&](solver::SearchProgress progress) {
+      progress.nodes += labels;
+      limits.on_progress(progress);
+    };
+  }
+  ModuleSolution solution = Search(problem, rest, start);
+  solution.nodes += labels;
+  solution.seconds = stopwatch.Seconds();
+  return solution;
+}
 
 }  // namespace
 
@@ -461,38 +642,7 @@ ModuleSolution SolveJointByLabels(const JointProblem& problem,
   return SolveJointWithScaledTimes(
       problem, limits,
       [&](const JointProblem& scaled, const SearchLimits& scaled_limits) {
-        const ModuleProblem& relaxed = scaled.relaxed;
-        std::vector<TickPolicies> policies;
-        policies.reserve(scaled.policies.size());
-        for (const JointProblem::Policies& p : scaled.policies) {
-          policies.push_back(ToTicks(p));
-        }
-        const FixedProblem fixed = ToFixedPoint(relaxed, 1);
-        const double unit_price = BestUnitPrice(relaxed, fixed);
-        const CompletionBound bound(relaxed, fixed, unit_price);
-        const auto cost = [&](const std::vector<ChosenUnit>& units) {
-          return JointCost(scaled, units);
-        };
-        const LabelSearch search{
-            .run =
-                [&](double threshold, size_t width, const PassCheck& check) {
-                  return Pass(scaled, fixed, policies, bound, threshold, width,
-                              check)
-                      .Run();
-                },
-            .to_units =
-                [&](const PassResult::Units& found) {
-                  std::vector<ChosenUnit> units;
-                  for (const auto& [node, bytes] : found) {
-                    units.push_back({node, static_cast<double>(bytes)});
-                  }
-                  return WithoutNeedlessUnits(relaxed, std::move(units));
-                },
-            .cost = cost, .known = known};
-        return SearchByPasses(
-            relaxed,
-            bound.AtRoot() - unit_price * relaxed.max_units.value_or(0),
-            scaled_limits, search);
+        return SearchLargeGroupsFirst(scaled, scaled_limits, known);
       });
 }
 

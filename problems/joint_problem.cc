@@ -59,26 +59,12 @@ JointProblem::Policies PoliciesOf(const Module& module,
   return policies;
 }
 
-// The lower convex hull, from 0 bytes on.
-std::vector<Knot> HullOf(const JointProblem::Policies& policies) {
-  std::vector<Knot> curve;
-  int64_t bytes = policies.base_bytes;
-  double ms = policies.base_ms;
-  if (bytes >= 0) curve.push_back({static_cast<double>(bytes), ms});
-  for (const GroupKind& kind : policies.kinds) {
-    const int64_t before = bytes;
-    const double ms_before = ms;
-    bytes += kind.bytes * kind.count;
-    ms += kind.ms * kind.count;
-    if (bytes <= 0) continue;
-    if (before < 0) {
-      const double share = static_cast<double>(-before) /
-                           static_cast<double>(bytes - before);
-      curve.push_back({0, ms_before + share * (ms - ms_before)});
-    }
-    curve.push_back({static_cast<double>(bytes), ms});
+std::vector<CoverItem> ItemsOf(const std::vector<GroupKind>& kinds) {
+  std::vector<CoverItem> items;
+  for (const GroupKind& kind : kinds) {
+    items.insert(items.end(), kind.count, {.bytes = kind.bytes, .ms = kind.ms});
   }
-  return curve;
+  return items;
 }
 
 void RefuseUnmatched(const Profile& profile,
@@ -109,6 +95,27 @@ void RefuseUnmatched(const Profile& profile,
 
 }  // namespace
 
+std::vector<Knot> HullOf(const JointProblem::Policies& policies) {
+  std::vector<Knot> curve;
+  int64_t bytes = policies.base_bytes;
+  double ms = policies.base_ms;
+  if (bytes >= 0) curve.push_back({static_cast<double>(bytes), ms});
+  for (const GroupKind& kind : policies.kinds) {
+    const int64_t before = bytes;
+    const double ms_before = ms;
+    bytes += kind.bytes * kind.count;
+    ms += kind.ms * kind.count;
+    if (bytes <= 0) continue;
+    if (before < 0) {
+      const double share = static_cast<double>(-before) /
+                           static_cast<double>(bytes - before);
+      curve.push_back({0, ms_before + share * (ms - ms_before)});
+    }
+    curve.push_back({static_cast<double>(bytes), ms});
+  }
+  return curve;
+}
+
 int64_t JointProblem::Policies::MostBytes() const {
   int64_t bytes = base_bytes;
   for (const GroupKind& kind : kinds) bytes += kind.bytes * kind.count;
@@ -117,11 +124,20 @@ int64_t JointProblem::Policies::MostBytes() const {
 
 double JointProblem::Policies::LeastMs(int64_t bytes) const {
   if (bytes > MostBytes()) return std::numeric_limits<double>::infinity();
-  std::vector<CoverItem> items;
+  return base_ms + LeastCover(ItemsOf(kinds), bytes - base_bytes).ms;
+}
+
+std::vector<int> JointProblem::Policies::LeastCounts(int64_t bytes) const {
+  const Cover cover = LeastCover(ItemsOf(kinds), bytes - base_bytes);
+  std::vector<int> counts;
+  size_t item = 0;
   for (const GroupKind& kind : kinds) {
-    items.insert(items.end(), kind.count, {.bytes = kind.bytes, .ms = kind.ms});
+    counts.push_back(0);
+    for (int copy = 0; copy < kind.count; ++copy) {
+      counts.back() += cover.take[item++];
+    }
   }
-  return base_ms + LeastCover(items, bytes - base_bytes).ms;
+  return counts;
 }
 
 BuiltJointProblem BuildJointProblem(const Profile& profile,

@@ -55,6 +55,8 @@ struct JointProblem {
     // The least ms with at least these bytes; +infinity beyond MostBytes.
     // Exact.
     double LeastMs(int64_t bytes) const;
+    // How many of each kind are recomputed for that. bytes <= MostBytes().
+    std::vector<int> LeastCounts(int64_t bytes) const;
   };
   // The relaxation in which units may mix policies: the curve of a candidate is
   // the lower convex hull of its policies. Forest, records, budget, held bytes
@@ -63,6 +65,10 @@ struct JointProblem {
   std::vector<Policies> policies;
   std::vector<int> policies_of;  // a node: index into policies, -1: none
 };
+
+// The curve of a candidate in the relaxation: the lower convex hull of its
+// policies, from 0 bytes on. MostBytes() > 0.
+std::vector<Knot> HullOf(const JointProblem::Policies& policies);
 
 struct JointProblemOptions {
   MemoryOptions memory = {};

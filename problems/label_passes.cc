@@ -107,12 +107,13 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
   };
 
   bool goes_on = !close_enough(std::max(limits.gap, kTolerance));
+  const bool is_near = search.known_is_near && best < kInf;
   for (const size_t width : kBeamWidths) {
-    if (goes_on) goes_on = run(improves(), width);
+    if (goes_on && !is_near) goes_on = run(improves(), width);
     if (is_complete) goes_on = false;
   }
   const double root = proven;
-  double step = kFirstStep;
+  double step = is_near ? 1 : kFirstStep;
   for (size_t width = 0; goes_on;) {
     const double threshold =
         std::min(improves(), root + step * std::max(0.0, best - root));

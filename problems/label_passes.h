@@ -43,6 +43,9 @@ struct LabelSearch {
   std::function<double(const std::vector<ChosenUnit>&)> cost;
   // Units known before that keep every record, if any.
   std::vector<ChosenUnit> known = {};
+  // Whether `known` is thought to be nearly optimal: then the search goes
+  // straight for the proof.
+  bool known_is_near = false;
 };
 
 // `root_bound`: no plan costs less; +infinity: there is none. Optimal means to
