@@ -112,6 +112,10 @@ CompletionBound::CompletionBound(const ModuleProblem& problem, const FixedProble
                        ConvexCost::Free(fixed.largest_need));
 }
 
+double CompletionBound::PriceAtRoot() const {
+  return ConvexCost::Reader(root_).SlopeAt(fixed_.largest_need);
+}
+
 ConvexCost CompletionBound::WalkSiblings(int begin, int end, ConvexCost rest) {
   std::vector<int> siblings;
   for (int i = begin; i < end; i += problem_.nodes[i].subtree_size) {

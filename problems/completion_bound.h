@@ -39,6 +39,8 @@ class CompletionBound {
 
   // Of the whole walk.
   double AtRoot() const { return root_.At(fixed_.largest_need); }
+  // What the last byte costs there, ms a fixed-point byte.
+  double PriceAtRoot() const;
   // After node i; only for nodes with candidates in their subtree.
   const ConvexCost& After(int i) const { return after_[i]; }
   double unit_price() const { return unit_price_; }

@@ -528,33 +528,54 @@ int64_t FewBytes(const JointProblem& problem) {
   return static_cast<int64_t>(need * kShare);
 }
 
-// The problem in which small groups are recomputed for nothing; nullopt where
-// there are none.
-std::optional<JointProblem> WithFreeSmallGroups(const JointProblem& problem,
-                                                int64_t few_bytes) {
-  JointProblem free = problem;
+enum class SmallGroups {
+  kFree,    // recomputed for nothing: a relaxation
+  kPriced,  // recomputed where a byte costs less than a price, else saved: a
+            // restriction
+};
+
+// The problem in which small groups are not decided; nullopt where there are
+// none.
+std::optional<JointProblem> WithoutSmallGroups(const JointProblem& problem,
+                                               int64_t few_bytes,
+                                               SmallGroups small,
+                                               double price) {
+  JointProblem large = problem;
   bool has_small = false;
-  for (JointProblem::Policies& policies : free.policies) {
+  for (JointProblem::Policies& policies : large.policies) {
     std::erase_if(policies.kinds, [&](const GroupKind& kind) {
       if (kind.bytes > few_bytes) return false;
-      policies.base_bytes += kind.bytes * kind.count;
       has_small = true;
+      if (small == SmallGroups::kFree ||
+          kind.ms < price * static_cast<double>(kind.bytes)) {
+        policies.base_bytes += kind.bytes * kind.count;
+        policies.base_ms +=
+            small == SmallGroups::kFree ? 0 : kind.ms * kind.count;
+      }
       return true;
     });
   }
   if (!has_small) return std::nullopt;
-  for (size_t i = 0; i < free.policies_of.size(); ++i) {
-    if (free.policies_of[i] >= 0) {
-      free.relaxed.nodes[i].curve = HullOf(free.policies[free.policies_of[i]]);
+  for (size_t i = 0; i < large.policies_of.size(); ++i) {
+    if (large.policies_of[i] < 0) continue;
+    const JointProblem::Policies& policies =
+        large.policies[large.policies_of[i]];
+    ModuleProblem::Node& node = large.relaxed.nodes[i];
+    if (policies.MostBytes() > 0) {
+      node.curve = HullOf(policies);
+    } else {
+      node.curve.clear();
+      large.policies_of[i] = -1;
     }
   }
-  return free;
+  return large;
 }
 
 // The problem in which nothing but the small groups of a plan's units is left
-// to decide. The plan is one for `free`.
+// to decide. The plan is one for `without_small`.
 JointProblem OverSmallGroups(const JointProblem& problem,
-                             const JointProblem& free, int64_t few_bytes,
+                             const JointProblem& without_small,
+                             int64_t few_bytes,
                              const std::vector<ChosenUnit>& units) {
   JointProblem left = problem;
   left.policies.clear();
@@ -564,7 +585,7 @@ JointProblem OverSmallGroups(const JointProblem& problem,
     const JointProblem::Policies& all =
         problem.policies[problem.policies_of[unit.node]];
     const JointProblem::Policies& large =
-        free.policies[free.policies_of[unit.node]];
+        without_small.policies[without_small.policies_of[unit.node]];
     JointProblem::Policies policies{.base_bytes = all.base_bytes,
                                     .base_ms = all.base_ms,
                                     .kinds = {}};
@@ -585,12 +606,20 @@ JointProblem OverSmallGroups(const JointProblem& problem,
   return left;
 }
 
+// The bytes of small groups make nearly all labels, and hardly any difference:
+// a plan that decides about large groups alone is found in no time, small groups
+// are added to it, and where the relaxation that has them for nothing costs as
+// much, that is the proof. Else the search starts from that plan.
 ModuleSolution SearchLargeGroupsFirst(const JointProblem& problem,
                                       const SearchLimits& limits,
                                       const std::vector<ChosenUnit>& known) {
   const int64_t few_bytes = FewBytes(problem);
-  const auto free = WithFreeSmallGroups(problem, few_bytes);
-  if (!free) return Search(problem, limits, {.known = known});
+  const FixedProblem fixed = ToFixedPoint(problem.relaxed, 1);
+  const double price =
+      CompletionBound(problem.relaxed, fixed, 0).PriceAtRoot();
+  const auto priced = WithoutSmallGroups(problem, few_bytes,
+                                         SmallGroups::kPriced, price);
+  if (!priced) return Search(problem, limits, {.known = known});
 
   const solver::Stopwatch stopwatch;
   int64_t labels = 0;
@@ -603,20 +632,25 @@ ModuleSolution SearchLargeGroupsFirst(const JointProblem& problem,
     rest.on_progress = nullptr;
     return rest;
   };
-  const ModuleSolution large = Search(*free, left(), {});
+  Start start{.known = known};
+  const ModuleSolution large = Search(*priced, left(), {});
   labels += large.nodes;
-  Start start{.known = known, .bound_ms = large.bound_ms};
   if (!large.units.empty()) {
-    const JointProblem over_small =
-        OverSmallGroups(problem, *free, few_bytes, large.units);
-    const ModuleSolution small = Search(over_small, left(), {});
-    labels += small.nodes;
-    if (!small.units.empty() &&
-        (known.empty() || small.ms < JointCost(problem, known))) {
-      start.known = small.units;
+    const ModuleSolution both = Search(
+        OverSmallGroups(problem, *priced, few_bytes, large.units), left(), {});
+    labels += both.nodes;
+    if (!both.units.empty() &&
+        (known.empty() || both.ms < JointCost(problem, known))) {
+      start.known = both.units;
       start.known_is_near = true;
     }
   }
+  const ModuleSolution free = Search(
+      *WithoutSmallGroups(problem, few_bytes, SmallGroups::kFree, 0), left(),
+      {});
+  labels += free.nodes;
+  start.bound_ms = free.bound_ms;
+
   SearchLimits rest = left();
   if (limits.on_progress) {
     rest.on_progress = [&](solver::SearchProgress progress) {
