@@ -22,6 +22,7 @@ Command AddFrontierCommand(CLI::App& program);
 Command AddCheckCommand(CLI::App& program);
 Command AddTreeCommand(CLI::App& program);
 Command AddCurveCommand(CLI::App& program);
+Command AddOpsCommand(CLI::App& program);
 Command AddCompletionCommand(CLI::App& program);
 Command AddVersionCommand(CLI::App& program);
 

@@ -10,13 +10,13 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/module_statistics.h"
 #include "cli/plot.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/file_io.h"
 #include "graph/input_error.h"
 #include "graph/message_text.h"
-#include "graph/module_tree.h"
 #include "graph/pareto_list.h"
 #include "graph/piecewise_linear_fit.h"
 #include "graph/profile.h"
@@ -101,17 +101,6 @@ std::optional<graph::PiecewiseLinear> ToFunction(
   return f;
 }
 
-const graph::SacStatistics& StatisticsOf(const graph::Module& module) {
-  if (!module.sac) {
-    throw InputError(fmt::format(
-        "MODULE: expected a module with operator statistics, found {}, which "
-        "{}",
-        graph::Quoted(module.fqn, 200),
-        module.is_leaf ? "is a leaf" : "has none"));
-  }
-  return *module.sac;
-}
-
 std::vector<Choice> GreedyChoices(const Curve& curve,
                                   const graph::TradeoffFit& fit) {
   std::vector<Choice> choices;
@@ -125,16 +114,12 @@ std::vector<Choice> GreedyChoices(const Curve& curve,
   return choices;
 }
 
-Curve ComputeCurve(const graph::Profile& profile, const graph::Module& module,
-                   int segments, const graph::OperatorPatterns& patterns) {
-  const graph::SacStatistics& sac = StatisticsOf(module);
-  RefuseUnmatched(patterns, sac.func_names);
-  const graph::OperatorGroups groups = GroupOperators(sac, patterns);
-  if (!groups.contradiction.empty()) {
-    throw InputError(fmt::format("{}: no policy keeps every rule: {}",
-                                 graph::OneLine(module.fqn, 200),
-                                 groups.contradiction));
-  }
+Curve ComputeCurve(const graph::Profile& profile,
+                   const ModuleStatistics& statistics, int segments,
+                   const graph::OperatorPatterns& patterns) {
+  const graph::Module& module = *statistics.module;
+  const graph::SacStatistics& sac = statistics.sac();
+  const graph::OperatorGroups& groups = statistics.groups;
   const graph::TradeoffFit fit = FitTradeoff(sac, segments);
   const graph::PiecewiseLinear f = ToFunction(fit).value();
   Curve curve;
@@ -367,16 +352,15 @@ int RunCurve(const CurveFlags& flags, const Terminal& terminal) {
     throw InputError("--csv: expected no --json beside it, found both");
   }
   const graph::Profile profile = graph::ReadProfile(flags.profile);
-  const graph::ModuleTree tree(profile);
-  const int node = FindModules(profile, tree, {flags.module}, "MODULE").front();
+  const graph::OperatorPatterns patterns = flags.patterns.Patterns();
+  const ModuleStatistics statistics =
+      FindStatistics(profile, flags.module, patterns);
   const int segments =
       flags.segments.empty()
           ? 2
           : static_cast<int>(ParseWhole(flags.segments, "--segments", 1, 16));
   CheckOutput(flags.output, flags.profile);
-  const Curve curve =
-      ComputeCurve(profile, profile.modules[tree.node(node).module], segments,
-                   flags.patterns.Patterns());
+  const Curve curve = ComputeCurve(profile, statistics, segments, patterns);
 
   if (!flags.output.empty()) {
     const bool is_csv =

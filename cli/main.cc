@@ -110,7 +110,7 @@ int Run(int argc, char** argv) {
       AddPlanCommand(program),    AddFrontierCommand(program), AddBaselineCommand(program),
       AddCompareCommand(program), AddCheckCommand(program),
       AddTreeCommand(program),    AddCurveCommand(program),
-      AddCompletionCommand(program),
+      AddOpsCommand(program),     AddCompletionCommand(program),
       AddVersionCommand(program),
   };
   for (const Command& command : commands) AddGlobalFlags(*command.app, global);

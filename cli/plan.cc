@@ -115,13 +115,14 @@ std::string UnitTable(const graph::Profile& profile, const Plan& plan, bool all,
     table.AddRow(std::move(cells));
   };
   row("AC unit", "units",
-      {"discard ratio", "memory budget", folded ? "discarded each" : "discarded",
+      {"discard ratio", "memory budget",
+       folded ? "discarded each" : "discarded",
        folded ? "recomputed each" : "recomputed"});
   int64_t discarded = 0;
   for (const UnitGroup& group : groups) {
     const problems::PlannedModule& module = *group.units.front();
-    discarded += module.discarded_bytes *
-                 static_cast<int64_t>(group.units.size());
+    discarded +=
+        module.discarded_bytes * static_cast<int64_t>(group.units.size());
     const std::string ratio = FormatRatioUp(module.discard_ratio);
     row(group.name, fmt::format("{}", group.units.size()),
         {ratio, fmt::format("{:.4f}", std::max(0.0, 1 - std::stod(ratio))),
@@ -223,7 +224,6 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   }
   for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
 
-
   const Plan& plan = answer.plan;
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
@@ -233,7 +233,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   }
   std::string text = Heading(profile, plan, options, terminal);
   if (plan.HasPlan()) {
-    text += Comparison(profile, plan, terminal) + UnitTable(profile, plan, flags.all, terminal);
+    text += Comparison(profile, plan, terminal) +
+            UnitTable(profile, plan, flags.all, terminal);
   } else {
     text += fmt::format("baseline peak {} at {}\n",
                         graph::FormatBytes(plan.baseline.peak_bytes),

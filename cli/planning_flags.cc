@@ -16,6 +16,19 @@ namespace acplan::cli {
 using problems::Granularity;
 using problems::Tradeoff;
 
+namespace {
+
+bool HasFitsOnly(const graph::Profile& profile) {
+  bool has_fit = false;
+  for (const graph::Module& module : profile.modules) {
+    if (module.sac) return false;
+    has_fit |= module.torch_fit.has_value();
+  }
+  return has_fit;
+}
+
+}  // namespace
+
 BudgetFlag BudgetFlag::Parse(const std::string& text, std::string_view flag) {
   if (text == "min") return {.kind = Kind::kMinimum};
   if (text.ends_with('%')) {
@@ -40,10 +53,11 @@ int64_t BudgetFlag::Resolve(const problems::PlanningProblem& problem,
   switch (kind) {
     case Kind::kBytes:
       return bytes;
-    case Kind::kShare:
-      return std::max<int64_t>(
-          1, static_cast<int64_t>(std::floor(
-                 share * static_cast<double>(problem.unplanned_peak_bytes))));
+    case Kind::kShare: {
+      const double wanted =
+          std::floor(share * static_cast<double>(problem.unplanned_peak_bytes));
+      return static_cast<int64_t>(std::clamp(wanted, 1.0, 0x1p62));
+    }
     case Kind::kMinimum:
       break;
   }
@@ -56,6 +70,16 @@ int64_t BudgetFlag::Resolve(const problems::PlanningProblem& problem,
   }
   // A model may need nothing at all, a budget must be something.
   return std::max<int64_t>(minimum.bytes, problem.options.reserve_bytes + 1);
+}
+
+problems::Engine ParseEngineFlag(const std::string& name) {
+  const auto engine = problems::ParseEngine(name);
+  if (!engine) {
+    throw InputError(
+        fmt::format("--engine: expected auto, labels or cbc, found '{}'",
+                    graph::OneLine(name)));
+  }
+  return *engine;
 }
 
 void PlanningFlags::AddTo(CLI::App& app) {
@@ -74,14 +98,12 @@ void PlanningFlags::AddTo(CLI::App& app) {
          "what its operators can do; with module granularity also fit: a fit "
          "of PyTorch's greedy curve, or profile: the fit stored in the profile")
       ->type_name("KIND");
-  app.add_option(
-         "--engine", engine,
-         "auto (default), labels or cbc: the algorithm; both are exact")
+  app.add_option("--engine", engine,
+                 "auto (default), labels or cbc: the algorithm; both are exact")
       ->type_name("NAME");
-  app.add_option(
-         "--gap", gap,
-         "stop within this share of the best possible, 0 to 1 (default "
-         "0: proven optimal)")
+  app.add_option("--gap", gap,
+                 "stop within this share of the best possible, 0 to 1 (default "
+                 "0: proven optimal)")
       ->type_name("G");
   app.add_option("--time-limit", time_limit,
                  "stop after S seconds with the best plan so far")
@@ -107,6 +129,9 @@ problems::PlanOptions PlanningFlags::Options(
                       graph::OneLine(tradeoff)));
     }
     options.tradeoff = *kind;
+  } else if (granularity.empty() && options.patterns.empty() &&
+             HasFitsOnly(profile)) {
+    options.tradeoff = Tradeoff::kProfile;
   }
   if (granularity.empty()) {
     options.granularity = options.tradeoff == Tradeoff::kPareto
@@ -121,18 +146,11 @@ problems::PlanOptions PlanningFlags::Options(
     }
     options.granularity = *kind;
   }
-  const auto parsed = problems::ParseEngine(engine);
-  if (!parsed) {
-    throw InputError(fmt::format(
-        "--engine: expected auto, labels or cbc, found '{}'",
-        graph::OneLine(engine)));
-  }
-  options.engine = *parsed;
+  options.engine = ParseEngineFlag(engine);
   if (!gap.empty()) options.limits.gap = ParseNumber(gap, "--gap", 0, 1);
   if (!time_limit.empty()) {
-    options.limits.time_limit_s =
-        ParseNumber(time_limit, "--time-limit", 0,
-                    std::numeric_limits<double>::infinity());
+    options.limits.time_limit_s = ParseNumber(
+        time_limit, "--time-limit", 0, std::numeric_limits<double>::infinity());
   }
   if (!seed.empty()) {
     options.limits.seed = static_cast<int>(
@@ -150,8 +168,8 @@ std::string ChoiceText(const problems::PlanOptions& options) {
   const auto add = [&](std::string_view verb,
                        const std::vector<std::string>& patterns) {
     if (!patterns.empty()) {
-      text += graph::OneLine(fmt::format(", {} {}", verb,
-                                         fmt::join(patterns, "|")));
+      text += graph::OneLine(
+          fmt::format(", {} {}", verb, fmt::join(patterns, "|")));
     }
   };
   add("save", options.patterns.save);

@@ -22,11 +22,14 @@ struct BudgetFlag {
 
   // Throws InputError, naming `flag`.
   static BudgetFlag Parse(const std::string& text, std::string_view flag);
-  // In bytes, the reserve included in the minimum. Throws InputError where a
-  // limit was hit before the minimum was proven.
+  // In bytes, from 1 to 4 EiB, the reserve included in the minimum. Throws
+  // InputError where a limit was hit before the minimum was proven.
   int64_t Resolve(const problems::PlanningProblem& problem,
                   const solver::SearchLimits& limits) const;
 };
+
+// --engine.
+problems::Engine ParseEngineFlag(const std::string& name);
 
 // The flags of a planning question, but for its budget.
 struct PlanningFlags {
@@ -42,7 +45,9 @@ struct PlanningFlags {
   std::string seed;
 
   void AddTo(CLI::App& app);
-  // With the profile's defaults for what is not given.
+  // With the profile's defaults for what is not given: without --granularity
+  // and --tradeoff, operator granularity; but module granularity with the
+  // profile's fits where it has these and no operators.
   problems::PlanOptions Options(const graph::Profile& profile) const;
 };
 

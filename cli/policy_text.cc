@@ -4,8 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "graph/message_text.h"
@@ -17,7 +17,9 @@ using problems::PlannedModule;
 namespace {
 
 // More names than this are counted instead of listed.
-constexpr size_t kMostNames = 12;
+constexpr size_t kMostNames = 4;
+// More different ones than this are cut.
+constexpr size_t kMostCounted = 8;
 
 // A name with one of its numbers taken out.
 struct NumberedName {
@@ -30,7 +32,8 @@ std::vector<NumberedName> NumbersOf(const std::string& fqn) {
   for (size_t begin = 0; begin < fqn.size();) {
     const size_t end = std::min(fqn.find('.', begin), fqn.size());
     const std::string component = fqn.substr(begin, end - begin);
-    if (!component.empty() && component.size() < 10 &&
+    const bool is_padded = component.size() > 1 && component.front() == '0';
+    if (!component.empty() && component.size() < 10 && !is_padded &&
         std::ranges::all_of(component,
                             [](char c) { return c >= '0' && c <= '9'; })) {
       names.push_back(
@@ -43,7 +46,9 @@ std::vector<NumberedName> NumbersOf(const std::string& fqn) {
 
 bool DoTheSame(const PlannedModule& a, const PlannedModule& b) {
   return a.ops == b.ops && a.discarded_bytes == b.discarded_bytes &&
-         a.recompute_ms == b.recompute_ms && a.discard_ratio == b.discard_ratio;
+         std::abs(a.recompute_ms - b.recompute_ms) <=
+             1e-9 * std::abs(a.recompute_ms) &&
+         a.discard_ratio == b.discard_ratio;
 }
 
 // "0-3,7".
@@ -67,11 +72,17 @@ std::string Names(const std::vector<std::string>& names) {
     return fmt::format("{}", fmt::join(shown, ", "));
   }
   std::vector<std::string> order;
-  std::map<std::string, int> count;
+  std::map<std::string, size_t> count;
   for (const std::string& name : names) {
     if (++count[name] == 1) order.push_back(name);
   }
+  size_t more = names.size();
   for (const std::string& name : order) {
+    if (shown.size() == kMostCounted) {
+      shown.push_back(fmt::format("{} more", more));
+      break;
+    }
+    more -= count[name];
     shown.push_back(graph::OneLine(name) +
                     (count[name] > 1 ? fmt::format(" × {}", count[name]) : ""));
   }

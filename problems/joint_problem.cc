@@ -1,6 +1,7 @@
 #include "problems/joint_problem.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -51,11 +52,11 @@ JointProblem::Policies PoliciesOf(const Module& module,
     policies.kinds.push_back(
         {.bytes = kind.first, .ms = kind.second, .count = n});
   }
-  std::ranges::stable_sort(
-      policies.kinds, [](const GroupKind& a, const GroupKind& b) {
-        return a.ms / static_cast<double>(a.bytes) <
-               b.ms / static_cast<double>(b.bytes);
-      });
+  std::ranges::stable_sort(policies.kinds,
+                           [](const GroupKind& a, const GroupKind& b) {
+                             return a.ms / static_cast<double>(a.bytes) <
+                                    b.ms / static_cast<double>(b.bytes);
+                           });
   return policies;
 }
 
@@ -85,11 +86,12 @@ void RefuseUnmatched(const Profile& profile,
       continue;
     }
     const std::vector<std::string> near = graph::NearestNames(
-        pattern, std::vector<std::string>(names.begin(), names.end()), 3);
+        pattern, std::vector<std::string>(names.begin(), names.end()));
     throw InputError(fmt::format(
-        "{}: expected an operator of the model, found {}{}", flag,
-        graph::Quoted(pattern, 100),
-        near.empty() ? "" : "; the nearest: " + near.front()));
+        "{}: expected a pattern that matches an operator, found {}{}", flag,
+        graph::Quoted(pattern, 200),
+        near.empty() ? ""
+                     : fmt::format("; nearest: {}", fmt::join(near, ", "))));
   }
 }
 
@@ -145,13 +147,12 @@ BuiltJointProblem BuildJointProblem(const Profile& profile,
                                     const JointProblemOptions& options) {
   RefuseUnmatched(profile, options.patterns.save, "--save");
   RefuseUnmatched(profile, options.patterns.recompute, "--recompute");
-  UnitForest forest =
-      BuildUnitForest(profile, tree,
-                      {.memory = options.memory,
-                       .budget_bytes = options.budget_bytes,
-                       .ac_units = options.ac_units,
-                       .fsdp_units = options.fsdp_units,
-                       .max_units = options.max_units});
+  UnitForest forest = BuildUnitForest(profile, tree,
+                                      {.memory = options.memory,
+                                       .budget_bytes = options.budget_bytes,
+                                       .ac_units = options.ac_units,
+                                       .fsdp_units = options.fsdp_units,
+                                       .max_units = options.max_units});
   BuiltJointProblem built;
   JointProblem& problem = built.problem;
   problem.relaxed = std::move(forest.problem);
@@ -167,15 +168,16 @@ BuiltJointProblem BuildJointProblem(const Profile& profile,
     if (!module.sac) {
       if (module.act_fw_per_module > 0) {
         forest.by_type.Add(module.fqn,
-                           "no operator statistics, so it is no AC unit at "
-                           "operator granularity");
+                           "no operator statistics, so it is no AC unit");
       }
       continue;
     }
-    OperatorGroups groups = graph::GroupOperators(*module.sac, options.patterns);
+    OperatorGroups groups =
+        graph::GroupOperators(*module.sac, options.patterns);
     if (!groups.contradiction.empty()) {
-      forest.by_type.Add(module.fqn, "no policy keeps all rules, so it is no "
-                                     "AC unit: ",
+      forest.by_type.Add(module.fqn,
+                         "no policy keeps all rules, so it is no "
+                         "AC unit: ",
                          groups.contradiction);
       continue;
     }

@@ -62,9 +62,8 @@ double SacBytes(const Module& module, std::string_view tradeoff) {
 
 double InternalBytes(const Module& module, std::string_view tradeoff) {
   const auto internal = static_cast<double>(module.act_fw_per_module);
-  return tradeoff == "pareto"
-             ? std::min(internal, SacBytes(module, tradeoff))
-             : internal;
+  return tradeoff == "pareto" ? std::min(internal, SacBytes(module, tradeoff))
+                              : internal;
 }
 
 struct UnitEffect {
@@ -119,8 +118,8 @@ double FitMs(const graph::TradeoffFit& fit, const PlannedModule& planned) {
                       "effect of a discard ratio is unknown",
                       planned.fqn));
     }
-    share = std::max(share, *fit.slopes[s] * planned.discard_ratio +
-                                *fit.intercepts[s]);
+    share = std::max(
+        share, *fit.slopes[s] * planned.discard_ratio + *fit.intercepts[s]);
   }
   return share * fit.sac_runtime;
 }
@@ -129,9 +128,9 @@ double FitMs(const graph::TradeoffFit& fit, const PlannedModule& planned) {
 double HullMs(const SacStatistics& sac, const PlannedModule& planned) {
   const graph::OperatorGroups groups = graph::GroupOperators(sac);
   if (!groups.contradiction.empty()) {
-    throw InputError(fmt::format(
-        "plan: {}: no policy keeps all rules of its operators ({})",
-        planned.fqn, groups.contradiction));
+    throw InputError(
+        fmt::format("plan: {}: no policy keeps all rules of its operators ({})",
+                    planned.fqn, groups.contradiction));
   }
   const std::vector<graph::PolicyCost> hull = graph::ParetoHull(groups);
   const double saved = (1 - planned.discard_ratio) * SumOfMemory(sac);
@@ -267,14 +266,13 @@ double ForcedBytes(const SacStatistics& sac) {
   return bytes;
 }
 
-std::optional<std::string> BrokenOpRule(
-    const Module& module, const PlannedModule& planned,
-    const graph::OperatorPatterns& patterns) {
-  const SacStatistics& sac = *module.sac;
-  const auto saves = [&](int k) { return planned.ops[k].save; };
+// `saves(k)`: whether operator k is saved.
+template <typename Saves>
+std::optional<std::string> BrokenOpRule(const SacStatistics& sac,
+                                        const graph::OperatorPatterns& patterns,
+                                        Saves saves) {
   const auto say = [&](int k, std::string_view rule) {
-    return fmt::format("{}: operator {} '{}' {}", planned.fqn, k,
-                       sac.func_names[k], rule);
+    return fmt::format("operator {} '{}' {}", k, sac.func_names[k], rule);
   };
   for (const int k : sac.view_like_ops) {
     if (saves(k)) return say(k, "is view-like and must be recomputed");
@@ -316,10 +314,9 @@ bool IsFalse(double stated, double is) {
          std::abs(stated - is) > 1e-6 * std::abs(is) + 1e-9;
 }
 
-std::optional<std::string> BrokenUnitRule(const Module& module,
-                                          const PlannedModule& planned,
-                                          const Plan& plan,
-                                          const graph::OperatorPatterns& patterns) {
+std::optional<std::string> BrokenUnitRule(
+    const Module& module, const PlannedModule& planned, const Plan& plan,
+    const graph::OperatorPatterns& patterns) {
   if (module.is_leaf) {
     return fmt::format("{} is a leaf; leaves are never AC units", planned.fqn);
   }
@@ -329,7 +326,10 @@ std::optional<std::string> BrokenUnitRule(const Module& module,
   }
   const UnitEffect effect = EffectOf(module, planned, plan.tradeoff);
   if (!planned.ops.empty()) {
-    if (auto broken = BrokenOpRule(module, planned, patterns)) return broken;
+    const auto saves = [&](int k) { return planned.ops[k].save; };
+    if (auto broken = BrokenOpRule(*module.sac, patterns, saves)) {
+      return fmt::format("{}: {}", planned.fqn, *broken);
+    }
   } else {
     const double internal = InternalBytes(module, plan.tradeoff);
     double most = internal;
@@ -341,7 +341,8 @@ std::optional<std::string> BrokenUnitRule(const Module& module,
       return fmt::format(
           "{}: discard ratio {} is below (ACM - IA) / ACM = {}, so it "
           "saves no memory",
-          planned.fqn, planned.discard_ratio, 1 - internal / SacBytes(module, plan.tradeoff));
+          planned.fqn, planned.discard_ratio,
+          1 - internal / SacBytes(module, plan.tradeoff));
     }
     if (effect.discarded_bytes > most + ByteTolerance(internal)) {
       return fmt::format(
@@ -362,6 +363,19 @@ std::optional<std::string> FalseUnitStatement(const Module& module,
     return fmt::format("{}: memory budget {} is not 1 - discard ratio {}",
                        planned.fqn, planned.memory_budget,
                        planned.discard_ratio);
+  }
+  if (!planned.ops.empty()) {
+    const double total = SumOfMemory(*module.sac);
+    double saved = 0;
+    for (const PlannedOp& op : planned.ops) {
+      if (op.save) saved += static_cast<double>(module.sac->memory[op.index]);
+    }
+    const double ratio = total > 0 ? 1 - saved / total : 0;
+    if (std::abs(planned.discard_ratio - ratio) > 1e-6) {
+      return fmt::format(
+          "{}: the plan says its discard ratio is {}; its operators make it {}",
+          planned.fqn, planned.discard_ratio, ratio);
+    }
   }
   if (planned.discarded_bytes != kNotStated &&
       std::abs(static_cast<double>(planned.discarded_bytes) -
@@ -396,8 +410,8 @@ std::optional<std::string> FalseStatement(const Profile& profile,
                                           const PlanEffect& effect) {
   const ModulesByName by_name = ByName(profile);
   for (const PlannedModule& planned : plan.modules) {
-    if (auto is_false =
-            FalseUnitStatement(Lookup(by_name, planned.fqn), planned, plan.tradeoff)) {
+    if (auto is_false = FalseUnitStatement(Lookup(by_name, planned.fqn),
+                                           planned, plan.tradeoff)) {
       return is_false;
     }
   }
@@ -555,7 +569,8 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
   }
   for (const PlannedModule& planned : plan.modules) {
     const Module& module = Lookup(by_name, planned.fqn);
-    if (auto broken = BrokenUnitRule(module, planned, plan, rules.patterns)) return broken;
+    if (auto broken = BrokenUnitRule(module, planned, plan, rules.patterns))
+      return broken;
     if (const auto above = NearestAbove(
             planned.fqn,
             [&](std::string_view name) { return units.contains(name); })) {
@@ -577,7 +592,8 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
                        plan.modules.size(), *rules.max_units);
   }
 
-  const PlanEffect effect = ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff);
+  const PlanEffect effect =
+      ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff);
   const auto usable =
       static_cast<double>(plan.budget_bytes - plan.reserve_bytes);
   for (const RecordUse& record : effect.records) {
@@ -589,6 +605,49 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
     }
   }
   return FalseStatement(profile, plan, effect);
+}
+
+std::optional<std::string> FirstBrokenRule(
+    const SacStatistics& sac, const StatedPolicy& policy,
+    const graph::OperatorPatterns& patterns) {
+  const size_t n = sac.memory.size();
+  if (policy.save.size() != n) {
+    return fmt::format("{} decisions for {} operators", policy.save.size(), n);
+  }
+  const auto saves = [&](int k) { return policy.save[k] != 0; };
+  if (auto broken = BrokenOpRule(sac, patterns, saves)) return broken;
+  int64_t total = 0;
+  int64_t saved = 0;
+  double saved_ms = 0;
+  double recompute_ms = 0;
+  for (size_t k = 0; k < n; ++k) {
+    total += sac.memory[k];
+    if (policy.save[k]) saved += sac.memory[k];
+    (policy.save[k] ? saved_ms : recompute_ms) += sac.runtimes[k];
+  }
+  const double capacity =
+      std::ceil(policy.memory_budget * static_cast<double>(total));
+  if (static_cast<double>(policy.capacity_bytes) != capacity) {
+    return fmt::format("the capacity is said to be {} bytes; it is {:.0f}",
+                       policy.capacity_bytes, capacity);
+  }
+  if (saved > policy.capacity_bytes) {
+    return fmt::format("{} bytes are saved, more than the capacity of {}",
+                       saved, policy.capacity_bytes);
+  }
+  if (policy.saved_bytes != saved) {
+    return fmt::format("{} bytes are said to be saved; it is {}",
+                       policy.saved_bytes, saved);
+  }
+  if (IsFalse(policy.saved_ms, saved_ms)) {
+    return fmt::format("{} ms are said to be saved; it is {}", policy.saved_ms,
+                       saved_ms);
+  }
+  if (IsFalse(policy.recompute_ms, recompute_ms)) {
+    return fmt::format("{} ms are said to be recomputed; it is {}",
+                       policy.recompute_ms, recompute_ms);
+  }
+  return std::nullopt;
 }
 
 }  // namespace acplan::problems

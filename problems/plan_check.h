@@ -67,4 +67,22 @@ std::optional<std::string> FirstBrokenRule(const graph::Profile& profile,
                                            const Plan& plan,
                                            const PlanRules& rules = {});
 
+// A policy for one module's operators, with what is said of it.
+struct StatedPolicy {
+  std::vector<char> save;    // an operator: 1 save, 0 recompute
+  double memory_budget = 1;  // the share of the memory that may be saved
+  int64_t capacity_bytes = 0;
+  int64_t saved_bytes = 0;
+  double saved_ms = 0;
+  double recompute_ms = 0;
+};
+
+// The first rule that the policy breaks, as one line; nullopt where it keeps
+// all: one decision an operator; PyTorch's rules (graph/sac_statistics.h) and
+// the patterns; the capacity is ceil(memory_budget * sum of memory), and no
+// more is saved; the sums are true.
+std::optional<std::string> FirstBrokenRule(
+    const graph::SacStatistics& sac, const StatedPolicy& policy,
+    const graph::OperatorPatterns& patterns = {});
+
 }  // namespace acplan::problems

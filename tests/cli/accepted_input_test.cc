@@ -95,25 +95,57 @@ TEST_F(AcceptedInputTest, TimesThatAreTiny) {
     if (!module.contains("torch_fit")) continue;
     double runtime = module["torch_fit"]["sac_runtime"];
     module["torch_fit"]["sac_runtime"] = runtime / 1048576 / 1048576;
+    for (json& ms : module["sac"]["runtimes"]) {
+      ms = ms.get<double>() / 1048576 / 1048576;
+    }
   }
-  Put("profile.json", profile.dump());
-  const auto recompute = [&](const std::string& path) {
-    return AcplanJson({"plan", path, "--budget", "1.6GiB"})["recompute_ms"]
-        .get<double>();
-  };
-  const double tiny = recompute("profile.json");
-  Put("profile.json", SmallProfile().dump());
-  EXPECT_DOUBLE_EQ(tiny * 1048576 * 1048576, recompute("profile.json"));
+  for (const std::string tradeoff : {"pareto", "fit", "profile"}) {
+    const auto recompute = [&](const json& of) {
+      Put("profile.json", of.dump());
+      return AcplanJson({"plan", "profile.json", "--budget", "1.6GiB",
+                         "--tradeoff", tradeoff})["recompute_ms"]
+          .get<double>();
+    };
+    EXPECT_DOUBLE_EQ(recompute(profile) * 1048576 * 1048576,
+                     recompute(SmallProfile()))
+        << tradeoff;
+  }
 }
 
 TEST_F(AcceptedInputTest, NullFits) {
-  EXPECT_THAT(Warnings({{"/modules/4/torch_fit", "null"}}),
+  const std::vector<std::string> by_fits{"--tradeoff", "profile"};
+  EXPECT_THAT(Warnings({{"/modules/4/torch_fit", "null"}}, by_fits),
               StartsWith("acplan: warning: Transformer.layers.0: no "
                          "usable trade-off fit"));
   EXPECT_THAT(Warnings({{"/modules/4/torch_fit/slopes/0", "null"},
-                        {"/modules/18/torch_fit/intercepts/0", "null"}}),
+                        {"/modules/18/torch_fit/intercepts/0", "null"}},
+                       by_fits),
               StartsWith("acplan: warning: Transformer.layers.* (2 modules): "
                          "no usable trade-off fit"));
+}
+
+TEST_F(AcceptedInputTest, ModulesWithoutOperators) {
+  const std::string warning =
+      "acplan: warning: Transformer.layers.0: no operator statistics, so it is "
+      "no AC unit\n";
+  const std::vector<Edit> edits{{"/modules/4/sac", "null"}};
+  EXPECT_EQ(Warnings(edits), warning);
+  EXPECT_EQ(Warnings(edits, {"--granularity", "module"}), warning);
+  EXPECT_EQ(Warnings(edits, {"--tradeoff", "fit"}), warning);
+  EXPECT_EQ(Warnings(edits, {"--tradeoff", "profile"}), "");
+}
+
+TEST_F(AcceptedInputTest, AProfileWithFitsOnly) {
+  json profile = SmallProfile();
+  for (json& module : profile["modules"]) module.erase("sac");
+  Put("profile.json", profile.dump());
+  EXPECT_EQ(WarningsOfPlan({}), "");
+  const json plan = json::parse(Read("plan.json"));
+  EXPECT_EQ(plan["granularity"], "module");
+  EXPECT_EQ(plan["tradeoff"], "profile");
+  EXPECT_FALSE(plan["modules"].empty());
+  EXPECT_THAT(AcplanOut({"plan", "profile.json", "--budget", "2GiB"}),
+              HasSubstr("\nmodule granularity, trade-off profile\n"));
 }
 
 TEST_F(AcceptedInputTest, ZeroByteOperators) {

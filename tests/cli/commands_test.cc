@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "problems/plan.h"
 #include "tests/cli/cli_test.h"
@@ -33,8 +34,18 @@ class CommandsTest : public CliTest {
 };
 
 TEST_F(CommandsTest, CheckAcceptsEveryPlan) {
-  for (const char* memory_model : {"snapshot", "torch"}) {
-    PlanTo("plan.json", "10GiB", {"--memory-model", memory_model});
+  for (const auto& [memory_model, more] :
+       std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"snapshot", {}},
+           {"torch", {}},
+           {"snapshot", {"--tradeoff", "profile"}},
+           {"torch", {"--tradeoff", "profile"}},
+           {"snapshot", {"--tradeoff", "fit"}},
+           {"torch", {"--granularity", "module"}},
+           {"snapshot", {"--save", "addmm", "--recompute", "tanh"}}}) {
+    std::vector<std::string> arguments{"--memory-model", memory_model};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    PlanTo("plan.json", "10GiB", arguments);
     const std::string out =
         AcplanOut({"check", profile_, "plan.json", "--budget", "10GiB"});
     EXPECT_THAT(out, StartsWith("holds: "));
@@ -51,7 +62,7 @@ TEST_F(CommandsTest, CheckAcceptsEveryPlan) {
 }
 
 TEST_F(CommandsTest, CheckNamesTheBrokenRule) {
-  PlanTo("plan.json", "10GiB");
+  PlanTo("plan.json", "10GiB", {"--tradeoff", "profile"});
   const auto broken = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments{"check", profile_, "plan.json"};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -88,7 +99,7 @@ TEST_F(CommandsTest, CheckNamesTheBrokenRule) {
 }
 
 TEST_F(CommandsTest, CheckFindsEveryFalseClaim) {
-  PlanTo("good.json", "10GiB");
+  PlanTo("good.json", "10GiB", {"--tradeoff", "profile"});
   const json good = json::parse(Read("good.json"));
   const std::vector<std::pair<std::vector<Edit>, std::string>> claims{
       {{{"/peak_bytes", "5"}}, "the plan says its peak is 5 bytes"},
@@ -107,6 +118,96 @@ TEST_F(CommandsTest, CheckFindsEveryFalseClaim) {
     EXPECT_EQ(outcome.exit_code, 1);
     EXPECT_THAT(outcome.out, HasSubstr(rule));
   }
+}
+
+// The operators of a unit in which something is decided both ways.
+TEST_F(CommandsTest, CheckFindsWhatWasDoneToOperators) {
+  PlanTo("good.json", "10GiB");
+  const json good = json::parse(Read("good.json"));
+  const size_t unit = 1;
+  ASSERT_EQ(good["modules"][unit]["fqn"],
+            "GPT2LMHeadModel.transformer.h.0.mlp");
+  const json& ops = good["modules"][unit]["ops"];
+  const auto find = [&](const std::string& name, const std::string& decision) {
+    for (size_t k = 0; k < ops.size(); ++k) {
+      if (ops[k]["name"] == name && ops[k]["decision"] == decision) return k;
+    }
+    ADD_FAILURE() << name;
+    return size_t{0};
+  };
+  const std::string unit_path = fmt::format("/modules/{}", unit);
+  const auto path = [&](size_t op, const std::string& key) {
+    return fmt::format("{}/ops/{}/{}", unit_path, op, key);
+  };
+  const auto check = [&](const std::vector<Edit>& edits) {
+    Put("plan.json", Edited(good, edits));
+    return Acplan({"check", profile_, "plan.json", "--budget", "10GiB"});
+  };
+  EXPECT_EQ(check({}).exit_code, 0);
+
+  // A flipped decision frees or takes memory, or breaks a rule.
+  for (size_t op = 0; op < ops.size(); ++op) {
+    if (ops[op]["name"] == "add" || ops[op]["name"] == "mul" ||
+        ops[op]["name"] == "pow" || ops[op]["name"] == "tanh") {
+      continue;  // some discard nothing
+    }
+    const bool is_saved = ops[op]["decision"] == "save";
+    const Outcome outcome = check(
+        {{path(op, "decision"), is_saved ? "\"recompute\"" : "\"save\""}});
+    EXPECT_EQ(outcome.exit_code, 1) << ops[op];
+    EXPECT_THAT(outcome.out, StartsWith("broken: "));
+    EXPECT_EQ(outcome.err, "");
+  }
+  EXPECT_THAT(
+      check({{path(find("view", "recompute"), "decision"), "\"save\""}}).out,
+      HasSubstr("'view' is view-like and must be recomputed"));
+  EXPECT_THAT(
+      check({{path(find("addmm", "save"), "decision"), "\"recompute\""}}).out,
+      HasSubstr("h.0.mlp: the plan says its discard ratio is "));
+  EXPECT_THAT(check({{unit_path + "/discard_ratio", "0.5"},
+                     {unit_path + "/memory_budget", "0.5"}})
+                  .out,
+              HasSubstr("the plan says its discard ratio is 0.5; its "
+                        "operators make it 0.8648"));
+
+  // Operators that the profile does not have make it another model's plan.
+  const std::string other = "(plan for another model?)";
+  ExpectRefused(check({{path(2, "name"), "\"conv\""}}),
+                {"plan.json: ",
+                 "GPT2LMHeadModel.transformer.h.0.mlp: operator "
+                 "2 is 2 'conv' in the plan, '",
+                 other});
+  ExpectRefused(check({{path(2, "index"), "3"}}), {"operator 2 is 3 '", other});
+  const size_t n = ops.size();
+  ExpectRefused(
+      check({{fmt::format("{}/ops/{}", unit_path, n - 1), {}}}),
+      {fmt::format("{} operators in the plan, {} in the profile", n - 1, n),
+       other});
+  // Without any, the unit would be one of a mixture of policies.
+  EXPECT_EQ(check({{unit_path + "/ops", {}},
+                   {unit_path + "/discard_ratio", "0.5"},
+                   {unit_path + "/memory_budget", "0.5"}})
+                .exit_code,
+            1);
+}
+
+TEST_F(CommandsTest, CompareTakesOperatorAndModulePlans) {
+  PlanTo("operators.json", "10GiB");
+  PlanTo("hulls.json", "10GiB", {"--granularity", "module"});
+  PlanTo("fits.json", "10GiB", {"--tradeoff", "fit"});
+  const std::vector<std::string> files{"operators.json", "hulls.json",
+                                       "fits.json"};
+  const json plans =
+      AcplanJson({"compare", profile_, files[0], files[1], files[2]})["plans"];
+  for (size_t k = 0; k < files.size(); ++k) {
+    const json plan = json::parse(Read(files[k]));
+    EXPECT_EQ(plans[k + 1]["recompute_ms"], plan["recompute_ms"]) << files[k];
+    EXPECT_EQ(plans[k + 1]["peak_bytes"], plan["peak_bytes"]);
+    EXPECT_EQ(plans[k + 1]["holds"], "yes");
+  }
+  // What may mix policies recomputes no more.
+  EXPECT_LE(plans[2]["recompute_ms"].get<double>(),
+            plans[1]["recompute_ms"].get<double>() * (1 + 1e-9));
 }
 
 TEST_F(CommandsTest, CheckUsesThePlansOptionsUnlessGiven) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "tests/cli/cli_test.h"
 
@@ -35,6 +36,8 @@ TEST_F(ExitCodesTest, OneWhereOutputCannotBeWritten) {
       {"tree", ProfilePath("transformer4")},
       {"baseline", ProfilePath("transformer4")},
       {"curve", ProfilePath("transformer4"), "Transformer"},
+      {"ops", ProfilePath("transformer4"), "Transformer", "--memory-budget",
+       "0.5"},
       {"completion", "bash"},
       {"version"},
       {"--version"},
@@ -155,6 +158,45 @@ INSTANTIATE_TEST_SUITE_P(Profiles, MinimumBudgetTest,
                            return model.param.profile + "_" +
                                   model.param.memory_model;
                          });
+
+TEST_P(MinimumBudgetTest, IsABudget) {
+  const auto plan = [&](const std::string& budget,
+                        const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments{"plan",
+                                       ProfilePath(GetParam().profile),
+                                       "--budget",
+                                       budget,
+                                       "--json",
+                                       "--memory-model",
+                                       GetParam().memory_model,
+                                       "-q"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Acplan(arguments);
+  };
+  for (const std::string granularity : {"operator", "module"}) {
+    const std::vector<std::string> more{"--granularity", granularity};
+    const Outcome least = plan("min", more);
+    ASSERT_EQ(least.exit_code, 0) << least.err;
+    const json met = json::parse(least.out);
+    EXPECT_EQ(met["status"], "optimal");
+    const auto bytes = met["budget_bytes"].get<int64_t>();
+    EXPECT_EQ(met["peak_bytes"], bytes);
+    const Outcome missed = plan(fmt::format("{}", bytes - 1), more);
+    EXPECT_EQ(missed.exit_code, 3);
+    EXPECT_EQ(json::parse(missed.out)["minimum_budget_bytes"], bytes);
+    const Outcome reserved =
+        plan("min", {"--granularity", granularity, "--reserve", "100MB"});
+    EXPECT_EQ(json::parse(reserved.out)["budget_bytes"], bytes + 100'000'000);
+    EXPECT_EQ(json::parse(reserved.out)["recompute_ms"], met["recompute_ms"]);
+  }
+}
+
+TEST_F(ExitCodesTest, ThreeForAnOperatorPolicyThatCannotBe) {
+  EXPECT_EQ(Acplan({"ops", ProfilePath("transformer4"), "Transformer",
+                    "--memory-budget", "0.01", "--save", "*mm"})
+                .exit_code,
+            3);
+}
 
 TEST_F(ExitCodesTest, TheMinimumHasTheReserveInIt) {
   const Outcome outcome = Acplan({"plan", ProfilePath("gpt2_small"), "--budget",

@@ -48,6 +48,23 @@ TEST_F(GoldenTest, PlanWithOptions) {
           "--max-units", "3"});
 }
 
+TEST_F(GoldenTest, PlanOfModules) {
+  Expect("plan_of_modules", {"plan", "transformer4.json.gz", "--budget", "75%",
+                             "--tradeoff", "profile"});
+}
+
+TEST_F(GoldenTest, PlanWithPatterns) {
+  Expect("plan_with_patterns",
+         {"plan", "transformer4.json.gz", "--budget", "min", "--save",
+          "mm|_scaled*", "--recompute", "gelu", "--all"});
+}
+
+TEST_F(GoldenTest, Ops) {
+  Expect("ops", {"ops", "transformer4.json.gz", "Transformer.layers.0",
+                 "--memory-budget", "0.4", "--save", "mm", "--recompute",
+                 "native_l*|gelu"});
+}
+
 TEST_F(GoldenTest, PlanWithoutUnits) {
   Expect("plan_without_units",
          {"plan", "transformer4.json.gz", "--budget", "4GiB"});

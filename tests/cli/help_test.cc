@@ -15,9 +15,9 @@ using testing::IsEmpty;
 using testing::IsSupersetOf;
 using testing::Not;
 
-const std::vector<std::string> kCommands{"plan",       "baseline", "compare",
-                                         "check",      "tree",     "curve",
-                                         "completion", "version"};
+const std::vector<std::string> kCommands{"plan",  "baseline",   "compare",
+                                         "check", "tree",       "curve",
+                                         "ops",   "completion", "version"};
 
 class HelpTest : public CliTest {
  protected:
@@ -120,6 +120,7 @@ TEST_F(HelpTest, TheCompletionScriptsAreBash) {
 TEST_F(HelpTest, CompletesCommands) {
   EXPECT_THAT(Completions({"acplan", "pl"}), ElementsAre("plan"));
   EXPECT_THAT(Completions({"acplan", ""}), IsSupersetOf(kCommands));
+  EXPECT_THAT(Completions({"acplan", "op"}), ElementsAre("ops"));
   EXPECT_THAT(Completions({"acplan", "-q", "comp"}),
               ElementsAre("compare", "completion"));
   EXPECT_THAT(Completions({"acplan", "--col"}), ElementsAre("--color"));
@@ -130,6 +131,10 @@ TEST_F(HelpTest, CompletesTheFlagsOfACommand) {
   EXPECT_THAT(Completions({"acplan", "tree", "--d"}), ElementsAre("--depth"));
   EXPECT_THAT(Completions({"acplan", "curve", "--seg"}),
               ElementsAre("--segments"));
+  EXPECT_THAT(Completions({"acplan", "ops", "--mem"}),
+              ElementsAre("--memory-budget"));
+  EXPECT_THAT(Completions({"acplan", "plan", "--gra"}),
+              ElementsAre("--granularity"));
   EXPECT_THAT(Completions({"acplan", "tree", "--bu"}), IsEmpty());
 }
 

@@ -15,10 +15,9 @@ using testing::HasSubstr;
 
 // A search that takes CBC minutes.
 std::vector<std::string> LongSearch(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments{"plan",           ProfilePath("llama8b"),
-                                     "--engine",       "cbc",
-                                     "--memory-model", "torch",
-                                     "--budget",       "47526790574"};
+  std::vector<std::string> arguments{
+      "plan",    ProfilePath("llama8b"), "--engine", "cbc",      "--tradeoff",
+      "profile", "--memory-model",       "torch",    "--budget", "47526790574"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "cli/text.h"
 #include "graph/file_io.h"
@@ -16,6 +17,7 @@ using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 class PlanCommandTest : public CliTest {
  protected:
@@ -41,8 +43,13 @@ TEST_F(PlanCommandTest, TheTableHasWhatAPersonNeeds) {
   EXPECT_THAT(out, ContainsRegex("peak at +GPT2LMHeadModel"));
   EXPECT_THAT(out, AllOf(HasSubstr("AC unit"), HasSubstr("discard ratio"),
                          HasSubstr("memory budget")));
-  EXPECT_THAT(out, HasSubstr("GPT2LMHeadModel.transformer.h.0 "));
-  EXPECT_THAT(out, ContainsRegex("[0-9]+ units"));
+  EXPECT_THAT(out, HasSubstr("\noperator granularity\n"));
+  EXPECT_THAT(
+      out, ContainsRegex("GPT2LMHeadModel.transformer.h.0-11.mlp +12 +0\\."));
+  EXPECT_THAT(out, ContainsRegex("in all +24 +[0-9.]+ GiB +[0-9.]+ ms\n"));
+  EXPECT_THAT(out, HasSubstr("\nGPT2LMHeadModel.transformer.h.0-11.mlp: save "
+                             "addmm, addmm, native_dropout; recompute 8 "
+                             "others\n"));
   EXPECT_THAT(out, HasSubstr("optimal: no plan within the budget recomputes "
                              "less (gap 0, "));
   EXPECT_THAT(out, HasSubstr("note: the snapshot memory model"));
@@ -50,7 +57,7 @@ TEST_F(PlanCommandTest, TheTableHasWhatAPersonNeeds) {
 }
 
 TEST_F(PlanCommandTest, TheTableAgreesWithTheJson) {
-  const std::string out = AcplanOut(PlanGpt2());
+  const std::string out = AcplanOut(PlanGpt2({"--all"}));
   const json plan = AcplanJson(PlanGpt2());
   double sum = 0;
   for (const json& unit : plan["modules"]) {
@@ -72,7 +79,8 @@ TEST_F(PlanCommandTest, JsonIsThePlanFile) {
   EXPECT_EQ(plan["budget_bytes"], 10'737'418'240);
   EXPECT_EQ(plan["world_size"], 1);
   EXPECT_EQ(plan["memory_model"], "snapshot");
-  EXPECT_EQ(plan["granularity"], "module");
+  EXPECT_EQ(plan["granularity"], "operator");
+  EXPECT_EQ(plan["tradeoff"], "pareto");
   EXPECT_EQ(plan["status"], "optimal");
   EXPECT_FALSE(plan.contains("limit"));
   EXPECT_FALSE(plan.contains("minimum_budget_bytes"));
@@ -88,13 +96,144 @@ TEST_F(PlanCommandTest, JsonIsThePlanFile) {
                        baseline["runtime_ms"].get<double>());
   ASSERT_FALSE(plan["modules"].empty());
   for (const json& unit : plan["modules"]) {
-    EXPECT_EQ(unit["memory_budget"].get<double>(),
-              1 - unit["discard_ratio"].get<double>());
+    EXPECT_NEAR(unit["memory_budget"].get<double>(),
+                1 - unit["discard_ratio"].get<double>(), 1e-12);
     EXPECT_GT(unit["discarded_bytes"], 0);
     EXPECT_GT(unit["recompute_ms"], 0);
+    ASSERT_FALSE(unit["ops"].empty());
+    for (size_t k = 0; k < unit["ops"].size(); ++k) {
+      EXPECT_EQ(unit["ops"][k]["index"], k);
+    }
   }
   for (const char* key : {"name", "seconds", "nodes", "rows", "columns"}) {
     EXPECT_TRUE(plan["solver"].contains(key)) << key;
+  }
+}
+
+TEST_F(PlanCommandTest, ModulePlansHaveNoOperators) {
+  for (const auto& [tradeoff, more] :
+       std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"pareto", {"--granularity", "module"}},
+           {"fit", {"--tradeoff", "fit"}},
+           {"profile", {"--tradeoff", "profile", "--granularity", "module"}}}) {
+    const json plan = AcplanJson(PlanGpt2(more));
+    EXPECT_EQ(plan["status"], "optimal");
+    EXPECT_EQ(plan["granularity"], "module");
+    EXPECT_EQ(plan["tradeoff"], tradeoff);
+    for (const json& unit : plan["modules"]) {
+      EXPECT_FALSE(unit.contains("ops"));
+    }
+    EXPECT_THAT(
+        AcplanOut(PlanGpt2(more)),
+        HasSubstr("\nmodule granularity, trade-off " + tradeoff + "\n"));
+  }
+}
+
+TEST_F(PlanCommandTest, EveryUnitObeysThePatterns) {
+  const std::vector<std::string> patterns{"--save",      "addmm|native_drop*",
+                                          "--recompute", "gelu",
+                                          "--recompute", "native_layer*"};
+  for (const std::string engine : {"labels", "cbc"}) {
+    std::vector<std::string> arguments{"plan",     ProfilePath("bert_large"),
+                                       "--budget", "90%",
+                                       "-o",       "plan.json",
+                                       "--engine", engine,
+                                       "--gap",    "0.01"};
+    arguments.insert(arguments.end(), patterns.begin(), patterns.end());
+    AcplanOut(arguments);
+    const json plan = json::parse(Read("plan.json"));
+    ASSERT_FALSE(plan["modules"].empty());
+    int saved = 0;
+    int recomputed = 0;
+    for (const json& unit : plan["modules"]) {
+      for (const json& op : unit["ops"]) {
+        const std::string name = op["name"];
+        if (name == "addmm" || name.starts_with("native_drop")) {
+          EXPECT_EQ(op["decision"], "save") << unit["fqn"] << op;
+          ++saved;
+        } else if (name == "gelu" || name.starts_with("native_layer")) {
+          EXPECT_EQ(op["decision"], "recompute") << unit["fqn"] << op;
+          ++recomputed;
+        }
+      }
+    }
+    EXPECT_GT(saved, 0);
+    EXPECT_GT(recomputed, 0);
+    EXPECT_THAT(
+        AcplanOut({"check", ProfilePath("bert_large"), "plan.json", "--budget",
+                   fmt::format("{}", plan["budget_bytes"].get<int64_t>())}),
+        StartsWith("holds: "));
+    EXPECT_GE(plan["recompute_ms"].get<double>(),
+              AcplanJson({"plan", ProfilePath("bert_large"), "--budget",
+                          "90%"})["recompute_ms"]
+                  .get<double>());
+  }
+}
+
+TEST_F(PlanCommandTest, PatternsThatContradictLeaveModulesOut) {
+  const Outcome outcome =
+      Acplan({"plan", ProfilePath("transformer4"), "--budget", "2GiB", "--save",
+              "gelu", "--recompute", "gelu", "-o", "plan.json"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(
+      outcome.err,
+      HasSubstr("acplan: warning: Transformer.layers.*.feed_forward (4 "
+                "modules): no policy keeps all rules, so it is no AC unit: "
+                "operator 4 'gelu' must be saved (--save 'gelu') and must be "
+                "recomputed (--recompute 'gelu')\n"));
+  EXPECT_EQ(Lines(outcome.err).size(), 3);
+  const json plan = json::parse(Read("plan.json"));
+  EXPECT_EQ(plan["status"], "optimal");
+  ASSERT_FALSE(plan["modules"].empty());
+  for (const json& unit : plan["modules"]) {
+    for (const json& op : unit["ops"]) EXPECT_NE(op["name"], "gelu");
+  }
+}
+
+TEST_F(PlanCommandTest, ShareOfWhatARankUses) {
+  const std::string profile = ProfilePath("gpt2_small");
+  for (const std::string ranks : {"1", "4"}) {
+    const auto baseline =
+        AcplanJson({"baseline", profile, "--world-size", ranks});
+    const auto peak =
+        baseline[ranks == "1" ? "peak_bytes" : "sharded_peak_bytes"]
+            .get<int64_t>();
+    const auto plan = [&](const std::string& budget) {
+      return AcplanJson(
+          {"plan", profile, "--budget", budget, "--world-size", ranks});
+    };
+    EXPECT_EQ(plan("75%")["budget_bytes"], peak * 3 / 4);
+    EXPECT_TRUE(plan("100%")["modules"].empty());
+    EXPECT_EQ(plan("100%")["budget_bytes"], peak);
+    EXPECT_EQ(plan("100%")["recompute_ms"], 0);
+    EXPECT_EQ(plan("250%")["budget_bytes"], peak * 5 / 2);
+    EXPECT_FALSE(plan("99.9%")["modules"].empty());
+  }
+}
+
+TEST_F(PlanCommandTest, AllShowsUnitsOneByOne) {
+  const std::string folded = AcplanOut(PlanGpt2());
+  const std::string all = AcplanOut(PlanGpt2({"--all"}));
+  EXPECT_THAT(folded, HasSubstr(".h.0-11.mlp"));
+  EXPECT_THAT(all, Not(HasSubstr(".h.0-11.mlp")));
+  EXPECT_THAT(all, ContainsRegex("\n24 units +[0-9.]+ GiB +[0-9.]+ ms\n"));
+  for (int layer = 0; layer < 12; ++layer) {
+    EXPECT_THAT(all, HasSubstr(fmt::format(".h.{}.mlp ", layer)));
+  }
+  EXPECT_EQ(Lines(all).size(), Lines(folded).size() + 2 * (24 - 3));
+}
+
+TEST_F(PlanCommandTest, LinesStayReadable) {
+  for (const std::string profile :
+       {"bert_large", "llama8b", "resnet50", "unet", "vit_large"}) {
+    for (const std::string budget : {"min", "90%"}) {
+      for (const std::string& line :
+           Lines(AcplanOut({"plan", ProfilePath(profile), "--budget", budget,
+                            "--engine", "labels"}))) {
+        if (line.starts_with("note: ") || line.starts_with("──")) continue;
+        EXPECT_LT(line.size(), 200) << line;
+      }
+    }
   }
 }
 

@@ -17,7 +17,8 @@ class WrongInputTest : public CliTest {
   WrongInputTest() {
     Put("profile.json", SmallProfile().dump());
     static const std::string plan =
-        AcplanOut({"plan", "profile.json", "--budget", "2GiB", "--json"});
+        AcplanOut({"plan", "profile.json", "--budget", "2GiB", "--tradeoff",
+                   "profile", "--json"});
     Put("plan.json", plan);
   }
 
@@ -324,6 +325,8 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
   std::filesystem::create_directory(folder() / "folder");
   Put("names.txt", "Transformer.layers.0\nTransformer.blocks.1\n");
   const std::string size = "--budget: expected a size such as 1.6GiB";
+  const std::string share =
+      "--budget: expected a share of the baseline such as";
   const std::vector<WrongArguments> cases{
       {{"profile.json"}, {"--budget is required", "acplan plan --help"}},
       {{"--budget", "2GiB"}, {"PROFILE is required"}},
@@ -382,8 +385,41 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
       {with({"--seed", "99999999999"}), {"--seed: ", "found '99999999999'"}},
       {with({"--engine", "glpk"}),
        {"--engine: expected auto, labels or cbc, found 'glpk'"}},
-      {with({"--tradeoff", "pareto"}),
-       {"--tradeoff: expected profile, found 'pareto'"}},
+      {with({"--tradeoff", "hull"}),
+       {"--tradeoff: expected pareto, fit or profile, found 'hull'"}},
+      {with({"--tradeoff", ""}), {"--tradeoff: expected a value"}},
+      {with({"--granularity", "op"}),
+       {"--granularity: expected operator or module, found 'op'"}},
+      {with({"--granularity", ""}), {"--granularity: expected a value"}},
+      {with({"--granularity", "operator", "--tradeoff", "fit"}),
+       {"--tradeoff: expected pareto at operator granularity, found fit"}},
+      {with({"--granularity", "operator", "--tradeoff", "profile"}),
+       {"--tradeoff: expected pareto at operator granularity, found profile"}},
+      {with({"--granularity", "module", "--save", "mm"}),
+       {"--save: expected at operator granularity only, found at module"}},
+      {with({"--tradeoff", "fit", "--recompute", "gelu"}),
+       {"--recompute: expected at operator granularity only"}},
+      {with({"--save", ""}), {"--save: expected a value"}},
+      {with({"--save", "mm||add"}), {"--save: expected a pattern, found ''"}},
+      {with({"--recompute", "|"}), {"--recompute: expected a pattern"}},
+      {with({"--save", "mm", "--save", "admm"}),
+       {"--save: expected a pattern that matches an operator, found \"admm\"; "
+        "nearest: addmm, add, mm"}},
+      {with({"--recompute", "GELU"}),
+       {"--recompute: expected a pattern that matches an operator, found "
+        "\"GELU\""}},
+      {with({"--recompute", "convolution*"}),
+       {"--recompute: expected a pattern that matches an operator, found "
+        "\"convolution*\""}},
+      {budget("0%"), {share, "found \"0%\""}},
+      {budget("-5%"), {share, "found \"-5%\""}},
+      {budget("%"), {share, "found \"%\""}},
+      {budget("nan%"), {share, "found \"nan%\""}},
+      {budget("1e400%"), {share, "found \"1e400%\""}},
+      {budget("75 %"), {share}},
+      {budget("minimum"), {size, "found \"minimum\""}},
+      {{"profile.json", "--budget", "1%", "--reserve", "1GiB"},
+       {"--reserve: expected less than the budget ("}},
       {with({"--color", "blue"}),
        {"--color: expected auto, always or never, found 'blue'"}},
       {with({"--color", ""}), {"--color: expected a value, found an empty"}},
@@ -519,6 +555,82 @@ TEST_F(WrongInputTest, Curve) {
   }
   Put("profile.json", Edited(SmallProfile(), {{"/modules/4/sac", "null"}}));
   ExpectRefused(Acplan(with({})),
+                {"found \"Transformer.layers.0\", which has none"});
+}
+
+TEST_F(WrongInputTest, Ops) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"ops", "profile.json", "Transformer.layers.0",
+                               "--memory-budget", "0.5"});
+    return more;
+  };
+  const auto budget = [](const std::string& share) {
+    return std::vector<std::string>{"ops", "profile.json",
+                                    "Transformer.layers.0", "--memory-budget",
+                                    share};
+  };
+  std::vector<WrongArguments> cases{
+      {{"ops"}, {"required"}},
+      {{"ops", "profile.json", "--memory-budget", "0.5"},
+       {"MODULE is required"}},
+      {{"ops", "profile.json", "Transformer.layers.0"},
+       {"--memory-budget is required", "acplan ops --help"}},
+      {{"ops", "missing.json", "Transformer", "--memory-budget", "0.5"},
+       {"missing.json: cannot be opened"}},
+      {{"ops", "profile.json", "", "--memory-budget", "0.5"},
+       {"MODULE: expected a value"}},
+      {{"ops", "profile.json", "layers.0", "--memory-budget", "0.5"},
+       {"MODULE: expected the name of a module, found \"layers.0\"",
+        "nearest: Transformer.layers.0"}},
+      {{"ops", "profile.json", "Transformer.output", "--memory-budget", "0.5"},
+       {"MODULE: expected a module with operator statistics, found "
+        "\"Transformer.output\", which is a leaf"}},
+      {budget(""), {"--memory-budget: expected a value, found an empty one"}},
+      {with({"--memory-budget", "0.6"}),
+       {"--memory-budget: expected once, found more often"}},
+      {with({"--budget", "1GiB"}), {"unknown flag '--budget'"}},
+      {with({"--engine", "glpk"}),
+       {"--engine: expected auto, labels or cbc, found 'glpk'"}},
+      {with({"--engine", ""}), {"--engine: expected a value"}},
+      {with({"--save", ""}), {"--save: expected a value"}},
+      {with({"--save", "mm|"}), {"--save: expected a pattern, found ''"}},
+      {with({"--recompute", "|"}), {"--recompute: expected a pattern"}},
+      {with({"--save", "adddm"}),
+       {"--save: expected a pattern that matches an operator, found "
+        "\"adddm\"; nearest: addmm"}},
+      {with({"--save", "gelu", "--recompute", "gelu"}),
+       {"Transformer.layers.0: no policy keeps every rule: operator 33 'gelu' "
+        "must be saved (--save 'gelu') and must be recomputed (--recompute "
+        "'gelu')"}},
+      {with({"--save", "native_dropout", "--recompute", "_scaled*"}),
+       {"operator 26 'native_dropout' must be saved", "operator 19 '_scaled",
+        "and both are tied to each other"}},
+      {with({"-o", "missing/ops.json"}),
+       {"missing/ops.json: cannot be written"}},
+      {with({"-o", "profile.json"}),
+       {"--output: expected another file than the profile"}},
+      {with({"Transformer"}), {"unknown argument 'Transformer'"}}};
+  for (const std::string share :
+       {"nan", "inf", "-inf", "-0.1", "1.0001", "half", "50%", " ", "0,5", "2",
+        "0.5x", "1e400"}) {
+    cases.push_back({budget(share),
+                     {fmt::format("--memory-budget: expected a number from 0 "
+                                  "to 1, found '{}'",
+                                  share)}});
+  }
+  for (const WrongArguments& wrong : cases) {
+    SCOPED_TRACE(testing::PrintToString(wrong.arguments));
+    std::vector<std::string> arguments = wrong.arguments;
+    ExpectRefused(Acplan(arguments), wrong.said);
+    arguments.insert(arguments.end(), {"-o", "ops.json"});
+    EXPECT_EQ(Acplan(arguments).exit_code, 2);
+    EXPECT_FALSE(Exists("ops.json"));
+  }
+  for (const std::string share : {"0", "1"}) {
+    EXPECT_EQ(Acplan(budget(share)).exit_code, 0);
+  }
+  Put("profile.json", Edited(SmallProfile(), {{"/modules/4/sac", "null"}}));
+  ExpectRefused(Acplan(budget("0.5")),
                 {"found \"Transformer.layers.0\", which has none"});
 }
 

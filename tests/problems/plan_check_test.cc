@@ -57,10 +57,18 @@ struct GoodPlan {
   }
   // A policy for the module that has statistics: 1 save, 0 recompute.
   PlannedModule Ops(const std::string& policy) {
-    PlannedModule planned = Ratio("GPT.h.1.mlp", 0.5);
+    const graph::SacStatistics& sac = *Find("GPT.h.1.mlp").sac;
+    double total = 0;
+    double saved = 0;
+    for (size_t k = 0; k < sac.memory.size(); ++k) {
+      const auto bytes = static_cast<double>(sac.memory[k]);
+      total += bytes;
+      if (k < policy.size() && policy[k] == '1') saved += bytes;
+    }
+    PlannedModule planned = Ratio("GPT.h.1.mlp", 1 - saved / total);
     for (size_t k = 0; k < policy.size(); ++k) {
       planned.ops.push_back({.index = static_cast<int>(k),
-                             .name = Find(planned.fqn).sac->func_names[k],
+                             .name = sac.func_names[k],
                              .save = policy[k] == '1'});
     }
     return planned;
@@ -144,6 +152,24 @@ TEST(FirstBrokenRule, NamesEachRule) {
          p.Find("GPT.h.1.mlp").sac->inplace_ops = {{6, 6}};
          p.plan.modules[1] = p.Ops("1011110");
        }},
+      {"GPT.h.1.mlp: operator 0 'mm' must be saved (--save)",
+       [](GoodPlan& p) {
+         p.rules.patterns.save = {"m?"};
+         p.plan.modules[1] = p.Ops("0011111");
+       }},
+      {"GPT.h.1.mlp: operator 2 'gelu' must be recomputed (--recompute)",
+       [](GoodPlan& p) {
+         p.rules.patterns.recompute = {"gelu"};
+         p.plan.modules[1] = p.Ops("1011111");
+       }},
+      {"GPT.h.1.mlp: the plan says its discard ratio is 0.5; its operators "
+       "make it",
+       [](GoodPlan& p) {
+         p.plan.modules[1] = p.Ops("1011111");
+         p.plan.modules[1].discard_ratio = 0.5;
+         p.plan.modules[1].memory_budget = 0.5;
+         p.Refresh();
+       }},
   };
   for (const Breakage& breakage : table) {
     SCOPED_TRACE(breakage.message);
@@ -153,6 +179,62 @@ TEST(FirstBrokenRule, NamesEachRule) {
     EXPECT_THAT(broken, Optional(HasSubstr(breakage.message)));
     EXPECT_THAT(broken.value_or(""), ::testing::Not(HasSubstr("\n")));
   }
+}
+
+// A policy of the module that has statistics, with true sums.
+StatedPolicy Stated(const graph::SacStatistics& sac, std::string_view saved,
+                    double memory_budget) {
+  StatedPolicy policy{.save = {}, .memory_budget = memory_budget};
+  int64_t total = 0;
+  for (size_t k = 0; k < saved.size(); ++k) {
+    const bool save = saved[k] == '1';
+    policy.save.push_back(save ? 1 : 0);
+    total += sac.memory[k];
+    if (save) policy.saved_bytes += sac.memory[k];
+    (save ? policy.saved_ms : policy.recompute_ms) += sac.runtimes[k];
+  }
+  policy.capacity_bytes = static_cast<int64_t>(
+      std::ceil(memory_budget * static_cast<double>(total)));
+  return policy;
+}
+
+TEST(FirstBrokenRule, OfAPolicyNamesEachRule) {
+  GoodPlan good;
+  graph::SacStatistics sac = *good.Find("GPT.h.1.mlp").sac;
+  const auto broken = [&](const StatedPolicy& policy,
+                          const graph::OperatorPatterns& patterns = {}) {
+    return FirstBrokenRule(sac, policy, patterns).value_or("none");
+  };
+  const StatedPolicy sound = Stated(sac, "1011111", 1);
+  EXPECT_EQ(broken(sound), "none");
+  EXPECT_EQ(broken(Stated(sac, "1000000", 0.185185184)), "none");
+  EXPECT_EQ(broken(Stated(sac, "0000000", 0)), "none");
+
+  EXPECT_EQ(broken(Stated(sac, "101", 1)), "3 decisions for 7 operators");
+  EXPECT_THAT(broken(Stated(sac, "1111111", 1)), HasSubstr("view-like"));
+  EXPECT_THAT(broken(Stated(sac, "1011101", 1)), HasSubstr("random"));
+  EXPECT_THAT(broken(Stated(sac, "1011110", 1)), HasSubstr("its parent"));
+  EXPECT_THAT(broken(sound, {.save = {}, .recompute = {"m*"}}),
+              HasSubstr("operator 0 'mm' must be recomputed (--recompute)"));
+  EXPECT_THAT(
+      broken(Stated(sac, "1000000", 1), {.save = {"gelu"}, .recompute = {}}),
+      HasSubstr("operator 2 'gelu' must be saved (--save)"));
+  EXPECT_THAT(broken(Stated(sac, "1000000", 0.185)),
+              HasSubstr("more than the capacity"));
+  StatedPolicy stated = sound;
+  stated.capacity_bytes -= 1;
+  EXPECT_THAT(broken(stated), HasSubstr("the capacity is said to be"));
+  stated = sound;
+  stated.saved_bytes -= 1;
+  EXPECT_THAT(broken(stated), HasSubstr("bytes are said to be saved"));
+  stated = sound;
+  stated.saved_ms += 0.1;
+  EXPECT_THAT(broken(stated), HasSubstr("ms are said to be saved"));
+  stated = sound;
+  stated.recompute_ms = 0;
+  EXPECT_THAT(broken(stated), HasSubstr("ms are said to be recomputed"));
+  sac.force_store_random = true;
+  EXPECT_THAT(broken(Stated(sac, "1000000", 1)), HasSubstr("must be saved"));
 }
 
 TEST(ComputeEffect, RefusesPlansForOtherModels) {

@@ -1,0 +1,230 @@
+#include "cli/planning_flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "graph/input_error.h"
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using problems::Engine;
+using problems::Granularity;
+using problems::PlanOptions;
+using problems::Tradeoff;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+template <typename Call>
+std::string ErrorOf(Call call) {
+  try {
+    call();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+BudgetFlag Budget(const std::string& text) {
+  return BudgetFlag::Parse(text, "--budget");
+}
+
+int64_t ShareOf(const std::string& text, int64_t unplanned_peak_bytes) {
+  problems::PlanningProblem problem;
+  problem.unplanned_peak_bytes = unplanned_peak_bytes;
+  return Budget(text).Resolve(problem, {});
+}
+
+TEST(BudgetFlagTest, Sizes) {
+  EXPECT_EQ(Budget("1.5GiB").kind, BudgetFlag::Kind::kBytes);
+  EXPECT_EQ(Budget("1.5GiB").bytes, 1'610'612'736);
+  EXPECT_EQ(Budget("1600MB").bytes, 1'600'000'000);
+  EXPECT_EQ(Budget("75").bytes, 75);
+  EXPECT_EQ(ShareOf("75", 1000), 75);
+  EXPECT_THAT(ErrorOf([] { Budget("1.6"); }),
+              AllOf(StartsWith("--budget: expected a size such as 1.6GiB"),
+                    HasSubstr("a fraction needs a unit")));
+}
+
+TEST(BudgetFlagTest, Shares) {
+  EXPECT_EQ(Budget("75%").kind, BudgetFlag::Kind::kShare);
+  EXPECT_EQ(Budget("75%").share, 0.75);
+  EXPECT_EQ(ShareOf("75%", 1000), 750);
+  EXPECT_EQ(ShareOf("0.5%", 1000), 5);
+  EXPECT_EQ(ShareOf("100%", 9'953'203'713), 9'953'203'713);
+  EXPECT_EQ(ShareOf("250%", 1000), 2500);
+  EXPECT_EQ(ShareOf("1e2%", 1000), 1000);
+}
+
+TEST(BudgetFlagTest, SharesAreBudgetsOfSomething) {
+  EXPECT_EQ(ShareOf("0.5%", 199), 1);  // never 0
+  EXPECT_EQ(ShareOf("99%", 101), 99);  // rounded down
+  EXPECT_EQ(ShareOf("100%", 0), 1);
+  EXPECT_EQ(ShareOf("1000000%", int64_t{1} << 60), int64_t{1} << 62);
+}
+
+TEST(BudgetFlagTest, RefusesWhatIsNoShare) {
+  for (const char* text : {"0%", "-5%", "%", "nan%", "inf%", "1e400%", "75 %",
+                           "x%", "75%%", "min%", "1.6GiB%", "1000001%"}) {
+    EXPECT_EQ(ErrorOf([&] { Budget(text); }),
+              "--budget: expected a share of the baseline such as 75%, found "
+              "\"" +
+                  std::string(text) + "\"");
+  }
+}
+
+TEST(BudgetFlagTest, TheMinimum) {
+  EXPECT_EQ(Budget("min").kind, BudgetFlag::Kind::kMinimum);
+  EXPECT_THAT(ErrorOf([] { Budget("MIN"); }), StartsWith("--budget: "));
+}
+
+TEST(BudgetFlagTest, TheMinimumNeedsAProof) {
+  const graph::Profile profile =
+      graph::ReadProfile(ProfilePath("transformer4"));
+  const graph::ModuleTree tree(profile);
+  PlanOptions options;
+  options.reserve_bytes = 1000;
+  const problems::PlanningProblem problem =
+      BuildPlanningProblem(profile, tree, options);
+  const int64_t least = Budget("min").Resolve(problem, {});
+  EXPECT_EQ(least, LeastBudget(problem, {}).bytes);
+  options.reserve_bytes = 0;
+  EXPECT_EQ(
+      least - 1000,
+      Budget("min").Resolve(BuildPlanningProblem(profile, tree, options), {}));
+}
+
+class PlanningFlagsTest : public testing::Test {
+ protected:
+  PlanOptions Options() const { return flags_.Options(profile_); }
+  std::string Error() const {
+    return ErrorOf([&] {
+      BuildPlanningProblem(profile_, graph::ModuleTree(profile_), Options());
+    });
+  }
+
+  graph::Profile profile_ = graph::ReadProfile(ProfilePath("transformer4"));
+  PlanningFlags flags_;
+};
+
+TEST_F(PlanningFlagsTest, Defaults) {
+  const PlanOptions options = Options();
+  EXPECT_EQ(options.granularity, Granularity::kOperator);
+  EXPECT_EQ(options.tradeoff, Tradeoff::kPareto);
+  EXPECT_EQ(options.engine, Engine::kAuto);
+  EXPECT_EQ(options.reserve_bytes, 0);
+  EXPECT_TRUE(options.patterns.empty());
+  EXPECT_TRUE(std::isinf(options.limits.time_limit_s));
+  EXPECT_EQ(options.limits.gap, 0);
+  EXPECT_EQ(Error(), "");
+}
+
+TEST_F(PlanningFlagsTest, AFitAloneImpliesModules) {
+  for (const std::string kind : {"fit", "profile"}) {
+    flags_.tradeoff = kind;
+    EXPECT_EQ(Options().granularity, Granularity::kModule);
+    EXPECT_EQ(ToString(Options().tradeoff), kind);
+    EXPECT_EQ(Error(), "");
+  }
+  flags_.tradeoff = "pareto";
+  EXPECT_EQ(Options().granularity, Granularity::kOperator);
+}
+
+TEST_F(PlanningFlagsTest, ModulesAloneImplyTheParetoList) {
+  flags_.granularity = "module";
+  EXPECT_EQ(Options().granularity, Granularity::kModule);
+  EXPECT_EQ(Options().tradeoff, Tradeoff::kPareto);
+  EXPECT_EQ(Error(), "");
+}
+
+TEST_F(PlanningFlagsTest, RefusesWhatDoesNotGoTogether) {
+  flags_.granularity = "operator";
+  for (const std::string kind : {"fit", "profile"}) {
+    flags_.tradeoff = kind;
+    EXPECT_EQ(
+        Error(),
+        "--tradeoff: expected pareto at operator granularity, found " + kind);
+  }
+  flags_.tradeoff.clear();
+  flags_.granularity = "module";
+  flags_.patterns.save = {"mm"};
+  EXPECT_EQ(Error(),
+            "--save: expected at operator granularity only, found at module "
+            "granularity");
+  std::swap(flags_.patterns.save, flags_.patterns.recompute);
+  EXPECT_THAT(Error(), StartsWith("--recompute: expected at operator"));
+  flags_.granularity.clear();
+  flags_.tradeoff = "fit";
+  EXPECT_THAT(Error(), StartsWith("--recompute: expected at operator"));
+}
+
+TEST_F(PlanningFlagsTest, RefusesUnknownKinds) {
+  flags_.granularity = "tensor";
+  EXPECT_EQ(Error(),
+            "--granularity: expected operator or module, found "
+            "'tensor'");
+  flags_.granularity.clear();
+  flags_.tradeoff = "greedy";
+  EXPECT_EQ(Error(),
+            "--tradeoff: expected pareto, fit or profile, found 'greedy'");
+  flags_.tradeoff.clear();
+  flags_.engine = "glpk";
+  EXPECT_EQ(Error(), "--engine: expected auto, labels or cbc, found 'glpk'");
+}
+
+TEST_F(PlanningFlagsTest, AProfileWithFitsOnlyIsPlannedByThem) {
+  for (graph::Module& module : profile_.modules) module.sac.reset();
+  EXPECT_EQ(Options().granularity, Granularity::kModule);
+  EXPECT_EQ(Options().tradeoff, Tradeoff::kProfile);
+  EXPECT_EQ(Error(), "");
+
+  // But not where something else was asked for.
+  flags_.granularity = "operator";
+  EXPECT_EQ(Options().granularity, Granularity::kOperator);
+  EXPECT_EQ(Options().tradeoff, Tradeoff::kPareto);
+  flags_.granularity = "module";
+  EXPECT_EQ(Options().tradeoff, Tradeoff::kPareto);
+  flags_.granularity.clear();
+  flags_.tradeoff = "pareto";
+  EXPECT_EQ(Options().granularity, Granularity::kOperator);
+  flags_.tradeoff.clear();
+  flags_.patterns.save = {"mm"};
+  EXPECT_THAT(Error(), StartsWith("--save: expected a pattern that matches"));
+}
+
+TEST_F(PlanningFlagsTest, OneModuleWithOperatorsIsEnough) {
+  bool is_first = true;
+  for (graph::Module& module : profile_.modules) {
+    if (!module.sac) continue;
+    if (!is_first) module.sac.reset();
+    is_first = false;
+  }
+  EXPECT_EQ(Options().granularity, Granularity::kOperator);
+}
+
+TEST_F(PlanningFlagsTest, WithoutOperatorsAndFitsNothingChanges) {
+  for (graph::Module& module : profile_.modules) {
+    module.sac.reset();
+    module.torch_fit.reset();
+  }
+  EXPECT_EQ(Options().granularity, Granularity::kOperator);
+}
+
+TEST(ChoiceTextTest, SaysWhatWasAsked) {
+  PlanOptions options;
+  EXPECT_EQ(ChoiceText(options), "operator granularity");
+  options.patterns = {.save = {"mm", "b*"}, .recompute = {"ge\nlu"}};
+  EXPECT_EQ(ChoiceText(options),
+            "operator granularity, save mm|b*, recompute ge\\nlu");
+  options = {.granularity = Granularity::kModule, .tradeoff = Tradeoff::kFit};
+  EXPECT_EQ(ChoiceText(options), "module granularity, trade-off fit");
+}
+
+}  // namespace
+
+}  // namespace acplan::cli
