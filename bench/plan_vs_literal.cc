@@ -2,22 +2,17 @@
 // sac_milp solved by the same CBC in the same run. Prints Markdown;
 // bench/README.md has the command and a record.
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "bench/commands.h"
 #include "graph/file_io.h"
 #include "graph/module_tree.h"
 #include "graph/profile.h"
@@ -39,66 +34,25 @@ struct Case {
   int64_t budget_bytes = 0;
 };
 
-struct CommandCost {
-  double seconds = 0;
-  // Peak resident memory, or this program's own where that was larger when it
-  // started the command (Linux hands it down).
-  double megabytes = 0;
-};
-
-// The whole program as a user runs it, from start to exit.
-CommandCost RunCommand(const Case& c) {
-  const std::string budget = fmt::format("{}", c.budget_bytes);
-  std::vector<std::string> words = {
-      ACPLAN_PROGRAM,   "plan",  c.path.string(), "--budget", budget,
-      "--memory-model", "torch", "--tradeoff",    "profile",  "-q"};
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null",
-                                   O_WRONLY, 0);
-  const solver::Stopwatch stopwatch;
-  pid_t pid = 0;
-  if (posix_spawn(&pid, ACPLAN_PROGRAM, &actions, nullptr, argv.data(),
-                  environ) != 0) {
-    throw std::runtime_error("cannot start " ACPLAN_PROGRAM);
-  }
-  posix_spawn_file_actions_destroy(&actions);
-  int status = 0;
-  rusage usage{};
-  wait4(pid, &status, 0, &usage);
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    throw std::runtime_error(fmt::format("acplan failed on {}", c.name));
-  }
-  return {.seconds = stopwatch.Seconds(),
-          .megabytes = static_cast<double>(usage.ru_maxrss) / 1000};
-}
-
-template <typename Measure>
-double Median(int runs, Measure measure) {
-  std::vector<double> values;
-  for (int i = 0; i < runs; ++i) values.push_back(measure());
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-CommandCost MedianCost(const Case& c, int runs) {
-  CommandCost cost;
-  cost.seconds = Median(runs, [&] {
-    const CommandCost run = RunCommand(c);
-    cost.megabytes = std::max(cost.megabytes, run.megabytes);
-    return run.seconds;
-  });
-  return cost;
+std::vector<std::string> Command(const Case& c) {
+  return {ACPLAN_PROGRAM,
+          "plan",
+          c.path.string(),
+          "--budget",
+          fmt::format("{}", c.budget_bytes),
+          "--memory-model",
+          "torch",
+          "--tradeoff",
+          "profile",
+          "-q"};
 }
 
 void Report(const Case& c, const CommandCost& command, double literal_limit_s,
             int runs) {
   const graph::Profile profile = graph::ReadProfile(c.path);
   const graph::ModuleTree tree(profile);
-  problems::PlanOptions options{.granularity = problems::Granularity::kModule, .tradeoff = problems::Tradeoff::kProfile};
+  problems::PlanOptions options{.granularity = problems::Granularity::kModule,
+                                .tradeoff = problems::Tradeoff::kProfile};
   options.budget_bytes = c.budget_bytes;
   options.memory.model = problems::MemoryModel::kTorch;
 
@@ -174,7 +128,9 @@ std::vector<Case> SyntheticCases(const fs::path& folder) {
           folder / fmt::format("gpt{}{}.json", layers, jitter > 0 ? "j" : "");
       graph::WriteFile(path, ProfileToJson(profile));
       const graph::ModuleTree tree(profile);
-      problems::PlanOptions options{.granularity = problems::Granularity::kModule, .tradeoff = problems::Tradeoff::kProfile};
+      problems::PlanOptions options{
+          .granularity = problems::Granularity::kModule,
+          .tradeoff = problems::Tradeoff::kProfile};
       options.memory.model = problems::MemoryModel::kTorch;
       options.budget_bytes = 1;
       const problems::Plan plan = MakePlan(profile, tree, options).plan;
@@ -208,21 +164,18 @@ int main(int argc, char** argv) {
                "synthetic GPT trees instead of the "
                "bundled profiles");
   CLI11_PARSE(app, argc, argv);
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() /
-                                       fmt::format("acplan-bench-{}", getpid());
-  std::filesystem::create_directory(folder);
+  const TemporaryFolder folder;
   fmt::print(
       "| case | modules | budget GB | recompute ms | status | labels | plan s "
       "| "
       "command s | command MB | literal s | literal / plan | literal's plan |\n"
       "|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   const std::vector<Case> cases =
-      synthetic ? SyntheticCases(folder) : RealCases();
+      synthetic ? SyntheticCases(folder.path()) : RealCases();
   // Before this program itself grows, see CommandCost.
   std::vector<CommandCost> commands;
-  for (const Case& c : cases) commands.push_back(MedianCost(c, runs));
+  for (const Case& c : cases) commands.push_back(MedianCost(Command(c), runs));
   for (size_t i = 0; i < cases.size(); ++i) {
     Report(cases[i], commands[i], literal_limit_s, runs);
   }
-  std::filesystem::remove_all(folder);
 }

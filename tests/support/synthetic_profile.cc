@@ -45,9 +45,12 @@ constexpr FitShape kAttentionFit = {
 constexpr FitShape kMlpFit = {1.827, {0.2442, 3.5818}, {0.0204, -2.5220}};
 constexpr FitShape kModelFit = {1.772, {0.1885, 2.8610}, {-0.0063, -1.9725}};
 
+enum class OperatorKind { kPlain, kView, kRandom, kInPlace };
+
 class GptBuilder {
  public:
-  GptBuilder(double jitter, unsigned seed) : jitter_(jitter), random_(seed) {}
+  GptBuilder(double jitter, unsigned seed)
+      : jitter_(jitter), random_(seed), operator_random_(seed + 1000) {}
 
   Profile Build(int layers) {
     profile_.model = {.name = "synthetic_gpt",
@@ -58,17 +61,20 @@ class GptBuilder {
                       .optimizer = "AdamW"};
     profile_.device = {"synthetic", 1.95e13, 1.555e12};
     const size_t root = Begin("GPT");
+    Operator("embedding", 25165824, 0.1155);
     Leaf("GPT.wte", {.parameters = 157535232,
                      .saved = 39714816,
                      .output = 25165824,
                      .gradients = 283613184,
                      .ms = 0.156});
     for (int i = 0; i < layers; ++i) Layer("GPT.h." + std::to_string(i));
+    Operator("native_layer_norm", 25231360, 0.0324);
     Leaf("GPT.ln_f", {.parameters = 6144,
                       .saved = 65536,
                       .output = 25165824,
                       .gradients = 25171968,
                       .ms = 0.0324});
+    Operator("mm", 1646821376, 32.43);
     Leaf("GPT.lm_head", {.saved = 0,
                          .output = 1646821888,
                          .gradients = 1646821888,
@@ -83,12 +89,14 @@ class GptBuilder {
     size_t module;
     int64_t activations_before, parameters_before;
     double ms_before;
+    int operators_before;
   };
 
-  double Factor() {
-    const double unit = std::uniform_real_distribution<double>(-1, 1)(random_);
+  double Factor(std::mt19937& random) {
+    const double unit = std::uniform_real_distribution<double>(-1, 1)(random);
     return 1 + jitter_ * unit;
   }
+  double Factor() { return Factor(random_); }
   int64_t Jittered(int64_t bytes) {
     return std::llround(static_cast<double>(bytes) * Factor());
   }
@@ -98,8 +106,8 @@ class GptBuilder {
     module.fqn = fqn;
     profile_.modules.push_back(std::move(module));
     profile_.order.fw_pre.push_back(fqn);
-    open_.push_back(
-        {profile_.modules.size() - 1, activations_, parameters_, ms_});
+    open_.push_back({profile_.modules.size() - 1, activations_, parameters_,
+                     ms_, static_cast<int>(operators_.func_names.size())});
     return profile_.modules.size() - 1;
   }
 
@@ -136,8 +144,60 @@ class GptBuilder {
     Close(index, jittered(costs.gradients));
   }
 
+  // Of all modules that are open.
+  void Operator(const std::string& name, int64_t bytes, double ms,
+                OperatorKind kind = OperatorKind::kPlain) {
+    const bool in_layer = open_.size() > 1;
+    const double more_bytes = in_layer ? Factor(operator_random_) : 1;
+    const double more_ms = in_layer ? Factor(operator_random_) : 1;
+    const int k = static_cast<int>(operators_.func_names.size());
+    operators_.func_names.push_back(name);
+    operators_.memory.push_back(
+        std::llround(static_cast<double>(bytes) * more_bytes));
+    operators_.runtimes.push_back(ms * more_ms);
+    switch (kind) {
+      case OperatorKind::kView:
+        operators_.view_like_ops.push_back(k);
+        break;
+      case OperatorKind::kRandom:
+        operators_.rand_ops.push_back(k);
+        break;
+      case OperatorKind::kInPlace:
+        operators_.inplace_ops.emplace_back(k, k - 1);
+        break;
+      case OperatorKind::kPlain:
+        break;
+    }
+  }
+  void View(const std::string& name) {
+    Operator(name, 0, 0, OperatorKind::kView);
+  }
+
+  graph::SacStatistics OperatorsFrom(int first) const {
+    graph::SacStatistics sac;
+    const auto& all = operators_;
+    sac.func_names.assign(all.func_names.begin() + first, all.func_names.end());
+    sac.memory.assign(all.memory.begin() + first, all.memory.end());
+    sac.runtimes.assign(all.runtimes.begin() + first, all.runtimes.end());
+    const auto append_from = [&](const std::vector<int>& ops,
+                                 std::vector<int>& to) {
+      for (auto k = std::ranges::lower_bound(ops, first); k != ops.end(); ++k) {
+        to.push_back(*k - first);
+      }
+    };
+    append_from(all.view_like_ops, sac.view_like_ops);
+    append_from(all.rand_ops, sac.rand_ops);
+    for (auto pair =
+             std::ranges::lower_bound(all.inplace_ops, std::pair(first, first));
+         pair != all.inplace_ops.end(); ++pair) {
+      sac.inplace_ops.emplace_back(pair->first - first, pair->second - first);
+    }
+    return sac;
+  }
+
   void End(size_t index, int64_t gradients, const FitShape& shape) {
     const bool in_layer = open_.size() > 1;
+    profile_.modules[index].sac = OperatorsFrom(open_.back().operators_before);
     Close(index, in_layer ? Jittered(gradients) : gradients);
     Module& module = profile_.modules[index];
     TradeoffFit fit;
@@ -168,9 +228,25 @@ class GptBuilder {
     const auto dropout = [&](const std::string& fqn) {
       Leaf(fqn, {.saved = 6291456, .gradients = kHidden, .ms = 0.0364});
     };
+    const auto norm_operator = [&] {
+      Operator("native_layer_norm", kHidden + 65536, 0.0324);
+    };
     const size_t block = Begin(name);
+    norm_operator();
     norm(name + ".ln_1");
     const size_t attention = Begin(name + ".attn");
+    View("view");
+    Operator("addmm", 3 * kHidden, 1.4867);
+    View("split");
+    View("transpose");
+    Operator("zeros_like", 33554432, 0);
+    Operator("masked_fill_", 33554432, 0.0486, OperatorKind::kInPlace);
+    Operator("logical_not", 8388608, 0.0108);
+    Operator("_scaled_dot_product_efficient_attention", 25560064, 1.3215);
+    View("transpose");
+    Operator("clone", kHidden, 0.0324);
+    Operator("addmm", kHidden, 0.4956);
+    View("view");
     Leaf(name + ".attn.c_attn", {.parameters = 7087104,
                                  .output = 3 * kHidden,
                                  .gradients = 32252928,
@@ -183,8 +259,22 @@ class GptBuilder {
                                  .ms = 0.4956});
     dropout(name + ".attn.resid_dropout");
     End(attention, 100663296, kAttentionFit);
+    Operator("add", kHidden, 0.0486);
+    norm_operator();
     norm(name + ".ln_2");
     const size_t mlp = Begin(name + ".mlp");
+    View("view");
+    Operator("addmm", 4 * kHidden, 1.9823);
+    View("view");
+    for (const char* pointwise : {"mul", "pow", "mul", "tanh", "add", "mul"}) {
+      Operator(pointwise, 4 * kHidden, 0.1295);
+    }
+    for (const char* pointwise : {"add", "mul"}) {
+      Operator(pointwise, 4 * kHidden, 0.1942);
+    }
+    Operator("addmm", kHidden, 1.9823);
+    View("view");
+    Operator("native_dropout", 31457280, 0.0364, OperatorKind::kRandom);
     Leaf(name + ".mlp.c_fc", {.parameters = 9449472,
                               .output = 4 * kHidden,
                               .gradients = 34615296,
@@ -199,6 +289,7 @@ class GptBuilder {
                                 .ms = 1.9823});
     dropout(name + ".mlp.dropout");
     End(mlp, 301989888, kMlpFit);
+    Operator("add", 0, 0.0486);
     last_output_ = kHidden;
     End(block, 301989888, kBlockFit);
   }
@@ -247,7 +338,9 @@ class GptBuilder {
 
   double jitter_;
   std::mt19937 random_;
+  std::mt19937 operator_random_;
   Profile profile_;
+  graph::SacStatistics operators_;
   std::vector<Open> open_;
   int64_t activations_ = 0;
   int64_t parameters_ = 0;
