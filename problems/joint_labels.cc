@@ -647,7 +647,7 @@ ModuleSolution SearchLargeGroupsFirst(const JointProblem& problem,
   }
   const ModuleSolution free = Search(
       *WithoutSmallGroups(problem, few_bytes, SmallGroups::kFree, 0), left(),
-      {});
+      {.known = large.units, .known_is_near = true});
   labels += free.nodes;
   start.bound_ms = free.bound_ms;
 
