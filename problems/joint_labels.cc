@@ -237,10 +237,13 @@ class Pass {
       const OpenKind& kind = opened.kinds[k];
       const ConvexCost& to_come =
           k + 1 < rest.size() ? rest[k + 1] : bound_.After(i);
-      for (int copy = 0; copy < kind.copies && !IsStopped(); ++copy) {
+      // 1, 2, 4 ... copies at once make every number of them.
+      for (int done = 0; done < kind.copies && !IsStopped();) {
+        const int copies = std::min(done + 1, kind.copies - done);
+        done += copies;
         // Copies still to come are part of `rest[k]`.
-        Extend(kind.bytes, kind.ticks,
-               copy + 1 < kind.copies ? rest[k] : to_come, count, labels);
+        Extend(kind.bytes * copies, kind.ticks * copies,
+               done < kind.copies ? rest[k] : to_come, count, labels);
         result_.stopped_by = check_(result_.labels);
       }
     }
