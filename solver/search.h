@@ -26,7 +26,7 @@ struct SearchLimits {
   // Set from a signal handler or another thread to stop in order.
   const std::atomic<bool>* interrupted = nullptr;
   // Called now and then from the searching thread.
-  std::function<void(const SearchProgress&)> on_progress;
+  std::function<void(const SearchProgress&)> on_progress = {};
 };
 
 enum class StoppedBy { kNothing, kTime, kGap, kNodes, kInterrupt };

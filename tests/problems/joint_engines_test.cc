@@ -1,0 +1,154 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <random>
+#include <stdexcept>
+
+#include "problems/joint_labels.h"
+#include "problems/joint_milp.h"
+#include "problems/joint_problem.h"
+#include "problems/joint_solution.h"
+#include "tests/problems/abstract_problem.h"
+#include "tests/problems/joint_enumeration.h"
+
+namespace acplan::problems {
+namespace {
+
+using solver::SearchLimits;
+
+// Every unit gets groups of so few bytes that they are settled last, and the
+// budget asks for some of them.
+void AddSmallGroups(std::mt19937& random, JointProblem& problem) {
+  const auto up_to = [&](int most) {
+    return 1 + static_cast<int>(random() % static_cast<unsigned>(most));
+  };
+  for (JointProblem::Policies& policies : problem.policies) {
+    for (int kind = up_to(2); kind > 0; --kind) {
+      policies.kinds.push_back({.bytes = up_to(40),
+                                .ms = up_to(64) / 1024.0,
+                                .count = up_to(2)});
+    }
+    std::ranges::stable_sort(
+        policies.kinds, [](const GroupKind& a, const GroupKind& b) {
+          return a.ms / static_cast<double>(a.bytes) <
+                 b.ms / static_cast<double>(b.bytes);
+        });
+  }
+  for (size_t i = 0; i < problem.policies_of.size(); ++i) {
+    const int of = problem.policies_of[i];
+    if (of >= 0) problem.relaxed.nodes[i].curve = HullOf(problem.policies[of]);
+  }
+  problem.relaxed.budget_bytes -= up_to(120) - 30;
+}
+
+void ExpectPlan(const JointProblem& problem, const ModuleSolution& solution) {
+  EXPECT_NEAR(JointCost(problem, solution.units), solution.ms,
+              1e-9 * std::max(1.0, solution.ms));
+  EXPECT_LE(SolutionPeak(problem.relaxed, solution.units),
+            problem.relaxed.budget_bytes + 1e-6);
+  EXPECT_LE(solution.bound_ms, solution.ms);
+}
+
+TEST(JointLabels, SettleSmallGroupsExactly) {
+  std::mt19937 random(1);
+  int with_units = 0;
+  for (int round = 0; round < 6000; ++round) {
+    SCOPED_TRACE(round);
+    JointProblem problem =
+        RandomJointProblem(random, {.forest = {.most_nodes = 6},
+                                    .most_kinds = 2,
+                                    .bytes_scale = int64_t{1} << 22});
+    AddSmallGroups(random, problem);
+    const ModuleSolution solution = SolveJointByLabels(problem);
+    const std::optional<double> least = LeastJointMs(problem);
+    if (!least) {
+      EXPECT_EQ(solution.status, SearchStatus::kInfeasible);
+      continue;
+    }
+    ASSERT_EQ(solution.status, SearchStatus::kOptimal);
+    EXPECT_NEAR(solution.ms, *least, 1e-9 * std::max(1.0, *least));
+    ExpectPlan(problem, solution);
+    with_units += solution.units.empty() ? 0 : 1;
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(with_units, 700);
+}
+
+TEST(JointEngines, AgreeOnLargerProblems) {
+  std::mt19937 random(2);
+  int with_units = 0;
+  for (int round = 0; round < 1000; ++round) {
+    SCOPED_TRACE(round);
+    JointProblem problem =
+        RandomJointProblem(random, {.forest = {.most_nodes = 25},
+                                    .most_kinds = 5,
+                                    .most_equal = 3});
+    const ModuleSolution labels = SolveJointByLabels(problem);
+    const ModuleSolution cbc =
+        SolveJointByCbc(problem, {.time_limit_s = 20});
+    if (labels.status == SearchStatus::kInfeasible) {
+      EXPECT_EQ(cbc.status, SearchStatus::kInfeasible);
+      continue;
+    }
+    ASSERT_EQ(labels.status, SearchStatus::kOptimal);
+    ExpectPlan(problem, labels);
+    with_units += labels.units.empty() ? 0 : 1;
+    // What CBC could not prove in its time still has a bound and a plan.
+    EXPECT_LE(cbc.bound_ms, labels.ms + 1e-6 * std::max(1.0, labels.ms));
+    if (cbc.status != SearchStatus::kNoSolution) {
+      EXPECT_GE(cbc.ms, labels.ms - 1e-6 * std::max(1.0, labels.ms));
+    }
+    if (cbc.status == SearchStatus::kOptimal) {
+      EXPECT_NEAR(cbc.ms, labels.ms, 2e-6 * std::max(1.0, labels.ms));
+    }
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(with_units, 500);
+}
+
+TEST(JointLabels, StopOnLimitsWithABoundAndThePlanSoFar) {
+  std::mt19937 random(3);
+  int stopped = 0;
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE(round);
+    JointProblem problem =
+        RandomJointProblem(random, {.forest = {.most_nodes = 25},
+                                    .most_kinds = 5,
+                                    .bytes_scale = int64_t{1} << 22});
+    if (round % 2 == 0) AddSmallGroups(random, problem);
+    const ModuleSolution best = SolveJointByLabels(problem);
+    if (best.status != SearchStatus::kOptimal) continue;
+    for (const SearchLimits& limits :
+         {SearchLimits{.node_limit = static_cast<int64_t>(random() % 400)},
+          SearchLimits{.gap = 0.1}, SearchLimits{.time_limit_s = 0}}) {
+      const ModuleSolution solution = SolveJointByLabels(problem, limits);
+      EXPECT_LE(solution.bound_ms, best.ms * (1 + 1e-9) + 1e-9);
+      stopped += solution.status != SearchStatus::kOptimal;
+      if (solution.status == SearchStatus::kNoSolution) continue;
+      ExpectPlan(problem, solution);
+      EXPECT_GE(solution.ms, best.ms * (1 - 1e-9) - 1e-9);
+      if (limits.gap > 0) {
+        EXPECT_LE(solution.ms - solution.bound_ms,
+                  limits.gap * solution.ms * (1 + 1e-9) + 1e-9);
+      }
+    }
+    // Starting from the optimum proves it.
+    const ModuleSolution again = SolveJointByLabels(problem, {}, best.units);
+    EXPECT_EQ(again.status, SearchStatus::kOptimal);
+    EXPECT_NEAR(again.ms, best.ms, 1e-9 * std::max(1.0, best.ms));
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(stopped, 100);
+}
+
+TEST(JointLabels, RefuseProblemsWithoutPrefixStructure) {
+  std::mt19937 random(4);
+  EXPECT_THROW(SolveJointByLabels(RandomJointProblem(
+                   random, {.forest = {.prefix_structure = false}})),
+               std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace acplan::problems
