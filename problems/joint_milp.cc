@@ -25,6 +25,9 @@ namespace {
 
 constexpr double kProofTolerance = 1e-6;
 constexpr double kRowTolerance = 1e-6;
+// By which records are relaxed where CBC calls a problem infeasible: a byte in
+// 1 GB of the largest need.
+constexpr double kSecondTolerance = 1e-9 * JointMilp::kNeedScale;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 const JointProblem::Policies& PoliciesOf(const JointProblem& problem,
@@ -648,6 +651,7 @@ ModuleSolution Search(const JointProblem& problem,
 
   const double noise = 1e-9 * DearestMs(problem);
   bool relaxed = false;
+  bool asked_twice = false;
   while (true) {
     MilpSolution milp;
     try {
@@ -665,7 +669,17 @@ ModuleSolution Search(const JointProblem& problem,
     solution.nodes += milp.nodes;
     solution.bound_ms = std::max(solution.bound_ms, milp.bound);
     solution.seconds = stopwatch.Seconds();
-    if (milp.status == MilpStatus::kInfeasible) return Infeasible(solution);
+    if (milp.status == MilpStatus::kInfeasible) {
+      if (asked_twice) return Infeasible(solution);
+      // What a budget leaves by less than CBC's tolerances may look infeasible.
+      asked_twice = true;
+      solution.bound_ms = 0;
+      core = form.milp;
+      for (const int row : form.record_rows) {
+        core.rows[row].lower -= kSecondTolerance;
+      }
+      continue;
+    }
     if (milp.status != MilpStatus::kOptimal &&
         milp.status != MilpStatus::kFeasible) {
       return solution;
