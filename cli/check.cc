@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/plan_input.h"
+#include "cli/planning_flags.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/input_error.h"
@@ -13,6 +14,7 @@
 #include "graph/profile.h"
 #include "problems/plan.h"
 #include "problems/plan_check.h"
+#include "problems/planner.h"
 
 namespace acplan::cli {
 
@@ -25,10 +27,60 @@ struct CheckFlags {
   std::string reserve;
   MemoryFlags memory;
   UnitFlags units;
+  PatternFlags patterns;
   bool json = false;
 };
 
+// What any plan for the same question has to keep to.
+problems::PlanOptions QuestionOf(const problems::Plan& plan,
+                                 const problems::PlanRules& rules) {
+  using problems::Granularity;
+  using problems::Tradeoff;
+  const Granularity granularity =
+      problems::ParseGranularity(plan.granularity).value();
+  return {.granularity = granularity,
+          .tradeoff = granularity == Granularity::kOperator
+                          ? Tradeoff::kPareto
+                          : problems::ParseTradeoff(plan.tradeoff).value(),
+          .reserve_bytes = plan.reserve_bytes,
+          .memory = plan.memory,
+          .ac_units = rules.ac_units,
+          .fsdp_units = rules.fsdp_units,
+          .max_units = rules.max_units,
+          .patterns = rules.patterns};
+}
+
+void CheckPatterns(const graph::Profile& profile, const problems::Plan& plan,
+                   const graph::OperatorPatterns& patterns) {
+  if (patterns.empty()) return;
+  if (plan.granularity != ToString(problems::Granularity::kOperator)) {
+    throw InputError(fmt::format(
+        "{}: expected for a plan at operator granularity only, found one at "
+        "{} granularity",
+        patterns.save.empty() ? "--recompute" : "--save", plan.granularity));
+  }
+  std::vector<std::string> names;
+  for (const graph::Module& module : profile.modules) {
+    if (!module.sac) continue;
+    names.insert(names.end(), module.sac->func_names.begin(),
+                 module.sac->func_names.end());
+  }
+  RefuseUnmatched(patterns, names);
+}
+
+int64_t ResolveBudget(const BudgetFlag& budget, const graph::Profile& profile,
+                      const graph::ModuleTree& tree, const problems::Plan& plan,
+                      const problems::PlanRules& rules) {
+  if (budget.kind == BudgetFlag::Kind::kBytes) return budget.bytes;
+  const problems::PlanningProblem problem =
+      BuildPlanningProblem(profile, tree, QuestionOf(plan, rules));
+  solver::SearchLimits limits;
+  limits.interrupted = &InterruptFlag();
+  return budget.Resolve(problem, limits);
+}
+
 int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
+  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
   const graph::Profile profile = graph::ReadProfile(flags.profile);
   problems::Plan plan = ReadAnswer(flags.plan, profile);
   const graph::ModuleTree tree(profile);
@@ -43,8 +95,15 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
     plan.baseline.peak_bytes = problems::kNotStated;
   }
   plan.memory = memory;
-  plan.budget_bytes = graph::ParseByteSize(flags.budget, "--budget");
   plan.reserve_bytes = ParseReserve(flags.reserve).value_or(plan.reserve_bytes);
+  const problems::PlanRules rules{.ac_units = flags.units.AcUnits(),
+                                  .fsdp_units = flags.units.FsdpUnits(),
+                                  .max_units = flags.units.MaxUnits(),
+                                  .patterns = flags.patterns.Patterns()};
+  FindModules(profile, tree, rules.ac_units, "--ac-units");
+  FindModules(profile, tree, rules.fsdp_units, "--fsdp-units");
+  CheckPatterns(profile, plan, rules.patterns);
+  plan.budget_bytes = ResolveBudget(budget, profile, tree, plan, rules);
   if (plan.reserve_bytes >= plan.budget_bytes) {
     throw InputError(fmt::format(
         "{}: expected less than the budget ({}), found {}",
@@ -52,11 +111,6 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
         graph::FormatBytes(plan.budget_bytes),
         graph::FormatBytes(plan.reserve_bytes)));
   }
-  const problems::PlanRules rules{.ac_units = flags.units.AcUnits(),
-                                  .fsdp_units = flags.units.FsdpUnits(),
-                                  .max_units = flags.units.MaxUnits()};
-  FindModules(profile, tree, rules.ac_units, "--ac-units");
-  FindModules(profile, tree, rules.fsdp_units, "--fsdp-units");
   std::optional<std::string> broken;
   std::optional<problems::PlanEffect> effect;
   try {
@@ -109,13 +163,16 @@ Command AddCheckCommand(CLI::App& program) {
       ->required();
   app->add_option("PLAN", flags->plan, "plan file")->required();
   app->add_option("--budget", flags->budget,
-                  "memory a rank may use at its peak")
+                  "memory a rank may use at its peak: 1.6GiB, 1600MB, bytes; "
+                  "75%: of what it uses without a plan; min: the least that "
+                  "any plan needs")
       ->required()
       ->type_name("SIZE");
   app->add_option("--reserve", flags->reserve, "of the budget, keep SIZE free")
       ->type_name("SIZE");
   flags->memory.AddTo(*app);
   flags->units.AddTo(*app);
+  flags->patterns.AddTo(*app);
   app->add_flag("--json", flags->json, "print JSON, nothing else");
   app->footer(
       "Memory model, world size and reserve are the plan's unless given.\n"

@@ -2,14 +2,21 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <stdexcept>
 
 #include "cli/terminal.h"
 
 namespace acplan::cli {
 
+// A limit was hit before there was anything to answer.
+class LimitError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // A command of the program: its place among the flags, and what it does once
 // they are parsed. `run` returns the exit code and throws InputError for bad
-// input.
+// input and LimitError for kExitLimit.
 struct Command {
   CLI::App* app = nullptr;
   std::function<int(const Terminal&)> run;

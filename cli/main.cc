@@ -107,11 +107,11 @@ int Run(int argc, char** argv) {
       "10GiB\n"
       "'acplan COMMAND --help' explains a command.");
   const std::vector<Command> commands = {
-      AddPlanCommand(program),    AddFrontierCommand(program), AddBaselineCommand(program),
-      AddCompareCommand(program), AddCheckCommand(program),
-      AddTreeCommand(program),    AddCurveCommand(program),
-      AddOpsCommand(program),     AddCompletionCommand(program),
-      AddVersionCommand(program),
+      AddPlanCommand(program),       AddFrontierCommand(program),
+      AddBaselineCommand(program),   AddCompareCommand(program),
+      AddCheckCommand(program),      AddTreeCommand(program),
+      AddCurveCommand(program),      AddOpsCommand(program),
+      AddCompletionCommand(program), AddVersionCommand(program),
   };
   for (const Command& command : commands) AddGlobalFlags(*command.app, global);
   program.require_subcommand(0, 1);
@@ -155,6 +155,8 @@ int main(int argc, char** argv) {
     return acplan::cli::Run(argc, argv);
   } catch (const acplan::InputError& error) {
     return Complain(error.what(), acplan::cli::kExitBadInput);
+  } catch (const acplan::cli::LimitError& error) {
+    return Complain(error.what(), acplan::cli::kExitLimit);
   } catch (const std::bad_alloc&) {
     return Complain("out of memory", acplan::cli::kExitFailure);
   } catch (const std::exception& error) {

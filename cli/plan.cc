@@ -216,7 +216,9 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
     terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                              graph::OneLine(flags.profile, 400),
                              profile.modules.size()));
+    const solver::Stopwatch stopwatch;
     const int64_t bytes = budget.Resolve(problem, options.limits);
+    options.limits = TimeLeft(options.limits, stopwatch);
     options.limits.on_progress = [&](const solver::SearchProgress& p) {
       progress.Show(p);
     };

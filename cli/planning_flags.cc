@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "cli/command.h"
+#include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/input_error.h"
 #include "graph/message_text.h"
@@ -61,15 +63,28 @@ int64_t BudgetFlag::Resolve(const problems::PlanningProblem& problem,
     case Kind::kMinimum:
       break;
   }
-  const problems::MinimumBudget minimum = LeastBudget(problem, limits);
+  return ProvenMinimum(LeastBudget(problem, limits), limits);
+}
+
+int64_t ProvenMinimum(const problems::MinimumBudget& minimum,
+                      const solver::SearchLimits& limits) {
   if (!minimum.proven) {
-    throw InputError(fmt::format(
-        "--budget min: a limit was hit before the least budget was proven; "
-        "some plan fits in {} bytes",
-        minimum.bytes));
+    throw LimitError(fmt::format(
+        "budget min: {} before the least budget was proven; some plan fits in "
+        "{}",
+        limits.interrupted && limits.interrupted->load()
+            ? "interrupted"
+            : "stopped by the time limit",
+        FormatBytesExactly(minimum.bytes)));
   }
-  // A model may need nothing at all, a budget must be something.
-  return std::max<int64_t>(minimum.bytes, problem.options.reserve_bytes + 1);
+  return minimum.bytes;
+}
+
+solver::SearchLimits TimeLeft(solver::SearchLimits limits,
+                              const solver::Stopwatch& stopwatch) {
+  limits.time_limit_s =
+      std::max(0.0, limits.time_limit_s - stopwatch.Seconds());
+  return limits;
 }
 
 problems::Engine ParseEngineFlag(const std::string& name) {

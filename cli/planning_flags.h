@@ -22,11 +22,21 @@ struct BudgetFlag {
 
   // Throws InputError, naming `flag`.
   static BudgetFlag Parse(const std::string& text, std::string_view flag);
-  // In bytes, from 1 to 4 EiB, the reserve included in the minimum. Throws
-  // InputError where a limit was hit before the minimum was proven.
+  // In bytes, from 1 to 4 EiB, the reserve included in the minimum. Throws as
+  // ProvenMinimum.
   int64_t Resolve(const problems::PlanningProblem& problem,
                   const solver::SearchLimits& limits) const;
 };
+
+// The bytes of a minimum. Throws LimitError (command.h) where one of these
+// limits was hit before it was proven.
+int64_t ProvenMinimum(const problems::MinimumBudget& minimum,
+                      const solver::SearchLimits& limits);
+
+// The limits of a search that goes on where another one ended, which has been
+// running since `stopwatch` was made.
+solver::SearchLimits TimeLeft(solver::SearchLimits limits,
+                              const solver::Stopwatch& stopwatch);
 
 // --engine.
 problems::Engine ParseEngineFlag(const std::string& name);

@@ -78,14 +78,16 @@ bool Terminal::ShowsProgress() const {
   return !quiet_ && isatty(STDERR_FILENO);
 }
 
-void ProgressLine::Show(const solver::SearchProgress& progress) {
+void ProgressLine::Show(const solver::SearchProgress& progress,
+                        std::string_view before) {
   const bool on_terminal = terminal_.ShowsProgress();
   if ((!on_terminal && !terminal_.verbose()) || progress.seconds < 1) return;
   if (progress.seconds - last_seconds_ < (on_terminal ? 0.2 : 1)) return;
   last_seconds_ = progress.seconds;
-  std::string line = std::isfinite(progress.best)
-                         ? fmt::format("best {:.2f} ms", progress.best)
-                         : std::string("no plan yet");
+  std::string line(before);
+  line += std::isfinite(progress.best)
+              ? fmt::format("best {:.2f} ms", progress.best)
+              : std::string("no plan yet");
   if (std::isfinite(progress.bound)) {
     line += fmt::format("  bound {:.2f} ms", progress.bound);
     if (std::isfinite(progress.best) && progress.best > 0) {
@@ -100,8 +102,9 @@ void ProgressLine::Show(const solver::SearchProgress& progress) {
   WriteToStderr(on_terminal ? "\r\033[K" + line : line + "\n");
 }
 
-ProgressLine::~ProgressLine() {
+void ProgressLine::Clear() {
   if (is_shown_) WriteToStderr("\r\033[K");
+  is_shown_ = false;
 }
 
 const std::atomic<bool>& InterruptFlag() {

@@ -49,11 +49,14 @@ class Terminal {
 class ProgressLine {
  public:
   explicit ProgressLine(const Terminal& terminal) : terminal_(terminal) {}
-  ~ProgressLine();
+  ~ProgressLine() { Clear(); }
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  void Show(const solver::SearchProgress& progress);
+  // `before`: what the line begins with.
+  void Show(const solver::SearchProgress& progress,
+            std::string_view before = "");
+  void Clear();
 
  private:
   const Terminal& terminal_;

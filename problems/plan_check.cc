@@ -324,6 +324,11 @@ std::optional<std::string> BrokenUnitRule(
     return fmt::format("{} is never called, so it cannot be an AC unit",
                        planned.fqn);
   }
+  if (planned.ops.empty() && plan.granularity == "operator") {
+    return fmt::format(
+        "{} has no operator decisions, in a plan at operator granularity",
+        planned.fqn);
+  }
   const UnitEffect effect = EffectOf(module, planned, plan.tradeoff);
   if (!planned.ops.empty()) {
     const auto saves = [&](int k) { return planned.ops[k].save; };

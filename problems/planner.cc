@@ -12,6 +12,7 @@
 #include "problems/baseline.h"
 #include "problems/joint_labels.h"
 #include "problems/joint_milp.h"
+#include "problems/joint_solution.h"
 #include "problems/minimum_budget.h"
 #include "problems/module_labels.h"
 #include "problems/module_milp.h"
@@ -117,6 +118,22 @@ std::vector<ChosenUnit> Fitting(const ModuleProblem& problem,
              : std::vector<ChosenUnit>();
 }
 
+// CBC takes no start.
+ModuleSolution NoWorseThan(const std::vector<ChosenUnit>& known,
+                           double known_ms, ModuleSolution solution) {
+  if (known.empty() || solution.status == SearchStatus::kInfeasible ||
+      solution.ms <= known_ms) {
+    return solution;
+  }
+  if (solution.status == SearchStatus::kNoSolution) {
+    solution.status = SearchStatus::kFeasible;
+  }
+  solution.units = known;
+  solution.ms = known_ms;
+  solution.bound_ms = std::min(solution.bound_ms, known_ms);
+  return solution;
+}
+
 PlannedModule DecodeModule(const Profile& profile, const ModuleTree& tree,
                            const BuiltModuleProblem& built,
                            const ChosenUnit& unit) {
@@ -137,13 +154,11 @@ PlannedModule DecodeUnit(const Profile& profile, const ModuleTree& tree,
                          const ChosenUnit& unit) {
   const graph::Module& of = profile.modules[tree.node(unit.node).module];
   const graph::OperatorGroups& groups = built.groups[unit.node];
-  const int64_t discarded =
-      std::llround(unit.net_bytes +
-                   built.problem.relaxed.nodes[unit.node].held_bytes);
+  const int64_t discarded = std::llround(
+      unit.net_bytes + built.problem.relaxed.nodes[unit.node].held_bytes);
   const int64_t total = groups.TotalBytes();
   const int64_t kept = std::min(of.act_fw_per_module, total);
-  const OperatorPolicy policy =
-      SolveOperators(groups, kept - discarded).policy;
+  const OperatorPolicy policy = SolveOperators(groups, kept - discarded).policy;
   PlannedModule module;
   module.fqn = of.fqn;
   module.memory_budget =
@@ -169,11 +184,13 @@ Outcome Solve(const PlanningProblem& problem, BuiltModuleProblem built,
               double usable_bytes, const solver::SearchLimits& limits,
               const std::vector<ChosenUnit>& known) {
   built.problem.budget_bytes = usable_bytes;
+  const std::vector<ChosenUnit> fitting = Fitting(built.problem, known);
   Outcome outcome;
   outcome.solution =
       TakesLabels(built.problem, problem.options.engine)
-          ? SolveByLabels(built.problem, limits, Fitting(built.problem, known))
-          : SolveByCbc(built.problem, limits);
+          ? SolveByLabels(built.problem, limits, fitting)
+          : NoWorseThan(fitting, SolutionCost(built.problem, fitting),
+                        SolveByCbc(built.problem, limits));
   for (const ChosenUnit& unit : outcome.solution.units) {
     outcome.modules.push_back(
         DecodeModule(*problem.profile, *problem.tree, built, unit));
@@ -186,11 +203,13 @@ Outcome Solve(const PlanningProblem& problem, BuiltJointProblem built,
               const std::vector<ChosenUnit>& known) {
   ModuleProblem& relaxed = built.problem.relaxed;
   relaxed.budget_bytes = usable_bytes;
+  const std::vector<ChosenUnit> fitting = Fitting(relaxed, known);
   Outcome outcome;
   outcome.solution =
       TakesLabels(relaxed, problem.options.engine)
-          ? SolveJointByLabels(built.problem, limits, Fitting(relaxed, known))
-          : SolveJointByCbc(built.problem, limits);
+          ? SolveJointByLabels(built.problem, limits, fitting)
+          : NoWorseThan(fitting, JointCost(built.problem, fitting),
+                        SolveJointByCbc(built.problem, limits));
   for (const ChosenUnit& unit : outcome.solution.units) {
     outcome.modules.push_back(
         DecodeUnit(*problem.profile, *problem.tree, built, unit));
@@ -288,15 +307,14 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
                                      const ModuleTree& tree,
                                      const PlanOptions& options) {
   CheckOptions(options);
-  PlanningProblem problem{.profile = &profile,
-                          .tree = &tree,
-                          .options = options,
-                          .built = {},
-                          .baseline =
-                              ComputeBaseline(profile, tree, options.memory),
-                          .unplanned_peak_bytes =
-                              ComputeEffect(profile, {}, options.memory)
-                                  .peak_bytes};
+  PlanningProblem problem{
+      .profile = &profile,
+      .tree = &tree,
+      .options = options,
+      .built = {},
+      .baseline = ComputeBaseline(profile, tree, options.memory),
+      .unplanned_peak_bytes =
+          ComputeEffect(profile, {}, options.memory).peak_bytes};
   if (options.tradeoff == Tradeoff::kPareto) {
     BuiltJointProblem joint =
         BuildJointProblem(profile, tree,
@@ -317,9 +335,8 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
          .ac_units = options.ac_units,
          .fsdp_units = options.fsdp_units,
          .max_units = options.max_units,
-         .bound_by_forced_saves =
-             options.memory.model != MemoryModel::kTorch ||
-             options.tradeoff != Tradeoff::kProfile,
+         .bound_by_forced_saves = options.memory.model != MemoryModel::kTorch ||
+                                  options.tradeoff != Tradeoff::kProfile,
          .fit_anew = options.tradeoff == Tradeoff::kFit});
   }
   CheckEngine(ModulesOf(problem), options.engine);
@@ -329,7 +346,8 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
 MinimumBudget LeastBudget(const PlanningProblem& problem,
                           const solver::SearchLimits& limits) {
   MinimumBudget minimum = FindMinimumBudget(ModulesOf(problem), limits);
-  minimum.bytes += problem.options.reserve_bytes;
+  minimum.bytes =
+      std::max<int64_t>(1, minimum.bytes) + problem.options.reserve_bytes;
   return minimum;
 }
 
@@ -413,8 +431,7 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
 PlanResult MakePlan(const Profile& profile, const ModuleTree& tree,
                     const PlanOptions& options) {
   CheckBudget(options);
-  const PlanningProblem problem =
-      BuildPlanningProblem(profile, tree, options);
+  const PlanningProblem problem = BuildPlanningProblem(profile, tree, options);
   return {.plan = PlanFor(problem, options.budget_bytes, options.limits).plan,
           .warnings = problem.warnings()};
 }

@@ -95,7 +95,8 @@ PlanningProblem BuildPlanningProblem(const graph::Profile& profile,
                                      const graph::ModuleTree& tree,
                                      const PlanOptions& options);
 
-// The least budget, reserve included, that any plan meets.
+// The least budget, reserve included, that any plan meets: above the reserve,
+// though a model may need nothing.
 MinimumBudget LeastBudget(const PlanningProblem& problem,
                           const solver::SearchLimits& limits);
 
@@ -104,7 +105,7 @@ struct PlanAnswer {
   std::vector<ChosenUnit> units;  // of the plan, where there is one
 };
 // `known`: the units of an answer for another budget; where they meet this one
-// too, the search starts from them.
+// too, the search starts from them and answers with nothing worse.
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
                    const std::vector<ChosenUnit>& known = {});

@@ -184,11 +184,70 @@ TEST_F(CommandsTest, CheckFindsWhatWasDoneToOperators) {
       {fmt::format("{} operators in the plan, {} in the profile", n - 1, n),
        other});
   // Without any, the unit would be one of a mixture of policies.
-  EXPECT_EQ(check({{unit_path + "/ops", {}},
-                   {unit_path + "/discard_ratio", "0.5"},
-                   {unit_path + "/memory_budget", "0.5"}})
-                .exit_code,
-            1);
+  for (const std::optional<std::string>& none :
+       {std::optional<std::string>(), std::optional<std::string>("[]")}) {
+    const Outcome outcome = check({{unit_path + "/ops", none}});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_EQ(outcome.out,
+              "broken: GPT2LMHeadModel.transformer.h.0.mlp has no operator "
+              "decisions, in a plan at operator granularity\n");
+  }
+}
+
+TEST_F(CommandsTest, CheckKeepsPlansToPatterns) {
+  const auto check = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"check", profile_, "plan.json",
+                                       "--budget", "10GiB"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Acplan(arguments);
+  };
+  PlanTo("plan.json", "10GiB", {"--save", "addmm", "--recompute", "tanh|pow"});
+  EXPECT_EQ(check({"--save", "addmm", "--recompute", "tanh|pow"}).exit_code, 0);
+  EXPECT_EQ(check({"--recompute", "tanh", "--recompute", "pow"}).exit_code, 0);
+  const Outcome saved = check({"--save", "tanh"});
+  EXPECT_EQ(saved.exit_code, 1);
+  EXPECT_THAT(saved.out, ContainsRegex("^broken: GPT2LMHeadModel.*: operator "
+                                       "[0-9]+ 'tanh' must be saved "
+                                       "\\(--save\\)\n$"));
+  EXPECT_THAT(check({"--recompute", "add*"}).out,
+              HasSubstr("'addmm' must be recomputed (--recompute)"));
+}
+
+TEST_F(CommandsTest, CheckTakesTheBudgetsThatPlanTakes) {
+  const std::vector<std::vector<std::string>> questions{
+      {},
+      {"--world-size", "4"},
+      {"--reserve", "100MiB"},
+      {"--granularity", "module"},
+      {"--tradeoff", "fit", "--memory-model", "torch"},
+      {"--tradeoff", "profile"}};
+  for (const std::vector<std::string>& question : questions) {
+    SCOPED_TRACE(testing::PrintToString(question));
+    for (const std::string budget : {"min", "75%"}) {
+      PlanTo("plan.json", budget, question);
+      const json plan = json::parse(Read("plan.json"));
+      const json check =
+          AcplanJson({"check", profile_, "plan.json", "--budget", budget});
+      EXPECT_EQ(check["holds"], true);
+      EXPECT_EQ(check["budget_bytes"], plan["budget_bytes"]);
+    }
+  }
+  // Under the options in force, not those of the plan.
+  PlanTo("plan.json", "min");
+  const auto budget_bytes = [&](const std::string& budget,
+                                const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"check",    profile_, "plan.json",
+                                       "--budget", budget,   "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return json::parse(Acplan(arguments).out)["budget_bytes"].get<int64_t>();
+  };
+  const std::vector<std::string> only{"--max-units", "2"};
+  EXPECT_GT(budget_bytes("min", only), budget_bytes("min", {}));
+  EXPECT_EQ(budget_bytes("min", {"--reserve", "1MiB"}),
+            budget_bytes("min", {}) + (1 << 20));
+  EXPECT_GT(budget_bytes("min", {"--save", "addmm"}), budget_bytes("min", {}));
+  EXPECT_LT(budget_bytes("75%", {"--world-size", "8"}),
+            budget_bytes("75%", {}));
 }
 
 TEST_F(CommandsTest, CompareTakesOperatorAndModulePlans) {

@@ -3,13 +3,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "graph/module_tree.h"
+#include "graph/profile.h"
 #include "tests/cli/cli_test.h"
+#include "tests/support/synthetic_profile.h"
 
 namespace acplan::cli {
 
 namespace {
 
 using nlohmann::json;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 using ExitCodesTest = CliTest;
@@ -33,6 +37,8 @@ TEST_F(ExitCodesTest, OneWhereOutputCannotBeWritten) {
   const std::vector<std::vector<std::string>> commands{
       {"plan", ProfilePath("transformer4"), "--budget", "2GiB"},
       {"plan", ProfilePath("transformer4"), "--budget", "2GiB", "--json"},
+      {"frontier", ProfilePath("transformer4"), "--points", "2"},
+      {"frontier", ProfilePath("transformer4"), "--points", "2", "--csv"},
       {"tree", ProfilePath("transformer4")},
       {"baseline", ProfilePath("transformer4")},
       {"curve", ProfilePath("transformer4"), "Transformer"},
@@ -102,6 +108,45 @@ TEST_F(ExitCodesTest, FourWhereALimitIsHitWithoutAPlan) {
   EXPECT_EQ(plan["limit"], "time");
   EXPECT_TRUE(plan["modules"].empty());
   EXPECT_EQ(Read("plan.json"), outcome.out);
+}
+
+// By CBC, which may not get as far as to prove it.
+TEST_F(ExitCodesTest, FourWhereTheMinimumIsNotProven) {
+  int unproven = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    const graph::Profile profile = test_support::RandomProfile(
+        seed, {.most_modules = 40, .unmatched_post_order = 1});
+    if (graph::ModuleTree(profile).PostOrderMatchesTree()) continue;
+    SCOPED_TRACE(seed);
+    Put("profile.json", ProfileToJson(profile));
+    const std::vector<std::string> at_once{"--time-limit", "0", "-q", "-o",
+                                           "out.json"};
+    std::vector<std::string> arguments{"plan", "profile.json", "--budget",
+                                       "min"};
+    arguments.insert(arguments.end(), at_once.begin(), at_once.end());
+    const Outcome outcome = Acplan(arguments);
+    if (!outcome.err.starts_with("acplan: budget min: ")) continue;
+    ++unproven;
+    EXPECT_EQ(outcome.exit_code, 4);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err,
+                ContainsRegex("^acplan: budget min: stopped by the time limit "
+                              "before the least budget was proven; some plan "
+                              "fits in [^\n]+ bytes\\)\n$"));
+    EXPECT_FALSE(Exists("out.json"));
+    arguments = {"frontier", "profile.json", "--budgets", "50%,min"};
+    arguments.insert(arguments.end(), at_once.begin(), at_once.end());
+    const Outcome frontier = Acplan(arguments);
+    EXPECT_EQ(frontier.exit_code, 4);
+    EXPECT_EQ(frontier.err, outcome.err);
+    EXPECT_FALSE(Exists("out.json"));
+
+    // Without limits it is proven and a budget.
+    EXPECT_EQ(
+        AcplanJson({"plan", "profile.json", "--budget", "min", "-q"})["status"],
+        "optimal");
+  }
+  EXPECT_GT(unproven, 0);
 }
 
 struct Model {

@@ -59,6 +59,17 @@ TEST_F(GoldenTest, PlanWithPatterns) {
           "mm|_scaled*", "--recompute", "gelu", "--all"});
 }
 
+TEST_F(GoldenTest, Frontier) {
+  Expect("frontier", {"frontier", "transformer4.json.gz", "--points", "8"});
+}
+
+TEST_F(GoldenTest, FrontierWithOptions) {
+  Expect("frontier_with_options",
+         {"frontier", "transformer4.json.gz", "--budgets", "1GiB,min,75%,3GiB",
+          "--reserve", "64MiB", "--memory-model", "torch", "--world-size", "4",
+          "--tradeoff", "fit", "--max-units", "3"});
+}
+
 TEST_F(GoldenTest, Ops) {
   Expect("ops", {"ops", "transformer4.json.gz", "Transformer.layers.0",
                  "--memory-budget", "0.4", "--save", "mm", "--recompute",

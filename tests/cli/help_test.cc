@@ -15,9 +15,9 @@ using testing::IsEmpty;
 using testing::IsSupersetOf;
 using testing::Not;
 
-const std::vector<std::string> kCommands{"plan",  "baseline",   "compare",
-                                         "check", "tree",       "curve",
-                                         "ops",   "completion", "version"};
+const std::vector<std::string> kCommands{
+    "plan", "frontier", "baseline", "compare",    "check",
+    "tree", "curve",    "ops",      "completion", "version"};
 
 class HelpTest : public CliTest {
  protected:
@@ -121,6 +121,7 @@ TEST_F(HelpTest, CompletesCommands) {
   EXPECT_THAT(Completions({"acplan", "pl"}), ElementsAre("plan"));
   EXPECT_THAT(Completions({"acplan", ""}), IsSupersetOf(kCommands));
   EXPECT_THAT(Completions({"acplan", "op"}), ElementsAre("ops"));
+  EXPECT_THAT(Completions({"acplan", "fr"}), ElementsAre("frontier"));
   EXPECT_THAT(Completions({"acplan", "-q", "comp"}),
               ElementsAre("compare", "completion"));
   EXPECT_THAT(Completions({"acplan", "--col"}), ElementsAre("--color"));
@@ -133,6 +134,9 @@ TEST_F(HelpTest, CompletesTheFlagsOfACommand) {
               ElementsAre("--segments"));
   EXPECT_THAT(Completions({"acplan", "ops", "--mem"}),
               ElementsAre("--memory-budget"));
+  EXPECT_THAT(Completions({"acplan", "frontier", "--bu"}),
+              ElementsAre("--budgets"));
+  EXPECT_THAT(Completions({"acplan", "check", "--sa"}), ElementsAre("--save"));
   EXPECT_THAT(Completions({"acplan", "plan", "--gra"}),
               ElementsAre("--granularity"));
   EXPECT_THAT(Completions({"acplan", "tree", "--bu"}), IsEmpty());

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 
+#include "cli/command.h"
 #include "graph/input_error.h"
 #include "tests/cli/cli_test.h"
 
@@ -97,6 +99,46 @@ TEST(BudgetFlagTest, TheMinimumNeedsAProof) {
   EXPECT_EQ(
       least - 1000,
       Budget("min").Resolve(BuildPlanningProblem(profile, tree, options), {}));
+}
+
+std::string LimitOf(const problems::MinimumBudget& minimum,
+                    const solver::SearchLimits& limits) {
+  try {
+    ProvenMinimum(minimum, limits);
+  } catch (const LimitError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ProvenMinimumTest, SaysWhatStoppedTheProof) {
+  const problems::MinimumBudget unproven{.bytes = 3 << 20};
+  const std::string rest =
+      " before the least budget was proven; some plan fits in 3.00 MiB "
+      "(3,145,728 bytes)";
+  std::atomic<bool> interrupted = false;
+  solver::SearchLimits limits;
+  EXPECT_EQ(LimitOf(unproven, limits),
+            "budget min: stopped by the time limit" + rest);
+  limits.interrupted = &interrupted;
+  EXPECT_EQ(LimitOf(unproven, limits),
+            "budget min: stopped by the time limit" + rest);
+  interrupted = true;
+  EXPECT_EQ(LimitOf(unproven, limits), "budget min: interrupted" + rest);
+  EXPECT_EQ(ProvenMinimum({.bytes = 7, .proven = true}, limits), 7);
+}
+
+TEST(TimeLeftTest, IsNeverNegative) {
+  const solver::Stopwatch stopwatch;
+  solver::SearchLimits limits;
+  EXPECT_TRUE(std::isinf(TimeLeft(limits, stopwatch).time_limit_s));
+  limits.seed = 7;
+  limits.time_limit_s = 0;
+  EXPECT_EQ(TimeLeft(limits, stopwatch).time_limit_s, 0);
+  EXPECT_EQ(TimeLeft(limits, stopwatch).seed, 7);
+  limits.time_limit_s = 1e6;
+  EXPECT_LE(TimeLeft(limits, stopwatch).time_limit_s, 1e6);
+  EXPECT_GT(TimeLeft(limits, stopwatch).time_limit_s, 1e6 - 3600);
 }
 
 class PlanningFlagsTest : public testing::Test {

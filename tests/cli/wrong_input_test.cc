@@ -477,6 +477,91 @@ TEST_F(WrongInputTest, CheckKnowsTheModulesOfItsFlags) {
   }
 }
 
+TEST_F(WrongInputTest, FlagsOfCheck) {
+  AcplanOut({"plan", "profile.json", "--budget", "2GiB", "-o", "ops.json"});
+  const auto with = [](const std::string& plan,
+                       const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"check", "profile.json", plan};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const std::vector<WrongArguments> cases{
+      {with("ops.json", {"--budget", "0%"}),
+       {"--budget: expected a share of the baseline such as 75%"}},
+      {with("ops.json", {"--budget", "minimum"}),
+       {"--budget: expected a size such as 1.6GiB"}},
+      {with("ops.json", {"--budget", "1%", "--reserve", "1GiB"}),
+       {"--reserve: expected less than the budget ("}},
+      {with("ops.json", {"--budget", "2GiB", "--save", "admm"}),
+       {"--save: expected a pattern that matches an operator, found \"admm\"; "
+        "nearest: addmm"}},
+      {with("ops.json", {"--budget", "75%", "--recompute", "GELU"}),
+       {"--recompute: expected a pattern that matches an operator, found "
+        "\"GELU\""}},
+      {with("ops.json", {"--budget", "2GiB", "--save", "mm|"}),
+       {"--save: expected a pattern, found ''"}},
+      {with("plan.json", {"--budget", "2GiB", "--save", "mm"}),
+       {"--save: expected for a plan at operator granularity only, found one "
+        "at module granularity"}},
+      {with("plan.json", {"--budget", "min", "--recompute", "gelu"}),
+       {"--recompute: expected for a plan at operator granularity only"}}};
+  for (const WrongArguments& wrong : cases) {
+    SCOPED_TRACE(testing::PrintToString(wrong.arguments));
+    ExpectRefused(Acplan(wrong.arguments), wrong.said);
+  }
+}
+
+TEST_F(WrongInputTest, Frontier) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"frontier", "profile.json"});
+    more.insert(more.end(), {"-o", "out.json"});
+    return more;
+  };
+  const std::string points = "--points: expected a whole number from 1 to ";
+  const std::vector<WrongArguments> cases{
+      {{"frontier"}, {"PROFILE is required"}},
+      {{"frontier", "missing.json"}, {"missing.json: cannot be opened"}},
+      {with({"--points", "0"}), {points, "found '0'"}},
+      {with({"--points", "-1"}), {points, "found '-1'"}},
+      {with({"--points", "x"}), {points, "found 'x'"}},
+      {with({"--points", "2.5"}), {points, "found '2.5'"}},
+      {with({"--points", "1e9"}), {points, "found '1e9'"}},
+      {with({"--points", "1000000000"}), {points, "found '1000000000'"}},
+      {with({"--points", ""}), {"--points: expected a value"}},
+      {with({"--points", "3", "--budgets", "2GiB"}),
+       {"--points: expected no --budgets beside it, found both"}},
+      {with({"--budgets", ""}), {"--budgets: expected a value"}},
+      {with({"--budgets", ","}),
+       {"--budgets: expected budgets as a,b,c, found none"}},
+      {with({"--budgets", "a"}),
+       {"--budgets: expected a size such as 1.6GiB", "found \"a\""}},
+      {with({"--budgets", "75%,x"}),
+       {"--budgets: expected a size such as 1.6GiB", "found \"x\""}},
+      {with({"--budgets", "0%"}),
+       {"--budgets: expected a share of the baseline such as 75%"}},
+      {with({"--budgets", "2GiB", "min"}), {"unknown argument 'min'"}},
+      {with({"--budgets", "@missing.txt"}),
+       {"--budgets: missing.txt: cannot be opened"}},
+      {with({"--budgets", "1MiB,2GiB", "--reserve", "1MiB"}),
+       {"--reserve: expected less than the budget (1.00 MiB), found 1.00 "
+        "MiB"}},
+      {with({"--budget", "2GiB"}), {"unknown flag '--budget'", "--budgets"}},
+      {with({"--csv", "--json"}), {"--csv: expected no --json beside it"}},
+      {with({"--tradeoff", "fit", "--granularity", "operator"}),
+       {"--tradeoff: expected pareto at operator granularity, found fit"}},
+      {with({"--save", "admm"}), {"--save: expected a pattern that matches"}},
+      {with({"--time-limit", "10s"}), {"--time-limit: ", "found '10s'"}},
+      {{"frontier", "profile.json", "-o", "missing/out.csv"},
+       {"missing/out.csv: cannot be written"}},
+      {{"frontier", "profile.json", "-o", "./profile.json"},
+       {"--output: expected another file than the profile"}}};
+  for (const WrongArguments& wrong : cases) {
+    SCOPED_TRACE(testing::PrintToString(wrong.arguments));
+    ExpectRefused(Acplan(wrong.arguments), wrong.said);
+    EXPECT_FALSE(Exists("out.json"));
+  }
+}
+
 TEST_F(WrongInputTest, OtherCommands) {
   const std::vector<WrongArguments> cases{
       {{"plam"}, {"unknown command 'plam'; did you mean plan? (see 'acplan"}},

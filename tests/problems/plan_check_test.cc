@@ -128,6 +128,8 @@ TEST(FirstBrokenRule, NamesEachRule) {
          p.plan.memory.model = MemoryModel::kSnapshot;
          p.plan.modules[1] = p.Ratio("GPT.h.1.mlp", 1);
        }},
+      {"GPT.h.0 has no operator decisions",
+       [](GoodPlan& p) { p.plan.granularity = "operator"; }},
       {"over the budget at", [](GoodPlan& p) { p.plan.budget_bytes -= 1; }},
       {"over the budget at", [](GoodPlan& p) { p.plan.reserve_bytes = 1; }},
       {"the plan says its peak is",
