@@ -41,7 +41,8 @@ void PlanSynthetic(benchmark::State& state) {
   const graph::Profile profile =
       test_support::SyntheticGpt(static_cast<int>(state.range(0)), jitter);
   const graph::ModuleTree tree(profile);
-  problems::PlanOptions options{.granularity = problems::Granularity::kModule, .tradeoff = problems::Tradeoff::kProfile};
+  problems::PlanOptions options{.granularity = problems::Granularity::kModule,
+                                .tradeoff = problems::Tradeoff::kProfile};
   options.memory.model = problems::MemoryModel::kTorch;
   options.budget_bytes =
       ComputeBaseline(profile, tree, options.memory).peak_bytes * 7 / 10;

@@ -176,7 +176,8 @@ int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
     problems::MemoryOptions options = memory;
     if (&column == &columns.front()) options.world_size = 1;
     try {
-      column.effect = ComputeEffect(profile, column.plan.modules, options, column.plan.tradeoff);
+      column.effect = ComputeEffect(profile, column.plan.modules, options,
+                                    column.plan.tradeoff);
     } catch (const InputError& error) {
       throw NamingFile(error, column.path);
     }

@@ -62,8 +62,8 @@ SingleRules RulesOf(const SacStatistics& sac,
     const std::string& name = sac.func_names[op];
     if (const auto pattern = FirstMatch(name, patterns.save);
         pattern && !rules.save[op]) {
-      rules.save[op] = {op, fmt::format("must be saved (--save '{}')", *pattern),
-                        true};
+      rules.save[op] = {
+          op, fmt::format("must be saved (--save '{}')", *pattern), true};
     }
     if (const auto pattern = FirstMatch(name, patterns.recompute);
         pattern && !rules.recompute[op]) {
@@ -78,13 +78,13 @@ SingleRules RulesOf(const SacStatistics& sac,
 std::string Describe(const SacStatistics& sac, const Reason& a,
                      const Reason& b) {
   if (a.op == b.op) {
-    return fmt::format("operator {} '{}' {} and {}", a.op,
-                       sac.func_names[a.op], a.text, b.text);
+    return fmt::format("operator {} '{}' {} and {}", a.op, sac.func_names[a.op],
+                       a.text, b.text);
   }
-  return fmt::format("operator {} '{}' {}, operator {} '{}' {}, and both are "
-                     "tied to each other",
-                     a.op, sac.func_names[a.op], a.text, b.op,
-                     sac.func_names[b.op], b.text);
+  return fmt::format(
+      "operator {} '{}' {}, operator {} '{}' {}, and both are "
+      "tied to each other",
+      a.op, sac.func_names[a.op], a.text, b.op, sac.func_names[b.op], b.text);
 }
 
 }  // namespace

@@ -54,8 +54,8 @@ struct OperatorGroups {
   bool contradicts_pattern = false;
 
   int64_t TotalBytes() const;
-  int64_t ForcedBytes() const;      // of the groups that must be saved
-  double ForcedRuntime() const;     // of the groups that must be recomputed
+  int64_t ForcedBytes() const;   // of the groups that must be saved
+  double ForcedRuntime() const;  // of the groups that must be recomputed
 };
 
 // Groups by union-find over in-place pairs and random operators. Statistics

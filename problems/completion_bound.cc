@@ -100,8 +100,8 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
   return fixed;
 }
 
-CompletionBound::CompletionBound(const ModuleProblem& problem, const FixedProblem& fixed,
-                double unit_price)
+CompletionBound::CompletionBound(const ModuleProblem& problem,
+                                 const FixedProblem& fixed, double unit_price)
     : problem_(problem), fixed_(fixed), unit_price_(unit_price) {
   after_.resize(problem.nodes.size());
   const auto nodes =
@@ -143,8 +143,8 @@ ConvexCost CompletionBound::Walk(int i, ConvexCost rest) {
     as_unit.Truncate(largest - fixed_.subtree_need[i] - fixed_.held[i]);
   }
   rest.Truncate(largest - fixed_.need[i]);
-  rest = WalkSiblings(i + 1, i + problem_.nodes[i].subtree_size,
-                      std::move(rest));
+  rest =
+      WalkSiblings(i + 1, i + problem_.nodes[i].subtree_size, std::move(rest));
   if (is_candidate) rest = ConvexCost::HullOfMin(rest, as_unit);
   rest.Coarsen(kMostSegments);
   return rest;

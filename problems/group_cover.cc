@@ -41,15 +41,13 @@ Labels WithOrWithout(const Labels& labels, const TickItem& item) {
   size_t j = labels.size();
   int64_t least = std::numeric_limits<int64_t>::max();
   while (i > 0 || j > 0) {
-    const int64_t with =
-        j > 0 ? labels[j - 1].bytes + item.bytes
-              : std::numeric_limits<int64_t>::min();
+    const int64_t with = j > 0 ? labels[j - 1].bytes + item.bytes
+                               : std::numeric_limits<int64_t>::min();
     const int64_t without =
         i > 0 ? labels[i - 1].bytes : std::numeric_limits<int64_t>::min();
     Label next;
-    if (with > without ||
-        (with == without && labels[j - 1].ticks + item.ticks <
-                                labels[i - 1].ticks)) {
+    if (with > without || (with == without && labels[j - 1].ticks + item.ticks <
+                                                  labels[i - 1].ticks)) {
       next = {with, labels[j - 1].ticks + item.ticks};
       --j;
     } else {
@@ -107,8 +105,8 @@ class Search {
   void RoundTheRelaxation() {
     std::vector<int> order(items_.size());
     std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(
-        order, {}, [&](int i) { return items_[i].Slope(); });
+    std::ranges::stable_sort(order, {},
+                             [&](int i) { return items_[i].Slope(); });
     best_.assign(items_.size(), 0);
     best_ticks_ = 0;
     int64_t bytes = 0;
@@ -153,8 +151,8 @@ class Search {
     std::vector<ConvexCost> before(n + 1);  // bounds for the items before
     before[0] = ConvexCost::Free(0);
     for (size_t k = 0; k < n; ++k) {
-      before[k + 1] = before[k].Plus(
-          {{open_items[k].bytes, open_items[k].Slope()}});
+      before[k + 1] =
+          before[k].Plus({{open_items[k].bytes, open_items[k].Slope()}});
     }
     std::vector<Labels> after(n + 1);
     after[n] = {{taken_bytes, taken_ticks}};
@@ -172,15 +170,14 @@ class Search {
       }
     }
     is_complete_ = least_dropped == kInf;
-    const auto found = std::ranges::lower_bound(after[0], need_, {},
-                                                &Label::bytes);
+    const auto found =
+        std::ranges::lower_bound(after[0], need_, {}, &Label::bytes);
     if (found != after[0].end() && found->ticks <= best_ticks_) {
       best_ticks_ = found->ticks;
       Label rest = *found;
       for (size_t k = 0; k < n; ++k) {
-        const auto without =
-            std::ranges::lower_bound(after[k + 1], rest.bytes, {},
-                                     &Label::bytes);
+        const auto without = std::ranges::lower_bound(after[k + 1], rest.bytes,
+                                                      {}, &Label::bytes);
         const bool leaves =
             without != after[k + 1].end() && without->ticks <= rest.ticks;
         take[open[k]] = leaves ? 0 : 1;
@@ -196,9 +193,7 @@ class Search {
   }
 
   double bound_at_root() const { return relaxed_.At(need_); }
-  double Threshold() const {
-    return static_cast<double>(best_ticks_) + kSlack;
-  }
+  double Threshold() const { return static_cast<double>(best_ticks_) + kSlack; }
 
   // Drops what cannot lead to an answer as good as the best, and beyond the
   // width what promises least; returns the bound on the latter.

@@ -56,8 +56,7 @@ TickPolicies ToTicks(const JointProblem::Policies& policies) {
   for (const GroupKind& kind : policies.kinds) {
     result.kinds.push_back({kind.bytes, ticks(kind.ms), kind.count});
     result.relaxed.push_back(
-        {kind.bytes * kind.count,
-         result.kinds.back().Slope() / kTicksAMs});
+        {kind.bytes * kind.count, result.kinds.back().Slope() / kTicksAMs});
   }
   std::ranges::stable_sort(result.relaxed, {}, &CostSegment::slope);
   return result;
@@ -90,8 +89,8 @@ Labels Envelope(std::span<const Label> a, std::span<const Label> b) {
 }
 
 void Cut(Labels& labels, int64_t need) {
-  labels.erase(labels.begin(), std::ranges::lower_bound(labels, need, {},
-                                                        &Label::bytes));
+  labels.erase(labels.begin(),
+               std::ranges::lower_bound(labels, need, {}, &Label::bytes));
 }
 
 // A unit in a label's history: the bytes discarded with it.
@@ -143,7 +142,8 @@ class Pass {
     }
     // Unused units are credited in the bounds, so with max_units a label that
     // is no better than the best plan may get here.
-    if (last && ToMs(last->ticks) < threshold_) result_.units = Backtrack(*last);
+    if (last && ToMs(last->ticks) < threshold_)
+      result_.units = Backtrack(*last);
     return std::move(result_);
   }
 
@@ -227,10 +227,10 @@ class Pass {
     const ConvexCost* later = &bound_.After(i);
     for (size_t k = opened.kinds.size(); k-- > 0;) {
       const OpenKind& kind = opened.kinds[k];
-      rest[k] = later->Plus(
-          {{kind.bytes * kind.copies, static_cast<double>(kind.ticks) /
-                                          static_cast<double>(kind.bytes) /
-                                          kTicksAMs}});
+      rest[k] =
+          later->Plus({{kind.bytes * kind.copies,
+                        static_cast<double>(kind.ticks) /
+                            static_cast<double>(kind.bytes) / kTicksAMs}});
       later = &rest[k];
     }
     for (size_t k = 0; k < opened.kinds.size(); ++k) {
@@ -345,9 +345,8 @@ class Pass {
       int most = 0;
       for (const Price& price : prices) {
         const double reduced = ms - price.slope * bytes;
-        const double flips =
-            std::floor(price.slack * (1 + 1e-9) /
-                       std::max(std::abs(reduced), 1e-300));
+        const double flips = std::floor(price.slack * (1 + 1e-9) /
+                                        std::max(std::abs(reduced), 1e-300));
         const int copies =
             flips >= kind.count ? kind.count : static_cast<int>(flips);
         if (reduced <= 0) {
@@ -393,10 +392,10 @@ class Pass {
   // What the bound charges for units that a label has left.
   double Credit(size_t count) const {
     const auto& max_units = problem_.relaxed.max_units;
-    return max_units ? bound_.unit_price() *
-                           static_cast<double>(*max_units -
-                                               static_cast<int>(count))
-                     : 0;
+    return max_units
+               ? bound_.unit_price() *
+                     static_cast<double>(*max_units - static_cast<int>(count))
+               : 0;
   }
 
   // Drops what cannot lead to a better plan, and beyond the width what promises
@@ -507,8 +506,8 @@ ModuleSolution Search(const JointProblem& problem, const SearchLimits& limits,
   };
   return SearchByPasses(
       relaxed,
-      std::max(start.bound_ms, bound.AtRoot() -
-                                   unit_price * relaxed.max_units.value_or(0)),
+      std::max(start.bound_ms,
+               bound.AtRoot() - unit_price * relaxed.max_units.value_or(0)),
       limits,
       {.run = run,
        .to_units = to_units,
@@ -524,8 +523,7 @@ int64_t FewBytes(const JointProblem& problem) {
   double need = 0;
   for (const ModuleProblem::Node& node : problem.relaxed.nodes) {
     if (node.time >= 0) {
-      need =
-          std::max(need, node.base_bytes - problem.relaxed.budget_bytes);
+      need = std::max(need, node.base_bytes - problem.relaxed.budget_bytes);
     }
   }
   return static_cast<int64_t>(need * kShare);
@@ -589,9 +587,8 @@ JointProblem OverSmallGroups(const JointProblem& problem,
         problem.policies[problem.policies_of[unit.node]];
     const JointProblem::Policies& large =
         without_small.policies[without_small.policies_of[unit.node]];
-    JointProblem::Policies policies{.base_bytes = all.base_bytes,
-                                    .base_ms = all.base_ms,
-                                    .kinds = {}};
+    JointProblem::Policies policies{
+        .base_bytes = all.base_bytes, .base_ms = all.base_ms, .kinds = {}};
     const std::vector<int> counts =
         large.LeastCounts(std::llround(unit.net_bytes));
     for (size_t k = 0; k < counts.size(); ++k) {
@@ -618,10 +615,9 @@ ModuleSolution SearchLargeGroupsFirst(const JointProblem& problem,
                                       const std::vector<ChosenUnit>& known) {
   const int64_t few_bytes = FewBytes(problem);
   const FixedProblem fixed = ToFixedPoint(problem.relaxed, 1);
-  const double price =
-      CompletionBound(problem.relaxed, fixed, 0).PriceAtRoot();
-  const auto priced = WithoutSmallGroups(problem, few_bytes,
-                                         SmallGroups::kPriced, price);
+  const double price = CompletionBound(problem.relaxed, fixed, 0).PriceAtRoot();
+  const auto priced =
+      WithoutSmallGroups(problem, few_bytes, SmallGroups::kPriced, price);
   if (!priced) return Search(problem, limits, {.known = known});
 
   const solver::Stopwatch stopwatch;
@@ -648,9 +644,9 @@ ModuleSolution SearchLargeGroupsFirst(const JointProblem& problem,
       start.known_is_near = true;
     }
   }
-  const ModuleSolution free = Search(
-      *WithoutSmallGroups(problem, few_bytes, SmallGroups::kFree, 0), left(),
-      {.known = large.units, .known_is_near = true});
+  const ModuleSolution free =
+      Search(*WithoutSmallGroups(problem, few_bytes, SmallGroups::kFree, 0),
+             left(), {.known = large.units, .known_is_near = true});
   labels += free.nodes;
   start.bound_ms = free.bound_ms;
 

@@ -109,8 +109,8 @@ std::vector<Knot> HullOf(const JointProblem::Policies& policies) {
     ms += kind.ms * kind.count;
     if (bytes <= 0) continue;
     if (before < 0) {
-      const double share = static_cast<double>(-before) /
-                           static_cast<double>(bytes - before);
+      const double share =
+          static_cast<double>(-before) / static_cast<double>(bytes - before);
       curve.push_back({0, ms_before + share * (ms - ms_before)});
     }
     curve.push_back({static_cast<double>(bytes), ms});

@@ -289,7 +289,8 @@ ModuleSolution Solve(const ModuleProblem& problem, const SearchLimits& limits,
   const auto cost = [&](const std::vector<ChosenUnit>& units) {
     return SolutionCost(problem, units);
   };
-  const LabelSearch search{.run = run_pass, .to_units = to_units, .cost = cost, .known = known};
+  const LabelSearch search{
+      .run = run_pass, .to_units = to_units, .cost = cost, .known = known};
   return SearchByPasses(
       problem, bound.AtRoot() - unit_price * problem.max_units.value_or(0),
       limits, search);

@@ -51,12 +51,11 @@ std::vector<RecordBytes> BytesByTime(const ModuleProblem& problem,
 ModuleSolution SolveWithScaledTimes(const ModuleProblem& problem,
                                     const solver::SearchLimits& limits,
                                     const SolveModuleProblem& solve) {
-  return SolveWithTimeFactor(
-      problem, limits,
-      [&](double, const ModuleProblem& scaled,
-          const solver::SearchLimits& scaled_limits) {
-        return solve(scaled, scaled_limits);
-      });
+  return SolveWithTimeFactor(problem, limits,
+                             [&](double, const ModuleProblem& scaled,
+                                 const solver::SearchLimits& scaled_limits) {
+                               return solve(scaled, scaled_limits);
+                             });
 }
 
 ModuleSolution SolveWithTimeFactor(const ModuleProblem& problem,

@@ -112,10 +112,9 @@ void WarningsByType::Add(const std::string& fqn, const std::string& kind,
 std::vector<std::string> WarningsByType::Lines() const {
   std::vector<std::string> lines;
   for (const Entry& e : entries_) {
-    lines.push_back(e.modules == 1
-                        ? fmt::format("{}: {}", e.fqn, e.text)
-                        : fmt::format("{} ({} modules): {}", e.type, e.modules,
-                                      e.text));
+    lines.push_back(e.modules == 1 ? fmt::format("{}: {}", e.fqn, e.text)
+                                   : fmt::format("{} ({} modules): {}", e.type,
+                                                 e.modules, e.text));
   }
   return lines;
 }

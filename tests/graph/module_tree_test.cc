@@ -326,11 +326,12 @@ TEST(ReferenceDefect, ZeroMemoryAndNullFitsAreData) {
   sac.runtimes = {0};
   sac.memory = {0};
   profile.modules[1].sac = sac;
-  profile.modules[1].torch_fit = TradeoffFit{.n_segments = 1,
-                                          .slopes = {std::nullopt},
-                                          .intercepts = {std::nullopt},
-                                          .breakpoints = {0.01, std::nullopt},
-                                          .tradeoff_curve = {{0.01, 0.0}}};
+  profile.modules[1].torch_fit =
+      TradeoffFit{.n_segments = 1,
+                  .slopes = {std::nullopt},
+                  .intercepts = {std::nullopt},
+                  .breakpoints = {0.01, std::nullopt},
+                  .tradeoff_curve = {{0.01, 0.0}}};
   profile.modules[2].sac = SacStatistics();
   profile.modules[2].torch_fit = TradeoffFit();
   EXPECT_EQ(ParseProfile(ProfileToJson(profile), "f"), profile);

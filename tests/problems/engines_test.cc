@@ -9,10 +9,10 @@
 
 #include "graph/module_tree.h"
 #include "problems/minimum_budget.h"
-#include "problems/planner.h"
 #include "problems/module_labels.h"
 #include "problems/module_milp.h"
 #include "problems/module_solution.h"
+#include "problems/planner.h"
 #include "tests/problems/abstract_problem.h"
 #include "tests/problems/enumeration.h"
 #include "tests/support/synthetic_profile.h"
@@ -120,7 +120,8 @@ TEST(BindingRecords, AreFewInARealModel) {
 struct SyntheticCase {
   graph::Profile profile = test_support::SyntheticGpt(8, 0.1);
   graph::ModuleTree tree{profile};
-  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
+  PlanOptions options{.granularity = Granularity::kModule,
+                      .tradeoff = Tradeoff::kProfile};
   double optimum;
 
   explicit SyntheticCase(Engine engine) {
@@ -129,9 +130,7 @@ struct SyntheticCase {
     options.budget_bytes = std::llround(0.6 * most);
     optimum = Plan().recompute_ms;
   }
-  problems::Plan Plan() const {
-    return MakePlan(profile, tree, options).plan;
-  }
+  problems::Plan Plan() const { return MakePlan(profile, tree, options).plan; }
 };
 
 void ExpectBoundsAround(const Plan& plan, double optimum) {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "graph/module_tree.h"
-#include "problems/planner.h"
 #include "problems/plan_check.h"
+#include "problems/planner.h"
 #include "tests/support/synthetic_profile.h"
 
 namespace acplan::problems {
@@ -174,8 +174,7 @@ TEST(Engines, AutoFallsBackToCbcWhereAModuleRunsElsewhere) {
     const ModuleTree tree(c.profile);
     if (!tree.PostOrderMatchesTree()) {
       if (++unmatched > 5) break;
-      EXPECT_EQ(MakePlan(c.profile, tree, c.options).plan.solver.name,
-                "cbc");
+      EXPECT_EQ(MakePlan(c.profile, tree, c.options).plan.solver.name, "cbc");
     } else if (seed < 20) {
       EXPECT_EQ(MakePlan(c.profile, tree, c.options).plan.solver.name,
                 "labels");

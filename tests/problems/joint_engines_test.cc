@@ -26,15 +26,14 @@ void AddSmallGroups(std::mt19937& random, JointProblem& problem) {
   };
   for (JointProblem::Policies& policies : problem.policies) {
     for (int kind = up_to(2); kind > 0; --kind) {
-      policies.kinds.push_back({.bytes = up_to(40),
-                                .ms = up_to(64) / 1024.0,
-                                .count = up_to(2)});
+      policies.kinds.push_back(
+          {.bytes = up_to(40), .ms = up_to(64) / 1024.0, .count = up_to(2)});
     }
-    std::ranges::stable_sort(
-        policies.kinds, [](const GroupKind& a, const GroupKind& b) {
-          return a.ms / static_cast<double>(a.bytes) <
-                 b.ms / static_cast<double>(b.bytes);
-        });
+    std::ranges::stable_sort(policies.kinds,
+                             [](const GroupKind& a, const GroupKind& b) {
+                               return a.ms / static_cast<double>(a.bytes) <
+                                      b.ms / static_cast<double>(b.bytes);
+                             });
   }
   for (size_t i = 0; i < problem.policies_of.size(); ++i) {
     const int of = problem.policies_of[i];
@@ -81,13 +80,11 @@ TEST(JointEngines, AgreeOnLargerProblems) {
   int with_units = 0;
   for (int round = 0; round < 1000; ++round) {
     SCOPED_TRACE(round);
-    JointProblem problem =
-        RandomJointProblem(random, {.forest = {.most_nodes = 25},
-                                    .most_kinds = 5,
-                                    .most_equal = 3});
+    JointProblem problem = RandomJointProblem(
+        random,
+        {.forest = {.most_nodes = 25}, .most_kinds = 5, .most_equal = 3});
     const ModuleSolution labels = SolveJointByLabels(problem);
-    const ModuleSolution cbc =
-        SolveJointByCbc(problem, {.time_limit_s = 20});
+    const ModuleSolution cbc = SolveJointByCbc(problem, {.time_limit_s = 20});
     if (labels.status == SearchStatus::kInfeasible) {
       EXPECT_EQ(cbc.status, SearchStatus::kInfeasible);
       continue;

@@ -22,7 +22,8 @@ using test_support::BuildLiteralSacMilp;
 using test_support::RandomProfile;
 
 Plan PlanAt(const Profile& profile, int64_t budget_bytes, int world_size) {
-  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
+  PlanOptions options{.granularity = Granularity::kModule,
+                      .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = budget_bytes;
   options.memory.world_size = world_size;
   return MakePlan(profile, ModuleTree(profile), options).plan;
@@ -145,7 +146,8 @@ TEST(LiteralForm, ObeysRestrictions) {
   const EnumerationOptions restricted = {.ac_units = ac_units,
                                          .fsdp_units = fsdp_units};
   const double least = EnumerationOf(profile, restricted).LeastBudget();
-  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
+  PlanOptions options{.granularity = Granularity::kModule,
+                      .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = static_cast<int64_t>(least * 1.01);
   options.ac_units = ac_units;
   options.fsdp_units = fsdp_units;

@@ -11,9 +11,9 @@
 #include "graph/module_tree.h"
 #include "problems/baseline.h"
 #include "problems/minimum_budget.h"
-#include "problems/planner.h"
 #include "problems/module_problem.h"
 #include "problems/plan_check.h"
+#include "problems/planner.h"
 #include "tests/support/reference_data.h"
 
 namespace acplan::problems {
@@ -69,7 +69,8 @@ TEST_P(MaxUnits, MoreUnitsAndMoreBytesNeverCostMore) {
       if (budget < least_budget[limit]) continue;
       SCOPED_TRACE(testing::Message()
                    << "budget " << budget << ", max_units " << limit);
-      PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
+      PlanOptions options{.granularity = Granularity::kModule,
+                          .tradeoff = Tradeoff::kProfile};
       options.budget_bytes = budget;
       options.max_units = limit;
       options.engine = Engine::kLabels;
@@ -95,7 +96,8 @@ TEST_P(MaxUnits, MoreUnitsAndMoreBytesNeverCostMore) {
 TEST(MaxUnitsCases, TheBestPlanOutlivesTheLastPass) {
   const Profile& profile = BundledProfile("vit_large");
   const ModuleTree tree(profile);
-  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
+  PlanOptions options{.granularity = Granularity::kModule,
+                      .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = 19'226'423'992;
   options.memory.model = MemoryModel::kSnapshot;
   options.max_units = 8;
@@ -111,7 +113,8 @@ TEST(MaxUnitsCases, TheBestPlanOutlivesTheLastPass) {
 
 TEST(MaxUnitsCases, TheBestPlanOutlivesTheLastPassWithFsdpUnits) {
   const Profile& profile = BundledProfile("llama8b");
-  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
+  PlanOptions options{.granularity = Granularity::kModule,
+                      .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = 33'988'096'307;
   options.memory = {.model = MemoryModel::kTorch, .world_size = 4};
   options.max_units = 9;

@@ -314,7 +314,8 @@ TEST(MakePlan, RefusesOptionsOutOfRange) {
     }
     return std::string("no error");
   };
-  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
+  PlanOptions options{.granularity = Granularity::kModule,
+                      .tradeoff = Tradeoff::kProfile};
   EXPECT_THAT(message(options), HasSubstr("--budget"));
   options.budget_bytes = 1'000'000'000;
   PlanOptions bad = options;

@@ -95,7 +95,8 @@ TEST(PlanFile, RoundTripsWithoutAnAnswer) {
 TEST(PlanFile, RoundTripsOnRandomProfiles) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     const graph::Profile profile = test_support::RandomProfile(seed);
-    PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
+    PlanOptions options{.granularity = Granularity::kModule,
+                        .tradeoff = Tradeoff::kProfile};
     options.budget_bytes = std::max<int64_t>(
         1,
         static_cast<int64_t>(PeakOf(profile, {}, {}) / (1 + seed % 3 * 0.25)));

@@ -8,8 +8,8 @@
 
 #include "graph/module_tree.h"
 #include "problems/baseline.h"
-#include "problems/planner.h"
 #include "problems/plan_check.h"
+#include "problems/planner.h"
 #include "tests/support/reference_data.h"
 
 namespace acplan::problems {
@@ -31,7 +31,8 @@ constexpr MemoryOptions kSnapshotModel = {.model = MemoryModel::kSnapshot};
 Plan PlanAt(const std::string& profile_name, int64_t budget_bytes,
             const MemoryOptions& memory) {
   const Profile& profile = BundledProfile(profile_name);
-  PlanOptions options{.granularity = Granularity::kModule, .tradeoff = Tradeoff::kProfile};
+  PlanOptions options{.granularity = Granularity::kModule,
+                      .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = budget_bytes;
   options.memory = memory;
   return MakePlan(profile, ModuleTree(profile), options).plan;

@@ -10,7 +10,9 @@ int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const auto profile = acplan::graph::ReadProfile(argv[1]);
   const acplan::graph::ModuleTree tree(profile);
-  acplan::problems::PlanOptions options{.granularity = acplan::problems::Granularity::kModule, .tradeoff = acplan::problems::Tradeoff::kProfile};
+  acplan::problems::PlanOptions options{
+      .granularity = acplan::problems::Granularity::kModule,
+      .tradeoff = acplan::problems::Tradeoff::kProfile};
   options.memory.model = acplan::problems::DefaultMemoryModel(profile);
   options.budget_bytes = 1;
   const auto infeasible = MakePlan(profile, tree, options).plan;
