@@ -670,7 +670,7 @@ ModuleSolution Search(const JointProblem& problem,
     solution.bound_ms = std::max(solution.bound_ms, milp.bound);
     solution.seconds = stopwatch.Seconds();
     if (milp.status == MilpStatus::kInfeasible) {
-      if (asked_twice) return Infeasible(solution);
+      if (asked_twice || relaxed) return Infeasible(solution);
       // What a budget leaves by less than CBC's tolerances may look infeasible.
       asked_twice = true;
       solution.bound_ms = 0;
