@@ -39,6 +39,7 @@ struct OpsFlags {
   std::string memory_budget;
   PatternFlags patterns;
   std::string engine = "auto";
+  std::string time_limit;
   std::string output;
   bool json = false;
 };
@@ -107,6 +108,10 @@ double LeastShare(const graph::OperatorGroups& groups, int64_t bytes) {
 Answer Solve(const graph::Profile& profile, const OpsFlags& flags) {
   const graph::OperatorPatterns patterns = flags.patterns.Patterns();
   const problems::Engine engine = ParseEngineFlag(flags.engine);
+  solver::SearchLimits limits{.interrupted = &InterruptFlag()};
+  if (!flags.time_limit.empty()) {
+    limits.time_limit_s = ParseTimeLimit(flags.time_limit);
+  }
   Answer answer;
   answer.model = profile.model.name;
   // A zero has no sign here.
@@ -119,8 +124,9 @@ Answer Solve(const graph::Profile& profile, const OpsFlags& flags) {
   answer.capacity_bytes = problems::CapacityOf(groups, answer.memory_budget);
   answer.solution =
       engine == problems::Engine::kCbc
-          ? problems::SolveOperatorsByCbc(sac, patterns, answer.capacity_bytes)
-          : problems::SolveOperators(groups, answer.capacity_bytes);
+          ? problems::SolveOperatorsByCbc(sac, patterns, answer.capacity_bytes,
+                                          limits)
+          : problems::SolveOperators(groups, answer.capacity_bytes, limits);
   const int64_t forced_bytes = groups.ForcedBytes();
   if (answer.HasPolicy()) {
     const OperatorPolicy& policy = answer.solution.policy;
@@ -135,6 +141,8 @@ Answer Solve(const graph::Profile& profile, const OpsFlags& flags) {
                                       patterns)) {
       throw std::logic_error("the policy fails its check: " + *broken);
     }
+  } else if (answer.solution.status == SearchStatus::kNoSolution) {
+    return answer;
   } else if (forced_bytes <= answer.capacity_bytes) {
     throw std::logic_error(fmt::format(
         "engine {} finds no policy, and one fits", answer.solution.engine));
@@ -150,9 +158,17 @@ std::string_view StatusName(SearchStatus status) {
       return "optimal";
     case SearchStatus::kFeasible:
       return "feasible";
-    default:
+    case SearchStatus::kInfeasible:
       return "infeasible";
+    case SearchStatus::kNoSolution:
+      break;
   }
+  return "no_policy";
+}
+
+nlohmann::ordered_json LimitJson(const OperatorSolution& solution) {
+  const auto limit = problems::LimitName(solution.stopped_by);
+  return limit ? nlohmann::ordered_json(*limit) : nullptr;
 }
 
 std::string ToJson(const Answer& answer) {
@@ -163,6 +179,7 @@ std::string ToJson(const Answer& answer) {
   json["memory_budget"] = answer.memory_budget;
   json["capacity_bytes"] = answer.capacity_bytes;
   json["status"] = StatusName(answer.solution.status);
+  json["limit"] = LimitJson(answer.solution);
   if (answer.minimum) json["minimum_memory_budget"] = *answer.minimum;
   json["policy"] = nlohmann::ordered_json::array();
   json["ops"] = nlohmann::ordered_json::array();
@@ -218,6 +235,11 @@ std::string OperatorTable(const Answer& answer, const Terminal& terminal) {
 
 std::string Verdict(const Answer& answer, const Terminal& terminal) {
   const OperatorSolution& solution = answer.solution;
+  const std::string limit = LimitText(problems::LimitName(solution.stopped_by));
+  if (solution.status == SearchStatus::kNoSolution) {
+    return fmt::format("{}: {} before a policy was found\n",
+                       terminal.Yellow("no policy"), limit);
+  }
   if (!answer.HasPolicy()) {
     return fmt::format(
         "{}: the operators that must be saved take {}\n"
@@ -230,9 +252,10 @@ std::string Verdict(const Answer& answer, const Terminal& terminal) {
   const double ms = solution.policy.recompute_ms;
   const double gap = ms > 0 ? (ms - solution.bound_ms) / ms : 0;
   return fmt::format(
-      "{}: no policy within the capacity recomputes less{} (gap {}, {:.3f} s, "
-      "{} {})\n",
+      "{}{}: no policy within the capacity recomputes less{} (gap {}, {:.3f} "
+      "s, {} {})\n",
       is_optimal ? terminal.Green("optimal") : terminal.Yellow("feasible"),
+      is_optimal ? "" : ", " + limit,
       is_optimal ? "" : " than " + FormatShortMs(solution.bound_ms),
       is_optimal ? "0" : FormatPercentUp(gap), solution.seconds,
       FormatCount(solution.nodes),
@@ -267,7 +290,9 @@ int RunOps(const OpsFlags& flags, const Terminal& terminal) {
   const Answer answer = Solve(profile, flags);
   if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
   terminal.Print(flags.json ? ToJson(answer) : ToText(answer, terminal));
-  return answer.HasPolicy() ? kExitOk : kExitInfeasible;
+  if (answer.HasPolicy()) return kExitOk;
+  return answer.solution.status == SearchStatus::kNoSolution ? kExitLimit
+                                                             : kExitInfeasible;
 }
 
 }  // namespace
@@ -289,13 +314,17 @@ Command AddOpsCommand(CLI::App& program) {
          "--engine", flags->engine,
          "auto (default), labels or cbc: the algorithm; both are exact")
       ->type_name("NAME");
+  app->add_option("--time-limit", flags->time_limit,
+                  "stop after S seconds with the best policy so far")
+      ->type_name("S");
   app->add_flag("--json", flags->json, "print JSON, nothing else");
   app->add_option("-o,--output", flags->output, "write JSON here")
       ->type_name("FILE");
   app->footer(
       "Example:\n  acplan ops data/profiles/gpt2_small.json.gz "
       "GPT2LMHeadModel.transformer.h.0 --memory-budget 0.5\n"
-      "Exit status: 0 a policy was found, 2 bad input, 3 proven infeasible.");
+      "Exit status: 0 a policy was found, 2 bad input, 3 proven infeasible,\n"
+      "4 a limit was hit before a policy was found.");
   return {app, [flags](const Terminal& terminal) {
             return RunOps(*flags, terminal);
           }};

@@ -150,12 +150,6 @@ std::string UnitTable(const graph::Profile& profile, const Plan& plan, bool all,
   return policies.empty() ? text : text + policies + "\n";
 }
 
-std::string LimitText(const Plan& plan) {
-  if (!plan.limit) return "";
-  if (*plan.limit == "interrupted") return "interrupted";
-  return fmt::format("stopped by the {} limit", *plan.limit);
-}
-
 std::string Verdict(const Plan& plan, const Terminal& terminal) {
   const std::string effort = fmt::format(
       "{:.3f} s, {} {}", plan.solver.seconds, FormatCount(plan.solver.nodes),
@@ -168,8 +162,8 @@ std::string Verdict(const Plan& plan, const Terminal& terminal) {
     case PlanStatus::kFeasible:
       return fmt::format(
           "{}, {}: no plan recomputes less than {} (gap {}, {})\n",
-          terminal.Yellow("feasible"), LimitText(plan), FormatMs(plan.bound_ms),
-          FormatPercentUp(plan.gap), effort);
+          terminal.Yellow("feasible"), LimitText(plan.limit),
+          FormatMs(plan.bound_ms), FormatPercentUp(plan.gap), effort);
     case PlanStatus::kInfeasible: {
       std::string text =
           fmt::format("{}: no plan fits in {}\n", terminal.Yellow("infeasible"),
@@ -184,7 +178,7 @@ std::string Verdict(const Plan& plan, const Terminal& terminal) {
       break;
   }
   return fmt::format("{}: {} before a plan was found ({})\n",
-                     terminal.Yellow("no plan"), LimitText(plan), effort);
+                     terminal.Yellow("no plan"), LimitText(plan.limit), effort);
 }
 
 int ExitCode(PlanStatus status) {

@@ -97,6 +97,17 @@ problems::Engine ParseEngineFlag(const std::string& name) {
   return *engine;
 }
 
+double ParseTimeLimit(const std::string& text) {
+  return ParseNumber(text, "--time-limit", 0,
+                     std::numeric_limits<double>::infinity());
+}
+
+std::string LimitText(const std::optional<std::string>& limit) {
+  if (!limit) return "";
+  if (*limit == "interrupted") return *limit;
+  return fmt::format("stopped by the {} limit", *limit);
+}
+
 void PlanningFlags::AddTo(CLI::App& app) {
   app.add_option("--reserve", reserve, "of the budget, keep SIZE free")
       ->type_name("SIZE");
@@ -164,8 +175,7 @@ problems::PlanOptions PlanningFlags::Options(
   options.engine = ParseEngineFlag(engine);
   if (!gap.empty()) options.limits.gap = ParseNumber(gap, "--gap", 0, 1);
   if (!time_limit.empty()) {
-    options.limits.time_limit_s = ParseNumber(
-        time_limit, "--time-limit", 0, std::numeric_limits<double>::infinity());
+    options.limits.time_limit_s = ParseTimeLimit(time_limit);
   }
   if (!seed.empty()) {
     options.limits.seed = static_cast<int>(

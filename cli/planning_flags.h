@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -60,6 +61,12 @@ struct PlanningFlags {
   // profile's fits where it has these and no operators.
   problems::PlanOptions Options(const graph::Profile& profile) const;
 };
+
+// "stopped by the time limit"; empty for none. As in Plan::limit.
+std::string LimitText(const std::optional<std::string>& limit);
+
+// --time-limit.
+double ParseTimeLimit(const std::string& text);
 
 // "operator granularity, save mm, recompute gelu": what was asked beyond
 // memory, as part of a heading.

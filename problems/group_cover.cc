@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "problems/convex_cost.h"
@@ -20,6 +21,8 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kTicks = 0x1p50;
 // What bounds in floating point may be wrong by, in ticks.
 constexpr double kSlack = 1024;
+constexpr size_t kManyTies = 16384;
+constexpr int64_t kMostLabels = 1 << 27;
 
 struct TickItem {
   int64_t bytes, ticks;
@@ -33,10 +36,12 @@ struct Label {
 };
 using Labels = std::vector<Label>;  // both strictly ascending
 
-// What neither `labels` nor they with the item beat.
-Labels WithOrWithout(const Labels& labels, const TickItem& item) {
-  Labels result(2 * labels.size());
-  size_t end = result.size();
+// What neither `labels` nor they with the item beat; in the given memory, which
+// serves every time.
+std::span<Label> WithOrWithout(const Labels& labels, const TickItem& item,
+                               Labels& memory) {
+  if (memory.size() < 2 * labels.size()) memory.resize(3 * labels.size());
+  size_t end = memory.size();
   size_t i = labels.size();
   size_t j = labels.size();
   int64_t least = std::numeric_limits<int64_t>::max();
@@ -56,11 +61,10 @@ Labels WithOrWithout(const Labels& labels, const TickItem& item) {
     }
     if (next.ticks < least) {
       least = next.ticks;
-      result[--end] = next;
+      memory[--end] = next;
     }
   }
-  result.erase(result.begin(), result.begin() + static_cast<ptrdiff_t>(end));
-  return result;
+  return std::span(memory).subspan(end);
 }
 
 std::vector<CostSegment> Sorted(const std::vector<TickItem>& items) {
@@ -87,10 +91,15 @@ class Search {
   // The items to take.
   std::vector<char> Run() {
     constexpr std::array<size_t, 4> kWidths = {
-        64, 1024, 16384, std::numeric_limits<size_t>::max()};
+        64, 1024, kManyTies, std::numeric_limits<size_t>::max()};
     for (const size_t width : kWidths) {
       RunPass(width);
       if (stopped_by_ != StoppedBy::kNothing || is_complete_) break;
+      if (width >= kManyTies &&
+          bound_ + kSlack >= static_cast<double>(best_ticks_)) {
+        is_complete_ = true;
+        break;
+      }
     }
     return best_;
   }
@@ -127,6 +136,7 @@ class Search {
   }
 
   void RunPass(size_t width) {
+    labels_kept_ = 0;
     // Each item on the side of the relaxation unless the other side may do.
     const double price = ConvexCost::Reader(relaxed_).SlopeAt(need_);
     std::vector<char> take(items_.size(), 0);
@@ -159,10 +169,13 @@ class Search {
     is_complete_ = true;
     double least_dropped = kInf;
     for (size_t k = n; k-- > 0;) {
-      after[k] = WithOrWithout(after[k + 1], open_items[k]);
-      labels_ += static_cast<int64_t>(after[k].size());
-      least_dropped =
-          std::min(least_dropped, Prune(before[k], width, after[k]));
+      std::span<Label> labels =
+          WithOrWithout(after[k + 1], open_items[k], memory_);
+      labels_ += std::ssize(labels);
+      const auto [kept, dropped] = Prune(before[k], width, labels);
+      after[k].assign(labels.begin(), labels.begin() + kept);
+      labels_kept_ += kept;
+      least_dropped = std::min(least_dropped, dropped);
       stopped_by_ = Stop();
       if (stopped_by_ != StoppedBy::kNothing) {
         is_complete_ = false;
@@ -195,34 +208,40 @@ class Search {
   double bound_at_root() const { return relaxed_.At(need_); }
   double Threshold() const { return static_cast<double>(best_ticks_) + kSlack; }
 
-  // Drops what cannot lead to an answer as good as the best, and beyond the
-  // width what promises least; returns the bound on the latter.
-  double Prune(const ConvexCost& rest, size_t width, Labels& labels) const {
-    std::vector<double> bounds;
-    bounds.reserve(labels.size());
+  struct Pruned {
+    ptrdiff_t kept;
+    double least_dropped;
+  };
+  // Moves to the front what can lead to an answer as good as the best; beyond
+  // the width, what promises most, with the least bound on the others.
+  Pruned Prune(const ConvexCost& rest, size_t width, std::span<Label> labels) {
+    bounds_.clear();
     ConvexCost::Reader reader(rest);
-    size_t kept = 0;
-    for (size_t k = 0; k < labels.size(); ++k) {
-      const double bound = static_cast<double>(labels[k].ticks) +
-                           reader.At(need_ - labels[k].bytes);
+    ptrdiff_t kept = 0;
+    for (const Label& label : labels) {
+      const double bound =
+          static_cast<double>(label.ticks) + reader.At(need_ - label.bytes);
       if (bound > Threshold()) continue;
-      bounds.push_back(bound);
-      labels[kept++] = labels[k];
-      if (labels[k].bytes >= need_) break;
+      bounds_.push_back(bound);
+      labels[kept++] = label;
+      if (label.bytes >= need_) break;
     }
-    labels.resize(kept);
-    if (kept <= width) return kInf;
-    std::vector<double> ranked = bounds;
+    if (static_cast<size_t>(kept) <= width) return {kept, kInf};
+    std::vector<double> ranked = bounds_;
     std::nth_element(ranked.begin(),
                      ranked.begin() + static_cast<ptrdiff_t>(width),
                      ranked.end());
     const double limit = ranked[width];
+    auto ties =
+        static_cast<ptrdiff_t>(width) -
+        std::ranges::count_if(bounds_, [&](double b) { return b < limit; });
     kept = 0;
-    for (size_t k = 0; k < bounds.size(); ++k) {
-      if (bounds[k] < limit) labels[kept++] = labels[k];
+    for (size_t k = 0; k < bounds_.size(); ++k) {
+      if (bounds_[k] < limit || (bounds_[k] == limit && ties-- > 0)) {
+        labels[kept++] = labels[k];
+      }
     }
-    labels.resize(kept);
-    return limit;
+    return {kept, limit};
   }
 
   StoppedBy Stop() const {
@@ -231,6 +250,7 @@ class Search {
     }
     if (stopwatch_.Seconds() > limits_.time_limit_s) return StoppedBy::kTime;
     if (labels_ > limits_.node_limit) return StoppedBy::kNodes;
+    if (labels_kept_ > kMostLabels) return StoppedBy::kMemory;
     return StoppedBy::kNothing;
   }
 
@@ -243,6 +263,9 @@ class Search {
   std::vector<char> best_;
   int64_t best_ticks_ = 0;
   int64_t labels_ = 0;
+  int64_t labels_kept_ = 0;  // in this pass
+  Labels memory_;
+  std::vector<double> bounds_;
   bool is_complete_ = false;
   StoppedBy stopped_by_ = StoppedBy::kNothing;
 };

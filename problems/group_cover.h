@@ -15,9 +15,11 @@ namespace acplan::problems {
 //   subject to sum_g m_g z_g >= need,  z_g in {0, 1}
 //
 // Times are added in fixed point (a power of two, about 2^-50 of their sum), so
-// sums of equal items are equal in any order. Of the best answers the one that discards the most is
-// taken, and of those the one that recomputes later items rather than earlier
-// ones (in lexicographic order of z).
+// sums of equal items are equal in any order. Of the best answers the one that
+// discards the most is taken, and of those the one that recomputes later items
+// rather than earlier ones (in lexicographic order of z). Where the relaxation
+// proves an answer best and more than 16,384 labels tie with it, as where times
+// are proportional to bytes, that answer will do.
 
 struct CoverItem {
   int64_t bytes = 0;  // >= 0
@@ -36,7 +38,8 @@ struct Cover {
 
 // Exact: items whose decision a bound settles are left out, the others are
 // added one at a time to labels (bytes, ms), and what cannot beat the best
-// answer known is dropped. limits.gap is ignored.
+// answer known is dropped. limits.gap is ignored; node_limit is on labels, of
+// which no more than 2^27 are kept at once.
 Cover LeastCover(const std::vector<CoverItem>& items, int64_t need,
                  const solver::SearchLimits& limits = {});
 

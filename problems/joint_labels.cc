@@ -13,6 +13,7 @@
 #include "problems/joint_solution.h"
 #include "problems/label_history.h"
 #include "problems/label_passes.h"
+#include "problems/module_labels.h"
 
 namespace acplan::problems {
 
@@ -25,10 +26,12 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 // The dearest unit costs about 1000 ms once times are scaled: 2^46 ticks.
 constexpr double kTicksAMs = 0x1p36;
 
-// Bytes discarded so far, what that cost, and the last unit.
+// Bytes discarded so far, what that cost, and how.
 struct Label {
   int64_t bytes, ticks;
   int32_t move;
+  uint32_t
+      taken;  // of the steps since `move`, a bit each, the first the lowest
 };
 using Labels = std::vector<Label>;  // bytes and ticks strictly ascending
 
@@ -93,15 +96,31 @@ void Cut(Labels& labels, int64_t need) {
                std::ranges::lower_bound(labels, need, {}, &Label::bytes));
 }
 
-// A unit in a label's history: the bytes discarded with it.
+// Some steps in a label's history: which of those from `first_step` on of an
+// AddedUnit recompute their copies.
 struct Move {
-  int64_t bytes;
   int32_t previous;
-  int32_t unit;
+  int32_t added;
+  int32_t first_step;
+  uint32_t taken;
+};
+constexpr int kStepsAMove = 32;
+constexpr size_t kKindsABlock = 64;
+
+// A unit as it was added to some labels: what is settled, and the steps by
+// which the rest was decided.
+struct AddedUnit {
+  struct Step {
+    int kind, copies;
+  };
+  int unit = 0;
+  std::vector<int> settled;  // copies recomputed, a kind
+  std::vector<Step> steps;
 };
 
 // The copies of a kind that the bound does not settle.
 struct OpenKind {
+  int kind;
   int64_t bytes, ticks;
   int copies;
   double distance;  // from the relaxation's price, ticks
@@ -110,6 +129,7 @@ struct OpenKind {
 struct Opened {
   int64_t bytes = 0;  // of the copies that are settled to be recomputed
   int64_t ticks = 0;
+  std::vector<int> settled;     // how many of each kind they are
   std::vector<OpenKind> kinds;  // the most settled first
 };
 
@@ -131,7 +151,7 @@ class Pass {
     const auto& max_units = problem_.relaxed.max_units;
     std::vector<Labels> all(max_units ? static_cast<size_t>(*max_units) + 1
                                       : 1);
-    all[0].push_back({.bytes = 0, .ticks = 0, .move = -1});
+    all[0].push_back({.bytes = 0, .ticks = 0, .move = -1, .taken = 0});
     all = WalkSiblings(0, static_cast<int>(nodes_.size()), std::move(all));
     if (IsStopped()) return std::move(result_);
     const Label* last = nullptr;
@@ -216,43 +236,86 @@ class Pass {
       label.ticks += unit.base_ticks;
     }
     const ConvexCost relaxed = bound_.After(i).Plus(unit.relaxed);
-    const Opened opened = Open(unit, relaxed, count, labels);
+    Opened opened = Open(unit, relaxed, count, labels);
     if (labels.empty()) return labels;
+    added_.push_back(
+        {.unit = i, .settled = std::move(opened.settled), .steps = {}});
     for (Label& label : labels) {
       label.bytes += opened.bytes;
       label.ticks += opened.ticks;
     }
 
-    std::vector<ConvexCost> rest(opened.kinds.size());
-    const ConvexCost* later = &bound_.After(i);
-    for (size_t k = opened.kinds.size(); k-- > 0;) {
-      const OpenKind& kind = opened.kinds[k];
-      rest[k] =
-          later->Plus({{kind.bytes * kind.copies,
-                        static_cast<double>(kind.ticks) /
-                            static_cast<double>(kind.bytes) / kTicksAMs}});
-      later = &rest[k];
+    // What is to come from a kind on; a block of kinds at a time, since all
+    // would take memory in the square of their number.
+    const size_t n = opened.kinds.size();
+    const size_t blocks = (n + kKindsABlock - 1) / kKindsABlock;
+    std::vector<ConvexCost> from_block(blocks + 1);
+    from_block[blocks] = bound_.After(i);
+    for (size_t b = blocks; b-- > 1;) {
+      from_block[b] = Rest(opened, b, from_block[b + 1]).front();
     }
-    for (size_t k = 0; k < opened.kinds.size(); ++k) {
-      const OpenKind& kind = opened.kinds[k];
-      const ConvexCost& to_come =
-          k + 1 < rest.size() ? rest[k + 1] : bound_.After(i);
-      // 1, 2, 4 ... copies at once make every number of them.
-      for (int done = 0; done < kind.copies && !IsStopped();) {
-        const int copies = std::min(done + 1, kind.copies - done);
-        done += copies;
-        // Copies still to come are part of `rest[k]`.
-        Extend(kind.bytes * copies, kind.ticks * copies,
-               done < kind.copies ? rest[k] : to_come, count, labels);
-        result_.stopped_by = check_(result_.labels);
+    for (size_t b = 0; b < blocks; ++b) {
+      const std::vector<ConvexCost> rest = Rest(opened, b, from_block[b + 1]);
+      for (size_t r = 0; r < rest.size(); ++r) {
+        const ConvexCost& to_come =
+            r + 1 < rest.size() ? rest[r + 1] : from_block[b + 1];
+        Decide(opened.kinds[b * kKindsABlock + r], rest[r], to_come, count,
+               labels);
       }
     }
     CapAt(fixed_.need_after[i], labels);
+    Remember(labels);
+    first_open_step_ = 0;
+    return labels;
+  }
+
+  // For each of a block's kinds, what is to come from it on.
+  static std::vector<ConvexCost> Rest(const Opened& opened, size_t block,
+                                      const ConvexCost& after) {
+    const size_t begin = block * kKindsABlock;
+    const size_t end = std::min(opened.kinds.size(), begin + kKindsABlock);
+    std::vector<ConvexCost> rest(end - begin);
+    const ConvexCost* later = &after;
+    for (size_t k = end; k-- > begin;) {
+      const OpenKind& kind = opened.kinds[k];
+      rest[k - begin] =
+          later->Plus({{kind.bytes * kind.copies,
+                        static_cast<double>(kind.ticks) /
+                            static_cast<double>(kind.bytes) / kTicksAMs}});
+      later = &rest[k - begin];
+    }
+    return rest;
+  }
+
+  // Adds the copies of a kind. `rest`: with those, `to_come`: without.
+  void Decide(const OpenKind& kind, const ConvexCost& rest,
+              const ConvexCost& to_come, size_t count, Labels& labels) {
+    // 1, 2, 4 ... copies at once make every number of them.
+    for (int done = 0; done < kind.copies && !IsStopped();) {
+      const int copies = std::min(done + 1, kind.copies - done);
+      done += copies;
+      if (OpenSteps() == kStepsAMove) Remember(labels);
+      added_.back().steps.push_back({kind.kind, copies});
+      Extend(kind.bytes * copies, kind.ticks * copies,
+             done < kind.copies ? rest : to_come, count, labels);
+      if (!IsStopped()) result_.stopped_by = check_(result_.labels);
+    }
+  }
+
+  // Steps of the last unit that are bits in labels.
+  int OpenSteps() const {
+    return static_cast<int>(added_.back().steps.size()) - first_open_step_;
+  }
+
+  void Remember(Labels& labels) {
     for (Label& label : labels) {
       label.move =
-          history_.Add({label.bytes, label.move, static_cast<int32_t>(i)});
+          history_.Add({label.move, static_cast<int32_t>(added_.size()) - 1,
+                        first_open_step_, label.taken});
+      label.taken = 0;
     }
-    return labels;
+    first_open_step_ = static_cast<int>(added_.back().steps.size());
+    if (history_.IsFull()) result_.stopped_by = StoppedBy::kMemory;
   }
 
   // Each label with or without some bytes and ticks: what no other beats and
@@ -261,6 +324,7 @@ class Pass {
   void Extend(int64_t bytes, int64_t ticks, const ConvexCost& rest,
               size_t count, Labels& labels) {
     const double limit = threshold_ + Credit(count);
+    const uint32_t bit = uint32_t{1} << (OpenSteps() - 1);
     const size_t n = labels.size();
     if (with_.size() < n) {
       with_.resize(2 * n);
@@ -275,7 +339,8 @@ class Pass {
       without_[without_size] = label;
       without_size +=
           ToMs(label.ticks) + without_reader.At(missing) < limit ? 1 : 0;
-      with_[with_size] = {label.bytes + bytes, label.ticks + ticks, label.move};
+      with_[with_size] = {label.bytes + bytes, label.ticks + ticks, label.move,
+                          label.taken | bit};
       with_size +=
           ToMs(label.ticks + ticks) + with_reader.At(missing - bytes) < limit
               ? 1
@@ -338,7 +403,8 @@ class Pass {
     if (labels.empty()) return opened;
     const double best_slope =
         std::ranges::max_element(prices, {}, &Price::slack)->slope;
-    for (const TickKind& kind : unit.kinds) {
+    for (size_t k = 0; k < unit.kinds.size(); ++k) {
+      const TickKind& kind = unit.kinds[k];
       const auto bytes = static_cast<double>(kind.bytes);
       const double ms = ToMs(kind.ticks);
       int fewest = kind.count;
@@ -360,8 +426,10 @@ class Pass {
       }
       opened.bytes += kind.bytes * fewest;
       opened.ticks += kind.ticks * fewest;
+      opened.settled.push_back(fewest);
       if (most > fewest) {
-        opened.kinds.push_back({kind.bytes, kind.ticks, most - fewest,
+        opened.kinds.push_back({static_cast<int>(k), kind.bytes, kind.ticks,
+                                most - fewest,
                                 std::abs(ms - best_slope * bytes)});
       }
     }
@@ -446,12 +514,24 @@ class Pass {
     if (enough != labels.end()) labels.erase(enough + 1, labels.end());
   }
 
-  PassResult::Units Backtrack(const Label& last) const {
-    PassResult::Units units;
+  std::vector<ChosenUnit> Backtrack(const Label& last) const {
+    std::vector<ChosenUnit> units;
     for (int32_t m = last.move; m >= 0; m = history_[m].previous) {
-      const int32_t previous = history_[m].previous;
-      const int64_t before = previous >= 0 ? history_[previous].bytes : 0;
-      units.emplace_back(history_[m].unit, history_[m].bytes - before);
+      const Move& move = history_[m];
+      const AddedUnit& added = added_[move.added];
+      if (units.empty() || units.back().node != added.unit) {
+        units.push_back({.node = added.unit, .counts = added.settled});
+      }
+      for (int bit = 0; bit < kStepsAMove; ++bit) {
+        if (!(move.taken >> bit & 1)) continue;
+        const AddedUnit::Step& step = added.steps[move.first_step + bit];
+        units.back().counts[step.kind] += step.copies;
+      }
+    }
+    for (ChosenUnit& unit : units) {
+      unit.net_bytes = static_cast<double>(
+          problem_.policies[problem_.policies_of[unit.node]].BytesOf(
+              unit.counts));
     }
     std::ranges::reverse(units);
     return units;
@@ -468,6 +548,8 @@ class Pass {
   // Units set aside while their children are walked.
   std::vector<std::vector<Labels>*> set_aside_;
   LabelHistory<Move> history_;
+  std::vector<AddedUnit> added_;
+  int first_open_step_ = 0;  // of the last unit that was added
   PassResult result_;
   // Scratch. Bounds are before credits.
   Labels with_, without_, merged_;
@@ -494,12 +576,12 @@ ModuleSolution Search(const JointProblem& problem, const SearchLimits& limits,
   const auto run = [&](double threshold, size_t width, const PassCheck& check) {
     return Pass(problem, fixed, policies, bound, threshold, width, check).Run();
   };
-  const auto to_units = [&](const PassResult::Units& found) {
-    std::vector<ChosenUnit> units;
-    for (const auto& [node, bytes] : found) {
-      units.push_back({node, static_cast<double>(bytes)});
+  const auto improve = [&](std::vector<ChosenUnit> units) {
+    units = WithoutNeedlessUnits(relaxed, std::move(units));
+    for (ChosenUnit& unit : units) {
+      unit = WithCheapPolicy(problem, std::move(unit));
     }
-    return WithoutNeedlessUnits(relaxed, std::move(units));
+    return units;
   };
   const auto cost = [&](const std::vector<ChosenUnit>& units) {
     return JointCost(problem, units);
@@ -510,7 +592,7 @@ ModuleSolution Search(const JointProblem& problem, const SearchLimits& limits,
                bound.AtRoot() - unit_price * relaxed.max_units.value_or(0)),
       limits,
       {.run = run,
-       .to_units = to_units,
+       .improve = improve,
        .cost = cost,
        .known = start.known,
        .known_is_near = start.known_is_near});
@@ -535,6 +617,11 @@ enum class SmallGroups {
             // restriction
 };
 
+// Of a small group: whether a byte costs less than a price.
+bool IsCheap(const GroupKind& kind, double price) {
+  return kind.ms < price * static_cast<double>(kind.bytes);
+}
+
 // The problem in which small groups are not decided; nullopt where there are
 // none.
 std::optional<JointProblem> WithoutSmallGroups(const JointProblem& problem,
@@ -547,8 +634,7 @@ std::optional<JointProblem> WithoutSmallGroups(const JointProblem& problem,
     std::erase_if(policies.kinds, [&](const GroupKind& kind) {
       if (kind.bytes > few_bytes) return false;
       has_small = true;
-      if (small == SmallGroups::kFree ||
-          kind.ms < price * static_cast<double>(kind.bytes)) {
+      if (small == SmallGroups::kFree || IsCheap(kind, price)) {
         policies.base_bytes += kind.bytes * kind.count;
         policies.base_ms +=
             small == SmallGroups::kFree ? 0 : kind.ms * kind.count;
@@ -589,11 +675,9 @@ JointProblem OverSmallGroups(const JointProblem& problem,
         without_small.policies[without_small.policies_of[unit.node]];
     JointProblem::Policies policies{
         .base_bytes = all.base_bytes, .base_ms = all.base_ms, .kinds = {}};
-    const std::vector<int> counts =
-        large.LeastCounts(std::llround(unit.net_bytes));
-    for (size_t k = 0; k < counts.size(); ++k) {
-      policies.base_bytes += large.kinds[k].bytes * counts[k];
-      policies.base_ms += large.kinds[k].ms * counts[k];
+    for (size_t k = 0; k < unit.counts.size(); ++k) {
+      policies.base_bytes += large.kinds[k].bytes * unit.counts[k];
+      policies.base_ms += large.kinds[k].ms * unit.counts[k];
     }
     for (const GroupKind& kind : all.kinds) {
       if (kind.bytes <= few_bytes) policies.kinds.push_back(kind);
@@ -604,6 +688,28 @@ JointProblem OverSmallGroups(const JointProblem& problem,
     left.policies.push_back(std::move(policies));
   }
   return left;
+}
+
+// The same policy in a problem whose kinds are those of two others: the large
+// ones of the first, the small ones of the second or, without, recomputed below
+// a price.
+ChosenUnit Combined(const JointProblem::Policies& policies, int64_t few_bytes,
+                    double price, const ChosenUnit& large,
+                    const ChosenUnit* small) {
+  ChosenUnit unit{.node = large.node};
+  size_t next_large = 0;
+  size_t next_small = 0;
+  for (const GroupKind& kind : policies.kinds) {
+    if (kind.bytes > few_bytes) {
+      unit.counts.push_back(large.counts[next_large++]);
+    } else if (small) {
+      unit.counts.push_back(small->counts[next_small++]);
+    } else {
+      unit.counts.push_back(IsCheap(kind, price) ? kind.count : 0);
+    }
+  }
+  unit.net_bytes = static_cast<double>(policies.BytesOf(unit.counts));
+  return unit;
 }
 
 // The bytes of small groups make nearly all labels, and hardly any difference:
@@ -622,31 +728,62 @@ ModuleSolution SearchLargeGroupsFirst(const JointProblem& problem,
 
   const solver::Stopwatch stopwatch;
   int64_t labels = 0;
-  // What these searches find is no plan yet.
   const auto left = [&] {
     SearchLimits rest = limits;
     rest.time_limit_s =
         std::max(0.0, limits.time_limit_s - stopwatch.Seconds());
     rest.node_limit = std::max<int64_t>(0, limits.node_limit - labels);
-    rest.on_progress = nullptr;
     return rest;
   };
+  // For searches whose bounds are not of this problem.
+  const auto share = [&] {
+    SearchLimits some = left();
+    some.time_limit_s /= 3;
+    some.node_limit = some.node_limit / 3 + 1;
+    some.on_progress = nullptr;
+    return some;
+  };
   Start start{.known = known};
-  const ModuleSolution large = Search(*priced, left(), {});
+  const auto offer = [&](std::vector<ChosenUnit> units) {
+    if (!start.known.empty() &&
+        JointCost(problem, units) >= JointCost(problem, start.known)) {
+      return;
+    }
+    start.known = std::move(units);
+    start.known_is_near = true;
+  };
+
+  const ModuleSolution large = Search(*priced, share(), {});
   labels += large.nodes;
   if (!large.units.empty()) {
-    const ModuleSolution both = Search(
-        OverSmallGroups(problem, *priced, few_bytes, large.units), left(), {});
+    const JointProblem small =
+        OverSmallGroups(problem, *priced, few_bytes, large.units);
+    const ModuleSolution both = Search(small, share(), {});
     labels += both.nodes;
-    if (!both.units.empty() &&
-        (known.empty() || both.ms < JointCost(problem, known))) {
-      start.known = both.units;
-      start.known_is_near = true;
+    std::vector<ChosenUnit> as_priced;
+    std::vector<ChosenUnit> refined;
+    for (const ChosenUnit& unit : large.units) {
+      const JointProblem::Policies& policies =
+          problem.policies[problem.policies_of[unit.node]];
+      as_priced.push_back(Combined(policies, few_bytes, price, unit, nullptr));
+      const auto of_small =
+          std::ranges::find(both.units, unit.node, &ChosenUnit::node);
+      if (of_small == both.units.end()) continue;
+      refined.push_back(Combined(policies, few_bytes, price, unit, &*of_small));
     }
+    offer(std::move(as_priced));
+    if (!both.units.empty()) offer(std::move(refined));
+  }
+
+  const JointProblem for_free =
+      *WithoutSmallGroups(problem, few_bytes, SmallGroups::kFree, 0);
+  std::vector<ChosenUnit> known_for_free;
+  for (const ChosenUnit& unit : large.units) {
+    known_for_free.push_back(WithCheapPolicy(for_free, unit));
   }
   const ModuleSolution free =
-      Search(*WithoutSmallGroups(problem, few_bytes, SmallGroups::kFree, 0),
-             left(), {.known = large.units, .known_is_near = true});
+      Search(for_free, share(),
+             {.known = std::move(known_for_free), .known_is_near = true});
   labels += free.nodes;
   start.bound_ms = free.bound_ms;
 
@@ -663,6 +800,34 @@ ModuleSolution SearchLargeGroupsFirst(const JointProblem& problem,
   return solution;
 }
 
+// A plan from the relaxation, its policies rounded up, where a limit left none.
+ModuleSolution RoundedUp(const JointProblem& problem, ModuleSolution solution) {
+  constexpr double kSeconds = 1;
+  const ModuleSolution relaxed =
+      SolveByLabels(problem.relaxed, {.time_limit_s = kSeconds, .gap = 1});
+  if (relaxed.units.empty()) return solution;
+  for (ChosenUnit unit : relaxed.units) {
+    const JointProblem::Policies& policies =
+        problem.policies[problem.policies_of[unit.node]];
+    auto bytes = static_cast<double>(policies.base_bytes);
+    for (const GroupKind& kind : policies.kinds) {
+      const double missing = std::max(0.0, unit.net_bytes - bytes);
+      const double copies =
+          std::min(static_cast<double>(kind.count),
+                   std::ceil(missing / static_cast<double>(kind.bytes)));
+      unit.counts.push_back(static_cast<int>(copies));
+      bytes += copies * static_cast<double>(kind.bytes);
+    }
+    unit.net_bytes = bytes;
+    solution.units.push_back(WithCheapPolicy(problem, std::move(unit)));
+  }
+  solution.status = SearchStatus::kFeasible;
+  solution.ms = JointCost(problem, solution.units);
+  solution.bound_ms =
+      std::min(solution.ms, std::max(solution.bound_ms, relaxed.bound_ms));
+  return solution;
+}
+
 }  // namespace
 
 ModuleSolution SolveJointByLabels(const JointProblem& problem,
@@ -675,7 +840,13 @@ ModuleSolution SolveJointByLabels(const JointProblem& problem,
   return SolveJointWithScaledTimes(
       problem, limits,
       [&](const JointProblem& scaled, const SearchLimits& scaled_limits) {
-        return SearchLargeGroupsFirst(scaled, scaled_limits, known);
+        ModuleSolution solution =
+            SearchLargeGroupsFirst(scaled, scaled_limits, known);
+        if (solution.status == SearchStatus::kNoSolution &&
+            limits.time_limit_s > 0) {
+          return RoundedUp(scaled, std::move(solution));
+        }
+        return solution;
       });
 }
 

@@ -309,7 +309,7 @@ std::vector<PricedUnit> SharedOut(const JointProblem& problem,
   struct Unit {
     int node = 0;
     int64_t bytes = 0;
-    double ms = 0;
+    std::vector<int> counts = {};
   };
   std::vector<PricedUnit> chosen;
   std::vector<char> covered(problem.relaxed.nodes.size(), 0);
@@ -327,7 +327,9 @@ std::vector<PricedUnit> SharedOut(const JointProblem& problem,
         PoliciesOf(problem, members.nodes[0]);
     for (Unit& unit : units) {
       unit.bytes = static_cast<int64_t>(FirstBytes(policies));
-      unit.ms = policies.base_ms;
+      for (const GroupKind& kind : policies.kinds) {
+        unit.counts.push_back(kind.ms == 0 ? kind.count : 0);
+      }
     }
     std::vector<size_t> order(policies.kinds.size());
     for (size_t g = 0; g < order.size(); ++g) order[g] = g;
@@ -336,24 +338,24 @@ std::vector<PricedUnit> SharedOut(const JointProblem& problem,
     for (const size_t g : order) {
       if (members.kind_columns[g] < 0) continue;
       const GroupKind& kind = policies.kinds[g];
-      std::vector<int> taken(units.size(), 0);
       for (auto left = std::llround(x[members.kind_columns[g]]); left > 0;
            --left) {
         size_t least = units.size();
         for (size_t u = 0; u < units.size(); ++u) {
-          if (taken[u] < kind.count &&
+          if (units[u].counts[g] < kind.count &&
               (least == units.size() || units[u].bytes < units[least].bytes)) {
             least = u;
           }
         }
-        ++taken[least];
+        ++units[least].counts[g];
         units[least].bytes += kind.bytes;
-        units[least].ms += kind.ms;
       }
     }
     for (const Unit& unit : units) {
       if (unit.bytes <= 0) continue;
-      chosen.push_back({{unit.node, static_cast<double>(unit.bytes)}, unit.ms});
+      chosen.push_back(
+          {{unit.node, static_cast<double>(unit.bytes), unit.counts},
+           policies.MsOf(unit.counts)});
     }
   }
   std::ranges::sort(chosen, {},

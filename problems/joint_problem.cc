@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -124,13 +123,21 @@ int64_t JointProblem::Policies::MostBytes() const {
   return bytes;
 }
 
-double JointProblem::Policies::LeastMs(int64_t bytes) const {
-  if (bytes > MostBytes()) return std::numeric_limits<double>::infinity();
-  return base_ms + LeastCover(ItemsOf(kinds), bytes - base_bytes).ms;
+int64_t JointProblem::Policies::BytesOf(const std::vector<int>& counts) const {
+  int64_t bytes = base_bytes;
+  for (size_t k = 0; k < kinds.size(); ++k) bytes += kinds[k].bytes * counts[k];
+  return bytes;
 }
 
-std::vector<int> JointProblem::Policies::LeastCounts(int64_t bytes) const {
-  const Cover cover = LeastCover(ItemsOf(kinds), bytes - base_bytes);
+double JointProblem::Policies::MsOf(const std::vector<int>& counts) const {
+  double ms = base_ms;
+  for (size_t k = 0; k < kinds.size(); ++k) ms += kinds[k].ms * counts[k];
+  return ms;
+}
+
+std::vector<int> JointProblem::Policies::LeastCounts(
+    int64_t bytes, const solver::SearchLimits& limits) const {
+  const Cover cover = LeastCover(ItemsOf(kinds), bytes - base_bytes, limits);
   std::vector<int> counts;
   size_t item = 0;
   for (const GroupKind& kind : kinds) {

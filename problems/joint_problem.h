@@ -8,6 +8,7 @@
 #include "graph/profile.h"
 #include "graph/sac_statistics.h"
 #include "problems/module_problem.h"
+#include "solver/search.h"
 
 namespace acplan::problems {
 
@@ -52,11 +53,14 @@ struct JointProblem {
     std::vector<GroupKind> kinds;  // most bytes a millisecond first, all
                                    // different
     int64_t MostBytes() const;     // everything recomputed
-    // The least ms with at least these bytes; +infinity beyond MostBytes.
-    // Exact.
-    double LeastMs(int64_t bytes) const;
-    // How many of each kind are recomputed for that. bytes <= MostBytes().
-    std::vector<int> LeastCounts(int64_t bytes) const;
+    // What a policy that recomputes counts[k] groups of kind k discards, and
+    // what it costs.
+    int64_t BytesOf(const std::vector<int>& counts) const;
+    double MsOf(const std::vector<int>& counts) const;
+    // The cheapest policy that discards at least `bytes` <= MostBytes(); at a
+    // limit the best one known.
+    std::vector<int> LeastCounts(int64_t bytes,
+                                 const solver::SearchLimits& limits = {}) const;
   };
   // The relaxation in which units may mix policies: the curve of a candidate is
   // the lower convex hull of its policies. Forest, records, budget, held bytes

@@ -1,6 +1,7 @@
 #include "problems/joint_solution.h"
 
 #include <cmath>
+#include <utility>
 
 namespace acplan::problems {
 
@@ -29,10 +30,22 @@ double JointCost(const JointProblem& problem,
                  const std::vector<ChosenUnit>& units) {
   double ms = 0;
   for (const ChosenUnit& unit : units) {
-    ms += problem.policies[problem.policies_of[unit.node]].LeastMs(
-        std::llround(unit.net_bytes));
+    ms += problem.policies[problem.policies_of[unit.node]].MsOf(unit.counts);
   }
   return ms;
+}
+
+ChosenUnit WithCheapPolicy(const JointProblem& problem, ChosenUnit unit) {
+  constexpr int64_t kLabels = 1 << 17;
+  const JointProblem::Policies& policies =
+      problem.policies[problem.policies_of[unit.node]];
+  std::vector<int> cheap = policies.LeastCounts(std::llround(unit.net_bytes),
+                                                {.node_limit = kLabels});
+  if (policies.MsOf(cheap) <= policies.MsOf(unit.counts)) {
+    unit.counts = std::move(cheap);
+    unit.net_bytes = static_cast<double>(policies.BytesOf(unit.counts));
+  }
+  return unit;
 }
 
 }  // namespace acplan::problems

@@ -22,6 +22,8 @@ class LabelHistory {
 
   // Whether it is time to forget.
   bool IsLong() const { return moves_.size() > most_; }
+  // Whether it takes more memory than a search should.
+  bool IsFull() const { return moves_.size() > kMost; }
 
   // Drops the moves that no live label's history needs and renumbers the rest.
   // for_each_label(apply) calls apply(int32_t&) with the last move of every
@@ -52,6 +54,7 @@ class LabelHistory {
 
  private:
   static constexpr size_t kFewest = 1'000'000;
+  static constexpr size_t kMost = size_t{1} << 27;
 
   std::vector<Move> moves_;
   size_t most_ = kFewest;

@@ -17,8 +17,7 @@ constexpr double kTolerance = 1e-9;
 
 // Of the passes that look for a good plan, and of those that prove.
 constexpr std::array<size_t, 2> kBeamWidths = {64, 1024};
-constexpr std::array<size_t, 3> kProofWidths = {
-    65536, 1048576, std::numeric_limits<size_t>::max()};
+constexpr std::array<size_t, 3> kProofWidths = {1 << 16, 1 << 20, 1 << 23};
 // The proof looks for plans within this share of what is between bound and
 // best plan, then so many times as far.
 constexpr double kFirstStep = 1.0 / 64;
@@ -85,7 +84,7 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
       return false;
     }
     if (pass.units) {
-      std::vector<ChosenUnit> units = search.to_units(*pass.units);
+      std::vector<ChosenUnit> units = search.improve(*pass.units);
       const double ms = search.cost(units);
       if (ms < best) {
         best = ms;
@@ -120,6 +119,10 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
     goes_on = run(threshold, kProofWidths[width]);
     if (!is_complete) {
       ++width;
+      if (goes_on && width == kProofWidths.size()) {
+        solution.stopped_by = StoppedBy::kMemory;
+        goes_on = false;
+      }
     } else if (threshold >= improves()) {
       goes_on = false;
     } else {

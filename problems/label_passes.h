@@ -5,7 +5,6 @@
 #include <functional>
 #include <limits>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "problems/module_problem.h"
@@ -26,9 +25,8 @@ namespace acplan::problems {
 using PassCheck = std::function<solver::StoppedBy(int64_t)>;
 
 struct PassResult {
-  using Units = std::vector<std::pair<int, int64_t>>;  // node, bytes discarded
-
-  std::optional<Units> units;  // the plan found, if one below the threshold was
+  // The plan found, if one below the threshold was.
+  std::optional<std::vector<ChosenUnit>> units;
   // Lower bound on all that the width dropped.
   double least_dropped = std::numeric_limits<double>::infinity();
   int64_t labels = 0;  // made
@@ -39,7 +37,8 @@ struct LabelSearch {
   // One pass for plans that cost less than `threshold`.
   std::function<PassResult(double threshold, size_t width, const PassCheck&)>
       run;
-  std::function<std::vector<ChosenUnit>(const PassResult::Units&)> to_units;
+  // A plan found made no dearer.
+  std::function<std::vector<ChosenUnit>(std::vector<ChosenUnit>)> improve;
   std::function<double(const std::vector<ChosenUnit>&)> cost;
   // Units known before that keep every record, if any.
   std::vector<ChosenUnit> known = {};

@@ -120,8 +120,17 @@ MinimumBudget ByBisection(const ModuleProblem& problem,
   return {.bytes = feasible, .proven = true};
 }
 
-MinimumBudget ByCbc(const ModuleProblem& problem,
-                    const solver::SearchLimits& limits) {
+// The most bytes in use where these units discard all they can.
+int64_t LeastPeak(const ModuleProblem& problem, std::vector<ChosenUnit> units) {
+  for (ChosenUnit& unit : units) {
+    unit.net_bytes = problem.nodes[unit.node].curve.back().bytes;
+  }
+  return WholeBytes(SolutionPeak(problem, units));
+}
+
+// By CBC, whose answer is exact but for its tolerances.
+MinimumBudget Nearly(const ModuleProblem& problem,
+                     const solver::SearchLimits& limits) {
   const double unit = std::max(1.0, LargestBase(problem));
   Milp milp;
   milp.name = "minimum_budget";
@@ -162,13 +171,35 @@ MinimumBudget ByCbc(const ModuleProblem& problem,
   std::vector<ChosenUnit> units;
   if (!solved.x.empty()) {
     for (const int i : candidates) {
-      if (solved.x[y[i]] > 0.5) {
-        units.push_back({i, problem.nodes[i].curve.back().bytes});
-      }
+      if (solved.x[y[i]] > 0.5) units.push_back({.node = i});
     }
   }
-  return {.bytes = WholeBytes(SolutionPeak(problem, units)),
+  return {.bytes = LeastPeak(problem, std::move(units)),
           .proven = solved.status == solver::MilpStatus::kOptimal};
+}
+
+// Asks for plans a byte below until there is none.
+MinimumBudget ByCbc(const ModuleProblem& problem,
+                    const solver::SearchLimits& limits) {
+  const solver::Stopwatch stopwatch;
+  MinimumBudget least = Nearly(problem, limits);
+  ModuleProblem below = problem;
+  while (least.proven) {
+    below.budget_bytes = static_cast<double>(least.bytes - 1);
+    solver::SearchLimits any = limits;
+    any.gap = 1;
+    any.on_progress = nullptr;
+    any.time_limit_s =
+        std::max(limits.time_limit_s, kLeastSeconds) - stopwatch.Seconds();
+    const ModuleSolution found = SolveByCbc(below, any);
+    if (found.status == SearchStatus::kInfeasible) break;
+    if (found.units.empty()) {
+      least.proven = false;
+    } else {
+      least.bytes = LeastPeak(problem, found.units);
+    }
+  }
+  return least;
 }
 
 }  // namespace

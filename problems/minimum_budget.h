@@ -16,12 +16,13 @@ namespace acplan::problems {
 //
 // With prefix structure, having discarded more is never worse, so one walk that
 // keeps the most bytes decides whether a budget is feasible, and bisection over
-// whole bytes finds the least one: exact and proven. Otherwise CBC solves it.
+// whole bytes finds the least one. Otherwise CBC solves it to its tolerance, and
+// then looks for a plan a byte below until it proves that there is none.
 struct MinimumBudget {
   // Whole bytes. The least budget where proven; else a budget that some plan
   // meets.
   int64_t bytes = 0;
-  bool proven = false;  // by CBC: to its tolerance, about 1e-6 of the budget
+  bool proven = false;
 };
 
 // problem.budget_bytes, limits.gap and limits.on_progress are ignored.

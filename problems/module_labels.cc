@@ -108,7 +108,8 @@ class Pass {
     Prune(i, frontiers);
     Limit(i, frontiers);
     if (history_.IsLong()) ForgetMoves(frontiers);
-    result_.stopped_by = check_(result_.labels);
+    result_.stopped_by =
+        history_.IsFull() ? StoppedBy::kMemory : check_(result_.labels);
     return frontiers;
   }
 
@@ -244,13 +245,13 @@ class Pass {
     }
   }
 
-  std::vector<std::pair<int, int64_t>> Backtrack(const Piece& last) const {
-    std::vector<std::pair<int, int64_t>> units;
+  std::vector<ChosenUnit> Backtrack(const Piece& last) const {
+    std::vector<ChosenUnit> units;
     int64_t bytes = last.lo;
     for (int32_t label = last.label; label >= 0;) {
       const Move& move = history_[label];
       const int64_t amount = move.shifted ? move.value : bytes - move.value;
-      units.emplace_back(move.unit, amount);
+      units.push_back({move.unit, static_cast<double>(amount) / fixed_.scale});
       bytes -= amount;
       label = move.previous;
     }
@@ -279,18 +280,14 @@ ModuleSolution Solve(const ModuleProblem& problem, const SearchLimits& limits,
                             const PassCheck& check) {
     return Pass(problem, fixed, bound, threshold, width, check).Run();
   };
-  const auto to_units = [&](const PassResult::Units& found) {
-    std::vector<ChosenUnit> units;
-    for (const auto& [node, bytes] : found) {
-      units.push_back({node, static_cast<double>(bytes) / fixed.scale});
-    }
+  const auto improve = [&](std::vector<ChosenUnit> units) {
     return WithoutNeedlessUnits(problem, std::move(units));
   };
   const auto cost = [&](const std::vector<ChosenUnit>& units) {
     return SolutionCost(problem, units);
   };
   const LabelSearch search{
-      .run = run_pass, .to_units = to_units, .cost = cost, .known = known};
+      .run = run_pass, .improve = improve, .cost = cost, .known = known};
   return SearchByPasses(
       problem, bound.AtRoot() - unit_price * problem.max_units.value_or(0),
       limits, search);

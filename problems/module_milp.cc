@@ -282,6 +282,12 @@ ModuleSolution Solve(const ModuleProblem& problem,
   MilpSolution milp;
   std::optional<std::vector<ChosenUnit>> units;
   bool relaxed = false;
+  const auto relax = [&] {
+    relaxed = true;
+    for (const int row : form.record_rows) {
+      form.milp.rows[row].lower -= kRowTolerance;
+    }
+  };
   while (!units) {
     solver::SearchLimits left = limits;
     left.time_limit_s =
@@ -292,10 +298,7 @@ ModuleSolution Solve(const ModuleProblem& problem,
     } catch (const std::runtime_error&) {
       // CBC's tolerances are wider than what decides here.
       if (relaxed) throw;
-      relaxed = true;
-      for (const int row : form.record_rows) {
-        form.milp.rows[row].lower -= kRowTolerance;
-      }
+      relax();
       continue;
     }
     solution.rows = static_cast<int64_t>(form.milp.rows.size());
@@ -304,7 +307,13 @@ ModuleSolution Solve(const ModuleProblem& problem,
     solution.bound_ms = std::max(0.0, milp.bound);
     solution.seconds = stopwatch.Seconds();
     if (milp.status == MilpStatus::kInfeasible) {
+      // What a budget leaves by less than CBC's tolerances may look infeasible.
+      if (!relaxed) {
+        relax();
+        continue;
+      }
       solution.status = SearchStatus::kInfeasible;
+      solution.bound_ms = std::numeric_limits<double>::infinity();
       return solution;
     }
     if (milp.status != MilpStatus::kOptimal &&

@@ -110,6 +110,9 @@ BuiltModuleProblem BuildModuleProblem(const graph::Profile& profile,
 struct ChosenUnit {
   int node = 0;
   double net_bytes = 0;  // d_i
+  // Of a joint problem (joint_problem.h): how many of each kind of groups are
+  // recomputed.
+  std::vector<int> counts = {};
 };
 
 // The cost of discarding `net_bytes` as a unit; +infinity beyond the last knot.

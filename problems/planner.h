@@ -47,6 +47,10 @@ enum class Engine {
 std::string_view ToString(Engine engine);
 std::optional<Engine> ParseEngine(std::string_view name);
 
+// "time", "gap", "nodes", "memory" or "interrupted" (Plan::limit); nullopt for
+// kNothing.
+std::optional<std::string> LimitName(solver::StoppedBy stopped_by);
+
 struct PlanOptions {
   Granularity granularity = Granularity::kOperator;
   Tradeoff tradeoff = Tradeoff::kPareto;

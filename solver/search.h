@@ -29,7 +29,8 @@ struct SearchLimits {
   std::function<void(const SearchProgress&)> on_progress = {};
 };
 
-enum class StoppedBy { kNothing, kTime, kGap, kNodes, kInterrupt };
+// kMemory: the search's own limit on what it remembers.
+enum class StoppedBy { kNothing, kTime, kGap, kNodes, kMemory, kInterrupt };
 
 // Seconds since it was made.
 class Stopwatch {

@@ -42,8 +42,6 @@ void ExpectPolicies(const JointProblem::Policies& policies,
                     const ModuleProblem::Node& node) {
   const auto& last = unit.policies.back();
   EXPECT_EQ(static_cast<double>(policies.MostBytes()), last.bytes);
-  EXPECT_EQ(policies.LeastMs(policies.MostBytes() + 1),
-            std::numeric_limits<double>::infinity());
   for (size_t k = 0; k < policies.kinds.size(); ++k) {
     EXPECT_GT(policies.kinds[k].bytes, 0);
     EXPECT_GE(policies.kinds[k].ms, 0);
@@ -53,8 +51,10 @@ void ExpectPolicies(const JointProblem::Policies& policies,
   for (const auto& policy : unit.policies) {
     const double tolerance = 1e-9 * (1 + policy.ms);
     for (const double bytes : {before, policy.bytes}) {
-      EXPECT_NEAR(policies.LeastMs(static_cast<int64_t>(bytes)), policy.ms,
-                  tolerance);
+      const std::vector<int> counts =
+          policies.LeastCounts(static_cast<int64_t>(bytes));
+      EXPECT_GE(static_cast<double>(policies.BytesOf(counts)), bytes);
+      EXPECT_NEAR(policies.MsOf(counts), policy.ms, tolerance);
     }
     before = policy.bytes + 1;
     // The hull lies below.
