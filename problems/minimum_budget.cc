@@ -184,6 +184,9 @@ MinimumBudget ByCbc(const ModuleProblem& problem,
   const solver::Stopwatch stopwatch;
   MinimumBudget least = Nearly(problem, limits);
   ModuleProblem below = problem;
+  for (ModuleProblem::Node& node : below.nodes) {
+    if (!node.curve.empty()) node.curve = {{node.curve.back().bytes, 1}};
+  }
   while (least.proven) {
     below.budget_bytes = static_cast<double>(least.bytes - 1);
     solver::SearchLimits any = limits;

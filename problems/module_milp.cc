@@ -76,6 +76,7 @@ double UsefulBytes(const ModuleProblem& problem) {
 
 std::vector<Knot> CutTo(std::vector<Knot> curve, double bytes) {
   if (bytes >= curve.back().bytes) return curve;
+  if (bytes <= curve.front().bytes) return {curve.front()};
   const double ms = CurveCost(curve, bytes);
   while (!curve.empty() && curve.back().bytes >= bytes) curve.pop_back();
   curve.push_back({bytes, ms});
@@ -352,7 +353,14 @@ ModuleSolution Solve(const ModuleProblem& problem,
 
 ModuleSolution SolveByCbc(const ModuleProblem& problem,
                           const solver::SearchLimits& limits) {
-  return SolveWithScaledTimes(problem, limits, Solve);
+  // Times are scaled by what may be used, which is little where little is
+  // missing.
+  ModuleProblem useful = problem;
+  for (const int i : CandidatesOf(problem)) {
+    ModuleProblem::Node& node = useful.nodes[i];
+    node.curve = CutTo(std::move(node.curve), UsefulBytes(problem));
+  }
+  return SolveWithScaledTimes(useful, limits, Solve);
 }
 
 }  // namespace acplan::problems
