@@ -257,6 +257,26 @@ TEST_F(OpsCommandTest, TheFileIsWhatJsonPrints) {
   EXPECT_EQ(json::parse(Read("infeasible.json"))["status"], "infeasible");
 }
 
+TEST_F(OpsCommandTest, LimitsAreSaid) {
+  EXPECT_TRUE(AcplanJson(Ops("0.5"))["limit"].is_null());
+  EXPECT_TRUE(
+      AcplanJson(Ops("0.5", {"--time-limit", "60"}))["limit"].is_null());
+  const std::vector<std::string> none{"--engine", "cbc", "--time-limit", "0"};
+  EXPECT_EQ(Acplan(Ops("0.5", none)).exit_code, 4);
+  EXPECT_THAT(Acplan(Ops("0.5", none)).out,
+              HasSubstr("no policy: stopped by the time limit before a policy "
+                        "was found"));
+  std::vector<std::string> as_json = none;
+  as_json.push_back("--json");
+  const json stopped = json::parse(Acplan(Ops("0.5", as_json)).out);
+  EXPECT_EQ(stopped["status"], "no_policy");
+  EXPECT_EQ(stopped["limit"], "time");
+  for (const char* bad : {"-1", "x", "nan"}) {
+    EXPECT_THAT(Acplan(Ops("0.5", {"--time-limit", bad})).err,
+                HasSubstr("--time-limit: expected"));
+  }
+}
+
 TEST_F(OpsCommandTest, AModuleWithoutMemory) {
   Put("profile.json",
       Edited(SmallProfile(),

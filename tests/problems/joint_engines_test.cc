@@ -123,7 +123,10 @@ TEST(JointLabels, StopOnLimitsWithABoundAndThePlanSoFar) {
       const ModuleSolution solution = SolveJointByLabels(problem, limits);
       EXPECT_LE(solution.bound_ms, best.ms * (1 + 1e-9) + 1e-9);
       stopped += solution.status != SearchStatus::kOptimal;
-      if (solution.status == SearchStatus::kNoSolution) continue;
+      if (solution.status == SearchStatus::kNoSolution) {
+        EXPECT_EQ(limits.time_limit_s, 0);
+        continue;
+      }
       ExpectPlan(problem, solution);
       EXPECT_GE(solution.ms, best.ms * (1 - 1e-9) - 1e-9);
       if (limits.gap > 0) {
@@ -138,6 +141,47 @@ TEST(JointLabels, StopOnLimitsWithABoundAndThePlanSoFar) {
     if (HasFailure()) break;
   }
   EXPECT_GT(stopped, 100);
+}
+
+// Where times are proportional to bytes, the relaxation is no help.
+TEST(JointLabels, StopOnLimitsWherePoliciesTie) {
+  std::mt19937 random(5);
+  const auto up_to = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint32_t>(n)) + 1;
+  };
+  for (int round = 0; round < 20; ++round) {
+    SCOPED_TRACE(round);
+    JointProblem problem =
+        RandomJointProblem(random, {.forest = {.most_nodes = 6}});
+    for (JointProblem::Policies& policies : problem.policies) {
+      policies = {};
+      for (int k = 0; k < 60; ++k) {
+        const int64_t bytes = up_to(1 << 30);
+        policies.kinds.push_back(
+            {.bytes = bytes, .ms = static_cast<double>(bytes) * 0x1p-28});
+      }
+    }
+    double most = 0;
+    for (size_t i = 0; i < problem.policies_of.size(); ++i) {
+      const int of = problem.policies_of[i];
+      ModuleProblem::Node& node = problem.relaxed.nodes[i];
+      if (of < 0) continue;
+      node.curve = HullOf(problem.policies[of]);
+      node.held_bytes = 0;
+      most += node.curve.back().bytes;
+    }
+    for (ModuleProblem::Node& node : problem.relaxed.nodes) {
+      node.base_bytes = most;
+    }
+    problem.relaxed.fixed_bytes = 0;
+    problem.relaxed.budget_bytes = 0.7 * most;
+    const ModuleSolution solution =
+        SolveJointByLabels(problem, {.node_limit = 300'000});
+    if (solution.status == SearchStatus::kInfeasible) continue;
+    ASSERT_NE(solution.status, SearchStatus::kNoSolution);
+    ExpectPlan(problem, solution);
+    EXPECT_LE(solution.ms, 1.01 * solution.bound_ms);
+  }
 }
 
 TEST(JointLabels, RefuseProblemsWithoutPrefixStructure) {

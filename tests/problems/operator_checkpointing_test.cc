@@ -286,6 +286,71 @@ TEST_P(Knapsacks, AreSolvedAsFunctorchDoes) {
   EXPECT_NEAR(by_cbc.policy.saved_ms, knapsack.saved_ms, 1e-6 * total_ms);
 }
 
+// Operators whose times are proportional to their bytes.
+SacStatistics ProportionalOperators(std::mt19937& random, int count,
+                                    int64_t unit, int64_t most_units) {
+  SacStatistics sac;
+  for (int k = 0; k < count; ++k) {
+    const int64_t bytes =
+        unit * (1 + static_cast<int64_t>(random() %
+                                         static_cast<uint32_t>(most_units)));
+    sac.func_names.push_back("op");
+    sac.memory.push_back(bytes);
+    sac.runtimes.push_back(static_cast<double>(bytes) * 0x1p-30);
+  }
+  return sac;
+}
+
+// Times are then least where the bytes recomputed are: a sum of some of them.
+TEST(SolveOperators, DecidesAmongManyTies) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 50; ++round) {
+    SCOPED_TRACE(round);
+    constexpr int64_t kUnit = 1 << 16;
+    const SacStatistics sac = ProportionalOperators(random, 60, kUnit, 800);
+    const OperatorGroups groups = GroupOperators(sac, {});
+    const int64_t total = groups.TotalBytes();
+    const int64_t capacity = CapacityOf(groups, 0.1 + 0.016 * round);
+    std::vector<char> reached(total / kUnit + 1, 0);
+    reached[0] = 1;
+    for (const int64_t bytes : sac.memory) {
+      for (int64_t sum = total / kUnit; sum >= bytes / kUnit; --sum) {
+        reached[sum] |= reached[sum - bytes / kUnit];
+      }
+    }
+    int64_t least = (total - capacity + kUnit - 1) / kUnit;
+    while (!reached[least]) ++least;
+    const OperatorSolution solution = SolveOperators(groups, capacity);
+    ASSERT_EQ(solution.status, SearchStatus::kOptimal);
+    ExpectSound(sac, {}, solution.policy, capacity);
+    EXPECT_EQ(total - solution.policy.saved_bytes, least * kUnit);
+    if (HasFailure()) break;
+  }
+}
+
+TEST(SolveOperators, StopsOnLimitsWithABoundAndAPolicy) {
+  std::mt19937 random(12);
+  int stopped = 0;
+  for (int round = 0; round < 30; ++round) {
+    SCOPED_TRACE(round);
+    const SacStatistics sac = ProportionalOperators(random, 60, 1, 1 << 30);
+    const OperatorGroups groups = GroupOperators(sac, {});
+    const int64_t capacity = CapacityOf(groups, 0.03 * (round + 1));
+    const OperatorSolution solution =
+        SolveOperators(groups, capacity, {.node_limit = 200'000});
+    ASSERT_TRUE(solution.status == SearchStatus::kFeasible ||
+                solution.status == SearchStatus::kOptimal);
+    ExpectSound(sac, {}, solution.policy, capacity);
+    EXPECT_LE(solution.bound_ms, solution.policy.recompute_ms);
+    EXPECT_GE(solution.bound_ms, 0.9 * solution.policy.recompute_ms);
+    if (solution.status == SearchStatus::kFeasible) {
+      EXPECT_EQ(solution.stopped_by, solver::StoppedBy::kNodes);
+      ++stopped;
+    }
+  }
+  EXPECT_GT(stopped, 10);
+}
+
 TEST(CapacityOf, RoundsTheShareOfAllBytesUp) {
   std::mt19937 random(33);
   for (int round = 0; round < 2000 && !HasFailure(); ++round) {
