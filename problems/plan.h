@@ -71,7 +71,8 @@ struct Plan {
   std::string granularity = "module";
   std::string tradeoff = "profile";
   PlanStatus status = PlanStatus::kNoPlan;
-  std::optional<std::string> limit;  // time | gap | nodes | interrupted
+  // time | gap | nodes | memory | interrupted
+  std::optional<std::string> limit;
   // Meaningful where there is a plan (optimal, feasible):
   double recompute_ms = kNotStated;
   double bound_ms = kNotStated;  // proven: no plan recomputes less
