@@ -9,19 +9,27 @@ namespace acplan::cli {
 problems::Plan ReadAnswer(const std::filesystem::path& path,
                           const graph::Profile& profile) {
   problems::Plan plan = problems::ReadPlan(path);
-  if (!plan.HasPlan()) {
-    throw InputError(fmt::format(
-        "{}: status: expected a plan (optimal or feasible), found \"{}\"",
-        graph::OneLine(path.string()), ToString(plan.status)));
-  }
-  if (plan.model != profile.model.name) {
-    throw InputError(fmt::format(
-        "{}: model: expected {} (the profile's), found {}: a plan for another "
-        "model",
-        graph::OneLine(path.string()), graph::Quoted(profile.model.name),
-        graph::Quoted(plan.model)));
-  }
+  RequireAnswer(plan, path);
+  RequireModel(plan, profile.model.name, path);
   return plan;
+}
+
+void RequireAnswer(const problems::Plan& plan,
+                   const std::filesystem::path& path) {
+  if (plan.HasPlan()) return;
+  throw InputError(fmt::format(
+      "{}: status: expected a plan (optimal or feasible), found \"{}\"",
+      graph::OneLine(path.string()), ToString(plan.status)));
+}
+
+void RequireModel(const problems::Plan& plan, std::string_view model,
+                  const std::filesystem::path& path) {
+  if (plan.model == model) return;
+  throw InputError(fmt::format(
+      "{}: model: expected {} (the profile's), found {}: a plan for another "
+      "model",
+      graph::OneLine(path.string()), graph::Quoted(model),
+      graph::Quoted(plan.model)));
 }
 
 InputError NamingFile(const InputError& error,

@@ -14,6 +14,12 @@ namespace acplan::cli {
 problems::Plan ReadAnswer(const std::filesystem::path& path,
                           const graph::Profile& profile);
 
+// What of ReadAnswer does not need a profile. Throw InputError, naming the file.
+void RequireAnswer(const problems::Plan& plan,
+                   const std::filesystem::path& path);
+void RequireModel(const problems::Plan& plan, std::string_view model,
+                  const std::filesystem::path& path);
+
 // The complaint about a plan ("plan: ...") with the file that holds the plan.
 InputError NamingFile(const InputError& error,
                       const std::filesystem::path& path);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -65,6 +66,15 @@ class JsonField {
   const nlohmann::json* value_;
   std::shared_ptr<const Origin> origin_;
 };
+
+// `read` applied to the member `key` of an object; empty where it is missing or
+// null.
+template <typename Read>
+auto Optional(const JsonField& object, std::string_view key, Read read)
+    -> std::optional<decltype(read(object))> {
+  if (!object.Has(key)) return std::nullopt;
+  return read(object.Get(key));
+}
 
 // Parses JSON text (RFC 8259; NaN and Infinity are not numbers in it). Throws
 // InputError with the file's name, line and column where it is no JSON, has a

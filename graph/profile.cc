@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "graph/file_io.h"
 #include "graph/json_fields.h"
 #include "graph/message_text.h"
+#include "graph/model_json.h"
 #include "graph/nearest_names.h"
 
 namespace acplan::graph {
@@ -21,55 +21,14 @@ constexpr std::array<std::string_view, kMemoryCategories> kCategoryNames = {
     "param", "buffer", "grad", "act", "temp", "opt", "other", "total"};
 constexpr int64_t kMostCalls = 1'000'000'000;
 constexpr int64_t kMostSegments = 1'000'000;
-constexpr int64_t kMostCount = int64_t{1} << 53;
 constexpr int64_t kMostBytes = int64_t{1} << 53;
 constexpr int64_t kMostTotalBytes = int64_t{1} << 62;
 
 using ModuleIndex = std::unordered_map<std::string_view, int>;
 
-// `read` applied to the member `key`; empty where it is missing or null.
-template <typename Read>
-auto Optional(const JsonField& object, std::string_view key, Read read)
-    -> std::optional<decltype(read(object))> {
-  if (!object.Has(key)) return std::nullopt;
-  return read(object.Get(key));
-}
-
-std::string StringOr(const JsonField& object, std::string_view key) {
-  return Optional(object, key, [](const JsonField& f) { return f.String(); })
-      .value_or("");
-}
-
-int64_t CountOr(const JsonField& object, std::string_view key) {
-  return Optional(object, key,
-                  [](const JsonField& f) { return f.Int(0, kMostCount); })
-      .value_or(0);
-}
-
-double NumberOr(const JsonField& object, std::string_view key) {
-  return Optional(object, key,
-                  [](const JsonField& f) { return f.NonNegativeNumber(); })
-      .value_or(0);
-}
-
 std::optional<int64_t> OptionalBytes(const JsonField& object,
                                      std::string_view key) {
   return Optional(object, key, [](const JsonField& f) { return f.Bytes(); });
-}
-
-ModelInfo ParseModel(const JsonField& field) {
-  return {.name = StringOr(field, "name"),
-          .root_class = StringOr(field, "root_class"),
-          .batch = CountOr(field, "batch"),
-          .seq = CountOr(field, "seq"),
-          .dtype = StringOr(field, "dtype"),
-          .optimizer = StringOr(field, "optimizer")};
-}
-
-DeviceInfo ParseDevice(const JsonField& field) {
-  return {.name = StringOr(field, "name"),
-          .peak_flops = NumberOr(field, "peak_flops"),
-          .bandwidth = NumberOr(field, "bandwidth")};
 }
 
 MemorySnapshot ParseNamedSnapshot(const JsonField& field) {
@@ -212,21 +171,6 @@ TradeoffFit ParseTorchFit(const JsonField& field) {
   return fit;
 }
 
-// Walks over the tree recurse once a level.
-constexpr int kMostDepth = 1000;
-
-std::string ParseFqn(const JsonField& field) {
-  std::string fqn = field.String();
-  if (fqn.empty() || fqn.front() == '.' || fqn.back() == '.' ||
-      fqn.find("..") != std::string::npos)
-    field.Fail("a module's name without empty components");
-  if (std::ranges::any_of(fqn, [](unsigned char c) { return std::iscntrl(c); }))
-    field.Fail("a module's name without control characters");
-  if (std::ranges::count(fqn, '.') >= kMostDepth)
-    field.Fail(fmt::format("a name of at most {} components", kMostDepth));
-  return fqn;
-}
-
 Module ParseModule(const JsonField& field) {
   Module module;
   module.fqn = ParseFqn(field.Get("fqn"));
@@ -315,17 +259,10 @@ std::vector<Module> ParseModules(const JsonField& field) {
 
 ModuleIndex IndexModules(const JsonField& field,
                          const std::vector<Module>& modules) {
-  ModuleIndex index;
-  for (size_t i = 0; i < modules.size(); ++i) {
-    const auto [first, is_new] =
-        index.try_emplace(modules[i].fqn, static_cast<int>(i));
-    if (!is_new)
-      field.Elements()[i].Get("fqn").Complain(
-          fmt::format("expected a name of its own, found {}, which is that of "
-                      "modules[{}] too",
-                      Quoted(modules[i].fqn), first->second));
-  }
-  return index;
+  std::vector<std::string_view> fqns;
+  fqns.reserve(modules.size());
+  for (const Module& module : modules) fqns.push_back(module.fqn);
+  return IndexFqns(field, fqns);
 }
 
 using Json = nlohmann::ordered_json;
@@ -409,10 +346,6 @@ Json MeasuredJson(const Measured& measured) {
   return json;
 }
 
-std::string Compact(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 }  // namespace
 
 Profile ReadProfile(const std::filesystem::path& path) {
@@ -427,8 +360,9 @@ Profile ParseProfile(std::string_view text, std::string_view name) {
   root.Get("version").Int(kVersion, kVersion);
 
   Profile profile;
-  profile.model = Optional(root, "model", ParseModel).value_or(ModelInfo());
-  profile.device = Optional(root, "device", ParseDevice).value_or(DeviceInfo());
+  profile.model = Optional(root, "model", ParseModelInfo).value_or(ModelInfo());
+  profile.device =
+      Optional(root, "device", ParseDeviceInfo).value_or(DeviceInfo());
   profile.measured =
       Optional(root, "measured", ParseMeasured).value_or(Measured());
   const JsonField modules = root.Get("modules");
@@ -446,13 +380,6 @@ Profile ParseProfile(std::string_view text, std::string_view name) {
 }
 
 std::string ProfileToJson(const Profile& profile) {
-  const Json model = {
-      {"name", profile.model.name},   {"root_class", profile.model.root_class},
-      {"batch", profile.model.batch}, {"seq", profile.model.seq},
-      {"dtype", profile.model.dtype}, {"optimizer", profile.model.optimizer}};
-  const Json device = {{"name", profile.device.name},
-                       {"peak_flops", profile.device.peak_flops},
-                       {"bandwidth", profile.device.bandwidth}};
   const Json order = {{"fw_pre", profile.order.fw_pre},
                       {"bw_pre", profile.order.bw_pre},
                       {"fw_post", profile.order.fw_post},
@@ -460,12 +387,13 @@ std::string ProfileToJson(const Profile& profile) {
   std::vector<std::string> modules;
   modules.reserve(profile.modules.size());
   for (const Module& module : profile.modules)
-    modules.push_back(Compact(ModuleJson(module)));
+    modules.push_back(CompactText(ModuleJson(module)));
   return fmt::format(
       "{{\n\"format\":\"{}\",\n\"version\":{},\n\"model\":{},\n\"device\":{},\n"
       "\"measured\":{},\n\"order\":{},\n\"modules\":[\n{}\n]\n}}\n",
-      kFormat, kVersion, Compact(model), Compact(device),
-      Compact(MeasuredJson(profile.measured)), Compact(order),
+      kFormat, kVersion, CompactText(ModelInfoJson(profile.model)),
+      CompactText(DeviceInfoJson(profile.device)),
+      CompactText(MeasuredJson(profile.measured)), CompactText(order),
       fmt::join(modules, ",\n"));
 }
 

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "graph/model_info.h"
+
 namespace acplan::graph {
 
 // What a model costs, module by module: the profile file `acplan.profile`,
@@ -95,25 +97,6 @@ struct Module {
   std::optional<TradeoffFit> torch_fit;
 
   bool operator==(const Module&) const = default;
-};
-
-struct ModelInfo {
-  std::string name;
-  std::string root_class;
-  int64_t batch = 0;  // 0: not given
-  int64_t seq = 0;
-  std::string dtype;
-  std::string optimizer;
-
-  bool operator==(const ModelInfo&) const = default;
-};
-
-struct DeviceInfo {
-  std::string name;
-  double peak_flops = 0;  // FLOP/s
-  double bandwidth = 0;   // byte/s
-
-  bool operator==(const DeviceInfo&) const = default;
 };
 
 // Bytes measured over one training step; what the file does not give is empty.

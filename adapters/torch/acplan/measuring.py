@@ -1,0 +1,173 @@
+"""acplan.verify: the model with its plan, traced again."""
+
+import csv
+import dataclasses
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from acplan.applying import Plan, applied
+from acplan.devices import find_device
+from acplan.errors import AcplanError
+from acplan.recorder import Recorder
+from acplan.tracing import (
+    LossFn,
+    OptimizerFn,
+    Trace,
+    peak_of,
+    run_step,
+    step_on_fakes,
+    timeline_of,
+    trace,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """An operator that runs, and the bytes in use while it does."""
+
+    name: str
+    live_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """A plan's peak as predicted from the trace of the model without it, and as
+    measured on the model with it, operator by operator."""
+
+    predicted: tuple[Step, ...]
+    measured: tuple[Step, ...]
+
+    @property
+    def predicted_bytes(self) -> int:
+        return max((step.live_bytes for step in self.predicted), default=0)
+
+    @property
+    def measured_bytes(self) -> int:
+        return max((step.live_bytes for step in self.measured), default=0)
+
+    @property
+    def error(self) -> float:
+        """Of the predicted peak, relative to the measured one."""
+        if self.measured_bytes == 0:
+            return 0.0
+        return self.predicted_bytes / self.measured_bytes - 1
+
+    @property
+    def runs_the_same_operators(self) -> bool:
+        return [s.name for s in self.predicted] == [s.name for s in self.measured]
+
+    def first_difference(self) -> tuple[int, Step | None, Step | None] | None:
+        """Where both part: the place, what was predicted, what was measured."""
+        longest = max(len(self.predicted), len(self.measured))
+        for place in range(longest):
+            predicted = self.predicted[place] if place < len(self.predicted) else None
+            measured = self.measured[place] if place < len(self.measured) else None
+            if predicted != measured:
+                return place, predicted, measured
+        return None
+
+    def __str__(self) -> str:
+        text = (
+            f"predicted peak {self.predicted_bytes:,} bytes, measured "
+            f"{self.measured_bytes:,} ({self.error:+.4%})"
+        )
+        difference = self.first_difference()
+        if difference is None:
+            return text + f", equal at all {len(self.measured):,} operators"
+        place, predicted, measured = difference
+        return text + (
+            f"\nthey part at operator {place}: predicted {predicted}, measured "
+            f"{measured}"
+        )
+
+
+def verify(
+    model: torch.nn.Module,
+    plan: Plan,
+    *args: Any,
+    loss_fn: LossFn | None = None,
+    optimizer: OptimizerFn | None = None,
+    autocast: torch.dtype | None = None,
+    of: Trace | None = None,
+    **kwargs: Any,
+) -> Verification:
+    """Predicts and measures the plan's memory over a training step.
+
+    Arguments as for acplan.trace; `of` is the model's trace where there is one. The
+    model comes without the plan and is left so.
+    """
+    options: dict[str, Any] = {
+        "loss_fn": loss_fn,
+        "optimizer": optimizer,
+        "autocast": autocast,
+    }
+    without = of or trace(model, *args, **options, **kwargs)
+    return Verification(
+        predicted=simulate(without, plan),
+        measured=measure(model, plan, *args, **options, **kwargs),
+    )
+
+
+def measure(
+    model: torch.nn.Module,
+    plan: Plan,
+    *args: Any,
+    loss_fn: LossFn | None = None,
+    optimizer: OptimizerFn | None = None,
+    autocast: torch.dtype | None = None,
+    **kwargs: Any,
+) -> tuple[Step, ...]:
+    """The operators of a training step of the model with the plan."""
+    with applied(model, plan) as planned:
+        with step_on_fakes(
+            planned, args, kwargs, loss_fn, optimizer, autocast
+        ) as (step, run_optimizer):
+            recorder = Recorder(find_device("a100"))
+            run_step(recorder, step, run_optimizer, sees_saved=False)
+            return _steps(recorder)
+
+
+def _steps(recorder: Recorder) -> tuple[Step, ...]:
+    live = timeline_of(recorder)
+    assert max(live, default=0) == peak_of(recorder)
+    return tuple(
+        Step(operator.name, live_bytes)
+        for operator, live_bytes in zip(recorder.operators, live)
+    )
+
+
+def simulate(of: Trace, plan: Plan) -> tuple[Step, ...]:
+    """The operators of a training step with the plan, by `acplan simulate`."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = pathlib.Path(folder)
+        of.save(files / "trace.json")
+        plan.save(files / "plan.json", model=of.data["model"]["name"])
+        run_acplan(
+            ["simulate", "trace.json", "plan.json", "--timeline", "steps.csv"],
+            folder,
+        )
+        with (files / "steps.csv").open(newline="") as file:
+            return tuple(
+                Step(row["name"], int(row["live_bytes"]))
+                for row in csv.DictReader(file)
+            )
+
+
+def run_acplan(arguments: Sequence[str], folder: str) -> str:
+    """What the program `acplan` prints: $ACPLAN, or the one on the PATH."""
+    program = os.environ.get("ACPLAN") or shutil.which("acplan")
+    if program is None:
+        raise AcplanError("the program acplan is neither on the PATH nor in $ACPLAN")
+    run = subprocess.run(
+        [program, *arguments], cwd=folder, capture_output=True, text=True
+    )
+    if run.returncode != 0:
+        raise AcplanError(run.stderr.strip() or run.stdout.strip())
+    return run.stdout

@@ -1,0 +1,274 @@
+"""Records one training step: operators, storages, module calls, and what
+autograd saves."""
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from acplan.devices import Device, roofline_ms
+
+# Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
+# whose number differs between a forward pass and its recomputation.
+_INVISIBLE = frozenset({"aten.detach.default", "prim.device.default"})
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+@dataclasses.dataclass(eq=False)
+class Storage:
+    bytes: int
+    born: int
+    on_device: bool
+    freed: int | None = None
+    category: str = ""
+
+
+@dataclasses.dataclass
+class Operator:
+    name: str
+    call: int
+    runtime_ms: float
+    reads: list[int]
+    outputs: list[int]
+    mutates: list[int]
+    is_view: bool
+    is_random: bool
+
+
+@dataclasses.dataclass
+class Call:
+    module: int
+    parent: int
+    start: int
+    end: int
+    inputs: list[int]
+    outputs: list[int]
+
+
+@dataclasses.dataclass
+class Saved:
+    storage: int
+    packed: int
+    call: int
+    unpacked: int | None = None
+    local_end: int | None = None
+    released: int | None = None
+
+
+class _Kept:
+    """What autograd holds in place of a tensor that it saved."""
+
+    __slots__ = ("tensor", "saved", "__weakref__")
+
+    def __init__(self, tensor: torch.Tensor, saved: Saved) -> None:
+        self.tensor = tensor
+        self.saved = saved
+
+
+class Recorder(TorchDispatchMode):
+    """Everything that happens while it is active. Times count operators.
+
+    `device` gives operators their run-times; without one they have none.
+    """
+
+    def __init__(self, device: Device | None = None) -> None:
+        super().__init__()
+        self.operators: list[Operator] = []
+        self.storages: list[Storage] = []
+        self.calls: list[Call] = []
+        self.saved: list[Saved] = []
+        self._device = device
+        self._ids: dict[int, int] = {}
+        self._open_calls: list[int] = []
+        self._is_quiet = False
+        self._sees_calls = True
+
+    @property
+    def now(self) -> int:
+        return len(self.operators)
+
+    def storage_of(self, tensor: torch.Tensor, born: int = -1) -> int:
+        """The index of a tensor's storage; one not seen before was born then."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        known = self._ids.get(key)
+        if known is not None:
+            return known
+        index = len(self.storages)
+        entry = Storage(storage.nbytes(), born, tensor.device.type == "cuda")
+        self.storages.append(entry)
+        self._ids[key] = index
+
+        def on_free() -> None:
+            if self._ids.get(key) == index:
+                del self._ids[key]
+            entry.freed = self.now
+
+        _on_death(storage, on_free)
+        return index
+
+    def storages_of(self, values: Any, born: int = -1) -> list[int]:
+        return sorted({self.storage_of(t, born) for t in tensors_in(values)})
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        name = str(func)
+        if self._is_quiet or name in _INVISIBLE:
+            return out
+        read, written = tensors_in((args, kwargs)), tensors_in(out)
+        reads = sorted({self.storage_of(t) for t in read})
+        outputs = sorted({self.storage_of(t, self.now) for t in written})
+        mutates = _mutated(func, args, kwargs)
+        is_view = bool(written) and not mutates and set(outputs) <= set(reads)
+        is_free = is_view or not written or "empty" in name
+        self.operators.append(
+            Operator(
+                name=name,
+                call=self._open_calls[-1] if self._open_calls else -1,
+                runtime_ms=0.0
+                if is_free or self._device is None
+                else roofline_ms(self._device, func, args, kwargs, out, read, written),
+                reads=reads,
+                outputs=outputs,
+                mutates=sorted({self.storage_of(t) for t in mutates}),
+                is_view=is_view,
+                is_random=torch.Tag.nondeterministic_seeded in func.tags,
+            )
+        )
+        return out
+
+    def watch_calls(
+        self, modules: Iterable[torch.nn.Module]
+    ) -> list[torch.utils.hooks.RemovableHandle]:
+        """Records calls of these modules, by their place, until `ignore_calls`."""
+        handles = []
+        for index, module in enumerate(modules):
+            handles.append(
+                module.register_forward_pre_hook(
+                    self._on_enter(index), prepend=True, with_kwargs=True
+                )
+            )
+            handles.append(module.register_forward_hook(self._on_leave))
+        return handles
+
+    def ignore_calls(self) -> None:
+        self._sees_calls = False
+
+    def _on_enter(self, index: int) -> Callable[..., None]:
+        def on_enter(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            if not self._sees_calls:
+                return
+            parent = self._open_calls[-1] if self._open_calls else -1
+            inputs = self.storages_of((args, kwargs))
+            self._open_calls.append(len(self.calls))
+            self.calls.append(Call(index, parent, self.now, self.now, inputs, []))
+
+        return on_enter
+
+    def _on_leave(self, module: torch.nn.Module, args: Any, out: Any) -> None:
+        if not self._sees_calls:
+            return
+        call = self.calls[self._open_calls.pop()]
+        call.end = self.now
+        call.outputs = self.storages_of(out)
+
+    def _save(self, tensor: torch.Tensor) -> Saved:
+        saved = Saved(
+            storage=self.storage_of(tensor),
+            packed=self.now,
+            call=self._open_calls[-1] if self._open_calls else -1,
+        )
+        self.saved.append(saved)
+        return saved
+
+    def dropping_saved(self) -> torch.autograd.graph.saved_tensors_hooks:
+        """Autograd keeps nothing: storages are freed when the forward code lets go
+        of them. No backward pass can follow."""
+
+        def pack(tensor: torch.Tensor) -> None:
+            self._save(tensor)
+
+        def unpack(_: None) -> torch.Tensor:
+            raise AssertionError("a backward pass without its saved tensors")
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+    def recording_saved(self) -> torch.autograd.graph.saved_tensors_hooks:
+        """Autograd keeps what it keeps; records from when to when."""
+
+        def pack(tensor: torch.Tensor) -> _Kept:
+            kept = _Kept(tensor, self._save(tensor))
+            saved = kept.saved
+
+            def on_release() -> None:
+                saved.released = self.now
+
+            _on_death(kept, on_release)
+            return kept
+
+        def unpack(kept: _Kept) -> torch.Tensor:
+            if kept.saved.unpacked is None:
+                kept.saved.unpacked = self.now
+            return self._stand_in(kept)
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+    def _stand_in(self, kept: _Kept) -> torch.Tensor:
+        # A checkpointed tensor is let go by the backward node that unpacks it, the
+        # original only after that node. To see when, the node gets a tensor with a
+        # storage of its own, which costs nothing where tensors are fake.
+        original, saved = kept.tensor, kept.saved
+        if isinstance(original, torch.nn.Parameter):
+            saved.local_end = self.now
+            return original
+        self._is_quiet = True
+        with torch.no_grad():
+            stand_in = torch.empty_strided(
+                original.shape,
+                original.stride(),
+                dtype=original.dtype,
+                device=original.device,
+            )
+        self._is_quiet = False
+        storage = stand_in.untyped_storage()
+        key = storage._cdata
+        self._ids[key] = saved.storage
+
+        def on_free() -> None:
+            self._ids.pop(key, None)
+            saved.local_end = self.now
+
+        _on_death(storage, on_free)
+        return stand_in
+
+
+def _on_death(thing: Any, action: Callable[[], None]) -> None:
+    weakref.finalize(thing, action).atexit = False
+
+
+def _mutated(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[torch.Tensor]:
+    if not func._schema.is_mutable:
+        return []
+    mutated = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        mutated.extend(tensors_in(value))
+    return mutated

@@ -1,0 +1,406 @@
+"""acplan.trace: one training step of a model, without running it."""
+
+import contextlib
+import dataclasses
+import gzip
+import json
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
+
+from acplan.devices import Device, find_device
+from acplan.errors import AcplanError
+from acplan.fake_cuda import fake_cuda
+from acplan.recorder import Operator, Recorder, tensors_in
+
+LossFn = Callable[[Any], torch.Tensor]
+OptimizerFn = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """A training step as `acplan` reads it: docs/file_formats.md, `acplan.trace`."""
+
+    data: dict[str, Any]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes in use, each storage rounded up to 512."""
+        return int(self.data["measured"]["peak_bytes"])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the file whole or not at all; `.gz` is gzipped."""
+        target = pathlib.Path(path)
+        text = json.dumps(self.data, separators=(",", ":")).encode()
+        if target.suffix == ".gz":
+            text = gzip.compress(text, mtime=0)
+        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
+            file.write(text)
+        pathlib.Path(file.name).replace(target)
+
+
+def trace(
+    model: torch.nn.Module,
+    *args: Any,
+    loss_fn: LossFn | None = None,
+    optimizer: OptimizerFn | None = None,
+    device: str | Device = "a100",
+    autocast: torch.dtype | None = None,
+    **kwargs: Any,
+) -> Trace:
+    """Traces the second training step of `model(*args, **kwargs)`.
+
+    The model may be on any device, "meta" included; it is left as it was. Nothing
+    is computed: parameters, inputs and all else are fake tensors on a CUDA device.
+
+    loss_fn:   from the model's output to a scalar; by default the output's `loss`,
+               or the mean of its first floating-point tensor.
+    optimizer: from the parameters to an optimizer; by default torch.optim.AdamW.
+    device:    whose roofline gives the run-times: a name of acplan.devices.DEVICES.
+    autocast:  the data type of torch.autocast around the forward pass, if any.
+    """
+    target = find_device(device)
+    with step_on_fakes(model, args, kwargs, loss_fn, optimizer, autocast) as (
+        fake,
+        run_optimizer,
+    ):
+        full = Recorder(target)
+        marks = run_step(full, fake, run_optimizer)
+        # The same forward pass, to see what the code itself lets go of, and when.
+        scopes = Recorder()
+        with scopes, scopes.dropping_saved():
+            _register(scopes, fake, run_optimizer)
+            handles = scopes.watch_calls(fake.model.modules())
+            loss = fake.loss()
+            _remove(handles)
+        ends = [storage.freed for storage in scopes.storages]
+        del loss
+        _require_same_forward(full, scopes, marks.forward_end)
+        return Trace(_to_data(fake, target, full, ends, marks))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    model: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    loss_fn: LossFn
+    autocast: torch.dtype | None
+
+    def loss(self) -> torch.Tensor:
+        context = (
+            contextlib.nullcontext()
+            if self.autocast is None
+            else torch.autocast("cuda", dtype=self.autocast)
+        )
+        with context:
+            loss = self.loss_fn(self.model(*self.args, **self.kwargs))
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            found = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss)
+            raise AcplanError(f"loss_fn: expected a scalar tensor, found {found}")
+        return loss
+
+
+@dataclasses.dataclass(frozen=True)
+class _Marks:
+    forward_end: int
+    backward_end: int
+    gradients: frozenset[int]
+
+
+def _default_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    # CUDA's default, which PyTorch does not choose for fake parameters.
+    return torch.optim.AdamW(parameters, foreach=True)
+
+
+def _default_loss(output: Any) -> torch.Tensor:
+    loss = getattr(output, "loss", None)
+    if loss is None and isinstance(output, dict):
+        loss = output.get("loss")
+    if loss is not None:
+        return loss
+    for tensor in tensors_in(output):
+        if tensor.is_floating_point():
+            return tensor.float().mean()
+    raise AcplanError(
+        "the model returns neither a `loss` nor a floating-point tensor: give a loss_fn"
+    )
+
+
+@contextlib.contextmanager
+def step_on_fakes(
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    loss_fn: LossFn | None,
+    optimizer_fn: OptimizerFn | None,
+    autocast: torch.dtype | None,
+) -> Iterator[tuple[_Step, torch.optim.Optimizer]]:
+    """A step on fake tensors, after a first one, and its optimizer."""
+    step = _Step(model, args, kwargs, loss_fn or _default_loss, autocast)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake_cuda(), torch.random.fork_rng(devices=[]), mode:
+        with _faked(step.model, mode) as fake:
+            inputs = tree_map(fake, (step.args, step.kwargs))
+            on_device = dataclasses.replace(step, args=inputs[0], kwargs=inputs[1])
+            trained = [p for p in step.model.parameters() if p.requires_grad]
+            if not trained:
+                raise AcplanError("no parameter of the model requires a gradient")
+            optimizer = (optimizer_fn or _default_optimizer)(trained)
+            was_training = step.model.training
+            step.model.train()
+            try:
+                on_device.loss().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                yield on_device, optimizer
+            finally:
+                step.model.train(was_training)
+
+
+@contextlib.contextmanager
+def _faked(
+    model: torch.nn.Module, mode: FakeTensorMode
+) -> Iterator[Callable[[Any], Any]]:
+    """Replaces every tensor of the model by a fake one on the device."""
+    fakes: dict[int, Any] = {}
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in fakes:
+            with mode, torch.no_grad():
+                made = torch.empty_strided(
+                    value.shape, value.stride(), dtype=value.dtype, device="cuda"
+                )
+            if isinstance(value, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
+            else:
+                made.requires_grad_(value.requires_grad)
+            fakes[id(value)] = (made, value)  # the original keeps its id
+        return fakes[id(value)][0]
+
+    undo: list[tuple[dict[str, Any], str, Any]] = []
+    try:
+        for module in model.modules():
+            for values in (module._parameters, module._buffers, vars(module)):
+                for name, value in list(values.items()):
+                    if isinstance(value, torch.Tensor):
+                        undo.append((values, name, value))
+                        values[name] = fake(value)
+        yield fake
+    finally:
+        for values, name, value in reversed(undo):
+            values[name] = value
+
+
+def _register(
+    recorder: Recorder, step: _Step, optimizer: torch.optim.Optimizer
+) -> None:
+    """What is there before the step, in an order of its own."""
+
+    def add(values: Any, category: str) -> None:
+        for index in recorder.storages_of(values):
+            storage = recorder.storages[index]
+            storage.category = storage.category or category
+
+    for parameter in step.model.parameters():
+        add(parameter, "parameter")
+    for buffer in step.model.buffers():
+        add(buffer, "buffer")
+    add((step.args, step.kwargs), "input")
+    for state in optimizer.state.values():
+        add(state, "optimizer")
+
+
+def run_step(
+    recorder: Recorder,
+    step: _Step,
+    optimizer: torch.optim.Optimizer,
+    sees_saved: bool = True,
+) -> _Marks:
+    """Forward, backward and optimizer step. `sees_saved`: records what autograd
+    saves, for which the model must be without checkpointing."""
+    with recorder:
+        _register(recorder, step, optimizer)
+        handles = recorder.watch_calls(step.model.modules()) if sees_saved else []
+        with recorder.recording_saved() if sees_saved else contextlib.nullcontext():
+            loss = step.loss()
+        recorder.ignore_calls()
+        _remove(handles)
+        forward_end = recorder.now
+        loss.backward()
+        del loss
+        backward_end = recorder.now
+        gradients = frozenset(
+            recorder.storage_of(parameter.grad)
+            for parameter in step.model.parameters()
+            if parameter.grad is not None
+        )
+        optimizer.step()
+        optimizer.zero_grad()
+    return _Marks(forward_end, backward_end, gradients)
+
+
+def _remove(handles: list[torch.utils.hooks.RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
+
+
+def _require_same_forward(full: Recorder, scopes: Recorder, forward_end: int) -> None:
+    names = [operator.name for operator in full.operators[:forward_end]]
+    again = [operator.name for operator in scopes.operators]
+    if names == again:
+        return
+    at = next(
+        (k for k, (a, b) in enumerate(zip(names, again)) if a != b),
+        min(len(names), len(again)),
+    )
+    raise AcplanError(
+        "the model's forward pass differs from one call to the next (from operator "
+        f"{at} on), so no plan made for one would fit the other"
+    )
+
+
+def _to_data(
+    step: _Step,
+    device: Device,
+    recorder: Recorder,
+    scope_ends: list[int | None],
+    marks: _Marks,
+) -> dict[str, Any]:
+    count = recorder.now
+    creates: list[list[int]] = [[] for _ in range(count)]
+    for index, storage in enumerate(recorder.storages):
+        if storage.born >= 0:
+            creates[storage.born].append(index)
+    _settle(recorder, marks)
+    return {
+        "format": "acplan.trace",
+        "version": 1,
+        "model": {
+            "name": type(step.model).__name__,
+            "root_class": type(step.model).__name__,
+        },
+        "device": {
+            "name": device.name,
+            "peak_flops": device.bfloat16,
+            "bandwidth": device.bandwidth,
+        },
+        "forward_end": marks.forward_end,
+        "backward_end": marks.backward_end,
+        "modules": _modules(recorder, step),
+        "calls": [dataclasses.asdict(call) for call in recorder.calls],
+        "operators": [
+            _operator(operator, creates[k])
+            for k, operator in enumerate(recorder.operators)
+        ],
+        "storages": [
+            {
+                "bytes": storage.bytes if storage.on_device else 0,
+                "category": storage.category,
+                "born": storage.born,
+                "freed": storage.freed,
+            }
+            | (
+                {"scope_end": scope_ends[index]}
+                if 0 <= storage.born < marks.forward_end
+                else {}
+            )
+            for index, storage in enumerate(recorder.storages)
+        ],
+        "saved": [dataclasses.asdict(saved) for saved in recorder.saved],
+        "measured": {"peak_bytes": peak_of(recorder)},
+    }
+
+
+def _settle(recorder: Recorder, marks: _Marks) -> None:
+    """Fills in what the recording alone does not say."""
+    was_saved = {saved.storage for saved in recorder.saved}
+    for index, storage in enumerate(recorder.storages):
+        if storage.category:
+            continue
+        if index in marks.gradients:
+            storage.category = "gradient"
+        elif index in was_saved and 0 <= storage.born < marks.forward_end:
+            storage.category = "activation"
+        else:
+            storage.category = "temporary"
+    for saved in recorder.saved:
+        if saved.unpacked is None:
+            continue
+        if saved.local_end is None:
+            saved.local_end = marks.backward_end
+        saved.local_end = max(saved.local_end, saved.unpacked)
+        if saved.released is None:
+            continue
+        # A backward node that returns what it unpacked hands it on.
+        storage = recorder.storages[saved.storage]
+        if storage.freed is not None:
+            storage.freed = max(storage.freed, saved.local_end)
+
+
+def _operator(operator: Operator, creates: list[int]) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "name": operator.name,
+        "call": operator.call,
+        "runtime_ms": operator.runtime_ms,
+        "reads": operator.reads,
+        "creates": creates,
+        "outputs": operator.outputs,
+    }
+    if operator.is_view:
+        data["view"] = True
+    if operator.is_random:
+        data["random"] = True
+    if operator.mutates:
+        data["mutates"] = operator.mutates
+    return data
+
+
+def _modules(recorder: Recorder, step: _Step) -> list[dict[str, Any]]:
+    root = type(step.model).__name__
+    modules = []
+    for path, module in step.model.named_modules():
+        own = module.parameters(recurse=False), module.buffers(recurse=False)
+        modules.append(
+            {
+                "fqn": f"{root}.{path}" if path else root,
+                "class": type(module).__name__,
+                "parameters": recorder.storages_of(list(own[0])),
+                "buffers": recorder.storages_of(list(own[1])),
+            }
+        )
+    return modules
+
+
+def timeline_of(recorder: Recorder) -> list[int]:
+    """Bytes in use while each operator runs, storages rounded up to 512."""
+    count = recorder.now
+    change = [0] * (count + 1)
+    for storage in recorder.storages:
+        if not storage.on_device:
+            continue
+        rounded = (storage.bytes + 511) // 512 * 512
+        born = max(storage.born, 0)
+        if born >= count:
+            continue
+        freed = count if storage.freed is None else storage.freed
+        change[born] += rounded
+        change[min(max(freed, born + 1), count)] -= rounded
+    live = 0
+    timeline = []
+    for k in range(count):
+        live += change[k]
+        timeline.append(live)
+    return timeline
+
+
+def peak_of(recorder: Recorder) -> int:
+    return max(timeline_of(recorder), default=0)

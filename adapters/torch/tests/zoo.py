@@ -1,0 +1,200 @@
+"""Small models of many kinds, and plans for them."""
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import transformers
+from acplan import Plan, PlannedModule, PlannedOperator, Trace
+from torch import nn
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A model, on the meta device unless asked otherwise, its inputs, and the
+    modules that one would checkpoint, as paths."""
+
+    make: Callable[[], nn.Module]
+    inputs: Callable[[], dict[str, Any]]
+    blocks: tuple[str, ...]
+    parts: tuple[str, ...]
+
+    def on_meta(self) -> tuple[nn.Module, dict[str, Any]]:
+        with torch.device("meta"):
+            return self.make(), self.inputs()
+
+
+def _tokens(batch: int, length: int, vocabulary: int) -> Callable[[], dict[str, Any]]:
+    def inputs() -> dict[str, Any]:
+        tokens = torch.randint(0, vocabulary, (batch, length))
+        return {"input_ids": tokens, "labels": tokens}
+
+    return inputs
+
+
+def _gpt2() -> Example:
+    config = transformers.GPT2Config(
+        n_layer=4, n_embd=128, n_head=4, vocab_size=500, use_cache=False
+    )
+    blocks = tuple(f"transformer.h.{k}" for k in range(4))
+    return Example(
+        lambda: transformers.GPT2LMHeadModel(config),
+        _tokens(2, 64, 500),
+        blocks,
+        tuple(f"{block}.{part}" for block in blocks for part in ("attn", "mlp")),
+    )
+
+
+def _llama() -> Example:
+    config = transformers.LlamaConfig(
+        num_hidden_layers=3,
+        hidden_size=128,
+        intermediate_size=352,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        vocab_size=500,
+        use_cache=False,
+    )
+    blocks = tuple(f"model.layers.{k}" for k in range(3))
+    return Example(
+        lambda: transformers.LlamaForCausalLM(config).to(torch.bfloat16),
+        _tokens(2, 64, 500),
+        blocks,
+        tuple(f"{b}.{part}" for b in blocks for part in ("self_attn", "mlp")),
+    )
+
+
+def _bert() -> Example:
+    config = transformers.BertConfig(
+        num_hidden_layers=3,
+        hidden_size=128,
+        num_attention_heads=4,
+        intermediate_size=512,
+        vocab_size=500,
+    )
+    blocks = tuple(f"bert.encoder.layer.{k}" for k in range(3))
+    return Example(
+        lambda: transformers.BertForMaskedLM(config),
+        _tokens(2, 64, 500),
+        blocks,
+        tuple(f"{b}.{p}" for b in blocks for p in ("attention", "intermediate")),
+    )
+
+
+def _t5() -> Example:
+    config = transformers.T5Config(
+        num_layers=2,
+        num_decoder_layers=2,
+        d_model=128,
+        d_kv=32,
+        d_ff=512,
+        num_heads=4,
+        vocab_size=500,
+        use_cache=False,
+        decoder_start_token_id=0,
+    )
+    blocks = tuple(f"{s}.block.{k}" for s in ("encoder", "decoder") for k in range(2))
+    return Example(
+        lambda: transformers.T5ForConditionalGeneration(config),
+        _tokens(2, 64, 500),
+        blocks,
+        tuple(f"{block}.layer.0" for block in blocks),
+    )
+
+
+class _Shared(nn.Module):
+    """One block, called three times; frozen embeddings; dropout; a mask that is a
+    keyword argument; a part whose output needs no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 64).requires_grad_(False)
+        self.frozen = nn.Linear(64, 64).requires_grad_(False)
+        self.block = _Block()
+        self.head = nn.Linear(64, 100)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mask = (tokens > 0).unsqueeze(-1)
+        x = self.frozen(self.embedding(tokens))
+        for _ in range(3):
+            x = self.block(x, mask=mask)
+        return self.head(x).float().logsumexp(-1).mean()
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(64, 256)
+        self.down = nn.Linear(256, 64)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = nn.functional.relu(self.up(x), inplace=True)
+        return x + self.dropout(self.down(hidden)) * mask
+
+
+EXAMPLES: dict[str, Callable[[], Example]] = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "bert": _bert,
+    "t5": _t5,
+    "shared": lambda: Example(
+        _Shared,
+        lambda: {"tokens": torch.randint(0, 100, (4, 32))},
+        ("block",),
+        ("block.up", "block.down"),
+    ),
+}
+
+_WORTH_SAVING = ("mm.", "bmm.", "norm.", "softmax.", "gelu.", "silu.", "attention")
+
+
+def plans(example: Example, trace: Trace, seeds: int = 3) -> Iterator[tuple[str, Plan]]:
+    """All blocks, every second, parts, both, and policies by chance."""
+    root = trace.data["modules"][0]["fqn"]
+
+    def whole(*paths: str) -> Plan:
+        return Plan(tuple(PlannedModule(f"{root}.{path}") for path in paths))
+
+    blocks, parts = example.blocks, example.parts
+    yield "all blocks", whole(*blocks)
+    yield "every second block", whole(*blocks[::2])
+    yield "the last block", whole(blocks[-1])
+    yield "parts", whole(*parts)
+    if len(blocks) > 1:
+        of_others = [p for p in parts if not p.startswith(f"{blocks[0]}.")]
+        yield "a block and parts of others", whole(blocks[0], *of_others)
+    for seed in range(seeds):
+        yield (
+            f"policies by chance, {seed}",
+            Plan(
+                tuple(
+                    PlannedModule(
+                        f"{root}.{path}",
+                        _policy(trace, f"{root}.{path}", random.Random(seed)),
+                    )
+                    for path in blocks
+                )
+            ),
+        )
+
+
+def _policy(
+    trace: Trace, fqn: str, chance: random.Random
+) -> tuple[PlannedOperator, ...]:
+    data = trace.data
+    names = [module["fqn"] for module in data["modules"]]
+    call = next(c for c in data["calls"] if names[c["module"]] == fqn)
+    operators = data["operators"][call["start"] : call["end"]]
+    mutated = {s for op in data["operators"] for s in op.get("mutates", ())}
+    return tuple(
+        PlannedOperator(
+            operator["name"],
+            any(name in operator["name"] for name in _WORTH_SAVING)
+            and not mutated & set(operator["outputs"])
+            and chance.random() < 0.5,
+        )
+        for operator in operators
+    )

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "graph/trace.h"
+
+namespace acplan::graph {
+
+// What a training step would do and use with some of its modules checkpointed,
+// from its trace without checkpointing.
+//
+// The rules are those of torch.utils.checkpoint (not re-entrant, early stop)
+// under a selective policy:
+// - A storage lives as long as someone holds it: the forward code (until its
+//   scope_end), autograd for what was saved outside of every unit, or one of
+//   the following.
+// - In a unit autograd keeps nothing. Each call has a frame, which holds the
+//   call's arguments until autograd lets go of the last thing saved in it.
+// - When backward first asks for something saved in a call, the call's operators
+//   run again, in order, up to the last save; of that one what comes before the
+//   save. Operators that the policy saved do not run: their outputs, kept until
+//   then, take the place of what they would create, or until the frame ends
+//   where they are not reached.
+// - What is created again is held by the forward code as before, and no longer
+//   than the recomputation; by autograd as long as the recomputation lasts, if
+//   it is saved; and from then until the backward node that asks for it lets go
+//   of it.
+// Bytes are those of live storages, each rounded up to 512 as CUDA's caching
+// allocator does.
+
+struct CheckpointedModule {
+  int32_t module = 0;  // in Trace::modules
+  // One entry an operator of each of its calls: 1 saved, 0 recomputed. Empty:
+  // all are recomputed.
+  std::vector<char> save = {};
+};
+
+struct Simulation {
+  struct Step {
+    int32_t op = 0;       // in Trace::operators
+    int32_t redone = -1;  // the call for which it runs again; -1: it does not
+    bool operator==(const Step&) const = default;
+  };
+  std::vector<Step> steps;          // the operators that run, in order
+  std::vector<int64_t> live_bytes;  // while each of them runs
+  int64_t peak_bytes = 0;
+  int32_t peak_step = -1;  // the first with the peak; -1: nothing runs
+  std::array<int64_t, kStorageCategories> peak_by_category = {};
+  double recompute_ms = 0;  // of what runs again
+};
+
+// The modules' calls must not be nested in each other.
+//
+// Throws InputError, naming the module, for one that is never called, for calls
+// that are nested, for `save` whose length is not the number of operators of
+// each call, and for an operator saved whose result another one writes to in
+// place later, which PyTorch refuses.
+Simulation Simulate(const Trace& trace,
+                    const std::vector<CheckpointedModule>& modules);
+
+}  // namespace acplan::graph

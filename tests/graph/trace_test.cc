@@ -1,0 +1,675 @@
+#include "graph/trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "graph/file_io.h"
+#include "graph/input_error.h"
+#include "tests/graph/test_files.h"
+#include "tests/support/random_trace.h"
+
+namespace acplan::graph {
+namespace {
+
+using nlohmann::json;
+using test_support::RandomTrace;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+json SmallTrace() { return json::parse(ReadFile(ACPLAN_SEED_TRACE)); }
+
+std::string ErrorOf(const std::string& text) {
+  try {
+    ParseTrace(text, "t.json");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Trace, ReadsEveryField) {
+  const Trace t = ReadTrace(ACPLAN_SEED_TRACE);
+  EXPECT_EQ(t.model, (ModelInfo{"small", "Net", 8, 16, "fp32", "SGD"}));
+  EXPECT_EQ(t.device, (DeviceInfo{"A100", 19.5e12, 1.555e12}));
+  EXPECT_EQ(t.peak_bytes, 15360);
+  EXPECT_EQ(t.forward_end, 5);
+  EXPECT_EQ(t.backward_end, 12);
+
+  ASSERT_EQ(t.modules.size(), 3u);
+  EXPECT_EQ(t.modules[0], (TraceModule{"Net", "Net", {}, {2}}));
+  EXPECT_EQ(t.modules[1], (TraceModule{"Net.fc", "Linear", {0, 1}, {}}));
+
+  EXPECT_THAT(t.calls, ElementsAre(TraceCall{0, -1, 0, 4, {3}, {6}},
+                                   TraceCall{1, 0, 0, 2, {3}, {5}},
+                                   TraceCall{2, 0, 3, 4, {6}, {6}}));
+
+  ASSERT_EQ(t.operators.size(), 14u);
+  EXPECT_EQ(t.operators[0],
+            (TraceOperator{0, 1, 0, {0}, {}, {0}, {}, true, false}));
+  EXPECT_EQ(t.operators[2],
+            (TraceOperator{2, 0, 0.25, {5}, {6, 7}, {6, 7}, {}, false, true}));
+  EXPECT_EQ(t.operators[3],
+            (TraceOperator{3, 2, 0.125, {6}, {}, {6}, {6}, false, false}));
+
+  using enum StorageCategory;
+  ASSERT_EQ(t.storages.size(), 16u);
+  EXPECT_EQ(t.storages[0], (TraceStorage{4096, kParameter}));
+  EXPECT_EQ(t.storages[2], (TraceStorage{8, kBuffer}));
+  EXPECT_EQ(t.storages[4], (TraceStorage{1000, kInput, -1, 7}));
+  EXPECT_EQ(t.storages[5], (TraceStorage{1024, kActivation, 1, 3, 3}));
+  EXPECT_EQ(t.storages[6], (TraceStorage{1024, kActivation, 2, 8, kNever}));
+  EXPECT_EQ(t.storages[9], (TraceStorage{4, kTemporary, 5, 7}));
+  EXPECT_EQ(t.storages[13], (TraceStorage{4096, kGradient, 10}));
+  EXPECT_EQ(t.storages[15], (TraceStorage{4096, kOptimizer, 12}));
+
+  EXPECT_THAT(
+      t.saved,
+      ElementsAre(SavedTensor{0, 2, 1}, SavedTensor{3, 2, 1, 9, 11, 11},
+                  SavedTensor{7, 3, 0, 8, 9, 9}, SavedTensor{6, 4, 2, 7, 8, 8},
+                  SavedTensor{4, 5, -1, 6, 7, 7}));
+}
+
+TEST(Trace, KeepsEachNameOnce) {
+  const Trace t = ReadTrace(ACPLAN_SEED_TRACE);
+  EXPECT_EQ(t.operators[9].name, t.operators[0].name);
+  EXPECT_EQ(t.operator_names.size(), 13u);
+  EXPECT_EQ(t.operator_names[t.operators[13].name], "aten.add_.Tensor");
+}
+
+TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
+  json small = SmallTrace();
+  for (const char* key : {"model", "device", "measured"}) small.erase(key);
+  for (json& op : small["operators"])
+    for (const char* key : {"view", "random", "mutates"}) op.erase(key);
+  small["extra"] = {1, 2, 3};
+  small["operators"][0]["extra"] = "x";
+  const Trace t = ParseTrace(small.dump(), "t.json");
+  EXPECT_EQ(t.model, ModelInfo());
+  EXPECT_EQ(t.device, DeviceInfo());
+  EXPECT_EQ(t.peak_bytes, std::nullopt);
+  EXPECT_FALSE(t.operators[0].view);
+  EXPECT_FALSE(t.operators[2].random);
+  EXPECT_THAT(t.operators[3].mutates, IsEmpty());
+}
+
+TEST(Trace, MayHaveNoOperators) {
+  const Trace t = ParseTrace(R"({"format": "acplan.trace", "version": 1,
+      "forward_end": 0, "backward_end": 0, "operators": [],
+      "modules": [{"fqn": "N", "class": "N", "parameters": [], "buffers": []}],
+      "calls": [{"module": 0, "parent": -1, "start": 0, "end": 0,
+                 "inputs": [], "outputs": []}],
+      "storages": [], "saved": []})",
+                             "t.json");
+  EXPECT_EQ(t.calls.size(), 1u);
+  EXPECT_EQ(ParseTrace(ToJson(t), "t.json"), t);
+}
+
+struct Edit {
+  std::string pointer;
+  std::string value;  // JSON; "" removes the member
+};
+
+json Changed(const Edit& edit) {
+  json changed = SmallTrace();
+  const json::json_pointer pointer(edit.pointer);
+  if (!edit.value.empty())
+    changed[pointer] = json::parse(edit.value);
+  else
+    changed[pointer.parent_pointer()].erase(pointer.back());
+  return changed;
+}
+
+TEST(Trace, AcceptsLegalOddities) {
+  const std::vector<Edit> edits = {
+      {"/model/batch", "null"},
+      {"/measured", "{}"},
+      {"/measured/peak_bytes", "null"},
+      {"/operators/0/view", "null"},
+      {"/operators/0/mutates", "[]"},
+      {"/operators/2/creates", "[7,6]"},
+      {"/operators/3/mutates", "[6,6]"},
+      // Freed while an operator reads it, and while its own operator runs.
+      {"/storages/4/freed", "6"},
+      {"/storages/15/freed", "12"},
+      {"/storages/15/freed", "14"},
+      {"/storages/5/bytes", "9007199254740992"},
+      {"/storages/5/bytes", "1e9"},
+      {"/storages/5/scope_end", "1"},
+      {"/storages/5/scope_end", "5"},
+      {"/storages/15/scope_end", "null"},
+      {"/storages/0/category", "\"gradient\""},
+      {"/modules/2/parameters", "[0,0]"},
+      {"/modules/2/fqn", "\"Net.fc.act\""},
+      {"/calls/1/module", "0"},
+      // The time of saving is the start of calls[2] and inside of calls[0].
+      {"/saved/2/call", "2"},
+      {"/saved/4/call", "-1"},
+      {"/saved/0/released", "2"},
+      {"/saved/3/released", "null"},
+  };
+  for (const Edit& edit : edits)
+    EXPECT_EQ(ErrorOf(Changed(edit).dump()), "accepted")
+        << edit.pointer << " = " << edit.value;
+}
+
+struct BadRow {
+  Edit edit;
+  std::string path;  // as named in the message
+  std::string expected, found;
+};
+
+std::vector<BadRow> RowsOfMissingMembers() {
+  std::vector<BadRow> rows;
+  const auto add = [&](const std::string& pointer, const std::string& path,
+                       const std::vector<std::string>& keys) {
+    for (const std::string& key : keys)
+      rows.push_back(
+          {{pointer + "/" + key, ""}, path, "the key \"" + key + "\"", "none"});
+  };
+  add("", "",
+      {"format", "version", "forward_end", "backward_end", "modules", "calls",
+       "operators", "storages", "saved"});
+  add("/modules/1", "modules[1] (Net.fc)", {"class", "parameters", "buffers"});
+  add("/modules/1", "modules[1]", {"fqn"});
+  add("/calls/1", "calls[1]",
+      {"module", "parent", "start", "end", "inputs", "outputs"});
+  add("/operators/1", "operators[1]",
+      {"name", "call", "runtime_ms", "reads", "creates", "outputs"});
+  add("/storages/5", "storages[5]",
+      {"bytes", "category", "born", "scope_end", "freed"});
+  add("/saved/0", "saved[0]",
+      {"storage", "packed", "call", "unpacked", "local_end", "released"});
+  return rows;
+}
+
+std::vector<BadRow> RowsOfWrongTypes() {
+  std::vector<BadRow> rows;
+  const auto add = [&](const std::string& pointer, const std::string& path,
+                       const std::vector<std::string>& keys,
+                       const std::string& value, const std::string& expected,
+                       const std::string& found) {
+    for (const std::string& key : keys)
+      rows.push_back({{pointer + "/" + key, value},
+                      path + (path.empty() ? "" : ".") + key,
+                      expected,
+                      found});
+  };
+  const std::string whole = "a whole number from ";
+  add("", "", {"modules", "calls", "operators", "storages", "saved"}, "{}",
+      "an array", "an object with 0 keys");
+  add("", "", {"forward_end", "backward_end"}, "1.5", whole, "1.5");
+  add("", "", {"model", "device", "measured"}, "[]", "an object",
+      "an array of 0 entries");
+  add("/modules/1", "modules[1] (Net.fc)", {"class"}, "1", "a string", "1");
+  add("/modules/1", "modules[1] (Net.fc)", {"parameters", "buffers"}, "3",
+      "an array", "3");
+  add("/calls/1", "calls[1]", {"module", "parent", "start", "end"}, "\"0\"",
+      whole, "\"0\"");
+  add("/calls/1", "calls[1]", {"inputs", "outputs"}, "null", "an array",
+      "null");
+  add("/operators/1", "operators[1]", {"reads", "creates", "outputs"}, "true",
+      "an array", "true");
+  add("/operators/1", "operators[1]", {"mutates"}, "1", "an array", "1");
+  add("/operators/1", "operators[1]", {"name"}, "null", "a string", "null");
+  add("/operators/1", "operators[1]", {"call"}, "null", whole, "null");
+  add("/operators/1", "operators[1]", {"view", "random"}, "1", "true or false",
+      "1");
+  add("/storages/5", "storages[5]", {"category"}, "0", "a string", "0");
+  add("/storages/5", "storages[5]", {"born"}, "null", whole, "null");
+  add("/storages/5", "storages[5]", {"scope_end", "freed"}, "\"never\"",
+      "a time from 1 to ", "\"never\"");
+  add("/saved/1", "saved[1]", {"storage", "packed", "call", "local_end"},
+      "null", whole, "null");
+  add("/saved/1", "saved[1]", {"unpacked", "released"}, "[]", " to 14, or null",
+      "an array of 0 entries");
+  return rows;
+}
+
+std::vector<BadRow> RowsOfWrongValues() {
+  const std::string bytes = "a whole number of bytes, 0 to 2^53";
+  const std::string number = "a number, 0 to 1e18";
+  const std::string index = "a whole number from 0 to 15";
+  const std::string fqn = "modules[2] (";
+  const std::string call =
+      R"({"module": 2, "start": 1, "end": 2, "inputs": [], "outputs": [],)";
+  return {
+      {{"/format", "1"}, "format", "a string", "1"},
+      {{"/format", "\"acplan.profile\""},
+       "format",
+       "\"acplan.trace\"",
+       "\"acplan.profile\""},
+      {{"/version", "2"}, "version", "1", "2"},
+      {{"/model/batch", "-1"}, "model.batch", "a whole number from 0", "-1"},
+      {{"/device/bandwidth", "-1"}, "device.bandwidth", number, "-1"},
+      {{"/measured/peak_bytes", "-5"}, "measured.peak_bytes", bytes, "-5"},
+      {{"/forward_end", "-1"}, "forward_end", "from 0 to 14", "-1"},
+      {{"/forward_end", "15"}, "forward_end", "from 0 to 14", "15"},
+      {{"/backward_end", "4"}, "backward_end", "from 5 to 14", "4"},
+      {{"/backward_end", "15"}, "backward_end", "from 5 to 14", "15"},
+
+      {{"/modules", "[]"}, "modules", "at least one module", "an array of 0"},
+      {{"/modules/2", "7"}, "modules[2]", "an object", "7"},
+      {{"/modules/2/fqn", "\"\""},
+       fqn + ").fqn",
+       "without empty components",
+       "\"\""},
+      {{"/modules/2/fqn", "\"Net..a\""},
+       fqn + "Net..a).fqn",
+       "without empty components",
+       "\"Net..a\""},
+      {{"/modules/2/fqn", R"("Net.a\u0001")"},
+       fqn + "Net.a\\u0001).fqn",
+       "without control characters",
+       "\"Net.a\\u0001\""},
+      {{"/modules/2/fqn", "\"Net.fc\""},
+       fqn + "Net.fc).fqn",
+       "a name of its own",
+       "\"Net.fc\", which is that of modules[1] too"},
+      {{"/modules/2/fqn", "\"Other\""},
+       fqn + "Other).fqn",
+       "a child of \"Net.fc\" or of a module around it",
+       "\"Other\""},
+      {{"/modules/2/fqn", "\"Net.missing.act\""},
+       fqn + "Net.missing.act).fqn",
+       "a child of \"Net.fc\" or of a module around it",
+       "\"Net.missing.act\""},
+      {{"/modules/3",
+        R"({"fqn": "Net.fc.late", "class": "L", "parameters": [],
+            "buffers": []})"},
+       "modules[3] (Net.fc.late).fqn",
+       "a child of \"Net.act\" or of a module around it, in pre-order",
+       "\"Net.fc.late\""},
+      {{"/modules/1/parameters/1", "16"},
+       "modules[1] (Net.fc).parameters[1]",
+       index,
+       "16"},
+      {{"/modules/0/buffers/0", "-1"},
+       "modules[0] (Net).buffers[0]",
+       index,
+       "-1"},
+
+      {{"/calls/0", "[]"}, "calls[0]", "an object", "an array of 0 entries"},
+      {{"/calls/1/module", "3"}, "calls[1].module", "from 0 to 2", "3"},
+      {{"/calls/0/parent", "0"}, "calls[0].parent", "-1", "0"},
+      {{"/calls/1/parent", "1"}, "calls[1].parent", "from -1 to 0", "1"},
+      {{"/calls/1/parent", "-2"}, "calls[1].parent", "from -1 to 0", "-2"},
+      {{"/calls/1/start", "-1"}, "calls[1].start", "from 0 to 5", "-1"},
+      {{"/calls/0/end", "6"}, "calls[0].end", "from 0 to 5", "6"},
+      {{"/calls/2/end", "2"}, "calls[2].end", "from 3 to 5", "2"},
+      {{"/calls/2/end", "5"},
+       "calls[2].end",
+       "at most 4, where its parent",
+       "5"},
+      {{"/calls/2/start", "1"},
+       "calls[2].start",
+       "at least 2, where calls[1], its sibling, ends",
+       "1"},
+      {{"/calls/2/parent", "-1"},
+       "calls[2].start",
+       "at least 4, where calls[0], its sibling, ends",
+       "3"},
+      {{"/calls/0/start", "1"},
+       "calls[1].start",
+       "at least 1, the start of the call before",
+       "0"},
+      {{"/calls/3", call + R"("parent": 1})"},
+       "calls[3].parent",
+       "-1, or calls[2] or a call around it",
+       "1"},
+      {{"/calls/1/inputs/0", "16"}, "calls[1].inputs[0]", index, "16"},
+      {{"/calls/1/outputs/0", "0.5"}, "calls[1].outputs[0]", index, "0.5"},
+
+      {{"/operators/1", "null"}, "operators[1]", "an object", "null"},
+      {{"/operators/1/call", "3"}, "operators[1].call", "from -1 to 2", "3"},
+      {{"/operators/1/call", "0"},
+       "operators[1].call",
+       "1, the innermost call around it",
+       "0"},
+      {{"/operators/2/call", "-1"},
+       "operators[2].call",
+       "0, the innermost call around it",
+       "-1"},
+      {{"/operators/4/call", "0"},
+       "operators[4].call",
+       "-1, the innermost call around it",
+       "0"},
+      {{"/operators/5/call", "0"},
+       "operators[5].call",
+       "-1, the innermost call around it",
+       "0"},
+      {{"/operators/1/runtime_ms", "-0.5"},
+       "operators[1].runtime_ms",
+       number,
+       "-0.5"},
+      {{"/operators/1/runtime_ms", "1e19"},
+       "operators[1].runtime_ms",
+       number,
+       "1e+19"},
+      {{"/operators/1/runtime_ms", "null"},
+       "operators[1].runtime_ms",
+       number,
+       "null"},
+      {{"/operators/1/reads/2", "16"}, "operators[1].reads[2]", index, "16"},
+      {{"/operators/1/reads", "[0,3,1]"},
+       "operators[1].reads[2]",
+       "above 3, as entries ascend",
+       "1"},
+      {{"/operators/1/reads", "[0,1,1]"},
+       "operators[1].reads[2]",
+       "above 1, as entries ascend",
+       "1"},
+      {{"/operators/1/reads", "[0,1,6]"},
+       "operators[1].reads[2]",
+       "a storage born by time 1 (this one at 2)",
+       "6"},
+      {{"/operators/13/reads/0", "12"},
+       "operators[13].reads[0]",
+       "a storage alive at time 13 (this one freed at 12)",
+       "12"},
+      {{"/operators/2/outputs", "[7,6]"},
+       "operators[2].outputs[1]",
+       "above 7, as entries ascend",
+       "6"},
+      {{"/operators/2/outputs/1", "8"},
+       "operators[2].outputs[1]",
+       "a storage born by time 2 (this one at 4)",
+       "8"},
+      {{"/operators/13/mutates/0", "9"},
+       "operators[13].mutates[0]",
+       "a storage alive at time 13 (this one freed at 7)",
+       "9"},
+      {{"/operators/3/mutates/0", "-1"},
+       "operators[3].mutates[0]",
+       index,
+       "-1"},
+      {{"/operators/1/creates/0", "99"},
+       "operators[1].creates[0]",
+       index,
+       "99"},
+      {{"/operators/1/creates", "[5,3]"},
+       "operators[1].creates[1]",
+       "a storage born in operator 1 (this one: -1)",
+       "3"},
+      {{"/operators/1/creates/0", "6"},
+       "operators[1].creates[0]",
+       "a storage born in operator 1 (this one: 2)",
+       "6"},
+      {{"/operators/2/creates", "[6,7,6]"},
+       "operators[2].creates[2]",
+       "a storage that is not listed before",
+       "6"},
+      {{"/operators/2/creates", "[6]"},
+       "storages[7].born",
+       "-1 or an operator that has this storage among its creates",
+       "2"},
+
+      {{"/storages/5", "0"}, "storages[5]", "an object", "0"},
+      {{"/storages/5/bytes", "-1"}, "storages[5].bytes", bytes, "-1"},
+      {{"/storages/5/bytes", "9007199254740993"},
+       "storages[5].bytes",
+       bytes,
+       "9007199254740993"},
+      {{"/storages/5/category", "\"act\""},
+       "storages[5].category",
+       "one of parameter, buffer, gradient, optimizer, input, activation, "
+       "temporary",
+       "\"act\""},
+      {{"/storages/5/born", "14"}, "storages[5].born", "from -1 to 13", "14"},
+      {{"/storages/5/born", "-2"}, "storages[5].born", "from -1 to 13", "-2"},
+      {{"/storages/5/category", "\"gradient\""},
+       "storages[5].born",
+       "-1 or at least 5, where the forward pass ends, for a gradient",
+       "1"},
+      {{"/storages/5/freed", "0"}, "storages[5].freed", "from 1 to 14", "0"},
+      {{"/storages/0/freed", "-1"}, "storages[0].freed", "from 0 to 14", "-1"},
+      {{"/storages/15/freed", "15"},
+       "storages[15].freed",
+       "from 12 to 14",
+       "15"},
+      {{"/storages/5/scope_end", "0"},
+       "storages[5].scope_end",
+       "from 1 to 5",
+       "0"},
+      {{"/storages/5/scope_end", "6"},
+       "storages[5].scope_end",
+       "from 1 to 5",
+       "6"},
+      {{"/storages/9/scope_end", "6"},
+       "storages[9].scope_end",
+       "none for a storage that is not born in the forward pass",
+       "6"},
+      {{"/storages/0/scope_end", "1"},
+       "storages[0].scope_end",
+       "none for a storage that is not born in the forward pass",
+       "1"},
+
+      {{"/saved/1", "[]"}, "saved[1]", "an object", "an array of 0 entries"},
+      {{"/saved/1/storage", "16"}, "saved[1].storage", index, "16"},
+      {{"/saved/1/storage", "8"},
+       "saved[1].storage",
+       "a storage born by time 2 (this one at 4)",
+       "8"},
+      {{"/saved/4/storage", "5"},
+       "saved[4].storage",
+       "a storage alive at time 5 (this one freed at 3)",
+       "5"},
+      {{"/saved/4/packed", "6"}, "saved[4].packed", "from 0 to 5", "6"},
+      {{"/saved/1/packed", "1"},
+       "saved[1].packed",
+       "at least 2, the time of the entry before",
+       "1"},
+      {{"/saved/1/call", "3"}, "saved[1].call", "from -1 to 2", "3"},
+      {{"/saved/2/call", "-1"},
+       "saved[2].call",
+       "0, the innermost call around time 3, or one that starts or ends then",
+       "-1"},
+      {{"/saved/2/call", "1"},
+       "saved[2].call",
+       "0, the innermost call around time 3",
+       "1"},
+      {{"/saved/4/call", "0"},
+       "saved[4].call",
+       "-1, the innermost call around time 5",
+       "0"},
+      {{"/saved/4/unpacked", "4"}, "saved[4].unpacked", "from 5 to 14", "4"},
+      {{"/saved/4/unpacked", "15"}, "saved[4].unpacked", "from 5 to 14", "15"},
+      {{"/saved/4/local_end", "5"}, "saved[4].local_end", "from 6 to 14", "5"},
+      {{"/saved/0/local_end", "6"},
+       "saved[0].local_end",
+       "null, as it is never unpacked",
+       "6"},
+      {{"/saved/4/released", "5"}, "saved[4].released", "from 6 to 14", "5"},
+      {{"/saved/0/released", "1"}, "saved[0].released", "from 2 to 14", "1"},
+  };
+}
+
+TEST(Trace, SaysWhatIsWrongWhere) {
+  for (const std::vector<BadRow>& rows :
+       {RowsOfMissingMembers(), RowsOfWrongTypes(), RowsOfWrongValues()}) {
+    EXPECT_GE(rows.size(), 30u);
+    for (const BadRow& row : rows) {
+      const std::string message = ErrorOf(Changed(row.edit).dump());
+      const std::string place =
+          row.path.empty() ? "t.json: " : "t.json: " + row.path + ": ";
+      EXPECT_THAT(
+          message,
+          AllOf(StartsWith(place + "expected "), HasSubstr(row.expected),
+                HasSubstr("found " + row.found), Not(HasSubstr("\n"))))
+          << row.edit.pointer << " = " << row.edit.value;
+    }
+  }
+}
+
+TEST(Trace, IndicesIntoNothingAreRefused) {
+  json small = SmallTrace();
+  small["storages"] = json::array();
+  EXPECT_THAT(ErrorOf(small.dump()),
+              StartsWith("t.json: modules[0] (Net).buffers[0]: expected no "
+                         "entry, as there are no storages, found 2"));
+}
+
+TEST(Trace, RefusesWhatIsNoTrace) {
+  for (const char* text : {"", "null", "[]", "3", "\"acplan.trace\"", "{}",
+                           "[1,", "{\"format\":NaN}", "{\"version\":1e999}"})
+    EXPECT_THAT(ErrorOf(text),
+                AllOf(StartsWith("t.json: "), HasSubstr("expected "),
+                      HasSubstr("found "), Not(HasSubstr("\n"))))
+        << text;
+}
+
+TEST(Trace, RefusesSumsThatWouldOverflow) {
+  Trace trace = ReadTrace(ACPLAN_SEED_TRACE);
+  trace.storages.resize(600, {.bytes = int64_t{1} << 53});
+  EXPECT_THAT(
+      ErrorOf(ToJson(trace)),
+      StartsWith("t.json: storages: expected at most 2^62 bytes in all"));
+}
+
+TEST(Trace, LastOfDuplicateKeysWins) {
+  std::string text = SmallTrace().dump();
+  text.insert(1, "\"version\":7,");
+  EXPECT_EQ(ErrorOf(text), "accepted");
+}
+
+TEST(Trace, NamesTheFileItRead) {
+  const TemporaryFolder folder;
+  PutBytes(folder.path() / "bad.json", "{}");
+  try {
+    ReadTrace(folder.path() / "bad.json");
+    ADD_FAILURE();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(),
+                StartsWith((folder.path() / "bad.json").string() + ": "));
+  }
+}
+
+TEST(TraceToJson, WritesTheFileThatWasRead) {
+  EXPECT_EQ(json::parse(ToJson(ReadTrace(ACPLAN_SEED_TRACE))), SmallTrace());
+}
+
+TEST(TraceToJson, RoundTripsThroughFiles) {
+  const Trace trace = ReadTrace(ACPLAN_SEED_TRACE);
+  const TemporaryFolder folder;
+  for (const char* name : {"t.json", "t.json.gz"}) {
+    WriteFile(folder.path() / name, ToJson(trace));
+    EXPECT_EQ(ReadTrace(folder.path() / name), trace);
+  }
+}
+
+TEST(TraceToJson, WritesOneEntryALine) {
+  const std::string text = ToJson(ReadTrace(ACPLAN_SEED_TRACE));
+  for (const char* start : {"\n{\"fqn\":\"Net.fc\",", "\n{\"module\":2,",
+                            "\n{\"name\":\"aten.mm.default\",",
+                            "\n{\"bytes\":1000,", "\n{\"storage\":7,"})
+    EXPECT_THAT(text, HasSubstr(start));
+}
+
+TEST(TraceToJson, RoundTripsRandomTraces) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 500; ++round) {
+    const Trace trace = RandomTrace(random, static_cast<int>(random() % 40));
+    const std::string text = ToJson(trace);
+    ASSERT_EQ(ErrorOf(text), "accepted") << text;
+    ASSERT_EQ(ParseTrace(text, "t.json"), trace) << text;
+  }
+}
+
+// Something else of a kind that a trace may hold.
+json RandomValue(std::mt19937& random) {
+  switch (random() % 8) {
+    case 0:
+      return nullptr;
+    case 1:
+      return random() % 2 == 0;
+    case 2:
+      return "gradient";
+    case 3:
+      return json::array({random() % 5, random() % 40});
+    case 4:
+      return json::object();
+    default:
+      return static_cast<int>(random() % 40) - 1;
+  }
+}
+
+// Changes, removes or repeats one value anywhere in `document`.
+json Mutated(json document, std::mt19937& random) {
+  json* place = &document;
+  while (place->is_structured() && !place->empty()) {
+    json::iterator child = place->begin();
+    std::advance(child, random() % place->size());
+    if (random() % 8 == 0) {
+      switch (random() % 3) {
+        case 0:
+          place->erase(child);
+          break;
+        case 1:
+          if (place->is_array()) place->push_back(json(*child));
+          break;
+        default:
+          *child = RandomValue(random);
+      }
+      return document;
+    }
+    place = &*child;
+  }
+  *place = RandomValue(random);
+  return document;
+}
+
+TEST(Trace, RandomEditsAreReadOrRefused) {
+  std::mt19937 random(2);
+  int accepted = 0;
+  int refused = 0;
+  for (int round = 0; round < 200; ++round) {
+    const json original = json::parse(
+        ToJson(RandomTrace(random, static_cast<int>(random() % 12))));
+    for (int i = 0; i < 20; ++i) {
+      const std::string text = Mutated(original, random).dump();
+      const std::string message = ErrorOf(text);
+      if (message == "accepted") {
+        ++accepted;
+        const Trace trace = ParseTrace(text, "t.json");
+        ASSERT_EQ(ParseTrace(ToJson(trace), "t.json"), trace) << text;
+      } else {
+        ++refused;
+        ASSERT_THAT(message,
+                    AllOf(StartsWith("t.json: "), HasSubstr("expected "),
+                          HasSubstr("found "), Not(HasSubstr("\n"))))
+            << text;
+      }
+    }
+  }
+  EXPECT_GT(accepted, 100);
+  EXPECT_GT(refused, 1000);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kManyOperators = 5'000;
+#else
+constexpr int kManyOperators = 100'000;
+#endif
+
+TEST(Trace, IsFastOnManyOperators) {
+  std::mt19937 random(3);
+  const Trace trace = RandomTrace(random, kManyOperators);
+  const std::string text = ToJson(trace);
+  EXPECT_GT(text.size(), 150u * kManyOperators);
+
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(ParseTrace(text, "t.json").operators.size(), kManyOperators);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+}  // namespace
+}  // namespace acplan::graph
