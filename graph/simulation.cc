@@ -166,11 +166,10 @@ class Simulator {
     }
   }
 
+  // The step before which what happens at a time has happened: nodes of the
+  // backward pass let go of what they used before the next one asks.
   int64_t Before(int32_t time) const {
     return time > count_ ? std::ssize(result_.steps) : before_[time];
-  }
-  int64_t After(int32_t time) const {
-    return time > count_ ? std::ssize(result_.steps) : after_[time];
   }
 
   void FindLives() {
@@ -239,7 +238,7 @@ class Simulator {
         const int32_t until =
             saved.unpacked == kNever ? saved.released : saved.local_end;
         int64_t& end = held[saved.storage];
-        end = std::max({end, frame.redo_end, After(until)});
+        end = std::max({end, frame.redo_end, Before(until)});
       }
     }
     for (int32_t op = call.start; op < call.end; ++op) {

@@ -40,9 +40,11 @@ class Trace:
         text = json.dumps(self.data, separators=(",", ":")).encode()
         if target.suffix == ".gz":
             text = gzip.compress(text, mtime=0)
-        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
-            file.write(text)
-        pathlib.Path(file.name).replace(target)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
+            written = pathlib.Path(folder) / target.name
+            written.write_bytes(text)
+            written.replace(target)
+
 
 
 def trace(

@@ -1,0 +1,329 @@
+#include "graph/simulation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/file_io.h"
+#include "graph/input_error.h"
+#include "graph/trace.h"
+#include "tests/support/random_trace.h"
+
+namespace acplan::graph {
+namespace {
+
+using nlohmann::json;
+using test_support::RandomTrace;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+int32_t ModuleNamed(const Trace& trace, const std::string& fqn) {
+  for (size_t m = 0; m < trace.modules.size(); ++m) {
+    if (trace.modules[m].fqn == fqn) return static_cast<int32_t>(m);
+  }
+  throw std::logic_error("no module " + fqn);
+}
+
+const std::string& Name(const Trace& trace, const Simulation::Step& step) {
+  return trace.operator_names[trace.operators[step.op].name];
+}
+
+class MeasuredByPyTorch : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Models, MeasuredByPyTorch,
+                         ::testing::Values("gpt2", "llama", "bert", "t5",
+                                           "shared"));
+
+// Every operator that PyTorch runs, and the bytes in use while it does, with the
+// modules really checkpointed (written by adapters/torch/tests/write_goldens.py).
+TEST_P(MeasuredByPyTorch, IsSimulatedToTheByte) {
+  const std::string stem =
+      std::string(ACPLAN_TEST_DATA_DIR "/traces/") + GetParam();
+  const Trace trace = ReadTrace(stem + ".trace.json.gz");
+  EXPECT_EQ(Simulate(trace, {}).peak_bytes, trace.peak_bytes);
+  const json measured = json::parse(ReadFile(stem + ".measured.json.gz"));
+  ASSERT_GE(measured.size(), 6u);
+  for (const json& plan : measured) {
+    SCOPED_TRACE(plan["label"]);
+    std::vector<CheckpointedModule> modules;
+    for (const json& module : plan["modules"]) {
+      modules.push_back({.module = ModuleNamed(trace, module["fqn"])});
+      for (const int save : module["save"]) {
+        modules.back().save.push_back(static_cast<char>(save));
+      }
+    }
+    const Simulation simulation = Simulate(trace, modules);
+    ASSERT_EQ(simulation.steps.size(), plan["operators"].size());
+    for (size_t k = 0; k < simulation.steps.size(); ++k) {
+      ASSERT_EQ(Name(trace, simulation.steps[k]), plan["operators"][k]) << k;
+      ASSERT_EQ(simulation.live_bytes[k], plan["live_bytes"][k]) << k;
+    }
+    EXPECT_EQ(simulation.peak_bytes,
+              *std::ranges::max_element(simulation.live_bytes));
+  }
+}
+
+// Units that are called, none in another, with decisions by chance that PyTorch
+// does not refuse.
+std::vector<CheckpointedModule> RandomUnits(const Trace& trace,
+                                            std::mt19937& random) {
+  std::set<int32_t> mutated;
+  for (const TraceOperator& op : trace.operators) {
+    mutated.insert(op.mutates.begin(), op.mutates.end());
+  }
+  std::vector<CheckpointedModule> units;
+  for (size_t m = 1; m < trace.modules.size(); ++m) {
+    if (random() % 2 == 0) continue;
+    std::set<int32_t> lengths;
+    bool is_nested = false;
+    int32_t start = 0;
+    for (size_t c = 0; c < trace.calls.size(); ++c) {
+      const TraceCall& call = trace.calls[c];
+      if (call.module == static_cast<int32_t>(m)) {
+        lengths.insert(call.end - call.start);
+        start = call.start;
+      }
+    }
+    if (lengths.empty()) continue;
+    CheckpointedModule unit{.module = static_cast<int32_t>(m)};
+    if (lengths.size() == 1 && random() % 2 == 0) {
+      for (int32_t k = 0; k < *lengths.begin(); ++k) {
+        const TraceOperator& op = trace.operators[start + k];
+        const bool is_mutated = std::ranges::any_of(
+            op.outputs, [&](int32_t s) { return mutated.contains(s); });
+        unit.save.push_back(!is_mutated && random() % 2 == 0 ? 1 : 0);
+      }
+    }
+    units.push_back(std::move(unit));
+    try {
+      Simulate(trace, units);
+    } catch (const InputError&) {
+      is_nested = true;
+    }
+    if (is_nested) units.pop_back();
+  }
+  return units;
+}
+
+TEST(Simulate, WithoutUnitsIsTheTrace) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 500; ++round) {
+    SCOPED_TRACE(round);
+    const Trace trace = RandomTrace(random, static_cast<int>(random() % 60));
+    const Simulation simulation = Simulate(trace, {});
+    ASSERT_EQ(simulation.steps.size(), trace.operators.size());
+    EXPECT_EQ(simulation.recompute_ms, 0);
+    for (int32_t k = 0; k < std::ssize(trace.operators); ++k) {
+      EXPECT_EQ(simulation.steps[k], (Simulation::Step{.op = k}));
+      int64_t live = 0;
+      for (const TraceStorage& storage : trace.storages) {
+        const bool is_live =
+            storage.born <= k && (k < storage.freed || storage.born == k ||
+                                  (storage.born < 0 && k == 0));
+        if (is_live) live += (storage.bytes + 511) / 512 * 512;
+      }
+      ASSERT_EQ(simulation.live_bytes[k], live) << k;
+    }
+    if (HasFailure()) break;
+  }
+}
+
+// What holds whatever the trace.
+TEST(Simulate, KeepsItsRules) {
+  std::mt19937 random(2);
+  int with_units = 0;
+  for (int round = 0; round < 1500; ++round) {
+    SCOPED_TRACE(round);
+    const Trace trace = RandomTrace(random, static_cast<int>(random() % 80));
+    const std::vector<CheckpointedModule> units = RandomUnits(trace, random);
+    const Simulation simulation = Simulate(trace, units);
+    with_units += units.empty() ? 0 : 1;
+    ASSERT_EQ(simulation.live_bytes.size(), simulation.steps.size());
+    // The step itself, in its order, and in between what runs again.
+    std::vector<int32_t> once;
+    double ms = 0;
+    for (size_t k = 0; k < simulation.steps.size(); ++k) {
+      const Simulation::Step& step = simulation.steps[k];
+      if (step.redone < 0) {
+        once.push_back(step.op);
+        continue;
+      }
+      ms += trace.operators[step.op].runtime_ms;
+      const TraceCall& call = trace.calls[step.redone];
+      EXPECT_GE(step.op, call.start);
+      EXPECT_LT(step.op, call.end);
+      const auto unit =
+          std::ranges::find(units, call.module, &CheckpointedModule::module);
+      ASSERT_NE(unit, units.end());
+      EXPECT_TRUE(unit->save.empty() || !unit->save[step.op - call.start]);
+    }
+    ASSERT_EQ(once.size(), trace.operators.size());
+    EXPECT_TRUE(std::ranges::is_sorted(once));
+    EXPECT_NEAR(simulation.recompute_ms, ms, 1e-9 * (1 + ms));
+    if (!simulation.steps.empty()) {
+      EXPECT_EQ(simulation.peak_bytes,
+                *std::ranges::max_element(simulation.live_bytes));
+      EXPECT_EQ(simulation.live_bytes[simulation.peak_step],
+                simulation.peak_bytes);
+      EXPECT_EQ(std::accumulate(simulation.peak_by_category.begin(),
+                                simulation.peak_by_category.end(), int64_t{0}),
+                simulation.peak_bytes);
+    }
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(with_units, 500);
+}
+
+// Two layers of three operators: a product that autograd saves, an activation
+// function that saves its result, a temporary. Sizes in units of 512 bytes.
+//
+//   operator 0..2: layer a, 3..5: layer b, 6: loss, 7: backward of b, 8: of a
+class TwoLayers : public ::testing::Test {
+ protected:
+  TwoLayers() {
+    trace_.modules = {
+        {"N", "N", {}, {}}, {"N.a", "L", {}, {}}, {"N.b", "L", {}, {}}};
+    trace_.calls = {{0, -1, 0, 6, {0}, {6}},
+                    {1, 0, 0, 3, {0}, {3}},
+                    {2, 0, 3, 6, {3}, {6}}};
+    trace_.operator_names = {"op"};
+    trace_.forward_end = 7;
+    trace_.backward_end = 9;
+    AddStorage(1, -1, kNever, kNever);  // 0: the input
+    AddStorage(8, 0, 9, 2);             // 1: product of a, saved
+    AddStorage(4, 1, 2, 2);             // 2: temporary of a
+    AddStorage(2, 2, 9, 6);             // 3: result of a, saved by a and b
+    AddStorage(16, 3, 8, 5);            // 4: product of b, saved
+    AddStorage(4, 4, 5, 5);             // 5: temporary of b
+    AddStorage(2, 5, 8, 7);             // 6: result of b, saved
+    AddStorage(1, 6, 9, kNever);        // 7: the loss
+    for (int32_t k = 0; k < 9; ++k) {
+      TraceOperator op;
+      op.call = k < 3 ? 1 : k < 6 ? 2 : -1;
+      op.runtime_ms = 1.0 + k;
+      if (k < 7) op.creates = op.outputs = {k + 1};
+      trace_.operators.push_back(op);
+    }
+    trace_.saved = {{1, 1, 1, 8, 9, 9},
+                    {3, 3, 1, 8, 9, 9},
+                    {3, 3, 2, 7, 8, 8},
+                    {4, 4, 2, 7, 8, 8},
+                    {6, 6, 2, 7, 8, 8}};
+  }
+
+  void AddStorage(int64_t units, int32_t born, int32_t freed, int32_t scope) {
+    trace_.storages.push_back({.bytes = units * 512,
+                               .category = StorageCategory::kActivation,
+                               .born = born,
+                               .freed = freed,
+                               .scope_end = scope});
+  }
+
+  std::vector<int64_t> Units(const std::vector<CheckpointedModule>& modules) {
+    std::vector<int64_t> units = Simulate(trace_, modules).live_bytes;
+    for (int64_t& bytes : units) bytes /= 512;
+    return units;
+  }
+
+  std::vector<int32_t> Operators(
+      const std::vector<CheckpointedModule>& modules) {
+    std::vector<int32_t> operators;
+    for (const Simulation::Step& step : Simulate(trace_, modules).steps) {
+      operators.push_back(step.op);
+    }
+    return operators;
+  }
+
+  std::string ErrorOf(const std::vector<CheckpointedModule>& modules) {
+    try {
+      Simulate(trace_, modules);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  Trace trace_;
+};
+
+TEST_F(TwoLayers, WithoutUnits) {
+  //                          input, then what is alive beside it
+  EXPECT_THAT(Units({}), ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2,
+                                     1 + 8 + 2 + 16, 1 + 8 + 2 + 16 + 4,
+                                     1 + 8 + 2 + 16 + 2, 1 + 8 + 2 + 16 + 2 + 1,
+                                     1 + 8 + 2 + 16 + 2 + 1, 1 + 8 + 2 + 1));
+}
+
+TEST_F(TwoLayers, BothRunAgain) {
+  const std::vector<CheckpointedModule> both = {{.module = 1}, {.module = 2}};
+  EXPECT_THAT(Operators(both),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 4, 5, 7, 0, 1, 2, 8));
+  EXPECT_THAT(
+      Units(both),
+      ElementsAre(1 + 8, 1 + 8 + 4, 1 + 2, 1 + 2 + 16, 1 + 2 + 16 + 4,
+                  1 + 2 + 2, 1 + 2 + 2 + 1,
+                  // b again: its input is the frame's
+                  1 + 2 + 1 + 16, 1 + 2 + 1 + 16 + 4, 1 + 2 + 1 + 16 + 2,
+                  1 + 2 + 1 + 16 + 2,
+                  // a again: its result was b's input, freed with b's frame
+                  1 + 1 + 8, 1 + 1 + 8 + 4, 1 + 1 + 8 + 2, 1 + 1 + 8 + 2));
+  EXPECT_EQ(Simulate(trace_, both).recompute_ms, 1 + 2 + 3 + 4 + 5 + 6);
+}
+
+TEST_F(TwoLayers, WhatIsSavedDoesNotRunAgain) {
+  const std::vector<CheckpointedModule> unit = {
+      {.module = 2, .save = {1, 0, 0}}};
+  EXPECT_THAT(Operators(unit), ElementsAre(0, 1, 2, 3, 4, 5, 6, 4, 5, 7, 8));
+  EXPECT_THAT(Units(unit),
+              ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
+                          1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 16 + 2,
+                          1 + 8 + 2 + 16 + 2 + 1, 1 + 8 + 2 + 16 + 1 + 4,
+                          1 + 8 + 2 + 16 + 1 + 2, 1 + 8 + 2 + 16 + 1 + 2,
+                          1 + 8 + 2 + 1));
+}
+
+TEST_F(TwoLayers, StopsEarly) {
+  // The last thing that b saves is its product, before operator 4.
+  trace_.saved.pop_back();
+  trace_.storages[6].freed = 7;
+  EXPECT_THAT(Operators({{.module = 2}}),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 7, 8));
+}
+
+TEST_F(TwoLayers, NeverAskedForNeverRunAgain) {
+  for (SavedTensor& saved : trace_.saved) {
+    if (saved.call == 2) saved.unpacked = saved.local_end = kNever;
+  }
+  EXPECT_THAT(Operators({{.module = 2}}),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+}
+
+TEST_F(TwoLayers, RefusesWhatPyTorchCannotDo) {
+  EXPECT_THAT(ErrorOf({{.module = 0}, {.module = 2}}),
+              HasSubstr("module 'N.b': expected no unit inside another, found "
+                        "it in 'N'"));
+  EXPECT_THAT(ErrorOf({{.module = 1, .save = {1}}}),
+              HasSubstr("module 'N.a': expected a decision for each of the 3 "
+                        "operators of a call, found 1"));
+  trace_.operators[4].mutates = {4};
+  EXPECT_THAT(
+      ErrorOf({{.module = 2, .save = {1, 0, 0}}}),
+      HasSubstr("operator 0 (op) cannot be saved: operator 1 (op) later "
+                "writes to its result in place"));
+  EXPECT_EQ(ErrorOf({{.module = 2, .save = {0, 1, 0}}}), "accepted");
+  trace_.calls.pop_back();
+  for (TraceOperator& op : trace_.operators) op.call = std::min(op.call, 1);
+  trace_.saved.resize(2);
+  EXPECT_THAT(ErrorOf({{.module = 2}}),
+              HasSubstr("module 'N.b': expected one that is called"));
+}
+
+}  // namespace
+}  // namespace acplan::graph
