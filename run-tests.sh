@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is missing and runs every check: all tests in the release build
-# (warnings are errors), all tests again under AddressSanitizer and UBSan, and
-# the format check. The last line is "N passed, M failed", where N and M count
-# the tests of both builds; a build or check that fails counts as one failure.
+# (warnings are errors), all tests again under AddressSanitizer and UBSan, the
+# PyTorch adapter's tests, and the format check. The last line is "N passed, M
+# failed", where N and M count the tests of all; a build or check that fails
+# counts as one failure.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/setup.sh"
 
@@ -43,10 +44,48 @@ build_and_test() {
   failed=$((failed + failures))
 }
 
+# The adapter's tests, with the release build, in a Python environment of their
+# own. PyTorch's version is the one that the expectations were measured on.
+test_adapter() {
+  echo "=== adapters/torch"
+  python3 -c 'import ensurepip, venv' 2>/dev/null ||
+    install_packages python3 python3-venv
+  local python="$root/build/venv/bin/python"
+  if ! { [[ -x $python ]] || python3 -m venv "$root/build/venv"; } ||
+    ! "$python" -m pip install --quiet --disable-pip-version-check \
+      torch==2.13.0 transformers==5.23.0 numpy pytest; then
+    echo "adapters/torch: no Python environment"
+    failed=$((failed + 1))
+    return
+  fi
+
+  local report="$root/build/adapter.xml" status=0
+  rm -f "$report"
+  (cd "$root/adapters/torch" && HF_HUB_OFFLINE=1 \
+    ACPLAN="$root/build/release/cli/acplan" PYTHONPATH=. \
+    "$python" -m pytest -q -p no:cacheprovider --junit-xml "$report") ||
+    status=$?
+  local tests=0 failures=0 errors=0 skipped=0
+  if [[ -f $report ]]; then
+    local suite
+    suite=$(grep -o '<testsuite [^>]*>' "$report" | head -n 1)
+    count() { sed -n "s/.* $1=\"\([0-9]*\)\".*/\1/p" <<<"$suite"; }
+    tests=$(count tests)
+    failures=$(count failures)
+    errors=$(count errors)
+    skipped=$(count skipped)
+  fi
+  failures=$((failures + errors))
+  passed=$((passed + tests - failures - skipped))
+  ((status == 0 || failures > 0)) || failures=1
+  failed=$((failed + failures))
+}
+
 install_packages "${build_packages[@]}" clang-format
 
 build_and_test release
 build_and_test debug
+test_adapter
 
 echo "=== format"
 if ! "$root/scripts/format.sh" --check; then

@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "graph/file_io.h"
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
+
+const json& TheTrace() {
+  static const json trace = json::parse(graph::ReadFile(kTrace));
+  return trace;
+}
+
+// A unit with these decisions; the names as in the trace.
+json Unit(const std::string& path, const std::vector<int>& saved) {
+  const std::string fqn = "GPT2LMHeadModel." + path;
+  json unit = {{"fqn", fqn}, {"discard_ratio", 1}, {"memory_budget", 0}};
+  for (const json& call : TheTrace()["calls"]) {
+    if (TheTrace()["modules"][call["module"].get<size_t>()]["fqn"] != fqn) {
+      continue;
+    }
+    for (size_t op = call["start"]; op < call["end"]; ++op) {
+      const int index = static_cast<int>(unit["ops"].size());
+      unit["ops"].push_back(
+          {{"index", index},
+           {"name", TheTrace()["operators"][op]["name"]},
+           {"decision",
+            std::ranges::count(saved, index) ? "save" : "recompute"}});
+    }
+  }
+  return unit;
+}
+
+json PlanOf(const std::vector<json>& units) {
+  return {{"format", "acplan.plan"},    {"version", 1},
+          {"model", "GPT2LMHeadModel"}, {"budget_bytes", 1 << 30},
+          {"memory_model", "snapshot"}, {"world_size", 1},
+          {"status", "feasible"},       {"modules", units}};
+}
+
+class SimulateCommandTest : public CliTest {
+ protected:
+  Outcome With(const json& plan, std::vector<std::string> more = {}) const {
+    Put("plan.json", plan.dump());
+    more.insert(more.begin(), {"simulate", kTrace, "plan.json"});
+    return Acplan(more);
+  }
+};
+
+TEST_F(SimulateCommandTest, WithoutAPlanIsTheTrace) {
+  const json answer = AcplanJson({"simulate", kTrace});
+  EXPECT_EQ(answer["baseline"]["peak_bytes"], answer["measured_peak_bytes"]);
+  EXPECT_EQ(answer["baseline"]["peak_bytes"],
+            TheTrace()["measured"]["peak_bytes"]);
+  EXPECT_EQ(answer["baseline"]["operators"], TheTrace()["operators"].size());
+  EXPECT_EQ(answer["baseline"]["recomputed_operators"], 0);
+  EXPECT_FALSE(answer.contains("planned"));
+  int64_t sum = 0;
+  for (const json& bytes : answer["baseline"]["by_category"]) {
+    sum += bytes.get<int64_t>();
+  }
+  EXPECT_EQ(sum, answer["baseline"]["peak_bytes"]);
+}
+
+TEST_F(SimulateCommandTest, APlanIsSetBesideTheBaseline) {
+  Put("plan.json",
+      PlanOf({Unit("transformer.h.0", {}), Unit("transformer.h.2", {2})})
+          .dump());
+  const json answer = AcplanJson({"simulate", kTrace, "plan.json"});
+  EXPECT_EQ(answer["units"], 2);
+  EXPECT_GT(answer["planned"]["recomputed_operators"], 50);
+  EXPECT_GT(answer["planned"]["recompute_ms"], 0);
+  EXPECT_LT(answer["planned"]["peak_bytes"], answer["baseline"]["peak_bytes"]);
+  EXPECT_EQ(answer["planned"]["operators"].get<int>(),
+            answer["baseline"]["operators"].get<int>() +
+                answer["planned"]["recomputed_operators"].get<int>());
+  const std::string text = AcplanOut({"simulate", kTrace, "plan.json"});
+  EXPECT_THAT(text,
+              AllOf(StartsWith("GPT2LMHeadModel, "),
+                    HasSubstr("2 units checkpointed: "), HasSubstr("planned"),
+                    HasSubstr("activation"), HasSubstr("planned peak of ")));
+}
+
+TEST_F(SimulateCommandTest, TheTimelineHasEveryOperator) {
+  const Outcome outcome =
+      With(PlanOf({Unit("transformer.h.1", {})}),
+           {"--timeline", "steps.csv", "-o", "answer.json", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json answer = json::parse(outcome.out);
+  EXPECT_EQ(json::parse(Read("answer.json")), answer);
+  const std::vector<std::string> lines = Lines(Read("steps.csv"));
+  EXPECT_EQ(lines.front(), "step,operator,name,phase,module,live_bytes");
+  ASSERT_EQ(lines.size(), answer["planned"]["operators"].get<size_t>() + 1);
+  int64_t peak = 0;
+  int again = 0;
+  for (size_t k = 1; k < lines.size(); ++k) {
+    EXPECT_THAT(lines[k], StartsWith(std::to_string(k - 1) + ","));
+    peak = std::max<int64_t>(
+        peak, std::stoll(lines[k].substr(lines[k].rfind(',') + 1)));
+    again += lines[k].find(",recompute,") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(peak, answer["planned"]["peak_bytes"]);
+  EXPECT_EQ(again, answer["planned"]["recomputed_operators"]);
+}
+
+TEST_F(SimulateCommandTest, OperatorsMayBeNamedShortly) {
+  json unit = Unit("transformer.h.1", {2});
+  Put("full.json", PlanOf({unit}).dump());
+  for (json& op : unit["ops"]) {
+    const std::string name = op["name"];
+    const size_t dot = name.find('.');
+    op["name"] = name.substr(dot + 1, name.rfind('.') - dot - 1);
+  }
+  Put("short.json", PlanOf({unit}).dump());
+  EXPECT_EQ(AcplanJson({"simulate", kTrace, "full.json"}),
+            AcplanJson({"simulate", kTrace, "short.json"}));
+}
+
+TEST_F(SimulateCommandTest, PlansThatDoNotFitTheTraceAreRefused) {
+  ExpectRefused(With(PlanOf({Unit("transformer.h.9", {})})),
+                {"plan.json: expected a module of the trace, found "
+                 "\"GPT2LMHeadModel.transformer.h.9\"; nearest: "});
+  const json unit = Unit("transformer.h.1", {});
+  json few = unit;
+  few["ops"].erase(3);
+  for (size_t k = 0; k < few["ops"].size(); ++k) few["ops"][k]["index"] = k;
+  ExpectRefused(With(PlanOf({few})), {"plan.json: ", "operators of the trace"});
+  json other = unit;
+  other["ops"][2]["name"] = "aten.mul.Tensor";
+  ExpectRefused(With(PlanOf({other})),
+                {"plan.json: ", "operator 2: expected", "aten.mul.Tensor"});
+  json ratio = unit;
+  ratio.erase("ops");
+  ratio["discard_ratio"] = 0.5;
+  ratio["memory_budget"] = 0.5;
+  ExpectRefused(With(PlanOf({ratio})),
+                {"plan.json: ", "expected a decision for each operator"});
+  json of_other_model = PlanOf({unit});
+  of_other_model["model"] = "Llama";
+  ExpectRefused(With(of_other_model), {"plan.json: model: expected"});
+  ExpectRefused(With(PlanOf({unit, Unit("transformer.h.1.mlp", {})})),
+                {"expected no unit inside another"});
+  json nothing = PlanOf({});
+  nothing["status"] = "infeasible";
+  ExpectRefused(With(nothing), {"plan.json: status: expected a plan"});
+}
+
+TEST_F(SimulateCommandTest, OtherFilesAreRefused) {
+  ExpectRefused(Acplan({"simulate", ProfilePath("transformer4")}),
+                {"format: expected", "acplan.trace"});
+  ExpectRefused(Acplan({"simulate", "none.json"}), {"none.json"});
+}
+
+}  // namespace
+
+}  // namespace acplan::cli
