@@ -181,10 +181,13 @@ class Simulator {
       ends_[s] = std::max(ends_[s], end);
     };
     for (const SavedTensor& saved : trace_.saved) {
-      explained[saved.storage] =
-          std::max(explained[saved.storage], saved.released);
+      // A backward node may hand on what it asked for.
+      const int32_t end = saved.unpacked == kNever
+                              ? saved.released
+                              : std::max(saved.released, saved.local_end);
+      explained[saved.storage] = std::max(explained[saved.storage], end);
       if (saved.call < 0 || frame_of_[saved.call] < 0) {
-        hold(saved.storage, Before(saved.released));
+        hold(saved.storage, Before(end));
       }
     }
     for (const Frame& frame : frames_) {
@@ -201,12 +204,9 @@ class Simulator {
         hold(s, Before(storage.freed));
         continue;
       }
-      // What the model returns is let go of after the forward pass, and when,
-      // only the whole step tells; so it does where something unseen holds on.
-      const bool is_result = storage.scope_end > trace_.forward_end;
-      if (!is_result) hold(s, Before(storage.scope_end));
-      if (is_result ||
-          std::max(storage.scope_end, explained[s]) < storage.freed) {
+      hold(s, Before(std::min(storage.scope_end, storage.freed)));
+      // Something unseen holds on.
+      if (std::max(storage.scope_end, explained[s]) < storage.freed) {
         hold(s, Before(storage.freed));
       }
     }

@@ -13,7 +13,7 @@ namespace acplan::graph {
 //
 // The rules are those of torch.utils.checkpoint (not re-entrant, early stop)
 // under a selective policy:
-// - A storage lives as long as someone holds it: the forward code (until its
+// - A storage lives as long as someone holds it: the program (until its
 //   scope_end), autograd for what was saved outside of every unit, or one of
 //   the following.
 // - In a unit autograd keeps nothing. Each call has a frame, which holds the
@@ -23,7 +23,7 @@ namespace acplan::graph {
 //   save. Operators that the policy saved do not run: their outputs, kept until
 //   then, take the place of what they would create, or until the frame ends
 //   where they are not reached.
-// - What is created again is held by the forward code as before, and no longer
+// - What is created again is held by the program as before, and no longer
 //   than the recomputation; by autograd as long as the recomputation lasts, if
 //   it is saved; and from then until the backward node that asks for it lets go
 //   of it.

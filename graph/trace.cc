@@ -84,7 +84,7 @@ TraceStorage ParseStorage(const JsonField& field, int32_t forward_end,
                                    std::max(storage.born, 0), operators);
   if (is_born_in_forward)
     storage.scope_end =
-        ParseTimeOrNever(field.Get("scope_end"), storage.born, forward_end);
+        ParseTimeOrNever(field.Get("scope_end"), storage.born, operators);
   else if (field.Has("scope_end"))
     field.Get("scope_end")
         .Fail("none for a storage that is not born in the forward pass");

@@ -41,8 +41,8 @@ struct TraceStorage {
   StorageCategory category = StorageCategory::kActivation;
   int32_t born = -1;       // the operator that creates it; -1: before the step
   int32_t freed = kNever;  // kNever: outlives the step
-  // When the forward code lets go of it, which frees it unless autograd keeps
-  // it. kNever: not within the forward pass, or not born in it.
+  // When all but autograd has let go of it, which frees it unless autograd keeps
+  // it. kNever: not in the step, or not born in the forward pass.
   int32_t scope_end = kNever;
 
   bool operator==(const TraceStorage&) const = default;

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -33,11 +34,12 @@ def fake_cuda() -> Iterator[None]:
     guard = None if torch.backends.cuda.is_built() else _guard()
     if guard:
         guard.acplan_install_cuda_guard()
-    F.scaled_dot_product_attention = _cuda_attention
     try:
-        yield
+        with contextlib.ExitStack() as replaced:
+            for owner, name, value in _REPLACEMENTS:
+                replaced.enter_context(mock.patch.object(owner, name, value))
+            yield
     finally:
-        F.scaled_dot_product_attention = _SDPA
         if guard:
             guard.acplan_remove_cuda_guard()
 
@@ -122,3 +124,11 @@ def _cuda_attention(
     return torch.ops.aten._scaled_dot_product_efficient_attention(
         query, key, value, attn_mask, needs_log, dropout_p, is_causal, scale=scale
     )[0]
+
+
+_REPLACEMENTS = (
+    (F, "scaled_dot_product_attention", _cuda_attention),
+    # Without a device, autocast for CUDA is switched off or refuses bfloat16.
+    (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+    (torch.cuda, "is_bf16_supported", lambda *args, **kwargs: True),
+)

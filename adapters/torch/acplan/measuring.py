@@ -130,7 +130,7 @@ def measure(
             planned, args, kwargs, loss_fn, optimizer, autocast
         ) as (step, run_optimizer):
             recorder = Recorder(find_device("a100"))
-            run_step(recorder, step, run_optimizer, sees_saved=False)
+            run_step(recorder, step, run_optimizer)
             return _steps(recorder)
 
 

@@ -1,9 +1,10 @@
 """Records one training step: operators, storages, module calls, and what
 autograd saves."""
 
+import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -62,13 +63,26 @@ class Saved:
     released: int | None = None
 
 
+class _Shape:
+    """What a stand-in for a tensor needs to know of it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.size = tensor.shape
+        self.stride = tensor.stride()
+        self.dtype = tensor.dtype
+        self.device = tensor.device
+
+
 class _Kept:
     """What autograd holds in place of a tensor that it saved."""
 
-    __slots__ = ("tensor", "saved", "__weakref__")
+    __slots__ = ("tensor", "shape", "saved", "__weakref__")
 
-    def __init__(self, tensor: torch.Tensor, saved: Saved) -> None:
+    def __init__(
+        self, tensor: torch.Tensor | None, shape: _Shape, saved: Saved
+    ) -> None:
         self.tensor = tensor
+        self.shape = shape
         self.saved = saved
 
 
@@ -186,33 +200,24 @@ class Recorder(TorchDispatchMode):
         call.end = self.now
         call.outputs = self.storages_of(out)
 
-    def _save(self, tensor: torch.Tensor) -> Saved:
-        saved = Saved(
-            storage=self.storage_of(tensor),
-            packed=self.now,
-            call=self._open_calls[-1] if self._open_calls else -1,
-        )
-        self.saved.append(saved)
-        return saved
-
-    def dropping_saved(self) -> torch.autograd.graph.saved_tensors_hooks:
-        """Autograd keeps nothing: storages are freed when the forward code lets go
-        of them. No backward pass can follow."""
-
-        def pack(tensor: torch.Tensor) -> None:
-            self._save(tensor)
-
-        def unpack(_: None) -> torch.Tensor:
-            raise AssertionError("a backward pass without its saved tensors")
-
-        return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
-
     def recording_saved(self) -> torch.autograd.graph.saved_tensors_hooks:
         """Autograd keeps what it keeps; records from when to when."""
+        return self._saved_hooks(keeps=True)
 
+    def dropping_saved(self) -> torch.autograd.graph.saved_tensors_hooks:
+        """Autograd keeps nothing and is given stand-ins, so that a storage is freed
+        when everything but autograd has let go of it."""
+        return self._saved_hooks(keeps=False)
+
+    def _saved_hooks(self, keeps: bool) -> torch.autograd.graph.saved_tensors_hooks:
         def pack(tensor: torch.Tensor) -> _Kept:
-            kept = _Kept(tensor, self._save(tensor))
-            saved = kept.saved
+            saved = Saved(
+                storage=self.storage_of(tensor),
+                packed=self.now,
+                call=self._open_calls[-1] if self._open_calls else -1,
+            )
+            self.saved.append(saved)
+            kept = _Kept(self._to_keep(tensor, keeps), _Shape(tensor), saved)
 
             def on_release() -> None:
                 saved.released = self.now
@@ -227,23 +232,30 @@ class Recorder(TorchDispatchMode):
 
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
+    def _to_keep(self, tensor: torch.Tensor, keeps: bool) -> torch.Tensor | None:
+        if not _needs_stand_in(tensor):
+            return tensor
+        if not keeps:
+            return None
+        if not tensor.requires_grad:
+            return tensor
+        # Its own graph node would hold an operator's result, and that the node.
+        with self._quiet():
+            return tensor.detach()
+
     def _stand_in(self, kept: _Kept) -> torch.Tensor:
         # A checkpointed tensor is let go by the backward node that unpacks it, the
         # original only after that node. To see when, the node gets a tensor with a
         # storage of its own, which costs nothing where tensors are fake.
-        original, saved = kept.tensor, kept.saved
-        if isinstance(original, torch.nn.Parameter):
+        saved = kept.saved
+        if kept.tensor is not None and not _needs_stand_in(kept.tensor):
             saved.local_end = self.now
-            return original
-        self._is_quiet = True
-        with torch.no_grad():
+            return kept.tensor
+        shape = kept.shape
+        with self._quiet(), torch.no_grad():
             stand_in = torch.empty_strided(
-                original.shape,
-                original.stride(),
-                dtype=original.dtype,
-                device=original.device,
+                shape.size, shape.stride, dtype=shape.dtype, device=shape.device
             )
-        self._is_quiet = False
         storage = stand_in.untyped_storage()
         key = storage._cdata
         self._ids[key] = saved.storage
@@ -254,6 +266,20 @@ class Recorder(TorchDispatchMode):
 
         _on_death(storage, on_free)
         return stand_in
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        self._is_quiet = True
+        try:
+            yield
+        finally:
+            self._is_quiet = False
+
+
+def _needs_stand_in(tensor: torch.Tensor) -> bool:
+    # Not a parameter, which its module holds, nor what lies on the CPU.
+    is_parameter = tensor.is_leaf and tensor.requires_grad
+    return tensor.device.type == "cuda" and not is_parameter
 
 
 def _on_death(thing: Any, action: Callable[[], None]) -> None:

@@ -73,17 +73,12 @@ def trace(
         run_optimizer,
     ):
         full = Recorder(target)
-        marks = run_step(full, fake, run_optimizer)
-        # The same forward pass, to see what the code itself lets go of, and when.
+        marks = run_step(full, fake, run_optimizer, full.recording_saved())
+        # Once more, to see when all but autograd let go of a storage.
         scopes = Recorder()
-        with scopes, scopes.dropping_saved():
-            _register(scopes, fake, run_optimizer)
-            handles = scopes.watch_calls(fake.model.modules())
-            loss = fake.loss()
-            _remove(handles)
+        run_step(scopes, fake, run_optimizer, scopes.dropping_saved())
+        _require_same_step(full, scopes)
         ends = [storage.freed for storage in scopes.storages]
-        del loss
-        _require_same_forward(full, scopes, marks.forward_end)
         return Trace(_to_data(fake, target, full, ends, marks))
 
 
@@ -225,14 +220,14 @@ def run_step(
     recorder: Recorder,
     step: _Step,
     optimizer: torch.optim.Optimizer,
-    sees_saved: bool = True,
+    saved_hooks: torch.autograd.graph.saved_tensors_hooks | None = None,
 ) -> _Marks:
-    """Forward, backward and optimizer step. `sees_saved`: records what autograd
-    saves, for which the model must be without checkpointing."""
+    """Forward, backward and optimizer step. With hooks of the recorder for what
+    autograd saves, the model must be without checkpointing."""
     with recorder:
         _register(recorder, step, optimizer)
-        handles = recorder.watch_calls(step.model.modules()) if sees_saved else []
-        with recorder.recording_saved() if sees_saved else contextlib.nullcontext():
+        handles = recorder.watch_calls(step.model.modules()) if saved_hooks else []
+        with saved_hooks or contextlib.nullcontext():
             loss = step.loss()
         recorder.ignore_calls()
         _remove(handles)
@@ -255,8 +250,8 @@ def _remove(handles: list[torch.utils.hooks.RemovableHandle]) -> None:
         handle.remove()
 
 
-def _require_same_forward(full: Recorder, scopes: Recorder, forward_end: int) -> None:
-    names = [operator.name for operator in full.operators[:forward_end]]
+def _require_same_step(full: Recorder, scopes: Recorder) -> None:
+    names = [operator.name for operator in full.operators]
     again = [operator.name for operator in scopes.operators]
     if names == again:
         return
@@ -265,7 +260,7 @@ def _require_same_forward(full: Recorder, scopes: Recorder, forward_end: int) ->
         min(len(names), len(again)),
     )
     raise AcplanError(
-        "the model's forward pass differs from one call to the next (from operator "
+        "the model's step differs from one time to the next (from operator "
         f"{at} on), so no plan made for one would fit the other"
     )
 

@@ -1,18 +1,28 @@
 """The promise: what is predicted is what is measured, to the byte."""
 
 import pytest
+import torch
 from acplan import trace, verify
 
 from zoo import EXAMPLES, plans
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_predicted_is_measured_at_every_operator(name: str) -> None:
+@pytest.mark.filterwarnings("error:.*autocast")
+@pytest.mark.parametrize(
+    ("name", "autocast"),
+    [(name, None) for name in EXAMPLES]
+    + [(name, torch.bfloat16) for name in ("gpt2", "unet", "custom")],
+)
+def test_predicted_is_measured_at_every_operator(
+    name: str, autocast: torch.dtype | None
+) -> None:
     example = EXAMPLES[name]()
     model, inputs = example.on_meta()
-    traced = trace(model, **inputs)
+    traced = trace(model, autocast=autocast, **inputs)
+    names = " ".join(operator["name"] for operator in traced.data["operators"])
+    assert ("_to_copy" in names) >= (autocast is not None)
     for label, plan in plans(example, traced):
-        result = verify(model, plan, of=traced, **inputs)
+        result = verify(model, plan, of=traced, autocast=autocast, **inputs)
         assert result.first_difference() is None, f"{label}: {result}"
         assert result.measured_bytes > 0
         assert len(result.measured) > len(traced.data["operators"])

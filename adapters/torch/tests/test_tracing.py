@@ -116,7 +116,7 @@ def test_tells_what_is_wrong(
         trace(model, x, **options)  # type: ignore[arg-type]
 
 
-def test_tells_that_the_forward_pass_differs() -> None:
+def test_tells_that_the_step_differs() -> None:
     class Moody(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -129,7 +129,7 @@ def test_tells_that_the_forward_pass_differs() -> None:
                 x = self.layer(x)
             return x
 
-    with pytest.raises(AcplanError, match="differs from one call to the next"):
+    with pytest.raises(AcplanError, match="differs from one time to the next"):
         trace(Moody(), torch.zeros(2, 8))
 
 

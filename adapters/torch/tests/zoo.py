@@ -135,11 +135,143 @@ class _Block(nn.Module):
         return x + self.dropout(self.down(hidden)) * mask
 
 
+def _images(size: int) -> Callable[[], dict[str, Any]]:
+    def inputs() -> dict[str, Any]:
+        return {
+            "pixel_values": torch.randn(2, 3, size, size),
+            "labels": torch.randint(0, 10, (2,)),
+        }
+
+    return inputs
+
+
+def _vit() -> Example:
+    config = transformers.ViTConfig(
+        num_hidden_layers=3,
+        hidden_size=64,
+        num_attention_heads=4,
+        intermediate_size=128,
+        image_size=32,
+        patch_size=8,
+        num_labels=10,
+        hidden_dropout_prob=0.1,
+    )
+    with torch.device("meta"):
+        names = dict(transformers.ViTForImageClassification(config).named_modules())
+    layers = [n for n, m in names.items() if type(m).__name__ == "ViTLayer"]
+    return Example(
+        lambda: transformers.ViTForImageClassification(config),
+        _images(32),
+        tuple(layers),
+        tuple(f"{layer}.attention" for layer in layers),
+    )
+
+
+def _resnet() -> Example:
+    config = transformers.ResNetConfig(
+        embedding_size=16,
+        hidden_sizes=[16, 32],
+        depths=[2, 2],
+        layer_type="basic",
+        num_labels=10,
+    )
+    stages = tuple(f"resnet.encoder.stages.{k}" for k in range(2))
+    return Example(
+        lambda: transformers.ResNetForImageClassification(config),
+        _images(32),
+        stages,
+        tuple(f"{stage}.layers.{k}" for stage in stages for k in range(2)),
+    )
+
+
+class _UNet(nn.Module):
+    """Skip connections across units, in-place activations, batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def stage(inner: int, outer: int) -> nn.Sequential:
+            return nn.Sequential(
+                nn.Conv2d(inner, outer, 3, padding=1),
+                nn.BatchNorm2d(outer),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(outer, outer, 3, padding=1),
+                nn.SiLU(),
+            )
+
+        self.down = nn.ModuleList([stage(3, 8), stage(8, 16), stage(16, 32)])
+        self.up = nn.ModuleList([stage(48, 16), stage(24, 8)])
+        self.head = nn.Conv2d(8, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skips = []
+        for stage in self.down:
+            x = stage(x)
+            skips.append(x)
+            x = nn.functional.max_pool2d(x, 2) if len(skips) < 3 else x
+        skips.pop()
+        for stage in self.up:
+            x = nn.functional.interpolate(x, scale_factor=2)
+            x = stage(torch.cat([x, skips.pop()], 1))
+        return self.head(x).square().mean()
+
+
+class _Cubed(torch.autograd.Function):
+    """Saves one tensor as autograd wants it, and keeps another one by itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.squared = x * x
+        return ctx.squared * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * 3 * (ctx.squared + 0 * x)
+
+
+class _Custom(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(_CubedLayer() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        for layer in self.layers:
+            x = layer(x)["hidden"]
+        return {"loss": x.mean(), "hidden": x}
+
+
+class _CubedLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(32, 64)
+        self.down = nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.down(_Cubed.apply(self.up(x)))
+        return {"hidden": x + hidden, "unused": hidden.exp()}
+
+
 EXAMPLES: dict[str, Callable[[], Example]] = {
     "gpt2": _gpt2,
     "llama": _llama,
     "bert": _bert,
     "t5": _t5,
+    "vit": _vit,
+    "resnet": _resnet,
+    "unet": lambda: Example(
+        _UNet,
+        lambda: {"x": torch.randn(2, 3, 16, 16)},
+        ("down.0", "down.1", "down.2", "up.0", "up.1"),
+        ("down.0.0", "down.1.3", "up.0.1"),
+    ),
+    "custom": lambda: Example(
+        _Custom,
+        lambda: {"x": torch.randn(4, 32)},
+        tuple(f"layers.{k}" for k in range(3)),
+        tuple(f"layers.{k}.up" for k in range(3)),
+    ),
     "shared": lambda: Example(
         _Shared,
         lambda: {"tokens": torch.randint(0, 100, (4, 32))},
