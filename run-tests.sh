@@ -53,7 +53,7 @@ test_adapter() {
   local python="$root/build/venv/bin/python"
   if ! { [[ -x $python ]] || python3 -m venv "$root/build/venv"; } ||
     ! "$python" -m pip install --quiet --disable-pip-version-check \
-      torch==2.13.0 transformers==5.23.0 numpy pytest; then
+      torch==2.13.0 transformers==5.23.0 numpy pytest pytest-xdist expecttest; then
     echo "adapters/torch: no Python environment"
     failed=$((failed + 1))
     return
@@ -63,7 +63,7 @@ test_adapter() {
   rm -f "$report"
   (cd "$root/adapters/torch" && HF_HUB_OFFLINE=1 \
     ACPLAN="$root/build/release/cli/acplan" PYTHONPATH=. \
-    "$python" -m pytest -q -p no:cacheprovider --junit-xml "$report") ||
+    "$python" -m pytest -q -n auto -p no:cacheprovider --junit-xml "$report") ||
     status=$?
   local tests=0 failures=0 errors=0 skipped=0
   if [[ -f $report ]]; then

@@ -20,13 +20,23 @@ namespace acplan::graph {
 //   call's arguments until autograd lets go of the last thing saved in it.
 // - When backward first asks for something saved in a call, the call's operators
 //   run again, in order, up to the last save; of that one what comes before the
-//   save. Operators that the policy saved do not run: their outputs, kept until
-//   then, take the place of what they would create, or until the frame ends
-//   where they are not reached.
+//   save. Operators that the policy saved do not run: their results, kept until
+//   then, take the place of what they would make, or until the frame ends where
+//   they are not reached.
 // - What is created again is held by the program as before, and no longer
 //   than the recomputation; by autograd as long as the recomputation lasts, if
 //   it is saved; and from then until the backward node that asks for it lets go
-//   of it.
+//   of it. A view that the policy saved is one of the original storage.
+// - A unit may be inside another. The inner frame's arguments that are tensors
+//   given by position then are saves of the outer unit, so the outer one runs
+//   again first, the inner one's operators among the others, and the inner one
+//   with the arguments that this made. Its other arguments the inner frame holds
+//   itself, from the forward pass on.
+// - A cast that autocast kept from before the call is made again, before the
+//   operator that needs it, and kept until the recomputation ends.
+// - A tensor that a module keeps as an attribute is replaced when it is made
+//   again, and then holds all that autograd saved on the way to it.
+// - A unit called without gradients is only called.
 // Bytes are those of live storages, each rounded up to 512 as CUDA's caching
 // allocator does.
 
@@ -51,12 +61,14 @@ struct Simulation {
   double recompute_ms = 0;  // of what runs again
 };
 
-// The modules' calls must not be nested in each other.
-//
-// Throws InputError, naming the module, for one that is never called, for calls
-// that are nested, for `save` whose length is not the number of operators of
-// each call, and for an operator saved whose result another one writes to in
-// place later, which PyTorch refuses.
+// Throws InputError, naming the module, for one that is never called, for `save`
+// whose length is not the number of operators of each call, and for what PyTorch
+// refuses to run or computes wrongly: an operator saved whose result another one
+// writes to in place later, unless that is saved as well and nothing that runs
+// again reads the result in between; a tensor given by position that is written
+// to between the call and its recomputation; something saved in a unit that
+// backward asks for twice; and a policy where a cast by autocast would be made
+// again.
 Simulation Simulate(const Trace& trace,
                     const std::vector<CheckpointedModule>& modules);
 

@@ -142,8 +142,33 @@ std::vector<TraceModule> ParseModules(const JsonField& field, size_t storages) {
   return modules;
 }
 
+TraceTensor ParseTensor(const JsonField& field,
+                        std::span<const TraceTensor> before, size_t storages,
+                        int32_t operators) {
+  TraceTensor tensor;
+  tensor.storage = ParseIndex(field.Get("storage"), storages, "storages");
+  const JsonField base = field.Get("base");
+  tensor.base = ParseIndexOrNone(base, before.size());
+  if (tensor.base != -1 && before[tensor.base].storage != tensor.storage)
+    base.Fail(
+        fmt::format("-1 or a tensor of the same storage, {}", tensor.storage));
+  tensor.scope_end = ParseTimeOrNever(field.Get("scope_end"), 0, operators);
+  return tensor;
+}
+
+std::vector<TraceTensor> ParseTensors(const JsonField& field, size_t storages,
+                                      int32_t operators) {
+  const std::vector<JsonField> elements = field.Elements();
+  std::vector<TraceTensor> tensors;
+  tensors.reserve(elements.size());
+  for (const JsonField& element : elements)
+    tensors.push_back(ParseTensor(element, tensors, storages, operators));
+  return tensors;
+}
+
 TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
-                    size_t modules, size_t storages, int32_t forward_end) {
+                    size_t modules, size_t storages,
+                    std::span<const TraceTensor> tensors, int32_t forward_end) {
   TraceCall call;
   call.module = ParseIndex(field.Get("module"), modules, "modules");
   const JsonField parent = field.Get("parent");
@@ -154,6 +179,14 @@ TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
   call.end = ParseInt(end, call.start, forward_end);
   call.inputs = ParseIndices(field.Get("inputs"), storages);
   call.outputs = ParseIndices(field.Get("outputs"), storages);
+  for (const JsonField& element : field.Get("arguments").Elements()) {
+    call.arguments.push_back(ParseIndex(element, tensors.size(), "tensors"));
+    const int32_t storage = tensors[call.arguments.back()].storage;
+    if (std::ranges::find(call.inputs, storage) == call.inputs.end())
+      element.Fail(fmt::format(
+          "a tensor of a storage among the inputs (this one: {})", storage));
+  }
+  call.no_grad = ParseFlag(field, "no_grad");
 
   int32_t around = static_cast<int32_t>(before.size()) - 1;
   int32_t sibling = -1;
@@ -177,12 +210,15 @@ TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
 }
 
 std::vector<TraceCall> ParseCalls(const JsonField& field, size_t modules,
-                                  size_t storages, int32_t forward_end) {
+                                  size_t storages,
+                                  std::span<const TraceTensor> tensors,
+                                  int32_t forward_end) {
   const std::vector<JsonField> elements = field.Elements();
   std::vector<TraceCall> calls;
   calls.reserve(elements.size());
   for (const JsonField& element : elements)
-    calls.push_back(ParseCall(element, calls, modules, storages, forward_end));
+    calls.push_back(
+        ParseCall(element, calls, modules, storages, tensors, forward_end));
   return calls;
 }
 
@@ -250,6 +286,23 @@ std::vector<int32_t> ParseAscendingLiveIndices(
   return indices;
 }
 
+std::vector<int32_t> ParseResults(const JsonField& field, int32_t index,
+                                  const TraceOperator& op, const Trace& trace) {
+  const std::vector<JsonField> elements = field.Elements();
+  if (!elements.empty() && index >= trace.forward_end)
+    field.Fail("none after the forward pass");
+  std::vector<int32_t> results;
+  for (const JsonField& element : elements) {
+    results.push_back(ParseIndex(element, trace.tensors.size(), "tensors"));
+    const int32_t storage = trace.tensors[results.back()].storage;
+    if (!std::ranges::binary_search(op.outputs, storage))
+      element.Fail(fmt::format(
+          "a tensor of a storage among the outputs (this one: {})", storage));
+  }
+  ExpectAscent(field, results);
+  return results;
+}
+
 using NameIndex = std::unordered_map<std::string_view, int32_t>;
 
 TraceOperator ParseOperator(const JsonField& field, int32_t index,
@@ -270,8 +323,18 @@ TraceOperator ParseOperator(const JsonField& field, int32_t index,
   op.mutates = Optional(field, "mutates", [&](const JsonField& f) {
                  return ParseLiveIndices(f, trace.storages, index);
                }).value_or(std::vector<int32_t>());
+  op.results = Optional(field, "results", [&](const JsonField& f) {
+                 return ParseResults(f, index, op, trace);
+               }).value_or(std::vector<int32_t>());
   op.view = ParseFlag(field, "view");
   op.random = ParseFlag(field, "random");
+  op.recasts =
+      Optional(field, "recasts", [&](const JsonField& f) {
+        std::vector<int32_t> recasts;
+        for (const JsonField& element : f.Elements())
+          recasts.push_back(ParseIndex(element, index, "operators before it"));
+        return recasts;
+      }).value_or(std::vector<int32_t>());
   return op;
 }
 
@@ -331,6 +394,13 @@ SavedTensor ParseSavedTensor(const JsonField& field, const Trace& trace,
   SavedTensor saved;
   const JsonField storage = field.Get("storage");
   saved.storage = ParseIndex(storage, trace.storages.size(), "storages");
+  const JsonField tensor = field.Get("tensor");
+  saved.tensor = ParseIndexOrNone(tensor, trace.tensors.size());
+  if (saved.tensor != -1 &&
+      trace.tensors[saved.tensor].storage != saved.storage)
+    tensor.Fail(
+        fmt::format("-1 or a tensor of the same storage, {}", saved.storage));
+  saved.requires_grad = ParseFlag(field, "requires_grad");
   saved.packed = ParseInt(field.Get("packed"), 0, trace.forward_end);
   ExpectAlive(storage, trace.storages[saved.storage], saved.packed);
 
@@ -355,6 +425,7 @@ SavedTensor ParseSavedTensor(const JsonField& field, const Trace& trace,
     local_end.Fail("null, as it is never unpacked");
   saved.released = ParseTimeOrNever(
       field.Get("released"), is_unpacked ? saved.unpacked : saved.packed, end);
+  saved.unpacked_again = ParseFlag(field, "unpacked_again");
   return saved;
 }
 
@@ -373,6 +444,35 @@ std::vector<SavedTensor> ParseSaved(const JsonField& field, const Trace& trace,
   return saved;
 }
 
+// By tensor: the operator whose result it is, or -1.
+std::vector<int32_t> FindMakers(std::span<const JsonField> operator_fields,
+                                const Trace& trace) {
+  std::vector<int32_t> makers(trace.tensors.size(), -1);
+  int32_t last = -1;
+  for (size_t k = 0; k < trace.operators.size(); ++k) {
+    for (const int32_t tensor : trace.operators[k].results) {
+      if (tensor <= last)
+        operator_fields[k].Get("results").Fail(fmt::format(
+            "tensors above {}, as those of operators ascend", last));
+      last = tensor;
+      makers[tensor] = static_cast<int32_t>(k);
+    }
+  }
+  return makers;
+}
+
+KeptAttribute ParseKept(const JsonField& field, const Trace& trace) {
+  KeptAttribute kept;
+  const JsonField storage = field.Get("storage");
+  kept.storage = ParseIndex(storage, trace.storages.size(), "storages");
+  const int32_t born = trace.storages[kept.storage].born;
+  if (born < 0 || born >= trace.forward_end)
+    storage.Fail("a storage born in the forward pass");
+  kept.since = ParseInt(field.Get("since"), 0,
+                        static_cast<int32_t>(trace.operators.size()));
+  return kept;
+}
+
 using Json = nlohmann::ordered_json;
 
 Json TimeJson(int32_t time) { return time == kNever ? Json() : Json(time); }
@@ -385,9 +485,12 @@ Json ModuleJson(const TraceModule& module) {
 }
 
 Json CallJson(const TraceCall& call) {
-  return {{"module", call.module}, {"parent", call.parent},
-          {"start", call.start},   {"end", call.end},
-          {"inputs", call.inputs}, {"outputs", call.outputs}};
+  Json json = {{"module", call.module},  {"parent", call.parent},
+               {"start", call.start},    {"end", call.end},
+               {"inputs", call.inputs},  {"arguments", call.arguments},
+               {"outputs", call.outputs}};
+  if (call.no_grad) json["no_grad"] = true;
+  return json;
 }
 
 Json OperatorJson(const TraceOperator& op, const std::string& name) {
@@ -397,9 +500,11 @@ Json OperatorJson(const TraceOperator& op, const std::string& name) {
                {"reads", op.reads},
                {"creates", op.creates},
                {"outputs", op.outputs}};
+  if (!op.results.empty()) json["results"] = op.results;
   if (!op.mutates.empty()) json["mutates"] = op.mutates;
   if (op.view) json["view"] = true;
   if (op.random) json["random"] = true;
+  if (!op.recasts.empty()) json["recasts"] = op.recasts;
   return json;
 }
 
@@ -414,13 +519,27 @@ Json StorageJson(const TraceStorage& storage, int32_t forward_end) {
   return json;
 }
 
+Json TensorJson(const TraceTensor& tensor) {
+  return {{"storage", tensor.storage},
+          {"base", tensor.base},
+          {"scope_end", TimeJson(tensor.scope_end)}};
+}
+
 Json SavedJson(const SavedTensor& saved) {
-  return {{"storage", saved.storage},
-          {"packed", saved.packed},
-          {"call", saved.call},
-          {"unpacked", TimeJson(saved.unpacked)},
-          {"local_end", TimeJson(saved.local_end)},
-          {"released", TimeJson(saved.released)}};
+  Json json = {{"storage", saved.storage},
+               {"tensor", saved.tensor},
+               {"packed", saved.packed},
+               {"call", saved.call},
+               {"unpacked", TimeJson(saved.unpacked)},
+               {"local_end", TimeJson(saved.local_end)},
+               {"released", TimeJson(saved.released)}};
+  if (saved.requires_grad) json["requires_grad"] = true;
+  if (saved.unpacked_again) json["unpacked_again"] = true;
+  return json;
+}
+
+Json KeptJson(const KeptAttribute& kept) {
+  return {{"storage", kept.storage}, {"since", kept.since}};
 }
 
 // One entry a line.
@@ -469,13 +588,23 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
   const JsonField storages = root.Get("storages");
   trace.storages = ParseStorages(storages, trace.forward_end, end);
   trace.modules = ParseModules(root.Get("modules"), trace.storages.size());
-  trace.calls = ParseCalls(root.Get("calls"), trace.modules.size(),
-                           trace.storages.size(), trace.forward_end);
+  trace.tensors = ParseTensors(root.Get("tensors"), trace.storages.size(), end);
+  trace.calls =
+      ParseCalls(root.Get("calls"), trace.modules.size(), trace.storages.size(),
+                 trace.tensors, trace.forward_end);
   const InnermostCalls innermost = FindInnermostCalls(trace.calls, end);
   trace.operator_names = DistinctNames(operators);
   trace.operators = ParseOperators(operators, trace, innermost.of_operator);
   CheckBirths(operators, storages, trace);
+  const std::vector<int32_t> makers = FindMakers(operators, trace);
+  for (size_t t = 0; t < makers.size(); ++t) trace.tensors[t].op = makers[t];
   trace.saved = ParseSaved(root.Get("saved"), trace, innermost.at_time);
+  trace.kept = Optional(root, "kept", [&](const JsonField& field) {
+                 std::vector<KeptAttribute> kept;
+                 for (const JsonField& element : field.Elements())
+                   kept.push_back(ParseKept(element, trace));
+                 return kept;
+               }).value_or(std::vector<KeptAttribute>());
   return trace;
 }
 
@@ -486,7 +615,7 @@ std::string ToJson(const Trace& trace) {
       "{{\n\"format\":\"{}\",\n\"version\":{},\n\"model\":{},\n\"device\":{},\n"
       "\"measured\":{},\n\"forward_end\":{},\n\"backward_end\":{},\n"
       "\"modules\":{},\n\"calls\":{},\n\"operators\":{},\n\"storages\":{},\n"
-      "\"saved\":{}\n}}\n",
+      "\"tensors\":{},\n\"saved\":{},\n\"kept\":{}\n}}\n",
       kFormat, kVersion, CompactText(ModelInfoJson(trace.model)),
       CompactText(DeviceInfoJson(trace.device)), CompactText(measured),
       trace.forward_end, trace.backward_end,
@@ -499,7 +628,8 @@ std::string ToJson(const Trace& trace) {
                 [&](const TraceStorage& storage) {
                   return StorageJson(storage, trace.forward_end);
                 }),
-      ArrayText(trace.saved, SavedJson));
+      ArrayText(trace.tensors, TensorJson), ArrayText(trace.saved, SavedJson),
+      ArrayText(trace.kept, KeptJson));
 }
 
 }  // namespace acplan::graph

@@ -57,6 +57,17 @@ struct TraceModule {
   bool operator==(const TraceModule&) const = default;
 };
 
+// A tensor of the forward pass: a view of its storage, all of it or a part.
+struct TraceTensor {
+  int32_t storage = 0;
+  int32_t base =
+      -1;           // the tensor, with the same storage, that it was made from
+  int32_t op = -1;  // the operator whose result it is, if any
+  int32_t scope_end = kNever;  // when all but autograd has let go of it
+
+  bool operator==(const TraceTensor&) const = default;
+};
+
 // A call of a module in the forward pass. Runs the operators [start, end).
 struct TraceCall {
   int32_t module = 0;
@@ -64,11 +75,13 @@ struct TraceCall {
   int32_t start = 0;
   int32_t end = 0;
   std::vector<int32_t> inputs, outputs;  // storages of arguments and results
+  std::vector<int32_t> arguments = {};   // tensors given by position, in order
+  bool no_grad = false;                  // gradients were switched off
 
   bool operator==(const TraceCall&) const = default;
 };
 
-// Lists are storages; reads and outputs ascend.
+// Lists are storages unless it says otherwise; reads and outputs ascend.
 struct TraceOperator {
   int32_t name = 0;   // in Trace::operator_names
   int32_t call = -1;  // the innermost around it
@@ -77,8 +90,13 @@ struct TraceOperator {
   std::vector<int32_t> creates;  // exactly those that it gives birth to
   std::vector<int32_t> outputs;  // of its results
   std::vector<int32_t> mutates;  // written in place
+  std::vector<int32_t> results =
+      {};               // tensors that it makes, in the forward pass
   bool view = false;    // results are views of arguments, nothing is computed
   bool random = false;  // draws random numbers
+  // Operators before it: casts that autocast kept, in the order in which it would
+  // make them for this one otherwise.
+  std::vector<int32_t> recasts = {};
 
   bool operator==(const TraceOperator&) const = default;
 };
@@ -86,13 +104,25 @@ struct TraceOperator {
 // A tensor that autograd saved for backward.
 struct SavedTensor {
   int32_t storage = 0;
-  int32_t packed = 0;          // when it was saved, in the forward pass
-  int32_t call = -1;           // the innermost call then
-  int32_t unpacked = kNever;   // when backward first asked for it
-  int32_t local_end = kNever;  // when who asked let go of it
-  int32_t released = kNever;   // when autograd let go of it
+  int32_t tensor = -1;  // the tensor, or one like it
+  bool requires_grad = false;
+  int32_t packed = 0;           // when it was saved, in the forward pass
+  int32_t call = -1;            // the innermost call then
+  int32_t unpacked = kNever;    // when backward first asked for it
+  int32_t local_end = kNever;   // when who asked let go of it
+  int32_t released = kNever;    // when autograd let go of it
+  bool unpacked_again = false;  // backward asks for it more than once
 
   bool operator==(const SavedTensor&) const = default;
+};
+
+// A storage born in the forward pass that a module keeps as an attribute beyond
+// the step.
+struct KeptAttribute {
+  int32_t storage = 0;
+  int32_t since = 0;  // when it took the place of the one before
+
+  bool operator==(const KeptAttribute&) const = default;
 };
 
 struct Trace {
@@ -109,7 +139,9 @@ struct Trace {
   std::vector<std::string> operator_names;  // distinct, by first operator
   std::vector<TraceOperator> operators;
   std::vector<TraceStorage> storages;
-  std::vector<SavedTensor> saved;  // by time of saving
+  std::vector<TraceTensor> tensors;  // by time of creation
+  std::vector<SavedTensor> saved;    // by time of saving
+  std::vector<KeptAttribute> kept;
   // Measured: the largest sum of live storages, each rounded up to 512 bytes.
   std::optional<int64_t> peak_bytes;
 
@@ -129,6 +161,10 @@ struct Trace {
 // - reads or outputs do not ascend, or an operator reads, returns or mutates,
 //   or autograd saves, a storage that is not alive;
 // - creates is not exactly what is born in the operator;
+// - a tensor's base does not come before it or has another storage, results do
+//   not ascend from operator to operator, are not among its outputs, or are made
+//   in the backward pass;
+// - an argument's storage is not among the inputs;
 // - a gradient is born in the forward pass, a storage freed before it is born,
 //   or scope_end not within its life in the forward pass, or given for a
 //   storage that is not born there;

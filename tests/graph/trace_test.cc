@@ -49,17 +49,19 @@ TEST(Trace, ReadsEveryField) {
   EXPECT_EQ(t.modules[0], (TraceModule{"Net", "Net", {}, {2}}));
   EXPECT_EQ(t.modules[1], (TraceModule{"Net.fc", "Linear", {0, 1}, {}}));
 
-  EXPECT_THAT(t.calls, ElementsAre(TraceCall{0, -1, 0, 4, {3}, {6}},
-                                   TraceCall{1, 0, 0, 2, {3}, {5}},
-                                   TraceCall{2, 0, 3, 4, {6}, {6}}));
+  EXPECT_THAT(t.calls, ElementsAre(TraceCall{0, -1, 0, 4, {3}, {6}, {6}},
+                                   TraceCall{1, 0, 0, 2, {3}, {5}, {6}},
+                                   TraceCall{2, 0, 3, 4, {6}, {6}, {}, true}));
 
   ASSERT_EQ(t.operators.size(), 14u);
   EXPECT_EQ(t.operators[0],
-            (TraceOperator{0, 1, 0, {0}, {}, {0}, {}, true, false}));
+            (TraceOperator{0, 1, 0, {0}, {}, {0}, {}, {1}, true, false}));
+  EXPECT_THAT(t.operators[1].recasts, ElementsAre(0));
   EXPECT_EQ(t.operators[2],
-            (TraceOperator{2, 0, 0.25, {5}, {6, 7}, {6, 7}, {}, false, true}));
+            (TraceOperator{
+                2, 0, 0.25, {5}, {6, 7}, {6, 7}, {}, {3, 4}, false, true}));
   EXPECT_EQ(t.operators[3],
-            (TraceOperator{3, 2, 0.125, {6}, {}, {6}, {6}, false, false}));
+            (TraceOperator{3, 2, 0.125, {6}, {}, {6}, {6}, {}, false, false}));
 
   using enum StorageCategory;
   ASSERT_EQ(t.storages.size(), 16u);
@@ -72,11 +74,18 @@ TEST(Trace, ReadsEveryField) {
   EXPECT_EQ(t.storages[13], (TraceStorage{4096, kGradient, 10}));
   EXPECT_EQ(t.storages[15], (TraceStorage{4096, kOptimizer, 12}));
 
-  EXPECT_THAT(
-      t.saved,
-      ElementsAre(SavedTensor{0, 2, 1}, SavedTensor{3, 2, 1, 9, 11, 11},
-                  SavedTensor{7, 3, 0, 8, 9, 9}, SavedTensor{6, 4, 2, 7, 8, 8},
-                  SavedTensor{4, 5, -1, 6, 7, 7}));
+  EXPECT_THAT(t.tensors,
+              ElementsAre(TraceTensor{0}, TraceTensor{0, 0, 0, 2},
+                          TraceTensor{5, -1, 1, 3}, TraceTensor{6, -1, 2},
+                          TraceTensor{7, -1, 2, 3}, TraceTensor{8, -1, 4},
+                          TraceTensor{3}));
+  EXPECT_THAT(t.saved,
+              ElementsAre(SavedTensor{0, 1, false, 2, 1},
+                          SavedTensor{3, -1, false, 2, 1, 9, 11, 11, true},
+                          SavedTensor{7, 4, false, 3, 0, 8, 9, 9},
+                          SavedTensor{6, 3, true, 4, 2, 7, 8, 8},
+                          SavedTensor{4, -1, false, 5, -1, 6, 7, 7}));
+  EXPECT_THAT(t.kept, ElementsAre(KeptAttribute{6, 3}));
 }
 
 TEST(Trace, KeepsEachNameOnce) {
@@ -90,7 +99,9 @@ TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
   json small = SmallTrace();
   for (const char* key : {"model", "device", "measured"}) small.erase(key);
   for (json& op : small["operators"])
-    for (const char* key : {"view", "random", "mutates"}) op.erase(key);
+    for (const char* key : {"view", "random", "mutates", "results", "recasts"})
+      op.erase(key);
+  small.erase("kept");
   small["extra"] = {1, 2, 3};
   small["operators"][0]["extra"] = "x";
   const Trace t = ParseTrace(small.dump(), "t.json");
@@ -100,6 +111,10 @@ TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
   EXPECT_FALSE(t.operators[0].view);
   EXPECT_FALSE(t.operators[2].random);
   EXPECT_THAT(t.operators[3].mutates, IsEmpty());
+  EXPECT_THAT(t.operators[0].results, IsEmpty());
+  EXPECT_THAT(t.operators[1].recasts, IsEmpty());
+  EXPECT_EQ(t.tensors[1].op, -1);
+  EXPECT_THAT(t.kept, IsEmpty());
 }
 
 TEST(Trace, MayHaveNoOperators) {
@@ -107,8 +122,8 @@ TEST(Trace, MayHaveNoOperators) {
       "forward_end": 0, "backward_end": 0, "operators": [],
       "modules": [{"fqn": "N", "class": "N", "parameters": [], "buffers": []}],
       "calls": [{"module": 0, "parent": -1, "start": 0, "end": 0,
-                 "inputs": [], "outputs": []}],
-      "storages": [], "saved": []})",
+                 "inputs": [], "arguments": [], "outputs": []}],
+      "storages": [], "tensors": [], "saved": []})",
                              "t.json");
   EXPECT_EQ(t.calls.size(), 1u);
   EXPECT_EQ(ParseTrace(ToJson(t), "t.json"), t);
@@ -178,17 +193,20 @@ std::vector<BadRow> RowsOfMissingMembers() {
   };
   add("", "",
       {"format", "version", "forward_end", "backward_end", "modules", "calls",
-       "operators", "storages", "saved"});
+       "operators", "storages", "tensors", "saved"});
   add("/modules/1", "modules[1] (Net.fc)", {"class", "parameters", "buffers"});
   add("/modules/1", "modules[1]", {"fqn"});
   add("/calls/1", "calls[1]",
-      {"module", "parent", "start", "end", "inputs", "outputs"});
+      {"module", "parent", "start", "end", "inputs", "arguments", "outputs"});
   add("/operators/1", "operators[1]",
       {"name", "call", "runtime_ms", "reads", "creates", "outputs"});
   add("/storages/5", "storages[5]",
       {"bytes", "category", "born", "scope_end", "freed"});
   add("/saved/0", "saved[0]",
-      {"storage", "packed", "call", "unpacked", "local_end", "released"});
+      {"storage", "tensor", "packed", "call", "unpacked", "local_end",
+       "released"});
+  add("/tensors/1", "tensors[1]", {"storage", "base", "scope_end"});
+  add("/kept/0", "kept[0]", {"storage", "since"});
   return rows;
 }
 
@@ -205,8 +223,9 @@ std::vector<BadRow> RowsOfWrongTypes() {
                       found});
   };
   const std::string whole = "a whole number from ";
-  add("", "", {"modules", "calls", "operators", "storages", "saved"}, "{}",
-      "an array", "an object with 0 keys");
+  add("", "",
+      {"modules", "calls", "operators", "storages", "tensors", "saved", "kept"},
+      "{}", "an array", "an object with 0 keys");
   add("", "", {"forward_end", "backward_end"}, "1.5", whole, "1.5");
   add("", "", {"model", "device", "measured"}, "[]", "an object",
       "an array of 0 entries");
@@ -215,11 +234,13 @@ std::vector<BadRow> RowsOfWrongTypes() {
       "an array", "3");
   add("/calls/1", "calls[1]", {"module", "parent", "start", "end"}, "\"0\"",
       whole, "\"0\"");
-  add("/calls/1", "calls[1]", {"inputs", "outputs"}, "null", "an array",
-      "null");
+  add("/calls/1", "calls[1]", {"inputs", "arguments", "outputs"}, "null",
+      "an array", "null");
+  add("/calls/1", "calls[1]", {"no_grad"}, "0", "true or false", "0");
   add("/operators/1", "operators[1]", {"reads", "creates", "outputs"}, "true",
       "an array", "true");
-  add("/operators/1", "operators[1]", {"mutates"}, "1", "an array", "1");
+  add("/operators/1", "operators[1]", {"mutates", "results", "recasts"}, "1",
+      "an array", "1");
   add("/operators/1", "operators[1]", {"name"}, "null", "a string", "null");
   add("/operators/1", "operators[1]", {"call"}, "null", whole, "null");
   add("/operators/1", "operators[1]", {"view", "random"}, "1", "true or false",
@@ -228,8 +249,15 @@ std::vector<BadRow> RowsOfWrongTypes() {
   add("/storages/5", "storages[5]", {"born"}, "null", whole, "null");
   add("/storages/5", "storages[5]", {"scope_end", "freed"}, "\"never\"",
       "a time from 1 to ", "\"never\"");
-  add("/saved/1", "saved[1]", {"storage", "packed", "call", "local_end"},
-      "null", whole, "null");
+  add("/saved/1", "saved[1]",
+      {"storage", "tensor", "packed", "call", "local_end"}, "null", whole,
+      "null");
+  add("/saved/1", "saved[1]", {"requires_grad", "unpacked_again"}, "0",
+      "true or false", "0");
+  add("/tensors/1", "tensors[1]", {"storage", "base"}, "null", whole, "null");
+  add("/tensors/1", "tensors[1]", {"scope_end"}, "{}", "a time from 0 to 14",
+      "an object with 0 keys");
+  add("/kept/0", "kept[0]", {"storage", "since"}, "null", whole, "null");
   add("/saved/1", "saved[1]", {"unpacked", "released"}, "[]", " to 14, or null",
       "an array of 0 entries");
   return rows;
@@ -241,7 +269,8 @@ std::vector<BadRow> RowsOfWrongValues() {
   const std::string index = "a whole number from 0 to 15";
   const std::string fqn = "modules[2] (";
   const std::string call =
-      R"({"module": 2, "start": 1, "end": 2, "inputs": [], "outputs": [],)";
+      R"({"module": 2, "start": 1, "end": 2, "inputs": [], "arguments": [],
+          "outputs": [],)";
   return {
       {{"/format", "1"}, "format", "a string", "1"},
       {{"/format", "\"acplan.profile\""},
@@ -326,6 +355,61 @@ std::vector<BadRow> RowsOfWrongValues() {
        "calls[3].parent",
        "-1, or calls[2] or a call around it",
        "1"},
+      {{"/calls/1/arguments/0", "4"},
+       "calls[1].arguments[0]",
+       "a tensor of a storage among the inputs (this one: 7)",
+       "4"},
+      {{"/calls/1/arguments/0", "7"},
+       "calls[1].arguments[0]",
+       "from 0 to 6",
+       "7"},
+      {{"/operators/0/results/0", "7"},
+       "operators[0].results[0]",
+       "from 0 to 6",
+       "7"},
+      {{"/operators/0/results/0", "2"},
+       "operators[0].results[0]",
+       "a tensor of a storage among the outputs (this one: 5)",
+       "2"},
+      {{"/operators/2/results", "[4,3]"},
+       "operators[2].results[1]",
+       "above 4, as entries ascend",
+       "3"},
+      {{"/operators/3/results", "[3]"},
+       "operators[3].results",
+       "tensors above 4, as those of operators ascend",
+       "an array of 1 entry"},
+      {{"/operators/9/results", "[1]"},
+       "operators[9].results",
+       "none after the forward pass",
+       "an array of 1 entry"},
+      {{"/operators/1/recasts/0", "1"},
+       "operators[1].recasts[0]",
+       "0",
+       "1"},
+      {{"/operators/0/recasts", "[0]"},
+       "operators[0].recasts[0]",
+       "no entry, as there are no operators before it",
+       "0"},
+      {{"/tensors/1/storage", "16"}, "tensors[1].storage", index, "16"},
+      {{"/tensors/1/base", "1"}, "tensors[1].base", "from -1 to 0", "1"},
+      {{"/tensors/2/base", "0"},
+       "tensors[2].base",
+       "-1 or a tensor of the same storage, 5",
+       "0"},
+      {{"/tensors/1/scope_end", "15"},
+       "tensors[1].scope_end",
+       "from 0 to 14",
+       "15"},
+      {{"/saved/1/tensor", "0"},
+       "saved[1].tensor",
+       "-1 or a tensor of the same storage, 3",
+       "0"},
+      {{"/kept/0/storage", "3"},
+       "kept[0].storage",
+       "a storage born in the forward pass",
+       "3"},
+      {{"/kept/0/since", "15"}, "kept[0].since", "from 0 to 14", "15"},
       {{"/calls/1/inputs/0", "16"}, "calls[1].inputs[0]", index, "16"},
       {{"/calls/1/outputs/0", "0.5"}, "calls[1].outputs[0]", index, "0.5"},
 

@@ -44,6 +44,7 @@ class Step {
       if (k < end_) RunOperator(k);
     }
     NameOperators();
+    if (OneIn(4)) KeepAttributes();
     trace_.model = {"random", "m", Below(100), Below(100), "bf16", "AdamW"};
     trace_.device = {"none", Below(100) / 3.0, Below(100) / 7.0};
     if (OneIn(2)) trace_.peak_bytes = Below(1 << 30);
@@ -118,7 +119,13 @@ class Step {
                             .parent = open_call_,
                             .start = time,
                             .inputs = LiveStorages(time),
-                            .outputs = {}});
+                            .outputs = {},
+                            .arguments = {},
+                            .no_grad = OneIn(8)});
+    TraceCall& call = trace_.calls.back();
+    for (int32_t storage : call.inputs)
+      if (!OneIn(3) && TensorOf(storage) >= 0)
+        call.arguments.push_back(TensorOf(storage));
     open_call_ = static_cast<int32_t>(trace_.calls.size()) - 1;
   }
 
@@ -133,8 +140,11 @@ class Step {
   void Save(int time) {
     const std::vector<int32_t> live = LiveStorages(time);
     if (live.empty()) return;
-    SavedTensor saved = {
-        .storage = live[0], .packed = time, .call = open_call_};
+    SavedTensor saved = {.storage = live[0],
+                         .tensor = OneIn(4) ? -1 : TensorOf(live[0]),
+                         .requires_grad = OneIn(2),
+                         .packed = time,
+                         .call = open_call_};
     saved.unpacked = Later(trace_.forward_end, end_);
     const bool is_unpacked = saved.unpacked != kNever;
     if (is_unpacked) saved.local_end = Between(saved.unpacked, end_);
@@ -165,8 +175,41 @@ class Step {
       }
     }
     op.outputs.assign(outputs.begin(), outputs.end());
+    if (k < trace_.forward_end) {
+      for (int32_t storage : op.outputs)
+        if (!OneIn(5)) op.results.push_back(MakeTensor(storage, k));
+      if (k > 0 && OneIn(10)) op.recasts = {Below(k)};
+    }
     std::ranges::shuffle(op.creates, random_);
     trace_.operators.push_back(std::move(op));
+  }
+
+  // The youngest, or -1.
+  int32_t TensorOf(int32_t storage) {
+    for (auto t = static_cast<int32_t>(trace_.tensors.size()) - 1; t >= 0; --t)
+      if (trace_.tensors[t].storage == storage) return t;
+    return -1;
+  }
+
+  int32_t MakeTensor(int32_t storage, int k) {
+    const int32_t scope_end = trace_.storages[storage].scope_end;
+    trace_.tensors.push_back(
+        {.storage = storage,
+         .base = TensorOf(storage),
+         .op = k,
+         .scope_end = OneIn(3) || scope_end == kNever
+                          ? scope_end
+                          : Between(std::min(k, scope_end), scope_end)});
+    return static_cast<int32_t>(trace_.tensors.size()) - 1;
+  }
+
+  void KeepAttributes() {
+    for (size_t s = 0; s < trace_.storages.size(); ++s) {
+      const int32_t born = trace_.storages[s].born;
+      if (born < 0 || born >= trace_.forward_end || !OneIn(30)) continue;
+      trace_.kept.push_back(
+          {static_cast<int32_t>(s), Between(born, trace_.forward_end)});
+    }
   }
 
   int32_t Create(int k) {

@@ -185,7 +185,16 @@ def _contexts(fqn: str, operators: Sequence[PlannedOperator]) -> Any:
             return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 
-    return create_selective_checkpoint_contexts(policy)
+    # What was written to in place is saved together with what wrote to it.
+    writes = any(op.save and _writes_in_place(op.name) for op in operators)
+    return create_selective_checkpoint_contexts(
+        policy, allow_cache_entry_mutation=writes
+    )
+
+
+def _writes_in_place(name: str) -> bool:
+    parts = name.split(".")
+    return (parts[1] if len(parts) > 1 else name).endswith("_")
 
 
 def _is_named(func: Any, name: str) -> bool:

@@ -4,7 +4,7 @@ autograd saves."""
 import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,16 @@ class Storage:
     category: str = ""
 
 
+@dataclasses.dataclass(eq=False)
+class Tensor:
+    """A view of a storage; `base` is the tensor that it was made from, or -1."""
+
+    storage: int
+    base: int
+    shape: tuple[Any, ...]
+    freed: int | None = None
+
+
 @dataclasses.dataclass
 class Operator:
     name: str
@@ -38,9 +48,11 @@ class Operator:
     runtime_ms: float
     reads: list[int]
     outputs: list[int]
+    results: list[int]
     mutates: list[int]
     is_view: bool
     is_random: bool
+    cast_of: int | None  # the trained leaf whose cast autocast keeps until it ends
 
 
 @dataclasses.dataclass
@@ -50,15 +62,20 @@ class Call:
     start: int
     end: int
     inputs: list[int]
+    arguments: list[int]
     outputs: list[int]
+    no_grad: bool
 
 
 @dataclasses.dataclass
 class Saved:
     storage: int
+    tensor: int
+    requires_grad: bool
     packed: int
     call: int
     unpacked: int | None = None
+    unpacks: int = 0
     local_end: int | None = None
     released: int | None = None
 
@@ -89,20 +106,27 @@ class _Kept:
 class Recorder(TorchDispatchMode):
     """Everything that happens while it is active. Times count operators.
 
-    `device` gives operators their run-times; without one they have none.
+    `device` gives operators their run-times; without one they have none. Where it
+    `forgets_casts`, autocast keeps none, so that every use of a weight casts it.
     """
 
-    def __init__(self, device: Device | None = None) -> None:
+    def __init__(
+        self, device: Device | None = None, forgets_casts: bool = False
+    ) -> None:
         super().__init__()
         self.operators: list[Operator] = []
         self.storages: list[Storage] = []
+        self.tensors: list[Tensor] = []
         self.calls: list[Call] = []
         self.saved: list[Saved] = []
         self._device = device
+        self._forgets_casts = forgets_casts
         self._ids: dict[int, int] = {}
+        self._tensor_ids: dict[int, int] = {}
+        self._latest: dict[Any, int] = {}
         self._open_calls: list[int] = []
         self._is_quiet = False
-        self._sees_calls = True
+        self._is_forward = True
 
     @property
     def now(self) -> int:
@@ -131,6 +155,52 @@ class Recorder(TorchDispatchMode):
     def storages_of(self, values: Any, born: int = -1) -> list[int]:
         return sorted({self.storage_of(t, born) for t in tensors_in(values)})
 
+    def _tensor_of(self, tensor: torch.Tensor, among: Iterable[int] = ()) -> int:
+        """The index of a tensor. Autograd hands on copies of what it was given; the
+        one most like it, of those named first of all, stands for them."""
+        storage = self.storage_of(tensor)
+        known = self._tensor_ids.get(tensor._cdata)
+        if known is not None and self.tensors[known].storage == storage:
+            return known
+        shape = _shape_of(tensor, storage)
+        for index in among:
+            if self.tensors[index].shape == shape:
+                return index
+        index = self._latest.get(shape, self._latest.get(storage, -1))
+        return index if index >= 0 else self._new_tensor(tensor, -1)
+
+    def _new_tensor(self, tensor: torch.Tensor, base: int) -> int:
+        storage = self.storage_of(tensor)
+        key, index = tensor._cdata, len(self.tensors)
+        entry = Tensor(storage, base, _shape_of(tensor, storage))
+        self.tensors.append(entry)
+        self._tensor_ids[key] = index
+        self._latest[entry.shape] = self._latest[storage] = index
+
+        def on_free() -> None:
+            if self._tensor_ids.get(key) == index:
+                del self._tensor_ids[key]
+            entry.freed = self.now
+
+        _on_death(tensor, on_free)
+        return index
+
+    def _results(
+        self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+    ) -> list[int]:
+        """The tensors that an operator of the forward pass makes."""
+        if not self._is_forward:
+            return []
+        bases: dict[int, int] = {}
+        for tensor in read:
+            bases.setdefault(self.storage_of(tensor), self._tensor_of(tensor))
+        arguments = {id(tensor) for tensor in read}
+        return [
+            self._new_tensor(tensor, bases.get(self.storage_of(tensor), -1))
+            for tensor in written
+            if id(tensor) not in arguments
+        ]
+
     def __torch_dispatch__(
         self,
         func: Any,
@@ -140,12 +210,16 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        name = str(func)
-        if self._is_quiet or name in _INVISIBLE:
+        if self._is_quiet:
             return out
+        name = str(func)
         read, written = tensors_in((args, kwargs)), tensors_in(out)
+        if name in _INVISIBLE:
+            self._results(read, written)
+            return out
         reads = sorted({self.storage_of(t) for t in read})
         outputs = sorted({self.storage_of(t, self.now) for t in written})
+        results = self._results(read, written)
         mutates = _mutated(func, args, kwargs)
         is_view = bool(written) and not mutates and set(outputs) <= set(reads)
         is_free = is_view or not written or "empty" in name
@@ -158,17 +232,24 @@ class Recorder(TorchDispatchMode):
                 else roofline_ms(self._device, func, args, kwargs, out, read, written),
                 reads=reads,
                 outputs=outputs,
+                results=results,
                 mutates=sorted({self.storage_of(t) for t in mutates}),
                 is_view=is_view,
                 is_random=torch.Tag.nondeterministic_seeded in func.tags,
+                cast_of=reads[0]
+                if self._is_forward and _is_kept_cast(name, read, written)
+                else None,
             )
         )
+        # Not while autocast is casting, which holds its lock.
+        if self._forgets_casts and name != "aten._to_copy.default":
+            torch.clear_autocast_cache()
         return out
 
     def watch_calls(
         self, modules: Iterable[torch.nn.Module]
     ) -> list[torch.utils.hooks.RemovableHandle]:
-        """Records calls of these modules, by their place, until `ignore_calls`."""
+        """Records calls of these modules, by their place, until `end_forward`."""
         handles = []
         for index, module in enumerate(modules):
             handles.append(
@@ -179,22 +260,32 @@ class Recorder(TorchDispatchMode):
             handles.append(module.register_forward_hook(self._on_leave))
         return handles
 
-    def ignore_calls(self) -> None:
-        self._sees_calls = False
+    def end_forward(self) -> None:
+        self._is_forward = False
 
     def _on_enter(self, index: int) -> Callable[..., None]:
         def on_enter(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            if not self._sees_calls:
+            if not self._is_forward:
                 return
-            parent = self._open_calls[-1] if self._open_calls else -1
-            inputs = self.storages_of((args, kwargs))
+            call = Call(
+                module=index,
+                parent=self._open_calls[-1] if self._open_calls else -1,
+                start=self.now,
+                end=self.now,
+                inputs=self.storages_of((args, kwargs)),
+                arguments=[
+                    self._tensor_of(a) for a in args if isinstance(a, torch.Tensor)
+                ],
+                outputs=[],
+                no_grad=not torch.is_grad_enabled(),
+            )
             self._open_calls.append(len(self.calls))
-            self.calls.append(Call(index, parent, self.now, self.now, inputs, []))
+            self.calls.append(call)
 
         return on_enter
 
     def _on_leave(self, module: torch.nn.Module, args: Any, out: Any) -> None:
-        if not self._sees_calls:
+        if not self._is_forward:
             return
         call = self.calls[self._open_calls.pop()]
         call.end = self.now
@@ -211,8 +302,11 @@ class Recorder(TorchDispatchMode):
 
     def _saved_hooks(self, keeps: bool) -> torch.autograd.graph.saved_tensors_hooks:
         def pack(tensor: torch.Tensor) -> _Kept:
+            last = self.operators[-1].results if self.operators else []
             saved = Saved(
                 storage=self.storage_of(tensor),
+                tensor=self._tensor_of(tensor, among=last),
+                requires_grad=tensor.requires_grad,
                 packed=self.now,
                 call=self._open_calls[-1] if self._open_calls else -1,
             )
@@ -226,6 +320,7 @@ class Recorder(TorchDispatchMode):
             return kept
 
         def unpack(kept: _Kept) -> torch.Tensor:
+            kept.saved.unpacks += 1
             if kept.saved.unpacked is None:
                 kept.saved.unpacked = self.now
             return self._stand_in(kept)
@@ -280,6 +375,22 @@ def _needs_stand_in(tensor: torch.Tensor) -> bool:
     # Not a parameter, which its module holds, nor what lies on the CPU.
     is_parameter = tensor.is_leaf and tensor.requires_grad
     return tensor.device.type == "cuda" and not is_parameter
+
+
+def _shape_of(tensor: torch.Tensor, storage: int) -> tuple[Any, ...]:
+    return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+
+
+def _is_kept_cast(
+    name: str, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+) -> bool:
+    return (
+        name == "aten._to_copy.default"
+        and read[0].dtype == torch.float32
+        and read[0].is_leaf
+        and read[0].requires_grad
+        and written[0].dtype in (torch.bfloat16, torch.float16)
+    )
 
 
 def _on_death(thing: Any, action: Callable[[], None]) -> None:

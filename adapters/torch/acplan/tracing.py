@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from acplan.devices import Device, find_device
 from acplan.errors import AcplanError
 from acplan.fake_cuda import fake_cuda
-from acplan.recorder import Operator, Recorder, tensors_in
+from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 
 LossFn = Callable[[Any], torch.Tensor]
 OptimizerFn = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -78,8 +78,8 @@ def trace(
         scopes = Recorder()
         run_step(scopes, fake, run_optimizer, scopes.dropping_saved())
         _require_same_step(full, scopes)
-        ends = [storage.freed for storage in scopes.storages]
-        return Trace(_to_data(fake, target, full, ends, marks))
+        recasts = _recasts(full, fake, run_optimizer, marks.forward_end)
+        return Trace(_to_data(fake, target, full, scopes, marks, recasts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +109,8 @@ class _Marks:
     forward_end: int
     backward_end: int
     gradients: frozenset[int]
+    # Tensors that modules keep as attributes, before the step and after it.
+    attributes: tuple[dict[str, int], dict[str, int]]
 
 
 def _default_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -142,7 +144,9 @@ def step_on_fakes(
     """A step on fake tensors, after a first one, and its optimizer."""
     step = _Step(model, args, kwargs, loss_fn or _default_loss, autocast)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake_cuda(), torch.random.fork_rng(devices=[]), mode:
+    # Autograd has no threads for the device where it ran before without one.
+    one_thread = torch.autograd.set_multithreading_enabled(False)
+    with fake_cuda(), torch.random.fork_rng(devices=[]), one_thread, mode:
         with _faked(step.model, mode) as fake:
             inputs = tree_map(fake, (step.args, step.kwargs))
             on_device = dataclasses.replace(step, args=inputs[0], kwargs=inputs[1])
@@ -183,18 +187,25 @@ def _faked(
             fakes[id(value)] = (made, value)  # the original keeps its id
         return fakes[id(value)][0]
 
-    undo: list[tuple[dict[str, Any], str, Any]] = []
-    try:
+    with contextlib.ExitStack() as undo:
         for module in model.modules():
-            for values in (module._parameters, module._buffers, vars(module)):
+            # Parameters, buffers, hooks and whatever else the step changes.
+            for values in (vars(module), *vars(module).values()):
+                if isinstance(values, (dict, list)):
+                    undo.callback(_restore, values, values.copy())
+            for values in (vars(module), module._parameters, module._buffers):
                 for name, value in list(values.items()):
                     if isinstance(value, torch.Tensor):
-                        undo.append((values, name, value))
                         values[name] = fake(value)
         yield fake
-    finally:
-        for values, name, value in reversed(undo):
-            values[name] = value
+
+
+def _restore(values: dict[str, Any] | list[Any], before: Any) -> None:
+    values.clear()
+    if isinstance(values, dict):
+        values.update(before)
+    else:
+        values.extend(before)
 
 
 def _register(
@@ -214,6 +225,21 @@ def _register(
     add((step.args, step.kwargs), "input")
     for state in optimizer.state.values():
         add(state, "optimizer")
+    for storage in _attributes(recorder, step.model).values():
+        known = recorder.storages[storage]
+        known.category = known.category or "activation"
+
+
+def _attributes(recorder: Recorder, model: torch.nn.Module) -> dict[str, int]:
+    """The storages of tensors that modules keep as plain attributes, by name."""
+    found = {}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if name in ("_parameters", "_buffers", "_modules") or "hooks" in name:
+                continue
+            for place, tensor in enumerate(tensors_in(value)):
+                found[f"{path}.{name}.{place}"] = recorder.storage_of(tensor)
+    return found
 
 
 def run_step(
@@ -226,10 +252,11 @@ def run_step(
     autograd saves, the model must be without checkpointing."""
     with recorder:
         _register(recorder, step, optimizer)
+        attributes = _attributes(recorder, step.model)
         handles = recorder.watch_calls(step.model.modules()) if saved_hooks else []
         with saved_hooks or contextlib.nullcontext():
             loss = step.loss()
-        recorder.ignore_calls()
+        recorder.end_forward()
         _remove(handles)
         forward_end = recorder.now
         loss.backward()
@@ -242,7 +269,8 @@ def run_step(
         )
         optimizer.step()
         optimizer.zero_grad()
-    return _Marks(forward_end, backward_end, gradients)
+        kept = _attributes(recorder, step.model)
+    return _Marks(forward_end, backward_end, gradients, (attributes, kept))
 
 
 def _remove(handles: list[torch.utils.hooks.RemovableHandle]) -> None:
@@ -254,6 +282,8 @@ def _require_same_step(full: Recorder, scopes: Recorder) -> None:
     names = [operator.name for operator in full.operators]
     again = [operator.name for operator in scopes.operators]
     if names == again:
+        assert len(full.storages) == len(scopes.storages)
+        assert len(full.tensors) == len(scopes.tensors)
         return
     at = next(
         (k for k, (a, b) in enumerate(zip(names, again)) if a != b),
@@ -265,12 +295,40 @@ def _require_same_step(full: Recorder, scopes: Recorder) -> None:
     )
 
 
+def _recasts(
+    full: Recorder, step: _Step, optimizer: torch.optim.Optimizer, forward_end: int
+) -> dict[int, list[int]]:
+    """By operator: the casts before it that autocast kept from earlier, in the order
+    in which it would make them."""
+    casts = {}
+    for k, operator in enumerate(full.operators[:forward_end]):
+        if operator.cast_of is not None:
+            casts.setdefault(operator.cast_of, k)
+    if not casts:
+        return {}
+    forgetful = Recorder(forgets_casts=True)
+    again = run_step(forgetful, step, optimizer).forward_end
+    found: dict[int, list[int]] = {}
+    place = 0
+    for operator in forgetful.operators[:again]:
+        expected = full.operators[place]
+        kept = operator.cast_of
+        if kept is not None and kept != expected.cast_of:
+            found.setdefault(place, []).append(casts[kept])
+            continue
+        if operator.name != expected.name:
+            raise AcplanError(f"autocast: operator {place}: cannot follow its casts")
+        place += 1
+    return found
+
+
 def _to_data(
     step: _Step,
     device: Device,
     recorder: Recorder,
-    scope_ends: list[int | None],
+    scopes: Recorder,
     marks: _Marks,
+    recasts: Mapping[int, list[int]],
 ) -> dict[str, Any]:
     count = recorder.now
     creates: list[list[int]] = [[] for _ in range(count)]
@@ -293,9 +351,9 @@ def _to_data(
         "forward_end": marks.forward_end,
         "backward_end": marks.backward_end,
         "modules": _modules(recorder, step),
-        "calls": [dataclasses.asdict(call) for call in recorder.calls],
+        "calls": [_call(call) for call in recorder.calls],
         "operators": [
-            _operator(operator, creates[k])
+            _operator(operator, creates[k], recasts.get(k))
             for k, operator in enumerate(recorder.operators)
         ],
         "storages": [
@@ -306,13 +364,22 @@ def _to_data(
                 "freed": storage.freed,
             }
             | (
-                {"scope_end": scope_ends[index]}
+                {"scope_end": scopes.storages[index].freed}
                 if 0 <= storage.born < marks.forward_end
                 else {}
             )
             for index, storage in enumerate(recorder.storages)
         ],
-        "saved": [dataclasses.asdict(saved) for saved in recorder.saved],
+        "tensors": [
+            {
+                "storage": tensor.storage,
+                "base": tensor.base,
+                "scope_end": scopes.tensors[index].freed,
+            }
+            for index, tensor in enumerate(recorder.tensors)
+        ],
+        "saved": [_saved(saved) for saved in recorder.saved],
+        "kept": _kept(recorder, scopes, marks),
         "measured": {"peak_bytes": peak_of(recorder)},
     }
 
@@ -343,7 +410,39 @@ def _settle(recorder: Recorder, marks: _Marks) -> None:
             storage.freed = max(storage.freed, saved.local_end)
 
 
-def _operator(operator: Operator, creates: list[int]) -> dict[str, Any]:
+def _kept(
+    recorder: Recorder, scopes: Recorder, marks: _Marks
+) -> list[dict[str, Any]]:
+    before, after = marks.attributes
+    kept = []
+    for name, storage in after.items():
+        born = recorder.storages[storage].born
+        if before.get(name) == storage or not 0 <= born < marks.forward_end:
+            continue
+        since = scopes.storages[before[name]].freed if name in before else None
+        kept.append({"storage": storage, "since": born + 1 if since is None else since})
+    return kept
+
+
+def _call(call: Call) -> dict[str, Any]:
+    data = dataclasses.asdict(call)
+    if not data.pop("no_grad"):
+        return data
+    return data | {"no_grad": True}
+
+
+def _saved(saved: Saved) -> dict[str, Any]:
+    data = dataclasses.asdict(saved)
+    data["unpacked_again"] = data.pop("unpacks") > 1
+    for flag in ("requires_grad", "unpacked_again"):
+        if not data[flag]:
+            del data[flag]
+    return data
+
+
+def _operator(
+    operator: Operator, creates: list[int], recasts: list[int] | None
+) -> dict[str, Any]:
     data: dict[str, Any] = {
         "name": operator.name,
         "call": operator.call,
@@ -352,12 +451,16 @@ def _operator(operator: Operator, creates: list[int]) -> dict[str, Any]:
         "creates": creates,
         "outputs": operator.outputs,
     }
+    if operator.results:
+        data["results"] = operator.results
     if operator.is_view:
         data["view"] = True
     if operator.is_random:
         data["random"] = True
     if operator.mutates:
         data["mutates"] = operator.mutates
+    if recasts:
+        data["recasts"] = recasts
     return data
 
 

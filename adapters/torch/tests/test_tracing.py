@@ -133,10 +133,14 @@ def test_tells_that_the_step_differs() -> None:
         trace(Moody(), torch.zeros(2, 8))
 
 
-def test_works_whatever_is_imported_first() -> None:
-    for imports in ("import torch, acplan", "import acplan, torch"):
+def test_works_whatever_came_first() -> None:
+    for before in (
+        "import torch, acplan",
+        "import acplan, torch",
+        "import torch, acplan; torch.ones(2, requires_grad=True).sum().backward()",
+    ):
         code = (
-            f"{imports}\n"
+            f"{before}\n"
             "trace = acplan.trace(torch.nn.Linear(4, 4), torch.zeros(2, 4))\n"
             "assert trace.peak_bytes > 0\n"
         )

@@ -135,6 +135,149 @@ class _Block(nn.Module):
         return x + self.dropout(self.down(hidden)) * mask
 
 
+class _Noted(nn.Module):
+    """Frozen layers without gradients, a layer that needs none, and layers that keep a
+    tensor of theirs as an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.ModuleList(_Noting() for _ in range(2)).requires_grad_(False)
+        self.still = _Noting().requires_grad_(False)
+        self.layers = nn.ModuleList(_Noting() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for layer in self.frozen:
+                x = layer(x)
+        x = self.still(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x.mean() + sum(layer.noted.mean() for layer in self.layers)
+
+
+class _Noting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(32, 64)
+        self.down = nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.up(x).tanh()
+        self.noted = hidden
+        return x + self.down(hidden)
+
+
+class _Writing(nn.Module):
+    """Blocks that write in place, into views too, take and return dictionaries, and
+    compute what nobody needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(_WritingBlock() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = torch.full((32,), 2.0, device=x.device)
+        state: dict[str, torch.Tensor] | None = None
+        for block in self.blocks:
+            result = block(x, state, scale=scale)
+            y = result["out"]
+            y += 1
+            state = {"size": result["size"]}
+            x = x + y.mul_(0.5)
+        return x.logsumexp(1).mean()
+
+
+class _WritingBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(32, 64)
+        self.down = nn.Linear(32, 32)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        state: dict[str, torch.Tensor] | None,
+        *,
+        scale: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
+        with torch.no_grad():
+            size = x.pow(2).mean(-1, keepdim=True)
+            size += 1
+        a, b = self.up(x).chunk(2, -1)
+        a.exp().sin()
+        a = nn.functional.relu(a) * 1.0
+        a.mul_(scale)
+        b = b.sigmoid() * a
+        b.add_(1.0)
+        out = self.down(b).add_(1)
+        if state is not None:
+            out = out + state["size"] * 0.1
+        return {"out": out, "size": size, "largest": out.argmax(-1)}
+
+
+def _transformer() -> Example:
+    from torch.testing._internal.distributed._tensor.common_dtensor import (
+        ModelArgs,
+        Transformer,
+    )
+
+    arguments = ModelArgs(
+        n_layers=3, vocab_size=100, max_seq_len=64, dim=64, n_heads=4, dropout_p=0.1
+    )
+    blocks = tuple(f"layers.{k}" for k in range(3))
+    return Example(
+        lambda: Transformer(arguments),
+        lambda: {"tokens": torch.randint(0, 100, (4, 64))},
+        blocks,
+        tuple(f"{b}.{part}" for b in blocks for part in ("attention", "feed_forward")),
+    )
+
+
+def _mixtral() -> Example:
+    config = transformers.MixtralConfig(
+        num_hidden_layers=2,
+        hidden_size=64,
+        intermediate_size=128,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        vocab_size=100,
+        use_cache=False,
+        output_router_logits=True,
+    )
+    config._experts_implementation = "batched_mm"  # one whose shapes are known
+    blocks = tuple(f"model.layers.{k}" for k in range(2))
+    return Example(
+        lambda: transformers.MixtralForCausalLM(config),
+        _tokens(2, 32, 100),
+        blocks,
+        tuple(f"{b}.{part}" for b in blocks for part in ("self_attn", "mlp")),
+    )
+
+
+def _swin() -> Example:
+    config = transformers.SwinConfig(
+        image_size=32,
+        patch_size=2,
+        window_size=4,
+        embed_dim=16,
+        depths=[2, 2],
+        num_heads=[2, 4],
+        hidden_dropout_prob=0.1,
+        drop_path_rate=0.1,
+        num_labels=10,
+    )
+    blocks = tuple(
+        f"swin.encoder.layers.{k}.blocks.{j}" for k in range(2) for j in range(2)
+    )
+    return Example(
+        lambda: transformers.SwinForImageClassification(config),
+        _images(32),
+        blocks,
+        tuple(f"{block}.attention" for block in blocks),
+    )
+
+
 def _images(size: int) -> Callable[[], dict[str, Any]]:
     def inputs() -> dict[str, Any]:
         return {
@@ -272,6 +415,21 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
         tuple(f"layers.{k}" for k in range(3)),
         tuple(f"layers.{k}.up" for k in range(3)),
     ),
+    "noted": lambda: Example(
+        _Noted,
+        lambda: {"x": torch.randn(4, 32)},
+        ("frozen.0", "frozen.1", "still", *(f"layers.{k}" for k in range(3))),
+        ("layers.0.up", "layers.1.down"),
+    ),
+    "writing": lambda: Example(
+        _Writing,
+        lambda: {"x": torch.randn(4, 32)},
+        tuple(f"blocks.{k}" for k in range(3)),
+        ("blocks.0.up", "blocks.1.down"),
+    ),
+    "transformer": _transformer,
+    "mixtral": _mixtral,
+    "swin": _swin,
     "shared": lambda: Example(
         _Shared,
         lambda: {"tokens": torch.randint(0, 100, (4, 32))},
@@ -283,39 +441,55 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
 _WORTH_SAVING = ("mm.", "bmm.", "norm.", "softmax.", "gelu.", "silu.", "attention")
 
 
-def plans(example: Example, trace: Trace, seeds: int = 3) -> Iterator[tuple[str, Plan]]:
-    """All blocks, every second, parts, both, and policies by chance."""
+def plans(example: Example, trace: Trace, seeds: int = 2) -> Iterator[tuple[str, Plan]]:
+    """All blocks, every second, parts, both, parts inside blocks, and policies by
+    chance."""
     root = trace.data["modules"][0]["fqn"]
 
     def whole(*paths: str) -> Plan:
         return Plan(tuple(PlannedModule(f"{root}.{path}") for path in paths))
+
+    def by_chance(chance: random.Random, *paths: str) -> Plan:
+        every = chance.random() < 0.5
+        return Plan(
+            tuple(
+                PlannedModule(
+                    f"{root}.{path}", _policy(trace, f"{root}.{path}", chance, every)
+                )
+                for path in paths
+            )
+        )
 
     blocks, parts = example.blocks, example.parts
     yield "all blocks", whole(*blocks)
     yield "every second block", whole(*blocks[::2])
     yield "the last block", whole(blocks[-1])
     yield "parts", whole(*parts)
+    yield "parts inside blocks", whole(*blocks, *parts)
     if len(blocks) > 1:
         of_others = [p for p in parts if not p.startswith(f"{blocks[0]}.")]
         yield "a block and parts of others", whole(blocks[0], *of_others)
+    yield "all in one, and what is inside", whole(*_around(blocks), *blocks[1:], *parts)
     for seed in range(seeds):
-        yield (
-            f"policies by chance, {seed}",
-            Plan(
-                tuple(
-                    PlannedModule(
-                        f"{root}.{path}",
-                        _policy(trace, f"{root}.{path}", random.Random(seed)),
-                    )
-                    for path in blocks
-                )
-            ),
-        )
+        chance = random.Random(seed)
+        yield f"policies by chance, {seed}", by_chance(chance, *blocks)
+        yield f"by chance and inside, {seed}", by_chance(chance, *blocks, *parts)
+
+
+def _around(blocks: tuple[str, ...]) -> tuple[str, ...]:
+    """The module around the first block, if it is one that is called."""
+    path = blocks[0].rpartition(".")[0]
+    if path.endswith((".h", ".layers", ".layer", ".block", ".blocks", ".stages")):
+        path = path.rpartition(".")[0]
+    known = ("", "down", "layers", "frozen", "blocks")
+    return () if path in known else (path,)
 
 
 def _policy(
-    trace: Trace, fqn: str, chance: random.Random
+    trace: Trace, fqn: str, chance: random.Random, every: bool
 ) -> tuple[PlannedOperator, ...]:
+    """Saves about half of the operators, of `every` kind (views among them) or of
+    those worth it, but none whose result is written to."""
     data = trace.data
     names = [module["fqn"] for module in data["modules"]]
     call = next(c for c in data["calls"] if names[c["module"]] == fqn)
@@ -324,8 +498,8 @@ def _policy(
     return tuple(
         PlannedOperator(
             operator["name"],
-            any(name in operator["name"] for name in _WORTH_SAVING)
-            and not mutated & set(operator["outputs"])
+            (every or any(name in operator["name"] for name in _WORTH_SAVING))
+            and not mutated & {*operator["outputs"], *operator.get("mutates", ())}
             and chance.random() < 0.5,
         )
         for operator in operators
