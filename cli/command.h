@@ -30,6 +30,7 @@ Command AddCheckCommand(CLI::App& program);
 Command AddTreeCommand(CLI::App& program);
 Command AddCurveCommand(CLI::App& program);
 Command AddOpsCommand(CLI::App& program);
+Command AddProfileCommand(CLI::App& program);
 Command AddSimulateCommand(CLI::App& program);
 Command AddCompletionCommand(CLI::App& program);
 Command AddVersionCommand(CLI::App& program);

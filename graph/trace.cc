@@ -166,27 +166,46 @@ std::vector<TraceTensor> ParseTensors(const JsonField& field, size_t storages,
   return tensors;
 }
 
+int32_t ParseOptionalTime(const JsonField& object, std::string_view key,
+                          int32_t least, int32_t most) {
+  return Optional(object, key,
+                  [&](const JsonField& f) {
+                    return ParseTimeOrNever(f, least, most);
+                  })
+      .value_or(kNever);
+}
+
 TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
-                    size_t modules, size_t storages,
-                    std::span<const TraceTensor> tensors, int32_t forward_end) {
+                    const Trace& trace) {
+  const int32_t forward_end = trace.forward_end;
   TraceCall call;
-  call.module = ParseIndex(field.Get("module"), modules, "modules");
+  call.module =
+      ParseIndex(field.Get("module"), trace.modules.size(), "modules");
   const JsonField parent = field.Get("parent");
   call.parent = ParseIndexOrNone(parent, before.size());
   const JsonField start = field.Get("start");
   call.start = ParseInt(start, 0, forward_end);
   const JsonField end = field.Get("end");
   call.end = ParseInt(end, call.start, forward_end);
-  call.inputs = ParseIndices(field.Get("inputs"), storages);
-  call.outputs = ParseIndices(field.Get("outputs"), storages);
+  call.inputs = ParseIndices(field.Get("inputs"), trace.storages.size());
+  call.outputs = ParseIndices(field.Get("outputs"), trace.storages.size());
   for (const JsonField& element : field.Get("arguments").Elements()) {
-    call.arguments.push_back(ParseIndex(element, tensors.size(), "tensors"));
-    const int32_t storage = tensors[call.arguments.back()].storage;
+    call.arguments.push_back(
+        ParseIndex(element, trace.tensors.size(), "tensors"));
+    const int32_t storage = trace.tensors[call.arguments.back()].storage;
     if (std::ranges::find(call.inputs, storage) == call.inputs.end())
       element.Fail(fmt::format(
           "a tensor of a storage among the inputs (this one: {})", storage));
   }
   call.no_grad = ParseFlag(field, "no_grad");
+  call.backward_start = ParseOptionalTime(field, "backward_start", forward_end,
+                                          trace.backward_end);
+  call.backward_end = ParseOptionalTime(
+      field, "backward_end", std::min(call.backward_start, trace.backward_end),
+      trace.backward_end);
+  if ((call.backward_start == kNever) != (call.backward_end == kNever))
+    field.Complain(
+        "expected backward_start and backward_end or neither, found one");
 
   int32_t around = static_cast<int32_t>(before.size()) - 1;
   int32_t sibling = -1;
@@ -209,16 +228,13 @@ TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
   return call;
 }
 
-std::vector<TraceCall> ParseCalls(const JsonField& field, size_t modules,
-                                  size_t storages,
-                                  std::span<const TraceTensor> tensors,
-                                  int32_t forward_end) {
+// `trace` has the modules, the storages, the tensors and the ends of the passes.
+std::vector<TraceCall> ParseCalls(const JsonField& field, const Trace& trace) {
   const std::vector<JsonField> elements = field.Elements();
   std::vector<TraceCall> calls;
   calls.reserve(elements.size());
   for (const JsonField& element : elements)
-    calls.push_back(
-        ParseCall(element, calls, modules, storages, tensors, forward_end));
+    calls.push_back(ParseCall(element, calls, trace));
   return calls;
 }
 
@@ -490,6 +506,10 @@ Json CallJson(const TraceCall& call) {
                {"inputs", call.inputs},  {"arguments", call.arguments},
                {"outputs", call.outputs}};
   if (call.no_grad) json["no_grad"] = true;
+  if (call.backward_start != kNever) {
+    json["backward_start"] = call.backward_start;
+    json["backward_end"] = call.backward_end;
+  }
   return json;
 }
 
@@ -589,9 +609,7 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
   trace.storages = ParseStorages(storages, trace.forward_end, end);
   trace.modules = ParseModules(root.Get("modules"), trace.storages.size());
   trace.tensors = ParseTensors(root.Get("tensors"), trace.storages.size(), end);
-  trace.calls =
-      ParseCalls(root.Get("calls"), trace.modules.size(), trace.storages.size(),
-                 trace.tensors, trace.forward_end);
+  trace.calls = ParseCalls(root.Get("calls"), trace);
   const InnermostCalls innermost = FindInnermostCalls(trace.calls, end);
   trace.operator_names = DistinctNames(operators);
   trace.operators = ParseOperators(operators, trace, innermost.of_operator);

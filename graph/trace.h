@@ -77,6 +77,12 @@ struct TraceCall {
   std::vector<int32_t> inputs, outputs;  // storages of arguments and results
   std::vector<int32_t> arguments = {};   // tensors given by position, in order
   bool no_grad = false;                  // gradients were switched off
+  // In the backward pass: when the first gradient of its results has arrived,
+  // and the last one of its arguments, or the end of the pass where none of
+  // those needs a gradient. kNever: both, where no gradient arrives or the file
+  // does not say.
+  int32_t backward_start = kNever;
+  int32_t backward_end = kNever;
 
   bool operator==(const TraceCall&) const = default;
 };
@@ -157,6 +163,8 @@ struct Trace {
 //   profile may have, or the modules are not the pre-order of one tree;
 // - the calls are not ordered by start and in pre-order, one is not within its
 //   parent, or two with one parent overlap;
+// - the backward of a call is not within the backward pass, ends before it
+//   starts, or has a start or an end alone;
 // - the call of an operator or of a saved tensor is not the innermost one;
 // - reads or outputs do not ascend, or an operator reads, returns or mutates,
 //   or autograd saves, a storage that is not alive;

@@ -117,6 +117,10 @@ TEST_F(GoldenTest, CurveAsCsv) {
                        "Transformer.layers.0.feed_forward", "--csv"});
 }
 
+TEST_F(GoldenTest, Profile) {
+  Expect("profile", {"profile", ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz"});
+}
+
 TEST_F(GoldenTest, Tree) { Expect("tree", {"tree", "transformer4.json.gz"}); }
 
 }  // namespace

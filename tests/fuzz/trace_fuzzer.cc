@@ -1,6 +1,6 @@
 // Whatever the bytes: a trace that is accepted is the same after it was written
-// and read again, and its indices are sound; everything else is an InputError
-// of one line. Built with -fsanitize=fuzzer, or with replay_main.cc.
+// and read again, its indices are sound, and so is its profile where it has one;
+// everything else is an InputError of one line. Built with -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <cstdint>
 #include <cstdlib>
@@ -8,7 +8,9 @@
 #include <string>
 #include <string_view>
 
+#include "graph/aggregate.h"
 #include "graph/input_error.h"
+#include "graph/profile.h"
 #include "graph/trace.h"
 
 namespace {
@@ -51,6 +53,20 @@ void CheckLives(const Trace& trace) {
   Require(born == 0, "an operator for each birth");
 }
 
+// A profile that its reader takes, of a trace that has one.
+void CheckProfile(const Trace& trace) {
+  try {
+    const Profile profile = Aggregate(trace);
+    Require(ParseProfile(ProfileToJson(profile), "fuzz.json") == profile,
+            "the same profile after writing and reading");
+  } catch (const acplan::InputError& error) {
+    const std::string_view message = error.what();
+    Require(!message.starts_with("fuzz.json"), "a profile that is read");
+    Require(message.find('\n') == std::string_view::npos,
+            "a message of one line");
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -58,6 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const Trace trace = ParseTrace(text, "fuzz.json");
     CheckLives(trace);
+    CheckProfile(trace);
     Require(ParseTrace(ToJson(trace), "fuzz.json") == trace,
             "the same trace after writing and reading");
   } catch (const acplan::InputError& error) {

@@ -49,9 +49,11 @@ TEST(Trace, ReadsEveryField) {
   EXPECT_EQ(t.modules[0], (TraceModule{"Net", "Net", {}, {2}}));
   EXPECT_EQ(t.modules[1], (TraceModule{"Net.fc", "Linear", {0, 1}, {}}));
 
-  EXPECT_THAT(t.calls, ElementsAre(TraceCall{0, -1, 0, 4, {3}, {6}, {6}},
-                                   TraceCall{1, 0, 0, 2, {3}, {5}, {6}},
-                                   TraceCall{2, 0, 3, 4, {6}, {6}, {}, true}));
+  EXPECT_THAT(
+      t.calls,
+      ElementsAre(TraceCall{0, -1, 0, 4, {3}, {6}, {6}, false, 7, 12},
+                  TraceCall{1, 0, 0, 2, {3}, {5}, {6}, false, 9, 12},
+                  TraceCall{2, 0, 3, 4, {6}, {6}, {}, true, 7, 8}));
 
   ASSERT_EQ(t.operators.size(), 14u);
   EXPECT_EQ(t.operators[0],
@@ -117,6 +119,21 @@ TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
   EXPECT_THAT(t.kept, IsEmpty());
 }
 
+TEST(Trace, MayNotSayWhenBackwardRuns) {
+  json null = SmallTrace();
+  json absent = null;
+  for (size_t c = 0; c < 3; ++c)
+    for (const char* key : {"backward_start", "backward_end"}) {
+      null["calls"][c][key] = nullptr;
+      absent["calls"][c].erase(key);
+    }
+  const Trace t = ParseTrace(absent.dump(), "t.json");
+  EXPECT_EQ(t, ParseTrace(null.dump(), "t.json"));
+  EXPECT_EQ(t.calls[1].backward_start, kNever);
+  EXPECT_EQ(t.calls[1].backward_end, kNever);
+  EXPECT_THAT(ToJson(t), Not(HasSubstr("backward_start")));
+}
+
 TEST(Trace, MayHaveNoOperators) {
   const Trace t = ParseTrace(R"({"format": "acplan.trace", "version": 1,
       "forward_end": 0, "backward_end": 0, "operators": [],
@@ -166,6 +183,8 @@ TEST(Trace, AcceptsLegalOddities) {
       {"/modules/2/parameters", "[0,0]"},
       {"/modules/2/fqn", "\"Net.fc.act\""},
       {"/calls/1/module", "0"},
+      {"/calls/1/backward_start", "5"},
+      {"/calls/0/backward_end", "7"},
       // The time of saving is the start of calls[2] and inside of calls[0].
       {"/saved/2/call", "2"},
       {"/saved/4/call", "-1"},
@@ -411,6 +430,30 @@ std::vector<BadRow> RowsOfWrongValues() {
        "3"},
       {{"/kept/0/since", "15"}, "kept[0].since", "from 0 to 14", "15"},
       {{"/calls/1/inputs/0", "16"}, "calls[1].inputs[0]", index, "16"},
+      {{"/calls/1/backward_start", "4"},
+       "calls[1].backward_start",
+       "from 5 to 12",
+       "4"},
+      {{"/calls/1/backward_start", "true"},
+       "calls[1].backward_start",
+       "a time from 5 to 12",
+       "true"},
+      {{"/calls/1/backward_end", "8"},
+       "calls[1].backward_end",
+       "from 9 to 12",
+       "8"},
+      {{"/calls/1/backward_end", "13"},
+       "calls[1].backward_end",
+       "from 9 to 12",
+       "13"},
+      {{"/calls/1/backward_start", ""},
+       "calls[1]",
+       "backward_start and backward_end or neither",
+       "one"},
+      {{"/calls/1/backward_end", "null"},
+       "calls[1]",
+       "backward_start and backward_end or neither",
+       "one"},
       {{"/calls/1/outputs/0", "0.5"}, "calls[1].outputs[0]", index, "0.5"},
 
       {{"/operators/1", "null"}, "operators[1]", "an object", "null"},

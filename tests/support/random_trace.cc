@@ -134,6 +134,10 @@ class Step {
     TraceCall& call = trace_.calls[open_call_];
     call.end = time;
     call.outputs = LiveStorages(time);
+    if (!OneIn(4)) {
+      call.backward_start = Between(trace_.forward_end, trace_.backward_end);
+      call.backward_end = Between(call.backward_start, trace_.backward_end);
+    }
     open_call_ = call.parent;
   }
 

@@ -65,6 +65,8 @@ class Call:
     arguments: list[int]
     outputs: list[int]
     no_grad: bool
+    backward_start: int | None = None
+    backward_end: int | None = None
 
 
 @dataclasses.dataclass
@@ -127,6 +129,7 @@ class Recorder(TorchDispatchMode):
         self._open_calls: list[int] = []
         self._is_quiet = False
         self._is_forward = True
+        self._gradient_hooks: list[torch.utils.hooks.RemovableHandle] = []
 
     @property
     def now(self) -> int:
@@ -282,6 +285,11 @@ class Recorder(TorchDispatchMode):
             self._open_calls.append(len(self.calls))
             self.calls.append(call)
 
+            def on_input_gradient(_: torch.Tensor) -> None:
+                call.backward_end = self.now
+
+            self._watch_gradients((args, kwargs), on_input_gradient)
+
         return on_enter
 
     def _on_leave(self, module: torch.nn.Module, args: Any, out: Any) -> None:
@@ -290,6 +298,25 @@ class Recorder(TorchDispatchMode):
         call = self.calls[self._open_calls.pop()]
         call.end = self.now
         call.outputs = self.storages_of(out)
+
+        def on_output_gradient(_: torch.Tensor) -> None:
+            if call.backward_start is None:
+                call.backward_start = self.now
+
+        self._watch_gradients(out, on_output_gradient)
+
+    def _watch_gradients(
+        self, values: Any, action: Callable[[torch.Tensor], None]
+    ) -> None:
+        # Hooks of single tensors, as those of several keep gradients alive.
+        for tensor in tensors_in(values):
+            if tensor.requires_grad:
+                self._gradient_hooks.append(tensor.register_hook(action))
+
+    def ignore_gradients(self) -> None:
+        for hook in self._gradient_hooks:
+            hook.remove()
+        self._gradient_hooks.clear()
 
     def recording_saved(self) -> torch.autograd.graph.saved_tensors_hooks:
         """Autograd keeps what it keeps; records from when to when."""

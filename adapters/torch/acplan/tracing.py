@@ -261,6 +261,7 @@ def run_step(
         forward_end = recorder.now
         loss.backward()
         del loss
+        recorder.ignore_gradients()
         backward_end = recorder.now
         gradients = frozenset(
             recorder.storage_of(parameter.grad)
@@ -396,6 +397,13 @@ def _settle(recorder: Recorder, marks: _Marks) -> None:
             storage.category = "activation"
         else:
             storage.category = "temporary"
+    for call in recorder.calls:
+        if call.backward_start is None:
+            call.backward_end = None
+        elif call.backward_end is None:
+            call.backward_end = marks.backward_end
+        else:
+            call.backward_end = max(call.backward_end, call.backward_start)
     for saved in recorder.saved:
         if saved.unpacked is None:
             continue

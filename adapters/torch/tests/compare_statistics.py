@@ -1,0 +1,295 @@
+"""Sets `acplan profile` beside PyTorch's own estimators, statistic by statistic.
+
+    ACPLAN=... PYTHONPATH=. python tests/compare_statistics.py
+
+prints the tables of docs/statistics.md.
+"""
+
+import dataclasses
+import json
+import math
+import operator
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from acplan import Trace, trace
+from acplan.measuring import run_acplan
+from torch import nn
+
+from torch_statistics import ModuleMemory, SACStats, TorchStatistics, torch_statistics
+from zoo import EXAMPLES
+
+CATEGORIES = ("param", "buffer", "grad", "act", "temp", "opt", "other", "total")
+MOMENTS = ("pre_fw", "post_fw", "peak_fw", "pre_bw", "post_bw", "peak_bw")
+# Operators that PyTorch's estimator leaves out, and policies see.
+_LEFT_OUT = ("clone", "lift_fresh")
+
+
+# Why a statistic differs, as docs/statistics.md explains.
+KEYWORDS = "keyword arguments"
+CALLS = "called again"
+NO_OPERATOR = "runs nothing"
+NO_GRADIENT = "needs no gradient"
+NODES = "gradient or temporary"
+ADDRESSES = "addresses used again"
+IN_PLACE = "in place"
+RESULTS = "results"
+LAST = "the last operator"
+NOT_AGAIN = "never runs again"
+TIES = "at the same time"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A statistic of a module, as acplan and as PyTorch have it."""
+
+    statistic: str
+    fqn: str
+    ours: Any
+    torchs: Any
+
+    @property
+    def is_equal(self) -> bool:
+        if isinstance(self.ours, float):
+            return math.isclose(self.ours, self.torchs, rel_tol=1e-9, abs_tol=1e-12)
+        return bool(self.ours == self.torchs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    traced: Trace
+    profile: dict[str, Any]
+    torchs: TorchStatistics
+    rows: tuple[Row, ...]
+
+    def module(self, fqn: str) -> dict[str, Any]:
+        return next(m for m in self.profile["modules"] if m["fqn"] == fqn)
+
+    def keywords(self, fqn: str) -> set[str]:
+        return {KEYWORDS} if fqn in self.torchs.with_keywords else set()
+
+    def calls(self, fqn: str) -> list[dict[str, Any]]:
+        data = self.traced.data
+        names = [module["fqn"] for module in data["modules"]]
+        return [call for call in data["calls"] if names[call["module"]] == fqn]
+
+
+def models() -> dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]]:
+    of_zoo = {name: make().on_meta for name, make in EXAMPLES.items()}
+    return {**of_zoo, "transformer": _transformer}
+
+
+def _transformer() -> tuple[nn.Module, dict[str, Any]]:
+    from torch.testing._internal.distributed._tensor.common_dtensor import (
+        ModelArgs,
+        Transformer,
+    )
+
+    arguments = ModelArgs(
+        n_layers=3, vocab_size=256, max_seq_len=64, dim=64, n_heads=4, dropout_p=0.1
+    )
+    with torch.device("meta"):
+        tokens = torch.randint(0, 256, (2, 64))
+        return Transformer(arguments), {"tokens": tokens}
+
+
+def compare(
+    model: nn.Module, inputs: dict[str, Any], light_hooks: bool = True
+) -> Comparison:
+    traced = trace(model, **inputs)
+    profile = profile_of(traced)
+    torchs = torch_statistics(model, inputs, light_hooks)
+    rows = tuple(_rows(profile, torchs))
+    return Comparison(traced, profile, torchs, rows)
+
+
+def profile_of(traced: Trace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        traced.save(pathlib.Path(folder) / "trace.json")
+        text = run_acplan(["profile", "trace.json", "--json"], folder)
+        return dict(json.loads(text))
+
+
+def _rows(profile: dict[str, Any], torchs: TorchStatistics) -> Iterator[Row]:
+    for module in profile["modules"]:
+        fqn = module["fqn"]
+        if fqn in torchs.memory:
+            yield from _memory_rows(module, torchs.memory[fqn])
+        if fqn in torchs.runtimes:
+            for phase in ("fw", "bw"):
+                ours = module[f"{phase}_runtime_per_module"]
+                yield Row(f"{phase}_runtime", fqn, ours, torchs.runtimes[fqn][phase])
+        if fqn in torchs.operators and "sac" in module:
+            yield from _operator_rows(fqn, module["sac"], torchs.operators[fqn])
+    for name, order in torchs.orders.items():
+        yield Row(f"order {name}", "", profile["order"][name], list(dict.fromkeys(order)))
+
+
+def _memory_rows(module: dict[str, Any], theirs: ModuleMemory) -> Iterator[Row]:
+    fqn = module["fqn"]
+    yield Row("param_per_module", fqn, module["param_per_module"], theirs.parameters)
+    yield Row("buffer_per_module", fqn, module["buffer_per_module"], theirs.buffers)
+    yield Row("input_per_module", fqn, module["input_per_module"], theirs.inputs)
+    yield Row("output_per_module", fqn, module["output_per_module"], theirs.outputs)
+    snapshots = theirs.snapshots
+    act, temp = CATEGORIES.index("act"), CATEGORIES.index("temp")
+    act_fw = snapshots["post_fw"][act] - snapshots["pre_fw"][act] - theirs.outputs
+    yield Row("act_fw_per_module", fqn, module["act_fw_per_module"], max(0, act_fw))
+    yield Row("act_total", fqn, module["act_total"], snapshots["post_fw"][act])
+    for moment in MOMENTS:
+        ours = module["snap"][moment]
+        if ours is None or moment not in snapshots:
+            yield Row(f"has {moment}", fqn, ours is not None, moment in snapshots)
+            continue
+        for place, category in enumerate(CATEGORIES):
+            found = snapshots[moment][place]
+            yield Row(f"{moment}.{category}", fqn, ours[place], found)
+    if "peak_bw" in snapshots and not module["no_backward"]:
+        grad = snapshots["pre_bw"][CATEGORIES.index("grad")]
+        yield Row("grad_total", fqn, module["grad_total"], grad)
+        peak = snapshots["peak_bw"]
+        yield Row("act_bw_per_module", fqn, module["act_bw_per_module"], peak[act])
+        act_grad = peak[temp] - snapshots["pre_bw"][temp]
+        yield Row("act_grad_per_module", fqn, module["act_grad_per_module"], act_grad)
+
+
+def _operator_rows(fqn: str, ours: dict[str, Any], theirs: SACStats) -> Iterator[Row]:
+    places = [
+        place
+        for place, name in enumerate(ours["func_names"])
+        if name not in _LEFT_OUT
+    ]
+    new = {place: index for index, place in enumerate(places)}
+
+    def kept(key: str) -> list[Any]:
+        return [ours[key][place] for place in places]
+
+    yield Row("sac.func_names", fqn, kept("func_names"), theirs.func_names)
+    yield Row("sac.memory", fqn, kept("memory"), theirs.memory)
+    times = [float(f"{ms:.9g}") for ms in kept("runtimes")]
+    yield Row("sac.runtimes", fqn, times, [float(f"{t:.9g}") for t in theirs.runtimes])
+    for key in ("view_like_ops", "rand_ops", "saved_autograd_ops"):
+        found = sorted(set(getattr(theirs, key)))
+        yield Row(f"sac.{key}", fqn, [new[p] for p in ours[key] if p in new], found)
+    pairs = [(new[op], new.get(parent)) for op, parent in ours["inplace_ops"] if op in new]
+    yield Row("sac.inplace_ops", fqn, pairs, [tuple(p) for p in theirs.inplace_ops])
+    yield Row(
+        "sac.force_store_random",
+        fqn,
+        ours["force_store_random"],
+        theirs.force_store_random,
+    )
+
+
+def reasons(row: Row, of: Comparison) -> set[str]:
+    """Why a row is unequal; empty where nothing explains it."""
+    if row.statistic.startswith("order bw"):
+        return {TIES} if _differs_in_ties(row, of) else set()
+    if row.statistic == "input_per_module":
+        return {KEYWORDS} & of.keywords(row.fqn) if row.ours > row.torchs else set()
+    if row.statistic == "sac.force_store_random":
+        return {KEYWORDS} & of.keywords(row.fqn)
+    if len(of.calls(row.fqn)) > 1:
+        return {CALLS}
+    if row.statistic == "sac.saved_autograd_ops":
+        return {ADDRESSES} if set(row.ours) <= set(row.torchs) else set()
+    if row.statistic == "sac.inplace_ops":
+        ops = [op for op, _ in row.ours]
+        return {ADDRESSES} if ops == [op for op, _ in row.torchs] else set()
+    if row.statistic == "sac.memory":
+        return _reasons_of_memory(row, of)
+    if row.statistic == "sac.runtimes":
+        pairs = zip(row.ours, row.torchs)
+        return {NOT_AGAIN} if all(a in (0, b) for a, b in pairs) else set()
+    if "bw" in row.statistic or row.statistic == "act_grad_per_module":
+        return _reasons_of_backward(row, of)
+    return set()
+
+
+def _differs_in_ties(row: Row, of: Comparison) -> bool:
+    """Whether both name the same modules, and PyTorch's follow our times."""
+    if row.statistic != "order bw_pre":
+        return set(row.ours) <= set(row.torchs)
+    times = [
+        min(call["backward_start"] for call in of.calls(fqn) if call["backward_start"])
+        for fqn in row.torchs
+        if fqn in row.ours
+    ]
+    return set(row.ours) == set(row.torchs) and times == sorted(times)
+
+
+def _reasons_of_memory(row: Row, of: Comparison) -> set[str]:
+    sac = of.module(row.fqn)["sac"]
+    (call,) = of.calls(row.fqn)
+    places = [k for k, n in enumerate(sac["func_names"]) if n not in _LEFT_OUT]
+    found = set()
+    for place, ours, theirs in zip(places, row.ours, row.torchs):
+        entry = of.traced.data["operators"][call["start"] + place]
+        if ours == theirs:
+            continue
+        if theirs == 0:
+            found.add(LAST)
+        elif entry.get("mutates"):
+            found.add(IN_PLACE)
+        elif set(entry["creates"]) & set(call["outputs"]):
+            found.add(RESULTS)
+        else:
+            return set()
+    return found
+
+
+def _reasons_of_backward(row: Row, of: Comparison) -> set[str]:
+    (call,) = of.calls(row.fqn)
+    if call["backward_start"] is None:
+        return {NO_GRADIENT}
+    if call["backward_start"] == call["backward_end"]:
+        return {NO_OPERATOR}
+    theirs = of.torchs.memory[row.fqn].snapshots["peak_bw"]
+    ours = of.module(row.fqn)["snap"]["peak_bw"]
+    if row.statistic.startswith(("peak_bw", "act_grad")) and ours[-1] == theirs[-1]:
+        return {NODES}
+    return {KEYWORDS} & of.keywords(row.fqn)
+
+
+def _main() -> None:
+    equal: dict[str, dict[bool, list[bool]]] = {}
+    why: dict[str, dict[str, int]] = {}
+    operators: dict[str, list[bool]] = {"sac.memory": [], "sac.runtimes": []}
+    failed: list[tuple[str, str, str]] = []
+    for name, make in models().items():
+        for light in (True, False):
+            found = compare(*make(), light_hooks=light)
+            for row in found.rows:
+                shares = equal.setdefault(row.statistic, {True: [], False: []})
+                shares[light].append(row.is_equal)
+                if light and row.statistic in operators:
+                    operators[row.statistic] += map(operator.eq, row.ours, row.torchs)
+                if row.is_equal or not light:
+                    continue
+                counts = why.setdefault(row.statistic, {})
+                for reason in reasons(row, found) or {"?"}:
+                    counts[reason] = counts.get(reason, 0) + 1
+            if light:
+                failed += [(name, *f) for f in found.torchs.failed.items()]
+    print("| statistic | equal | as PyTorch hooks | the others |\n|---|---:|---:|---|")
+    everywhere = [s for s, rows in equal.items() if all(rows[True] + rows[False])]
+    for statistic, rows in equal.items():
+        if statistic in everywhere:
+            continue
+        shares = [f"{sum(rows[light])} of {len(rows[light])}" for light in (True, False)]
+        others = ", ".join(f"{r} {n}" for r, n in why.get(statistic, {}).items())
+        print(f"| `{statistic}` | {' | '.join(shares)} | {others} |")
+    for statistic, are_equal in operators.items():
+        share = f"{sum(are_equal):,} of {len(are_equal):,}"
+        print(f"| `{statistic}` of operators | {share} | | |")
+    print(f"\nEqual everywhere: {', '.join(f'`{s}`' for s in everywhere)}.")
+    print("\n| model | tool | fails with |\n|---|---|---|")
+    for line in failed:
+        print(f"| {' | '.join(line)} |")
+
+
+if __name__ == "__main__":
+    _main()

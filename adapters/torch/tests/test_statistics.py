@@ -1,0 +1,52 @@
+"""Statistics of a trace are those of PyTorch's estimators, or it is known why not."""
+
+import pytest
+from acplan import AcplanError
+
+from compare_statistics import compare, models, profile_of, reasons
+
+# Of every module of every model.
+_EXACT = {
+    "param_per_module",
+    "buffer_per_module",
+    "output_per_module",
+    "act_total",
+    "fw_runtime",
+    "sac.func_names",
+    "sac.view_like_ops",
+    "sac.rand_ops",
+    "order fw_pre",
+    "order fw_post",
+}
+_FAILURES = {
+    "bert": {"RuntimeEstimator"},
+    "t5": {"RuntimeEstimator"},
+    "shared": {"MemTracker"},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", models())
+def test_statistics_are_pytorchs(name: str) -> None:
+    found = compare(*models()[name]())
+    assert set(found.torchs.failed) == _FAILURES.get(name, set())
+    if "MemTracker" not in found.torchs.failed:
+        modules = {module["fqn"] for module in found.profile["modules"]}
+        assert modules == set(found.torchs.memory)
+        peak_bytes = found.profile["measured"]["peak_bytes"]
+        assert peak_bytes == found.torchs.peak_bytes == found.traced.peak_bytes
+    for row in found.rows:
+        if row.is_equal:
+            continue
+        is_forward = row.statistic.startswith(("pre_fw", "post_fw", "peak_fw"))
+        assert not is_forward and row.statistic not in _EXACT, row
+        assert reasons(row, found), row
+
+
+def test_old_traces_have_no_profile() -> None:
+    model, inputs = models()["custom"]()
+    traced = compare(model, inputs).traced
+    for call in traced.data["calls"]:
+        del call["backward_start"], call["backward_end"]
+    with pytest.raises(AcplanError, match="expected backward_start"):
+        profile_of(traced)

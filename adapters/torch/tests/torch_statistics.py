@@ -1,0 +1,203 @@
+"""What PyTorch's own estimators (torch.distributed._tools) say of a step."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from acplan.devices import find_device, roofline_ms
+from acplan.recorder import tensors_in
+from acplan.tracing import step_on_fakes
+from torch import nn
+from torch.autograd.graph import get_gradient_edge
+from torch.distributed._tools import mod_tracker
+from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _ModState
+from torch.distributed._tools.runtime_estimator import RuntimeEstimator
+from torch.distributed._tools.sac_estimator import SACEstimator, SACStats
+
+_MODE = "operator-level-cost-model"
+_CATEGORIES = (
+    _MemRefType.PARAM,
+    _MemRefType.BUFFER,
+    _MemRefType.GRAD,
+    _MemRefType.ACT,
+    _MemRefType.TEMP,
+    _MemRefType.OPT,
+    _MemRefType.OTH,
+    "Total",
+)
+_STATES = {
+    "pre_fw": _ModState.PRE_FW,
+    "post_fw": _ModState.POST_FW,
+    "peak_fw": _ModState.PEAK_FW,
+    "pre_bw": _ModState.PRE_BW,
+    "post_bw": _ModState.POST_BW,
+    "peak_bw": _ModState.PEAK_BW,
+}
+# What the adapter does not record, and what views and allocations take.
+_FREE = ("detach", "empty", "prim.device")
+
+Snapshot = list[int]
+
+
+@dataclasses.dataclass
+class ModuleMemory:
+    parameters: int
+    buffers: int
+    inputs: int
+    outputs: int
+    snapshots: dict[str, Snapshot]
+
+
+@dataclasses.dataclass
+class TorchStatistics:
+    """By FQN. A tool that fails leaves its part empty and says why in `failed`."""
+
+    memory: dict[str, ModuleMemory] = dataclasses.field(default_factory=dict)
+    peak_bytes: int = 0
+    runtimes: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    orders: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    operators: dict[str, SACStats] = dataclasses.field(default_factory=dict)
+    # Modules that get tensors as keyword arguments, which the tools do not see.
+    with_keywords: set[str] = dataclasses.field(default_factory=set)
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def torch_statistics(
+    model: nn.Module, inputs: dict[str, Any], light_hooks: bool
+) -> TorchStatistics:
+    """Each tool on a second training step, as acplan.trace takes it; run-times are
+    those of acplan's roofline, as PyTorch's asks a real device.
+
+    The tools' hooks hold gradients until the last one of a module's inputs has
+    arrived, which changes what they measure; light ones hold nothing.
+    """
+    found = TorchStatistics()
+    hook = _light_hook if light_hooks else mod_tracker.register_multi_grad_hook
+    for name, measure in (
+        ("MemTracker", _measure_memory),
+        ("RuntimeEstimator", _measure_runtimes),
+        ("SACEstimator", _measure_operators),
+        ("", _find_keywords),
+    ):
+        with (
+            mock.patch.object(mod_tracker, "register_multi_grad_hook", hook),
+            mock.patch.object(RuntimeEstimator, "_roofline_estimate", _estimate),
+            mock.patch("builtins.print"),
+            step_on_fakes(model, (), inputs, None, None, None) as (step, optimizer),
+        ):
+            try:
+                measure(found, step, optimizer)
+            except Exception as error:
+                found.failed[name] = f"{type(error).__name__}: {error}".split("\n")[0]
+    return found
+
+
+def _light_hook(
+    tensors: Sequence[torch.Tensor], action: Callable[..., None], mode: str = "all"
+) -> None:
+    """register_multi_grad_hook without the gradients."""
+    # Asking for a node may run an operator.
+    edges = tensors if mode == "all" else ()
+    nodes = [t.grad_fn or get_gradient_edge(t).node for t in edges]
+    seen = 0
+    expected = 1
+
+    def on_gradient(_: torch.Tensor) -> None:
+        nonlocal seen, expected
+        if seen == 0 and mode == "all":
+            expected = sum(map(torch._C._will_engine_execute_node, nodes))
+        nodes.clear()
+        seen += 1
+        if seen == expected:
+            action()
+
+    for tensor in tensors:
+        tensor.register_hook(on_gradient)
+
+
+def _measure_memory(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+    tracker = MemTracker()
+    tracker.track_external(
+        step.model, optimizer, *tensors_in((step.args, step.kwargs))
+    )
+    with tracker:
+        loss = step.loss()
+        loss.backward()
+        del loss
+        optimizer.step()
+        optimizer.zero_grad()
+    for stats in tracker.memory_tracking.values():
+        found.memory[stats.mod_fqn] = ModuleMemory(
+            stats.parameter_mem,
+            stats.buffer_mem,
+            stats.input_mem,
+            stats.output_mem,
+            {
+                name: _on_device(stats.snapshots[state][-1])
+                for name, state in _STATES.items()
+                if state in stats.snapshots
+            },
+        )
+    found.peak_bytes = _on_device(tracker.get_tracker_snapshot("peak"))[-1]
+
+
+def _on_device(snapshot: dict[torch.device, dict[Any, int]]) -> Snapshot:
+    for device, categories in snapshot.items():
+        if device.type == "cuda":
+            return [categories[category] for category in _CATEGORIES]
+    return [0] * len(_CATEGORIES)
+
+
+def _measure_runtimes(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+    with RuntimeEstimator()(_MODE) as estimator:
+        step.loss().backward()
+    optimizer.zero_grad()
+    found.runtimes = {
+        fqn: {"fw": times["fw"], "bw": times["bw"]}
+        for fqn, times in estimator.mod_runtimes.items()
+    }
+    found.orders = {
+        "fw_pre": estimator.mod_fw_pre_order,
+        "fw_post": estimator.mod_fw_post_order,
+        "bw_pre": estimator.mod_bw_pre_order,
+        "bw_post": estimator.mod_bw_post_order,
+    }
+
+
+def _measure_operators(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+    estimator = SACEstimator()
+    with estimator(_MODE):
+        step.loss()
+    found.operators = estimator.sac_mod_stats
+
+
+def _find_keywords(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+    root = type(step.model).__name__
+    handles = []
+    for path, module in step.model.named_modules():
+        fqn = f"{root}.{path}" if path else root
+
+        def note(_: nn.Module, args: Any, kwargs: Any, fqn: str = fqn) -> None:
+            if tensors_in(kwargs):
+                found.with_keywords.add(fqn)
+
+        handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
+    step.loss()
+    for handle in handles:
+        handle.remove()
+
+
+def _estimate(func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
+    kwargs = kwargs or {}
+    out = func(*args, **kwargs)
+    read, written = tensors_in((args, kwargs)), tensors_in(out)
+    storages = {t.untyped_storage()._cdata for t in read}
+    is_view = not func._schema.is_mutable and all(
+        t.untyped_storage()._cdata in storages for t in written
+    )
+    if is_view or any(name in str(func) for name in _FREE):
+        return out, 0.0
+    device = find_device("a100")
+    return out, roofline_ms(device, func, args, kwargs, out, read, written)

@@ -1,0 +1,485 @@
+#include "graph/aggregate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "graph/input_error.h"
+#include "graph/module_tree.h"
+#include "graph/simulation.h"
+#include "tests/support/random_trace.h"
+
+namespace acplan::graph {
+namespace {
+
+using test_support::RandomTrace;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+using Op = TraceOperator;
+using enum StorageCategory;
+
+const Module& Find(const Profile& profile, const std::string& fqn) {
+  const auto found = std::ranges::find(profile.modules, fqn, &Module::fqn);
+  if (found == profile.modules.end())
+    throw std::runtime_error("no module " + fqn);
+  return *found;
+}
+
+std::string ErrorOf(const Trace& trace) {
+  try {
+    Aggregate(trace);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+// ---- Worked by hand.
+
+TEST(Aggregate, TakesSnapshotsOfASmallStep) {
+  const Profile p = Aggregate(ReadTrace(ACPLAN_SEED_TRACE));
+  ASSERT_EQ(p.modules.size(), 3u);
+  const Module& net = p.modules[0];
+  EXPECT_EQ(net.fqn, "Net");
+  EXPECT_EQ(net.snap->pre_fw,
+            (MemorySnapshot{4608, 512, 0, 0, 0, 0, 2048, 7168}));
+  EXPECT_EQ(net.snap->post_fw,
+            (MemorySnapshot{4608, 512, 0, 1536, 0, 0, 2048, 8704}));
+  EXPECT_EQ(net.snap->peak_fw,
+            (MemorySnapshot{4608, 512, 0, 2560, 0, 0, 2048, 9728}));
+  EXPECT_EQ(net.snap->pre_bw,
+            (MemorySnapshot{4608, 512, 0, 2048, 1024, 0, 1024, 9216}));
+  EXPECT_EQ(net.snap->peak_bw,
+            (MemorySnapshot{4608, 512, 4096, 512, 1536, 0, 1024, 12288}));
+  EXPECT_EQ(net.snap->post_bw,
+            (MemorySnapshot{4608, 512, 4608, 512, 0, 0, 1024, 11264}));
+  EXPECT_EQ(net.input_per_module, 1024);
+  EXPECT_EQ(net.output_per_module, 1024);
+  EXPECT_EQ(net.act_fw_per_module, 512);
+  EXPECT_EQ(net.act_total, 1536);
+  EXPECT_EQ(net.act_bw_per_module, 512);
+  EXPECT_EQ(net.act_grad_per_module, 512);
+  EXPECT_EQ(net.grad_total, 0);
+  EXPECT_EQ(net.param_per_module, 4608);
+  EXPECT_EQ(net.grad_per_module, 4608);
+  EXPECT_EQ(net.buffer_per_module, 512);
+  EXPECT_EQ(net.held_per_module, 0);
+  EXPECT_EQ(net.fw_runtime_per_module, 0.875);
+  EXPECT_EQ(net.bw_runtime_per_module, 0.875);
+  EXPECT_FALSE(net.is_leaf);
+  EXPECT_FALSE(net.no_backward);
+  EXPECT_EQ(net.calls, 1);
+
+  const Module& act = p.modules[2];
+  EXPECT_TRUE(act.is_leaf);
+  EXPECT_EQ(act.sac, std::nullopt);
+  EXPECT_EQ(act.param_per_module, 0);
+  EXPECT_EQ(act.bw_runtime_per_module, 0.125);
+}
+
+TEST(Aggregate, DescribesOperators) {
+  const Profile p = Aggregate(ReadTrace(ACPLAN_SEED_TRACE));
+  const SacStatistics& sac = *p.modules[0].sac;
+  EXPECT_THAT(sac.func_names,
+              ElementsAre("t", "addmm", "native_dropout", "relu_"));
+  EXPECT_THAT(sac.runtimes, ElementsAre(0, 0.5, 0.25, 0.125));
+  // The dropout's result is the module's and kept, its mask is not.
+  EXPECT_THAT(sac.memory, ElementsAre(0, 1024, 512, 0));
+  EXPECT_THAT(sac.view_like_ops, ElementsAre(0));
+  EXPECT_THAT(sac.rand_ops, ElementsAre(2));
+  EXPECT_THAT(sac.saved_autograd_ops, ElementsAre(0, 2, 3));
+  EXPECT_THAT(sac.inplace_ops, ElementsAre(Pair(3, 2)));
+  EXPECT_FALSE(sac.force_store_random);
+}
+
+TEST(Aggregate, OrdersModulesAndMeasuresTheStep) {
+  const Profile p = Aggregate(ReadTrace(ACPLAN_SEED_TRACE));
+  EXPECT_THAT(p.order.fw_pre, ElementsAre("Net", "Net.fc", "Net.act"));
+  EXPECT_THAT(p.order.fw_post, ElementsAre("Net.fc", "Net.act", "Net"));
+  EXPECT_THAT(p.order.bw_pre, ElementsAre("Net", "Net.act", "Net.fc"));
+  EXPECT_THAT(p.order.bw_post, ElementsAre("Net.act", "Net.fc", "Net"));
+  EXPECT_EQ(p.measured.peak_bytes, 15360);
+  EXPECT_EQ(p.measured.opt_step_peak_bytes, 15360);
+  EXPECT_EQ(p.measured.opt_step_peak_categories,
+            (MemorySnapshot{4608, 512, 4608, 512, 0, 4096, 1024, 15360}));
+  EXPECT_EQ(p.measured.param_bytes, 4608);
+  EXPECT_EQ(p.measured.grad_bytes, 4608);
+  EXPECT_EQ(p.measured.optimizer_bytes, 0);
+  EXPECT_EQ(p.measured.buffer_bytes, 512);
+  EXPECT_EQ(p.measured.input_bytes, 2048);
+  EXPECT_EQ(p.model.root_class, "Net");
+  EXPECT_EQ(p.device.name, "A100");
+}
+
+// A root that calls a block twice. Each call's f makes a storage that autograd
+// saves, its g the result; h is the loss. The backward of a call frees what it
+// saved: operators 6 and 7.
+Trace TwoCalls() {
+  Trace t;
+  t.forward_end = 5;
+  t.backward_end = 8;
+  t.modules = {
+      {"M", "M", {}, {}}, {"M.b", "B", {}, {}}, {"M.b.x", "X", {}, {}}};
+  t.operator_names = {"ns.f.default", "ns.g.default", "h"};
+  t.storages = {
+      {.bytes = 512, .category = kInput},
+      {.bytes = 1024, .born = 0, .freed = 7, .scope_end = 1},
+      {.bytes = 2048, .born = 1, .freed = 4, .scope_end = 4},
+      {.bytes = 1024, .born = 2, .freed = 6, .scope_end = 3},
+      {.bytes = 2048, .born = 3, .freed = 5, .scope_end = 5},
+      {.bytes = 4, .born = 4},
+      {.bytes = 4, .category = kTemporary, .born = 5, .freed = 6},
+  };
+  t.operators = {{.name = 0,
+                  .call = 1,
+                  .runtime_ms = 1,
+                  .reads = {0},
+                  .creates = {1},
+                  .outputs = {1},
+                  .mutates = {}},
+                 {.name = 1,
+                  .call = 1,
+                  .runtime_ms = 2,
+                  .reads = {1},
+                  .creates = {2},
+                  .outputs = {2},
+                  .mutates = {}},
+                 {.name = 0,
+                  .call = 2,
+                  .runtime_ms = 4,
+                  .reads = {2},
+                  .creates = {3},
+                  .outputs = {3},
+                  .mutates = {}},
+                 {.name = 1,
+                  .call = 2,
+                  .runtime_ms = 8,
+                  .reads = {3},
+                  .creates = {4},
+                  .outputs = {4},
+                  .mutates = {}},
+                 {.name = 2,
+                  .call = 0,
+                  .runtime_ms = 16,
+                  .reads = {4},
+                  .creates = {5},
+                  .outputs = {5},
+                  .mutates = {}},
+                 {.name = 2,
+                  .runtime_ms = 32,
+                  .reads = {5},
+                  .creates = {6},
+                  .outputs = {6},
+                  .mutates = {}},
+                 {.name = 2,
+                  .runtime_ms = 64,
+                  .reads = {3},
+                  .creates = {},
+                  .outputs = {},
+                  .mutates = {}},
+                 {.name = 2,
+                  .runtime_ms = 128,
+                  .reads = {1},
+                  .creates = {},
+                  .outputs = {},
+                  .mutates = {}}};
+  t.calls = {{0, -1, 0, 5, {0}, {5}, 6, 8},
+             {1, 0, 0, 2, {0}, {2}, 7, 8},
+             {1, 0, 2, 4, {2}, {4}, 6, 7}};
+  t.saved = {{.storage = 1,
+              .packed = 1,
+              .call = 1,
+              .unpacked = 7,
+              .local_end = 8,
+              .released = 8},
+             {.storage = 3,
+              .packed = 3,
+              .call = 2,
+              .unpacked = 6,
+              .local_end = 7,
+              .released = 7}};
+  t.storages[1].freed = 8;
+  t.storages[3].freed = 7;
+  return ParseTrace(ToJson(t), "two_calls");
+}
+
+TEST(Aggregate, SumsOverCalls) {
+  const Profile p = Aggregate(TwoCalls());
+  const Module& block = Find(p, "M.b");
+  EXPECT_EQ(block.calls, 2);
+  EXPECT_THAT(block.sac->func_names, ElementsAre("f", "g"));
+  // The last save is before g, whose results are freed before backward.
+  EXPECT_THAT(block.sac->runtimes, ElementsAre(5, 0));
+  EXPECT_THAT(block.sac->memory, ElementsAre(2048, 4096));
+  EXPECT_EQ(block.fw_runtime_per_module, 15);
+  EXPECT_EQ(block.bw_runtime_per_module, 192);
+  EXPECT_EQ(block.act_fw_per_module, 2048);
+  // Snapshots are of the second call; it began when the first one's result and
+  // what it saved were there, and ended before that result was freed.
+  EXPECT_EQ((*block.snap->pre_fw)[kAct], 3072);
+  EXPECT_EQ((*block.snap->post_fw)[kAct], 6144);
+  EXPECT_EQ(block.input_per_module, 2048);
+  EXPECT_EQ((*block.snap->pre_bw)[kAct], 2560);
+  // Frames hold the first result until backward asks for what they saved.
+  EXPECT_EQ(block.held_per_module, 2048);
+  EXPECT_EQ(Find(p, "M").held_per_module, 0);
+  EXPECT_THAT(p.order.bw_pre, ElementsAre("M", "M.b"));
+  EXPECT_EQ(p.modules.size(), 2u) << "M.b.x is never called";
+}
+
+TEST(Aggregate, NeedsCallsThatRunTheSame) {
+  Trace t = TwoCalls();
+  t.operators[3].random = true;
+  EXPECT_EQ(Find(Aggregate(t), "M.b").sac, std::nullopt);
+  EXPECT_FALSE(Find(Aggregate(t), "M.b").is_leaf);
+}
+
+TEST(Aggregate, CountsACallInsideItselfOnce) {
+  Trace t = TwoCalls();
+  t.calls[0].module = 1;
+  const Module& block = Find(Aggregate(t), "M.b");
+  EXPECT_EQ(block.calls, 3);
+  EXPECT_EQ(block.fw_runtime_per_module, 31);
+  EXPECT_EQ(block.bw_runtime_per_module, 192);
+  EXPECT_EQ(block.sac, std::nullopt);
+}
+
+TEST(Aggregate, TellsWhatIsWrittenInPlace) {
+  Trace t = TwoCalls();
+  t.operators[1].mutates = {1};
+  t.operators[1].outputs = {1, 2};
+  t.operators[3].mutates = {3};
+  t.operators[3].outputs = {3, 4};
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
+              ElementsAre(Pair(1, 0)));
+  // Of the caller; and not returned, which is no result to save.
+  t.operators[1].mutates = {0};
+  t.operators[1].outputs = {0, 2};
+  t.operators[3].mutates = {2};
+  t.operators[3].outputs = {2, 4};
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
+              ElementsAre(Pair(1, 1)));
+  t.operators[1].outputs = {2};
+  t.operators[3].outputs = {4};
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops, IsEmpty());
+}
+
+TEST(Aggregate, StoresRandomResultsOfCallsWithoutTensors) {
+  Trace t = TwoCalls();
+  EXPECT_FALSE(Find(Aggregate(t), "M.b").sac->force_store_random);
+  t.calls[2].inputs.clear();
+  EXPECT_TRUE(Find(Aggregate(t), "M.b").sac->force_store_random);
+}
+
+TEST(Aggregate, KnowsModulesWithoutBackward) {
+  Trace t = TwoCalls();
+  t.calls[1].backward_start = t.calls[1].backward_end = kNever;
+  t.calls[2].backward_start = t.calls[2].backward_end = kNever;
+  const Profile p = Aggregate(t);
+  const Module& block = Find(p, "M.b");
+  EXPECT_TRUE(block.no_backward);
+  EXPECT_EQ(block.snap->pre_bw, std::nullopt);
+  EXPECT_EQ(block.snap->peak_bw, std::nullopt);
+  EXPECT_EQ(block.bw_runtime_per_module, 0);
+  EXPECT_THAT(p.order.bw_pre, ElementsAre("M"));
+}
+
+TEST(Aggregate, CountsSharedParametersOnce) {
+  Trace t = TwoCalls();
+  t.storages.push_back({.bytes = 512, .category = kParameter});
+  t.storages.push_back({.bytes = 1, .category = kParameter});
+  t.modules.push_back({"M.c", "C", {7}, {}});
+  t.modules[1].parameters = {7, 8};
+  t.modules[2].parameters = {7, 7};
+  const Profile p = Aggregate(t);
+  EXPECT_EQ(Find(p, "M").param_per_module, 1024);
+  EXPECT_EQ(Find(p, "M.b").param_per_module, 1024);
+}
+
+TEST(Aggregate, TellsWhatIsMissingOrTooMuch) {
+  Trace t = TwoCalls();
+  for (TraceCall& call : t.calls)
+    call.backward_start = call.backward_end = kNever;
+  EXPECT_THAT(ErrorOf(t), HasSubstr("backward_start"));
+  t = TwoCalls();
+  t.storages[0].bytes = int64_t{1} << 53;
+  EXPECT_THAT(ErrorOf(t), HasSubstr("at most 2^53 bytes in all"));
+  t = TwoCalls();
+  t.operators[0].runtime_ms = t.operators[2].runtime_ms = 1e18;
+  EXPECT_THAT(ErrorOf(t), HasSubstr("at most 1e18 ms"));
+}
+
+TEST(Aggregate, CountsResultsThatNobodyKeeps) {
+  Trace t = TwoCalls();
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->memory, ElementsAre(2048, 4096));
+  t.storages[2].freed = t.storages[4].freed = 8;
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->memory, ElementsAre(2048, 0));
+}
+
+// ---- Against plain loops over everything.
+
+int64_t Rounded(int64_t bytes) { return (bytes + 511) / 512 * 512; }
+
+int64_t LiveWhile(const Trace& trace, int32_t op) {
+  int64_t bytes = 0;
+  for (const TraceStorage& s : trace.storages) {
+    const int32_t begin = std::max(s.born, 0);
+    if (begin <= op && op < std::max(s.freed, begin + 1))
+      bytes += Rounded(s.bytes);
+  }
+  return bytes;
+}
+
+std::vector<char> IsInCallOf(const Trace& trace, int32_t module) {
+  std::vector<char> is_in(trace.operators.size(), 0);
+  for (const TraceCall& call : trace.calls)
+    if (call.module == module)
+      std::fill(is_in.begin() + call.start, is_in.begin() + call.end, 1);
+  return is_in;
+}
+
+std::vector<char> IsInBackwardOf(const Trace& trace, int32_t module) {
+  std::vector<char> is_in(trace.operators.size(), 0);
+  for (const TraceCall& call : trace.calls)
+    if (call.module == module && call.backward_start != kNever)
+      std::fill(is_in.begin() + call.backward_start,
+                is_in.begin() + call.backward_end, 1);
+  return is_in;
+}
+
+double SumOf(const Trace& trace, const std::vector<char>& is_in) {
+  double ms = 0;
+  for (size_t k = 0; k < is_in.size(); ++k)
+    if (is_in[k]) ms += trace.operators[k].runtime_ms;
+  return ms;
+}
+
+int64_t MostWhile(const Trace& trace, const std::vector<char>& is_in) {
+  int64_t most = 0;
+  for (size_t k = 0; k < is_in.size(); ++k)
+    if (is_in[k])
+      most = std::max(most, LiveWhile(trace, static_cast<int32_t>(k)));
+  return most;
+}
+
+int64_t StatesOf(const Trace& trace, const std::string& fqn,
+                 std::vector<int32_t> TraceModule::*states) {
+  std::set<int32_t> storages;
+  for (const TraceModule& module : trace.modules)
+    if (IsSelfOrSubmodule(module.fqn, fqn))
+      storages.insert((module.*states).begin(), (module.*states).end());
+  int64_t bytes = 0;
+  for (const int32_t s : storages) bytes += Rounded(trace.storages[s].bytes);
+  return bytes;
+}
+
+void ExpectAddsUp(const MemorySnapshot& snapshot) {
+  EXPECT_EQ(
+      std::accumulate(snapshot.begin(), snapshot.begin() + kTotal, int64_t{0}),
+      snapshot[kTotal]);
+  EXPECT_GE(*std::ranges::min_element(snapshot), 0);
+}
+
+void ExpectSound(const Trace& trace, const Module& m, int32_t index) {
+  SCOPED_TRACE(m.fqn);
+  EXPECT_EQ(m.param_per_module,
+            StatesOf(trace, m.fqn, &TraceModule::parameters));
+  EXPECT_EQ(m.buffer_per_module, StatesOf(trace, m.fqn, &TraceModule::buffers));
+  const std::vector<char> forward = IsInCallOf(trace, index);
+  const std::vector<char> backward = IsInBackwardOf(trace, index);
+  EXPECT_NEAR(m.fw_runtime_per_module, SumOf(trace, forward), 1e-6);
+  EXPECT_NEAR(m.bw_runtime_per_module, SumOf(trace, backward), 1e-6);
+  EXPECT_EQ(m.calls,
+            std::ranges::count(trace.calls, index, &TraceCall::module));
+
+  for (const auto& snapshot :
+       {m.snap->pre_fw, m.snap->post_fw, m.snap->peak_fw, m.snap->pre_bw,
+        m.snap->post_bw, m.snap->peak_bw})
+    if (snapshot) ExpectAddsUp(*snapshot);
+  // The largest of what is in use at an operator or at the start.
+  const int64_t most = MostWhile(trace, forward);
+  EXPECT_GE((*m.snap->peak_fw)[kTotal], most);
+  if ((*m.snap->peak_fw)[kTotal] > most) {
+    EXPECT_EQ(m.snap->peak_fw, m.snap->pre_fw);
+  }
+  EXPECT_EQ(m.act_total, (*m.snap->post_fw)[kAct]);
+  EXPECT_EQ(m.no_backward, !m.snap->peak_bw.has_value());
+  if (m.snap->peak_bw) {
+    const int64_t most_bw = MostWhile(trace, backward);
+    EXPECT_GE((*m.snap->peak_bw)[kTotal], most_bw);
+    if ((*m.snap->peak_bw)[kTotal] > most_bw) {
+      EXPECT_EQ(m.snap->peak_bw, m.snap->pre_bw);
+    }
+    EXPECT_EQ(m.grad_total, (*m.snap->pre_bw)[kGrad]);
+    EXPECT_EQ(m.act_bw_per_module, (*m.snap->peak_bw)[kAct]);
+    EXPECT_EQ(m.act_grad_per_module,
+              (*m.snap->peak_bw)[kTemp] - (*m.snap->pre_bw)[kTemp]);
+  }
+  if (m.calls == 1) {
+    EXPECT_EQ(m.act_fw_per_module,
+              std::max<int64_t>(0, (*m.snap->post_fw)[kAct] -
+                                       (*m.snap->pre_fw)[kAct] -
+                                       m.output_per_module));
+  }
+  if (m.sac) {
+    EXPECT_NEAR(
+        std::accumulate(m.sac->runtimes.begin(), m.sac->runtimes.end(), 0.0),
+        Simulate(trace, {{.module = index}}).recompute_ms, 1e-6);
+    for (const int op : m.sac->view_like_ops)
+      EXPECT_TRUE(std::ranges::all_of(
+          m.sac->inplace_ops,
+          [&](const auto& pair) { return pair.first != op; }));
+    for (const auto& [op, parent] : m.sac->inplace_ops) EXPECT_LE(parent, op);
+  }
+}
+
+TEST(Aggregate, AgreesWithPlainLoopsOnRandomTraces) {
+  std::mt19937 random(7);
+  int profiles = 0, with_operators = 0, with_many_calls = 0;
+  for (int i = 0; i < 300; ++i) {
+    const Trace trace = RandomTrace(random, static_cast<int>(random() % 60));
+    SCOPED_TRACE(i);
+    if (ErrorOf(trace) != "accepted") continue;
+    ++profiles;
+    const Profile p = Aggregate(trace);
+    for (const Module& m : p.modules) {
+      const auto at =
+          std::ranges::find(trace.modules, m.fqn, &TraceModule::fqn);
+      ExpectSound(trace, m, static_cast<int32_t>(at - trace.modules.begin()));
+      with_operators += m.sac.has_value();
+      with_many_calls += m.calls > 1;
+    }
+    int64_t most = 0;
+    for (size_t k = 0; k < trace.operators.size(); ++k)
+      most = std::max(most, LiveWhile(trace, static_cast<int32_t>(k)));
+    if (!trace.operators.empty()) {
+      EXPECT_EQ(p.measured.peak_bytes, most);
+    }
+    EXPECT_EQ(ParseProfile(ProfileToJson(p), "p.json"), p);
+  }
+  EXPECT_GT(profiles, 150);
+  EXPECT_GT(with_operators, 100);
+  EXPECT_GT(with_many_calls, 100);
+}
+
+TEST(Aggregate, AgreesWithTheSimulationOfARealStep) {
+  const Trace trace = ReadTrace(ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz");
+  const Profile p = Aggregate(trace);
+  EXPECT_EQ(p.measured.peak_bytes, trace.peak_bytes);
+  EXPECT_EQ(p.measured.peak_bytes, Simulate(trace, {}).peak_bytes);
+  EXPECT_EQ(ParseProfile(ProfileToJson(p), "p.json"), p);
+  // Equal blocks have equal statistics; the last one's result lives longer.
+  EXPECT_EQ(IdenticalBlocks(p, ModuleTree(p)).front().size(), 3u);
+}
+
+}  // namespace
+}  // namespace acplan::graph
