@@ -53,7 +53,8 @@ test_adapter() {
   local python="$root/build/venv/bin/python"
   if ! { [[ -x $python ]] || python3 -m venv "$root/build/venv"; } ||
     ! "$python" -m pip install --quiet --disable-pip-version-check \
-      torch==2.13.0 transformers==5.23.0 numpy pytest pytest-xdist expecttest; then
+      torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 numpy expecttest \
+      pytest pytest-xdist; then
     echo "adapters/torch: no Python environment"
     failed=$((failed + 1))
     return

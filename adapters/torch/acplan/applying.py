@@ -2,12 +2,11 @@
 
 import contextlib
 import dataclasses
-import functools
 import gzip
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,12 +14,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
     checkpoint_wrapper,
 )
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    create_selective_checkpoint_contexts,
-)
 
 from acplan.errors import AcplanError
+from acplan.selecting import checkpoint_of, class_name_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +132,7 @@ Undo = list[tuple[torch.nn.Module, str, torch.nn.Module]]
 
 
 def _apply(model: torch.nn.Module, plan: Plan) -> tuple[torch.nn.Module, Undo]:
-    root = type(model).__name__
+    root = class_name_of(model)
     paths = {
         (f"{root}.{path}" if path else root): module
         for path, module in model.named_modules(remove_duplicate=False)
@@ -144,6 +140,11 @@ def _apply(model: torch.nn.Module, plan: Plan) -> tuple[torch.nn.Module, Undo]:
     wrappers: dict[int, torch.nn.Module] = {}
     for planned in plan.modules:
         module = paths.get(planned.fqn)
+        if planned.fqn.split(".")[0] != root:
+            raise AcplanError(
+                f"plan: {planned.fqn} is not in this {root}; apply plans before "
+                "torch.compile or DistributedDataParallel wraps the model"
+            )
         if module is None:
             raise AcplanError(f"plan: the model has no module {planned.fqn!r}")
         wrappers[id(module)] = _wrapped(module, planned)
@@ -162,40 +163,5 @@ def _wrapped(module: torch.nn.Module, planned: PlannedModule) -> torch.nn.Module
     return checkpoint_wrapper(
         module,
         CheckpointImpl.NO_REENTRANT,
-        context_fn=functools.partial(_contexts, planned.fqn, planned.operators),
+        checkpoint_fn=checkpoint_of(planned.fqn, planned.operators),
     )
-
-
-def _contexts(fqn: str, operators: Sequence[PlannedOperator]) -> Any:
-    place = 0
-
-    def policy(
-        context: Any, func: Any, *args: Any, **kwargs: Any
-    ) -> CheckpointPolicy:
-        nonlocal place
-        planned = operators[place] if place < len(operators) else None
-        if planned is None or not _is_named(func, planned.name):
-            expected = f"{planned.name}" if planned else "no more operators"
-            raise AcplanError(
-                f"{fqn}: operator {place} is {func}, the plan expects {expected}; "
-                "trace the model as it is trained and plan anew"
-            )
-        place += 1
-        if planned.save:
-            return CheckpointPolicy.MUST_SAVE
-        return CheckpointPolicy.PREFER_RECOMPUTE
-
-    # What was written to in place is saved together with what wrote to it.
-    writes = any(op.save and _writes_in_place(op.name) for op in operators)
-    return create_selective_checkpoint_contexts(
-        policy, allow_cache_entry_mutation=writes
-    )
-
-
-def _writes_in_place(name: str) -> bool:
-    parts = name.split(".")
-    return (parts[1] if len(parts) > 1 else name).endswith("_")
-
-
-def _is_named(func: Any, name: str) -> bool:
-    return name in (str(func), func.__name__, str(func._overloadpacket.__name__))

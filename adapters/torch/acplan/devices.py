@@ -33,6 +33,26 @@ class Device:
             return self.float8
         return self.float32
 
+    def runtime_ms(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        read: Sequence[torch.Tensor],
+        written: Sequence[torch.Tensor],
+    ) -> float:
+        """The roofline: the larger of what its FLOPs and its bytes take."""
+        moved = sum(t.numel() * t.element_size() for t in (*read, *written))
+        seconds = moved / self.bandwidth
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            flops = count(*args, **kwargs, out_val=out)
+            floating = (t.dtype for t in read if t.is_floating_point())
+            dtype = next(floating, torch.float32)
+            seconds = max(seconds, flops / self.peak_flops(dtype))
+        return seconds * 1e3
+
 
 def _device(
     name: str, bandwidth: float, tflops: Sequence[float], source: str
@@ -63,23 +83,3 @@ def find_device(name: str | Device) -> Device:
         raise AcplanError(
             f"device: expected one of {', '.join(DEVICES)}, found {name!r}"
         ) from None
-
-
-def roofline_ms(
-    device: Device,
-    func: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    out: Any,
-    read: Sequence[torch.Tensor],
-    written: Sequence[torch.Tensor],
-) -> float:
-    """The larger of what its FLOPs and its bytes take."""
-    moved = sum(t.numel() * t.element_size() for t in (*read, *written))
-    seconds = moved / device.bandwidth
-    count = flop_registry.get(func._overloadpacket)
-    if count is not None:
-        flops = count(*args, **kwargs, out_val=out)
-        dtype = next((t.dtype for t in read if t.is_floating_point()), torch.float32)
-        seconds = max(seconds, flops / device.peak_flops(dtype))
-    return seconds * 1e3

@@ -31,7 +31,7 @@ _HALF = (torch.float16, torch.bfloat16)
 @contextlib.contextmanager
 def fake_cuda() -> Iterator[None]:
     """While it lasts, fake CUDA tensors can be trained as on a CUDA device."""
-    guard = None if torch.backends.cuda.is_built() else _guard()
+    guard = None if torch.cuda.is_available() else _guard()
     if guard:
         guard.acplan_install_cuda_guard()
     try:
@@ -59,7 +59,7 @@ def _build(library: pathlib.Path) -> None:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise AcplanError(
-            "this PyTorch has no CUDA, so tracing needs a C++ compiler to build a "
+            "PyTorch finds no CUDA device, so tracing needs a C++ compiler to build a "
             "stand-in for it; found neither $CXX nor g++ nor clang++"
         )
     home = pathlib.Path(torch.__file__).parent

@@ -15,7 +15,7 @@ import torch
 from acplan.applying import Plan, applied
 from acplan.devices import find_device
 from acplan.errors import AcplanError
-from acplan.recorder import Recorder
+from acplan.recorder import Operator, Recorder
 from acplan.tracing import (
     LossFn,
     OptimizerFn,
@@ -140,6 +140,15 @@ def _steps(recorder: Recorder) -> tuple[Step, ...]:
     return tuple(
         Step(operator.name, live_bytes)
         for operator, live_bytes in zip(recorder.operators, live)
+        if not _is_of_a_frame(recorder, operator)
+    )
+
+
+def _is_of_a_frame(recorder: Recorder, operator: Operator) -> bool:
+    # Checkpoints of older PyTorch versions begin with a tensor without elements.
+    made = [recorder.storages[index] for index in operator.outputs]
+    return operator.name == "aten.empty.memory_format" and not any(
+        storage.bytes or storage.on_device for storage in made
     )
 
 

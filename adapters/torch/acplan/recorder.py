@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from acplan.devices import Device, roofline_ms
+from acplan.devices import Device
 
 # Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
 # whose number differs between a forward pass and its recomputation.
@@ -232,7 +232,7 @@ class Recorder(TorchDispatchMode):
                 call=self._open_calls[-1] if self._open_calls else -1,
                 runtime_ms=0.0
                 if is_free or self._device is None
-                else roofline_ms(self._device, func, args, kwargs, out, read, written),
+                else self._device.runtime_ms(func, args, kwargs, out, read, written),
                 reads=reads,
                 outputs=outputs,
                 results=results,

@@ -18,6 +18,7 @@ from acplan.devices import Device, find_device
 from acplan.errors import AcplanError
 from acplan.fake_cuda import fake_cuda
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
+from acplan.timing import measured_device
 
 LossFn = Callable[[Any], torch.Tensor]
 OptimizerFn = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -64,10 +65,11 @@ def trace(
     loss_fn:   from the model's output to a scalar; by default the output's `loss`,
                or the mean of its first floating-point tensor.
     optimizer: from the parameters to an optimizer; by default torch.optim.AdamW.
-    device:    whose roofline gives the run-times: a name of acplan.devices.DEVICES.
+    device:    whose roofline gives the run-times: a name of acplan.devices.DEVICES;
+               "cuda": they are measured on the CUDA device that is there.
     autocast:  the data type of torch.autocast around the forward pass, if any.
     """
-    target = find_device(device)
+    target = measured_device() if device == "cuda" else find_device(device)
     with step_on_fakes(model, args, kwargs, loss_fn, optimizer, autocast) as (
         fake,
         run_optimizer,

@@ -1,0 +1,241 @@
+"""Training steps under fully_shard with and without a plan, on two processes."""
+
+import dataclasses
+import itertools
+import json
+import pathlib
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, apply
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils._python_dispatch import TorchDispatchMode
+
+BLOCKS = 3
+_BFLOAT16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.mlp = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.dropout(self.mlp(self.norm(x)))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Names(TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is not torch.ops.aten.detach.default:
+            self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def operators_of(module: nn.Module, x: torch.Tensor) -> list[str]:
+    with Names() as names:
+        module(x)
+    return names.seen
+
+
+def policy(
+    module: nn.Module, x: torch.Tensor, saved: Sequence[str]
+) -> tuple[PlannedOperator, ...]:
+    return tuple(
+        PlannedOperator(name, any(part in name for part in saved))
+        for name in operators_of(module, x)
+    )
+
+
+def plans(dtype: torch.dtype) -> dict[str, Plan]:
+    block, x = Block().to(dtype), torch.randn(4, 16, dtype=dtype)
+    of_block, of_mlp = policy(block, x, ["addmm"]), policy(block.mlp, x, ["addmm"])
+    names = [f"Net.blocks.{k}" for k in range(BLOCKS)]
+    return {
+        "none": Plan(()),
+        "blocks": Plan(tuple(PlannedModule(name) for name in names)),
+        "policies": Plan(tuple(PlannedModule(name, of_block) for name in names)),
+        "mixed": Plan(
+            (
+                PlannedModule(names[0]),
+                PlannedModule(names[1], of_block),
+                PlannedModule(f"{names[2]}.mlp", of_mlp),
+            )
+        ),
+    }
+
+
+Shard = Callable[[nn.Module], None]
+
+
+def _blocks(net: nn.Module, shard: Shard) -> None:
+    for block in net.blocks:
+        shard(block)
+
+
+def _parts(net: nn.Module, shard: Shard) -> None:
+    for name, module in net.named_modules():
+        if name.endswith(("mlp", "norm")):
+            shard(module)
+    _blocks(net, shard)
+
+
+def _nothing(net: nn.Module, shard: Shard) -> None:
+    pass
+
+
+LAYOUTS = {"root": _nothing, "blocks": _blocks, "parts": _parts}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    layout: str
+    plan: str
+    is_applied_first: bool
+    is_mixed_precision: bool
+
+    def __str__(self) -> str:
+        order = "plan first" if self.is_applied_first else "plan last"
+        precision = "bfloat16" if self.is_mixed_precision else "float32"
+        return f"{self.layout}, {self.plan}, {order}, {precision}"
+
+
+CASES = [
+    Case(*values)
+    for values in itertools.product(
+        LAYOUTS, ("blocks", "policies", "mixed"), (True, False), (False, True)
+    )
+]
+
+
+def _model(case: Case, mesh: DeviceMesh, plan: Plan) -> nn.Module:
+    torch.manual_seed(0)
+    net: nn.Module = Net()
+    options: dict[str, Any] = {"mesh": mesh}
+    if case.is_mixed_precision:
+        options["mp_policy"] = _BFLOAT16
+    if case.is_applied_first:
+        net = apply(net, plan)
+    LAYOUTS[case.layout](net, lambda module: fully_shard(module, **options))
+    fully_shard(net, **options)
+    if not case.is_applied_first:
+        net = apply(net, plan)
+    return net
+
+
+def _train(net: nn.Module, rank: int) -> tuple[list[torch.Tensor], Counter[str]]:
+    """Losses and gradients of two steps; what the last backward runs."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    torch.manual_seed(rank)
+    values = []
+    for _ in range(2):
+        loss = net(torch.randn(4, 16)).float().square().mean()
+        with Names() as backward:
+            loss.backward()
+        values.append(loss.detach())
+        values += [p.grad.to_local().clone() for p in net.parameters()]
+        optimizer.step()
+        optimizer.zero_grad()
+    return values, Counter(backward.seen)
+
+
+def _check(case: Case, mesh: DeviceMesh, rank: int) -> None:
+    of = plans(torch.bfloat16 if case.is_mixed_precision else torch.float32)
+    expected, without = _train(_model(case, mesh, of["none"]), rank)
+    found, with_plan = _train(_model(case, mesh, of[case.plan]), rank)
+    assert len(expected) == len(found) and expected
+    for a, b in zip(expected, found):
+        assert torch.equal(a, b)
+    again = with_plan - without
+    matrix_products = {"blocks": 2 * BLOCKS, "policies": 0, "mixed": 2}
+    assert again["aten.addmm.default"] == matrix_products[case.plan], again
+    assert again["aten.gelu.default"] == BLOCKS, again
+
+
+def _check_refusal(mesh: DeviceMesh) -> None:
+    """What the module runs, of all layouts, and only that, must be in the plan."""
+    planned = list(plans(torch.float32)["policies"].modules[0].operators)
+    for layout in LAYOUTS:
+        for operators in (planned[:-1], planned + planned[-1:], planned[1:]):
+            plan = Plan((PlannedModule("Net.blocks.0", tuple(operators)),))
+            case = Case(layout, "", is_applied_first=False, is_mixed_precision=False)
+            net = _model(case, mesh, plan)
+            try:
+                net(torch.randn(4, 16))
+            except AcplanError:
+                continue
+            raise AssertionError(f"{layout}: not refused")
+
+
+def _check_compiled(mesh: DeviceMesh, rank: int) -> None:
+    """The order of torchtitan: plan, compile every block, shard every block."""
+    of = plans(torch.float32)
+    for name in ("blocks", "policies", "mixed"):
+        torch._dynamo.reset()
+        steps = []
+        for plan in (of["none"], of[name]):
+            torch.manual_seed(0)
+            # Random numbers of a compiled graph are others than those of PyTorch.
+            net = apply(Net().eval(), plan)
+            if plan is of[name]:
+                for block in net.blocks:
+                    block.compile(backend="aot_eager", fullgraph=True)
+            _blocks(net, lambda module: fully_shard(module, mesh=mesh))
+            fully_shard(net, mesh=mesh)
+            steps.append(_train(net, rank))
+        (expected, without), (found, with_plan) = steps
+        for a, b in zip(expected, found, strict=True):
+            torch.testing.assert_close(a, b)
+        again = (with_plan - without)["aten.gelu.default"]
+        assert again == BLOCKS, f"{name}: {again}"
+
+
+def run(rank: int, folder: str) -> None:
+    """Writes what went wrong, by case."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
+    )
+    mesh = init_device_mesh("cpu", (2,))
+    results = {}
+    checks: dict[str, Callable[[], None]] = {
+        str(case): lambda case=case: _check(case, mesh, rank)  # type: ignore[misc]
+        for case in CASES
+    }
+    checks["refusal"] = lambda: _check_refusal(mesh)
+    checks["compiled"] = lambda: _check_compiled(mesh, rank)
+    for name, check in checks.items():
+        try:
+            check()
+            results[name] = ""
+        except Exception:
+            results[name] = traceback.format_exc()
+    pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(results))
+    dist.destroy_process_group()

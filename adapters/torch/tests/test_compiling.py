@@ -1,0 +1,149 @@
+"""Plans under torch.compile."""
+
+import copy
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, apply
+from sharding_cases import BLOCKS, Net, policy
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from functorch.compile import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+
+class Graphs:
+    """A backend that counts the operators of forward and backward graphs."""
+
+    def __init__(self) -> None:
+        self.forward: Counter[str] = Counter()
+        self.backward: Counter[str] = Counter()
+        self.backend = aot_autograd(
+            fw_compiler=self._counting(self.forward),
+            bw_compiler=self._counting(self.backward),
+            partition_fn=min_cut_rematerialization_partition,
+        )
+
+    @staticmethod
+    def _counting(counts: Counter[str]) -> Callable[..., Any]:
+        def compiler(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+            counts.update(str(node.target) for node in graph.graph.nodes)
+            return make_boxed_func(graph.forward)
+
+        return compiler
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled() -> None:
+    torch._dynamo.reset()
+
+
+def _net() -> Net:
+    torch.manual_seed(0)
+    # Random numbers of a compiled graph are others than those of PyTorch.
+    return Net().eval()
+
+
+def _step(net: nn.Module) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    loss = net(torch.randn(4, 16)).square().mean()
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in net.parameters() if p.grad is not None)]
+
+
+def _plans() -> dict[str, Plan]:
+    block, x = _net().blocks[0], torch.randn(4, 16)
+    saving_products = policy(block, x, ["addmm"])
+    saving_gelu = policy(block, x, ["gelu"])
+    names = [f"Net.blocks.{k}" for k in range(BLOCKS)]
+    return {
+        "none": Plan(()),
+        "blocks": Plan(tuple(map(PlannedModule, names))),
+        "policies": Plan(tuple(PlannedModule(n, saving_products) for n in names)),
+        "differing": Plan(
+            (
+                PlannedModule(names[1], saving_products),
+                PlannedModule(names[2], saving_gelu),
+            )
+        ),
+    }
+
+
+# Whether matrix products run again, and how many GELUs do.
+AGAIN = {"blocks": (True, 3), "policies": (False, 3), "differing": (True, 1)}
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+@pytest.mark.parametrize("name", AGAIN)
+def test_units_run_again_as_the_plan_says(name: str, by_block: bool) -> None:
+    plans, net = _plans(), _net()
+    graphs = Graphs()
+    planned = apply(copy.deepcopy(net), plans[name])
+    if by_block:
+        for block in planned.blocks:
+            block.compile(backend=graphs.backend, fullgraph=True)
+        found = _step(planned)
+    else:
+        found = _step(torch.compile(planned, backend=graphs.backend, fullgraph=True))
+    for a, b in zip(_step(net), found, strict=True):
+        torch.testing.assert_close(a, b)
+    # Blocks may share a graph where their policies are alike.
+    graph_count = graphs.forward["aten.gelu.default"]
+    assert graph_count == BLOCKS or (by_block and name != "differing")
+    assert (
+        graphs.backward["aten.addmm.default"] > 0,
+        graphs.backward["aten.gelu.default"] + BLOCKS - graph_count,
+    ) == AGAIN[name]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_inductor_computes_the_same() -> None:
+    net = _net()
+    planned = apply(copy.deepcopy(net), _plans()["differing"])
+    found = _step(torch.compile(planned, backend="inductor", fullgraph=True))
+    for a, b in zip(_step(net), found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_what_the_compiler_leaves_out_need_not_be_there() -> None:
+    planned = list(policy(_net().blocks[0], torch.randn(4, 16), ["addmm"]))
+    planned.insert(0, PlannedOperator("aten.cos.default", False))
+    planned.insert(4, PlannedOperator("aten.view.default", False))
+    plan = Plan((PlannedModule("Net.blocks.0", tuple(planned)),))
+    _step(torch.compile(apply(_net(), plan), backend="aot_eager", fullgraph=True))
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [(1, "addmm.default more often.*expects 1"), (3, "addmm.default 2 times.* 3;")],
+)
+def test_what_the_plan_saves_must_be_there(times: int, message: str) -> None:
+    operators = (PlannedOperator("aten.addmm.default", True),) * times
+    plan = Plan((PlannedModule("Net.blocks.0", operators),))
+    compiled = torch.compile(apply(_net(), plan), backend="aot_eager")
+    with pytest.raises(Exception, match=message):
+        _step(compiled)
+
+
+def test_units_that_are_compiled_inside_are_refused_or_right() -> None:
+    net, plan = _net(), _plans()["policies"]
+    planned = copy.deepcopy(net)
+    for block in planned.blocks:
+        block.compile(backend="aot_eager")
+    try:
+        found = _step(apply(planned, plan))
+    except AcplanError as error:
+        assert "the plan expects" in str(error)
+    else:
+        for a, b in zip(_step(net), found, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_compiled_models_are_refused() -> None:
+    compiled = torch.compile(_net())
+    with pytest.raises(AcplanError, match="before torch.compile"):
+        apply(compiled, _plans()["policies"])

@@ -1,0 +1,48 @@
+"""The scripts in examples/ run."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+ADAPTER = pathlib.Path(__file__).parents[1]
+EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
+
+
+def _output(*command: str) -> str:
+    paths = os.pathsep.join([str(ADAPTER), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run(
+        [sys.executable, *command],
+        cwd=EXAMPLES,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout
+    return run.stdout
+
+
+def test_hf_trainer() -> None:
+    pytest.importorskip("accelerate")
+    output = _output("hf_trainer.py", "--steps", "2")
+    assert len(re.findall(r"'loss': '?5\.\d+", output)) == 2, output
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.cpu.Stream, "record_event"),
+    reason="fully_shard of this PyTorch needs CUDA",
+)
+def test_torchtitan_style_compiled_or_not() -> None:
+    losses = []
+    for options in ((), ("--compile", "--backend", "aot_eager")):
+        output = _output(
+            *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+            *("torchtitan_style.py", "--steps=2", *options),
+        )
+        losses.append(re.findall(r"step \d: loss (\d\.\d{3})", output))
+    assert len(losses[0]) == 2 and losses[0] == losses[1]

@@ -1,0 +1,44 @@
+"""Plans under fully_shard, on two processes."""
+
+import json
+import pathlib
+
+import pytest
+import sharding_cases
+import torch
+import torch.multiprocessing
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.cpu.Stream, "record_event"),
+    reason="fully_shard of this PyTorch needs CUDA",
+)
+
+Results = list[dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("sharding")
+    torch.multiprocessing.spawn(sharding_cases.run, (str(folder),), nprocs=2)
+    return [
+        json.loads(pathlib.Path(folder, f"{rank}.json").read_text())
+        for rank in range(2)
+    ]
+
+
+@pytest.mark.parametrize("case", sharding_cases.CASES, ids=str)
+def test_losses_and_gradients_are_equal_and_units_run_again(
+    case: sharding_cases.Case, results: Results
+) -> None:
+    for of_rank in results:
+        assert not (error := of_rank[str(case)]), error
+
+
+def test_blocks_can_be_compiled_between_plan_and_sharding(results: Results) -> None:
+    for of_rank in results:
+        assert not (error := of_rank["compiled"]), error
+
+
+def test_other_operators_are_refused(results: Results) -> None:
+    for of_rank in results:
+        assert not (error := of_rank["refusal"]), error
