@@ -54,7 +54,7 @@ test_adapter() {
   if ! { [[ -x $python ]] || python3 -m venv "$root/build/venv"; } ||
     ! "$python" -m pip install --quiet --disable-pip-version-check \
       torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 numpy expecttest \
-      pytest pytest-xdist; then
+      pytest pytest-xdist tqdm 'pulp<4' pwlf; then
     echo "adapters/torch: no Python environment"
     failed=$((failed + 1))
     return

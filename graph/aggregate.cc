@@ -645,7 +645,7 @@ class Aggregation {
           sac.runtimes[i] += trace_.operators[k].runtime_ms;
         sac.memory[i] += SavedBytes(c, k, results);
       }
-      if (call.inputs.empty()) sac.force_store_random = true;
+      if (call.arguments.empty()) sac.force_store_random = true;
     }
     return sac;
   }

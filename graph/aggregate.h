@@ -40,7 +40,8 @@ namespace acplan::graph {
 // - view_like_ops: whose results are views and that compute nothing.
 // - inplace_ops: whose result is an argument that they write to, with the
 //   operator of the call that created it, or else themselves.
-// - force_store_random: a call has no tensor among its arguments.
+// - force_store_random: a call has no argument that is a tensor given by position.
+//   PyTorch's checkpoints do not restore the CUDA random state there.
 //
 // held_per_module: arguments that are freed before anything that is saved in the
 // module is first asked for.

@@ -75,7 +75,8 @@ std::string ParseFqn(const JsonField& field) {
 }
 
 std::unordered_map<std::string_view, int> IndexFqns(
-    const JsonField& modules, std::span<const std::string_view> fqns) {
+    const JsonField& modules, std::span<const std::string_view> fqns,
+    std::string_view list) {
   std::unordered_map<std::string_view, int> index;
   for (size_t i = 0; i < fqns.size(); ++i) {
     const auto [first, is_new] =
@@ -83,8 +84,8 @@ std::unordered_map<std::string_view, int> IndexFqns(
     if (!is_new)
       modules.Elements()[i].Get("fqn").Complain(
           fmt::format("expected a name of its own, found {}, which is that of "
-                      "modules[{}] too",
-                      Quoted(fqns[i]), first->second));
+                      "{}[{}] too",
+                      Quoted(fqns[i]), list, first->second));
   }
   return index;
 }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -22,6 +24,7 @@ constexpr std::array<std::string_view, kMemoryCategories> kCategoryNames = {
 constexpr int64_t kMostCalls = 1'000'000'000;
 constexpr int64_t kMostSegments = 1'000'000;
 constexpr int64_t kMostBytes = int64_t{1} << 53;
+constexpr double kMostNumber = 1e18;
 constexpr int64_t kMostTotalBytes = int64_t{1} << 62;
 
 using ModuleIndex = std::unordered_map<std::string_view, int>;
@@ -151,6 +154,38 @@ std::vector<std::optional<double>> ParseFitNumbers(const JsonField& fit,
   return numbers;
 }
 
+using Curve = std::vector<std::pair<double, double>>;
+
+// JSON has no other keys than strings.
+double ParseNumberKey(const JsonField& object, const std::string& key) {
+  double number = 0;
+  const char* const end = key.data() + key.size();
+  const auto [last, error] = std::from_chars(key.data(), end, number);
+  if (error != std::errc() || last != end || !(std::abs(number) <= kMostNumber))
+    object.Complain(
+        fmt::format("expected keys that are numbers, -1e18 to 1e18, found {}",
+                    Quoted(key)));
+  return number;
+}
+
+Curve ParseTradeoffCurve(const JsonField& field) {
+  Curve curve;
+  if (field.json().is_object()) {
+    for (const auto& [key, unused] : field.json().items()) {
+      const double discarded = ParseNumberKey(field, key);
+      curve.emplace_back(discarded, field.Get(key).Number());
+    }
+    std::ranges::sort(curve);
+    return curve;
+  }
+  for (const JsonField& element : field.Elements()) {
+    const std::vector<JsonField> point = element.Elements();
+    if (point.size() != 2) element.Fail("a pair [discarded, recomputed]");
+    curve.emplace_back(point[0].Number(), point[1].Number());
+  }
+  return curve;
+}
+
 TradeoffFit ParseTorchFit(const JsonField& field) {
   TradeoffFit fit;
   fit.sac_runtime = field.Get("sac_runtime").NonNegativeNumber();
@@ -162,16 +197,13 @@ TradeoffFit ParseTorchFit(const JsonField& field) {
   fit.intercepts = ParseFitNumbers(field, "intercepts", n, "one a segment");
   fit.breakpoints = ParseFitNumbers(field, "breakpoints", n == 0 ? 0 : n + 1,
                                     "one more than segments");
-  if (!field.Has("tradeoff_curve")) return fit;
-  for (const JsonField& element : field.Get("tradeoff_curve").Elements()) {
-    const std::vector<JsonField> point = element.Elements();
-    if (point.size() != 2) element.Fail("a pair [discarded, recomputed]");
-    fit.tradeoff_curve.emplace_back(point[0].Number(), point[1].Number());
-  }
+  fit.tradeoff_curve =
+      Optional(field, "tradeoff_curve", ParseTradeoffCurve).value_or(Curve());
   return fit;
 }
 
-Module ParseModule(const JsonField& field) {
+// What a profile's module and torch's ModStats have in common.
+Module ParseCosts(const JsonField& field) {
   Module module;
   module.fqn = ParseFqn(field.Get("fqn"));
   module.is_leaf = field.Get("is_leaf").Bool();
@@ -188,6 +220,11 @@ Module ParseModule(const JsonField& field) {
       field.Get("fw_runtime_per_module").NonNegativeNumber();
   module.bw_runtime_per_module =
       field.Get("bw_runtime_per_module").NonNegativeNumber();
+  return module;
+}
+
+Module ParseModule(const JsonField& field) {
+  Module module = ParseCosts(field);
   module.buffer_per_module =
       OptionalBytes(field, "buffer_per_module").value_or(0);
   module.held_per_module = OptionalBytes(field, "held_per_module").value_or(0);
@@ -198,6 +235,12 @@ Module ParseModule(const JsonField& field) {
   module.snap = Optional(field, "snap", ParseSnapshots);
   module.sac = Optional(field, "sac", ParseSac);
   module.torch_fit = Optional(field, "torch_fit", ParseTorchFit);
+  return module;
+}
+
+Module ParseModStats(const JsonField& field) {
+  Module module = ParseCosts(field);
+  if (!module.is_leaf) module.torch_fit = ParseTorchFit(field);
   return module;
 }
 
@@ -215,7 +258,8 @@ std::string DidYouMean(std::string_view name,
 
 std::vector<std::string> ParseOrder(const JsonField& field,
                                     const std::vector<Module>& modules,
-                                    const ModuleIndex& index, bool is_forward) {
+                                    const ModuleIndex& index,
+                                    std::string_view list, bool is_forward) {
   std::vector<std::string> order;
   std::vector<bool> seen(modules.size(), false);
   for (const JsonField& element : field.Elements()) {
@@ -233,15 +277,42 @@ std::vector<std::string> ParseOrder(const JsonField& field,
     if (!seen[i] && modules[i].calls > 0)
       field.Complain(
           fmt::format("expected every module with calls above 0, found no {} "
-                      "(modules[{}])",
-                      Quoted(modules[i].fqn), i));
+                      "({}[{}])",
+                      Quoted(modules[i].fqn), list, i));
   return order;
 }
 
-std::vector<Module> ParseModules(const JsonField& field) {
+ModuleIndex IndexModules(const JsonField& field,
+                         const std::vector<Module>& modules,
+                         std::string_view list) {
+  std::vector<std::string_view> fqns;
+  fqns.reserve(modules.size());
+  for (const Module& module : modules) fqns.push_back(module.fqn);
+  return IndexFqns(field, fqns, list);
+}
+
+// Where a file has its modules and their orders.
+struct Layout {
+  std::string_view modules;
+  Module (*parse)(const JsonField&);
+  std::string_view order, fw_pre, bw_pre, fw_post, bw_post;
+};
+constexpr Layout kOwnLayout = {"modules", ParseModule, "order",  "fw_pre",
+                               "bw_pre",  "fw_post",   "bw_post"};
+constexpr Layout kTorchLayout = {
+    "mod_stats",    ParseModStats,   "mod_order",    "fw_pre_order",
+    "bw_pre_order", "fw_post_order", "bw_post_order"};
+
+bool IsModuleInfo(const JsonField& root) {
+  return !root.Has("format") && root.Has(kTorchLayout.order) &&
+         root.Has(kTorchLayout.modules);
+}
+
+std::vector<Module> ParseModules(const JsonField& root, const Layout& layout) {
   std::vector<Module> modules;
+  const JsonField field = root.Get(layout.modules);
   for (const JsonField& element : field.Elements())
-    modules.push_back(ParseModule(element));
+    modules.push_back(layout.parse(element));
   if (modules.empty()) field.Fail("at least one module");
 
   int64_t total = 0;
@@ -255,14 +326,6 @@ std::vector<Module> ParseModules(const JsonField& field) {
     }
   }
   return modules;
-}
-
-ModuleIndex IndexModules(const JsonField& field,
-                         const std::vector<Module>& modules) {
-  std::vector<std::string_view> fqns;
-  fqns.reserve(modules.size());
-  for (const Module& module : modules) fqns.push_back(module.fqn);
-  return IndexFqns(field, fqns);
 }
 
 using Json = nlohmann::ordered_json;
@@ -355,9 +418,13 @@ Profile ReadProfile(const std::filesystem::path& path) {
 Profile ParseProfile(std::string_view text, std::string_view name) {
   const nlohmann::json document = ParseJson(text, name);
   const JsonField root(document, std::string(name));
-  const JsonField format = root.Get("format");
-  if (format.String() != kFormat) format.Fail(Quoted(kFormat));
-  root.Get("version").Int(kVersion, kVersion);
+  const bool is_module_info = IsModuleInfo(root);
+  const Layout& layout = is_module_info ? kTorchLayout : kOwnLayout;
+  if (!is_module_info) {
+    const JsonField format = root.Get("format");
+    if (format.String() != kFormat) format.Fail(Quoted(kFormat));
+    root.Get("version").Int(kVersion, kVersion);
+  }
 
   Profile profile;
   profile.model = Optional(root, "model", ParseModelInfo).value_or(ModelInfo());
@@ -365,17 +432,21 @@ Profile ParseProfile(std::string_view text, std::string_view name) {
       Optional(root, "device", ParseDeviceInfo).value_or(DeviceInfo());
   profile.measured =
       Optional(root, "measured", ParseMeasured).value_or(Measured());
-  const JsonField modules = root.Get("modules");
-  profile.modules = ParseModules(modules);
-  const ModuleIndex index = IndexModules(modules, profile.modules);
-  const JsonField order = root.Get("order");
+  profile.modules = ParseModules(root, layout);
+  const ModuleIndex index =
+      IndexModules(root.Get(layout.modules), profile.modules, layout.modules);
+  const JsonField order = root.Get(layout.order);
   auto parse_order = [&](std::string_view key, bool is_forward) {
-    return ParseOrder(order.Get(key), profile.modules, index, is_forward);
+    return ParseOrder(order.Get(key), profile.modules, index, layout.modules,
+                      is_forward);
   };
-  profile.order = {.fw_pre = parse_order("fw_pre", true),
-                   .bw_pre = parse_order("bw_pre", false),
-                   .fw_post = parse_order("fw_post", true),
-                   .bw_post = parse_order("bw_post", false)};
+  profile.order = {.fw_pre = parse_order(layout.fw_pre, true),
+                   .bw_pre = parse_order(layout.bw_pre, false),
+                   .fw_post = parse_order(layout.fw_post, true),
+                   .bw_post = parse_order(layout.bw_post, false)};
+  if (is_module_info && profile.model == ModelInfo())
+    profile.model.name = profile.model.root_class =
+        profile.order.fw_pre.front();
   return profile;
 }
 

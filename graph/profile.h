@@ -129,8 +129,11 @@ struct Profile {
   bool operator==(const Profile&) const = default;
 };
 
-// Reads and validates a profile (.json or .json.gz). Throws InputError, one
-// line with file, JSON path, what was found and what was expected, where
+// Reads and validates a profile (.json or .json.gz), or a ModuleInfo of
+// torch.distributed._tools.ilp_utils as JSON: an object with `mod_order` and
+// `mod_stats` and without `format`, whose modules get a torch_fit, no sac and no
+// snap, and whose model is named after its root. Throws InputError, one line with
+// file, JSON path, what was found and what was expected, where
 // - the text is no JSON, `format` is not "acplan.profile" or `version` not 1;
 // - a field is missing, ill-typed, not finite or out of range;
 // - there is no module, two modules have the same FQN, or an FQN has an empty

@@ -112,6 +112,46 @@ TEST_F(AcceptedInputTest, TimesThatAreTiny) {
   }
 }
 
+// The same numbers as a profile and as PyTorch's ModuleInfo are planned alike.
+TEST_F(AcceptedInputTest, ModuleInfoOfPyTorch) {
+  json profile = SmallProfile();
+  json info;
+  for (const auto& [key, order] : profile["order"].items()) {
+    info["mod_order"][key + "_order"] = order;
+  }
+  for (json module : profile["modules"]) {
+    const json fit = module.value("torch_fit", json::object());
+    module.update(fit);
+    module["tradeoff_curve"] = json::object();
+    for (const json& point : fit.value("tradeoff_curve", json::array())) {
+      module["tradeoff_curve"][point[0].dump()] = point[1];
+    }
+    for (const char* key : {"sac", "snap", "torch_fit"}) module.erase(key);
+    info["mod_stats"].push_back(module);
+  }
+  Put("profile.json", profile.dump());
+  Put("info.json", info.dump());
+  for (const char* budget : {"2GiB", "1.6GiB", "min"}) {
+    const json expected =
+        AcplanJson({"plan", "profile.json", "--budget", budget, "--tradeoff",
+                    "profile", "--memory-model", "torch"});
+    const json found = AcplanJson({"plan", "info.json", "--budget", budget});
+    EXPECT_EQ(found["model"], "Transformer");
+    for (const char* key : {"modules", "recompute_ms", "peak_bytes", "baseline",
+                            "memory_model", "tradeoff", "status"}) {
+      EXPECT_EQ(found[key], expected[key]) << budget << ' ' << key;
+    }
+  }
+  EXPECT_THAT(Acplan({"plan", "info.json", "--budget", "2GiB", "--granularity",
+                      "operator"})
+                  .err,
+              HasSubstr("no operator statistics"));
+  EXPECT_EQ(Acplan({"ops", "info.json", "Transformer.layers.0",
+                    "--memory-budget", "0.5"})
+                .exit_code,
+            2);
+}
+
 TEST_F(AcceptedInputTest, NullFits) {
   const std::vector<std::string> by_fits{"--tradeoff", "profile"};
   EXPECT_THAT(Warnings({{"/modules/4/torch_fit", "null"}}, by_fits),

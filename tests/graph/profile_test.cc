@@ -370,6 +370,103 @@ TEST(Profile, NamesTheFileItRead) {
   }
 }
 
+json SmallModuleInfo() {
+  return json::parse(ReadFile(ACPLAN_SEED_MODULE_INFO));
+}
+
+TEST(ModuleInfo, IsAProfileWithFitsAndWithoutOperators) {
+  Profile expected = ReadProfile(ACPLAN_SEED_PROFILE);
+  const Profile p = ReadProfile(ACPLAN_SEED_MODULE_INFO);
+  EXPECT_EQ(p.model.name, "Net");
+  EXPECT_EQ(p.model.root_class, "Net");
+  EXPECT_EQ(p.order, expected.order);
+  EXPECT_EQ(p.modules[1].torch_fit->n_segments, 1);
+  expected.modules[1].torch_fit = p.modules[1].torch_fit;
+  for (Module& m : expected.modules) {
+    m.sac.reset();
+    m.snap.reset();
+    m.calls = 1;
+    m.no_backward = false;
+    m.buffer_per_module = m.held_per_module = 0;
+  }
+  EXPECT_EQ(p.modules, expected.modules);
+  EXPECT_EQ(ParseProfile(ProfileToJson(p), "p.json"), p);
+}
+
+TEST(ModuleInfo, OrdersTheCurveByNumber) {
+  json info = SmallModuleInfo();
+  info["mod_stats"][0]["tradeoff_curve"] = {
+      {"1.01", 1}, {"0.5", 0.25}, {"1e-2", 0}, {"-0.5", 0.125}};
+  const Profile p = ParseProfile(info.dump(), "p.json");
+  EXPECT_EQ(p.modules[0].torch_fit->tradeoff_curve,
+            (std::vector<std::pair<double, double>>{
+                {-0.5, 0.125}, {0.01, 0}, {0.5, 0.25}, {1.01, 1}}));
+}
+
+TEST(ModuleInfo, MayNameItsModel) {
+  json info = SmallModuleInfo();
+  info["model"] = {{"name", "small"}, {"batch", 8}};
+  info["format"] = nullptr;
+  const Profile p = ParseProfile(info.dump(), "p.json");
+  EXPECT_EQ(p.model.name, "small");
+  EXPECT_EQ(p.model.root_class, "");
+}
+
+TEST(ModuleInfo, SaysWhatIsWrongWhere) {
+  struct Row {
+    const char* pointer;
+    json value;  // null removes the member
+    const char* message;
+  };
+  const std::vector<Row> rows = {
+      {"/mod_order", nullptr, "expected the key \"format\", found none"},
+      {"/mod_stats", nullptr, "expected the key \"format\", found none"},
+      {"/format", "acplan.plan", "format: expected \"acplan.profile\""},
+      {"/mod_stats", json::array(), "mod_stats: expected at least one module"},
+      {"/mod_order", 3, "mod_order: expected an object, found 3"},
+      {"/mod_order/fw_pre_order", nullptr,
+       "mod_order: expected the key \"fw_pre_order\", found none"},
+      {"/mod_order/fw_pre_order/1", "Net.blok",
+       "mod_order.fw_pre_order[1]: expected the name of a module, found "
+       "\"Net.blok\"; did you mean \"Net.block\""},
+      {"/mod_order/fw_post_order/1", "Net.block.fc",
+       "mod_order.fw_post_order[1]: expected a module that is not listed"},
+      {"/mod_order/fw_post_order", json::array(),
+       "mod_order.fw_post_order: expected every module with calls above 0, "
+       "found no \"Net\" (mod_stats[0])"},
+      {"/mod_stats/2/fqn", "Net",
+       "mod_stats[2] (Net).fqn: expected a name of its own, found \"Net\", "
+       "which is that of mod_stats[0] too"},
+      {"/mod_stats/0/act_total", -1,
+       "mod_stats[0] (Net).act_total: expected a whole number of bytes"},
+      {"/mod_stats/0/sac_memory", nullptr,
+       "mod_stats[0] (Net): expected the key \"sac_memory\", found none"},
+      {"/mod_stats/0/slopes",
+       {1},
+       "mod_stats[0] (Net).slopes: expected 2 entries, one a segment"},
+      {"/mod_stats/0/tradeoff_curve/x", 0,
+       "mod_stats[0] (Net).tradeoff_curve: expected keys that are numbers, "
+       "-1e18 to 1e18, found \"x\""},
+      {"/mod_stats/0/tradeoff_curve/nan", 0, "expected keys that are numbers"},
+      {"/mod_stats/0/tradeoff_curve/1e19", 0, "expected keys that are numbers"},
+      {"/mod_stats/0/tradeoff_curve/", 0, "expected keys that are numbers"},
+      {"/mod_stats/0/tradeoff_curve/0.5", "x",
+       "mod_stats[0] (Net).tradeoff_curve[\"0.5\"]: expected a number"},
+  };
+  for (const Row& row : rows) {
+    json changed = SmallModuleInfo();
+    const json::json_pointer pointer(row.pointer);
+    if (row.value.is_null())
+      changed[pointer.parent_pointer()].erase(pointer.back());
+    else
+      changed[pointer] = row.value;
+    EXPECT_THAT(ErrorOf(changed.dump()),
+                AllOf(StartsWith("p.json: "), HasSubstr(row.message),
+                      Not(HasSubstr("\n"))))
+        << row.pointer;
+  }
+}
+
 class RealProfile : public ::testing::TestWithParam<std::filesystem::path> {};
 
 TEST_P(RealProfile, RoundTrips) {

@@ -39,8 +39,9 @@ const std::string& Name(const Trace& trace, const Simulation::Step& step) {
 class MeasuredByPyTorch : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Models, MeasuredByPyTorch,
                          ::testing::Values("gpt2", "llama", "bert", "t5", "vit",
-                                           "resnet", "unet", "custom",
-                                           "shared"));
+                                           "swin", "mixtral", "transformer",
+                                           "noted", "writing", "resnet", "unet",
+                                           "custom", "shared"));
 
 // Every operator that PyTorch runs, and the bytes in use while it does, with the
 // modules really checkpointed (written by adapters/torch/tests/write_goldens.py).

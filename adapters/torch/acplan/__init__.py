@@ -1,9 +1,15 @@
-"""Traces PyTorch models for acplan, the activation-checkpointing planner."""
+"""Plans activation checkpointing of PyTorch models with acplan."""
 
 from acplan.applying import Plan, PlannedModule, PlannedOperator, apply
 from acplan.devices import DEVICES, Device
 from acplan.errors import AcplanError
 from acplan.measuring import Verification, verify
+from acplan.planning import auto_checkpoint, plan
+from acplan.profiles import Profile, from_torch, profile
+from acplan.torch_lookalikes import (
+    get_optimal_checkpointing_policy_per_module,
+    sac_milp,
+)
 from acplan.tracing import Trace, trace
 
 __all__ = [
@@ -13,9 +19,16 @@ __all__ = [
     "Plan",
     "PlannedModule",
     "PlannedOperator",
+    "Profile",
     "Trace",
     "Verification",
     "apply",
+    "auto_checkpoint",
+    "from_torch",
+    "get_optimal_checkpointing_policy_per_module",
+    "plan",
+    "profile",
+    "sac_milp",
     "trace",
     "verify",
 ]

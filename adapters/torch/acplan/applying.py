@@ -2,10 +2,7 @@
 
 import contextlib
 import dataclasses
-import gzip
-import json
 import os
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +13,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 
 from acplan.errors import AcplanError
+from acplan.files import read_json, write_json
 from acplan.selecting import checkpoint_of, class_name_of
 
 
@@ -31,6 +29,7 @@ class PlannedModule:
 
     fqn: str
     operators: tuple[PlannedOperator, ...] = ()
+    discard_ratio: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +38,13 @@ class Plan:
 
     modules: tuple[PlannedModule, ...]
     data: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    text: str = dataclasses.field(default="", repr=False, compare=False)
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> "Plan":
+    def of(cls, data: dict[str, Any], text: str = "") -> "Plan":
+        """`text` is what `acplan plan` printed about it."""
+        if not isinstance(data, dict):
+            raise AcplanError(f"plan: expected a dict, found {type(data).__name__}")
         if data.get("format") != "acplan.plan" or data.get("version") != 1:
             raise AcplanError(
                 "plan: expected format acplan.plan, version 1, found "
@@ -49,37 +52,20 @@ class Plan:
             )
         if data.get("status") not in ("optimal", "feasible"):
             raise AcplanError(f"plan: there is none, it is {data.get('status')!r}")
-        modules = []
-        for module in data["modules"]:
-            operators = module.get("ops", ())
-            if not operators and module.get("discard_ratio", 1) < 1:
-                raise AcplanError(
-                    f"plan: {module['fqn']} is to discard a part, and the plan does "
-                    "not say which operators: plan with --granularity operator"
-                )
-            modules.append(
-                PlannedModule(
-                    module["fqn"],
-                    tuple(
-                        PlannedOperator(op["name"], op["decision"] == "save")
-                        for op in operators
-                    ),
-                )
-            )
-        return cls(tuple(modules), data)
+        try:
+            modules = tuple(_planned(module) for module in data["modules"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise AcplanError(f"plan: modules: {error!r}") from None
+        return cls(modules, data, text)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
-        raw = pathlib.Path(path).read_bytes()
-        try:
-            text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-            data = json.loads(text)
-        except (ValueError, OSError) as error:
-            raise AcplanError(f"{path}: {error}") from None
-        return cls.of(data)
+        return cls.of(read_json(path))
 
-    def save(self, path: str | os.PathLike[str], model: str) -> None:
+    def save(self, path: str | os.PathLike[str], model: str | None = None) -> None:
         """Writes a plan file; one made by hand is a plan for the model named."""
+        if not self.data and model is None:
+            raise AcplanError("plan: made by hand, it needs the name of its model")
         data = self.data or {
             "format": "acplan.plan",
             "version": 1,
@@ -105,7 +91,76 @@ class Plan:
                 for module in self.modules
             ],
         }
-        pathlib.Path(path).write_text(json.dumps(data))
+        write_json(path, data)
+
+    def _figure(self, *keys: str) -> Any:
+        value: Any = self.data
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
+            raise AcplanError(f"plan: it does not say its {' '.join(keys)}")
+        return value
+
+    @property
+    def status(self) -> str:
+        """`optimal`, or `feasible` where a limit was hit first."""
+        return str(self._figure("status"))
+
+    @property
+    def budget_bytes(self) -> int:
+        return int(self._figure("budget_bytes"))
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self._figure("peak_bytes"))
+
+    @property
+    def baseline_peak_bytes(self) -> int:
+        """Without the plan, of one device."""
+        return int(self._figure("baseline", "peak_bytes"))
+
+    @property
+    def recompute_ms(self) -> float:
+        return float(self._figure("recompute_ms"))
+
+    @property
+    def bound_ms(self) -> float:
+        """No plan recomputes less: proven."""
+        return float(self._figure("bound_ms"))
+
+    @property
+    def gap(self) -> float:
+        """Between both, relative to what the plan recomputes."""
+        return float(self._figure("gap"))
+
+    @property
+    def overhead(self) -> float:
+        """Recomputation relative to the step without it."""
+        return float(self._figure("overhead"))
+
+    def __str__(self) -> str:
+        if self.text:
+            return self.text
+        names = ", ".join(module.fqn for module in self.modules)
+        text = f"{len(self.modules)} modules to checkpoint: {names or 'none'}"
+        if "recompute_ms" not in self.data:
+            return text
+        return (
+            f"{self.status}: peak {self.peak_bytes:,} bytes of {self.budget_bytes:,} "
+            f"(without a plan {self.baseline_peak_bytes:,}), recomputes "
+            f"{self.recompute_ms:.3f} ms ({self.overhead:+.2%})\n{text}"
+        )
+
+
+def _planned(module: dict[str, Any]) -> PlannedModule:
+    return PlannedModule(
+        module["fqn"],
+        tuple(
+            PlannedOperator(op["name"], op["decision"] == "save")
+            for op in module.get("ops", ())
+        ),
+        float(module.get("discard_ratio", 1)),
+    )
 
 
 def apply(model: torch.nn.Module, plan: Plan) -> torch.nn.Module:
@@ -159,6 +214,11 @@ def _apply(model: torch.nn.Module, plan: Plan) -> tuple[torch.nn.Module, Undo]:
 
 def _wrapped(module: torch.nn.Module, planned: PlannedModule) -> torch.nn.Module:
     if not planned.operators:
+        if planned.discard_ratio < 1:
+            raise AcplanError(
+                f"plan: {planned.fqn} is to discard a part, and the plan does not say "
+                "which operators: plan with granularity operator"
+            )
         return checkpoint_wrapper(module, CheckpointImpl.NO_REENTRANT)
     return checkpoint_wrapper(
         module,

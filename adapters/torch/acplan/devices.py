@@ -57,7 +57,10 @@ class Device:
 def _device(
     name: str, bandwidth: float, tflops: Sequence[float], source: str
 ) -> tuple[str, Device]:
-    return name, Device(name, bandwidth * _TERA, *(t * _TERA for t in tflops), source)
+    float32, bfloat16, float16, float8 = (t * _TERA for t in tflops)
+    return name, Device(
+        name, bandwidth * _TERA, float32, bfloat16, float16, float8, source
+    )
 
 
 # float32 is without TF32 (which PyTorch leaves off for matrix products).

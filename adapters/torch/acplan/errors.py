@@ -2,4 +2,12 @@
 
 
 class AcplanError(RuntimeError):
-    """Something about the model, the plan or the machine that its user can mend."""
+    """Something about the model, the plan or the machine that its user can mend.
+
+    `exit_code` is that of the program `acplan` (docs/command_line.md): 2 for bad
+    input, 3 where no plan fits, 4 where a limit came first.
+    """
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -87,7 +87,7 @@ def _cuda_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> torch.Tensor:
+) -> Any:
     """The kernel that CUDA takes, which PyTorch chooses by asking the real device:
     flash for half precision without a mask, else the memory-efficient one."""
     if query.device.type != "cuda":
@@ -131,4 +131,6 @@ _REPLACEMENTS = (
     # Without a device, autocast for CUDA is switched off or refuses bfloat16.
     (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
     (torch.cuda, "is_bf16_supported", lambda *args, **kwargs: True),
+    # That of an A100, from which on experts are run by grouped matrix products.
+    (torch.cuda, "get_device_capability", lambda device=None: (8, 0)),
 )

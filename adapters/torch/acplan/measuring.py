@@ -2,19 +2,15 @@
 
 import csv
 import dataclasses
-import os
 import pathlib
-import shutil
-import subprocess
 import tempfile
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from acplan.applying import Plan, applied
 from acplan.devices import find_device
-from acplan.errors import AcplanError
+from acplan.program import run_acplan
 from acplan.recorder import Operator, Recorder
 from acplan.tracing import (
     LossFn,
@@ -159,24 +155,11 @@ def simulate(of: Trace, plan: Plan) -> tuple[Step, ...]:
         of.save(files / "trace.json")
         plan.save(files / "plan.json", model=of.data["model"]["name"])
         run_acplan(
-            ["simulate", "trace.json", "plan.json", "--timeline", "steps.csv"],
-            folder,
+            ["simulate", f"{files}/trace.json", f"{files}/plan.json"]
+            + ["--timeline", f"{files}/steps.csv"]
         )
         with (files / "steps.csv").open(newline="") as file:
             return tuple(
                 Step(row["name"], int(row["live_bytes"]))
                 for row in csv.DictReader(file)
             )
-
-
-def run_acplan(arguments: Sequence[str], folder: str) -> str:
-    """What the program `acplan` prints: $ACPLAN, or the one on the PATH."""
-    program = os.environ.get("ACPLAN") or shutil.which("acplan")
-    if program is None:
-        raise AcplanError("the program acplan is neither on the PATH nor in $ACPLAN")
-    run = subprocess.run(
-        [program, *arguments], cwd=folder, capture_output=True, text=True
-    )
-    if run.returncode != 0:
-        raise AcplanError(run.stderr.strip() or run.stdout.strip())
-    return run.stdout

@@ -108,14 +108,18 @@ class _Kept:
 class Recorder(TorchDispatchMode):
     """Everything that happens while it is active. Times count operators.
 
-    `device` gives operators their run-times; without one they have none. Where it
-    `forgets_casts`, autocast keeps none, so that every use of a weight casts it.
+    `device` gives operators their run-times; without one they have none.
+    `on_operator` is called after each. Where it `forgets_casts`, autocast keeps none,
+    so that every use of a weight casts it.
     """
 
     def __init__(
-        self, device: Device | None = None, forgets_casts: bool = False
+        self,
+        device: Device | None = None,
+        on_operator: Callable[[], object] | None = None,
+        forgets_casts: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[Operator] = []
         self.storages: list[Storage] = []
         self.tensors: list[Tensor] = []
@@ -123,6 +127,7 @@ class Recorder(TorchDispatchMode):
         self.saved: list[Saved] = []
         self._device = device
         self._forgets_casts = forgets_casts
+        self._on_operator = on_operator
         self._ids: dict[int, int] = {}
         self._tensor_ids: dict[int, int] = {}
         self._latest: dict[Any, int] = {}
@@ -244,6 +249,8 @@ class Recorder(TorchDispatchMode):
                 else None,
             )
         )
+        if self._on_operator:
+            self._on_operator()
         # Not while autocast is casting, which holds its lock.
         if self._forgets_casts and name != "aten._to_copy.default":
             torch.clear_autocast_cache()

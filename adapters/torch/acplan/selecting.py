@@ -199,7 +199,7 @@ class _Watched(TorchDispatchMode):
         on_start: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._mode = mode
         self._sharded = sharded
         self._on_start = on_start
@@ -226,11 +226,11 @@ class _Watched(TorchDispatchMode):
                 module.register_forward_hook(self._close_eyes, prepend=True),
                 module.register_forward_hook(self._open_eyes),
             ]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        super().__exit__(kind, error, traceback)
+        super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

@@ -2,11 +2,7 @@
 
 import contextlib
 import dataclasses
-import gzip
-import json
 import os
-import pathlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +13,8 @@ from torch.utils._pytree import tree_map
 from acplan.devices import Device, find_device
 from acplan.errors import AcplanError
 from acplan.fake_cuda import fake_cuda
+from acplan.files import read_json, write_json
+from acplan.progress import progress_bar
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 from acplan.timing import measured_device
 
@@ -37,15 +35,15 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file whole or not at all; `.gz` is gzipped."""
-        target = pathlib.Path(path)
-        text = json.dumps(self.data, separators=(",", ":")).encode()
-        if target.suffix == ".gz":
-            text = gzip.compress(text, mtime=0)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
-            written = pathlib.Path(folder) / target.name
-            written.write_bytes(text)
-            written.replace(target)
+        write_json(path, self.data)
 
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Trace":
+        data = read_json(path)
+        found = data.get("format") if isinstance(data, dict) else data
+        if found != "acplan.trace":
+            raise AcplanError(f"{path}: expected format acplan.trace, found {found!r}")
+        return cls(data)
 
 
 def trace(
@@ -55,6 +53,7 @@ def trace(
     optimizer: OptimizerFn | None = None,
     device: str | Device = "a100",
     autocast: torch.dtype | None = None,
+    progress: bool = False,
     **kwargs: Any,
 ) -> Trace:
     """Traces the second training step of `model(*args, **kwargs)`.
@@ -68,16 +67,20 @@ def trace(
     device:    whose roofline gives the run-times: a name of acplan.devices.DEVICES;
                "cuda": they are measured on the CUDA device that is there.
     autocast:  the data type of torch.autocast around the forward pass, if any.
+    progress:  shows a bar on standard error, if tqdm is installed.
     """
     target = measured_device() if device == "cuda" else find_device(device)
-    with step_on_fakes(model, args, kwargs, loss_fn, optimizer, autocast) as (
-        fake,
-        run_optimizer,
+    with (
+        progress_bar(progress) as phase,
+        step_on_fakes(model, args, kwargs, loss_fn, optimizer, autocast) as (
+            fake,
+            run_optimizer,
+        ),
     ):
-        full = Recorder(target)
+        full = Recorder(target, phase("trace: what is kept", None))
         marks = run_step(full, fake, run_optimizer, full.recording_saved())
         # Once more, to see when all but autograd let go of a storage.
-        scopes = Recorder()
+        scopes = Recorder(None, phase("trace: until when", full.now))
         run_step(scopes, fake, run_optimizer, scopes.dropping_saved())
         _require_same_step(full, scopes)
         recasts = _recasts(full, fake, run_optimizer, marks.forward_end)
@@ -120,7 +123,7 @@ def _default_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Opti
     return torch.optim.AdamW(parameters, foreach=True)
 
 
-def _default_loss(output: Any) -> torch.Tensor:
+def _default_loss(output: Any) -> Any:
     loss = getattr(output, "loss", None)
     if loss is None and isinstance(output, dict):
         loss = output.get("loss")
@@ -303,7 +306,7 @@ def _recasts(
 ) -> dict[int, list[int]]:
     """By operator: the casts before it that autocast kept from earlier, in the order
     in which it would make them."""
-    casts = {}
+    casts: dict[int, int] = {}
     for k, operator in enumerate(full.operators[:forward_end]):
         if operator.cast_of is not None:
             casts.setdefault(operator.cast_of, k)

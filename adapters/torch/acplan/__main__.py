@@ -1,0 +1,225 @@
+"""python -m acplan: traces, plans and verifies from the shell."""
+
+import argparse
+import dataclasses
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from acplan.applying import Plan
+from acplan.devices import DEVICES
+from acplan.errors import AcplanError
+from acplan.files import require_writable
+from acplan.huggingface import TASKS, Sizes, first_line, step_of_config
+from acplan.measuring import verify
+from acplan.planning import PLAN_OPTIONS, plan, require_within_budget
+from acplan.tracing import Trace, trace
+from acplan.training_steps import DTYPES, OPTIMIZERS, TrainingStep, step_of_factory
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise AcplanError(f"{message} (see '{self.prog} --help')")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns its exit code."""
+    debug = False
+    try:
+        flags = _parser().parse_args(arguments)
+        debug = flags.debug
+        logging.basicConfig(format="%(name)s: warning: %(message)s")
+        code: int = flags.run(flags)
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if debug:
+            raise
+        if isinstance(error, AcplanError):
+            return _complain(" ".join(str(error).split()), error.exit_code)
+        # The model's own, or PyTorch's.
+        return _complain(f"{type(error).__name__}: {first_line(error)}", 2)
+
+
+def _complain(message: str, exit_code: int) -> int:
+    print(f"acplan: {message}", file=sys.stderr)
+    return exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m acplan",
+        description="Optimal activation checkpointing of PyTorch models.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+
+    tracing = commands.add_parser("trace", help="trace a training step of a model")
+    _add_model_flags(tracing, is_required=True)
+    tracing.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="trace file, .json[.gz]"
+    )
+    tracing.set_defaults(run=_trace)
+
+    planning = commands.add_parser("plan", help="plan a model, a trace or a profile")
+    planning.add_argument(
+        "file", nargs="?", metavar="FILE", help="a trace or a profile, for no model"
+    )
+    _add_model_flags(planning, is_required=False)
+    planning.add_argument("--budget", required=True, metavar="SIZE")
+    planning.add_argument(
+        "-o", "--output", metavar="FILE", help="plan file, .json[.gz]"
+    )
+    flags = planning.add_argument_group("flags of `acplan plan`")
+    for name in PLAN_OPTIONS:
+        flag = "--" + name.replace("_", "-")
+        if name == "without_states":
+            flags.add_argument(flag, action="store_true")
+        else:
+            flags.add_argument(flag, metavar="VALUE")
+    planning.set_defaults(run=_plan)
+
+    verifying = commands.add_parser("verify", help="measure what a plan uses")
+    _add_model_flags(verifying, is_required=True)
+    verifying.add_argument("plan", metavar="PLAN", help="plan file")
+    verifying.add_argument("--trace", metavar="FILE", help="the model's trace")
+    verifying.set_defaults(run=_verify)
+    return parser
+
+
+def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None:
+    model = parser.add_argument_group("the model")
+    sources = model.add_mutually_exclusive_group(required=is_required)
+    sources.add_argument(
+        "--hf-config",
+        metavar="CONFIG",
+        help="of transformers: a folder, a JSON file, JSON, a model type such as gpt2 "
+        "(its defaults), or a name of the hub",
+    )
+    sources.add_argument(
+        "--factory",
+        metavar="MODULE:FUNCTION",
+        help="a function that returns (model, args, kwargs), or a dict with model and "
+        "any of args, kwargs, loss_fn, optimizer, autocast",
+    )
+    model.add_argument(
+        "--set",
+        action="append",
+        metavar="KEY=VALUE",
+        help="changes the configuration, say num_hidden_layers=4",
+    )
+    model.add_argument("--task", choices=["auto", *TASKS], help="default: auto")
+    model.add_argument("--batch", type=_count, metavar="N", help="default: 8")
+    model.add_argument(
+        "--seq",
+        type=_count,
+        metavar="N",
+        help="default: 1024, or all positions of the model if these are fewer",
+    )
+    model.add_argument(
+        "--image-size", type=_count, metavar="N", help="default: the configuration's"
+    )
+    model.add_argument("--dtype", choices=DTYPES, help="of weights; default: float32")
+    model.add_argument("--autocast", choices=DTYPES, help="of the forward pass")
+    model.add_argument("--optimizer", choices=OPTIMIZERS, help="default: adamw")
+    model.add_argument("--device", choices=DEVICES, help="of run-times; default: a100")
+    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
+    parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
+
+
+def _count(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return value
+
+
+_CONFIG_FLAGS = ("set", "task", "batch", "seq", "image_size", "dtype")
+
+
+def _step(flags: argparse.Namespace) -> TrainingStep:
+    if flags.hf_config is not None:
+        step = step_of_config(
+            flags.hf_config,
+            Sizes(flags.batch or 8, flags.seq, flags.image_size),
+            flags.set or (),
+            flags.dtype or "float32",
+            flags.task or "auto",
+        )
+        step.about["optimizer"] = flags.optimizer or "adamw"
+    else:
+        _refuse(flags, _CONFIG_FLAGS, "--hf-config")
+        step = step_of_factory(flags.factory)
+    changes: dict[str, Any] = {}
+    if flags.optimizer:
+        changes["optimizer"] = OPTIMIZERS[flags.optimizer]
+    if flags.autocast:
+        changes["autocast"] = DTYPES[flags.autocast]
+    return dataclasses.replace(step, **changes)
+
+
+def _refuse(flags: argparse.Namespace, names: Sequence[str], other: str) -> None:
+    for name in names:
+        if getattr(flags, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise AcplanError(f"{flag}: only with {other}")
+
+
+def _traced(flags: argparse.Namespace, step: TrainingStep) -> Trace:
+    is_shown = sys.stderr.isatty() and not flags.no_progress
+    traced = trace(
+        step.model,
+        *step.args,
+        device=flags.device or "a100",
+        progress=is_shown,
+        **step.options(),
+    )
+    return Trace({**traced.data, "model": {**traced.data["model"], **step.about}})
+
+
+def _trace(flags: argparse.Namespace) -> int:
+    require_writable(flags.output)
+    traced = _traced(flags, _step(flags))
+    traced.save(flags.output)
+    print(
+        f"{flags.output}: {len(traced.data['operators']):,} operators, peak "
+        f"{traced.peak_bytes:,} bytes"
+    )
+    return 0
+
+
+def _plan(flags: argparse.Namespace) -> int:
+    if flags.output:
+        require_writable(flags.output)
+    sources = (flags.file, flags.hf_config, flags.factory)
+    if sum(source is not None for source in sources) != 1:
+        raise AcplanError("plan: expected one of FILE, --hf-config and --factory")
+    if flags.file:
+        traced_by = (*_CONFIG_FLAGS, "autocast", "optimizer", "device")
+        _refuse(flags, traced_by, "--hf-config or --factory")
+    of = flags.file or _traced(flags, _step(flags))
+    options = {name: getattr(flags, name) for name in PLAN_OPTIONS}
+    planned = plan(of, flags.budget, **options)
+    if flags.output:
+        planned.save(flags.output)
+    print(planned, end="")
+    return 0
+
+
+def _verify(flags: argparse.Namespace) -> int:
+    planned = Plan.load(flags.plan)
+    of = Trace.load(flags.trace) if flags.trace else None
+    step = _step(flags)
+    of = of or _traced(flags, step)
+    found = verify(step.model, planned, *step.args, of=of, **step.options())
+    print(found)
+    require_within_budget(planned, found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""acplan.plan and acplan.auto_checkpoint."""
+
+import difflib
+import operator
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from acplan import measuring
+from acplan.applying import Plan, apply
+from acplan.devices import Device
+from acplan.errors import AcplanError
+from acplan.files import read_json
+from acplan.profiles import Profile, profile_file
+from acplan.program import call_acplan
+from acplan.tracing import LossFn, OptimizerFn, Trace, trace
+
+Source = Trace | Profile | str | os.PathLike[str]
+Budget = int | str
+
+
+def plan(of: Source, budget: Budget, **options: Any) -> Plan:
+    """The plan with the least recomputation within the budget, optimal and checked.
+
+    of:      a trace, a profile, or the path of a file with either.
+    budget:  what a rank may use at its peak: bytes, "60GiB", a share of what it uses
+             without a plan such as "75%", or "min", the least that any plan needs.
+    options: the flags of `acplan plan` (docs/command_line.md): reserve, memory_model,
+             world_size, without_states, ac_units, fsdp_units, max_units, granularity,
+             tradeoff, save, recompute, engine, gap, time_limit, seed. Units, and the
+             patterns of save and recompute, may be lists.
+
+    Where no plan fits, raises AcplanError, which tells the smallest budget that one
+    does. Ctrl-C ends the search with the best plan so far.
+    """
+    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
+        folder = pathlib.Path(name)
+        flags = list(_flags(options, folder))
+        written = folder / "plan.json"
+        outcome = call_acplan(
+            ["plan", str(_profile_path(of, folder)), "--budget"]
+            + [_size("budget", budget), *flags, "-o", str(written)]
+        )
+        outcome.require_success()
+        return Plan.of(read_json(written), outcome.out)
+
+
+def auto_checkpoint(
+    model: torch.nn.Module,
+    *args: Any,
+    budget: Budget,
+    loss_fn: LossFn | None = None,
+    optimizer: OptimizerFn | None = None,
+    device: str | Device = "a100",
+    autocast: torch.dtype | None = None,
+    progress: bool = True,
+    verify: bool = False,
+    **kwargs: Any,
+) -> torch.nn.Module:
+    """Checkpoints the model, in place, so that training it on `model(*args, **kwargs)`
+    stays within the budget and recomputes least: acplan.trace, plan and apply.
+
+    budget and what acplan.plan takes besides, such as `reserve`, are for the plan;
+    loss_fn, optimizer, device and autocast are as for acplan.trace; other keyword
+    arguments are the model's.
+
+    progress: shows a bar while the model is traced, if tqdm is installed.
+    verify:   measures the plan's peak, and raises AcplanError where it is over the
+              budget; the model is then as it was.
+    """
+    options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    traced = trace(
+        model,
+        *args,
+        loss_fn=loss_fn,
+        optimizer=optimizer,
+        device=device,
+        autocast=autocast,
+        progress=progress,
+        **kwargs,
+    )
+    planned = plan(traced, budget, **options)
+    if verify:
+        require_within_budget(
+            planned,
+            measuring.verify(
+                model,
+                planned,
+                *args,
+                loss_fn=loss_fn,
+                optimizer=optimizer,
+                autocast=autocast,
+                of=traced,
+                **kwargs,
+            ),
+        )
+    return apply(model, planned)
+
+
+def require_within_budget(planned: Plan, verification: measuring.Verification) -> None:
+    """Raises AcplanError where the measured peak is over the plan's budget."""
+    data = planned.data
+    if (
+        data.get("world_size", 1) != 1
+        or data.get("without_states")
+        or data.get("memory_model") == "torch"
+    ):
+        raise AcplanError(
+            "verify: what is measured is a whole step on one device, and the plan is "
+            "for several ranks or leaves a part of the memory out"
+        )
+    usable = planned.budget_bytes - int(data.get("reserve_bytes", 0))
+    if verification.measured_bytes > usable:
+        raise AcplanError(
+            f"verify: the plan peaks at {verification.measured_bytes:,} bytes, the "
+            f"budget is {usable:,}: keep a reserve of at least "
+            f"{verification.measured_bytes - usable:,} bytes",
+            exit_code=1,
+        )
+
+
+def _profile_path(of: Source, folder: pathlib.Path) -> pathlib.Path:
+    if isinstance(of, Trace):
+        return profile_file(of, folder)
+    if isinstance(of, Profile):
+        path = folder / "profile.json"
+        of.save(path)
+        return path
+    if not isinstance(of, (str, os.PathLike)):
+        raise AcplanError(
+            f"plan: expected a Trace, a Profile or a path, found {type(of).__name__}"
+        )
+    data = read_json(of)
+    if isinstance(data, dict) and data.get("format") == "acplan.trace":
+        return profile_file(of, folder)
+    return pathlib.Path(of)
+
+
+def _size(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return str(operator.index(value))
+    except TypeError:
+        raise AcplanError(
+            f'{name}: expected bytes or a size such as "60GiB", found {value!r}'
+        ) from None
+
+
+Option = Callable[[str, Any, pathlib.Path], list[str]]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _size_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
+    return [f"{_flag(name)}={_size(name, value)}"]
+
+
+def _value_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise AcplanError(f"{name}: expected a number or a name, found {value!r}")
+    return [f"{_flag(name)}={value}"]
+
+
+def _switch_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
+    if not isinstance(value, bool):
+        raise AcplanError(f"{name}: expected True or False, found {value!r}")
+    return [_flag(name)] if value else []
+
+
+def _names_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
+    if isinstance(value, str):
+        return [f"{_flag(name)}={value}"]
+    path = folder / name
+    path.write_text("\n".join(_strings(name, value)))
+    return [f"{_flag(name)}=@{path}"]
+
+
+def _patterns_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
+    if isinstance(value, str):
+        return [f"{_flag(name)}={value}"]
+    patterns = _strings(name, value)
+    return [f"{_flag(name)}={'|'.join(patterns)}"] if patterns else []
+
+
+def _strings(name: str, value: Any) -> Sequence[str]:
+    try:
+        values = list(value)
+    except TypeError:
+        values = [None]
+    if all(isinstance(entry, str) for entry in values):
+        return values
+    raise AcplanError(f"{name}: expected a list of names, found {value!r}")
+
+
+PLAN_OPTIONS: Mapping[str, Option] = {
+    "reserve": _size_option,
+    "memory_model": _value_option,
+    "world_size": _value_option,
+    "without_states": _switch_option,
+    "ac_units": _names_option,
+    "fsdp_units": _names_option,
+    "max_units": _value_option,
+    "granularity": _value_option,
+    "tradeoff": _value_option,
+    "save": _patterns_option,
+    "recompute": _patterns_option,
+    "engine": _value_option,
+    "gap": _value_option,
+    "time_limit": _value_option,
+    "seed": _value_option,
+}
+
+
+def _flags(options: Mapping[str, Any], folder: pathlib.Path) -> Iterator[str]:
+    for name, value in options.items():
+        option = PLAN_OPTIONS.get(name)
+        if option is None:
+            known = ", ".join(PLAN_OPTIONS)
+            near = difflib.get_close_matches(name, PLAN_OPTIONS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {known}"
+            raise AcplanError(f"plan: unknown option {name!r}; {hint}")
+        if value is not None:
+            yield from option(name, value, folder)

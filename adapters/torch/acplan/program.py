@@ -1,0 +1,158 @@
+"""The program `acplan`: where it is, and how it is called."""
+
+import dataclasses
+import functools
+import logging
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+
+from acplan.errors import AcplanError
+
+_LOGGER = logging.getLogger("acplan")
+_PREFIX = "acplan: "
+_WARNING = _PREFIX + "warning: "
+# In the source tree: adapters/torch/acplan/program.py.
+_BUILT = "build/release/cli/acplan"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    exit_code: int
+    out: str
+    err: str
+
+    def require_success(self) -> "Outcome":
+        if self.exit_code == 0:
+            return self
+        raise AcplanError(self.message, max(self.exit_code, 1))
+
+    @property
+    def message(self) -> str:
+        """What the program says is wrong, on one line."""
+        said = [line for line in self.err.splitlines() if line.strip()]
+        if said:
+            return said[-1].removeprefix(_PREFIX)
+        ended = f"it ended with {self.exit_code} and said nothing"
+        return _verdict(self.out) or f"the program acplan failed: {ended}"
+
+
+def _verdict(text: str) -> str:
+    """The lines of `acplan plan` that say why there is no plan."""
+    lines = text.splitlines()
+    starts = ("infeasible: ", "no plan: ", "no policy: ")
+    for place, line in enumerate(lines):
+        if line.startswith(starts):
+            rest = [said for said in lines[place:] if not said.startswith("note: ")]
+            return "; ".join(said for said in rest if said)
+    return ""
+
+
+def find_program() -> str:
+    """$ACPLAN, else the first `acplan` among the scripts of this Python, on the PATH,
+    and in the source tree that this package is run from."""
+    chosen = os.environ.get("ACPLAN")
+    if chosen:
+        if _is_program(chosen):
+            return chosen
+        raise AcplanError(f"$ACPLAN: {chosen!r} is no program that can be run")
+    places = list(_places())
+    for place in places:
+        if _is_program(place):
+            return place
+    on_path = shutil.which("acplan")
+    if on_path:
+        return on_path
+    built = _built()
+    if built and _is_program(built):
+        return built
+    looked = ["$ACPLAN (not set)", *places, "the PATH", *([built] if built else [])]
+    raise AcplanError(
+        f"there is no program acplan; looked at {', '.join(looked)}: build it with "
+        "./run-example.sh and set ACPLAN to build/release/cli/acplan"
+    )
+
+
+def _places() -> Iterator[str]:
+    folders = dict.fromkeys([sysconfig.get_path("scripts"), f"{sys.prefix}/bin"])
+    return (str(pathlib.Path(folder) / "acplan") for folder in folders)
+
+
+def _built() -> str | None:
+    parents = pathlib.Path(__file__).resolve().parents
+    if len(parents) < 4 or not (parents[3] / "cli" / "command.h").exists():
+        return None
+    return str(parents[3] / _BUILT)
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+@functools.cache
+def _require_command(program: str, command: str) -> None:
+    """That the program is an acplan, and one that has the command."""
+    try:
+        run = subprocess.run(
+            [program, command, "--help"], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise AcplanError(f"{program}: {error}") from None
+    if run.returncode == 0 and f"acplan {command}" in run.stdout:
+        return
+    raise AcplanError(
+        f"{program} does not know the command {command!r}: this package needs the "
+        "program acplan of its own version"
+    )
+
+
+def call_acplan(arguments: Sequence[str]) -> Outcome:
+    """Runs `acplan ARGUMENTS`; its warnings are logged.
+
+    Ctrl-C goes to the program, which ends with the best that it has; where it has
+    nothing, KeyboardInterrupt is raised.
+    """
+    program = find_program()
+    _require_command(program, arguments[0])
+    # In a session of its own, the program gets Ctrl-C from here alone.
+    process = subprocess.Popen(
+        [program, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    interrupted: KeyboardInterrupt | None = None
+    try:
+        while True:
+            try:
+                out, err = process.communicate()
+                break
+            except KeyboardInterrupt as interrupt:
+                if interrupted:
+                    raise
+                interrupted = interrupt
+                process.send_signal(signal.SIGINT)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if interrupted and process.returncode != 0:
+        raise interrupted
+    said = err.splitlines()
+    for line in said:
+        if line.startswith(_WARNING):
+            _LOGGER.warning(line.removeprefix(_WARNING))
+    errors = [line for line in said if not line.startswith(_WARNING)]
+    return Outcome(process.returncode, out, "\n".join(errors))
+
+
+def run_acplan(arguments: Sequence[str]) -> str:
+    """What `acplan ARGUMENTS` prints."""
+    return call_acplan(arguments).require_success().out

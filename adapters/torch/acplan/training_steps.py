@@ -1,0 +1,115 @@
+"""A model with what its training step takes, from a function of the user's."""
+
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from acplan.errors import AcplanError
+from acplan.tracing import LossFn, OptimizerFn
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingStep:
+    """What acplan.trace takes; `about` is added to what a trace says of its model."""
+
+    model: torch.nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    loss_fn: LossFn | None = None
+    optimizer: OptimizerFn | None = None
+    autocast: torch.dtype | None = None
+    about: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of acplan.trace and acplan.verify."""
+        return {
+            "loss_fn": self.loss_fn,
+            "optimizer": self.optimizer,
+            "autocast": self.autocast,
+            **self.kwargs,
+        }
+
+
+def _optimizer(name: str, **options: Any) -> OptimizerFn:
+    # CUDA's default, which PyTorch does not choose for fake parameters.
+    make = getattr(torch.optim, name)
+    return lambda parameters: make(parameters, foreach=True, **options)
+
+
+OPTIMIZERS: Mapping[str, OptimizerFn] = {
+    "adamw": _optimizer("AdamW"),
+    "adam": _optimizer("Adam"),
+    "sgd": _optimizer("SGD", lr=1e-3),
+    "momentum": _optimizer("SGD", lr=1e-3, momentum=0.9),
+    "rmsprop": _optimizer("RMSprop"),
+    "adagrad": _optimizer("Adagrad"),
+    "adafactor": _optimizer("Adafactor"),
+}
+
+_KEYS = ("model", "args", "kwargs", "loss_fn", "optimizer", "autocast")
+
+
+def step_of_factory(name: str) -> TrainingStep:
+    """What the function `package.module:function` returns: a model; or a tuple of it,
+    its arguments and its keyword arguments, of which the last or both may be missing;
+    or a dict with `model` and any of args, kwargs, loss_fn, optimizer, autocast."""
+    made = _function(name)()
+    if isinstance(made, torch.nn.Module):
+        made = {"model": made}
+    elif isinstance(made, tuple) and 1 <= len(made) <= 3:
+        made = dict(zip(_KEYS, made))
+    if not isinstance(made, dict):
+        raise AcplanError(
+            f"{name}: expected it to return (model, args, kwargs) or a dict, found "
+            f"{type(made).__name__}"
+        )
+    unknown = [key for key in made if key not in _KEYS]
+    if unknown:
+        raise AcplanError(
+            f"{name}: expected the keys {', '.join(_KEYS)}, found {unknown[0]!r}"
+        )
+    if not isinstance(made.get("model"), torch.nn.Module):
+        raise AcplanError(
+            f"{name}: expected a torch.nn.Module as model, found "
+            f"{type(made.get('model')).__name__}"
+        )
+    args, kwargs = made.get("args") or (), made.get("kwargs") or {}
+    if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
+        raise AcplanError(
+            f"{name}: expected a tuple of arguments and a dict of keyword arguments, "
+            f"found {type(args).__name__} and {type(kwargs).__name__}"
+        )
+    return TrainingStep(**{**made, "args": tuple(args), "kwargs": kwargs})
+
+
+def _function(name: str) -> Callable[[], Any]:
+    module_name, separator, attribute = name.partition(":")
+    if not (module_name and separator and attribute):
+        raise AcplanError(
+            f"--factory: expected package.module:function, found {name!r}"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise AcplanError(f"--factory: {module_name!r}: {error}") from None
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise AcplanError(f"--factory: {module_name!r} has no {attribute!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise AcplanError(f"--factory: {name!r} is no function")
+    function: Callable[[], Any] = found
+    return function
