@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -213,6 +215,7 @@ class Aggregation {
           "have a backward, found none; record the trace anew");
     RequireSum();
     OrderCalls();
+    FindWritten();
     FindSaves();
     SumForward();
     SumBackward();
@@ -267,6 +270,8 @@ class Aggregation {
 
   void FindSaves() {
     first_save_.assign(trace_.storages.size(), -1);
+    asks_again_.assign(CallCount(), 0);
+    recasts_.assign(CallCount(), 0);
     first_request_.assign(CallCount(), kNever);
     last_save_.assign(CallCount(), 0);
     const auto note = [&](int32_t c, int32_t request, int32_t save) {
@@ -278,9 +283,19 @@ class Aggregation {
       const SavedTensor& saved = trace_.saved[i];
       first_save_[saved.storage] = static_cast<int32_t>(i);
       note(saved.call, saved.unpacked, saved.packed);
+      if (saved.call >= 0 && saved.unpacked_again) asks_again_[saved.call] = 1;
     }
-    for (int32_t c = CallCount(); c-- > 0;)
-      note(trace_.calls[c].parent, first_request_[c], last_save_[c]);
+    for (int32_t c = CallCount(); c-- > 0;) {
+      const int32_t parent = trace_.calls[c].parent;
+      note(parent, first_request_[c], last_save_[c]);
+      if (parent >= 0 && asks_again_[c]) asks_again_[parent] = 1;
+    }
+    // A cast is from before each call around until one that made it.
+    for (int32_t k = 0; k < trace_.forward_end; ++k)
+      for (const int32_t cast : trace_.operators[k].recasts)
+        for (int32_t c = trace_.operators[k].call;
+             c >= 0 && cast < trace_.calls[c].start; c = trace_.calls[c].parent)
+          recasts_[c] = 1;
   }
 
   // Summed call by call, so that equal calls have equal sums.
@@ -552,17 +567,77 @@ class Aggregation {
     return BytesOf(held);
   }
 
-  // Of a call's operator k, the operator of the call that created what it writes
-  // to and returns, or itself.
-  std::vector<int32_t> InPlaceParents(const TraceCall& call, int32_t k) const {
-    const TraceOperator& op = trace_.operators[k];
-    std::vector<int32_t> parents;
-    for (const int32_t s : op.mutates) {
-      if (!std::ranges::binary_search(op.outputs, s)) continue;
-      const int32_t born = trace_.storages[s].born;
-      parents.push_back((born >= call.start ? born : k) - call.start);
+  // What operators of a call, counted from its start, must be treated alike for
+  // what is written to in place, and which cannot be saved.
+  struct InPlaceRules {
+    std::vector<std::pair<int, int>> ties;  // an operator, its parent
+    std::vector<int> unsavable;
+    bool operator==(const InPlaceRules&) const = default;
+  };
+
+  InPlaceRules InPlaceRulesOf(int32_t c) const {
+    const TraceCall& call = trace_.calls[c];
+    std::set<std::pair<int, int>> ties;
+    std::set<int> unsavable;
+    for (int32_t k = call.start; k < call.end; ++k) {
+      const TraceOperator& op = trace_.operators[k];
+      for (const int32_t s : op.mutates) {
+        if (!std::ranges::binary_search(op.outputs, s)) continue;
+        const int32_t born = trace_.storages[s].born;
+        ties.emplace(k - call.start,
+                     (born >= call.start ? born : k) - call.start);
+      }
+      for (const int32_t s : op.creates) {
+        const auto written = written_.find(s);
+        if (written == written_.end() ||
+            !std::ranges::binary_search(op.outputs, s)) {
+          continue;
+        }
+        const auto& [writers, readers] = written->second;
+        int32_t last = k;
+        for (const int32_t writer : writers) {
+          if (writer < call.end) {
+            ties.emplace(writer - call.start, k - call.start);
+            last = writer;
+          } else if (writer < first_request_[c]) {
+            unsavable.insert(k - call.start);
+          }
+        }
+        for (const int32_t reader : readers) {
+          if (reader < last) ties.emplace(reader - call.start, k - call.start);
+        }
+      }
     }
-    return Distinct(std::move(parents));
+    return {.ties = {ties.begin(), ties.end()},
+            .unsavable = {unsavable.begin(), unsavable.end()}};
+  }
+
+  // Storages of the forward pass that are written to in place: when, and what
+  // reads them, views apart.
+  void FindWritten() {
+    for (int32_t k = 0; k < trace_.backward_end; ++k)
+      for (const int32_t s : trace_.operators[k].mutates)
+        written_[s].first.push_back(k);
+    for (int32_t k = 0; k < trace_.forward_end; ++k) {
+      if (trace_.operators[k].view) continue;
+      for (const int32_t s : trace_.operators[k].reads)
+        if (const auto found = written_.find(s); found != written_.end())
+          found->second.second.push_back(k);
+    }
+  }
+
+  // Whether PyTorch can run a call again, with a policy.
+  bool CanBeUnit(int32_t c) const {
+    const TraceCall& call = trace_.calls[c];
+    if (call.no_grad) return false;
+    for (const int32_t t : call.arguments) {
+      const auto written = written_.find(trace_.tensors[t].storage);
+      if (written == written_.end()) continue;
+      const std::vector<int32_t>& writers = written->second.first;
+      const auto next = std::ranges::lower_bound(writers, call.start);
+      if (next != writers.end() && *next < first_request_[c]) return false;
+    }
+    return !asks_again_[c] && !recasts_[c];
   }
 
   bool RunSameOperators(const TraceCall& a, const TraceCall& b) const {
@@ -572,8 +647,7 @@ class Aggregation {
       const TraceOperator& of_a = trace_.operators[a.start + k];
       const TraceOperator& of_b = trace_.operators[b.start + k];
       if (of_a.name != of_b.name || of_a.view != of_b.view ||
-          of_a.random != of_b.random ||
-          InPlaceParents(a, a.start + k) != InPlaceParents(b, b.start + k))
+          of_a.random != of_b.random)
         return false;
     }
     return true;
@@ -616,11 +690,15 @@ class Aggregation {
   std::optional<SacStatistics> OperatorsOf(int32_t m) const {
     const std::vector<int32_t>& calls = calls_of_[m];
     const TraceCall& first = trace_.calls[calls.front()];
+    const InPlaceRules rules = InPlaceRulesOf(calls.front());
     for (const int32_t c : calls)
-      if (!is_outermost_[c] || !RunSameOperators(first, trace_.calls[c]))
+      if (!is_outermost_[c] || !CanBeUnit(c) ||
+          !RunSameOperators(first, trace_.calls[c]) ||
+          InPlaceRulesOf(c) != rules)
         return std::nullopt;
 
     SacStatistics sac;
+    sac.inplace_ops = rules.ties;
     const auto count = static_cast<size_t>(first.end - first.start);
     sac.func_names.reserve(count);
     sac.runtimes.assign(count, 0);
@@ -629,12 +707,11 @@ class Aggregation {
       const TraceOperator& op = trace_.operators[k];
       const int i = k - first.start;
       sac.func_names.emplace_back(ShortName(trace_.operator_names[op.name]));
-      if (op.view) sac.view_like_ops.push_back(i);
+      if (op.view || std::ranges::binary_search(rules.unsavable, i))
+        sac.view_like_ops.push_back(i);
       if (op.random) sac.rand_ops.push_back(i);
       if (IsSavedByEndOf(calls.front(), op))
         sac.saved_autograd_ops.push_back(i);
-      for (const int32_t parent : InPlaceParents(first, k))
-        sac.inplace_ops.emplace_back(i, parent);
     }
     for (const int32_t c : calls) {
       const TraceCall& call = trace_.calls[c];
@@ -683,6 +760,12 @@ class Aggregation {
   // last of that was saved.
   std::vector<int32_t> first_request_, last_save_;
   std::vector<int32_t> first_save_;  // a storage, in Trace::saved
+  // A call: backward asks twice for something; autocast would cast a weight
+  // again.
+  std::vector<char> asks_again_, recasts_;
+  std::unordered_map<int32_t,
+                     std::pair<std::vector<int32_t>, std::vector<int32_t>>>
+      written_;
   std::vector<double> forward_ms_, backward_ms_;
   std::vector<int32_t> parent_of_, module_end_;  // a module
   std::vector<int64_t> parameter_bytes_, buffer_bytes_;

@@ -31,15 +31,20 @@ namespace acplan::graph {
 //
 // Operator statistics (`sac`), of modules with children, are those of one call,
 // run-times and memory summed over all calls; without them where the calls do not
-// run the same operators.
+// run the same operators, or PyTorch cannot run one again under a policy: it is
+// called without gradients, a tensor given by position is written to before it
+// would run again, backward asks twice for something saved in it, or autocast
+// would cast a weight again.
 // - runtimes: 0 for operators after the last one that autograd saves something
 //   of in the module: checkpoints stop there when they run again.
 // - memory: what the operator creates and returns, without results of the module
 //   that outlive the forward pass (of operators that never run again: that live
 //   until backward asks for what is saved in the module).
-// - view_like_ops: whose results are views and that compute nothing.
+// - view_like_ops: whose results are views and that compute nothing, and those
+//   that cannot be saved, because the caller writes to their results in place.
 // - inplace_ops: whose result is an argument that they write to, with the
-//   operator of the call that created it, or else themselves.
+//   operator of the call that created it, or else themselves; and what reads a
+//   result before it is written to, with the operator that created it.
 // - force_store_random: a call has no argument that is a tensor given by position.
 //   PyTorch's checkpoints do not restore the CUDA random state there.
 //

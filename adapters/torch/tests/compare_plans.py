@@ -12,8 +12,8 @@ import tempfile
 from typing import Any
 
 import torch
-from acplan import AcplanError, Trace, trace
-from acplan.measuring import run_acplan
+from acplan import AcplanError, Trace, profile, trace
+from acplan.program import run_acplan
 
 from zoo import EXAMPLES
 
@@ -35,8 +35,9 @@ def _large(name: str) -> Trace:
 def _row(folder: str, name: str, budget: str) -> list[str] | None:
     """None where no plan fits the budget."""
 
-    def run(*arguments: str) -> dict[str, Any]:
-        return dict(json.loads(run_acplan([*arguments, "--json"], folder)))
+    def run(command: str, *arguments: str) -> dict[str, Any]:
+        files = [f"{folder}/{a}" if ".json" in a else a for a in arguments]
+        return dict(json.loads(run_acplan([command, *files, "--json"])))
 
     cells = [name, budget]
     try:
@@ -66,7 +67,8 @@ def _main() -> None:
     for name in EXAMPLES:
         with tempfile.TemporaryDirectory() as folder:
             _large(name).save(pathlib.Path(folder) / "trace.json")
-            run_acplan(["profile", "trace.json", "-o", "profile.json"], folder)
+            path = pathlib.Path(folder)
+            profile(Trace.load(path / "trace.json")).save(path / "profile.json")
             for budget in _BUDGETS:
                 row = _row(folder, name, budget)
                 if row is not None:

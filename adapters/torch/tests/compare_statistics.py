@@ -6,17 +6,13 @@ prints the tables of docs/statistics.md.
 """
 
 import dataclasses
-import json
 import math
 import operator
-import pathlib
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from acplan import Trace, trace
-from acplan.measuring import run_acplan
+from acplan import Trace, profile, trace
 from torch import nn
 
 from torch_statistics import ModuleMemory, SACStats, TorchStatistics, torch_statistics
@@ -100,17 +96,10 @@ def compare(
     model: nn.Module, inputs: dict[str, Any], light_hooks: bool = True
 ) -> Comparison:
     traced = trace(model, **inputs)
-    profile = profile_of(traced)
+    data = profile(traced).data
     torchs = torch_statistics(model, inputs, light_hooks)
-    rows = tuple(_rows(profile, torchs))
-    return Comparison(traced, profile, torchs, rows)
-
-
-def profile_of(traced: Trace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        traced.save(pathlib.Path(folder) / "trace.json")
-        text = run_acplan(["profile", "trace.json", "--json"], folder)
-        return dict(json.loads(text))
+    rows = tuple(_rows(data, torchs))
+    return Comparison(traced, data, torchs, rows)
 
 
 def _rows(profile: dict[str, Any], torchs: TorchStatistics) -> Iterator[Row]:

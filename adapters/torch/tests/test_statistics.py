@@ -1,9 +1,9 @@
 """Statistics of a trace are those of PyTorch's estimators, or it is known why not."""
 
 import pytest
-from acplan import AcplanError
+from acplan import AcplanError, profile
 
-from compare_statistics import compare, models, profile_of, reasons
+from compare_statistics import compare, models, reasons
 
 # Of every module of every model.
 _EXACT = {
@@ -49,4 +49,4 @@ def test_old_traces_have_no_profile() -> None:
     for call in traced.data["calls"]:
         del call["backward_start"], call["backward_end"]
     with pytest.raises(AcplanError, match="expected backward_start"):
-        profile_of(traced)
+        profile(traced)
