@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds acplan into build/release and plans a bundled
-# model. Arguments, where given, are acplan's instead:
+# Installs what is missing, builds acplan into build/release, and plans a PyTorch
+# model: examples/first_plan.py. With arguments it runs acplan with them instead,
+# and needs no Python:
 #   ./run-example.sh plan data/profiles/llama8b.json.gz --budget 60GiB
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/setup.sh"
 
 install_packages "${build_packages[@]}"
-# Standard output is acplan's alone.
+# Standard output is the plan's alone.
 build release >&2 || fail "the build failed"
-
-if (($# == 0)); then
-  set -- plan "$root/data/profiles/gpt2_small.json.gz" --budget 10GiB
+program="$root/build/release/cli/acplan"
+if (($#)); then
+  exec "$program" "$@"
 fi
-exec "$root/build/release/cli/acplan" "$@"
+
+python_environment tqdm >&2 || fail "no Python environment with PyTorch"
+ACPLAN=$program PYTHONPATH="$root/adapters/torch" TRANSFORMERS_VERBOSITY=error \
+  exec "$python" "$root/examples/first_plan.py"

@@ -45,16 +45,12 @@ build_and_test() {
 }
 
 # The adapter's tests, with the release build, in a Python environment of their
-# own. PyTorch's version is the one that the expectations were measured on.
+# own.
 test_adapter() {
   echo "=== adapters/torch"
-  python3 -c 'import ensurepip, venv' 2>/dev/null ||
-    install_packages python3 python3-venv
-  local python="$root/build/venv/bin/python"
-  if ! { [[ -x $python ]] || python3 -m venv "$root/build/venv"; } ||
-    ! "$python" -m pip install --quiet --disable-pip-version-check \
-      torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 numpy expecttest \
-      pytest pytest-xdist tqdm 'pulp<4' pwlf; then
+  local python
+  if ! python_environment accelerate==1.15.0 expecttest 'pulp<4' pwlf pytest \
+    pytest-xdist tqdm; then
     echo "adapters/torch: no Python environment"
     failed=$((failed + 1))
     return

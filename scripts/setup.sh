@@ -1,5 +1,5 @@
 # Set-up shared by run-example.sh and run-tests.sh, which source it. Installs
-# Debian 12 packages, and only those that are missing.
+# Debian 12 and Python packages, and only those that are missing.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -65,6 +65,17 @@ build() {
     cd "$root"
     cmake --preset "$1" && cmake --build --preset "$1" --parallel "$(build_jobs)"
   )
+}
+
+# python_environment PACKAGE...: installs them into build/venv, whose Python is
+# $python. PyTorch's version is the one that expectations were measured on.
+python_environment() {
+  python="$root/build/venv/bin/python"
+  python3 -c 'import ensurepip, venv' 2>/dev/null ||
+    install_packages python3 python3-venv
+  { [[ -x $python ]] || python3 -m venv "$root/build/venv"; } &&
+    "$python" -m pip install --quiet --disable-pip-version-check \
+      torch==2.13.0 transformers==5.23.0 numpy "$@"
 }
 
 # CMake reads this variable when it first configures a build folder. ccache

@@ -36,6 +36,7 @@ RESULTS = "results"
 LAST = "the last operator"
 NOT_AGAIN = "never runs again"
 TIES = "at the same time"
+WRITTEN = "written to later"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,22 +75,7 @@ class Comparison:
 
 
 def models() -> dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]]:
-    of_zoo = {name: make().on_meta for name, make in EXAMPLES.items()}
-    return {**of_zoo, "transformer": _transformer}
-
-
-def _transformer() -> tuple[nn.Module, dict[str, Any]]:
-    from torch.testing._internal.distributed._tensor.common_dtensor import (
-        ModelArgs,
-        Transformer,
-    )
-
-    arguments = ModelArgs(
-        n_layers=3, vocab_size=256, max_seq_len=64, dim=64, n_heads=4, dropout_p=0.1
-    )
-    with torch.device("meta"):
-        tokens = torch.randint(0, 256, (2, 64))
-        return Transformer(arguments), {"tokens": tokens}
+    return {name: make().on_meta for name, make in EXAMPLES.items()}
 
 
 def compare(
@@ -179,12 +165,13 @@ def reasons(row: Row, of: Comparison) -> set[str]:
         return {TIES} if _differs_in_ties(row, of) else set()
     if row.statistic == "input_per_module":
         return {KEYWORDS} & of.keywords(row.fqn) if row.ours > row.torchs else set()
-    if row.statistic == "sac.force_store_random":
-        return {KEYWORDS} & of.keywords(row.fqn)
     if len(of.calls(row.fqn)) > 1:
         return {CALLS}
     if row.statistic == "sac.saved_autograd_ops":
         return {ADDRESSES} if set(row.ours) <= set(row.torchs) else set()
+    if row.statistic in ("sac.view_like_ops", "sac.inplace_ops"):
+        if _are_of_what_is_written_to(row, of):
+            return {WRITTEN}
     if row.statistic == "sac.inplace_ops":
         ops = [op for op, _ in row.ours]
         return {ADDRESSES} if ops == [op for op, _ in row.torchs] else set()
@@ -208,6 +195,27 @@ def _differs_in_ties(row: Row, of: Comparison) -> bool:
         if fqn in row.ours
     ]
     return set(row.ours) == set(row.torchs) and times == sorted(times)
+
+
+def _are_of_what_is_written_to(row: Row, of: Comparison) -> bool:
+    """Whether all that one has and the other has not are operators whose results are
+    written to, or that write."""
+    (call,) = of.calls(row.fqn)
+    names = of.module(row.fqn)["sac"]["func_names"]
+    places = [k for k, name in enumerate(names) if name not in _LEFT_OUT]
+    operators = of.traced.data["operators"]
+    written = {s for operator in operators for s in operator.get("mutates", ())}
+    entries = {str(entry): entry for entry in (*row.ours, *row.torchs)}
+    shared = set(map(str, row.ours)) & set(map(str, row.torchs))
+    parents = [
+        entry if isinstance(entry, int) else entry[1]
+        for key, entry in entries.items()
+        if key not in shared
+    ]
+    return all(
+        written & set(operators[call["start"] + places[parent]]["outputs"])
+        for parent in parents
+    )
 
 
 def _reasons_of_memory(row: Row, of: Comparison) -> set[str]:

@@ -27,6 +27,13 @@ def _output(*command: str) -> str:
     return run.stdout
 
 
+def test_first_plan() -> None:
+    output = _output("first_plan.py")
+    assert "10.00 GiB (10,737,418,240 bytes)" in output
+    (measured,) = re.findall(r"measured ([\d,]+) \(\+0\.0000%\), equal at all", output)
+    assert int(measured.replace(",", "")) <= 10 << 30
+
+
 def test_hf_trainer() -> None:
     pytest.importorskip("accelerate")
     output = _output("hf_trainer.py", "--steps", "2")

@@ -6,7 +6,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from acplan.devices import find_device, roofline_ms
+from acplan.devices import find_device
 from acplan.recorder import tensors_in
 from acplan.tracing import step_on_fakes
 from torch import nn
@@ -200,4 +200,4 @@ def _estimate(func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
     if is_view or any(name in str(func) for name in _FREE):
         return out, 0.0
     device = find_device("a100")
-    return out, roofline_ms(device, func, args, kwargs, out, read, written)
+    return out, device.runtime_ms(func, args, kwargs, out, read, written)

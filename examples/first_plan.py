@@ -1,0 +1,16 @@
+"""GPT-2 within 10 GiB: from the model to a plan whose peak is measured. Needs no GPU."""
+
+import acplan
+import torch
+import transformers
+
+with torch.device("meta"):  # no weights
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False))
+    tokens = torch.zeros(8, 1024, dtype=torch.long)
+
+trace = acplan.trace(model, input_ids=tokens, labels=tokens)
+plan = acplan.plan(trace, budget="10GiB")
+check = acplan.verify(model, plan, of=trace, input_ids=tokens, labels=tokens)
+
+print(plan)
+print(check)
