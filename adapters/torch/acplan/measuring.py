@@ -10,6 +10,7 @@ import torch
 
 from acplan.applying import Plan, applied
 from acplan.devices import find_device
+from acplan.errors import AcplanError
 from acplan.program import run_acplan
 from acplan.recorder import Operator, Recorder
 from acplan.tracing import (
@@ -154,10 +155,13 @@ def simulate(of: Trace, plan: Plan) -> tuple[Step, ...]:
         files = pathlib.Path(folder)
         of.save(files / "trace.json")
         plan.save(files / "plan.json", model=of.data["model"]["name"])
-        run_acplan(
-            ["simulate", f"{files}/trace.json", f"{files}/plan.json"]
-            + ["--timeline", f"{files}/steps.csv"]
-        )
+        try:
+            run_acplan(
+                ["simulate", f"{files}/trace.json", f"{files}/plan.json"]
+                + ["--timeline", f"{files}/steps.csv"]
+            )
+        except AcplanError as error:
+            raise AcplanError(str(error).replace(f"{files}/plan.json: ", "")) from None
         with (files / "steps.csv").open(newline="") as file:
             return tuple(
                 Step(row["name"], int(row["live_bytes"]))

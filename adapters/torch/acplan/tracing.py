@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.utils._pytree import tree_map
 
 from acplan.devices import Device, find_device
@@ -166,6 +170,11 @@ def step_on_fakes(
                 optimizer.step()
                 optimizer.zero_grad()
                 yield on_device, optimizer
+            except (DataDependentOutputException, DynamicOutputShapeException) as error:
+                raise AcplanError(
+                    "what the model runs depends on values, which a trace does not "
+                    f"compute: {error} (a tensor's .item(), its truth, its nonzero())"
+                ) from error
             finally:
                 step.model.train(was_training)
 

@@ -133,6 +133,19 @@ def test_tells_that_the_step_differs() -> None:
         trace(Moody(), torch.zeros(2, 8))
 
 
+def test_tells_that_values_are_needed() -> None:
+    class Curious(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) * x.sum().item()
+
+    with pytest.raises(AcplanError, match="depends on values.*_local_scalar_dense"):
+        trace(Curious(), torch.zeros(2, 8))
+
+
 def test_works_whatever_came_first() -> None:
     for before in (
         "import torch, acplan",
