@@ -182,8 +182,9 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
   const Trace trace = graph::ReadTrace(flags.trace);
   CheckOutput(flags.output, flags.trace);
   CheckOutput(flags.timeline, flags.trace);
+  const graph::Simulator simulator(trace);
   Answer answer{
-      .trace = &trace, .baseline = Simulate(trace, {}), .planned = {}};
+      .trace = &trace, .baseline = simulator.Simulate({}), .planned = {}};
   if (!flags.plan.empty()) {
     CheckOutput(flags.output, flags.plan);
     CheckOutput(flags.timeline, flags.plan);
@@ -191,7 +192,7 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
     answer.units = plan.modules.size();
     try {
       answer.planned =
-          Simulate(trace, problems::CheckpointedModules(trace, plan));
+          simulator.Simulate(problems::CheckpointedModules(trace, plan));
     } catch (const InputError& error) {
       throw NamingFile(error, flags.plan);
     }

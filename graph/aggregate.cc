@@ -570,46 +570,46 @@ class Aggregation {
   // What operators of a call, counted from its start, must be treated alike for
   // what is written to in place, and which cannot be saved.
   struct InPlaceRules {
-    std::vector<std::pair<int, int>> ties;  // an operator, its parent
-    std::vector<int> unsavable;
-    bool operator==(const InPlaceRules&) const = default;
+    std::set<std::pair<int, int>> ties;  // an operator, its parent
+    std::set<int> unsavable;
   };
 
-  InPlaceRules InPlaceRulesOf(int32_t c) const {
-    const TraceCall& call = trace_.calls[c];
-    std::set<std::pair<int, int>> ties;
-    std::set<int> unsavable;
-    for (int32_t k = call.start; k < call.end; ++k) {
-      const TraceOperator& op = trace_.operators[k];
-      for (const int32_t s : op.mutates) {
-        if (!std::ranges::binary_search(op.outputs, s)) continue;
-        const int32_t born = trace_.storages[s].born;
-        ties.emplace(k - call.start,
-                     (born >= call.start ? born : k) - call.start);
-      }
-      for (const int32_t s : op.creates) {
-        const auto written = written_.find(s);
-        if (written == written_.end() ||
-            !std::ranges::binary_search(op.outputs, s)) {
-          continue;
+  InPlaceRules InPlaceRulesOf(const std::vector<int32_t>& calls) const {
+    InPlaceRules rules;
+    for (const int32_t c : calls) {
+      const TraceCall& call = trace_.calls[c];
+      for (int32_t k = call.start; k < call.end; ++k) {
+        const TraceOperator& op = trace_.operators[k];
+        for (const int32_t s : op.mutates) {
+          if (!std::ranges::binary_search(op.outputs, s)) continue;
+          const int32_t born = trace_.storages[s].born;
+          rules.ties.emplace(k - call.start,
+                             (born >= call.start ? born : k) - call.start);
         }
-        const auto& [writers, readers] = written->second;
-        int32_t last = k;
-        for (const int32_t writer : writers) {
-          if (writer < call.end) {
-            ties.emplace(writer - call.start, k - call.start);
-            last = writer;
-          } else if (writer < first_request_[c]) {
-            unsavable.insert(k - call.start);
+        for (const int32_t s : op.creates) {
+          const auto written = written_.find(s);
+          if (written == written_.end() ||
+              !std::ranges::binary_search(op.outputs, s)) {
+            continue;
           }
-        }
-        for (const int32_t reader : readers) {
-          if (reader < last) ties.emplace(reader - call.start, k - call.start);
+          const auto& [writers, readers] = written->second;
+          int32_t last = k;
+          for (const int32_t writer : writers) {
+            if (writer < call.end) {
+              rules.ties.emplace(writer - call.start, k - call.start);
+              last = writer;
+            } else if (writer < first_request_[c]) {
+              rules.unsavable.insert(k - call.start);
+            }
+          }
+          for (const int32_t reader : readers) {
+            if (reader < last)
+              rules.ties.emplace(reader - call.start, k - call.start);
+          }
         }
       }
     }
-    return {.ties = {ties.begin(), ties.end()},
-            .unsavable = {unsavable.begin(), unsavable.end()}};
+    return rules;
   }
 
   // Storages of the forward pass that are written to in place: when, and what
@@ -690,15 +690,14 @@ class Aggregation {
   std::optional<SacStatistics> OperatorsOf(int32_t m) const {
     const std::vector<int32_t>& calls = calls_of_[m];
     const TraceCall& first = trace_.calls[calls.front()];
-    const InPlaceRules rules = InPlaceRulesOf(calls.front());
     for (const int32_t c : calls)
       if (!is_outermost_[c] || !CanBeUnit(c) ||
-          !RunSameOperators(first, trace_.calls[c]) ||
-          InPlaceRulesOf(c) != rules)
+          !RunSameOperators(first, trace_.calls[c]))
         return std::nullopt;
+    const InPlaceRules rules = InPlaceRulesOf(calls);
 
     SacStatistics sac;
-    sac.inplace_ops = rules.ties;
+    sac.inplace_ops.assign(rules.ties.begin(), rules.ties.end());
     const auto count = static_cast<size_t>(first.end - first.start);
     sac.func_names.reserve(count);
     sac.runtimes.assign(count, 0);
@@ -707,7 +706,7 @@ class Aggregation {
       const TraceOperator& op = trace_.operators[k];
       const int i = k - first.start;
       sac.func_names.emplace_back(ShortName(trace_.operator_names[op.name]));
-      if (op.view || std::ranges::binary_search(rules.unsavable, i))
+      if (op.view || rules.unsavable.contains(i))
         sac.view_like_ops.push_back(i);
       if (op.random) sac.rand_ops.push_back(i);
       if (IsSavedByEndOf(calls.front(), op))

@@ -6,13 +6,96 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "graph/input_error.h"
 
 namespace acplan::graph {
+
+namespace {
+
+// A backward node may hand on what it asked for.
+int32_t HeldUntil(const SavedTensor& saved) {
+  return saved.unpacked == kNever ? saved.released
+                                  : std::max(saved.released, saved.local_end);
+}
+
+}  // namespace
+
+struct PreparedTrace {
+  explicit PreparedTrace(const Trace& of);
+
+  // The first operator of [begin, end) that writes to a storage in place, or
+  // kNever.
+  int32_t FirstWrite(int32_t storage, int32_t begin, int32_t end) const {
+    const auto found =
+        std::ranges::lower_bound(writes, std::pair(storage, begin));
+    const bool is_found =
+        found != writes.end() && found->first == storage && found->second < end;
+    return is_found ? found->second : kNever;
+  }
+
+  const Trace* trace;
+  std::vector<double> runtime_ms;  // an operator
+  // What operators create, one after the other, and where that of each starts.
+  std::vector<int32_t> created, first_created;
+  std::vector<std::pair<int32_t, int32_t>> recasts;  // operator, cast
+  std::vector<std::pair<int32_t, int32_t>> writes;   // storage, operator
+  std::vector<char> is_written;                      // a storage: in place
+  std::vector<int32_t> made;  // tensors that are results of operators
+  // A storage: until when others than autograd hold it.
+  std::vector<int32_t> held;
+};
+
+PreparedTrace::PreparedTrace(const Trace& of)
+    : trace(&of), is_written(of.storages.size(), 0) {
+  // Nothing runs again after it.
+  int32_t last_request = 0;
+  for (const SavedTensor& saved : of.saved) {
+    if (saved.unpacked == kNever) continue;
+    last_request = std::max(last_request, saved.unpacked);
+  }
+  runtime_ms.reserve(of.operators.size());
+  first_created.reserve(of.operators.size() + 1);
+  created.reserve(of.storages.size());
+  for (int32_t k = 0; k < std::ssize(of.operators); ++k) {
+    const TraceOperator& op = of.operators[k];
+    runtime_ms.push_back(op.runtime_ms);
+    first_created.push_back(static_cast<int32_t>(created.size()));
+    created.insert(created.end(), op.creates.begin(), op.creates.end());
+    for (const int32_t cast : op.recasts) recasts.emplace_back(k, cast);
+    if (k >= last_request) continue;
+    for (const int32_t s : op.mutates) {
+      writes.emplace_back(s, k);
+      is_written[s] = 1;
+    }
+  }
+  first_created.push_back(static_cast<int32_t>(created.size()));
+  std::ranges::sort(writes);
+  for (int32_t t = 0; t < std::ssize(of.tensors); ++t) {
+    if (of.tensors[t].op >= 0) made.push_back(t);
+  }
+  // Until when the trace knows a holder.
+  std::vector<int32_t> explained(of.storages.size(), 0);
+  for (const SavedTensor& saved : of.saved) {
+    explained[saved.storage] =
+        std::max(explained[saved.storage], HeldUntil(saved));
+  }
+  held.reserve(of.storages.size());
+  for (size_t s = 0; s < of.storages.size(); ++s) {
+    const TraceStorage& storage = of.storages[s];
+    const bool of_forward = storage.born >= 0 && storage.born < of.forward_end;
+    const bool by_something_unseen =
+        std::max(storage.scope_end, explained[s]) < storage.freed;
+    held.push_back(of_forward && !by_something_unseen
+                       ? std::min(storage.scope_end, storage.freed)
+                       : storage.freed);
+  }
+}
 
 namespace {
 
@@ -29,7 +112,7 @@ bool Contains(const std::vector<int32_t>& values, int32_t value) {
 struct Cast {
   int32_t op;
   int32_t before;   // the operator that needs it
-  int64_t at = -1;  // its step
+  int32_t at = -1;  // its step
 };
 
 // A call of a unit.
@@ -44,15 +127,9 @@ struct Frame {
   int32_t redone = kNever;       // when its operators run again, if they do
   int32_t stop = 0;              // the operator before which they stop
   std::vector<Cast> casts = {};  // that run again, in order
-  // Positions among the steps: after the last that runs again; by operator of
-  // what comes before it, and of itself.
   bool is_laid_out = false;
-  int64_t redo_end = 0;
-  std::vector<int64_t> again = {};
-  std::vector<int64_t> runs_at = {};
-  // By storage, from first_storage on: the life of its copy, or -1.
-  int32_t first_storage = 0;
-  std::vector<int32_t> copies = {};
+  int32_t redo_end = 0;  // the step after the last that runs again
+  size_t again = 0;      // where its operators start in again_
   // By argument that is a tensor given by position: its storage, and the life
   // that it is part of when the call runs again.
   std::vector<std::pair<int32_t, int32_t>> arguments = {};
@@ -61,16 +138,16 @@ struct Frame {
 // Where a storage is in use: steps [begin, end).
 struct Life {
   int32_t storage;
-  int64_t begin, end;
+  int32_t begin, end;
 };
 
-class Simulator {
+class PlannedStep {
  public:
-  Simulator(const Trace& trace, const std::vector<CheckpointedModule>& modules)
-      : trace_(trace), count_(static_cast<int32_t>(trace.operators.size())) {
-    for (int32_t t = 0; t < std::ssize(trace.tensors); ++t) {
-      if (trace.tensors[t].op >= 0) made_.push_back(t);
-    }
+  PlannedStep(const PreparedTrace& prepared,
+              const std::vector<CheckpointedModule>& modules)
+      : prepared_(prepared),
+        trace_(*prepared.trace),
+        count_(static_cast<int32_t>(trace_.operators.size())) {
     MakeFrames(modules);
     FindWhenFramesRunAgain();
     for (const Frame& frame : frames_) RefuseWhatPyTorchRefuses(frame);
@@ -187,13 +264,14 @@ class Simulator {
         Contains(trace_.operators[frame.stop].reads,
                  trace_.saved[frame.saved.back()].storage);
     const int32_t end = casts_at_stop ? frame.stop + 1 : frame.stop;
-    for (int32_t op = call.start; op < end; ++op) {
-      for (const int32_t cast : trace_.operators[op].recasts) {
-        const bool is_made = cast >= call.start ||
-                             std::ranges::find(frame.casts, cast, &Cast::op) !=
-                                 frame.casts.end();
-        if (!is_made) frame.casts.push_back({cast, op});
-      }
+    for (auto recast = std::ranges::lower_bound(prepared_.recasts,
+                                                std::pair(call.start, 0));
+         recast != prepared_.recasts.end() && recast->first < end; ++recast) {
+      const auto& [op, cast] = *recast;
+      const bool is_made =
+          cast >= call.start ||
+          std::ranges::find(frame.casts, cast, &Cast::op) != frame.casts.end();
+      if (!is_made) frame.casts.push_back({cast, op});
     }
   }
 
@@ -214,15 +292,17 @@ class Simulator {
                          "it again, which PyTorch then refuses",
                          cast));
     }
-    for (int32_t op = call.start; op < frame.redone && op < count_; ++op) {
-      for (const int32_t s : trace_.operators[op].mutates) {
-        if (frame.around < 0 && IsArgument(frame, s)) {
-          Refuse(frame, fmt::format("cannot be a unit: operator {} ({}) of the "
-                                    "step writes to an argument of it in "
-                                    "place, which PyTorch refuses",
-                                    op, Name(op)));
-        }
-      }
+    int32_t writer = kNever;
+    for (const auto& [storage, life] : frame.arguments) {
+      if (frame.around >= 0) break;
+      writer = std::min(
+          writer, prepared_.FirstWrite(storage, call.start, frame.redone));
+    }
+    if (writer != kNever) {
+      Refuse(frame, fmt::format("cannot be a unit: operator {} ({}) of the "
+                                "step writes to an argument of it in "
+                                "place, which PyTorch refuses",
+                                writer, Name(writer)));
     }
     if (!frame.unit->save.empty()) RefuseWrittenResults(frame);
   }
@@ -237,12 +317,11 @@ class Simulator {
       Refuse(frame, fmt::format("operator {} ({}) cannot be saved: {}",
                                 saved - start, Name(saved), why));
     };
+    // Of what is written to at all.
     std::map<int32_t, int32_t> saved_by;  // a storage: the operator
     std::map<int32_t, int32_t> read_by;   // one that runs again, since then
-    for (int32_t op = start; op < frame.redone && op < count_; ++op) {
-      const TraceOperator& now = trace_.operators[op];
-      const bool is_saved = op < last && Saves(frame, op);
-      for (const int32_t s : now.mutates) {
+    const auto check_writes = [&](int32_t op, bool is_saved) {
+      for (const int32_t s : trace_.operators[op].mutates) {
         const auto found = saved_by.find(s);
         const std::string writer =
             fmt::format("operator {} ({}) writes to its result in place",
@@ -263,102 +342,121 @@ class Simulator {
                              Name(reader->second)));
         }
       }
-      if (op >= last) continue;
+    };
+    for (int32_t op = start; op < std::min(last, frame.redone); ++op) {
+      const TraceOperator& now = trace_.operators[op];
+      const bool is_saved = Saves(frame, op);
+      check_writes(op, is_saved);
       for (const int32_t s : now.reads) {
         if (!is_saved && !now.view && saved_by.contains(s)) read_by[s] = op;
       }
       if (!is_saved) continue;
       for (const int32_t s : now.outputs) {
+        if (!prepared_.is_written[s]) continue;
         saved_by[s] = op;
         if (!now.view) read_by.erase(s);
       }
     }
+    int32_t next = kNever;
+    for (const auto& [storage, by] : saved_by) {
+      next = std::min(next, prepared_.FirstWrite(storage, last, frame.redone));
+    }
+    if (next != kNever) check_writes(next, false);
   }
 
   // The steps, and for every time the place among them.
   void LayOutSteps() {
-    std::vector<std::vector<int32_t>> redone_at(count_ + 1);
+    // Backward meets the last call first.
+    std::vector<std::pair<int32_t, int32_t>> redone;
+    size_t steps = count_;
     for (int32_t f = 0; f < std::ssize(frames_); ++f) {
-      if (frames_[f].redone <= count_)
-        redone_at[frames_[f].redone].push_back(f);
+      const Frame& frame = frames_[f];
+      if (frame.redone > count_) continue;
+      redone.emplace_back(frame.redone, -f);
+      steps += frame.stop - CallOf(frame).start + frame.casts.size();
     }
-    before_.resize(count_ + 1);
-    after_.resize(count_ + 1);
+    std::ranges::sort(redone);
+    result_.steps.reserve(steps);
+    before_.reserve(count_ + 1);
+    after_.reserve(count_ + 1);
+    auto next = redone.begin();
     for (int32_t t = 0; t <= count_; ++t) {
-      before_[t] = std::ssize(result_.steps);
-      // Backward meets the last call first.
-      for (size_t k = redone_at[t].size(); k-- > 0;) {
-        LayOutAgain(frames_[redone_at[t][k]]);
+      before_.push_back(StepCount());
+      for (; next != redone.end() && next->first == t; ++next) {
+        LayOutAgain(frames_[-next->second]);
       }
-      after_[t] = std::ssize(result_.steps);
+      after_.push_back(StepCount());
       if (t < count_) result_.steps.push_back({.op = t});
     }
+  }
+
+  int32_t StepCount() const {
+    return static_cast<int32_t>(result_.steps.size());
   }
 
   void LayOutAgain(Frame& frame) {
     if (frame.is_laid_out) return;
     if (IsSavedAround(frame)) LayOutAgain(frames_[frame.around]);
     frame.is_laid_out = true;
+    frame.again = again_.size();
     auto cast = frame.casts.begin();
     const auto run_casts_before = [&](int32_t op) {
       for (; cast != frame.casts.end() && cast->before == op; ++cast) {
-        cast->at = std::ssize(result_.steps);
+        cast->at = StepCount();
         RunAgain(frame, cast->op);
       }
     };
     for (int32_t op = CallOf(frame).start; op < frame.stop; ++op) {
-      frame.again.push_back(std::ssize(result_.steps));
+      again_.push_back(StepCount());
       run_casts_before(op);
-      if (!Saves(frame, op)) {
-        frame.runs_at.push_back(std::ssize(result_.steps));
-        RunAgain(frame, op);
-      } else {
-        frame.runs_at.push_back(-1);
-      }
+      if (!Saves(frame, op)) RunAgain(frame, op);
     }
+    again_.push_back(StepCount());
     run_casts_before(frame.stop);
-    frame.redo_end = std::ssize(result_.steps);
+    frame.redo_end = StepCount();
   }
 
   void RunAgain(const Frame& frame, int32_t op) {
     result_.steps.push_back({.op = op, .redone = frame.call});
-    result_.recompute_ms += trace_.operators[op].runtime_ms;
+    result_.recompute_ms += prepared_.runtime_ms[op];
   }
 
   // The step before which what happens at a time has happened: nodes of the
   // backward pass let go of what they used before the next one asks.
-  int64_t Before(int32_t time) const {
-    return time > count_ ? std::ssize(result_.steps) : before_[time];
+  int32_t Before(int32_t time) const {
+    return time > count_ ? StepCount() : before_[time];
   }
 
   // The same for a time of the forward pass when the frame runs again.
-  int64_t Again(const Frame& frame, int32_t time) const {
-    return time < frame.stop ? frame.again[time - CallOf(frame).start]
-                             : frame.redo_end;
+  int32_t Again(const Frame& frame, int32_t time) const {
+    if (time >= frame.stop) return frame.redo_end;
+    return again_[frame.again + std::max(time - CallOf(frame).start, 0)];
   }
 
-  void Hold(int32_t life, int64_t end) {
+  // The step at which an operator runs again that is not saved.
+  int32_t RunsAgainAt(const Frame& frame, int32_t op) const {
+    return again_[frame.again + (op + 1 - CallOf(frame).start)] - 1;
+  }
+
+  void Hold(int32_t life, int32_t end) {
     lives_[life].end = std::max(lives_[life].end, end);
   }
 
   // Lives are first of all those of the storages as they were, in their order.
   void FindLives() {
+    FindRemadeAttributes();
     const auto n = static_cast<int32_t>(trace_.storages.size());
+    lives_.reserve(n + result_.steps.size() - count_);
     for (int32_t s = 0; s < n; ++s) {
       const int32_t born = trace_.storages[s].born;
-      lives_.push_back({s, born < 0 ? 0 : after_[born], 0});
+      const auto remade = remade_.find(s);
+      const int32_t end = remade == remade_.end() ? Before(prepared_.held[s])
+                                                  : remade->second.at(-1);
+      lives_.push_back({s, born < 0 ? 0 : after_[born], end});
     }
-    FindRemadeAttributes();
-    std::vector<int32_t> explained(n,
-                                   0);  // until when the trace knows a holder
     for (const SavedTensor& saved : trace_.saved) {
-      // A backward node may hand on what it asked for.
-      const int32_t end = saved.unpacked == kNever
-                              ? saved.released
-                              : std::max(saved.released, saved.local_end);
-      explained[saved.storage] = std::max(explained[saved.storage], end);
       if (saved.call < 0 || frame_of_[saved.call] < 0) {
-        Hold(saved.storage, Before(end));
+        Hold(saved.storage, Before(HeldUntil(saved)));
       }
     }
     for (const Frame& frame : frames_) {
@@ -368,24 +466,8 @@ class Simulator {
         }
       }
     }
-    for (int32_t s = 0; s < n; ++s) {
-      const TraceStorage& storage = trace_.storages[s];
-      const bool of_forward =
-          storage.born >= 0 && storage.born < trace_.forward_end;
-      if (!of_forward) {
-        Hold(s, Before(storage.freed));
-        continue;
-      }
-      if (const auto remade = remade_.find(s); remade != remade_.end()) {
-        Hold(s, remade->second.at(-1));
-        continue;
-      }
-      Hold(s, Before(std::min(storage.scope_end, storage.freed)));
-      // Something unseen holds on.
-      if (std::max(storage.scope_end, explained[s]) < storage.freed) {
-        Hold(s, Before(storage.freed));
-      }
-    }
+    life_in_.resize(n);
+    std::iota(life_in_.begin(), life_in_.end(), 0);
     for (int32_t f = 0; f < std::ssize(frames_); ++f) AddFrame(f);
   }
 
@@ -401,25 +483,12 @@ class Simulator {
                                CallOf(frame).start <= born &&
                                born < frame.stop && kept.since <= frame.stop;
         if (!is_remade) continue;
-        std::map<int32_t, int64_t>& ends = remade_[kept.storage];
+        std::map<int32_t, int32_t>& ends = remade_[kept.storage];
         ends[last] = Again(frame, kept.since);
-        ends[f] = std::ssize(result_.steps);
+        ends[f] = StepCount();
         last = f;
       }
     }
-  }
-
-  // The life of a storage as a frame that runs again sees it.
-  int32_t LifeIn(int32_t f, int32_t storage) const {
-    const Frame& frame = frames_[f];
-    const int32_t place = storage - frame.first_storage;
-    if (place >= 0 && place < std::ssize(frame.copies) &&
-        frame.copies[place] >= 0) {
-      return frame.copies[place];
-    }
-    const auto argument = std::ranges::find(
-        frame.arguments, storage, &std::pair<int32_t, int32_t>::first);
-    return argument == frame.arguments.end() ? storage : argument->second;
   }
 
   // What a call keeps, and creates anew.
@@ -430,48 +499,46 @@ class Simulator {
       for (int32_t op = call.start; op < call.end; ++op) {
         if (!Saves(frame, op)) continue;
         const bool is_reached = frame.is_laid_out && op < frame.stop;
-        const int64_t end =
+        const int32_t end =
             is_reached ? Again(frame, op + 1) : Before(frame.ends);
         for (const int32_t s : trace_.operators[op].outputs) Hold(s, end);
       }
     }
     if (!frame.is_laid_out) return;
-    AddCopies(f);
+    const auto first_copy = static_cast<int32_t>(lives_.size());
+    AddCopies(frame);
     const TensorLives tensors = LivesOfTensors(f);
     stuck_ = StuckOperators(f);
     HoldByTheProgram(f, tensors);
     HoldByAutograd(f, tensors);
     HoldByFramesInside(f, tensors);
+    for (const auto& [storage, life] : frame.arguments) {
+      life_in_[storage] = storage;
+    }
+    for (auto life = first_copy; life < std::ssize(lives_); ++life) {
+      life_in_[lives_[life].storage] = lives_[life].storage;
+    }
   }
 
-  void AddCopies(int32_t f) {
-    Frame& frame = frames_[f];
-    int32_t least = kNever;
-    int32_t most = -1;
-    const auto created = [&](const auto& act) {
-      for (int32_t op = CallOf(frame).start; op < frame.stop; ++op) {
-        if (Saves(frame, op)) continue;
-        for (const int32_t s : trace_.operators[op].creates) {
-          act(s, frame.runs_at[op - CallOf(frame).start]);
-        }
-      }
-      for (const Cast& cast : frame.casts) {
-        for (const int32_t s : trace_.operators[cast.op].creates) {
-          act(s, cast.at);
-        }
+  std::span<const int32_t> CreatedBy(int32_t op) const {
+    return {prepared_.created.begin() + prepared_.first_created[op],
+            prepared_.created.begin() + prepared_.first_created[op + 1]};
+  }
+
+  void AddCopies(const Frame& frame) {
+    for (size_t k = frame.arguments.size(); k-- > 0;) {
+      life_in_[frame.arguments[k].first] = frame.arguments[k].second;
+    }
+    const auto add = [&](int32_t op, int32_t at) {
+      for (const int32_t s : CreatedBy(op)) {
+        life_in_[s] = static_cast<int32_t>(lives_.size());
+        lives_.push_back({s, at, at});
       }
     };
-    created([&](int32_t s, int64_t) {
-      least = std::min(least, s);
-      most = std::max(most, s);
-    });
-    if (most < 0) return;
-    frame.first_storage = least;
-    frame.copies.assign(most - least + 1, -1);
-    created([&](int32_t s, int64_t at) {
-      frame.copies[s - least] = static_cast<int32_t>(lives_.size());
-      lives_.push_back({s, at, at});
-    });
+    for (int32_t op = CallOf(frame).start; op < frame.stop; ++op) {
+      if (!Saves(frame, op)) add(op, RunsAgainAt(frame, op));
+    }
+    for (const Cast& cast : frame.casts) add(cast.op, cast.at);
   }
 
   // The lives of the tensors that a frame's operators make again, where its
@@ -487,9 +554,11 @@ class Simulator {
     if (frame.unit->save.empty()) return {};
     const auto first_made_from = [&](int32_t op) {
       const auto found = std::ranges::lower_bound(
-          made_, op, {}, [&](int32_t t) { return trace_.tensors[t].op; });
-      return found == made_.end() ? static_cast<int32_t>(trace_.tensors.size())
-                                  : *found;
+          prepared_.made, op, {},
+          [&](int32_t t) { return trace_.tensors[t].op; });
+      return found == prepared_.made.end()
+                 ? static_cast<int32_t>(trace_.tensors.size())
+                 : *found;
     };
     TensorLives result = {.first = first_made_from(start), .lives = {}};
     const int32_t end = first_made_from(frame.stop);
@@ -500,17 +569,17 @@ class Simulator {
       } else if (tensor.base >= result.first) {
         result.lives.push_back(result.lives[tensor.base - result.first]);
       } else {
-        result.lives.push_back(LifeIn(f, tensor.storage));
+        result.lives.push_back(life_in_[tensor.storage]);
       }
     }
     return result;
   }
 
-  int32_t LifeOf(int32_t f, const TensorLives& tensors, int32_t tensor) const {
+  int32_t LifeOf(const TensorLives& tensors, int32_t tensor) const {
     const int32_t place = tensor - tensors.first;
     return place >= 0 && place < std::ssize(tensors.lives)
                ? tensors.lives[place]
-               : LifeIn(f, trace_.tensors[tensor].storage);
+               : life_in_[trace_.tensors[tensor].storage];
   }
 
   void HoldByTheProgram(int32_t f, const TensorLives& tensors) {
@@ -523,7 +592,7 @@ class Simulator {
     std::set<int32_t> split;
     for (size_t k = 0; k < lives.size(); ++k) {
       const TraceTensor& tensor = trace_.tensors[first_tensor + k];
-      if (LifeIn(f, tensor.storage) == lives[k]) continue;
+      if (life_in_[tensor.storage] == lives[k]) continue;
       split.insert(tensor.storage);
       Hold(lives[k], until(tensor.scope_end));
     }
@@ -534,18 +603,18 @@ class Simulator {
       }
     }
     for (int32_t op = CallOf(frame).start; op < frame.stop; ++op) {
-      for (const int32_t s : trace_.operators[op].creates) {
+      for (const int32_t s : CreatedBy(op)) {
         const auto remade = remade_.find(s);
         if (remade != remade_.end() && remade->second.contains(f)) {
-          Hold(LifeIn(f, s), remade->second.at(f));
+          Hold(life_in_[s], remade->second.at(f));
         } else if (!split.contains(s)) {
-          Hold(LifeIn(f, s), until(trace_.storages[s].scope_end));
+          Hold(life_in_[s], until(trace_.storages[s].scope_end));
         }
       }
     }
     for (const Cast& cast : frame.casts) {
-      for (const int32_t s : trace_.operators[cast.op].creates) {
-        Hold(LifeIn(f, s), frame.redo_end);
+      for (const int32_t s : CreatedBy(cast.op)) {
+        Hold(life_in_[s], frame.redo_end);
       }
     }
   }
@@ -554,7 +623,7 @@ class Simulator {
     const Frame& frame = frames_[f];
     for (const int32_t k : frame.saved) {
       const SavedTensor& saved = trace_.saved[k];
-      int64_t end = 0;
+      int32_t end = 0;
       if (saved.released <= frame.redone) {
         end = Again(frame, saved.released);
       } else {
@@ -571,8 +640,8 @@ class Simulator {
             Contains(trace_.operators[op].outputs, saved.storage);
         if (is_argument || is_result) end = std::max(end, kept_end);
       }
-      const int32_t copy = LifeIn(f, saved.storage);
-      Hold(saved.tensor < 0 ? copy : LifeOf(f, tensors, saved.tensor), end);
+      const int32_t copy = life_in_[saved.storage];
+      Hold(saved.tensor < 0 ? copy : LifeOf(tensors, saved.tensor), end);
       // A saved view is handed out as one of what was made again.
       if (!saved.requires_grad) Hold(copy, end);
     }
@@ -580,8 +649,8 @@ class Simulator {
 
   // Operators on the way to an attribute that is made again, and until when it
   // holds what autograd saves for them.
-  std::map<int32_t, int64_t> StuckOperators(int32_t f) const {
-    std::map<int32_t, int64_t> found;
+  std::map<int32_t, int32_t> StuckOperators(int32_t f) const {
+    std::map<int32_t, int32_t> found;
     const int32_t start = CallOf(frames_[f]).start;
     for (const auto& [storage, ends] : remade_) {
       if (!ends.contains(f)) continue;
@@ -610,42 +679,42 @@ class Simulator {
       const TraceCall& call = CallOf(inside);
       if (call.start > frame.stop) break;
       const bool lets_go = inside.ends <= frame.redone;
-      int64_t stuck_end = 0;
+      int32_t stuck_end = 0;
       for (auto it = stuck_.lower_bound(call.start);
            it != stuck_.end() && it->first < call.end; ++it) {
         stuck_end = std::max(stuck_end, it->second);
       }
       if (inside.around == f) {
-        int64_t end = lets_go ? Again(frame, inside.ends) : frame.redo_end;
+        int32_t end = lets_go ? Again(frame, inside.ends) : frame.redo_end;
         if (!lets_go) {
           end = std::max(
               end, inside.is_laid_out ? inside.redo_end : Before(inside.ends));
         }
         for (size_t k = 0; k < call.arguments.size(); ++k) {
-          inside.arguments[k].second = LifeOf(f, tensors, call.arguments[k]);
+          inside.arguments[k].second = LifeOf(tensors, call.arguments[k]);
           Hold(inside.arguments[k].second, end);
         }
       }
       // Frames that this recomputation makes, and that it ends with.
-      const int64_t end = std::max(
+      const int32_t end = std::max(
           stuck_end, lets_go ? Again(frame, inside.ends) : frame.redo_end);
       for (const int32_t s : call.inputs) {
         const bool is_saved_around =
             inside.around != f && IsArgument(inside, s);
-        if (!is_saved_around) Hold(LifeIn(f, s), end);
+        if (!is_saved_around) Hold(life_in_[s], end);
       }
       for (int32_t op = call.start; op < std::min(call.end, frame.stop); ++op) {
         if (!Saves(inside, op)) continue;
         const TraceOperator& saved = trace_.operators[op];
-        for (const int32_t t : saved.results) Hold(LifeOf(f, tensors, t), end);
+        for (const int32_t t : saved.results) Hold(LifeOf(tensors, t), end);
         if (!saved.results.empty()) continue;
-        for (const int32_t s : saved.outputs) Hold(LifeIn(f, s), end);
+        for (const int32_t s : saved.outputs) Hold(life_in_[s], end);
       }
     }
   }
 
   void AddUp() {
-    const int64_t steps = std::ssize(result_.steps);
+    const int32_t steps = StepCount();
     std::vector<int64_t> change(steps + 1, 0);
     for (Life& life : lives_) {
       life.begin = std::min(life.begin, steps);
@@ -657,12 +726,12 @@ class Simulator {
     }
     int64_t live = 0;
     result_.live_bytes.reserve(steps);
-    for (int64_t k = 0; k < steps; ++k) {
+    for (int32_t k = 0; k < steps; ++k) {
       live += change[k];
       result_.live_bytes.push_back(live);
       if (live > result_.peak_bytes || k == 0) {
         result_.peak_bytes = live;
-        result_.peak_step = static_cast<int32_t>(k);
+        result_.peak_step = k;
       }
     }
     for (const Life& life : lives_) {
@@ -674,18 +743,23 @@ class Simulator {
     }
   }
 
+  const PreparedTrace& prepared_;
   const Trace& trace_;
   int32_t count_;
-  std::vector<int32_t> made_;  // tensors that are results of operators
   std::vector<Frame> frames_;
   std::vector<int32_t> frame_of_;        // a call: the innermost frame, or -1
-  std::vector<int64_t> before_, after_;  // a time: before, after what is redone
+  std::vector<int32_t> before_, after_;  // a time: before, after what is redone
+  // By frame that runs again and operator, up to where it stops: the step before
+  // which what comes before the operator has happened.
+  std::vector<int32_t> again_;
   std::vector<Life> lives_;
+  // A storage: its life, to the frame at hand.
+  std::vector<int32_t> life_in_;
   // A storage: a frame, or -1 for the original: when its copy is replaced.
-  std::map<int32_t, std::map<int32_t, int64_t>> remade_;
+  std::map<int32_t, std::map<int32_t, int32_t>> remade_;
   // Of the frame at hand: operators on the way to an attribute made again, and
   // until when it holds what autograd saves for them.
-  std::map<int32_t, int64_t> stuck_;
+  std::map<int32_t, int32_t> stuck_;
   Simulation result_;
 };
 
@@ -693,7 +767,15 @@ class Simulator {
 
 Simulation Simulate(const Trace& trace,
                     const std::vector<CheckpointedModule>& modules) {
-  return Simulator(trace, modules).Run();
+  return Simulator(trace).Simulate(modules);
+}
+
+Simulator::Simulator(const Trace& trace)
+    : prepared_(std::make_shared<const PreparedTrace>(trace)) {}
+
+Simulation Simulator::Simulate(
+    const std::vector<CheckpointedModule>& modules) const {
+  return PlannedStep(*prepared_, modules).Run();
 }
 
 }  // namespace acplan::graph

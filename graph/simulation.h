@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "graph/trace.h"
@@ -59,6 +60,8 @@ struct Simulation {
   int32_t peak_step = -1;  // the first with the peak; -1: nothing runs
   std::array<int64_t, kStorageCategories> peak_by_category = {};
   double recompute_ms = 0;  // of what runs again
+
+  bool operator==(const Simulation&) const = default;
 };
 
 // Throws InputError, naming the module, for one that is never called, for `save`
@@ -71,5 +74,21 @@ struct Simulation {
 // again.
 Simulation Simulate(const Trace& trace,
                     const std::vector<CheckpointedModule>& modules);
+
+struct PreparedTrace;
+
+// Simulates many plans of one trace: what does not depend on the plan is found
+// once. Refers to the trace, which must not change.
+class Simulator {
+ public:
+  explicit Simulator(const Trace& trace);
+  explicit Simulator(Trace&&) = delete;
+
+  // The same as the function above.
+  Simulation Simulate(const std::vector<CheckpointedModule>& modules) const;
+
+ private:
+  std::shared_ptr<const PreparedTrace> prepared_;
+};
 
 }  // namespace acplan::graph

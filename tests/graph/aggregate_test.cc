@@ -264,6 +264,7 @@ TEST(Aggregate, TellsWhatIsWrittenInPlace) {
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
               ElementsAre(Pair(1, 0)));
   // Of the caller; and not returned, which is no result to save.
+  t.calls[1].arguments = t.calls[2].arguments = {};
   t.operators[1].mutates = {0};
   t.operators[1].outputs = {0, 2};
   t.operators[3].mutates = {2};
@@ -273,6 +274,55 @@ TEST(Aggregate, TellsWhatIsWrittenInPlace) {
   t.operators[1].outputs = {2};
   t.operators[3].outputs = {4};
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops, IsEmpty());
+}
+
+TEST(Aggregate, TiesWhatReadsAResultBeforeItIsWrittenTo) {
+  // One call of three operators: f makes storage 1, g reads it, h writes to it.
+  Trace t = TwoCalls();
+  t.calls.pop_back();
+  t.calls[1].end = 3;
+  t.operators[2].call = 1;
+  t.operators[3].call = 0;
+  t.saved.pop_back();
+  t.operators[2].mutates = {1};
+  t.operators[2].reads = {1, 2};
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
+              ElementsAre(Pair(1, 0), Pair(2, 0)));
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->view_like_ops, IsEmpty());
+  // Not a view, which has no bytes of its own.
+  t.operators[1].view = true;
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
+              ElementsAre(Pair(2, 0)));
+  t.operators[1].view = false;
+  // By the caller: nothing can be saved that this writes to.
+  t.operators[2].mutates = {};
+  t.operators[4].mutates = {1};
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops, IsEmpty());
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->view_like_ops, ElementsAre(0));
+}
+
+TEST(Aggregate, LeavesOutWhatCannotRunAgain) {
+  const Trace t = TwoCalls();
+  const auto has_operators = [](const Trace& trace) {
+    return Find(Aggregate(trace), "M.b").sac.has_value();
+  };
+  EXPECT_TRUE(has_operators(t));
+  Trace without_gradients = t;
+  without_gradients.calls[2].no_grad = true;
+  EXPECT_FALSE(has_operators(without_gradients));
+  Trace asks_again = t;
+  asks_again.saved[1].unpacked_again = true;
+  EXPECT_FALSE(has_operators(asks_again));
+  Trace casts_again = t;
+  casts_again.operators[3].recasts = {1};
+  EXPECT_FALSE(has_operators(casts_again));
+  casts_again.operators[3].recasts = {2};
+  EXPECT_TRUE(has_operators(casts_again)) << "its own cast";
+  Trace writes_to_argument = t;
+  writes_to_argument.operators[3].mutates = {2};
+  EXPECT_FALSE(has_operators(writes_to_argument));
+  writes_to_argument.calls[2].arguments = {};
+  EXPECT_TRUE(has_operators(writes_to_argument)) << "not by position";
 }
 
 TEST(Aggregate, StoresRandomResultsOfCallsWithoutTensorsByPosition) {
@@ -446,10 +496,9 @@ void ExpectSound(const Trace& trace, const Module& m, int32_t index) {
     EXPECT_NEAR(
         std::accumulate(m.sac->runtimes.begin(), m.sac->runtimes.end(), 0.0),
         Simulate(Plain(trace), {{.module = index}}).recompute_ms, 1e-6);
-    for (const int op : m.sac->view_like_ops)
-      EXPECT_TRUE(std::ranges::all_of(
-          m.sac->inplace_ops,
-          [&](const auto& pair) { return pair.first != op; }));
+    const auto call = std::ranges::find(trace.calls, index, &TraceCall::module);
+    for (const auto& [op, parent] : m.sac->inplace_ops)
+      EXPECT_FALSE(trace.operators[call->start + op].view);
     for (const auto& [op, parent] : m.sac->inplace_ops) EXPECT_LE(parent, op);
   }
 }

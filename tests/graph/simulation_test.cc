@@ -183,6 +183,19 @@ TEST(Simulate, KeepsItsRules) {
   EXPECT_GT(with_units, 500);
 }
 
+TEST(Simulator, OfManyPlansIsThatOfEachAlone) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 50; ++round) {
+    const Trace trace = RandomTrace(random, static_cast<int>(random() % 80));
+    const Simulator simulator(trace);
+    for (int plan = 0; plan < 10; ++plan) {
+      const std::vector<CheckpointedModule> units = RandomUnits(trace, random);
+      ASSERT_EQ(simulator.Simulate(units), Simulate(trace, units)) << round;
+    }
+    ASSERT_EQ(simulator.Simulate({}), Simulate(trace, {})) << round;
+  }
+}
+
 // Two layers of three operators: a product that autograd saves, an activation
 // function that saves its result, a temporary. Sizes in units of 512 bytes.
 //
@@ -300,6 +313,20 @@ TEST_F(TwoLayers, WhatIsSavedDoesNotRunAgain) {
                           1 + 8 + 2 + 16 + 2 + 1, 1 + 8 + 2 + 16 + 1 + 4,
                           1 + 8 + 2 + 16 + 1 + 2, 1 + 8 + 2 + 16 + 1 + 2,
                           1 + 8 + 2 + 1));
+}
+
+TEST_F(TwoLayers, ASavedViewThatIsLetGoOfBeforeTheCallWaitsForItToRunAgain) {
+  // Operator 4 returns a view of the product of b too. The view's scope_end is
+  // before the operator, which a trace may say.
+  trace_.tensors.push_back({4, -1, 3, 5});
+  trace_.tensors.push_back({4, 2, 4, 0});
+  EXPECT_THAT(Units({{.module = 2, .save = {0, 1, 0}}}),
+              ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
+                          1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 16 + 4 + 2,
+                          1 + 8 + 2 + 16 + 4 + 2 + 1,
+                          // the product again, not the original
+                          1 + 8 + 2 + 16 + 4 + 1, 1 + 8 + 2 + 16 + 1 + 2,
+                          1 + 8 + 2 + 16 + 1 + 2, 1 + 8 + 2 + 1));
 }
 
 TEST_F(TwoLayers, StopsEarly) {

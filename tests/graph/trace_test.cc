@@ -49,11 +49,10 @@ TEST(Trace, ReadsEveryField) {
   EXPECT_EQ(t.modules[0], (TraceModule{"Net", "Net", {}, {2}}));
   EXPECT_EQ(t.modules[1], (TraceModule{"Net.fc", "Linear", {0, 1}, {}}));
 
-  EXPECT_THAT(
-      t.calls,
-      ElementsAre(TraceCall{0, -1, 0, 4, {3}, {6}, {6}, false, 7, 12},
-                  TraceCall{1, 0, 0, 2, {3}, {5}, {6}, false, 9, 12},
-                  TraceCall{2, 0, 3, 4, {6}, {6}, {}, true, 7, 8}));
+  EXPECT_THAT(t.calls,
+              ElementsAre(TraceCall{0, -1, 0, 4, {3}, {6}, {6}, false, 7, 12},
+                          TraceCall{1, 0, 0, 2, {3}, {5}, {6}, false, 9, 12},
+                          TraceCall{2, 0, 3, 4, {6}, {6}, {}, true, 7, 8}));
 
   ASSERT_EQ(t.operators.size(), 14u);
   EXPECT_EQ(t.operators[0],
@@ -83,10 +82,10 @@ TEST(Trace, ReadsEveryField) {
                           TraceTensor{3}));
   EXPECT_THAT(t.saved,
               ElementsAre(SavedTensor{0, 1, false, 2, 1},
-                          SavedTensor{3, -1, false, 2, 1, 9, 11, 11, true},
+                          SavedTensor{3, -1, false, 2, 1, 9, 11, 11},
                           SavedTensor{7, 4, false, 3, 0, 8, 9, 9},
                           SavedTensor{6, 3, true, 4, 2, 7, 8, 8},
-                          SavedTensor{4, -1, false, 5, -1, 6, 7, 7}));
+                          SavedTensor{4, -1, false, 5, -1, 6, 7, 7, true}));
   EXPECT_THAT(t.kept, ElementsAre(KeptAttribute{6, 3}));
 }
 
@@ -402,10 +401,7 @@ std::vector<BadRow> RowsOfWrongValues() {
        "operators[9].results",
        "none after the forward pass",
        "an array of 1 entry"},
-      {{"/operators/1/recasts/0", "1"},
-       "operators[1].recasts[0]",
-       "0",
-       "1"},
+      {{"/operators/1/recasts/0", "1"}, "operators[1].recasts[0]", "0", "1"},
       {{"/operators/0/recasts", "[0]"},
        "operators[0].recasts[0]",
        "no entry, as there are no operators before it",
