@@ -248,7 +248,8 @@ TEST(Aggregate, NeedsCallsThatRunTheSame) {
 TEST(Aggregate, CountsACallInsideItselfOnce) {
   Trace t = TwoCalls();
   t.calls[0].module = 1;
-  const Module& block = Find(Aggregate(t), "M.b");
+  const Profile p = Aggregate(t);
+  const Module& block = Find(p, "M.b");
   EXPECT_EQ(block.calls, 3);
   EXPECT_EQ(block.fw_runtime_per_module, 31);
   EXPECT_EQ(block.bw_runtime_per_module, 192);

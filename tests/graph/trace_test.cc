@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -783,15 +782,13 @@ constexpr int kManyOperators = 5'000;
 constexpr int kManyOperators = 100'000;
 #endif
 
-TEST(Trace, IsFastOnManyOperators) {
+TEST(Trace, CopesWithManyOperators) {
   std::mt19937 random(3);
   const Trace trace = RandomTrace(random, kManyOperators);
   const std::string text = ToJson(trace);
   EXPECT_GT(text.size(), 150u * kManyOperators);
 
-  const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(ParseTrace(text, "t.json").operators.size(), kManyOperators);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 }  // namespace
