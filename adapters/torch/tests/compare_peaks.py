@@ -15,26 +15,11 @@ import transformers
 from acplan import AcplanError, Plan, Trace, plan, trace, verify
 from torch import nn
 
-from zoo import EXAMPLES, Example, plans
+from zoo import EXAMPLES, Example, images, plans, tokens
 
 
 def _named(model: nn.Module, kind: str) -> tuple[str, ...]:
     return tuple(n for n, m in model.named_modules() if type(m).__name__ == kind)
-
-
-def _tokens(batch: int, length: int, vocabulary: int) -> Callable[[], dict[str, torch.Tensor]]:
-    def inputs() -> dict[str, torch.Tensor]:
-        tokens = torch.randint(0, vocabulary, (batch, length))
-        return {"input_ids": tokens, "labels": tokens}
-
-    return inputs
-
-
-def _images(batch: int, size: int) -> Callable[[], dict[str, torch.Tensor]]:
-    return lambda: {
-        "pixel_values": torch.randn(batch, 3, size, size),
-        "labels": torch.randint(0, 10, (batch,)),
-    }
 
 
 def _example(
@@ -60,7 +45,7 @@ def _llama_8b() -> Example:
     )
     return _example(
         lambda: transformers.LlamaForCausalLM(config).to(torch.bfloat16),
-        _tokens(1, 4096, 128256),
+        tokens(1, 4096, 128256),
         "LlamaDecoderLayer",
         "self_attn",
         "mlp",
@@ -71,7 +56,7 @@ def _gpt2() -> Example:
     config = transformers.GPT2Config(use_cache=False)
     return _example(
         lambda: transformers.GPT2LMHeadModel(config),
-        _tokens(8, 1024, 50257),
+        tokens(8, 1024, 50257),
         "GPT2Block",
         "attn",
         "mlp",
@@ -90,7 +75,7 @@ def _mixtral() -> Example:
     config._experts_implementation = "batched_mm"
     return _example(
         lambda: transformers.MixtralForCausalLM(config),
-        _tokens(1, 512, 32000),
+        tokens(1, 512, 32000),
         "MixtralDecoderLayer",
         "self_attn",
         "mlp",
@@ -101,7 +86,7 @@ def _bert() -> Example:
     config = transformers.BertConfig()
     return _example(
         lambda: transformers.BertForMaskedLM(config),
-        _tokens(16, 512, 30522),
+        tokens(16, 512, 30522),
         "BertLayer",
         "attention",
         "intermediate",
@@ -112,7 +97,7 @@ def _t5() -> Example:
     config = transformers.T5Config(use_cache=False, decoder_start_token_id=0)
     return _example(
         lambda: transformers.T5ForConditionalGeneration(config),
-        _tokens(8, 512, 32128),
+        tokens(8, 512, 32128),
         "T5Block",
         "layer.0",
     )
@@ -122,7 +107,7 @@ def _vit() -> Example:
     config = transformers.ViTConfig(num_labels=10, hidden_dropout_prob=0.1)
     return _example(
         lambda: transformers.ViTForImageClassification(config),
-        _images(32, 224),
+        images(32, 224),
         "ViTLayer",
         "attention",
     )
@@ -132,7 +117,7 @@ def _resnet() -> Example:
     config = transformers.ResNetConfig(num_labels=10)
     return _example(
         lambda: transformers.ResNetForImageClassification(config),
-        _images(16, 224),
+        images(16, 224),
         "ResNetBottleNeckLayer",
         "layer",
     )
@@ -142,7 +127,7 @@ def _swin() -> Example:
     config = transformers.SwinConfig(num_labels=10, drop_path_rate=0.1)
     return _example(
         lambda: transformers.SwinForImageClassification(config),
-        _images(16, 224),
+        images(16, 224),
         "SwinLayer",
         "attention",
     )

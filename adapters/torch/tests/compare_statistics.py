@@ -169,12 +169,10 @@ def reasons(row: Row, of: Comparison) -> set[str]:
         return {CALLS}
     if row.statistic == "sac.saved_autograd_ops":
         return {ADDRESSES} if set(row.ours) <= set(row.torchs) else set()
-    if row.statistic in ("sac.view_like_ops", "sac.inplace_ops"):
-        if _are_of_what_is_written_to(row, of):
-            return {WRITTEN}
+    if row.statistic == "sac.view_like_ops":
+        return {WRITTEN} if _are_of_what_is_written_to(row, of) else set()
     if row.statistic == "sac.inplace_ops":
-        ops = [op for op, _ in row.ours]
-        return {ADDRESSES} if ops == [op for op, _ in row.torchs] else set()
+        return _reasons_of_ties(row, of)
     if row.statistic == "sac.memory":
         return _reasons_of_memory(row, of)
     if row.statistic == "sac.runtimes":
@@ -195,6 +193,19 @@ def _differs_in_ties(row: Row, of: Comparison) -> bool:
         if fqn in row.ours
     ]
     return set(row.ours) == set(row.torchs) and times == sorted(times)
+
+
+def _reasons_of_ties(row: Row, of: Comparison) -> set[str]:
+    """An operator that both tie, to other parents; else one of ours alone."""
+    ours, theirs = set(map(tuple, row.ours)), set(map(tuple, row.torchs))
+    tied = {op for op, _ in theirs}
+    if not tied <= {op for op, _ in ours}:
+        return set()
+    alone = [pair for pair in ours - theirs if pair[0] not in tied]
+    if not _are_of_what_is_written_to(dataclasses.replace(row, ours=alone, torchs=[]), of):
+        return set()
+    others = {ADDRESSES} if ours - theirs != set(alone) else set()
+    return others | ({WRITTEN} if alone else set())
 
 
 def _are_of_what_is_written_to(row: Row, of: Comparison) -> bool:

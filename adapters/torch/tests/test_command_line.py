@@ -12,8 +12,6 @@ import transformers
 from acplan import Trace, trace
 from acplan.__main__ import main
 
-from test_planning import needs_profile
-
 _DATA = pathlib.Path(__file__).parents[3] / "data" / "profiles"
 _PACKAGE = str(pathlib.Path(__file__).parents[1])
 _SMALL = {
@@ -327,7 +325,6 @@ def test_plans_of_profiles(capsys: Any) -> None:
     assert not pathlib.Path("none.json").exists()
 
 
-@needs_profile
 def test_plans_and_verifies_models(factory: None, capsys: Any) -> None:
     model = ["--factory", "models_of_mine:blocks"]
     assert main(["plan", *model, "--budget", "85%", "-o", "a.json"]) == 0

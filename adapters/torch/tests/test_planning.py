@@ -24,18 +24,6 @@ _TRANSFORMER = _DATA / "transformer4.json.gz"
 _GIB = 1 << 30
 
 
-def _knows_profile() -> bool:
-    try:
-        return call_acplan(["profile", "--help"]).exit_code == 0
-    except AcplanError:
-        return False
-
-
-needs_profile = pytest.mark.skipif(
-    not _knows_profile(), reason="the program acplan has no command profile"
-)
-
-
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, monkeypatch: Any) -> Iterator[pathlib.Path]:
     """A working folder in which nothing may be left behind."""
@@ -299,7 +287,6 @@ class _Blocks(nn.Module):
         return x
 
 
-@needs_profile
 def test_a_trace_is_planned_like_its_profile(tmp_path: pathlib.Path) -> None:
     traced = acplan.trace(_Blocks(), torch.randn(4096, 64))
     traced.save(tmp_path / "t.json.gz")
@@ -312,7 +299,6 @@ def test_a_trace_is_planned_like_its_profile(tmp_path: pathlib.Path) -> None:
         assert acplan.plan(source, "80%").data["modules"] == expected
 
 
-@needs_profile
 def test_auto_checkpoint_lowers_the_peak() -> None:
     example = EXAMPLES["llama"]()
     model, inputs = example.on_meta()
@@ -328,7 +314,6 @@ def test_auto_checkpoint_lowers_the_peak() -> None:
     assert len(wrapped) == len(plan.modules)
 
 
-@needs_profile
 def test_auto_checkpoint_verifies_and_refuses() -> None:
     model, inputs = EXAMPLES["llama"]().on_meta()
     options = {"progress": False, **inputs}
@@ -338,7 +323,6 @@ def test_auto_checkpoint_verifies_and_refuses() -> None:
     assert not any("Checkpoint" in type(m).__name__ for m in model.modules())
 
 
-@needs_profile
 def test_auto_checkpoint_keeps_the_gradients() -> None:
     torch.manual_seed(0)
     x = torch.randn(4096, 64)
@@ -354,7 +338,6 @@ def test_auto_checkpoint_keeps_the_gradients() -> None:
     assert "CheckpointWrapper" in {type(m).__name__ for m in planned.modules()}
 
 
-@needs_profile
 def test_verify_raises_over_the_budget(monkeypatch: Any) -> None:
     model, x = _Blocks(), torch.randn(4096, 64)
 

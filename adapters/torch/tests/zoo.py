@@ -26,7 +26,7 @@ class Example:
             return self.make(), self.inputs()
 
 
-def _tokens(batch: int, length: int, vocabulary: int) -> Callable[[], dict[str, Any]]:
+def tokens(batch: int, length: int, vocabulary: int) -> Callable[[], dict[str, Any]]:
     def inputs() -> dict[str, Any]:
         tokens = torch.randint(0, vocabulary, (batch, length))
         return {"input_ids": tokens, "labels": tokens}
@@ -41,7 +41,7 @@ def _gpt2() -> Example:
     blocks = tuple(f"transformer.h.{k}" for k in range(4))
     return Example(
         lambda: transformers.GPT2LMHeadModel(config),
-        _tokens(2, 64, 500),
+        tokens(2, 64, 500),
         blocks,
         tuple(f"{block}.{part}" for block in blocks for part in ("attn", "mlp")),
     )
@@ -60,7 +60,7 @@ def _llama() -> Example:
     blocks = tuple(f"model.layers.{k}" for k in range(3))
     return Example(
         lambda: transformers.LlamaForCausalLM(config).to(torch.bfloat16),
-        _tokens(2, 64, 500),
+        tokens(2, 64, 500),
         blocks,
         tuple(f"{b}.{part}" for b in blocks for part in ("self_attn", "mlp")),
     )
@@ -77,7 +77,7 @@ def _bert() -> Example:
     blocks = tuple(f"bert.encoder.layer.{k}" for k in range(3))
     return Example(
         lambda: transformers.BertForMaskedLM(config),
-        _tokens(2, 64, 500),
+        tokens(2, 64, 500),
         blocks,
         tuple(f"{b}.{p}" for b in blocks for p in ("attention", "intermediate")),
     )
@@ -98,7 +98,7 @@ def _t5() -> Example:
     blocks = tuple(f"{s}.block.{k}" for s in ("encoder", "decoder") for k in range(2))
     return Example(
         lambda: transformers.T5ForConditionalGeneration(config),
-        _tokens(2, 64, 500),
+        tokens(2, 64, 500),
         blocks,
         tuple(f"{block}.layer.0" for block in blocks),
     )
@@ -249,7 +249,7 @@ def _mixtral() -> Example:
     blocks = tuple(f"model.layers.{k}" for k in range(2))
     return Example(
         lambda: transformers.MixtralForCausalLM(config),
-        _tokens(2, 32, 100),
+        tokens(2, 32, 100),
         blocks,
         tuple(f"{b}.{part}" for b in blocks for part in ("self_attn", "mlp")),
     )
@@ -272,17 +272,17 @@ def _swin() -> Example:
     )
     return Example(
         lambda: transformers.SwinForImageClassification(config),
-        _images(32),
+        images(2, 32),
         blocks,
         tuple(f"{block}.attention" for block in blocks),
     )
 
 
-def _images(size: int) -> Callable[[], dict[str, Any]]:
+def images(batch: int, size: int) -> Callable[[], dict[str, Any]]:
     def inputs() -> dict[str, Any]:
         return {
-            "pixel_values": torch.randn(2, 3, size, size),
-            "labels": torch.randint(0, 10, (2,)),
+            "pixel_values": torch.randn(batch, 3, size, size),
+            "labels": torch.randint(0, 10, (batch,)),
         }
 
     return inputs
@@ -304,7 +304,7 @@ def _vit() -> Example:
     layers = [n for n, m in names.items() if type(m).__name__ == "ViTLayer"]
     return Example(
         lambda: transformers.ViTForImageClassification(config),
-        _images(32),
+        images(2, 32),
         tuple(layers),
         tuple(f"{layer}.attention" for layer in layers),
     )
@@ -321,7 +321,7 @@ def _resnet() -> Example:
     stages = tuple(f"resnet.encoder.stages.{k}" for k in range(2))
     return Example(
         lambda: transformers.ResNetForImageClassification(config),
-        _images(32),
+        images(2, 32),
         stages,
         tuple(f"{stage}.layers.{k}" for stage in stages for k in range(2)),
     )
