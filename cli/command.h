@@ -32,6 +32,7 @@ Command AddCurveCommand(CLI::App& program);
 Command AddOpsCommand(CLI::App& program);
 Command AddProfileCommand(CLI::App& program);
 Command AddSimulateCommand(CLI::App& program);
+Command AddDataflowCommand(CLI::App& program);
 Command AddCompletionCommand(CLI::App& program);
 Command AddVersionCommand(CLI::App& program);
 

@@ -107,12 +107,13 @@ int Run(int argc, char** argv) {
       "10GiB\n"
       "'acplan COMMAND --help' explains a command.");
   const std::vector<Command> commands = {
-      AddPlanCommand(program),       AddFrontierCommand(program),
-      AddBaselineCommand(program),   AddCompareCommand(program),
-      AddCheckCommand(program),      AddTreeCommand(program),
-      AddCurveCommand(program),      AddOpsCommand(program),
-      AddProfileCommand(program),    AddSimulateCommand(program),
-      AddCompletionCommand(program), AddVersionCommand(program),
+      AddPlanCommand(program),     AddFrontierCommand(program),
+      AddBaselineCommand(program), AddCompareCommand(program),
+      AddCheckCommand(program),    AddTreeCommand(program),
+      AddCurveCommand(program),    AddOpsCommand(program),
+      AddProfileCommand(program),  AddSimulateCommand(program),
+      AddDataflowCommand(program), AddCompletionCommand(program),
+      AddVersionCommand(program),
   };
   for (const Command& command : commands) AddGlobalFlags(*command.app, global);
   program.require_subcommand(0, 1);

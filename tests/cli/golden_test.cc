@@ -121,6 +121,11 @@ TEST_F(GoldenTest, Profile) {
   Expect("profile", {"profile", ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz"});
 }
 
+TEST_F(GoldenTest, Dataflow) {
+  Expect("dataflow",
+         {"dataflow", ACPLAN_DATA_DIR "/dataflow/gpt2_tiny.json.gz"});
+}
+
 TEST_F(GoldenTest, Tree) { Expect("tree", {"tree", "transformer4.json.gz"}); }
 
 }  // namespace

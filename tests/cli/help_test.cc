@@ -16,8 +16,8 @@ using testing::IsSupersetOf;
 using testing::Not;
 
 const std::vector<std::string> kCommands{
-    "plan",  "frontier", "baseline", "compare",  "check",      "tree",
-    "curve", "ops",      "profile",  "simulate", "completion", "version"};
+    "plan", "frontier", "baseline", "compare",  "check",      "tree",   "curve",
+    "ops",  "profile",  "simulate", "dataflow", "completion", "version"};
 
 class HelpTest : public CliTest {
  protected:

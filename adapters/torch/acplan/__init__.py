@@ -1,6 +1,7 @@
 """Plans activation checkpointing of PyTorch models with acplan."""
 
 from acplan.applying import Plan, PlannedModule, PlannedOperator, apply
+from acplan.dataflow import dataflow_graph
 from acplan.devices import DEVICES, Device
 from acplan.errors import AcplanError
 from acplan.measuring import Verification, verify
@@ -24,6 +25,7 @@ __all__ = [
     "Verification",
     "apply",
     "auto_checkpoint",
+    "dataflow_graph",
     "from_torch",
     "get_optimal_checkpointing_policy_per_module",
     "plan",

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from acplan.applying import Plan
+from acplan.dataflow import dataflow_graph
 from acplan.devices import DEVICES
 from acplan.errors import AcplanError
-from acplan.files import require_writable
+from acplan.files import require_writable, write_json
 from acplan.huggingface import TASKS, Sizes, first_line, step_of_config
 from acplan.measuring import verify
 from acplan.planning import PLAN_OPTIONS, plan, require_within_budget
@@ -79,6 +80,15 @@ def _parser() -> argparse.ArgumentParser:
         else:
             flags.add_argument(flag, metavar="VALUE")
     planning.set_defaults(run=_plan)
+
+    exporting = commands.add_parser(
+        "dataflow", help="the forward and backward graph, for `acplan dataflow`"
+    )
+    _add_model_flags(exporting, is_required=True)
+    exporting.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="graph file, .json[.gz]"
+    )
+    exporting.set_defaults(run=_dataflow)
 
     verifying = commands.add_parser("verify", help="measure what a plan uses")
     _add_model_flags(verifying, is_required=True)
@@ -207,6 +217,20 @@ def _plan(flags: argparse.Namespace) -> int:
     if flags.output:
         planned.save(flags.output)
     print(planned, end="")
+    return 0
+
+
+def _dataflow(flags: argparse.Namespace) -> int:
+    _refuse(flags, ("optimizer", "device"), "trace, plan and verify")
+    require_writable(flags.output)
+    step = _step(flags)
+    options = {k: v for k, v in step.options().items() if k != "optimizer"}
+    graph = dataflow_graph(step.model, *step.args, **options)
+    about = {k: v for k, v in step.about.items() if k != "optimizer"}
+    graph["model"] |= about
+    write_json(flags.output, graph)
+    saved = sum(node["saved"] for node in graph["nodes"])
+    print(f"{flags.output}: {len(graph['nodes']):,} nodes, {saved:,} saved")
     return 0
 
 

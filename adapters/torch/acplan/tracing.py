@@ -92,7 +92,7 @@ def trace(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Step:
+class Step:
     model: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -100,13 +100,18 @@ class _Step:
     autocast: torch.dtype | None
 
     def loss(self) -> torch.Tensor:
+        return self.loss_of(self.model, *self.args, **self.kwargs)
+
+    def loss_of(
+        self, model: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
         context = (
             contextlib.nullcontext()
             if self.autocast is None
             else torch.autocast("cuda", dtype=self.autocast)
         )
         with context:
-            loss = self.loss_fn(self.model(*self.args, **self.kwargs))
+            loss = self.loss_fn(model(*args, **kwargs))
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             found = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss)
             raise AcplanError(f"loss_fn: expected a scalar tensor, found {found}")
@@ -149,9 +154,9 @@ def step_on_fakes(
     loss_fn: LossFn | None,
     optimizer_fn: OptimizerFn | None,
     autocast: torch.dtype | None,
-) -> Iterator[tuple[_Step, torch.optim.Optimizer]]:
+) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
     """A step on fake tensors, after a first one, and its optimizer."""
-    step = _Step(model, args, kwargs, loss_fn or _default_loss, autocast)
+    step = Step(model, args, kwargs, loss_fn or _default_loss, autocast)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     # Autograd has no threads for the device where it ran before without one.
     one_thread = torch.autograd.set_multithreading_enabled(False)
@@ -223,7 +228,7 @@ def _restore(values: dict[str, Any] | list[Any], before: Any) -> None:
 
 
 def _register(
-    recorder: Recorder, step: _Step, optimizer: torch.optim.Optimizer
+    recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer
 ) -> None:
     """What is there before the step, in an order of its own."""
 
@@ -258,7 +263,7 @@ def _attributes(recorder: Recorder, model: torch.nn.Module) -> dict[str, int]:
 
 def run_step(
     recorder: Recorder,
-    step: _Step,
+    step: Step,
     optimizer: torch.optim.Optimizer,
     saved_hooks: torch.autograd.graph.saved_tensors_hooks | None = None,
 ) -> _Marks:
@@ -311,7 +316,7 @@ def _require_same_step(full: Recorder, scopes: Recorder) -> None:
 
 
 def _recasts(
-    full: Recorder, step: _Step, optimizer: torch.optim.Optimizer, forward_end: int
+    full: Recorder, step: Step, optimizer: torch.optim.Optimizer, forward_end: int
 ) -> dict[int, list[int]]:
     """By operator: the casts before it that autocast kept from earlier, in the order
     in which it would make them."""
@@ -338,7 +343,7 @@ def _recasts(
 
 
 def _to_data(
-    step: _Step,
+    step: Step,
     device: Device,
     recorder: Recorder,
     scopes: Recorder,
@@ -486,7 +491,7 @@ def _operator(
     return data
 
 
-def _modules(recorder: Recorder, step: _Step) -> list[dict[str, Any]]:
+def _modules(recorder: Recorder, step: Step) -> list[dict[str, Any]]:
     root = type(step.model).__name__
     modules = []
     for path, module in step.model.named_modules():

@@ -1,0 +1,77 @@
+// Whatever the bytes: a graph that is accepted is the same after it was written
+// and read again, its inputs come before it, and its sums are within those of
+// its nodes; everything else is an InputError of one line. Built with
+// -fsanitize=fuzzer, or with replay_main.cc.
+
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "graph/dataflow_analysis.h"
+#include "graph/dataflow_graph.h"
+#include "graph/input_error.h"
+
+namespace {
+
+using namespace acplan::graph;
+
+void Require(bool condition, std::string_view what) {
+  if (condition) return;
+  std::cerr << "broken: " << what << '\n';
+  std::abort();
+}
+
+void CheckMessage(const acplan::InputError& error) {
+  const std::string_view message = error.what();
+  Require(message.starts_with("fuzz.json: "), "a message that names its file");
+  Require(message.find('\n') == std::string_view::npos,
+          "a message of one line");
+  Require(message.size() < 2000, "a short message");
+}
+
+void CheckNodes(const DataflowGraph& graph) {
+  std::set<std::string> names;
+  for (size_t k = 0; k < graph.nodes.size(); ++k) {
+    const DataflowNode& node = graph.nodes[k];
+    Require(names.insert(node.name).second, "names of their own");
+    Require(node.bytes >= 0 && node.flops.value_or(0) >= 0, "no less than 0");
+    const std::set<int32_t> inputs(node.inputs.begin(), node.inputs.end());
+    Require(inputs.size() == node.inputs.size(), "each input once");
+    for (const int32_t input : inputs)
+      Require(input >= 0 && input < static_cast<int32_t>(k), "earlier inputs");
+  }
+}
+
+void CheckSums(const DataflowGraph& graph) {
+  int64_t bytes = 0;
+  int64_t flops = 0;
+  for (const DataflowNode& node : graph.nodes) {
+    bytes += node.bytes;
+    flops += node.flops.value_or(0);
+  }
+  const GraphInfo info = Analyse(graph);
+  Require(info.fwd_flop + info.bwd_flop == flops, "all FLOPs");
+  Require(info.fwd_mem_in + info.fwd_mem_tmp + info.bwd_mem_tmp +
+                  info.bwd_mem_out <=
+              bytes,
+          "each byte once");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  try {
+    const DataflowGraph graph = ParseDataflowGraph(text, "fuzz.json");
+    CheckNodes(graph);
+    CheckSums(graph);
+    Require(ParseDataflowGraph(ToJson(graph), "fuzz.json") == graph,
+            "the same graph after writing and reading");
+  } catch (const acplan::InputError& error) {
+    CheckMessage(error);
+  }
+  return 0;
+}

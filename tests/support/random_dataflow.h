@@ -1,0 +1,13 @@
+#pragma once
+
+#include <random>
+
+#include "graph/dataflow_graph.h"
+
+namespace acplan::test_support {
+
+// Stages in any order, uses of any stage by any other, and inputs given more
+// often from recent nodes than from old ones.
+graph::DataflowGraph RandomDataflow(std::mt19937& random, int nodes);
+
+}  // namespace acplan::test_support
