@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/profile_input.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/module_tree.h"
@@ -24,7 +25,7 @@ struct BaselineFlags {
 };
 
 int RunBaseline(const BaselineFlags& flags, const Terminal& terminal) {
-  const graph::Profile profile = graph::ReadProfile(flags.profile);
+  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
   const graph::ModuleTree tree(profile);
   const problems::MemoryOptions memory = flags.memory.Resolve(profile);
   const problems::PlanBaseline baseline =
@@ -93,7 +94,7 @@ Command AddBaselineCommand(CLI::App& program) {
   auto flags = std::make_shared<BaselineFlags>();
   CLI::App* app = program.add_subcommand(
       "baseline", "Peak memory and run-time of a model without checkpointing");
-  app->add_option("PROFILE", flags->profile, "profile (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
       ->required();
   flags->memory.AddTo(*app);
   app->add_flag("--json", flags->json, "print JSON, nothing else");

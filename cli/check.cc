@@ -7,6 +7,7 @@
 #include "cli/flags.h"
 #include "cli/plan_input.h"
 #include "cli/planning_flags.h"
+#include "cli/profile_input.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/input_error.h"
@@ -81,7 +82,7 @@ int64_t ResolveBudget(const BudgetFlag& budget, const graph::Profile& profile,
 
 int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  const graph::Profile profile = graph::ReadProfile(flags.profile);
+  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
   problems::Plan plan = ReadAnswer(flags.plan, profile);
   const graph::ModuleTree tree(profile);
   const problems::MemoryOptions memory = flags.memory.Resolve(plan.memory);
@@ -159,7 +160,7 @@ Command AddCheckCommand(CLI::App& program) {
   auto flags = std::make_shared<CheckFlags>();
   CLI::App* app = program.add_subcommand(
       "check", "Check a plan against a profile and a budget, independently");
-  app->add_option("PROFILE", flags->profile, "profile (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plan, "plan file")->required();
   app->add_option("--budget", flags->budget,

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/plan_input.h"
+#include "cli/profile_input.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/input_error.h"
@@ -160,7 +161,7 @@ std::vector<Column> ReadColumns(const std::vector<std::string>& paths,
 }
 
 int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
-  const graph::Profile profile = graph::ReadProfile(flags.profile);
+  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
   const graph::ModuleTree tree(profile);
   std::vector<Column> columns = ReadColumns(flags.plans, profile);
   const problems::MemoryOptions memory =
@@ -208,7 +209,7 @@ Command AddCompareCommand(CLI::App& program) {
   auto flags = std::make_shared<CompareFlags>();
   CLI::App* app = program.add_subcommand(
       "compare", "The baseline against one or several plans, side by side");
-  app->add_option("PROFILE", flags->profile, "profile (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plans, "plan files")->required();
   flags->memory.AddTo(*app);

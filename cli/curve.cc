@@ -12,6 +12,7 @@
 #include "cli/flags.h"
 #include "cli/module_statistics.h"
 #include "cli/plot.h"
+#include "cli/profile_input.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/file_io.h"
@@ -351,7 +352,7 @@ int RunCurve(const CurveFlags& flags, const Terminal& terminal) {
   if (flags.csv && flags.json) {
     throw InputError("--csv: expected no --json beside it, found both");
   }
-  const graph::Profile profile = graph::ReadProfile(flags.profile);
+  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
   const graph::OperatorPatterns patterns = flags.patterns.Patterns();
   const ModuleStatistics statistics =
       FindStatistics(profile, flags.module, patterns);
@@ -381,7 +382,7 @@ Command AddCurveCommand(CLI::App& program) {
   auto flags = std::make_shared<CurveFlags>();
   CLI::App* app = program.add_subcommand(
       "curve", "What a module recomputes for what it discards");
-  app->add_option("PROFILE", flags->profile, "profile (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("MODULE", flags->module, "FQN of a module with operators")
       ->required();

@@ -11,6 +11,7 @@
 #include "cli/flags.h"
 #include "cli/planning_flags.h"
 #include "cli/plot.h"
+#include "cli/profile_input.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/file_io.h"
@@ -227,7 +228,7 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
   if (given.empty() && !flags.budgets.empty()) {
     throw InputError("--budgets: expected budgets as a,b,c, found none");
   }
-  const graph::Profile profile = graph::ReadProfile(flags.profile);
+  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
   const graph::ModuleTree tree(profile);
   FrontierAnswer answer{.model = profile.model.name,
                         .options = flags.planning.Options(profile),
@@ -294,7 +295,7 @@ Command AddFrontierCommand(CLI::App& program) {
   auto flags = std::make_shared<FrontierFlags>();
   CLI::App* app = program.add_subcommand(
       "frontier", "The optimal plan at each of many budgets");
-  app->add_option("PROFILE", flags->profile, "profile (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("--points", flags->points,
                   "so many budgets, from the least that any plan needs to what "

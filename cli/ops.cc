@@ -14,6 +14,7 @@
 #include "cli/flags.h"
 #include "cli/module_statistics.h"
 #include "cli/planning_flags.h"
+#include "cli/profile_input.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/file_io.h"
@@ -285,7 +286,7 @@ std::string ToText(const Answer& answer, const Terminal& terminal) {
 }
 
 int RunOps(const OpsFlags& flags, const Terminal& terminal) {
-  const graph::Profile profile = graph::ReadProfile(flags.profile);
+  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
   CheckOutput(flags.output, flags.profile);
   const Answer answer = Solve(profile, flags);
   if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
@@ -301,7 +302,7 @@ Command AddOpsCommand(CLI::App& program) {
   auto flags = std::make_shared<OpsFlags>();
   CLI::App* app = program.add_subcommand(
       "ops", "Which operators of a module to save under a memory budget");
-  app->add_option("PROFILE", flags->profile, "profile (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("MODULE", flags->module, "FQN of a module with operators")
       ->required();

@@ -4,11 +4,14 @@
 #include <cmath>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/planning_flags.h"
 #include "cli/policy_text.h"
+#include "cli/profile_input.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/file_io.h"
@@ -16,7 +19,9 @@
 #include "graph/message_text.h"
 #include "graph/module_tree.h"
 #include "graph/profile.h"
+#include "graph/simulation.h"
 #include "problems/plan_check.h"
+#include "problems/plan_on_trace.h"
 #include "problems/planner.h"
 
 namespace acplan::cli {
@@ -181,6 +186,81 @@ std::string Verdict(const Plan& plan, const Terminal& terminal) {
                      terminal.Yellow("no plan"), LimitText(plan.limit), effort);
 }
 
+// A simulation is of all the memory of one device, and of operators.
+bool CanSimulate(const Plan& plan) {
+  return plan.HasPlan() && plan.memory.world_size == 1 &&
+         !plan.memory.without_states &&
+         plan.memory.model == problems::MemoryModel::kSnapshot &&
+         std::ranges::all_of(plan.modules, [](const auto& module) {
+           return !module.ops.empty() || module.discard_ratio == 1;
+         });
+}
+
+struct Answer {
+  Plan plan;
+  std::vector<std::string> warnings;
+  std::optional<graph::Simulation> simulation;
+};
+
+// What module statistics do not see, a simulation of the trace does: where a plan
+// needs more than the budget, one is sought within so much less, or, where the
+// budget is the least that any plan needs, the budget is so much more.
+Answer AnswerFor(const ProfileInput& input, const graph::ModuleTree& tree,
+                 const BudgetFlag& budget,
+                 const problems::PlanOptions& options) {
+  constexpr int kRounds = 8;
+  const solver::Stopwatch stopwatch;
+  const problems::PlanningProblem problem =
+      BuildPlanningProblem(input.profile, tree, options);
+  int64_t asked = budget.Resolve(problem, options.limits);
+  int64_t target = asked;
+  Answer answer = {.plan = {}, .warnings = problem.warnings(), .simulation = {}};
+  double bound_ms = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    answer.plan =
+        PlanFor(problem, target, TimeLeft(options.limits, stopwatch)).plan;
+    if (round == 0) bound_ms = answer.plan.bound_ms;
+    answer.simulation.reset();
+    if (!input.trace || !CanSimulate(answer.plan)) break;
+    answer.simulation =
+        Simulate(*input.trace,
+                 problems::CheckpointedModules(*input.trace, answer.plan));
+    const int64_t excess =
+        answer.simulation->peak_bytes - (asked - options.reserve_bytes);
+    if (excess <= 0) break;
+    if (budget.kind == BudgetFlag::Kind::kMinimum) {
+      asked += excess;
+    } else {
+      target -= excess;
+    }
+  }
+  Plan& plan = answer.plan;
+  plan.budget_bytes = asked;
+  if (target < asked && plan.minimum_budget_bytes) {
+    *plan.minimum_budget_bytes += asked - target;
+  }
+  if (target < asked && plan.HasPlan()) {
+    plan.status = PlanStatus::kFeasible;
+    plan.limit = "simulation";
+    plan.bound_ms = std::min(bound_ms, plan.recompute_ms);
+    plan.gap = plan.recompute_ms > 0
+                   ? (plan.recompute_ms - plan.bound_ms) / plan.recompute_ms
+                   : 0;
+  }
+  return answer;
+}
+
+std::string SimulationText(const Plan& plan,
+                           const graph::Simulation& simulation,
+                           const Terminal& terminal) {
+  const bool fits =
+      simulation.peak_bytes <= plan.budget_bytes - plan.reserve_bytes;
+  return fmt::format("simulated operator by operator: peak {}, {}\n",
+                     FormatBytesExactly(simulation.peak_bytes),
+                     fits ? terminal.Green("within the budget")
+                          : terminal.Yellow("over the budget"));
+}
+
 int ExitCode(PlanStatus status) {
   switch (status) {
     case PlanStatus::kOptimal:
@@ -195,30 +275,26 @@ int ExitCode(PlanStatus status) {
 }
 
 int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
-  const graph::Profile profile = graph::ReadProfile(flags.profile);
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
   problems::PlanOptions options = flags.planning.Options(profile);
   CheckOutput(flags.output, flags.profile);
 
-  const problems::PlanningProblem problem =
-      BuildPlanningProblem(profile, tree, options);
-  problems::PlanAnswer answer;
+  Answer answer;
   {
     ProgressLine progress(terminal);
     options.limits.interrupted = &InterruptFlag();
     terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                              graph::OneLine(flags.profile, 400),
                              profile.modules.size()));
-    const solver::Stopwatch stopwatch;
-    const int64_t bytes = budget.Resolve(problem, options.limits);
-    options.limits = TimeLeft(options.limits, stopwatch);
     options.limits.on_progress = [&](const solver::SearchProgress& p) {
       progress.Show(p);
     };
-    answer = PlanFor(problem, bytes, options.limits);
+    answer = AnswerFor(input, tree, budget, options);
   }
-  for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
+  for (const std::string& warning : answer.warnings) terminal.Warn(warning);
 
   const Plan& plan = answer.plan;
   const std::string json = PlanToJson(plan);
@@ -237,7 +313,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
                         plan.baseline.peak_module);
   }
   text += Verdict(plan, terminal);
-  text += NoteOn(plan.memory.model, terminal);
+  text += answer.simulation ? SimulationText(plan, *answer.simulation, terminal)
+                            : NoteOn(plan.memory.model, terminal);
   terminal.Print(text);
   return ExitCode(plan.status);
 }
@@ -248,7 +325,8 @@ Command AddPlanCommand(CLI::App& program) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* app = program.add_subcommand(
       "plan", "Choose what to checkpoint under a memory budget, optimally");
-  app->add_option("PROFILE", flags->profile, "profile (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("--budget", flags->budget,
                   "memory a rank may use at its peak: 1.6GiB, 1600MB, bytes; "

@@ -105,6 +105,7 @@ double ParseTimeLimit(const std::string& text) {
 std::string LimitText(const std::optional<std::string>& limit) {
   if (!limit) return "";
   if (*limit == "interrupted") return *limit;
+  if (*limit == "simulation") return "within less than the budget";
   return fmt::format("stopped by the {} limit", *limit);
 }
 

@@ -9,11 +9,10 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/profile_input.h"
 #include "cli/text.h"
-#include "graph/aggregate.h"
 #include "graph/byte_size.h"
 #include "graph/file_io.h"
-#include "graph/input_error.h"
 #include "graph/message_text.h"
 #include "graph/trace.h"
 
@@ -28,15 +27,6 @@ struct ProfileFlags {
   std::string output;
   bool json = false;
 };
-
-Profile ReadAndAggregate(const std::string& path) {
-  const graph::Trace trace = graph::ReadTrace(path);
-  try {
-    return graph::Aggregate(trace);
-  } catch (const InputError& error) {
-    throw InputError(fmt::format("{}: {}", graph::OneLine(path), error.what()));
-  }
-}
 
 std::string ToText(const Profile& profile, const Terminal& terminal) {
   const int64_t with_operators = std::ranges::count_if(
@@ -69,7 +59,7 @@ std::string ToText(const Profile& profile, const Terminal& terminal) {
 
 int RunProfile(const ProfileFlags& flags, const Terminal& terminal) {
   CheckOutput(flags.output, flags.trace);
-  const Profile profile = ReadAndAggregate(flags.trace);
+  const Profile profile = ProfileOf(graph::ReadTrace(flags.trace), flags.trace);
   if (!flags.output.empty())
     graph::WriteFile(flags.output, graph::ProfileToJson(profile));
   terminal.Print(flags.json ? graph::ProfileToJson(profile)

@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/profile_input.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
 #include "graph/module_tree.h"
@@ -81,7 +82,7 @@ std::string Indented(const graph::Profile& profile,
 }
 
 int RunTree(const TreeFlags& flags, const Terminal& terminal) {
-  const graph::Profile profile = graph::ReadProfile(flags.profile);
+  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
   const graph::ModuleTree tree(profile);
   const problems::MemoryOptions memory = flags.memory.Resolve(profile);
   const int depth =
@@ -146,7 +147,7 @@ Command AddTreeCommand(CLI::App& program) {
   auto flags = std::make_shared<TreeFlags>();
   CLI::App* app =
       program.add_subcommand("tree", "The module tree with its statistics");
-  app->add_option("PROFILE", flags->profile, "profile (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("--depth", flags->depth, "fold what lies deeper than N")
       ->type_name("N");

@@ -15,7 +15,7 @@ from acplan.applying import Plan, apply
 from acplan.devices import Device
 from acplan.errors import AcplanError
 from acplan.files import read_json
-from acplan.profiles import Profile, profile_file
+from acplan.profiles import Profile
 from acplan.program import call_acplan
 from acplan.tracing import LossFn, OptimizerFn, Trace, trace
 
@@ -42,7 +42,7 @@ def plan(of: Source, budget: Budget, **options: Any) -> Plan:
         flags = list(_flags(options, folder))
         written = folder / "plan.json"
         outcome = call_acplan(
-            ["plan", str(_profile_path(of, folder)), "--budget"]
+            ["plan", str(_source_path(of, folder)), "--budget"]
             + [_size("budget", budget), *flags, "-o", str(written)]
         )
         outcome.require_success()
@@ -123,21 +123,16 @@ def require_within_budget(planned: Plan, verification: measuring.Verification) -
         )
 
 
-def _profile_path(of: Source, folder: pathlib.Path) -> pathlib.Path:
-    if isinstance(of, Trace):
-        return profile_file(of, folder)
-    if isinstance(of, Profile):
-        path = folder / "profile.json"
+def _source_path(of: Source, folder: pathlib.Path) -> pathlib.Path:
+    if isinstance(of, (Trace, Profile)):
+        path = folder / f"{type(of).__name__.lower()}.json"
         of.save(path)
         return path
-    if not isinstance(of, (str, os.PathLike)):
-        raise AcplanError(
-            f"plan: expected a Trace, a Profile or a path, found {type(of).__name__}"
-        )
-    data = read_json(of)
-    if isinstance(data, dict) and data.get("format") == "acplan.trace":
-        return profile_file(of, folder)
-    return pathlib.Path(of)
+    if isinstance(of, (str, os.PathLike)):
+        return pathlib.Path(of)
+    raise AcplanError(
+        f"plan: expected a Trace, a Profile or a path, found {type(of).__name__}"
+    )
 
 
 def _size(name: str, value: Any) -> str:
