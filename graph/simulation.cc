@@ -79,22 +79,7 @@ PreparedTrace::PreparedTrace(const Trace& of)
   for (int32_t t = 0; t < std::ssize(of.tensors); ++t) {
     if (of.tensors[t].op >= 0) made.push_back(t);
   }
-  // Until when the trace knows a holder.
-  std::vector<int32_t> explained(of.storages.size(), 0);
-  for (const SavedTensor& saved : of.saved) {
-    explained[saved.storage] =
-        std::max(explained[saved.storage], HeldUntil(saved));
-  }
-  held.reserve(of.storages.size());
-  for (size_t s = 0; s < of.storages.size(); ++s) {
-    const TraceStorage& storage = of.storages[s];
-    const bool of_forward = storage.born >= 0 && storage.born < of.forward_end;
-    const bool by_something_unseen =
-        std::max(storage.scope_end, explained[s]) < storage.freed;
-    held.push_back(of_forward && !by_something_unseen
-                       ? std::min(storage.scope_end, storage.freed)
-                       : storage.freed);
-  }
+  held = HeldByOthers(of);
 }
 
 namespace {
@@ -764,6 +749,28 @@ class PlannedStep {
 };
 
 }  // namespace
+
+std::vector<int32_t> HeldByOthers(const Trace& trace) {
+  // Until when the trace knows a holder.
+  std::vector<int32_t> explained(trace.storages.size(), 0);
+  for (const SavedTensor& saved : trace.saved) {
+    explained[saved.storage] =
+        std::max(explained[saved.storage], HeldUntil(saved));
+  }
+  std::vector<int32_t> held;
+  held.reserve(trace.storages.size());
+  for (size_t s = 0; s < trace.storages.size(); ++s) {
+    const TraceStorage& storage = trace.storages[s];
+    const bool of_forward =
+        storage.born >= 0 && storage.born < trace.forward_end;
+    const bool by_something_unseen =
+        std::max(storage.scope_end, explained[s]) < storage.freed;
+    held.push_back(of_forward && !by_something_unseen
+                       ? std::min(storage.scope_end, storage.freed)
+                       : storage.freed);
+  }
+  return held;
+}
 
 Simulation Simulate(const Trace& trace,
                     const std::vector<CheckpointedModule>& modules) {

@@ -75,6 +75,9 @@ struct Simulation {
 Simulation Simulate(const Trace& trace,
                     const std::vector<CheckpointedModule>& modules);
 
+// A storage: until when others than autograd hold it in the step as it was.
+std::vector<int32_t> HeldByOthers(const Trace& trace);
+
 struct PreparedTrace;
 
 // Simulates many plans of one trace: what does not depend on the plan is found

@@ -25,7 +25,8 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
     if (!node.curve.empty()) {
       total += node.curve.back().bytes + 2 * node.held_bytes;
     }
-    largest_base = std::max(largest_base, std::abs(node.base_bytes));
+    largest_base = std::max({largest_base, std::abs(node.base_bytes),
+                             std::abs(node.unit_base_bytes.value_or(0))});
   }
   const int bits = std::ilogb(total + largest_base) + 1;
   FixedProblem fixed;
@@ -43,6 +44,7 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
   constexpr int64_t kNoNeed = -(int64_t{1} << 61);
   fixed.need.assign(n, kNoNeed);
   fixed.subtree_need.assign(n, kNoNeed);
+  fixed.unit_need.assign(n, kNoNeed);
   fixed.has_units.assign(n, 0);
   for (int i = 0; i < n; ++i) {
     const ModuleProblem::Node& node = problem.nodes[i];
@@ -60,7 +62,6 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
   }
   for (int i = n - 1; i >= 0; --i) {
     fixed.subtree_need[i] = std::max(fixed.subtree_need[i], fixed.need[i]);
-    if (!fixed.curve[i].empty()) fixed.has_units[i] = 1;
     for (int c = i + 1; c < i + problem.nodes[i].subtree_size;
          c += problem.nodes[c].subtree_size) {
       fixed.subtree_need[i] =
@@ -68,8 +69,13 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
       if (fixed.has_units[c]) fixed.has_units[i] = 1;
     }
     if (!fixed.curve[i].empty()) {
-      fixed.largest_need =
-          std::max(fixed.largest_need, fixed.subtree_need[i] + fixed.held[i]);
+      const std::optional<double>& as_unit = problem.nodes[i].unit_base_bytes;
+      fixed.has_units[i] = 1;
+      fixed.unit_need[i] =
+          (as_unit ? up(*as_unit - problem.budget_bytes)
+                   : fixed.subtree_need[i]) +
+          fixed.held[i];
+      fixed.largest_need = std::max(fixed.largest_need, fixed.unit_need[i]);
     }
     fixed.largest_need = std::max(fixed.largest_need, fixed.subtree_need[i]);
   }
@@ -88,8 +94,7 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
   std::vector<int64_t> units_from(n + 1, kNoNeed);
   for (int i = n - 1; i >= 0; --i) {
     if (!fixed.curve[i].empty()) {
-      later_units =
-          std::max(later_units, fixed.subtree_need[i] + fixed.held[i]);
+      later_units = std::max(later_units, fixed.unit_need[i]);
     }
     units_from[i] = later_units;
   }
@@ -140,8 +145,9 @@ ConvexCost CompletionBound::Walk(int i, ConvexCost rest) {
   const bool is_candidate = !fixed_.curve[i].empty();
   if (is_candidate) {
     as_unit = rest.Plus(HullSegments(fixed_.curve[i], unit_price_));
-    as_unit.Truncate(largest - fixed_.subtree_need[i] - fixed_.held[i]);
+    as_unit.Truncate(largest - fixed_.unit_need[i]);
   }
+  if (problem_.nodes[i].must_be_unit) return as_unit;
   rest.Truncate(largest - fixed_.need[i]);
   rest =
       WalkSiblings(i + 1, i + problem_.nodes[i].subtree_size, std::move(rest));

@@ -20,6 +20,7 @@ struct FixedProblem {
   std::vector<int64_t> held;
   std::vector<int64_t> need;          // at the node's own record; may be < 0
   std::vector<int64_t> subtree_need;  // largest over the subtree's records
+  std::vector<int64_t> unit_need;     // of a candidate as a unit, held included
   std::vector<int64_t> need_after;    // largest that any later step asks for
   std::vector<char> has_units;        // any candidate in the subtree
   int64_t largest_need = 0;           // at least 0

@@ -194,6 +194,12 @@ class Pass {
         as_unit[k + used] = AddUnit(i, k + used, all[k]);
       }
     }
+    if (nodes_[i].must_be_unit) {
+      for (size_t k = 0; k < all.size(); ++k) {
+        Prune(bound_.After(i), k, as_unit[k]);
+      }
+      return as_unit;
+    }
     set_aside_.push_back(&as_unit);
     all = WalkSiblings(i + 1, i + nodes_[i].subtree_size, std::move(all));
     set_aside_.pop_back();
@@ -227,7 +233,7 @@ class Pass {
 
   Labels AddUnit(int i, size_t count, const Labels& before) {
     const TickPolicies& unit = policies_[problem_.policies_of[i]];
-    const int64_t need = fixed_.subtree_need[i] + fixed_.held[i];
+    const int64_t need = fixed_.unit_need[i];
     const auto first =
         std::ranges::lower_bound(before, need, {}, &Label::bytes);
     Labels labels(first, before.end());

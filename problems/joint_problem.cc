@@ -149,26 +149,30 @@ std::vector<int> JointProblem::Policies::LeastCounts(
   return counts;
 }
 
-BuiltJointProblem BuildJointProblem(const Profile& profile,
-                                    const ModuleTree& tree,
-                                    const JointProblemOptions& options) {
+int PolicyTable::IndexOf(JointProblem::Policies policies) {
+  std::vector<Kind> key = {{policies.base_bytes, policies.base_ms, 0}};
+  for (const GroupKind& kind : policies.kinds) {
+    key.emplace_back(kind.bytes, kind.ms, kind.count);
+  }
+  const auto [it, is_new] = index_.try_emplace(
+      std::move(key), static_cast<int>(policies_.size()));
+  if (is_new) policies_.push_back(std::move(policies));
+  return it->second;
+}
+
+UnitChoices ChoicesOfUnits(const Profile& profile, const ModuleTree& tree,
+                           const JointProblemOptions& options) {
   RefuseUnmatched(profile, options.patterns.save, "--save");
   RefuseUnmatched(profile, options.patterns.recompute, "--recompute");
-  UnitForest forest = BuildUnitForest(profile, tree,
-                                      {.memory = options.memory,
-                                       .budget_bytes = options.budget_bytes,
-                                       .ac_units = options.ac_units,
-                                       .fsdp_units = options.fsdp_units,
-                                       .max_units = options.max_units});
-  BuiltJointProblem built;
-  JointProblem& problem = built.problem;
-  problem.relaxed = std::move(forest.problem);
-  problem.policies_of.assign(tree.size(), -1);
-  built.groups.resize(tree.size());
-
-  using Key = std::tuple<int64_t, double,
-                         std::vector<std::tuple<int64_t, double, int>>>;
-  std::map<Key, int> known;
+  UnitChoices choices{
+      .forest = BuildUnitForest(profile, tree,
+                                {.memory = options.memory,
+                                 .budget_bytes = options.budget_bytes,
+                                 .ac_units = options.ac_units,
+                                 .fsdp_units = options.fsdp_units,
+                                 .max_units = options.max_units}),
+      .groups = std::vector<OperatorGroups>(tree.size())};
+  UnitForest& forest = choices.forest;
   for (int i = 0; i < tree.size(); ++i) {
     if (!forest.may_be_unit[i]) continue;
     const Module& module = profile.modules[tree.node(i).module];
@@ -188,6 +192,28 @@ BuiltJointProblem BuildJointProblem(const Profile& profile,
                          groups.contradiction);
       continue;
     }
+    choices.groups[i] = std::move(groups);
+  }
+  return choices;
+}
+
+BuiltJointProblem BuildJointProblem(const Profile& profile,
+                                    const ModuleTree& tree,
+                                    const JointProblemOptions& options) {
+  UnitChoices choices = ChoicesOfUnits(profile, tree, options);
+  UnitForest& forest = choices.forest;
+  BuiltJointProblem built;
+  built.warnings = forest.Warnings();
+  JointProblem& problem = built.problem;
+  problem.relaxed = std::move(forest.problem);
+  problem.policies_of.assign(tree.size(), -1);
+  built.groups.resize(tree.size());
+
+  PolicyTable table;
+  for (int i = 0; i < tree.size(); ++i) {
+    OperatorGroups& groups = choices.groups[i];
+    if (groups.groups.empty()) continue;
+    const Module& module = profile.modules[tree.node(i).module];
     const int64_t held = options.memory.model == MemoryModel::kSnapshot
                              ? module.held_per_module
                              : 0;
@@ -196,21 +222,11 @@ BuiltJointProblem BuildJointProblem(const Profile& profile,
     ModuleProblem::Node& node = problem.relaxed.nodes[i];
     node.curve = HullOf(policies);
     node.held_bytes = static_cast<double>(held);
-    Key key{policies.base_bytes, policies.base_ms, {}};
-    for (const GroupKind& kind : policies.kinds) {
-      std::get<2>(key).emplace_back(kind.bytes, kind.ms, kind.count);
-    }
-    const auto [it, is_new] = known.try_emplace(
-        std::move(key), static_cast<int>(problem.policies.size()));
-    if (is_new) problem.policies.push_back(std::move(policies));
-    problem.policies_of[i] = it->second;
+    problem.policies_of[i] = table.IndexOf(std::move(policies));
     built.groups[i] = std::move(groups);
   }
+  problem.policies = table.Take();
   DropUselessLimit(problem.relaxed);
-  built.warnings = std::move(forest.warnings);
-  for (std::string& line : forest.by_type.Lines()) {
-    built.warnings.push_back(std::move(line));
-  }
   return built;
 }
 

@@ -1,13 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "graph/module_tree.h"
 #include "graph/profile.h"
 #include "graph/sac_statistics.h"
 #include "problems/module_problem.h"
+#include "problems/unit_forest.h"
 #include "solver/search.h"
 
 namespace acplan::problems {
@@ -70,6 +74,18 @@ struct JointProblem {
   std::vector<int> policies_of;  // a node: index into policies, -1: none
 };
 
+// Policies, equal ones once.
+class PolicyTable {
+ public:
+  int IndexOf(JointProblem::Policies policies);
+  std::vector<JointProblem::Policies> Take() { return std::move(policies_); }
+
+ private:
+  using Kind = std::tuple<int64_t, double, int>;
+  std::map<std::vector<Kind>, int> index_;
+  std::vector<JointProblem::Policies> policies_;
+};
+
 // The curve of a candidate in the relaxation: the lower convex hull of its
 // policies, from 0 bytes on. MostBytes() > 0.
 std::vector<Knot> HullOf(const JointProblem::Policies& policies);
@@ -83,15 +99,27 @@ struct JointProblemOptions {
   graph::OperatorPatterns patterns = {};
 };
 
+// What the modules of a profile may do as units.
+struct UnitChoices {
+  UnitForest forest;
+  // A node of the tree: the groups of its operators; empty: no candidate.
+  std::vector<graph::OperatorGroups> groups;
+};
+
+// Throws InputError as BuildModuleProblem, and for a pattern that matches no
+// operator of any module. A module whose operators contradict each other is no
+// candidate, with a warning.
+UnitChoices ChoicesOfUnits(const graph::Profile& profile,
+                           const graph::ModuleTree& tree,
+                           const JointProblemOptions& options);
+
 struct BuiltJointProblem {
   JointProblem problem;
   std::vector<graph::OperatorGroups> groups;  // a node; empty: no candidate
   std::vector<std::string> warnings;          // a line each
 };
 
-// Throws InputError as BuildModuleProblem, and for a pattern that matches no
-// operator of any module. A module whose operators contradict each other is no
-// candidate, with a warning.
+// Throws InputError as ChoicesOfUnits.
 BuiltJointProblem BuildJointProblem(const graph::Profile& profile,
                                     const graph::ModuleTree& tree,
                                     const JointProblemOptions& options);

@@ -32,6 +32,7 @@ double LargestBase(const ModuleProblem& problem) {
   double most = problem.fixed_bytes;
   for (const ModuleProblem::Node& node : problem.nodes) {
     if (node.time >= 0) most = std::max(most, node.base_bytes);
+    most = std::max(most, node.unit_base_bytes.value_or(0));
   }
   return most;
 }
@@ -76,7 +77,8 @@ class FeasibilityWalk {
     const ModuleProblem::Node& node = problem_.nodes[i];
     std::vector<double> as_unit(most.size(), kImpossible);
     if (!node.curve.empty()) {
-      const double need = subtree_base_[i] + node.held_bytes - budget_;
+      const double need = node.unit_base_bytes.value_or(subtree_base_[i]) +
+                          node.held_bytes - budget_;
       const size_t used = problem_.max_units ? 1 : 0;
       for (size_t k = used; k < most.size(); ++k) {
         if (most[k - used] >= need) {

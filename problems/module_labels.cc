@@ -137,7 +137,7 @@ class Pass {
     std::vector<Frontier> result(frontiers.size());
     for (size_t k = 0; k + (counted ? 1 : 0) < frontiers.size(); ++k) {
       Frontier start = frontiers[k];
-      Cut(start, fixed_.subtree_need[i] + fixed_.held[i]);
+      Cut(start, fixed_.unit_need[i]);
       if (start.empty()) continue;
       result[k + (counted ? 1 : 0)] = AddCurve(fixed_.curve[i], start);
     }

@@ -55,6 +55,10 @@ struct ModuleProblem {
     // than the first knot costs as much as the first knot. Empty: no candidate.
     std::vector<Knot> curve;
     double held_bytes = 0;
+    // Where i is a unit, in place of the records in its subtree: the bytes in
+    // use while it runs or runs again. Not given: the largest of those records.
+    std::optional<double> unit_base_bytes = {};
+    bool must_be_unit = false;  // where the module around it is none
   };
   std::vector<Node> nodes;
   // Bytes in use at a moment that no plan changes (the optimizer step); 0:

@@ -21,21 +21,20 @@ struct RecordBytes {
 std::vector<RecordBytes> BytesByTime(const ModuleProblem& problem,
                                      const std::vector<ChosenUnit>& units) {
   const int n = static_cast<int>(problem.nodes.size());
-  std::vector<double> held(n, 0);
+  std::vector<double> bytes(n);
+  for (int i = 0; i < n; ++i) bytes[i] = problem.nodes[i].base_bytes;
   std::vector<double> discarded_at(n + 1, 0);
   for (const ChosenUnit& unit : units) {
     const ModuleProblem::Node& node = problem.nodes[unit.node];
     discarded_at[node.time] += unit.net_bytes;
     for (int i = unit.node; i < unit.node + node.subtree_size; ++i) {
-      held[i] += node.held_bytes;
+      bytes[i] = node.unit_base_bytes.value_or(bytes[i]) + node.held_bytes;
     }
   }
   std::vector<RecordBytes> records;
   for (int i = 0; i < n; ++i) {
     const ModuleProblem::Node& node = problem.nodes[i];
-    if (node.time >= 0) {
-      records.push_back({node.time, node.base_bytes + held[i]});
-    }
+    if (node.time >= 0) records.push_back({node.time, bytes[i]});
   }
   std::ranges::sort(records, {}, &RecordBytes::time);
   long double discarded = 0;
@@ -201,12 +200,20 @@ std::vector<ChosenUnit> WithoutNeedlessUnits(const ModuleProblem& problem,
   std::vector<double> slack = slack_after();
   for (size_t k = 0; k < units.size();) {
     const int time = problem.nodes[units[k].node].time;
-    if (slack[time + 1] + ByteTolerance(problem) >= units[k].net_bytes) {
+    if (!problem.nodes[units[k].node].must_be_unit &&
+        slack[time + 1] + ByteTolerance(problem) >= units[k].net_bytes) {
+      // A unit also stands for the records in its subtree.
+      std::vector<ChosenUnit> kept = units;
       units.erase(units.begin() + static_cast<std::ptrdiff_t>(k));
-      slack = slack_after();
-    } else {
-      ++k;
+      std::vector<double> left = slack_after();
+      if (left.front() + ByteTolerance(problem) >=
+          std::min(0.0, slack.front())) {
+        slack = std::move(left);
+        continue;
+      }
+      units = std::move(kept);
     }
+    ++k;
   }
   std::ranges::sort(units, {}, &ChosenUnit::node);
   return units;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "problems/memory_model.h"
@@ -116,6 +117,12 @@ std::vector<std::string> WarningsByType::Lines() const {
                                    : fmt::format("{} ({} modules): {}", e.type,
                                                  e.modules, e.text));
   }
+  return lines;
+}
+
+std::vector<std::string> UnitForest::Warnings() const {
+  std::vector<std::string> lines = warnings;
+  std::ranges::move(by_type.Lines(), std::back_inserter(lines));
   return lines;
 }
 

@@ -38,6 +38,8 @@ struct UnitForest {
   std::vector<char> may_be_unit;
   std::vector<std::string> warnings;
   WarningsByType by_type;  // to be added to, and told after `warnings`
+
+  std::vector<std::string> Warnings() const;  // all, a line each
 };
 
 // Uses all options but bound_by_forced_saves. Throws InputError as
