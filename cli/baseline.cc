@@ -25,17 +25,18 @@ struct BaselineFlags {
 };
 
 int RunBaseline(const BaselineFlags& flags, const Terminal& terminal) {
-  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
-  const problems::MemoryOptions memory = flags.memory.Resolve(profile);
+  const problems::MemoryOptions memory = flags.memory.Resolve(input);
   const problems::PlanBaseline baseline =
-      ComputeBaseline(profile, tree, memory);
+      ComputeBaseline(profile, tree, memory, input.TraceIfAny());
   problems::MemoryOptions unsharded = memory;
   unsharded.world_size = 1;
   const problems::PlanEffect effect =
-      problems::ComputeEffect(profile, {}, unsharded);
+      ComputeEffect(profile, {}, unsharded, "pareto", input.TraceIfAny());
   const problems::PlanEffect sharded =
-      problems::ComputeEffect(profile, {}, memory);
+      ComputeEffect(profile, {}, memory, "pareto", input.TraceIfAny());
   const problems::StepTime runtime = problems::ComputeStepTime(profile, tree);
 
   if (flags.json) {

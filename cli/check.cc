@@ -69,12 +69,13 @@ void CheckPatterns(const graph::Profile& profile, const problems::Plan& plan,
   RefuseUnmatched(patterns, names);
 }
 
-int64_t ResolveBudget(const BudgetFlag& budget, const graph::Profile& profile,
+int64_t ResolveBudget(const BudgetFlag& budget, const ProfileInput& input,
                       const graph::ModuleTree& tree, const problems::Plan& plan,
                       const problems::PlanRules& rules) {
   if (budget.kind == BudgetFlag::Kind::kBytes) return budget.bytes;
   const problems::PlanningProblem problem =
-      BuildPlanningProblem(profile, tree, QuestionOf(plan, rules));
+      BuildPlanningProblem(input.profile, tree, QuestionOf(plan, rules),
+                           input.TraceIfAny());
   solver::SearchLimits limits;
   limits.interrupted = &InterruptFlag();
   return budget.Resolve(problem, limits);
@@ -82,20 +83,20 @@ int64_t ResolveBudget(const BudgetFlag& budget, const graph::Profile& profile,
 
 int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
   problems::Plan plan = ReadAnswer(flags.plan, profile);
   const graph::ModuleTree tree(profile);
   const problems::MemoryOptions memory = flags.memory.Resolve(plan.memory);
   // What the plan states of memory holds for its own question only.
-  const bool same_model = memory.model == plan.memory.model &&
-                          memory.world_size == plan.memory.world_size &&
-                          memory.without_states == plan.memory.without_states;
+  const bool same_model = memory == plan.memory;
   if (!same_model) {
     plan.peak_bytes = problems::kNotStated;
     plan.peak_module.clear();
     plan.baseline.peak_bytes = problems::kNotStated;
   }
   plan.memory = memory;
+  RequireTrace(memory, input, flags.plan);
   plan.reserve_bytes = ParseReserve(flags.reserve).value_or(plan.reserve_bytes);
   const problems::PlanRules rules{.ac_units = flags.units.AcUnits(),
                                   .fsdp_units = flags.units.FsdpUnits(),
@@ -104,7 +105,7 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   FindModules(profile, tree, rules.ac_units, "--ac-units");
   FindModules(profile, tree, rules.fsdp_units, "--fsdp-units");
   CheckPatterns(profile, plan, rules.patterns);
-  plan.budget_bytes = ResolveBudget(budget, profile, tree, plan, rules);
+  plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);
   if (plan.reserve_bytes >= plan.budget_bytes) {
     throw InputError(fmt::format(
         "{}: expected less than the budget ({}), found {}",
@@ -115,8 +116,9 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   std::optional<std::string> broken;
   std::optional<problems::PlanEffect> effect;
   try {
-    broken = FirstBrokenRule(profile, plan, rules);
-    effect = ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff);
+    broken = FirstBrokenRule(profile, plan, rules, input.TraceIfAny());
+    effect = ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff,
+                           input.TraceIfAny());
   } catch (const InputError& error) {
     // A unit that breaks a rule may have no effect that could be computed.
     if (!broken) throw NamingFile(error, flags.plan);

@@ -161,11 +161,13 @@ std::vector<Column> ReadColumns(const std::vector<std::string>& paths,
 }
 
 int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
-  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
   std::vector<Column> columns = ReadColumns(flags.plans, profile);
   const problems::MemoryOptions memory =
       flags.memory.Resolve(columns[1].plan.memory);
+  RequireTrace(memory, input, columns[1].path);
   if (memory.world_size > 1) {
     columns.insert(columns.begin() + 1,
                    {.name = fmt::format("{} ranks", memory.world_size),
@@ -178,7 +180,7 @@ int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
     if (&column == &columns.front()) options.world_size = 1;
     try {
       column.effect = ComputeEffect(profile, column.plan.modules, options,
-                                    column.plan.tradeoff);
+                                    column.plan.tradeoff, input.TraceIfAny());
     } catch (const InputError& error) {
       throw NamingFile(error, column.path);
     }

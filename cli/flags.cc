@@ -63,7 +63,8 @@ problems::MemoryModel ParseModel(const std::string& name) {
   const auto model = problems::ParseMemoryModel(name);
   if (!model) {
     throw InputError(fmt::format(
-        "--memory-model: expected snapshot or torch, found '{}'", name));
+        "--memory-model: expected snapshot, torch or trace, found '{}'",
+        graph::OneLine(name)));
   }
   return *model;
 }
@@ -172,8 +173,9 @@ void CheckOutput(const std::string& output, const std::string& profile) {
 
 void MemoryFlags::AddTo(CLI::App& app) {
   app.add_option("--memory-model", model,
-                 "snapshot (default where the profile has snapshots): measured "
-                 "totals; torch: the records of PyTorch's sac_milp")
+                 "trace (default for a trace): the simulated step; snapshot "
+                 "(default where a profile has snapshots): measured totals; "
+                 "torch: the records of PyTorch's sac_milp")
       ->type_name("MODEL");
   app.add_option(
          "--world-size", world_size,
@@ -185,10 +187,16 @@ void MemoryFlags::AddTo(CLI::App& app) {
                "(snapshot)");
 }
 
-problems::MemoryOptions MemoryFlags::Resolve(
-    const graph::Profile& profile) const {
-  return Resolve(
-      problems::MemoryOptions{.model = problems::DefaultMemoryModel(profile)});
+problems::MemoryOptions MemoryFlags::Resolve(const ProfileInput& input) const {
+  const problems::MemoryOptions options = Resolve(problems::MemoryOptions{
+      .model = input.trace ? problems::MemoryModel::kTrace
+                           : problems::DefaultMemoryModel(input.profile)});
+  if (options.model == problems::MemoryModel::kTrace && !input.trace) {
+    throw InputError(
+        "--memory-model: expected snapshot or torch with a profile, found "
+        "trace, which takes a trace in its place");
+  }
+  return options;
 }
 
 problems::MemoryOptions MemoryFlags::Resolve(

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/profile.h"
+#include "cli/profile_input.h"
 #include "graph/sac_statistics.h"
 #include "problems/memory_model.h"
 
@@ -45,8 +45,9 @@ struct MemoryFlags {
   bool without_states = false;
 
   void AddTo(CLI::App& app);
-  // With the profile's default where --memory-model is not given.
-  problems::MemoryOptions Resolve(const graph::Profile& profile) const;
+  // With the default for a profile or trace where --memory-model is not given.
+  // Throws InputError for the trace model without a trace.
+  problems::MemoryOptions Resolve(const ProfileInput& input) const;
   // As given, else as in `fallback`.
   problems::MemoryOptions Resolve(
       const problems::MemoryOptions& fallback) const;

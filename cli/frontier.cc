@@ -228,15 +228,16 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
   if (given.empty() && !flags.budgets.empty()) {
     throw InputError("--budgets: expected budgets as a,b,c, found none");
   }
-  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
   FrontierAnswer answer{.model = profile.model.name,
-                        .options = flags.planning.Options(profile),
+                        .options = flags.planning.Options(input),
                         .plans = {}};
   CheckOutput(flags.output, flags.profile);
 
   const problems::PlanningProblem problem =
-      BuildPlanningProblem(profile, tree, answer.options);
+      BuildPlanningProblem(profile, tree, answer.options, input.TraceIfAny());
   solver::SearchLimits limits = answer.options.limits;
   limits.interrupted = &InterruptFlag();
   terminal.Log(fmt::format("{}: {} modules; searching for plans",

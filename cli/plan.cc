@@ -62,11 +62,9 @@ std::string Heading(const graph::Profile& profile, const Plan& plan,
   return text + "\n\n";
 }
 
-std::string Comparison(const graph::Profile& profile, const Plan& plan,
+// `unplanned`: what a rank would need without the plan.
+std::string Comparison(const Plan& plan, int64_t unplanned,
                        const Terminal& terminal) {
-  // What a rank would need without the plan.
-  const int64_t unplanned =
-      problems::ComputeEffect(profile, {}, plan.memory).peak_bytes;
   const bool sharded = plan.memory.world_size > 1;
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight, kRight});
@@ -127,11 +125,14 @@ std::string UnitTable(const graph::Profile& profile, const Plan& plan, bool all,
   for (const UnitGroup& group : groups) {
     const problems::PlannedModule& module = *group.units.front();
     discarded +=
-        module.discarded_bytes * static_cast<int64_t>(group.units.size());
+        std::max<int64_t>(0, module.discarded_bytes) *
+        static_cast<int64_t>(group.units.size());
     const std::string ratio = FormatRatioUp(module.discard_ratio);
     row(group.name, fmt::format("{}", group.units.size()),
         {ratio, fmt::format("{:.4f}", std::max(0.0, 1 - std::stod(ratio))),
-         graph::FormatBytes(module.discarded_bytes),
+         module.discarded_bytes == problems::kNotStated
+             ? std::string("-")
+             : graph::FormatBytes(module.discarded_bytes),
          FormatMs(module.recompute_ms)});
   }
   table.AddRule();
@@ -186,7 +187,8 @@ std::string Verdict(const Plan& plan, const Terminal& terminal) {
                      terminal.Yellow("no plan"), LimitText(plan.limit), effort);
 }
 
-// A simulation is of all the memory of one device, and of operators.
+// A simulation is of all the memory of one device, and of operators; under the
+// trace memory model the plan is one already.
 bool CanSimulate(const Plan& plan) {
   return plan.HasPlan() && plan.memory.world_size == 1 &&
          !plan.memory.without_states &&
@@ -196,58 +198,12 @@ bool CanSimulate(const Plan& plan) {
          });
 }
 
-struct Answer {
-  Plan plan;
-  std::vector<std::string> warnings;
-  std::optional<graph::Simulation> simulation;
-};
-
-// What module statistics do not see, a simulation of the trace does: where a plan
-// needs more than the budget, one is sought within so much less, or, where the
-// budget is the least that any plan needs, the budget is so much more.
-Answer AnswerFor(const ProfileInput& input, const graph::ModuleTree& tree,
-                 const BudgetFlag& budget,
-                 const problems::PlanOptions& options) {
-  constexpr int kRounds = 8;
-  const solver::Stopwatch stopwatch;
-  const problems::PlanningProblem problem =
-      BuildPlanningProblem(input.profile, tree, options);
-  int64_t asked = budget.Resolve(problem, options.limits);
-  int64_t target = asked;
-  Answer answer = {.plan = {}, .warnings = problem.warnings(), .simulation = {}};
-  double bound_ms = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    answer.plan =
-        PlanFor(problem, target, TimeLeft(options.limits, stopwatch)).plan;
-    if (round == 0) bound_ms = answer.plan.bound_ms;
-    answer.simulation.reset();
-    if (!input.trace || !CanSimulate(answer.plan)) break;
-    answer.simulation =
-        Simulate(*input.trace,
-                 problems::CheckpointedModules(*input.trace, answer.plan));
-    const int64_t excess =
-        answer.simulation->peak_bytes - (asked - options.reserve_bytes);
-    if (excess <= 0) break;
-    if (budget.kind == BudgetFlag::Kind::kMinimum) {
-      asked += excess;
-    } else {
-      target -= excess;
-    }
-  }
-  Plan& plan = answer.plan;
-  plan.budget_bytes = asked;
-  if (target < asked && plan.minimum_budget_bytes) {
-    *plan.minimum_budget_bytes += asked - target;
-  }
-  if (target < asked && plan.HasPlan()) {
-    plan.status = PlanStatus::kFeasible;
-    plan.limit = "simulation";
-    plan.bound_ms = std::min(bound_ms, plan.recompute_ms);
-    plan.gap = plan.recompute_ms > 0
-                   ? (plan.recompute_ms - plan.bound_ms) / plan.recompute_ms
-                   : 0;
-  }
-  return answer;
+// What a plan made on the trace's profile really uses.
+std::optional<graph::Simulation> SimulationOf(const ProfileInput& input,
+                                              const Plan& plan) {
+  if (!input.trace || !CanSimulate(plan)) return std::nullopt;
+  return Simulate(*input.trace,
+                  problems::CheckpointedModules(*input.trace, plan.modules));
 }
 
 std::string SimulationText(const Plan& plan,
@@ -279,24 +235,28 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  problems::PlanOptions options = flags.planning.Options(profile);
+  problems::PlanOptions options = flags.planning.Options(input);
   CheckOutput(flags.output, flags.profile);
 
-  Answer answer;
+  const problems::PlanningProblem problem =
+      BuildPlanningProblem(profile, tree, options, input.TraceIfAny());
+  Plan plan;
   {
     ProgressLine progress(terminal);
     options.limits.interrupted = &InterruptFlag();
     terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                              graph::OneLine(flags.profile, 400),
                              profile.modules.size()));
+    const solver::Stopwatch stopwatch;
+    const int64_t budget_bytes = budget.Resolve(problem, options.limits);
     options.limits.on_progress = [&](const solver::SearchProgress& p) {
       progress.Show(p);
     };
-    answer = AnswerFor(input, tree, budget, options);
+    plan =
+        PlanFor(problem, budget_bytes, TimeLeft(options.limits, stopwatch)).plan;
   }
-  for (const std::string& warning : answer.warnings) terminal.Warn(warning);
+  for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
 
-  const Plan& plan = answer.plan;
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   if (flags.json) {
@@ -305,7 +265,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   }
   std::string text = Heading(profile, plan, options, terminal);
   if (plan.HasPlan()) {
-    text += Comparison(profile, plan, terminal) +
+    text += Comparison(plan, problem.unplanned_peak_bytes, terminal) +
             UnitTable(profile, plan, flags.all, terminal);
   } else {
     text += fmt::format("baseline peak {} at {}\n",
@@ -313,8 +273,10 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
                         plan.baseline.peak_module);
   }
   text += Verdict(plan, terminal);
-  text += answer.simulation ? SimulationText(plan, *answer.simulation, terminal)
-                            : NoteOn(plan.memory.model, terminal);
+  const std::optional<graph::Simulation> simulation =
+      SimulationOf(input, plan);
+  text += simulation ? SimulationText(plan, *simulation, terminal)
+                     : NoteOn(plan.memory.model, terminal);
   terminal.Print(text);
   return ExitCode(plan.status);
 }

@@ -32,6 +32,16 @@ void RequireModel(const problems::Plan& plan, std::string_view model,
       graph::Quoted(plan.model)));
 }
 
+void RequireTrace(const problems::MemoryOptions& memory,
+                  const ProfileInput& input,
+                  const std::filesystem::path& path) {
+  if (memory.model != problems::MemoryModel::kTrace || input.trace) return;
+  throw InputError(fmt::format(
+      "{}: memory_model: expected another one than trace for a profile; give "
+      "the trace in place of the profile, or --memory-model snapshot",
+      graph::OneLine(path.string())));
+}
+
 InputError NamingFile(const InputError& error,
                       const std::filesystem::path& path) {
   constexpr std::string_view kPlan = "plan: ";

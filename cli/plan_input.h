@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "cli/profile_input.h"
 #include "graph/input_error.h"
 #include "graph/profile.h"
 #include "problems/plan.h"
@@ -19,6 +20,11 @@ void RequireAnswer(const problems::Plan& plan,
                    const std::filesystem::path& path);
 void RequireModel(const problems::Plan& plan, std::string_view model,
                   const std::filesystem::path& path);
+
+// Throws InputError, naming the plan's file, for the trace memory model without
+// a trace.
+void RequireTrace(const problems::MemoryOptions& memory,
+                  const ProfileInput& input, const std::filesystem::path& path);
 
 // The complaint about a plan ("plan: ...") with the file that holds the plan.
 InputError NamingFile(const InputError& error,

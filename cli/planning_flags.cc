@@ -105,7 +105,7 @@ double ParseTimeLimit(const std::string& text) {
 std::string LimitText(const std::optional<std::string>& limit) {
   if (!limit) return "";
   if (*limit == "interrupted") return *limit;
-  if (*limit == "simulation") return "within less than the budget";
+  if (*limit == "rounds") return "not proven";
   return fmt::format("stopped by the {} limit", *limit);
 }
 
@@ -139,11 +139,11 @@ void PlanningFlags::AddTo(CLI::App& app) {
       ->type_name("N");
 }
 
-problems::PlanOptions PlanningFlags::Options(
-    const graph::Profile& profile) const {
+problems::PlanOptions PlanningFlags::Options(const ProfileInput& input) const {
+  const graph::Profile& profile = input.profile;
   problems::PlanOptions options;
   options.reserve_bytes = ParseReserve(reserve).value_or(0);
-  options.memory = memory.Resolve(profile);
+  options.memory = memory.Resolve(input);
   options.ac_units = units.AcUnits();
   options.fsdp_units = units.FsdpUnits();
   options.max_units = units.MaxUnits();
@@ -174,6 +174,16 @@ problems::PlanOptions PlanningFlags::Options(
     options.granularity = *kind;
   }
   options.engine = ParseEngineFlag(engine);
+  if (memory.model.empty() && input.trace &&
+      (options.granularity == Granularity::kModule ||
+       options.engine == problems::Engine::kCbc ||
+       options.memory.without_states)) {
+    options.memory.model = problems::MemoryModel::kSnapshot;
+  }
+  if (options.memory.model == problems::MemoryModel::kTrace &&
+      options.memory.world_size > 1) {
+    options.memory.fsdp_units = options.fsdp_units;
+  }
   if (!gap.empty()) options.limits.gap = ParseNumber(gap, "--gap", 0, 1);
   if (!time_limit.empty()) {
     options.limits.time_limit_s = ParseTimeLimit(time_limit);

@@ -56,10 +56,11 @@ struct PlanningFlags {
   std::string seed;
 
   void AddTo(CLI::App& app);
-  // With the profile's defaults for what is not given: without --granularity
-  // and --tradeoff, operator granularity; but module granularity with the
-  // profile's fits where it has these and no operators.
-  problems::PlanOptions Options(const graph::Profile& profile) const;
+  // With the profile's or the trace's defaults for what is not given: without
+  // --granularity and --tradeoff, operator granularity; but module granularity
+  // with the profile's fits where it has these and no operators. Of a trace what
+  // the simulation cannot answer is planned on its profile.
+  problems::PlanOptions Options(const ProfileInput& input) const;
 };
 
 // "stopped by the time limit"; empty for none. As in Plan::limit.

@@ -12,6 +12,8 @@ namespace acplan::cli {
 struct ProfileInput {
   graph::Profile profile;
   std::optional<graph::Trace> trace;  // that the profile is derived from
+
+  const graph::Trace* TraceIfAny() const { return trace ? &*trace : nullptr; }
 };
 
 // Reads a profile, or a trace and derives its profile (graph/aggregate.h). Throws

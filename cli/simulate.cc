@@ -192,7 +192,7 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
     answer.units = plan.modules.size();
     try {
       answer.planned =
-          simulator.Simulate(problems::CheckpointedModules(trace, plan));
+          simulator.Simulate(problems::CheckpointedModules(trace, plan.modules));
     } catch (const InputError& error) {
       throw NamingFile(error, flags.plan);
     }

@@ -61,6 +61,9 @@ std::string QuestionText(const problems::MemoryOptions& memory) {
   if (memory.world_size > 1) {
     text += fmt::format(", world size {}", memory.world_size);
   }
+  if (!memory.fsdp_units.empty()) {
+    text += fmt::format(", {} FSDP units", memory.fsdp_units.size());
+  }
   return text;
 }
 

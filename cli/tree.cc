@@ -82,9 +82,10 @@ std::string Indented(const graph::Profile& profile,
 }
 
 int RunTree(const TreeFlags& flags, const Terminal& terminal) {
-  const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
-  const problems::MemoryOptions memory = flags.memory.Resolve(profile);
+  const problems::MemoryOptions memory = flags.memory.Resolve(input);
   const int depth =
       flags.depth.empty()
           ? std::numeric_limits<int>::max()

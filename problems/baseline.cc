@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph/simulation.h"
+#include "problems/trace_memory.h"
+
 namespace acplan::problems {
 
 StepTime ComputeStepTime(const graph::Profile& profile,
@@ -18,9 +21,18 @@ StepTime ComputeStepTime(const graph::Profile& profile,
 
 PlanBaseline ComputeBaseline(const graph::Profile& profile,
                              const graph::ModuleTree& tree,
-                             MemoryOptions options) {
+                             MemoryOptions options,
+                             const graph::Trace* trace) {
   options.world_size = 1;
   PlanBaseline baseline{.peak_bytes = 0, .peak_module = "", .runtime_ms = 0};
+  const StepTime step = ComputeStepTime(profile, tree);
+  baseline.runtime_ms = step.forward_ms + step.backward_ms;
+  if (options.model == MemoryModel::kTrace && trace) {
+    const graph::Simulation use = graph::Simulate(*trace, {});
+    baseline.peak_bytes = use.peak_bytes;
+    baseline.peak_module = ModuleAt(*trace, use, use.peak_step);
+    return baseline;
+  }
   for (const MemoryRecord& record : MemoryRecords(profile, tree, options)) {
     const auto bytes =
         static_cast<int64_t>(std::llround(std::max(0.0, record.base_bytes)));
@@ -31,8 +43,6 @@ PlanBaseline ComputeBaseline(const graph::Profile& profile,
                           : profile.modules[tree.node(record.node).module].fqn;
     }
   }
-  const StepTime step = ComputeStepTime(profile, tree);
-  baseline.runtime_ms = step.forward_ms + step.backward_ms;
   return baseline;
 }
 

@@ -2,6 +2,7 @@
 
 #include "graph/module_tree.h"
 #include "graph/profile.h"
+#include "graph/trace.h"
 #include "problems/memory_model.h"
 #include "problems/plan.h"
 
@@ -18,9 +19,11 @@ StepTime ComputeStepTime(const graph::Profile& profile,
 // The model without checkpointing and without sharding, whatever
 // options.world_size: under kTorch PyTorch's get_peak_memory_runtime_baseline
 // (the largest P + TG + AG + TA; the root's forward plus backward, several
-// roots added up), under kSnapshot the largest measured total.
+// roots added up), under kSnapshot the largest measured total, under
+// kTrace the peak of the simulated step.
 PlanBaseline ComputeBaseline(const graph::Profile& profile,
                              const graph::ModuleTree& tree,
-                             MemoryOptions options);
+                             MemoryOptions options,
+                             const graph::Trace* trace = nullptr);
 
 }  // namespace acplan::problems

@@ -28,7 +28,7 @@ std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
   budgets.erase(duplicates.begin(), duplicates.end());
   const solver::Stopwatch stopwatch;
   std::vector<Plan> plans;
-  std::vector<ChosenUnit> known;
+  KnownUnits known;
   for (const int64_t budget : budgets) {
     solver::SearchLimits left = limits;
     left.time_limit_s =

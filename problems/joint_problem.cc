@@ -214,7 +214,7 @@ BuiltJointProblem BuildJointProblem(const Profile& profile,
     OperatorGroups& groups = choices.groups[i];
     if (groups.groups.empty()) continue;
     const Module& module = profile.modules[tree.node(i).module];
-    const int64_t held = options.memory.model == MemoryModel::kSnapshot
+    const int64_t held = options.memory.model != MemoryModel::kTorch
                              ? module.held_per_module
                              : 0;
     JointProblem::Policies policies = PoliciesOf(module, groups, held);

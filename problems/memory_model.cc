@@ -63,7 +63,15 @@ MemoryRecord SnapshotRecord(const Module& module, int node,
 }  // namespace
 
 std::string_view ToString(MemoryModel model) {
-  return model == MemoryModel::kTorch ? "torch" : "snapshot";
+  switch (model) {
+    case MemoryModel::kTorch:
+      return "torch";
+    case MemoryModel::kTrace:
+      return "trace";
+    case MemoryModel::kSnapshot:
+      break;
+  }
+  return "snapshot";
 }
 
 std::string_view Caveat(MemoryModel model) {
@@ -74,6 +82,13 @@ std::string_view Caveat(MemoryModel model) {
            "unit "
            "recomputes: it was off by -3% to +27% where plans were measured";
   }
+  if (model == MemoryModel::kTrace) {
+    return "the trace memory model is the simulated step, operator by "
+           "operator: the bytes of live tensors, to the byte where plans were "
+           "measured; not in it are what the allocator leaves unused, CUDA's "
+           "own memory and buffers of communication, for which --reserve keeps "
+           "room";
+  }
   return "the snapshot memory model cannot see what lives only while a unit "
          "recomputes, nor arguments that checkpoint frames hold: of the plans "
          "that "
@@ -83,7 +98,7 @@ std::string_view Caveat(MemoryModel model) {
 
 std::optional<MemoryModel> ParseMemoryModel(std::string_view name) {
   for (const MemoryModel model :
-       {MemoryModel::kTorch, MemoryModel::kSnapshot}) {
+       {MemoryModel::kTorch, MemoryModel::kSnapshot, MemoryModel::kTrace}) {
     if (ToString(model) == name) return model;
   }
   return std::nullopt;
@@ -127,7 +142,7 @@ std::vector<MemoryRecord> MemoryRecords(const Profile& profile,
   std::ranges::sort(records, {}, [&](const MemoryRecord& r) {
     return tree.node(r.node).fw_post;
   });
-  if (options.model == MemoryModel::kSnapshot && !options.without_states &&
+  if (options.model != MemoryModel::kTorch && !options.without_states &&
       profile.measured.opt_step_peak_categories) {
     records.push_back(
         {.node = -1,

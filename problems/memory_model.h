@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,10 @@ enum class MemoryModel {
   // arguments that checkpoint frames hold where the profile lacks
   // `held_per_module`.
   kSnapshot,
+  // The simulated step of a trace (graph/simulation.h), operator by operator: no
+  // sum of records. Where only records are asked for, those of kSnapshot, which
+  // its profile has.
+  kTrace,
 };
 
 std::string_view ToString(MemoryModel model);  // "torch" ...
@@ -41,6 +46,11 @@ struct MemoryOptions {
   // kSnapshot: leave out optimizer state, buffers, inputs and the optimizer
   // step, as kTorch does.
   bool without_states = false;
+  // kTrace: with world_size > 1, what is sharded is whole while these units run
+  // (trace_memory.h).
+  std::vector<std::string> fsdp_units = {};
+
+  bool operator==(const MemoryOptions&) const = default;
 };
 
 enum class Phase { kForward, kBackward, kOptimizerStep };

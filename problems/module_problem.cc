@@ -156,7 +156,7 @@ BuiltModuleProblem BuildModuleProblem(const Profile& profile,
     scale.internal_bytes = static_cast<double>(module.act_fw_per_module);
     scale.sac_bytes =
         std::max(static_cast<double>(fit.sac_memory), scale.internal_bytes);
-    if (options.memory.model == MemoryModel::kSnapshot) {
+    if (options.memory.model != MemoryModel::kTorch) {
       scale.held_bytes = static_cast<double>(module.held_per_module);
     }
     double most_bytes = scale.internal_bytes;

@@ -115,10 +115,15 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
   }
   const std::string memory_model = root.Get("memory_model").String();
   const std::optional<MemoryModel> model = ParseMemoryModel(memory_model);
-  if (!model) root.Get("memory_model").Fail("\"torch\" or \"snapshot\"");
+  if (!model) root.Get("memory_model").Fail("\"torch\", \"snapshot\" or \"trace\"");
   plan.memory.model = *model;
   if (root.Has("without_states")) {
     plan.memory.without_states = root.Get("without_states").Bool();
+  }
+  if (root.Has("fsdp_units")) {
+    for (const JsonField& unit : root.Get("fsdp_units").Elements()) {
+      plan.memory.fsdp_units.push_back(unit.String());
+    }
   }
   if (root.Has("granularity")) {
     plan.granularity = OneOf(root.Get("granularity"), {"module", "operator"});
@@ -193,6 +198,9 @@ std::string PlanToJson(const Plan& plan) {
   root["world_size"] = plan.memory.world_size;
   root["memory_model"] = ToString(plan.memory.model);
   if (plan.memory.without_states) root["without_states"] = true;
+  if (!plan.memory.fsdp_units.empty()) {
+    root["fsdp_units"] = plan.memory.fsdp_units;
+  }
   root["granularity"] = plan.granularity;
   root["tradeoff"] = plan.tradeoff;
   root["status"] = ToString(plan.status);

@@ -9,7 +9,10 @@
 
 #include "graph/input_error.h"
 #include "graph/pareto_list.h"
+#include "graph/simulation.h"
 #include "graph/tradeoff_curve.h"
+#include "problems/plan_on_trace.h"
+#include "problems/trace_memory.h"
 
 namespace acplan::problems {
 
@@ -418,7 +421,8 @@ double StepMs(const Profile& profile) {
 // The first thing that the plan says of itself as a whole and that is not so.
 std::optional<std::string> FalseStatement(const Profile& profile,
                                           const Plan& plan,
-                                          const PlanEffect& effect) {
+                                          const PlanEffect& effect,
+                                          const graph::Trace* trace) {
   const ModulesByName by_name = ByName(profile);
   for (const PlannedModule& planned : plan.modules) {
     if (auto is_false = FalseUnitStatement(Lookup(by_name, planned.fqn),
@@ -471,7 +475,8 @@ std::optional<std::string> FalseStatement(const Profile& profile,
   if (plan.baseline.peak_bytes != kNotStated) {
     MemoryOptions unsharded = plan.memory;
     unsharded.world_size = 1;
-    const PlanEffect baseline = ComputeEffect(profile, {}, unsharded);
+    const PlanEffect baseline =
+        ComputeEffect(profile, {}, unsharded, "pareto", trace);
     if (AreOtherBytes(plan.baseline.peak_bytes, baseline.peak_bytes)) {
       return differs("baseline's peak in bytes", plan.baseline.peak_bytes,
                      baseline.peak_bytes);
@@ -484,12 +489,59 @@ std::optional<std::string> FalseStatement(const Profile& profile,
   return std::nullopt;
 }
 
+// Of what is live at the peak, what is there whatever the plan.
+double PersistentBytes(const graph::Trace& trace, int32_t time) {
+  double bytes = 0;
+  for (const graph::TraceStorage& storage : trace.storages) {
+    const bool is_persistent =
+        storage.category != graph::StorageCategory::kActivation &&
+        storage.category != graph::StorageCategory::kTemporary;
+    if (is_persistent && storage.born <= time && time < storage.freed) {
+      bytes += static_cast<double>((storage.bytes + 511) / 512 * 512);
+    }
+  }
+  return bytes;
+}
+
+PlanEffect EffectOnTrace(const graph::Trace& trace,
+                         const std::vector<PlannedModule>& modules,
+                         const MemoryOptions& memory) {
+  const std::vector<int64_t> bytes_of_rank = BytesOfRank(trace, memory);
+  const graph::Simulation use =
+      OnRank(graph::Simulate(trace, CheckpointedModules(trace, modules)),
+             bytes_of_rank);
+  PlanEffect effect{.records = {},
+                    .peak_bytes = use.peak_bytes,
+                    .peak_module = ModuleAt(trace, use, use.peak_step),
+                    .recompute_ms = use.recompute_ms};
+  if (use.peak_step < 0) return effect;
+  const int32_t time = TimesOf(use)[use.peak_step];
+  effect.peak_phase = time < trace.forward_end    ? Phase::kForward
+                      : time < trace.backward_end ? Phase::kBackward
+                                                  : Phase::kOptimizerStep;
+  effect.persistent_bytes = PersistentBytes(trace, time) +
+                            static_cast<double>(bytes_of_rank[time]);
+  effect.activation_bytes =
+      static_cast<double>(use.peak_bytes) - effect.persistent_bytes;
+  effect.records.push_back({.module = effect.peak_module,
+                            .phase = effect.peak_phase,
+                            .base_bytes = static_cast<double>(use.peak_bytes)});
+  return effect;
+}
+
 }  // namespace
 
 PlanEffect ComputeEffect(const Profile& profile,
                          const std::vector<PlannedModule>& modules,
-                         const MemoryOptions& memory,
-                         std::string_view tradeoff) {
+                         const MemoryOptions& memory, std::string_view tradeoff,
+                         const graph::Trace* trace) {
+  if (memory.model == MemoryModel::kTrace) {
+    if (!trace) {
+      throw InputError(
+          "plan: memory model trace: expected a trace in place of a profile");
+    }
+    return EffectOnTrace(*trace, modules, memory);
+  }
   const ModulesByName by_name = ByName(profile);
   std::unordered_map<std::string_view, double> net_of_unit;
   std::unordered_map<std::string_view, double> held_by_unit;
@@ -497,7 +549,7 @@ PlanEffect ComputeEffect(const Profile& profile,
   for (const PlannedModule& planned : modules) {
     const Module& module = Lookup(by_name, planned.fqn);
     const UnitEffect unit = EffectOf(module, planned, tradeoff);
-    const double held = memory.model == MemoryModel::kSnapshot
+    const double held = memory.model != MemoryModel::kTorch
                             ? static_cast<double>(module.held_per_module)
                             : 0;
     net_of_unit[module.fqn] += unit.discarded_bytes - held;
@@ -548,7 +600,7 @@ PlanEffect ComputeEffect(const Profile& profile,
       discarded += unit->second;
     }
   }
-  if (memory.model == MemoryModel::kSnapshot && !memory.without_states &&
+  if (memory.model != MemoryModel::kTorch && !memory.without_states &&
       profile.measured.opt_step_peak_categories) {
     const BytesInUse use =
         FromSnapshot(*profile.measured.opt_step_peak_categories, memory);
@@ -565,7 +617,8 @@ PlanEffect ComputeEffect(const Profile& profile,
 
 std::optional<std::string> FirstBrokenRule(const Profile& profile,
                                            const Plan& plan,
-                                           const PlanRules& rules) {
+                                           const PlanRules& rules,
+                                           const graph::Trace* trace) {
   const ModulesByName by_name = ByName(profile);
   std::unordered_set<std::string_view> units;
   for (const PlannedModule& planned : plan.modules) units.insert(planned.fqn);
@@ -604,7 +657,7 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
   }
 
   const PlanEffect effect =
-      ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff);
+      ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff, trace);
   const auto usable =
       static_cast<double>(plan.budget_bytes - plan.reserve_bytes);
   for (const RecordUse& record : effect.records) {
@@ -615,7 +668,7 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
           usable);
     }
   }
-  return FalseStatement(profile, plan, effect);
+  return FalseStatement(profile, plan, effect, trace);
 }
 
 std::optional<std::string> FirstBrokenRule(

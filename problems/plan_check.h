@@ -8,6 +8,7 @@
 
 #include "graph/profile.h"
 #include "graph/sac_statistics.h"
+#include "graph/trace.h"
 #include "problems/memory_model.h"
 #include "problems/plan.h"
 
@@ -45,10 +46,13 @@ struct PlanEffect {
 // names a module that the profile lacks ("plan for another model"), one whose
 // effect cannot be computed (no statistics, no fit), or operators that do not
 // match the profile's.
+// Under kTrace that is the simulated step of the trace that the profile is
+// derived from: one record, the peak. Without a trace kTrace is refused.
 PlanEffect ComputeEffect(const graph::Profile& profile,
                          const std::vector<PlannedModule>& modules,
                          const MemoryOptions& memory,
-                         std::string_view tradeoff = "profile");
+                         std::string_view tradeoff = "profile",
+                         const graph::Trace* trace = nullptr);
 
 // The first rule that the plan breaks, as one line; nullopt where it keeps all:
 // no unit is a leaf or never called; no nested units; no unit above an FSDP
@@ -66,7 +70,8 @@ struct PlanRules {
 };
 std::optional<std::string> FirstBrokenRule(const graph::Profile& profile,
                                            const Plan& plan,
-                                           const PlanRules& rules = {});
+                                           const PlanRules& rules = {},
+                                           const graph::Trace* trace = nullptr);
 
 // A policy for one module's operators, with what is said of it.
 struct StatedPolicy {

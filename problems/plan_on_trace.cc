@@ -63,10 +63,10 @@ void RequireSameOperators(const Trace& trace, const graph::TraceCall& call,
 
 }  // namespace
 
-std::vector<graph::CheckpointedModule> CheckpointedModules(const Trace& trace,
-                                                           const Plan& plan) {
+std::vector<graph::CheckpointedModule> CheckpointedModules(
+    const Trace& trace, const std::vector<PlannedModule>& units) {
   std::vector<graph::CheckpointedModule> modules;
-  for (const PlannedModule& unit : plan.modules) {
+  for (const PlannedModule& unit : units) {
     graph::CheckpointedModule module{.module = ModuleNamed(trace, unit.fqn)};
     if (std::ranges::find(modules, module.module,
                           &graph::CheckpointedModule::module) !=

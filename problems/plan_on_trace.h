@@ -8,7 +8,7 @@
 
 namespace acplan::problems {
 
-// A plan's units among the modules of a trace, as the simulation takes them: a
+// The units of a plan among the modules of a trace, as the simulation takes them: a
 // unit's `ops` are the operators of each of its calls.
 //
 // Throws InputError ("plan: ...") for a unit that the trace does not have or
@@ -17,6 +17,6 @@ namespace acplan::problems {
 // "aten.mm.default"), and for a unit with a ratio but without operators, which
 // does not say what is kept.
 std::vector<graph::CheckpointedModule> CheckpointedModules(
-    const graph::Trace& trace, const Plan& plan);
+    const graph::Trace& trace, const std::vector<PlannedModule>& units);
 
 }  // namespace acplan::problems

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "problems/module_solution.h"
 #include "problems/operator_checkpointing.h"
 #include "problems/plan_check.h"
+#include "problems/trace_planner.h"
 
 namespace acplan::problems {
 
@@ -81,6 +83,24 @@ PlanStatus ToPlanStatus(SearchStatus status) {
       break;
   }
   return PlanStatus::kNoPlan;
+}
+
+void CheckTraceOptions(const PlanOptions& options) {
+  if (options.granularity != Granularity::kOperator) {
+    throw InputError(
+        "--granularity: expected operator with the memory model trace, found "
+        "module; use --memory-model snapshot");
+  }
+  if (options.engine == Engine::kCbc) {
+    throw InputError(
+        "--engine: expected auto or labels with the memory model trace, found "
+        "cbc");
+  }
+  if (options.memory.without_states) {
+    throw InputError(
+        "--without-states: expected with the memory model snapshot, found with "
+        "trace");
+  }
 }
 
 void CheckEngine(const ModuleProblem& problem, Engine engine) {
@@ -157,6 +177,29 @@ OperatorPolicy EnginesPolicy(const graph::SacStatistics& sac,
   return PolicyOf(sac, std::move(save));
 }
 
+PlannedModule Planned(const graph::Module& of, const OperatorPolicy& policy) {
+  const std::vector<int64_t>& memory = of.sac->memory;
+  const int64_t total =
+      std::accumulate(memory.begin(), memory.end(), int64_t{0});
+  PlannedModule module;
+  module.fqn = of.fqn;
+  module.memory_budget = total > 0 ? static_cast<double>(policy.saved_bytes) /
+                                         static_cast<double>(total)
+                                   : 1;
+  module.discard_ratio = 1 - module.memory_budget;
+  // Below 0 where temporaries are saved.
+  module.discarded_bytes =
+      std::max<int64_t>(kNotStated, std::min(of.act_fw_per_module, total) -
+                                        policy.saved_bytes);
+  module.recompute_ms = policy.recompute_ms;
+  for (size_t k = 0; k < policy.save.size(); ++k) {
+    module.ops.push_back({.index = static_cast<int>(k),
+                          .name = of.sac->func_names[k],
+                          .save = policy.save[k] != 0});
+  }
+  return module;
+}
+
 // The policy with the least recomputation that discards what the unit must, or
 // the engine's where that would take long to find.
 PlannedModule DecodeUnit(const Profile& profile, const ModuleTree& tree,
@@ -177,32 +220,21 @@ PlannedModule DecodeUnit(const Profile& profile, const ModuleTree& tree,
       least.policy.recompute_ms < policy.recompute_ms) {
     policy = std::move(least.policy);
   }
-  PlannedModule module;
-  module.fqn = of.fqn;
-  module.memory_budget =
-      static_cast<double>(policy.saved_bytes) / static_cast<double>(total);
-  module.discard_ratio = 1 - module.memory_budget;
-  module.discarded_bytes = kept - policy.saved_bytes;
-  module.recompute_ms = policy.recompute_ms;
-  for (size_t k = 0; k < policy.save.size(); ++k) {
-    module.ops.push_back({.index = static_cast<int>(k),
-                          .name = of.sac->func_names[k],
-                          .save = policy.save[k] != 0});
-  }
-  return module;
+  return Planned(of, policy);
 }
 
 // What an engine says, and how to read it.
 struct Outcome {
   ModuleSolution solution;
   std::vector<PlannedModule> modules;
+  KnownUnits units;
 };
 
 Outcome Solve(const PlanningProblem& problem, BuiltModuleProblem built,
-              double usable_bytes, const solver::SearchLimits& limits,
-              const std::vector<ChosenUnit>& known) {
-  built.problem.budget_bytes = usable_bytes;
-  const std::vector<ChosenUnit> fitting = Fitting(built.problem, known);
+              int64_t usable_bytes, const solver::SearchLimits& limits,
+              const KnownUnits& known) {
+  built.problem.budget_bytes = static_cast<double>(usable_bytes);
+  const std::vector<ChosenUnit> fitting = Fitting(built.problem, known.units);
   Outcome outcome;
   outcome.solution =
       TakesLabels(built.problem, problem.options.engine)
@@ -213,15 +245,16 @@ Outcome Solve(const PlanningProblem& problem, BuiltModuleProblem built,
     outcome.modules.push_back(
         DecodeModule(*problem.profile, *problem.tree, built, unit));
   }
+  outcome.units.units = outcome.solution.units;
   return outcome;
 }
 
 Outcome Solve(const PlanningProblem& problem, BuiltJointProblem built,
-              double usable_bytes, const solver::SearchLimits& limits,
-              const std::vector<ChosenUnit>& known) {
+              int64_t usable_bytes, const solver::SearchLimits& limits,
+              const KnownUnits& known) {
   ModuleProblem& relaxed = built.problem.relaxed;
-  relaxed.budget_bytes = usable_bytes;
-  const std::vector<ChosenUnit> fitting = Fitting(relaxed, known);
+  relaxed.budget_bytes = static_cast<double>(usable_bytes);
+  const std::vector<ChosenUnit> fitting = Fitting(relaxed, known.units);
   Outcome outcome;
   outcome.solution =
       TakesLabels(relaxed, problem.options.engine)
@@ -232,9 +265,49 @@ Outcome Solve(const PlanningProblem& problem, BuiltJointProblem built,
     outcome.modules.push_back(
         DecodeUnit(*problem.profile, *problem.tree, built, unit));
   }
+  outcome.units.units = outcome.solution.units;
   return outcome;
 }
 
+// Units under the trace memory model, in the order of the module tree.
+std::vector<PlannedModule> DecodeUnits(
+    const PlanningProblem& problem,
+    const std::vector<graph::CheckpointedModule>& units) {
+  std::vector<PlannedModule> modules;
+  for (int i = 0; i < problem.tree->size(); ++i) {
+    const graph::Module& of =
+        problem.profile->modules[problem.tree->node(i).module];
+    const auto unit = std::ranges::find(units, of.fqn, [&](const auto& u) {
+      return problem.trace->modules[u.module].fqn;
+    });
+    if (unit == units.end()) continue;
+    modules.push_back(Planned(of, PolicyOf(*of.sac, unit->save)));
+  }
+  return modules;
+}
+
+Outcome Solve(const PlanningProblem& problem, const TraceProblem& built,
+              int64_t usable_bytes, const solver::SearchLimits& limits,
+              const KnownUnits& known) {
+  const TraceSolution found =
+      SolveTraceProblem(built, usable_bytes, limits, known.modules);
+  Outcome outcome;
+  outcome.solution = {.status = found.status,
+                      .stopped_by = found.stopped_by,
+                      .units = {},
+                      .ms = found.use.recompute_ms,
+                      .bound_ms = found.bound_ms,
+                      .engine = "labels",
+                      .nodes = found.nodes,
+                      .rows = found.rows,
+                      .columns = found.columns,
+                      .seconds = found.seconds};
+  outcome.modules = DecodeUnits(problem, found.modules);
+  outcome.units.modules = found.modules;
+  return outcome;
+}
+
+// Of a problem that is no trace problem.
 const ModuleProblem& ModulesOf(const PlanningProblem& problem) {
   const auto* joint = std::get_if<BuiltJointProblem>(&problem.built);
   return joint ? joint->problem.relaxed
@@ -341,16 +414,29 @@ const std::vector<std::string>& PlanningProblem::warnings() const {
 
 PlanningProblem BuildPlanningProblem(const Profile& profile,
                                      const ModuleTree& tree,
-                                     const PlanOptions& options) {
+                                     const PlanOptions& options,
+                                     const graph::Trace* trace) {
   CheckOptions(options);
   PlanningProblem problem{
       .profile = &profile,
       .tree = &tree,
       .options = options,
+      .trace = trace,
       .built = {},
-      .baseline = ComputeBaseline(profile, tree, options.memory),
+      .baseline = ComputeBaseline(profile, tree, options.memory, trace),
       .unplanned_peak_bytes =
-          ComputeEffect(profile, {}, options.memory).peak_bytes};
+          ComputeEffect(profile, {}, options.memory, "pareto", trace)
+              .peak_bytes};
+  if (options.memory.model == MemoryModel::kTrace) {
+    CheckTraceOptions(options);
+    problem.built = BuildTraceProblem(*trace, profile, tree,
+                                      {.memory = options.memory,
+                                       .ac_units = options.ac_units,
+                                       .fsdp_units = options.fsdp_units,
+                                       .max_units = options.max_units,
+                                       .patterns = options.patterns});
+    return problem;
+  }
   if (options.tradeoff == Tradeoff::kPareto) {
     BuiltJointProblem joint =
         BuildJointProblem(profile, tree,
@@ -381,7 +467,10 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
 
 MinimumBudget LeastBudget(const PlanningProblem& problem,
                           const solver::SearchLimits& limits) {
-  MinimumBudget minimum = FindMinimumBudget(ModulesOf(problem), limits);
+  const auto* traced = std::get_if<TraceProblem>(&problem.built);
+  MinimumBudget minimum = traced
+                              ? FindMinimumBudget(*traced, limits)
+                              : FindMinimumBudget(ModulesOf(problem), limits);
   minimum.bytes =
       std::max<int64_t>(1, minimum.bytes) + problem.options.reserve_bytes;
   return minimum;
@@ -389,7 +478,7 @@ MinimumBudget LeastBudget(const PlanningProblem& problem,
 
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
-                   const std::vector<ChosenUnit>& known) {
+                   const KnownUnits& known) {
   PlanOptions options = problem.options;
   options.budget_bytes = budget_bytes;
   CheckBudget(options);
@@ -407,8 +496,7 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
   const int64_t usable = options.budget_bytes - options.reserve_bytes;
   Outcome outcome = std::visit(
       [&](const auto& built) {
-        return Solve(problem, built, static_cast<double>(usable), limits,
-                     known);
+        return Solve(problem, built, usable, limits, known);
       },
       problem.built);
   const ModuleSolution& solution = outcome.solution;
@@ -431,10 +519,11 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
   }
   if (!plan.HasPlan()) return answer;
 
-  answer.units = solution.units;
+  answer.units = std::move(outcome.units);
   plan.modules = std::move(outcome.modules);
   const PlanEffect effect =
-      ComputeEffect(profile, plan.modules, options.memory, plan.tradeoff);
+      ComputeEffect(profile, plan.modules, options.memory, plan.tradeoff,
+                    problem.trace);
   plan.recompute_ms = effect.recompute_ms;
   plan.bound_ms = plan.status == PlanStatus::kOptimal
                       ? plan.recompute_ms
@@ -452,7 +541,8 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                       {.ac_units = options.ac_units,
                        .fsdp_units = options.fsdp_units,
                        .max_units = options.max_units,
-                       .patterns = options.patterns});
+                       .patterns = options.patterns},
+                      problem.trace);
   if (!broken &&
       plan.recompute_ms > solution.ms + 1e-6 * std::max(1.0, solution.ms)) {
     broken = fmt::format("it recomputes {} ms, the engine says {} ms",
@@ -465,9 +555,10 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
 }
 
 PlanResult MakePlan(const Profile& profile, const ModuleTree& tree,
-                    const PlanOptions& options) {
+                    const PlanOptions& options, const graph::Trace* trace) {
   CheckBudget(options);
-  const PlanningProblem problem = BuildPlanningProblem(profile, tree, options);
+  const PlanningProblem problem =
+      BuildPlanningProblem(profile, tree, options, trace);
   return {.plan = PlanFor(problem, options.budget_bytes, options.limits).plan,
           .warnings = problem.warnings()};
 }

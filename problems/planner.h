@@ -15,6 +15,7 @@
 #include "problems/minimum_budget.h"
 #include "problems/module_problem.h"
 #include "problems/plan.h"
+#include "problems/trace_problem.h"
 #include "solver/search.h"
 
 namespace acplan::problems {
@@ -79,7 +80,8 @@ struct PlanResult {
 // allow it, and std::logic_error where the plan fails the check: a defect of
 // acplan.
 PlanResult MakePlan(const graph::Profile& profile,
-                    const graph::ModuleTree& tree, const PlanOptions& options);
+                    const graph::ModuleTree& tree, const PlanOptions& options,
+                    const graph::Trace* trace = nullptr);
 
 // The same in steps, for several budgets. Refers to profile and tree, which
 // must outlive it. options.budget_bytes counts for nothing.
@@ -87,7 +89,8 @@ struct PlanningProblem {
   const graph::Profile* profile = nullptr;
   const graph::ModuleTree* tree = nullptr;
   PlanOptions options;
-  std::variant<BuiltModuleProblem, BuiltJointProblem> built;
+  const graph::Trace* trace = nullptr;  // under kTrace
+  std::variant<BuiltModuleProblem, BuiltJointProblem, TraceProblem> built;
   PlanBaseline baseline;
   // What a rank uses at its peak without checkpointing: where it differs from
   // the baseline, parameters and the like are sharded.
@@ -95,23 +98,31 @@ struct PlanningProblem {
 
   const std::vector<std::string>& warnings() const;
 };
+// `trace` (which must outlive it too) is what the profile is derived from;
+// needed under kTrace.
 PlanningProblem BuildPlanningProblem(const graph::Profile& profile,
                                      const graph::ModuleTree& tree,
-                                     const PlanOptions& options);
+                                     const PlanOptions& options,
+                                     const graph::Trace* trace = nullptr);
 
 // The least budget, reserve included, that any plan meets: above the reserve,
 // though a model may need nothing.
 MinimumBudget LeastBudget(const PlanningProblem& problem,
                           const solver::SearchLimits& limits);
 
+// The units of a plan, as the engines know them.
+struct KnownUnits {
+  std::vector<ChosenUnit> units = {};
+  std::vector<graph::CheckpointedModule> modules = {};  // under kTrace
+};
 struct PlanAnswer {
   Plan plan;
-  std::vector<ChosenUnit> units;  // of the plan, where there is one
+  KnownUnits units;  // of the plan, where there is one
 };
-// `known`: the units of an answer for another budget; where they meet this one
-// too, the search starts from them and answers with nothing worse.
+// `known`: those of an answer for another budget; where they meet this one too,
+// the search starts from them and answers with nothing worse.
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
-                   const std::vector<ChosenUnit>& known = {});
+                   const KnownUnits& known = {});
 
 }  // namespace acplan::problems

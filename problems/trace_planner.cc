@@ -10,6 +10,7 @@
 
 #include "graph/input_error.h"
 #include "problems/joint_labels.h"
+#include "problems/trace_memory.h"
 
 namespace acplan::problems {
 
@@ -20,6 +21,7 @@ using solver::StoppedBy;
 
 namespace {
 
+constexpr int64_t kAllocationUnit = 512;
 constexpr int kMostCorrections = 40;
 constexpr int kMostSubproblems = 200;
 // Of witnesses, before a storage is decided about.
@@ -265,10 +267,10 @@ class Search {
   // first.
   std::vector<int32_t> ViolatedTimes(const Simulation& use) const {
     std::map<int, std::pair<int64_t, int32_t>> worst;  // a record
-    int32_t time = static_cast<int32_t>(problem_.record_of.size()) - 1;
-    for (size_t k = use.steps.size(); k-- > 0;) {
+    const std::vector<int32_t> times_of = TimesOf(use);
+    for (size_t k = 0; k < use.steps.size(); ++k) {
       const Simulation::Step& step = use.steps[k];
-      if (step.redone < 0) time = step.op;
+      const int32_t time = times_of[k];
       if (step.redone >= 0 || use.live_bytes[k] <= budget_bytes_) continue;
       auto& [bytes, at] = worst[problem_.record_of[time]];
       if (use.live_bytes[k] > bytes) {
@@ -301,10 +303,10 @@ class Search {
       }
       return bytes;
     };
-    int32_t time = static_cast<int32_t>(problem_.record_of.size()) - 1;
-    for (size_t k = use.steps.size(); k-- > 0;) {
+    const std::vector<int32_t> times = TimesOf(use);
+    for (size_t k = 0; k < use.steps.size(); ++k) {
       const Simulation::Step& step = use.steps[k];
-      if (step.redone < 0) time = step.op;
+      const int32_t time = times[k];
       if (use.live_bytes[k] <= budget_bytes_) continue;
       int node = problem_.record_of[time];
       int unit_node = -1;
@@ -347,7 +349,41 @@ TraceSolution SolveTraceProblem(const TraceProblem& problem,
                                 const SearchLimits& limits,
                                 const std::vector<CheckpointedModule>& known) {
   // Live bytes come in units of an allocation.
-  return Search(problem, budget_bytes / 512 * 512, limits).Run(known);
+  return Search(problem, budget_bytes / kAllocationUnit * kAllocationUnit,
+                limits)
+      .Run(known);
+}
+
+MinimumBudget FindMinimumBudget(const TraceProblem& problem,
+                                const SearchLimits& limits) {
+  const solver::Stopwatch stopwatch;
+  const TraceRelaxation relaxation = Relax(problem, FirstWitnesses(problem));
+  const auto units_of = [](int64_t bytes) {
+    return (bytes + kAllocationUnit - 1) / kAllocationUnit;
+  };
+  // In allocation units: some plan meets `most`, none what is below `least`.
+  int64_t most = units_of(UseOf(problem, {}).peak_bytes);
+  int64_t least = std::min(
+      most, units_of(FindMinimumBudget(relaxation.joint.relaxed, limits).bytes));
+  SearchLimits any = limits;
+  any.gap = 1;
+  any.on_progress = nullptr;
+  // The relaxation's bound is often met, or nearly.
+  for (int64_t step = 0; least < most;) {
+    any.time_limit_s = std::max(1.0, limits.time_limit_s - stopwatch.Seconds());
+    const int64_t middle = std::min(least + step, least + (most - least) / 2);
+    const TraceSolution found =
+        SolveTraceProblem(problem, middle * kAllocationUnit, any);
+    if (found.status == SearchStatus::kInfeasible) {
+      least = middle + 1;
+      step = 4 * step + 1;
+    } else if (found.status == SearchStatus::kNoSolution) {
+      return {.bytes = most * kAllocationUnit, .proven = false};
+    } else {
+      most = units_of(found.use.peak_bytes);
+    }
+  }
+  return {.bytes = most * kAllocationUnit, .proven = true};
 }
 
 }  // namespace acplan::problems

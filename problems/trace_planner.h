@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "problems/minimum_budget.h"
 #include "problems/module_solution.h"
 #include "problems/trace_problem.h"
 #include "solver/search.h"
@@ -35,5 +36,10 @@ TraceSolution SolveTraceProblem(
     const TraceProblem& problem, int64_t budget_bytes,
     const solver::SearchLimits& limits,
     const std::vector<graph::CheckpointedModule>& known = {});
+
+// The least budget that a plan meets (minimum_budget.h): between what the
+// relaxation needs and what some plan does, by bisection.
+MinimumBudget FindMinimumBudget(const TraceProblem& problem,
+                                const solver::SearchLimits& limits = {});
 
 }  // namespace acplan::problems

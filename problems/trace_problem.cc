@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "problems/trace_memory.h"
 #include "problems/unit_forest.h"
 
 namespace acplan::problems {
@@ -119,7 +120,7 @@ class Builder {
     AddNodes(roots_);
     AddNode(-1);
     PlaceTimes();
-    problem_.sharded_bytes.assign(count_, 0);
+    problem_.bytes_of_rank = BytesOfRank(trace_, options_.memory);
     return std::move(problem_);
   }
 
@@ -333,7 +334,7 @@ class Relaxation {
       : problem_(problem),
         trace_(*problem.trace),
         count_(static_cast<int32_t>(trace_.operators.size())),
-        live_(problem.sharded_bytes),
+        live_(problem.bytes_of_rank),
         released_(problem.candidates.size()),
         kept_results_(problem.candidates.size()),
         kept_arguments_(problem.candidates.size(), 0),
@@ -923,19 +924,7 @@ std::vector<Miscounted> FindMiscounted(
 
 graph::Simulation UseOf(const TraceProblem& problem,
                         const std::vector<CheckpointedModule>& modules) {
-  graph::Simulation use = problem.simulator.Simulate(modules);
-  // What runs again does so before the operator that asks for it.
-  int32_t time = static_cast<int32_t>(problem.sharded_bytes.size()) - 1;
-  use.peak_bytes = 0;
-  for (size_t k = use.steps.size(); k-- > 0;) {
-    if (use.steps[k].redone < 0) time = use.steps[k].op;
-    use.live_bytes[k] += problem.sharded_bytes[time];
-    if (use.live_bytes[k] >= use.peak_bytes) {
-      use.peak_bytes = use.live_bytes[k];
-      use.peak_step = static_cast<int32_t>(k);
-    }
-  }
-  return use;
+  return OnRank(problem.simulator.Simulate(modules), problem.bytes_of_rank);
 }
 
 }  // namespace acplan::problems

@@ -88,8 +88,8 @@ struct TraceProblem {
   ModuleProblem forest = {};
   std::vector<int> candidate_at = {};  // a node, -1: none
   std::vector<int> record_of = {};     // a time: the node whose record it is in
-  // Bytes a rank has less (or more) than the one device of the trace, a time.
-  std::vector<int64_t> sharded_bytes = {};
+  // A time, as BytesOfRank (trace_memory.h).
+  std::vector<int64_t> bytes_of_rank = {};
   bool has_repeated_calls = false;  // of a candidate module
   std::vector<std::string> warnings = {};
 };
@@ -172,7 +172,7 @@ std::vector<Miscounted> FindMiscounted(
 std::vector<Witness> Blended(std::vector<Witness> of,
                              const std::vector<Witness>& with, double weight);
 
-// The simulated step, its bytes those of a rank.
+// The simulated step of a rank with these units.
 graph::Simulation UseOf(const TraceProblem& problem,
                         const std::vector<graph::CheckpointedModule>& modules);
 

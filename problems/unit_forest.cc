@@ -150,7 +150,7 @@ UnitForest BuildUnitForest(const Profile& profile, const ModuleTree& tree,
     ModuleProblem::Node& node = problem.nodes[i];
     node.subtree_size = tree.node(i).subtree_size;
     node.time = tree.node(i).fw_post;
-    if (options.memory.model == MemoryModel::kSnapshot && node.time >= 0 &&
+    if (options.memory.model != MemoryModel::kTorch && node.time >= 0 &&
         !AddsUp(module)) {
       forest.by_type.Add(
           module.fqn,
