@@ -95,7 +95,8 @@ Command AddBaselineCommand(CLI::App& program) {
   auto flags = std::make_shared<BaselineFlags>();
   CLI::App* app = program.add_subcommand(
       "baseline", "Peak memory and run-time of a model without checkpointing");
-  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
       ->required();
   flags->memory.AddTo(*app);
   app->add_flag("--json", flags->json, "print JSON, nothing else");

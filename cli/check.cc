@@ -73,9 +73,8 @@ int64_t ResolveBudget(const BudgetFlag& budget, const ProfileInput& input,
                       const graph::ModuleTree& tree, const problems::Plan& plan,
                       const problems::PlanRules& rules) {
   if (budget.kind == BudgetFlag::Kind::kBytes) return budget.bytes;
-  const problems::PlanningProblem problem =
-      BuildPlanningProblem(input.profile, tree, QuestionOf(plan, rules),
-                           input.TraceIfAny());
+  const problems::PlanningProblem problem = BuildPlanningProblem(
+      input.profile, tree, QuestionOf(plan, rules), input.TraceIfAny());
   solver::SearchLimits limits;
   limits.interrupted = &InterruptFlag();
   return budget.Resolve(problem, limits);
@@ -162,7 +161,8 @@ Command AddCheckCommand(CLI::App& program) {
   auto flags = std::make_shared<CheckFlags>();
   CLI::App* app = program.add_subcommand(
       "check", "Check a plan against a profile and a budget, independently");
-  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plan, "plan file")->required();
   app->add_option("--budget", flags->budget,

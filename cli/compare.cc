@@ -211,7 +211,8 @@ Command AddCompareCommand(CLI::App& program) {
   auto flags = std::make_shared<CompareFlags>();
   CLI::App* app = program.add_subcommand(
       "compare", "The baseline against one or several plans, side by side");
-  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plans, "plan files")->required();
   flags->memory.AddTo(*app);

@@ -382,7 +382,8 @@ Command AddCurveCommand(CLI::App& program) {
   auto flags = std::make_shared<CurveFlags>();
   CLI::App* app = program.add_subcommand(
       "curve", "What a module recomputes for what it discards");
-  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("MODULE", flags->module, "FQN of a module with operators")
       ->required();

@@ -296,7 +296,8 @@ Command AddFrontierCommand(CLI::App& program) {
   auto flags = std::make_shared<FrontierFlags>();
   CLI::App* app = program.add_subcommand(
       "frontier", "The optimal plan at each of many budgets");
-  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("--points", flags->points,
                   "so many budgets, from the least that any plan needs to what "

@@ -302,7 +302,8 @@ Command AddOpsCommand(CLI::App& program) {
   auto flags = std::make_shared<OpsFlags>();
   CLI::App* app = program.add_subcommand(
       "ops", "Which operators of a module to save under a memory budget");
-  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("MODULE", flags->module, "FQN of a module with operators")
       ->required();

@@ -124,9 +124,8 @@ std::string UnitTable(const graph::Profile& profile, const Plan& plan, bool all,
   int64_t discarded = 0;
   for (const UnitGroup& group : groups) {
     const problems::PlannedModule& module = *group.units.front();
-    discarded +=
-        std::max<int64_t>(0, module.discarded_bytes) *
-        static_cast<int64_t>(group.units.size());
+    discarded += std::max<int64_t>(0, module.discarded_bytes) *
+                 static_cast<int64_t>(group.units.size());
     const std::string ratio = FormatRatioUp(module.discard_ratio);
     row(group.name, fmt::format("{}", group.units.size()),
         {ratio, fmt::format("{:.4f}", std::max(0.0, 1 - std::stod(ratio))),
@@ -252,8 +251,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
     options.limits.on_progress = [&](const solver::SearchProgress& p) {
       progress.Show(p);
     };
-    plan =
-        PlanFor(problem, budget_bytes, TimeLeft(options.limits, stopwatch)).plan;
+    plan = PlanFor(problem, budget_bytes, TimeLeft(options.limits, stopwatch))
+               .plan;
   }
   for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
 
@@ -273,8 +272,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
                         plan.baseline.peak_module);
   }
   text += Verdict(plan, terminal);
-  const std::optional<graph::Simulation> simulation =
-      SimulationOf(input, plan);
+  const std::optional<graph::Simulation> simulation = SimulationOf(input, plan);
   text += simulation ? SimulationText(plan, *simulation, terminal)
                      : NoteOn(plan.memory.model, terminal);
   terminal.Print(text);

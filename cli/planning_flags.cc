@@ -105,7 +105,7 @@ double ParseTimeLimit(const std::string& text) {
 std::string LimitText(const std::optional<std::string>& limit) {
   if (!limit) return "";
   if (*limit == "interrupted") return *limit;
-  if (*limit == "rounds") return "not proven";
+  if (*limit == "unproven") return "without a proof";
   return fmt::format("stopped by the {} limit", *limit);
 }
 

@@ -191,8 +191,8 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
     const problems::Plan plan = ReadPlanFor(trace, flags.plan);
     answer.units = plan.modules.size();
     try {
-      answer.planned =
-          simulator.Simulate(problems::CheckpointedModules(trace, plan.modules));
+      answer.planned = simulator.Simulate(
+          problems::CheckpointedModules(trace, plan.modules));
     } catch (const InputError& error) {
       throw NamingFile(error, flags.plan);
     }

@@ -148,7 +148,8 @@ Command AddTreeCommand(CLI::App& program) {
   auto flags = std::make_shared<TreeFlags>();
   CLI::App* app =
       program.add_subcommand("tree", "The module tree with its statistics");
-  app->add_option("PROFILE", flags->profile, "profile or trace (.json or .json.gz)")
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("--depth", flags->depth, "fold what lies deeper than N")
       ->type_name("N");

@@ -342,11 +342,17 @@ class PlannedStep {
         if (!now.view) read_by.erase(s);
       }
     }
-    int32_t next = kNever;
-    for (const auto& [storage, by] : saved_by) {
-      next = std::min(next, prepared_.FirstWrite(storage, last, frame.redone));
+    // What does not run again may write as well.
+    for (int32_t from = last; from < frame.redone;) {
+      int32_t next = kNever;
+      for (const auto& [storage, by] : saved_by) {
+        next =
+            std::min(next, prepared_.FirstWrite(storage, from, frame.redone));
+      }
+      if (next == kNever) break;
+      check_writes(next, next < CallOf(frame).end && Saves(frame, next));
+      from = next + 1;
     }
-    if (next != kNever) check_writes(next, false);
   }
 
   // The steps, and for every time the place among them.

@@ -21,8 +21,7 @@ StepTime ComputeStepTime(const graph::Profile& profile,
 
 PlanBaseline ComputeBaseline(const graph::Profile& profile,
                              const graph::ModuleTree& tree,
-                             MemoryOptions options,
-                             const graph::Trace* trace) {
+                             MemoryOptions options, const graph::Trace* trace) {
   options.world_size = 1;
   PlanBaseline baseline{.peak_bytes = 0, .peak_module = "", .runtime_ms = 0};
   const StepTime step = ComputeStepTime(profile, tree);

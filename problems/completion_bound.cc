@@ -15,6 +15,9 @@ namespace {
 constexpr size_t kMostSegments = 8192;
 constexpr size_t kMostKeptSegments = 4'000'000;
 
+// Units may discard less than nothing.
+constexpr int64_t kAnyNumber = int64_t{1} << 61;
+
 }  // namespace
 
 FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
@@ -71,10 +74,9 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
     if (!fixed.curve[i].empty()) {
       const std::optional<double>& as_unit = problem.nodes[i].unit_base_bytes;
       fixed.has_units[i] = 1;
-      fixed.unit_need[i] =
-          (as_unit ? up(*as_unit - problem.budget_bytes)
-                   : fixed.subtree_need[i]) +
-          fixed.held[i];
+      fixed.unit_need[i] = (as_unit ? up(*as_unit - problem.budget_bytes)
+                                    : fixed.subtree_need[i]) +
+                           fixed.held[i];
       fixed.largest_need = std::max(fixed.largest_need, fixed.unit_need[i]);
     }
     fixed.largest_need = std::max(fixed.largest_need, fixed.subtree_need[i]);
@@ -114,7 +116,7 @@ CompletionBound::CompletionBound(const ModuleProblem& problem,
   most_kept_ = std::clamp<size_t>(
       kMostKeptSegments / std::max<size_t>(nodes, 1), 256, kMostSegments);
   root_ = WalkSiblings(0, static_cast<int>(problem.nodes.size()),
-                       ConvexCost::Free(fixed.largest_need));
+                       ConvexCost::Free(kAnyNumber));
 }
 
 double CompletionBound::PriceAtRoot() const {

@@ -145,7 +145,14 @@ class Pass {
         bound_(bound),
         threshold_(threshold),
         width_(width),
-        check_(check) {}
+        check_(check),
+        lost_from_(nodes_.size() + 1, 0) {
+    for (size_t i = nodes_.size(); i-- > 0;) {
+      const int policy = problem_.policies_of[i];
+      const int64_t least = policy < 0 ? 0 : policies_[policy].base_bytes;
+      lost_from_[i] = lost_from_[i + 1] + std::max<int64_t>(-least, 0);
+    }
+  }
 
   PassResult Run() {
     const auto& max_units = problem_.relaxed.max_units;
@@ -173,6 +180,11 @@ class Pass {
   }
 
   bool IsStopped() const { return result_.stopped_by != StoppedBy::kNothing; }
+
+  // Later units may discard less than nothing.
+  int64_t NeedAfter(int i) const {
+    return fixed_.need_after[i] + lost_from_[i + nodes_[i].subtree_size];
+  }
 
   std::vector<Labels> WalkSiblings(int begin, int end,
                                    std::vector<Labels> all) {
@@ -210,7 +222,7 @@ class Pass {
     DropDearerCounts(all);
     for (size_t k = 0; k < all.size(); ++k) {
       Prune(bound_.After(i), k, all[k]);
-      CapAt(fixed_.need_after[i], all[k]);
+      CapAt(NeedAfter(i), all[k]);
     }
     if (history_.IsLong()) Forget(all);
     if (!IsStopped()) result_.stopped_by = check_(result_.labels);
@@ -269,7 +281,7 @@ class Pass {
                labels);
       }
     }
-    CapAt(fixed_.need_after[i], labels);
+    CapAt(NeedAfter(i), labels);
     Remember(labels);
     first_open_step_ = 0;
     return labels;
@@ -551,6 +563,8 @@ class Pass {
   double threshold_;
   size_t width_;
   const PassCheck& check_;
+  // The most that units from a node on may keep beyond what they discard.
+  std::vector<int64_t> lost_from_;
   // Units set aside while their children are walked.
   std::vector<std::vector<Labels>*> set_aside_;
   LabelHistory<Move> history_;
@@ -653,13 +667,7 @@ std::optional<JointProblem> WithoutSmallGroups(const JointProblem& problem,
     if (large.policies_of[i] < 0) continue;
     const JointProblem::Policies& policies =
         large.policies[large.policies_of[i]];
-    ModuleProblem::Node& node = large.relaxed.nodes[i];
-    if (policies.MostBytes() > 0) {
-      node.curve = HullOf(policies);
-    } else {
-      node.curve.clear();
-      large.policies_of[i] = -1;
-    }
+    large.relaxed.nodes[i].curve = HullOf(policies);
   }
   return large;
 }
@@ -688,7 +696,6 @@ JointProblem OverSmallGroups(const JointProblem& problem,
     for (const GroupKind& kind : all.kinds) {
       if (kind.bytes <= few_bytes) policies.kinds.push_back(kind);
     }
-    if (policies.MostBytes() <= 0) continue;
     left.relaxed.nodes[unit.node].curve = HullOf(policies);
     left.policies_of[unit.node] = static_cast<int>(left.policies.size());
     left.policies.push_back(std::move(policies));
@@ -849,7 +856,7 @@ ModuleSolution SolveJointByLabels(const JointProblem& problem,
         ModuleSolution solution =
             SearchLargeGroupsFirst(scaled, scaled_limits, known);
         if (solution.status == SearchStatus::kNoSolution &&
-            limits.time_limit_s > 0) {
+            limits.time_limit_s > 0 && scaled_limits.cut_off == kInf) {
           return RoundedUp(scaled, std::move(solution));
         }
         return solution;

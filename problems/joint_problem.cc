@@ -114,6 +114,7 @@ std::vector<Knot> HullOf(const JointProblem::Policies& policies) {
     }
     curve.push_back({static_cast<double>(bytes), ms});
   }
+  if (curve.empty()) curve.push_back({0, policies.base_ms});
   return curve;
 }
 
@@ -154,8 +155,8 @@ int PolicyTable::IndexOf(JointProblem::Policies policies) {
   for (const GroupKind& kind : policies.kinds) {
     key.emplace_back(kind.bytes, kind.ms, kind.count);
   }
-  const auto [it, is_new] = index_.try_emplace(
-      std::move(key), static_cast<int>(policies_.size()));
+  const auto [it, is_new] =
+      index_.try_emplace(std::move(key), static_cast<int>(policies_.size()));
   if (is_new) policies_.push_back(std::move(policies));
   return it->second;
 }

@@ -44,11 +44,14 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
     return solution;
   }
 
-  double best = kInf;
+  double best = limits.cut_off;
+  bool is_found = false;
   // A problem that needs no units has no candidates.
-  if (!search.known.empty() && solution.columns > 0) {
+  if (!search.known.empty() && solution.columns > 0 &&
+      search.cost(search.known) < best) {
     best = search.cost(search.known);
     solution.units = search.known;
+    is_found = true;
   }
   double proven = std::max(0.0, root_bound);
   int64_t labels = 0;
@@ -89,6 +92,7 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
       if (ms < best) {
         best = ms;
         solution.units = std::move(units);
+        is_found = true;
       }
     }
     is_complete = pass.least_dropped == kInf;
@@ -132,11 +136,11 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
 
   solution.nodes = labels;
   solution.seconds = stopwatch.Seconds();
-  if (best == kInf) {
-    solution.bound_ms = proven;
+  if (!is_found) {
+    solution.bound_ms = std::min(proven, limits.cut_off);
     if (solution.stopped_by == StoppedBy::kNothing) {
-      solution.status = SearchStatus::kInfeasible;
-      solution.bound_ms = kInf;
+      solution.bound_ms = limits.cut_off;
+      if (limits.cut_off == kInf) solution.status = SearchStatus::kInfeasible;
     }
     return solution;
   }

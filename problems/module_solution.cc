@@ -74,6 +74,7 @@ ModuleSolution SolveWithTimeFactor(const ModuleProblem& problem,
     for (Knot& knot : node.curve) knot.ms *= factor;
   }
   solver::SearchLimits scaled_limits = limits;
+  scaled_limits.cut_off *= factor;
   if (limits.on_progress) {
     scaled_limits.on_progress = [&](solver::SearchProgress progress) {
       progress.best /= factor;

@@ -115,7 +115,8 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
   }
   const std::string memory_model = root.Get("memory_model").String();
   const std::optional<MemoryModel> model = ParseMemoryModel(memory_model);
-  if (!model) root.Get("memory_model").Fail("\"torch\", \"snapshot\" or \"trace\"");
+  if (!model)
+    root.Get("memory_model").Fail("\"torch\", \"snapshot\" or \"trace\"");
   plan.memory.model = *model;
   if (root.Has("without_states")) {
     plan.memory.without_states = root.Get("without_states").Bool();

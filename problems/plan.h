@@ -71,7 +71,7 @@ struct Plan {
   std::string granularity = "module";
   std::string tradeoff = "profile";
   PlanStatus status = PlanStatus::kNoPlan;
-  // time | gap | nodes | memory | interrupted
+  // time | gap | nodes | memory | unproven | interrupted
   std::optional<std::string> limit;
   // Meaningful where there is a plan (optimal, feasible):
   double recompute_ms = kNotStated;

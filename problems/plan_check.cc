@@ -519,8 +519,8 @@ PlanEffect EffectOnTrace(const graph::Trace& trace,
   effect.peak_phase = time < trace.forward_end    ? Phase::kForward
                       : time < trace.backward_end ? Phase::kBackward
                                                   : Phase::kOptimizerStep;
-  effect.persistent_bytes = PersistentBytes(trace, time) +
-                            static_cast<double>(bytes_of_rank[time]);
+  effect.persistent_bytes =
+      PersistentBytes(trace, time) + static_cast<double>(bytes_of_rank[time]);
   effect.activation_bytes =
       static_cast<double>(use.peak_bytes) - effect.persistent_bytes;
   effect.records.push_back({.module = effect.peak_module,

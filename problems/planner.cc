@@ -188,9 +188,8 @@ PlannedModule Planned(const graph::Module& of, const OperatorPolicy& policy) {
                                    : 1;
   module.discard_ratio = 1 - module.memory_budget;
   // Below 0 where temporaries are saved.
-  module.discarded_bytes =
-      std::max<int64_t>(kNotStated, std::min(of.act_fw_per_module, total) -
-                                        policy.saved_bytes);
+  module.discarded_bytes = std::max<int64_t>(
+      kNotStated, std::min(of.act_fw_per_module, total) - policy.saved_bytes);
   module.recompute_ms = policy.recompute_ms;
   for (size_t k = 0; k < policy.save.size(); ++k) {
     module.ops.push_back({.index = static_cast<int>(k),
@@ -365,6 +364,8 @@ std::optional<std::string> LimitName(StoppedBy stopped_by) {
       return "nodes";
     case StoppedBy::kMemory:
       return "memory";
+    case StoppedBy::kUnproven:
+      return "unproven";
     case StoppedBy::kInterrupt:
       return "interrupted";
     case StoppedBy::kNothing:
@@ -521,9 +522,8 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
 
   answer.units = std::move(outcome.units);
   plan.modules = std::move(outcome.modules);
-  const PlanEffect effect =
-      ComputeEffect(profile, plan.modules, options.memory, plan.tradeoff,
-                    problem.trace);
+  const PlanEffect effect = ComputeEffect(profile, plan.modules, options.memory,
+                                          plan.tradeoff, problem.trace);
   plan.recompute_ms = effect.recompute_ms;
   plan.bound_ms = plan.status == PlanStatus::kOptimal
                       ? plan.recompute_ms

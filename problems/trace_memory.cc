@@ -69,9 +69,9 @@ class Sharding {
       const auto found =
           std::ranges::find(trace_.modules, fqn, &graph::TraceModule::fqn);
       if (found == trace_.modules.end()) {
-        throw InputError(fmt::format(
-            "--fsdp-units: expected modules of the trace, found {}",
-            graph::Quoted(fqn)));
+        throw InputError(
+            fmt::format("--fsdp-units: expected modules of the trace, found {}",
+                        graph::Quoted(fqn)));
       }
       index.try_emplace(fqn, static_cast<int>(index.size()));
     }
@@ -137,7 +137,7 @@ class Sharding {
   const MemoryOptions& options_;
   const int32_t count_;
   std::vector<int64_t> change_;
-  std::vector<int64_t> whole_;  // a unit, and last what is outside of all
+  std::vector<int64_t> whole_;    // a unit, and last what is outside of all
   std::set<int32_t> is_counted_;  // of the parameters
   std::vector<Window> forward_, backward_;
 };

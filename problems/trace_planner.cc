@@ -1,11 +1,10 @@
 #include "problems/trace_planner.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+#include <cstddef>
 #include <limits>
-#include <optional>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "graph/input_error.h"
@@ -21,18 +20,63 @@ using solver::StoppedBy;
 
 namespace {
 
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kTolerance = 1e-9;
 constexpr int64_t kAllocationUnit = 512;
-constexpr int kMostCorrections = 40;
-constexpr int kMostSubproblems = 200;
-// Of witnesses, before a storage is decided about.
-constexpr int kRounds = 3;
 
-// A part of the plans, and what is known of it.
-struct Subproblem {
+constexpr int kMostParts = 200;
+// Relaxations of a part: before it is split, and where what is missing is
+// decided already.
+constexpr int kRounds = 3;
+constexpr int kMostRounds = 8;
+// A search that makes as many takes long.
+constexpr int64_t kManyLabels = 1'000'000;
+// Searches for a plan near one that does not fit.
+constexpr int kMostRepairs = 24;
+constexpr int kRepairRounds = 8;
+constexpr int kFirstRepairRounds = 40;
+constexpr double kGapOfRepairs = 1e-3;
+
+// Some of the plans, and what is known of them.
+struct Part {
   std::vector<Decision> decisions = {};
+  // Those that gave the bound, and those to try next.
   Witnesses witnesses = {};
+  Witnesses next = {};
   double bound_ms = 0;
+
+  bool IsDecided(const Decision& decision) const {
+    return std::ranges::any_of(
+        decisions, [&](const Decision& d) { return d.Settles(decision); });
+  }
+
+  // The latest time at which a storage is decided to be live.
+  std::optional<int32_t> LiveUntil(int32_t storage) const {
+    std::optional<int32_t> until;
+    for (const Decision& d : decisions) {
+      if (d.kind == Decision::Kind::kLife && d.of == storage && d.is_so) {
+        until = std::max(until.value_or(d.at), d.at);
+      }
+    }
+    return until;
+  }
 };
+
+// A relaxation's plan, simulated.
+struct Tried {
+  TraceRelaxation relaxation = {};
+  std::vector<ChosenUnit> units = {};
+  std::vector<CheckpointedModule> modules = {};
+  Simulation use = {};
+};
+
+Witnesses Blend(const Witnesses& of, const Witnesses& with, double weight) {
+  Witnesses blended = of;
+  for (size_t s = 0; s < of.size(); ++s) {
+    if (of[s] != with[s]) blended[s] = Blended(of[s], with[s], weight);
+  }
+  return blended;
+}
 
 class Search {
  public:
@@ -41,221 +85,118 @@ class Search {
       : problem_(problem), budget_bytes_(budget_bytes), limits_(limits) {}
 
   TraceSolution Run(const std::vector<CheckpointedModule>& known) {
+    Try({});
     if (!known.empty()) Try(known);
-    std::vector<Subproblem> open = {{.witnesses = FirstWitnesses(problem_)}};
-    double bound_ms = kInf;  // of what is not open any more
-    for (int done = 0; done < kMostSubproblems && !open.empty() && !IsStopped();
-         ++done) {
-      const auto least =
-          std::ranges::min_element(open, {}, &Subproblem::bound_ms);
-      Subproblem next = std::move(*least);
-      open.erase(least);
-      if (next.bound_ms >= BestMs() * (1 - kTolerance)) {
-        bound_ms = std::min(bound_ms, next.bound_ms);
-        continue;
+    Part all = {.witnesses = FirstWitnesses(problem_)};
+    all.next = all.witnesses;
+    open_.push_back(std::move(all));
+    int parts = 0;
+    for (; parts < kMostParts && !open_.empty() && !IsStopped(); ++parts) {
+      const auto least = std::ranges::min_element(open_, {}, &Part::bound_ms);
+      Part part = std::move(*least);
+      open_.erase(least);
+      if (IsSettled(part.bound_ms)) {
+        Close(part.bound_ms);
+      } else {
+        Branch(std::move(part));
       }
-      for (Subproblem& part : Branch(next)) open.push_back(std::move(part));
-      bound_ms = std::min(bound_ms, closed_bound_ms_);
     }
-    for (const Subproblem& part : open) {
-      bound_ms = std::min(bound_ms, part.bound_ms);
+    if (!open_.empty() && result_.stopped_by == StoppedBy::kNothing) {
+      result_.stopped_by = StoppedBy::kNodes;
     }
-    if (bound_ms == kInf && result_.status == SearchStatus::kNoSolution) {
-      result_.status = SearchStatus::kInfeasible;
-    }
-    result_.bound_ms = std::min(bound_ms, BestMs());
-    if (result_.status == SearchStatus::kFeasible && result_.use.recompute_ms <= result_.bound_ms * (1 + kTolerance) + 1e-15) result_.status = SearchStatus::kOptimal;
-    result_.seconds = stopwatch_.Seconds();
+    Conclude();
     return std::move(result_);
   }
 
  private:
-  static constexpr double kInf = std::numeric_limits<double>::infinity();
-  static constexpr double kTolerance = 1e-9;
-  const bool debug = std::getenv("TP_DEBUG") != nullptr;
-
   double BestMs() const {
     return result_.status == SearchStatus::kFeasible ? result_.use.recompute_ms
                                                      : kInf;
   }
 
-  // Improves the bound of a part, and splits it where that does not settle it.
-  std::vector<Subproblem> Branch(Subproblem& part) {
-    closed_bound_ms_ = kInf;
-    std::optional<Decision> decision;
-    Witnesses witnesses = part.witnesses;
-    double best_bound_ms = -kInf;
-    Witnesses target;
-    for (int round = 0; round < kRounds; ++round) {
-      TraceRelaxation relaxation = Relax(problem_, witnesses, part.decisions);
-      relaxation.joint.relaxed.budget_bytes =
-          static_cast<double>(budget_bytes_);
-      const ModuleSolution relaxed =
-          SolveJointByLabels(relaxation.joint, Left());
-      Count(relaxed);
-      if (debug) std::printf("depth %zu relaxed status %d ms %.6f bound %.6f part %.6f labels %lld %.3fs\n", part.decisions.size(), (int)relaxed.status, relaxed.ms, relaxed.bound_ms, part.bound_ms, (long long)relaxed.nodes, stopwatch_.Seconds());
-      if (relaxed.status == SearchStatus::kInfeasible) return {};
-      if (relaxed.status == SearchStatus::kNoSolution) break;
-      const auto modules = CheckpointedModules(problem_, relaxation, relaxed.units);
-      const Simulation use = Try(modules);
-      if (debug) std::printf("  round %d: units %zu sim peak %lld (over %lld) ms %.6f t=%.3f\n", round, relaxed.units.size(), (long long)use.peak_bytes, (long long)(use.peak_bytes-budget_bytes_), use.recompute_ms, stopwatch_.Seconds());
-      if (relaxed.bound_ms > best_bound_ms) {
-        best_bound_ms = relaxed.bound_ms;
-        part.bound_ms = std::max(part.bound_ms, relaxed.bound_ms);
-        part.witnesses = witnesses;
-        target = witnesses;
-        decision = FirstInconsistency(part, relaxation, relaxed.units);
-        if (!decision) decision = Miscount(part, modules, use, target);
-        if (!decision) decision = MissedInRecomputation(part, modules, use);
-      }
-      if (part.bound_ms >= BestMs() * (1 - kTolerance) || IsStopped()) {
-        closed_bound_ms_ = part.bound_ms;
-        return {};
-      }
-      if (result_.status != SearchStatus::kFeasible) CorrectUntilFeasible(relaxation, relaxed.units, use);
-      if (target == part.witnesses) break;
-      witnesses = part.witnesses;
-      for (size_t s = 0; s < witnesses.size(); ++s) {
-        if (target[s] == witnesses[s]) continue;
-        witnesses[s] = Blended(std::move(witnesses[s]), target[s], 1.0 / (round + 2));
-      }
-    }
-    if (debug && decision) std::printf("  decide %d of %d at %d\n", (int)decision->kind, decision->of, decision->at);
-    if (!decision) {
-      closed_bound_ms_ = part.bound_ms;
-      return {};
-    }
-    std::vector<Subproblem> parts;
-    for (const bool is_so : {true, false}) {
-      parts.push_back(part);
-      decision->is_so = is_so;
-      parts.back().decisions.push_back(*decision);
-    }
-    return parts;
+  // Whether no plan is better that costs at least so much.
+  bool IsSettled(double bound_ms) const {
+    return bound_ms >= BestMs() * (1 - kTolerance);
   }
 
-  static bool IsDecided(const Subproblem& part, const Decision& decision) {
-    return std::ranges::any_of(part.decisions, [&](const Decision& d) {
-      return d.IsAbout(decision);
-    });
+  void Close(double bound_ms) {
+    closed_bound_ms_ = std::min(closed_bound_ms_, bound_ms);
   }
 
-  // Calls of one module of which only some are units, or which differ.
-  std::optional<Decision> FirstInconsistency(const Subproblem& part, const TraceRelaxation& relaxation, const std::vector<ChosenUnit>& units) const {
-    if (!problem_.has_repeated_calls) return std::nullopt;
-    std::map<int, std::vector<const ChosenUnit*>> units_of;  // a module
-    for (const ChosenUnit& unit : units) {
-      units_of[problem_.candidates[problem_.candidate_at[unit.node]].module_node].push_back(&unit);
+  // No plan recomputes less.
+  double Bound() const {
+    double bound_ms = std::min(closed_bound_ms_, BestMs());
+    for (const Part& part : open_) {
+      bound_ms = std::min(bound_ms, part.bound_ms);
     }
-    for (const auto& [module, of] : units_of) {
-      const auto calls = std::ranges::count(problem_.candidates, module, &TraceProblem::Candidate::module_node);
-      if (calls == 1) continue;
-      const Decision is_unit = {.kind = Decision::Kind::kUnit, .of = module};
-      if (calls > std::ssize(of) && !IsDecided(part, is_unit)) return is_unit;
-      std::vector<char> first;
-      for (const ChosenUnit* unit : of) {
-        const std::vector<char> recomputed = RecomputedGroups(relaxation, *unit);
-        if (first.empty()) first = recomputed;
-        for (size_t g = 0; g < first.size(); ++g) {
-          const Decision group = {.kind = Decision::Kind::kGroup, .of = module, .at = static_cast<int32_t>(g)};
-          if (first[g] != recomputed[g] && !IsDecided(part, group)) return group;
-        }
-      }
-    }
-    return std::nullopt;
+    return bound_ms;
   }
 
-  // The storage of which most is missing where the plan breaks the budget; with
-  // witnesses that count all that are missing.
-  std::optional<Decision> Miscount(const Subproblem& part, const std::vector<CheckpointedModule>& modules, const Simulation& use, Witnesses& target) const {
-    std::optional<Decision> decision;
-    int64_t most = 0;
-    for (const int32_t time : ViolatedTimes(use)) {
-      for (Miscounted& m : FindMiscounted(problem_, modules, time, part.witnesses)) {
-        const Decision next = {.kind = Decision::Kind::kLife, .of = m.storage, .at = time};
-        if (IsDecided(part, next)) continue;
-        target[m.storage] = std::move(m.witnesses);
-        if (m.bytes <= most) continue;
-        most = m.bytes;
-        decision = next;
-      }
+  void Conclude() {
+    result_.bound_ms = Bound();
+    result_.seconds = stopwatch_.Seconds();
+    if (result_.status == SearchStatus::kFeasible &&
+        IsSettled(result_.bound_ms)) {
+      result_.status = SearchStatus::kOptimal;
+    } else if (result_.bound_ms == kInf) {
+      result_.status = SearchStatus::kInfeasible;
+    } else if (result_.stopped_by == StoppedBy::kNothing) {
+      result_.stopped_by = StoppedBy::kUnproven;
+      return;
     }
-    return decision;
-  }
-
-  // A group of a unit that breaks the budget while it runs again: one that runs
-  // there, or else the one of which most is saved for later.
-  std::optional<Decision> MissedInRecomputation(const Subproblem& part, const std::vector<CheckpointedModule>& modules, const Simulation& use) const {
-    int64_t worst = budget_bytes_;
-    std::optional<Decision> decision;
-    for (size_t k = 0; k < use.steps.size(); ++k) {
-      const Simulation::Step& step = use.steps[k];
-      if (step.redone < 0 || use.live_bytes[k] <= worst) continue;
-      const auto& candidate = problem_.candidates[problem_.candidate_of[step.redone]];
-      const graph::TraceCall& call = problem_.trace->calls[step.redone];
-      if (step.op < call.start) continue;
-      const auto& groups = problem_.groups[candidate.module_node];
-      const auto group_of = [&](int32_t op) {
-        return Decision{.kind = Decision::Kind::kGroup, .of = candidate.module_node, .at = groups.group_of[op - call.start]};
-      };
-      std::optional<Decision> next = group_of(step.op);
-      if (groups.groups[next->at].rule != graph::GroupRule::kFree || IsDecided(part, *next)) {
-        const auto unit = std::ranges::find(modules, call.module, &CheckpointedModule::module);
-        next.reset();
-        int64_t most = 0;
-        std::map<int32_t, int64_t> saved;
-        for (int32_t op = step.op + 1; op < call.end; ++op) {
-          if (!unit->save[op - call.start]) continue;
-          const Decision later = group_of(op);
-          if (groups.groups[later.at].rule != graph::GroupRule::kFree || IsDecided(part, later)) continue;
-          for (const int32_t s : problem_.trace->operators[op].creates) saved[later.at] += problem_.trace->storages[s].bytes;
-          if (saved[later.at] > most) { most = saved[later.at]; next = later; }
-        }
-      }
-      if (!next) continue;
-      worst = use.live_bytes[k];
-      decision = next;
-    }
-    return decision;
-  }
-
-  void CorrectUntilFeasible(TraceRelaxation relaxation, std::vector<ChosenUnit> units, Simulation use) {
-    for (int round = 0; round < kMostCorrections && !IsStopped() && use.peak_bytes > budget_bytes_; ++round) {
-      Correct(units, use, relaxation.joint);
-      const ModuleSolution next = SolveJointByLabels(relaxation.joint, Left());
-      Count(next);
-      if (next.units.empty()) { if (debug) std::printf(" corrected: status %d\n", (int)next.status); break;}
-      units = next.units;
-      use = Try(CheckpointedModules(problem_, relaxation, units));
-      if (debug) std::printf(" round %d: units %zu sim peak %lld (over %lld) ms %.6f t=%.3f\n", round, units.size(), (long long)use.peak_bytes, (long long)(use.peak_bytes-budget_bytes_), use.recompute_ms, stopwatch_.Seconds());
+    if (result_.status == SearchStatus::kOptimal ||
+        result_.status == SearchStatus::kInfeasible) {
+      result_.stopped_by = StoppedBy::kNothing;
     }
   }
 
-  SearchLimits Left() const {
+  bool IsStopped() {
+    if (limits_.interrupted && limits_.interrupted->load()) {
+      result_.stopped_by = StoppedBy::kInterrupt;
+    } else if (stopwatch_.Seconds() > limits_.time_limit_s) {
+      result_.stopped_by = StoppedBy::kTime;
+    } else if (result_.nodes > limits_.node_limit) {
+      result_.stopped_by = StoppedBy::kNodes;
+    } else if (BestMs() < kInf && limits_.gap > 0 &&
+               BestMs() - Bound() <= limits_.gap * BestMs()) {
+      result_.stopped_by = StoppedBy::kGap;
+    }
+    return result_.stopped_by != StoppedBy::kNothing;
+  }
+
+  ModuleSolution Solve(JointProblem& joint, double gap) {
+    joint.relaxed.budget_bytes = static_cast<double>(budget_bytes_);
     SearchLimits left = limits_;
     left.time_limit_s =
         std::max(0.0, limits_.time_limit_s - stopwatch_.Seconds());
-    return left;
-  }
-
-  void Count(const ModuleSolution& solution) {
+    left.node_limit = std::max<int64_t>(0, limits_.node_limit - result_.nodes);
+    left.gap = gap;
+    left.cut_off = BestMs();
+    if (limits_.on_progress) {
+      left.on_progress = [&](const solver::SearchProgress& progress) {
+        limits_.on_progress({.best = BestMs(),
+                             .bound = Bound(),
+                             .nodes = result_.nodes + progress.nodes,
+                             .seconds = stopwatch_.Seconds()});
+      };
+    }
+    ModuleSolution solution = SolveJointByLabels(joint, left);
     result_.nodes += solution.nodes;
     result_.rows = std::max(result_.rows, solution.rows);
     result_.columns = std::max(result_.columns, solution.columns);
+    return solution;
   }
 
-  bool IsStopped() const {
-    return stopwatch_.Seconds() > limits_.time_limit_s ||
-           (limits_.interrupted && limits_.interrupted->load());
-  }
-
-  Simulation Try(const std::vector<CheckpointedModule>& modules) {
-    Simulation use = UseOf(problem_, modules);
-    const bool is_better =
-        use.peak_bytes <= budget_bytes_ &&
-        (result_.status != SearchStatus::kFeasible ||
-         use.recompute_ms < result_.use.recompute_ms);
-    if (is_better) {
+  // What PyTorch refuses is no plan.
+  std::optional<Simulation> Try(
+      const std::vector<CheckpointedModule>& modules) {
+    Simulation use;
+    try {
+      use = UseOf(problem_, modules);
+    } catch (const InputError&) {
+      return std::nullopt;
+    }
+    if (use.peak_bytes <= budget_bytes_ && use.recompute_ms < BestMs()) {
       result_.status = SearchStatus::kFeasible;
       result_.modules = modules;
       result_.use = use;
@@ -263,83 +204,277 @@ class Search {
     return use;
   }
 
-  // Of each record that the plan breaks the time that breaks it most, the worst
-  // first.
+  // Improves the bound of a part, and splits it where that does not settle it.
+  void Branch(Part part) {
+    std::optional<Decision> decision;
+    double best_bound_ms = -kInf;
+    double weight = 1;  // of what is to be tried
+    for (int round = 0; round < (decision ? kRounds : kMostRounds); ++round) {
+      const Witnesses witnesses = Blend(part.witnesses, part.next, weight);
+      TraceRelaxation relaxation = Relax(problem_, witnesses, part.decisions);
+      const ModuleSolution relaxed = Solve(relaxation.joint, 0);
+      if (relaxed.status == SearchStatus::kInfeasible) return;
+      if (relaxed.status == SearchStatus::kNoSolution) {
+        // Nothing better, or a limit.
+        Close(std::max(part.bound_ms, relaxed.bound_ms));
+        return;
+      }
+      Tried tried = {.relaxation = std::move(relaxation),
+                     .units = relaxed.units,
+                     .modules = {}};
+      tried.modules =
+          CheckpointedModules(problem_, tried.relaxation, tried.units);
+      std::optional<Simulation> use = Try(tried.modules);
+      if (!use) break;
+      tried.use = std::move(*use);
+      weight /= 2;
+      if (relaxed.bound_ms > best_bound_ms || !decision) {
+        best_bound_ms = relaxed.bound_ms;
+        Witnesses next = witnesses;
+        decision = FirstInconsistency(part, tried);
+        if (!decision) decision = Miscount(part, tried, witnesses, next);
+        if (!decision) decision = MissedInRecomputation(part, tried);
+        // Where all that is missing is decided, it has to be counted.
+        if (relaxed.bound_ms >= part.bound_ms || !decision) {
+          part.bound_ms = std::max(part.bound_ms, relaxed.bound_ms);
+          part.witnesses = witnesses;
+          part.next = std::move(next);
+          weight = decision ? .5 : 1;
+        }
+      }
+      if (IsSettled(part.bound_ms) || IsStopped()) {
+        Close(part.bound_ms);
+        return;
+      }
+      if (tried.use.peak_bytes > budget_bytes_) Repair(std::move(tried));
+      if (part.next == part.witnesses || relaxed.nodes > kManyLabels) break;
+    }
+    if (!decision) {
+      Close(part.bound_ms);
+      return;
+    }
+    for (const bool is_so : {true, false}) {
+      Part half = part;
+      decision->is_so = is_so;
+      half.decisions.push_back(*decision);
+      half.next = half.witnesses;
+      if (decision->kind == Decision::Kind::kLife && is_so) {
+        half.next[decision->of] = {
+            {.kind = Witness::Kind::kDecided, .index = decision->at}};
+      }
+      open_.push_back(std::move(half));
+    }
+  }
+
+  // Calls of one module of which only some are units, or which differ.
+  std::optional<Decision> FirstInconsistency(const Part& part,
+                                             const Tried& tried) const {
+    if (!problem_.has_repeated_calls) return std::nullopt;
+    std::map<int, std::vector<const ChosenUnit*>> units_of;  // a module
+    for (const ChosenUnit& unit : tried.units) {
+      const int c = problem_.candidate_at[unit.node];
+      units_of[problem_.candidates[c].module_node].push_back(&unit);
+    }
+    for (const auto& [module, units] : units_of) {
+      const auto calls = std::ranges::count(
+          problem_.candidates, module, &TraceProblem::Candidate::module_node);
+      const Decision is_unit = {.kind = Decision::Kind::kUnit, .of = module};
+      if (calls > std::ssize(units) && !part.IsDecided(is_unit)) {
+        return is_unit;
+      }
+      const std::vector<char> first =
+          RecomputedGroups(tried.relaxation, *units.front());
+      for (const ChosenUnit* unit : units) {
+        const std::vector<char> groups =
+            RecomputedGroups(tried.relaxation, *unit);
+        for (size_t g = 0; g < first.size(); ++g) {
+          const Decision group = {.kind = Decision::Kind::kGroup,
+                                  .of = module,
+                                  .at = static_cast<int32_t>(g)};
+          if (first[g] != groups[g] && !part.IsDecided(group)) return group;
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  // The storage of which most is missing where the plan breaks the budget. The
+  // next witnesses count all that is missing.
+  std::optional<Decision> Miscount(const Part& part, const Tried& tried,
+                                   const Witnesses& witnesses,
+                                   Witnesses& next) const {
+    std::optional<Decision> decision;
+    int64_t most = 0;
+    for (const int32_t time : ViolatedTimes(tried.use)) {
+      for (Miscounted& m :
+           FindMiscounted(problem_, tried.modules, time, witnesses)) {
+        const std::optional<int32_t> until = part.LiveUntil(m.storage);
+        if (until && *until >= time) {
+          next[m.storage] = {
+              {.kind = Witness::Kind::kDecided, .index = *until}};
+        } else {
+          next[m.storage] = std::move(m.witnesses);
+        }
+        const Decision is_live = {
+            .kind = Decision::Kind::kLife, .of = m.storage, .at = time};
+        if (part.IsDecided(is_live)) continue;
+        if (decision && decision->of == m.storage) {
+          decision->at = std::max(decision->at, time);
+        }
+        if (m.bytes <= most) continue;
+        most = m.bytes;
+        decision = is_live;
+      }
+    }
+    return decision;
+  }
+
+  // A group of a unit that breaks the budget while it runs again: one that runs
+  // there, or else the one of which most is saved for later.
+  std::optional<Decision> MissedInRecomputation(const Part& part,
+                                                const Tried& tried) const {
+    int64_t worst = budget_bytes_;
+    std::optional<Decision> decision;
+    for (size_t k = 0; k < tried.use.steps.size(); ++k) {
+      const Simulation::Step& step = tried.use.steps[k];
+      if (step.redone < 0 || tried.use.live_bytes[k] <= worst) continue;
+      const graph::TraceCall& call = problem_.trace->calls[step.redone];
+      if (step.op < call.start) continue;  // a cast from before the call
+      const TraceProblem::Candidate& candidate =
+          problem_.candidates[problem_.candidate_of[step.redone]];
+      const graph::OperatorGroups& groups =
+          problem_.groups[candidate.module_node];
+      const auto is_open = [&](const Decision& d) {
+        return groups.groups[d.at].rule == graph::GroupRule::kFree &&
+               !part.IsDecided(d);
+      };
+      const auto group_of = [&](int32_t op) {
+        return Decision{.kind = Decision::Kind::kGroup,
+                        .of = candidate.module_node,
+                        .at = groups.group_of[op - call.start]};
+      };
+      std::optional<Decision> next = group_of(step.op);
+      if (!is_open(*next))
+        next = MostSaved(tried, call, step.op, is_open, group_of);
+      if (!next) continue;
+      worst = tried.use.live_bytes[k];
+      decision = next;
+    }
+    return decision;
+  }
+
+  template <typename IsOpen, typename GroupOf>
+  std::optional<Decision> MostSaved(const Tried& tried,
+                                    const graph::TraceCall& call, int32_t op,
+                                    const IsOpen& is_open,
+                                    const GroupOf& group_of) const {
+    const auto unit = std::ranges::find(tried.modules, call.module,
+                                        &CheckpointedModule::module);
+    std::map<int32_t, int64_t> saved;  // a group
+    std::optional<Decision> most;
+    for (int32_t later = op + 1; later < call.end; ++later) {
+      if (!unit->save[later - call.start]) continue;
+      const Decision group = group_of(later);
+      if (!is_open(group)) continue;
+      for (const int32_t s : problem_.trace->operators[later].creates) {
+        saved[group.at] += problem_.trace->storages[s].bytes;
+      }
+      if (!most || saved[group.at] > saved[most->at]) most = group;
+    }
+    return most;
+  }
+
+  // Of each record that the plan breaks the time that breaks it most.
   std::vector<int32_t> ViolatedTimes(const Simulation& use) const {
     std::map<int, std::pair<int64_t, int32_t>> worst;  // a record
-    const std::vector<int32_t> times_of = TimesOf(use);
+    const std::vector<int32_t> times = TimesOf(use);
     for (size_t k = 0; k < use.steps.size(); ++k) {
-      const Simulation::Step& step = use.steps[k];
-      const int32_t time = times_of[k];
-      if (step.redone >= 0 || use.live_bytes[k] <= budget_bytes_) continue;
-      auto& [bytes, at] = worst[problem_.record_of[time]];
-      if (use.live_bytes[k] > bytes) {
-        bytes = use.live_bytes[k];
-        at = time;
+      if (use.steps[k].redone >= 0 || use.live_bytes[k] <= budget_bytes_) {
+        continue;
       }
+      auto& [bytes, at] = worst[problem_.record_of[times[k]]];
+      if (use.live_bytes[k] <= bytes) continue;
+      bytes = use.live_bytes[k];
+      at = times[k];
     }
     std::vector<std::pair<int64_t, int32_t>> sorted;
     for (const auto& [record, of] : worst) sorted.push_back(of);
-    std::ranges::sort(sorted, std::greater<>());
-    std::vector<int32_t> times;
-    for (const auto& [bytes, at] : sorted) times.push_back(at);
-    std::ranges::reverse(times);
-    return times;
+    // The worst last, so that it has the last word on witnesses.
+    std::ranges::sort(sorted);
+    std::vector<int32_t> result;
+    for (const auto& [bytes, at] : sorted) result.push_back(at);
+    return result;
   }
 
-  // Raises what the simulation shows to be too low.
-  void Correct(const std::vector<ChosenUnit>& units, const Simulation& use,
-               JointProblem& joint) const {
-    std::map<int,int64_t> seen;
-    std::vector<ModuleProblem::Node>& nodes = joint.relaxed.nodes;
+  // Looks for a plan within the budget near one that is not: records that the
+  // relaxation puts too low are raised to what the simulation shows, until the
+  // plan fits.
+  void Repair(Tried tried) {
+    const int rounds = result_.status == SearchStatus::kFeasible
+                           ? kRepairRounds
+                           : kFirstRepairRounds;
+    if (++repairs_ > kMostRepairs) return;
+    for (int round = 0; round < rounds && !IsStopped(); ++round) {
+      RaiseRecords(tried);
+      const ModuleSolution next =
+          Solve(tried.relaxation.joint, std::max(limits_.gap, kGapOfRepairs));
+      if (next.units.empty()) return;
+      tried.units = next.units;
+      tried.modules =
+          CheckpointedModules(problem_, tried.relaxation, tried.units);
+      std::optional<Simulation> use = Try(tried.modules);
+      if (!use || use->peak_bytes <= budget_bytes_) return;
+      tried.use = std::move(*use);
+    }
+  }
+
+  void RaiseRecords(Tried& tried) const {
+    std::vector<ModuleProblem::Node>& nodes =
+        tried.relaxation.joint.relaxed.nodes;
+    const auto is_around = [&](const ChosenUnit& unit, int node) {
+      return unit.node <= node &&
+             node < unit.node + nodes[unit.node].subtree_size;
+    };
     const auto released_before = [&](int node) {
       double bytes = 0;
-      for (const ChosenUnit& unit : units) {
-        const bool is_around = unit.node <= node &&
-            node < unit.node + nodes[unit.node].subtree_size;
-        if (!is_around && nodes[unit.node].time < nodes[node].time) {
+      for (const ChosenUnit& unit : tried.units) {
+        if (!is_around(unit, node) &&
+            nodes[unit.node].time < nodes[node].time) {
           bytes += unit.net_bytes;
         }
       }
       return bytes;
     };
-    const std::vector<int32_t> times = TimesOf(use);
-    for (size_t k = 0; k < use.steps.size(); ++k) {
-      const Simulation::Step& step = use.steps[k];
-      const int32_t time = times[k];
-      if (use.live_bytes[k] <= budget_bytes_) continue;
-      int node = problem_.record_of[time];
-      int unit_node = -1;
-      if (step.redone >= 0) {
-        unit_node = problem_.candidates[problem_.candidate_of[step.redone]].node;
+    const std::vector<int32_t> times = TimesOf(tried.use);
+    for (size_t k = 0; k < times.size(); ++k) {
+      if (tried.use.live_bytes[k] <= budget_bytes_) continue;
+      const Simulation::Step& step = tried.use.steps[k];
+      const int record =
+          step.redone < 0
+              ? problem_.record_of[times[k]]
+              : problem_.candidates[problem_.candidate_of[step.redone]].node;
+      const auto unit = std::ranges::find_if(
+          tried.units,
+          [&](const ChosenUnit& u) { return is_around(u, record); });
+      const auto live = static_cast<double>(tried.use.live_bytes[k]);
+      if (unit == tried.units.end()) {
+        double& bytes = nodes[record].base_bytes;
+        bytes = std::max(bytes, live + released_before(record));
       } else {
-        for (const ChosenUnit& unit : units) {
-          if (unit.node <= node &&
-              node < unit.node + nodes[unit.node].subtree_size) {
-            unit_node = unit.node;
-          }
-        }
-      }
-      if (unit_node >= 0) node = unit_node;
-      const double least =
-          static_cast<double>(use.live_bytes[k]) + released_before(node);
-      if (debug) { auto& v = seen[step.redone>=0 ? -node-1000 : unit_node>=0? -node : node]; v = std::max(v, use.live_bytes[k]-budget_bytes_);}
-      if (unit_node >= 0) {
-        nodes[node].unit_base_bytes =
-            std::max(*nodes[node].unit_base_bytes, least);
-      } else {
-        nodes[node].base_bytes = std::max(nodes[node].base_bytes, least);
+        std::optional<double>& bytes = nodes[unit->node].unit_base_bytes;
+        bytes = std::max(*bytes, live + released_before(unit->node));
       }
     }
-    if (debug) { int n=0; for (auto& [a,b]: seen) if (n++<6) std::printf("    at %d over %lld\n", a, (long long)b);}
   }
 
   const TraceProblem& problem_;
   const int64_t budget_bytes_;
   const SearchLimits& limits_;
   const solver::Stopwatch stopwatch_;
+  std::vector<Part> open_;
+  double closed_bound_ms_ = kInf;  // of parts that are not open any more
+  int repairs_ = 0;
   TraceSolution result_;
-  double closed_bound_ms_ = kInf;
 };
 
 }  // namespace
@@ -364,7 +499,8 @@ MinimumBudget FindMinimumBudget(const TraceProblem& problem,
   // In allocation units: some plan meets `most`, none what is below `least`.
   int64_t most = units_of(UseOf(problem, {}).peak_bytes);
   int64_t least = std::min(
-      most, units_of(FindMinimumBudget(relaxation.joint.relaxed, limits).bytes));
+      most,
+      units_of(FindMinimumBudget(relaxation.joint.relaxed, limits).bytes));
   SearchLimits any = limits;
   any.gap = 1;
   any.on_progress = nullptr;

@@ -91,6 +91,21 @@ std::optional<int> GroupOf(const Candidate& candidate, int32_t storage) {
   return is_result ? std::optional(found->second) : std::nullopt;
 }
 
+bool IsOfCandidate(const Witness& witness) {
+  return witness.kind == Witness::Kind::kArgument ||
+         witness.kind == Witness::Kind::kResult;
+}
+
+// Whether there is one of a candidate inside this one's.
+bool HasInside(const TraceProblem& problem,
+               const std::vector<Witness>& witnesses, const Witness& around) {
+  return IsOfCandidate(around) &&
+         std::ranges::any_of(witnesses, [&](const Witness& witness) {
+           return IsOfCandidate(witness) && witness.index > around.index &&
+                  witness.index <= problem.candidates[around.index].last;
+         });
+}
+
 int CountReleasing(const TraceProblem& problem, int32_t saved_index) {
   const SavedTensor& saved = problem.trace->saved[saved_index];
   int count = 0;
@@ -194,6 +209,8 @@ class Builder {
     }
     for (int c = 0; c < std::ssize(problem_.candidates); ++c) {
       Candidate& candidate = problem_.candidates[c];
+      // What never runs again lets go of everything when its call ends.
+      if (candidate.first_request == kNever) continue;
       const TraceCall& call = trace_.calls[candidate.call];
       for (const int32_t s : call.inputs) {
         if (!Has(problem_.frames_of[s], c)) problem_.frames_of[s].push_back(c);
@@ -343,12 +360,10 @@ class Relaxation {
         live_end_(witnesses.size(), 0) {
     live_.push_back(0);
     for (size_t t = live_.size() - 1; t-- > 1;) live_[t] -= live_[t - 1];
-    std::vector<char> is_decided(witnesses.size(), 0);
     for (const Decision& decision : decisions) {
       switch (decision.kind) {
         case Decision::Kind::kLife:
-          is_decided[decision.of] = decision.is_so ? 1 : 0;
-          DecideLife(decision);
+          if (!decision.is_so) DecideDead(decision);
           break;
         case Decision::Kind::kUnit:
           DecideUnit(decision);
@@ -359,8 +374,9 @@ class Relaxation {
       }
     }
     for (int32_t s = 0; s < std::ssize(witnesses); ++s) {
-      if (is_decided[s]) continue;
-      for (const Witness& witness : witnesses[s]) Add(s, witness);
+      for (const Witness& witness : witnesses[s]) {
+        Add(s, witness, HasInside(problem_, witnesses[s], witness));
+      }
     }
     for (int32_t t = 1; t <= count_; ++t) live_[t] += live_[t - 1];
     for (const Late& late : late_) {
@@ -375,6 +391,14 @@ class Relaxation {
       double& bytes = nodes[problem_.record_of[t]].base_bytes;
       bytes = std::max(bytes, static_cast<double>(live_[t]));
     }
+    // Where it may be none, one around it must be one.
+    for (size_t c = problem_.candidates.size(); c-- > 0;) {
+      if (!must_be_unit_[c] || !is_no_unit_[c]) continue;
+      const int around = problem_.candidates[c].parent;
+      must_be_unit_[c] = 0;
+      is_impossible_ |= around < 0;
+      if (around >= 0) must_be_unit_[around] = 1;
+    }
     result_.joint.policies_of.assign(nodes.size(), -1);
     result_.kind_of_group.resize(nodes.size());
     for (int c = 0; c < std::ssize(problem_.candidates); ++c) {
@@ -382,6 +406,9 @@ class Relaxation {
           static_cast<double>(MostInside(c));
       AddPolicies(c);
       nodes[problem_.candidates[c].node].must_be_unit = must_be_unit_[c] != 0;
+    }
+    if (is_impossible_) {
+      result_.joint.relaxed.fixed_bytes = std::numeric_limits<double>::max();
     }
     result_.joint.policies = policies_.Take();
     DropUselessLimit(result_.joint.relaxed);
@@ -400,29 +427,39 @@ class Relaxation {
     int64_t bytes;
   };
 
-  // What is live at a time is so from its birth on; what is not has no holder.
-  void DecideLife(const Decision& decision) {
+  // What is not live has no holder.
+  void DecideDead(const Decision& decision) {
     const int32_t s = decision.of;
     const int32_t time = decision.at;
-    if (decision.is_so) {
-      live_[std::max(trace_.storages[s].born, 0)] += BytesOf(trace_, s);
-      live_[time + 1] -= BytesOf(trace_, s);
-      live_end_[s] = time + 1;
-      return;
+    const auto holds_argument = [&](int c) {
+      return Has(problem_.frames_of[s], c) &&
+             CallOf(problem_, c).start <= time &&
+             problem_.candidates[c].frame_end > time;
+    };
+    is_impossible_ |= problem_.held[s] > time;
+    for (const int32_t k : problem_.saved_of[s]) {
+      const SavedTensor& saved = trace_.saved[k];
+      if (saved.packed > time || HeldUntil(saved) <= time) continue;
+      // Some unit keeps it from holding: this one, where none around it is one.
+      int c = CandidateAround(problem_, saved);
+      while (c >= 0 && holds_argument(c)) c = problem_.candidates[c].parent;
+      is_impossible_ |= c < 0;
+      if (c >= 0) must_be_unit_[c] = 1;
     }
     for (const int c : problem_.frames_of[s]) {
-      const bool holds = CallOf(problem_, c).start <= time &&
-                         problem_.candidates[c].frame_end > time;
-      if (holds) is_no_unit_[c] = 1;
+      if (holds_argument(c)) is_no_unit_[c] = 1;
     }
     for (const int c : problem_.makers_of[s]) {
       const Candidate& candidate = problem_.candidates[c];
       const bool holds =
           CallOf(problem_, c).end <= time && candidate.first_request > time;
       if (!holds) continue;
-      const auto [known, is_new] = is_recomputed_.try_emplace(
-          {candidate.module_node, *GroupOf(candidate, s)}, true);
-      if (!known->second) is_no_unit_[c] = 1;
+      const int group = *GroupOf(candidate, s);
+      if (Known(candidate, group) == false) {
+        is_no_unit_[c] = 1;
+      } else {
+        is_recomputed_[{candidate.module_node, group}] = true;
+      }
     }
   }
 
@@ -456,7 +493,8 @@ class Relaxation {
     return std::nullopt;
   }
 
-  void Add(int32_t s, const Witness& witness) {
+  // Of candidates inside each other the innermost stand for the time before.
+  void Add(int32_t s, const Witness& witness, bool has_inside) {
     const double share =
         witness.share * static_cast<double>(BytesOf(trace_, s));
     const auto bytes = static_cast<int64_t>(share);
@@ -465,26 +503,28 @@ class Relaxation {
     switch (witness.kind) {
       case Witness::Kind::kProgram:
         break;
+      case Witness::Kind::kDecided:
+        // What is live at a time has been so since it was made.
+        end = witness.index + 1;
+        break;
       case Witness::Kind::kSavedTensor:
         for (int c = CandidateAround(problem_, trace_.saved[witness.index]);
              c >= 0; c = problem_.candidates[c].parent) {
           if (!Releases(problem_, c, s, end)) continue;
-          released_[c].push_back(
-              {s, static_cast<int64_t>(std::ceil(share))});
+          released_[c].push_back({s, static_cast<int64_t>(std::ceil(share))});
         }
         AddLate(trace_.saved[witness.index], end, bytes);
         break;
       case Witness::Kind::kArgument:
         kept_arguments_[witness.index] += bytes;
-        end = std::min(EndWithoutUnits(problem_, s),
-                       CallOf(problem_, witness.index).end);
+        end = std::min(end, CallOf(problem_, witness.index).end);
         break;
       case Witness::Kind::kResult:
         kept_results_[witness.index].push_back({s, bytes});
-        end = std::min(EndWithoutUnits(problem_, s),
-                       CallOf(problem_, witness.index).end);
+        end = std::min(end, CallOf(problem_, witness.index).end);
         break;
     }
+    if (has_inside) return;
     end = std::min(std::max(end, begin + 1), count_);
     live_end_[s] = std::max(live_end_[s], end);
     if (begin >= end) return;
@@ -498,15 +538,15 @@ class Relaxation {
   void AddLate(const SavedTensor& saved, int32_t end, int64_t bytes) {
     const int c = CandidateAround(problem_, saved);
     if (c < 0 || end < trace_.forward_end) return;
-    const int32_t late_end = std::min(
-        {HeldUntil(saved), problem_.candidates[c].frame_end, count_});
+    const int32_t late_end =
+        std::min({HeldUntil(saved), problem_.candidates[c].frame_end, count_});
     for (int32_t t = end; t < late_end; ++t) {
       const int record = problem_.record_of[t];
       const Candidate& around = problem_.candidates[c];
       const bool is_inside =
           record >= around.node &&
-          record < around.node +
-                       problem_.forest.nodes[around.node].subtree_size;
+          record <
+              around.node + problem_.forest.nodes[around.node].subtree_size;
       if (is_inside) late_.push_back({c, t, t + 1, bytes});
     }
   }
@@ -530,13 +570,13 @@ class Relaxation {
     // While it runs again, and until its frame is gone, where no unit that comes
     // later in the walk is before the time.
     const std::vector<ModuleProblem::Node>& nodes = problem_.forest.nodes;
-    const int32_t begin =
-        std::max(candidate.first_request, trace_.forward_end);
+    const int32_t begin = std::max(candidate.first_request, trace_.forward_end);
     const int32_t end = std::min(candidate.frame_end, count_);
     std::vector<int64_t> late(std::max(end - begin, 0), 0);
     for (const Late& l : late_) {
       if (l.candidate < c || l.candidate > candidate.last) continue;
-      for (int32_t t = std::max(l.begin, begin); t < std::min(l.end, end); ++t) {
+      for (int32_t t = std::max(l.begin, begin); t < std::min(l.end, end);
+           ++t) {
         late[t - begin] += l.bytes;
       }
     }
@@ -554,9 +594,9 @@ class Relaxation {
       if (!is_inside) break;
       most = std::max(most, live_[t]);
     }
-    const bool runs_again = begin == candidate.first_request && begin < end &&
-                            nodes[problem_.record_of[begin]].time <=
-                                nodes[candidate.node].time;
+    const bool runs_again =
+        begin == candidate.first_request && begin < end &&
+        nodes[problem_.record_of[begin]].time <= nodes[candidate.node].time;
     return runs_again ? std::max(most, MostWhileRunningAgain(c)) : most;
   }
 
@@ -669,7 +709,6 @@ class Relaxation {
       for (const int g : alike.at({kind.bytes, kind.ms})) kind_of[g] = k;
     }
     result_.kind_of_group[candidate.node] = std::move(kind_of);
-    if (policies.MostBytes() <= 0) return;
     result_.joint.relaxed.nodes[candidate.node].curve = HullOf(policies);
     result_.joint.policies_of[candidate.node] =
         policies_.IndexOf(std::move(policies));
@@ -684,7 +723,9 @@ class Relaxation {
   std::vector<int64_t> kept_arguments_;
   std::vector<Late> late_;
   std::vector<char> is_no_unit_, must_be_unit_;
-  std::vector<int32_t> live_end_;  // a storage: when no witness holds it any more
+  bool is_impossible_ = false;  // what was decided
+  std::vector<int32_t>
+      live_end_;  // a storage: when no witness holds it any more
   std::map<std::pair<int, int>, bool> is_recomputed_;  // module node, group
   PolicyTable policies_;
   TraceRelaxation result_;
@@ -699,15 +740,11 @@ bool IsAmong(const std::vector<Witness>& holders, int candidate) {
 // many of them do that are not inside each other.
 std::vector<Witness> Shared(const TraceProblem& problem,
                             std::vector<Witness> holders) {
-  const auto has_inside = [&](const Witness& around) {
-    return std::ranges::any_of(holders, [&](const Witness& holder) {
-      return holder.index > around.index &&
-             holder.index <= problem.candidates[around.index].last;
-    });
-  };
-  const auto most = std::ranges::count_if(
-      holders, [&](const Witness& holder) { return !has_inside(holder); });
-  for (Witness& holder : holders) holder.share = 1.0 / static_cast<double>(most);
+  const auto most = std::ranges::count_if(holders, [&](const Witness& holder) {
+    return !HasInside(problem, holders, holder);
+  });
+  for (Witness& holder : holders)
+    holder.share = 1.0 / static_cast<double>(most);
   return holders;
 }
 
@@ -789,8 +826,8 @@ std::vector<char> RecomputedGroups(const TraceRelaxation& relaxation,
   std::vector<int> left = unit.counts;
   for (size_t g = kind_of.size(); g-- > 0;) {
     const int kind = kind_of[g];
-    const bool is_recomputed = kind == TraceRelaxation::kRecomputed ||
-                               (kind >= 0 && left[kind]-- > 0);
+    const bool is_recomputed =
+        kind == TraceRelaxation::kRecomputed || (kind >= 0 && left[kind]-- > 0);
     recomputed[g] = is_recomputed ? 1 : 0;
   }
   return recomputed;
@@ -828,9 +865,8 @@ std::vector<Miscounted> FindMiscounted(
   const Trace& trace = *problem.trace;
   std::vector<const CheckpointedModule*> unit_of(problem.candidates.size());
   for (int c = 0; c < std::ssize(problem.candidates); ++c) {
-    const auto unit =
-        std::ranges::find(modules, CallOf(problem, c).module,
-                          &CheckpointedModule::module);
+    const auto unit = std::ranges::find(modules, CallOf(problem, c).module,
+                                        &CheckpointedModule::module);
     if (unit != modules.end()) unit_of[c] = &*unit;
   }
   const auto is_before = [&](int c) {
@@ -858,6 +894,9 @@ std::vector<Miscounted> FindMiscounted(
     switch (witness.kind) {
       case kProgram:
         holds = problem.held[s] > time;
+        break;
+      case kDecided:
+        holds = witness.index >= time;
         break;
       case kSavedTensor: {
         const int32_t end = EndOf(problem, s, witness);
@@ -894,9 +933,9 @@ std::vector<Miscounted> FindMiscounted(
     int best = -1;
     for (const int32_t k : problem.saved_of[s]) {
       const SavedTensor& saved = trace.saved[k];
-      const bool holds = saved.packed <= time && unit_around(saved) < 0 &&
-                         EndOf(problem, s, {.kind = kSavedTensor, .index = k}) >
-                             time;
+      const bool holds =
+          saved.packed <= time && unit_around(saved) < 0 &&
+          EndOf(problem, s, {.kind = kSavedTensor, .index = k}) > time;
       if (holds && (best < 0 || CountReleasing(problem, k) <
                                     CountReleasing(problem, best))) {
         best = k;

@@ -59,11 +59,11 @@ namespace acplan::problems {
 
 struct TraceProblem {
   struct Candidate {
-    int32_t call = 0;                     // in Trace::calls
-    int module_node = 0;                  // in the module tree
-    int parent = -1;                      // the candidate directly around it
-    int last = 0;                         // the last candidate inside, or itself
-    int node = 0;                         // in the relaxation
+    int32_t call = 0;     // in Trace::calls
+    int module_node = 0;  // in the module tree
+    int parent = -1;      // the candidate directly around it
+    int last = 0;         // the last candidate inside, or itself
+    int node = 0;         // in the relaxation
     int32_t first_request = graph::kNever;  // r_c
     int32_t stop = 0;       // the operator before which it stops
     int32_t frame_end = 0;  // when its frame lets go of the arguments
@@ -74,7 +74,7 @@ struct TraceProblem {
   const graph::Trace* trace = nullptr;
   graph::Simulator simulator;
   std::vector<Candidate> candidates = {};  // in pre-order
-  std::vector<int> candidate_of = {};      // a call: the innermost around, or -1
+  std::vector<int> candidate_of = {};  // a call: the innermost around, or -1
   std::vector<graph::OperatorGroups> groups = {};  // a node of the module tree
   // A storage: until when others than autograd hold it without units.
   std::vector<int32_t> held = {};
@@ -104,9 +104,10 @@ TraceProblem BuildTraceProblem(const graph::Trace& trace,
 
 // A holder that stands for a storage.
 struct Witness {
-  enum class Kind { kProgram, kSavedTensor, kArgument, kResult };
+  // kDecided: no holder, but that a decision says so, up to a time.
+  enum class Kind { kProgram, kSavedTensor, kArgument, kResult, kDecided };
   Kind kind = Kind::kProgram;
-  int index = -1;    // in Trace::saved, or a candidate
+  int index = -1;    // in Trace::saved, a candidate, or a time
   double share = 1;  // of the bytes
 
   bool operator==(const Witness&) const = default;
@@ -137,9 +138,11 @@ struct Decision {
   int32_t at = 0;  // the time, or the group
   bool is_so = false;
 
-  bool IsAbout(const Decision& other) const {
-    return kind == other.kind && of == other.of &&
-           (kind == Kind::kLife || at == other.at);
+  // Whether what this one says settles the other one.
+  bool Settles(const Decision& other) const {
+    if (kind != other.kind || of != other.of) return false;
+    if (kind != Kind::kLife) return at == other.at;
+    return is_so ? other.at <= at : other.at >= at;
   }
 };
 
@@ -160,7 +163,7 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
 // A storage that is live at a time in a plan, but for the witnesses.
 struct Miscounted {
   int32_t storage = 0;
-  int64_t bytes = 0;                     // that are missing
+  int64_t bytes = 0;                    // that are missing
   std::vector<Witness> witnesses = {};  // that would count it
 };
 std::vector<Miscounted> FindMiscounted(

@@ -21,6 +21,9 @@ struct SearchLimits {
   double time_limit_s = std::numeric_limits<double>::infinity();
   // Stop once best - bound <= gap * |best|.
   double gap = 0;
+  // Labels only: what costs as much is of no interest. Where nothing costs less,
+  // there is no solution, and the bound is the cut-off.
+  double cut_off = std::numeric_limits<double>::infinity();
   int64_t node_limit = std::numeric_limits<int64_t>::max();
   int seed = 1;
   // Set from a signal handler or another thread to stop in order.
@@ -29,8 +32,17 @@ struct SearchLimits {
   std::function<void(const SearchProgress&)> on_progress = {};
 };
 
-// kMemory: the search's own limit on what it remembers.
-enum class StoppedBy { kNothing, kTime, kGap, kNodes, kMemory, kInterrupt };
+// kMemory: the search's own limit on what it remembers. kUnproven: it came to its
+// end without a proof.
+enum class StoppedBy {
+  kNothing,
+  kTime,
+  kGap,
+  kNodes,
+  kMemory,
+  kUnproven,
+  kInterrupt
+};
 
 // Seconds since it was made.
 class Stopwatch {
