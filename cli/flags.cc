@@ -160,14 +160,14 @@ std::vector<std::string> ParseNames(const std::vector<std::string>& values,
   return names;
 }
 
-void CheckOutput(const std::string& output, const std::string& profile) {
+void CheckOutput(const std::string& output, const std::string& input) {
   if (output.empty()) return;
   graph::CheckWritable(output);
   std::error_code none;
-  if (std::filesystem::equivalent(profile, output, none)) {
-    throw InputError(fmt::format(
-        "--output: expected another file than the profile, found {}",
-        graph::Quoted(output, 400)));
+  if (std::filesystem::equivalent(input, output, none)) {
+    throw InputError(
+        fmt::format("--output: expected another file than the input, found {}",
+                    graph::Quoted(output, 400)));
   }
 }
 

@@ -35,8 +35,8 @@ std::vector<std::string> ParseNames(const std::vector<std::string>& values,
                                     std::string_view flag);
 
 // Throws InputError where --output cannot be written, or would replace the
-// profile; "" is none.
-void CheckOutput(const std::string& output, const std::string& profile);
+// input; "" is none.
+void CheckOutput(const std::string& output, const std::string& input);
 
 // --memory-model, --world-size and --without-states.
 struct MemoryFlags {

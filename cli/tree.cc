@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -11,8 +12,10 @@
 #include "cli/profile_input.h"
 #include "cli/text.h"
 #include "graph/byte_size.h"
+#include "graph/dataflow_analysis.h"
 #include "graph/module_tree.h"
 #include "graph/profile.h"
+#include "graph/trace_dataflow.h"
 #include "problems/memory_model.h"
 
 namespace acplan::cli {
@@ -40,8 +43,24 @@ std::vector<double> RecordBytes(const graph::Profile& profile,
   return bytes;
 }
 
+// Of the first call of each module of a trace; by name.
+using DataflowByName = std::map<std::string, graph::GraphInfo>;
+
+DataflowByName AnalyseModules(const ProfileInput& input) {
+  DataflowByName infos;
+  if (!input.trace) return infos;
+  const graph::Trace& trace = *input.trace;
+  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    const std::string& fqn = trace.modules[trace.calls[c].module].fqn;
+    if (infos.contains(fqn)) continue;
+    infos[fqn] = Analyse(DataflowOf(trace, c));
+  }
+  return infos;
+}
+
 std::string ToJson(const graph::Profile& profile, const graph::ModuleTree& tree,
-                   const std::vector<double>& records, int depth) {
+                   const std::vector<double>& records,
+                   const DataflowByName& dataflow, int depth) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (int i = 0; i < tree.size(); ++i) {
     const graph::ModuleTree::Node& node = tree.node(i);
@@ -65,6 +84,12 @@ std::string ToJson(const graph::Profile& profile, const graph::ModuleTree& tree,
     entry["sac_runtime"] = m.torch_fit ? m.torch_fit->sac_runtime : 0;
     entry["fw_runtime_per_module"] = m.fw_runtime_per_module;
     if (std::isfinite(records[i])) entry["record_bytes"] = records[i];
+    if (const auto info = dataflow.find(m.fqn); info != dataflow.end()) {
+      entry["dataflow"] = {{"fwd_mem_in", info->second.fwd_mem_in},
+                           {"fwd_mem_tmp", info->second.fwd_mem_tmp},
+                           {"bwd_mem_tmp", info->second.bwd_mem_tmp},
+                           {"bwd_mem_out", info->second.bwd_mem_out}};
+    }
     json.push_back(std::move(entry));
   }
   return json.dump(2) + "\n";
@@ -91,8 +116,9 @@ int RunTree(const TreeFlags& flags, const Terminal& terminal) {
           ? std::numeric_limits<int>::max()
           : static_cast<int>(ParseWhole(flags.depth, "--depth", 0, 1'000'000));
   const std::vector<double> records = RecordBytes(profile, tree, memory);
+  const DataflowByName dataflow = AnalyseModules(input);
   if (flags.json) {
-    terminal.Print(ToJson(profile, tree, records, depth));
+    terminal.Print(ToJson(profile, tree, records, dataflow, depth));
     return kExitOk;
   }
 
@@ -105,9 +131,17 @@ int RunTree(const TreeFlags& flags, const Terminal& terminal) {
     }
   }
   using enum Table::Align;
-  Table table({kLeft, kRight, kRight, kRight, kRight, kRight, kRight, kRight});
-  table.AddRow({"module", "modules", "parameters", "activations", "SAC memory",
-                "forward", "recompute", "in use"});
+  std::vector<std::string> heading = {"module",      "modules",    "parameters",
+                                      "activations", "SAC memory", "forward",
+                                      "recompute",   "in use"};
+  if (!dataflow.empty()) {
+    heading.insert(heading.end(),
+                   {"saved in", "saved inside", "backward", "gradients"});
+  }
+  std::vector<Table::Align> align(heading.size(), kRight);
+  align[0] = kLeft;
+  Table table(align);
+  table.AddRow(heading);
   for (int i = 0; i < tree.size();) {
     const graph::ModuleTree::Node& node = tree.node(i);
     if (folded[i]) {
@@ -119,17 +153,26 @@ int RunTree(const TreeFlags& flags, const Terminal& terminal) {
     if (copies[i] > 1) name += fmt::format(" × {}", copies[i]);
     if (m.calls == 0) name += " (never called)";
     if (m.calls > 1) name += fmt::format(" ({} calls)", m.calls);
-    table.AddRow(
-        {name,
-         node.subtree_size > 1 ? fmt::format("{}", node.subtree_size) : "",
-         graph::FormatBytes(m.param_per_module),
-         graph::FormatBytes(m.act_fw_per_module),
-         m.torch_fit ? graph::FormatBytes(m.torch_fit->sac_memory) : "",
-         FormatMs(m.fw_runtime_per_module),
-         m.torch_fit ? FormatMs(m.torch_fit->sac_runtime) : "",
-         std::isfinite(records[i])
-             ? graph::FormatBytes(std::llround(records[i]))
-             : ""});
+    std::vector<std::string> cells = {
+        name,
+        node.subtree_size > 1 ? fmt::format("{}", node.subtree_size) : "",
+        graph::FormatBytes(m.param_per_module),
+        graph::FormatBytes(m.act_fw_per_module),
+        m.torch_fit ? graph::FormatBytes(m.torch_fit->sac_memory) : "",
+        FormatMs(m.fw_runtime_per_module),
+        m.torch_fit ? FormatMs(m.torch_fit->sac_runtime) : "",
+        std::isfinite(records[i]) ? graph::FormatBytes(std::llround(records[i]))
+                                  : ""};
+    if (const auto info = dataflow.find(m.fqn); info != dataflow.end()) {
+      for (const int64_t bytes :
+           {info->second.fwd_mem_in, info->second.fwd_mem_tmp,
+            info->second.bwd_mem_tmp, info->second.bwd_mem_out}) {
+        cells.push_back(graph::FormatBytes(bytes));
+      }
+    } else if (!dataflow.empty()) {
+      cells.resize(heading.size());
+    }
+    table.AddRow(std::move(cells));
     i += node.depth >= depth ? node.subtree_size : 1;
   }
   std::string text = table.ToString(terminal);
@@ -138,6 +181,14 @@ int RunTree(const TreeFlags& flags, const Terminal& terminal) {
               "each); in use: bytes at the module's record, without "
               "checkpointing") +
           "\n";
+  if (!dataflow.empty()) {
+    text += terminal.Dim(
+                "of a module's first call, by dataflow: saved in: arguments "
+                "and parameters that autograd saves; saved inside: what it "
+                "saves of results; backward: values in use at once; gradients: "
+                "what backward returns") +
+            "\n";
+  }
   terminal.Print(text);
   return kExitOk;
 }

@@ -83,11 +83,9 @@ std::string_view Caveat(MemoryModel model) {
            "recomputes: it was off by -3% to +27% where plans were measured";
   }
   if (model == MemoryModel::kTrace) {
-    return "the trace memory model is the simulated step, operator by "
-           "operator: the bytes of live tensors, to the byte where plans were "
-           "measured; not in it are what the allocator leaves unused, CUDA's "
-           "own memory and buffers of communication, for which --reserve keeps "
-           "room";
+    return "the trace memory model counts live tensors, to the byte where "
+           "plans were measured; --reserve keeps room for what the allocator "
+           "leaves unused, CUDA's own memory and buffers of communication";
   }
   return "the snapshot memory model cannot see what lives only while a unit "
          "recomputes, nor arguments that checkpoint frames hold: of the plans "

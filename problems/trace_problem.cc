@@ -851,6 +851,14 @@ std::vector<CheckpointedModule> CheckpointedModules(
       for (const int op : groups.groups[g].ops) save[op] = 0;
     }
   }
+  // Other calls of a module may be units, those around them or inside them.
+  const std::map<int32_t, std::vector<char>> all = save_of;
+  for (const Candidate& candidate : problem.candidates) {
+    for (int a = candidate.parent; a >= 0; a = problem.candidates[a].parent) {
+      if (!all.contains(CallOf(problem, a).module)) continue;
+      save_of.erase(problem.trace->calls[candidate.call].module);
+    }
+  }
   std::vector<CheckpointedModule> modules;
   for (auto& [module, save] : save_of) {
     modules.push_back({.module = module, .save = std::move(save)});
@@ -933,9 +941,8 @@ std::vector<Miscounted> FindMiscounted(
     int best = -1;
     for (const int32_t k : problem.saved_of[s]) {
       const SavedTensor& saved = trace.saved[k];
-      const bool holds =
-          saved.packed <= time && unit_around(saved) < 0 &&
-          EndOf(problem, s, {.kind = kSavedTensor, .index = k}) > time;
+      const bool holds = saved.packed <= time && unit_around(saved) < 0 &&
+                         HeldUntil(saved) > time;
       if (holds && (best < 0 || CountReleasing(problem, k) <
                                     CountReleasing(problem, best))) {
         best = k;

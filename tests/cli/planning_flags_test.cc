@@ -143,7 +143,9 @@ TEST(TimeLeftTest, IsNeverNegative) {
 
 class PlanningFlagsTest : public testing::Test {
  protected:
-  PlanOptions Options() const { return flags_.Options(profile_); }
+  PlanOptions Options() const {
+    return flags_.Options({.profile = profile_, .trace = {}});
+  }
   std::string Error() const {
     return ErrorOf([&] {
       BuildPlanningProblem(profile_, graph::ModuleTree(profile_), Options());

@@ -224,8 +224,9 @@ TEST_F(WrongInputTest, Plans) {
       {{{"/version", {}}}, {"expected the key \"version\", found none"}},
       {{{"/model", {}}}, {"expected the key \"model\", found none"}},
       {{{"/memory_model", {}}}, {"expected the key \"memory_model\""}},
-      {{{"/memory_model", "\"trace\""}},
-       {"memory_model: expected \"torch\" or \"snapshot\", found \"trace\""}},
+      {{{"/memory_model", "\"traced\""}},
+       {"memory_model: expected \"torch\", \"snapshot\" or \"trace\", found "
+        "\"traced\""}},
       {{{"/world_size", "0"}},
        {"world_size: expected a whole number of at least 1, found 0"}},
       {{{"/status", "\"fine\""}},
@@ -364,8 +365,11 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
        {"--reserve: expected less than the budget (2.00 GiB), found 2.00 "
         "GiB"}},
       {with({"--reserve", "3GiB"}), {"--reserve: ", "found 3.00 GiB"}},
+      {with({"--memory-model", "traced"}),
+       {"--memory-model: expected snapshot, torch or trace, found 'traced'"}},
       {with({"--memory-model", "trace"}),
-       {"--memory-model: expected snapshot or torch, found 'trace'"}},
+       {"--memory-model: expected snapshot or torch with a profile, found "
+        "trace"}},
       {with({"--memory-model", ""}), {"--memory-model: expected a value"}},
       {with({"--world-size", "0"}),
        {"--world-size: expected a whole number from 1 to", "found '0'"}},
@@ -465,7 +469,7 @@ TEST_F(WrongInputTest, OutputThatCannotBeWritten) {
 TEST_F(WrongInputTest, TheProfileIsNoOutput) {
   ExpectRefused(Acplan({"plan", "profile.json", "--budget", "2GiB", "-o",
                         "./profile.json"}),
-                {"--output: expected another file than the profile"});
+                {"--output: expected another file than the input"});
 }
 
 TEST_F(WrongInputTest, CheckKnowsTheModulesOfItsFlags) {
@@ -554,7 +558,7 @@ TEST_F(WrongInputTest, Frontier) {
       {{"frontier", "profile.json", "-o", "missing/out.csv"},
        {"missing/out.csv: cannot be written"}},
       {{"frontier", "profile.json", "-o", "./profile.json"},
-       {"--output: expected another file than the profile"}}};
+       {"--output: expected another file than the input"}}};
   for (const WrongArguments& wrong : cases) {
     SCOPED_TRACE(testing::PrintToString(wrong.arguments));
     ExpectRefused(Acplan(wrong.arguments), wrong.said);
@@ -632,7 +636,7 @@ TEST_F(WrongInputTest, Curve) {
       {with({"-o", "missing/curve.csv"}),
        {"missing/curve.csv: cannot be written"}},
       {with({"-o", "profile.json"}),
-       {"--output: expected another file than the profile"}},
+       {"--output: expected another file than the input"}},
       {with({"Transformer"}), {"unknown argument 'Transformer'"}}};
   for (const WrongArguments& wrong : cases) {
     SCOPED_TRACE(testing::PrintToString(wrong.arguments));
@@ -693,7 +697,7 @@ TEST_F(WrongInputTest, Ops) {
       {with({"-o", "missing/ops.json"}),
        {"missing/ops.json: cannot be written"}},
       {with({"-o", "profile.json"}),
-       {"--output: expected another file than the profile"}},
+       {"--output: expected another file than the input"}},
       {with({"Transformer"}), {"unknown argument 'Transformer'"}}};
   for (const std::string share :
        {"nan", "inf", "-inf", "-0.1", "1.0001", "half", "50%", " ", "0,5", "2",

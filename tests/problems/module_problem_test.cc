@@ -246,10 +246,10 @@ TEST(ModuleProblem, ForcedSavesShortenTheCurve) {
 
 TEST(MemoryModels, HaveNames) {
   for (const MemoryModel model :
-       {MemoryModel::kTorch, MemoryModel::kSnapshot}) {
+       {MemoryModel::kTorch, MemoryModel::kSnapshot, MemoryModel::kTrace}) {
     EXPECT_EQ(ParseMemoryModel(ToString(model)), model);
   }
-  EXPECT_EQ(ParseMemoryModel("trace"), std::nullopt);
+  EXPECT_EQ(ParseMemoryModel("traced"), std::nullopt);
   for (const Engine engine : {Engine::kAuto, Engine::kLabels, Engine::kCbc}) {
     EXPECT_EQ(ParseEngine(ToString(engine)), engine);
   }

@@ -133,7 +133,7 @@ TEST(PlanFile, BadInputIsRefused) {
       {R"("model": "a)", R"("modell": "a)", "model"},
       {R"("budget_bytes": )", R"("budget_bytes": -)", "budget_bytes"},
       {R"("world_size": 8)", R"("world_size": 0)", "world_size"},
-      {R"("memory_model": "snapshot")", R"("memory_model": "trace")",
+      {R"("memory_model": "snapshot")", R"("memory_model": "traced")",
        "memory_model"},
       {R"("without_states": true)", R"("without_states": 1)", "without_states"},
       {R"("status": "feasible")", R"("status": "good")", "status"},
