@@ -36,6 +36,7 @@ constexpr int kMostRepairs = 24;
 constexpr int kRepairRounds = 8;
 constexpr int kFirstRepairRounds = 40;
 constexpr double kGapOfRepairs = 1e-3;
+constexpr double kGapOfFirst = .02;
 
 // Some of the plans, and what is known of them.
 struct Part {
@@ -89,6 +90,7 @@ class Search {
     if (!known.empty()) Try(known);
     Part all = {.witnesses = FirstWitnesses(problem_)};
     all.next = all.witnesses;
+    FindFirst(all.witnesses);
     open_.push_back(std::move(all));
     int parts = 0;
     for (; parts < kMostParts && !open_.empty() && !IsStopped(); ++parts) {
@@ -109,6 +111,21 @@ class Search {
   }
 
  private:
+  // A plan in little time, whatever the proof takes.
+  void FindFirst(const Witnesses& witnesses) {
+    Tried tried = {.relaxation = Relax(problem_, witnesses)};
+    const ModuleSolution relaxed =
+        Solve(tried.relaxation.joint, std::max(limits_.gap, kGapOfFirst));
+    if (relaxed.units.empty()) return;
+    tried.units = relaxed.units;
+    tried.modules =
+        CheckpointedModules(problem_, tried.relaxation, tried.units);
+    std::optional<Simulation> use = Try(tried.modules);
+    if (!use || use->peak_bytes <= budget_bytes_) return;
+    tried.use = std::move(*use);
+    Repair(std::move(tried));
+  }
+
   double BestMs() const {
     return result_.status == SearchStatus::kFeasible ? result_.use.recompute_ms
                                                      : kInf;
@@ -416,8 +433,9 @@ class Search {
     if (++repairs_ > kMostRepairs) return;
     for (int round = 0; round < rounds && !IsStopped(); ++round) {
       RaiseRecords(tried);
-      const ModuleSolution next =
-          Solve(tried.relaxation.joint, std::max(limits_.gap, kGapOfRepairs));
+      const ModuleSolution next = Solve(
+          tried.relaxation.joint,
+          std::max(limits_.gap, BestMs() < kInf ? kGapOfRepairs : kGapOfFirst));
       if (next.units.empty()) return;
       tried.units = next.units;
       tried.modules =
