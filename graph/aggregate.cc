@@ -585,6 +585,15 @@ class Aggregation {
           const int32_t born = trace_.storages[s].born;
           rules.ties.emplace(k - call.start,
                              (born >= call.start ? born : k) - call.start);
+          if (born >= call.start) continue;
+          // What reads it before another one writes to it.
+          const auto& [writers, readers] = written_.at(s);
+          const int32_t last =
+              *std::prev(std::ranges::lower_bound(writers, call.end));
+          for (const int32_t reader : readers) {
+            if (reader > k && reader < last)
+              rules.ties.emplace(reader - call.start, k - call.start);
+          }
         }
         for (const int32_t s : op.creates) {
           const auto written = written_.find(s);
@@ -636,6 +645,16 @@ class Aggregation {
       const std::vector<int32_t>& writers = written->second.first;
       const auto next = std::ranges::lower_bound(writers, call.start);
       if (next != writers.end() && *next < first_request_[c]) return false;
+    }
+    // What it writes to in place and others do after it.
+    for (int32_t k = call.start; k < std::min(call.end, last_save_[c]); ++k) {
+      for (const int32_t s : trace_.operators[k].mutates) {
+        const std::vector<int32_t>& writers = written_.at(s).first;
+        const auto next = std::ranges::lower_bound(writers, call.end);
+        if (trace_.storages[s].born < call.start && next != writers.end() &&
+            *next < first_request_[c])
+          return false;
+      }
     }
     return !asks_again_[c] && !recasts_[c];
   }

@@ -595,6 +595,10 @@ class PlannedStep {
     }
     for (int32_t op = CallOf(frame).start; op < frame.stop; ++op) {
       for (const int32_t s : CreatedBy(op)) {
+        // Of what is saved only the results are there again.
+        if (Saves(frame, op) && !Contains(trace_.operators[op].outputs, s)) {
+          continue;
+        }
         const auto remade = remade_.find(s);
         if (remade != remade_.end() && remade->second.contains(f)) {
           Hold(life_in_[s], remade->second.at(f));

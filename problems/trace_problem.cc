@@ -273,8 +273,10 @@ class Builder {
     for (size_t c = 0; c < by_request.size(); ++c) {
       by_request[c] = static_cast<int>(c);
     }
+    // What never runs again has let go of all at the end of its frame.
     const auto request = [&](int c) {
-      return problem_.candidates[c].first_request;
+      return std::min(problem_.candidates[c].first_request,
+                      problem_.candidates[c].frame_end);
     };
     std::ranges::sort(by_request, std::greater<>(), request);
     int last = 0;
@@ -642,22 +644,9 @@ class Relaxation {
     for (int32_t op = call.start; op < stop; ++op) {
       live += change[op - call.start];
       const int group = groups.group_of[op - call.start];
-      const bool runs =
-          Known(candidate, group).value_or(IsForNothing(candidate, group));
-      if (runs) most = std::max(most, live);
+      if (Known(candidate, group).value_or(false)) most = std::max(most, live);
     }
     return most;
-  }
-
-  // Whether nothing of a group takes time when it runs again.
-  bool IsForNothing(const Candidate& candidate, int group) const {
-    const TraceCall& call = trace_.calls[candidate.call];
-    const OperatorGroups& groups = problem_.groups[candidate.module_node];
-    return std::ranges::all_of(groups.groups[group].ops, [&](int op) {
-      return call.start + op >= candidate.stop ||
-             candidate.first_request == kNever ||
-             trace_.operators[call.start + op].runtime_ms == 0;
-    });
   }
 
   void AddPolicies(int c) {

@@ -112,6 +112,53 @@ std::vector<CheckpointedModule> RandomUnits(const Trace& trace,
   return units;
 }
 
+// A call of two operators: the first makes a result (storage 0), something that
+// is saved for backward (1), and a workspace (2). One operator after the call,
+// and a backward that asks for what was saved.
+Trace TwoOperators() {
+  Trace trace;
+  trace.forward_end = 3;
+  trace.backward_end = 4;
+  trace.modules = {
+      {.fqn = "M", .class_name = "M", .parameters = {}, .buffers = {}}};
+  trace.calls = {
+      {.module = 0, .start = 0, .end = 2, .inputs = {}, .outputs = {0}}};
+  trace.operator_names = {"op"};
+  trace.operators.resize(4);
+  trace.operators[0].creates = {0, 1, 2};
+  trace.operators[0].outputs = {0, 1};
+  trace.operators[0].call = trace.operators[1].call = 0;
+  trace.storages = {{.bytes = 512, .born = 0, .freed = 3, .scope_end = 3},
+                    {.bytes = 1024, .born = 0, .freed = 4, .scope_end = 1},
+                    {.bytes = 2048, .born = 0, .freed = 1, .scope_end = 1}};
+  trace.saved = {{.storage = 1,
+                  .packed = 1,
+                  .call = 0,
+                  .unpacked = 3,
+                  .local_end = 4,
+                  .released = 4}};
+  return trace;
+}
+
+TEST(Simulate, KeepsNoWorkspaceOfWhatIsSaved) {
+  const Simulation simulation =
+      Simulate(TwoOperators(), {{.module = 0, .save = {1, 0}}});
+  EXPECT_EQ(simulation.recompute_ms, 0);
+  EXPECT_THAT(simulation.live_bytes, ElementsAre(3584, 1536, 1536, 1024));
+}
+
+// The recomputation stops before the operator that writes to a saved result.
+TEST(Simulate, TakesWritersThatAreSavedWhereItStops) {
+  Trace trace = TwoOperators();
+  trace.operators[1].reads = trace.operators[1].outputs = {0};
+  trace.operators[1].mutates = {0};
+  EXPECT_NO_THROW(Simulate(trace, {{.module = 0, .save = {1, 1}}}));
+  EXPECT_THROW(Simulate(trace, {{.module = 0, .save = {1, 0}}}), InputError);
+  trace.operators[2] = trace.operators[1];
+  trace.operators[2].call = -1;
+  EXPECT_THROW(Simulate(trace, {{.module = 0, .save = {1, 1}}}), InputError);
+}
+
 TEST(Simulate, WithoutUnitsIsTheTrace) {
   std::mt19937 random(1);
   for (int round = 0; round < 500; ++round) {

@@ -1,0 +1,920 @@
+#include "tests/support/random_step.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace acplan::test_support {
+
+using graph::kNever;
+using graph::SavedTensor;
+using graph::StorageCategory;
+using graph::Trace;
+using graph::TraceCall;
+using graph::TraceOperator;
+
+namespace {
+
+class Dice {
+ public:
+  explicit Dice(std::mt19937& random) : random_(random) {}
+
+  int Below(int64_t n) {
+    return static_cast<int>(random_() % static_cast<uint64_t>(n));
+  }
+  int Between(int least, int most) { return least + Below(most - least + 1); }
+  bool OneIn(int n) { return Below(n) == 0; }
+  template <typename T>
+  T Any(const std::vector<T>& of) {
+    return of[Below(std::ssize(of))];
+  }
+
+ private:
+  std::mt19937& random_;
+};
+
+// An operator as a program has it.
+struct Operation {
+  std::string name = {};
+  double runtime_ms = 1;
+  std::vector<int64_t> bytes = {};  // of what it makes
+  int64_t workspace_bytes = 0;      // while it runs
+  int64_t inner_bytes = 0;          // made by an operator of its own before
+  bool has_weight = false;          // of the module
+  bool view = false;
+  bool random = false;
+  bool in_place = false;  // on its first argument
+  bool has_gradient = true;
+  bool saves_arguments = false, saves_weight = false;
+  std::vector<int> saves_results = {};
+  bool hands_on_gradients = false;  // they are those of its result
+};
+
+// Variables are numbered; a module's arguments are the first.
+struct Statement {
+  enum class Kind { kOperation, kCall, kKeep };
+  Kind kind = Kind::kOperation;
+  Operation operation = {};
+  int child = 0;
+  bool is_of_root = false;  // a child of the root
+  std::vector<int> arguments = {}, results = {};
+  int by_position = 0;  // so many of the arguments of a call
+  bool no_grad = false;
+};
+
+struct Program {
+  std::string fqn;
+  std::vector<int64_t> parameters = {};
+  std::vector<Program> children = {};
+  std::vector<Statement> statements = {};
+  std::vector<int> results = {};
+  int arguments = 0;
+  int variables = 0;
+};
+
+class Author {
+ public:
+  Author(Dice& dice, const StepOptions& options)
+      : dice_(dice), options_(options), unit_(512 << dice.Below(3)) {}
+
+  Program Model() {
+    Program root{.fqn = "Net", .variables = 1};
+    int x = 0;
+    std::vector<int> extras;
+    if (options_.shares_arguments) {
+      for (int k = dice_.Between(1, 2); k > 0; --k) {
+        extras.push_back(root.variables++);
+        Add(root, Shared(), {0}, {extras.back()});
+      }
+    }
+    std::vector<int> skipped;
+    const int blocks =
+        dice_.Between(options_.blocks_least, options_.blocks_most);
+    for (int b = 0; b < blocks; ++b) {
+      std::vector<int> arguments = {x};
+      for (const int extra : extras) {
+        if (!dice_.OneIn(4)) arguments.push_back(extra);
+      }
+      if (!skipped.empty() && dice_.OneIn(2)) {
+        arguments.push_back(skipped.back());
+        skipped.pop_back();
+      }
+      if (dice_.OneIn(4)) x = AddAny(root, {x}, x);
+      const int child = AddBlock(root, static_cast<int>(arguments.size()),
+                                 options_.nests && dice_.OneIn(2));
+      if (options_.shares_modules && dice_.OneIn(2)) CallOther(root, child);
+      int calls = options_.repeats && dice_.OneIn(2) ? dice_.Between(2, 3) : 1;
+      for (; calls > 0; --calls) {
+        arguments[0] = x;
+        const int before = x;
+        const std::vector<int> results = Call(root, child, arguments);
+        x = results[0];
+        skipped.insert(skipped.end(), results.begin() + 1, results.end());
+        // A residual of the root, or a skip.
+        if (dice_.OneIn(5)) x = AddAny(root, {before, x}, x);
+        if (options_.skips && !dice_.OneIn(3)) skipped.push_back(x);
+      }
+    }
+    while (!skipped.empty() && dice_.OneIn(2)) {
+      x = AddAny(root, {x, skipped.back()}, x);
+      skipped.pop_back();
+    }
+    if (dice_.OneIn(2)) x = AddAny(root, {x}, x);
+    root.results = {x};
+    return root;
+  }
+
+ private:
+  int64_t Bytes() {
+    const int64_t bytes = unit_ * dice_.Between(1, 4);
+    return dice_.OneIn(6) ? bytes - dice_.Between(1, 511) : bytes;
+  }
+
+  double Milliseconds() {
+    if (dice_.OneIn(8)) return 0;
+    return dice_.OneIn(3) ? dice_.Between(1, 1000) / 64.0
+                          : dice_.Between(1, 4) * 0.5;
+  }
+
+  // Of a mask or a position bias.
+  Operation Shared() {
+    Operation of = {.name = "aten.gt.Scalar",
+                    .runtime_ms = 0.25,
+                    .bytes = {Bytes()},
+                    .has_gradient = false};
+    if (dice_.OneIn(2)) {
+      of.name = "aten.embedding.default";
+      of.has_weight = of.has_gradient = true;
+    }
+    return of;
+  }
+
+  Operation Unary() {
+    Operation of = {.runtime_ms = Milliseconds(), .bytes = {Bytes()}};
+    if (dice_.OneIn(6)) of.workspace_bytes = Bytes();
+    const int more = (options_.draws ? 2 : 0) + (options_.writes ? 2 : 0);
+    switch (const int kind = dice_.Below(10 + more)) {
+      case 0:
+      case 1:
+      case 2:
+        of.name = "aten.mm.default";
+        of.has_weight = of.saves_arguments = of.saves_weight = true;
+        return of;
+      case 3:
+        of.name = "aten.gelu.default";
+        of.saves_arguments = true;
+        return of;
+      case 4:
+      case 5:
+        of.name = "aten.tanh.default";
+        of.saves_results = {0};
+        return of;
+      case 6:
+        of.name = "aten.native_layer_norm.default";
+        of.bytes = {Bytes(), 512, 512};
+        of.has_weight = of.saves_arguments = of.saves_weight = true;
+        of.saves_results = {1, 2};
+        return of;
+      case 7:
+        return {.name = "aten.view.default", .runtime_ms = 0, .view = true};
+      case 8:
+        of.name = "aten.clone.default";
+        if (options_.has_odd_ends && dice_.OneIn(3)) of.inner_bytes = Bytes();
+        of.saves_arguments = of.inner_bytes > 0;
+        return of;
+      case 9:
+        of.name = "aten.square.default";
+        of.saves_arguments = true;
+        of.saves_results = {0};
+        return of;
+      default:
+        if (kind < 12 && options_.draws) {
+          of.name = "aten.native_dropout.default";
+          of.bytes.push_back(Bytes());
+          of.saves_results = {1};
+          of.random = true;
+          return of;
+        }
+        of.name = "aten.relu_.default";
+        of.bytes.clear();
+        of.in_place = true;
+        of.saves_results = {0};
+        return of;
+    }
+  }
+
+  Operation Binary() {
+    Operation of = {.runtime_ms = Milliseconds(), .bytes = {Bytes()}};
+    switch (dice_.Below(options_.writes ? 5 : 4)) {
+      case 0:
+      case 1:
+        of.name = "aten.add.Tensor";
+        of.hands_on_gradients = dice_.OneIn(2);
+        return of;
+      case 2:
+        of.name = "aten.mul.Tensor";
+        of.saves_arguments = true;
+        return of;
+      case 3:
+        of.name = "aten.bmm.default";
+        of.saves_arguments = true;
+        if (dice_.OneIn(3)) of.saves_results = {0};
+        return of;
+      default:
+        of.name = "aten.add_.Tensor";
+        of.bytes.clear();
+        of.in_place = of.hands_on_gradients = true;
+        return of;
+    }
+  }
+
+  void Add(Program& program, Operation operation, std::vector<int> arguments,
+           std::vector<int> results) {
+    if (operation.has_weight && program.parameters.empty()) {
+      program.parameters.push_back(Bytes());
+    }
+    if (operation.in_place) results = {arguments[0]};
+    program.statements.push_back({.operation = std::move(operation),
+                                  .arguments = std::move(arguments),
+                                  .results = std::move(results)});
+  }
+
+  // The variable of the result: a new one, or `replaced`.
+  int AddAny(Program& program, const std::vector<int>& arguments,
+             int replaced) {
+    Operation operation = arguments.size() > 1 ? Binary() : Unary();
+    if (operation.in_place) {
+      Add(program, std::move(operation), arguments, {});
+      return arguments[0];
+    }
+    const int result = dice_.OneIn(2) ? replaced : program.variables++;
+    std::vector<int> results = {result};
+    if (options_.shares_storages && operation.bytes.size() == 2) {
+      results.push_back(program.variables++);
+    }
+    if (dice_.OneIn(4)) {
+      // In a leaf.
+      Program leaf{.fqn = program.fqn + ".leaf" +
+                          std::to_string(program.children.size()),
+                   .results = {0},
+                   .variables = static_cast<int>(arguments.size())};
+      std::vector<int> inside(arguments.size());
+      for (size_t k = 0; k < inside.size(); ++k)
+        inside[k] = static_cast<int>(k);
+      Add(leaf, std::move(operation), inside, {0});
+      program.children.push_back(std::move(leaf));
+      program.statements.push_back(
+          {.kind = Statement::Kind::kCall,
+           .child = static_cast<int>(program.children.size()) - 1,
+           .arguments = arguments,
+           .results = {result},
+           .by_position =
+               dice_.Between(0, static_cast<int>(arguments.size()))});
+    } else {
+      Add(program, std::move(operation), arguments, results);
+    }
+    return result;
+  }
+
+  // The variables of the results.
+  std::vector<int> Call(Program& program, int child,
+                        const std::vector<int>& arguments) {
+    Statement call = {
+        .kind = Statement::Kind::kCall,
+        .child = child,
+        .arguments = arguments,
+        .results = {dice_.OneIn(2) ? arguments[0] : program.variables++},
+        .by_position =
+            dice_.OneIn(8)
+                ? 0
+                : dice_.Between(1, static_cast<int>(arguments.size())),
+        .no_grad = options_.has_odd_ends && dice_.OneIn(12)};
+    for (size_t k = 1; k < program.children[child].results.size(); ++k) {
+      call.results.push_back(program.variables++);
+    }
+    program.statements.push_back(call);
+    return call.results;
+  }
+
+  // Calls at the end of a block of the root one that takes one argument.
+  void CallOther(Program& root, int block) {
+    for (int other = 0; other < block; ++other) {
+      const Program& candidate = root.children[other];
+      const bool calls_none =
+          std::ranges::none_of(candidate.statements, &Statement::is_of_root);
+      if (candidate.arguments != 1 || candidate.children.empty() ||
+          !calls_none || dice_.OneIn(3)) {
+        continue;
+      }
+      Program& caller = root.children[block];
+      caller.results[0] = CallShared(caller, root, other, caller.results[0]);
+      return;
+    }
+  }
+
+  // Another block of the root, as a block inside this one.
+  int CallShared(Program& program, const Program& root, int child, int x) {
+    const int result = program.variables++;
+    Statement call = {.kind = Statement::Kind::kCall,
+                      .child = child,
+                      .is_of_root = true,
+                      .arguments = {x},
+                      .results = {result},
+                      .by_position = 1};
+    for (size_t k = 1; k < root.children[child].results.size(); ++k) {
+      call.results.push_back(program.variables++);
+    }
+    program.statements.push_back(std::move(call));
+    return result;
+  }
+
+  // A block with a call's arguments, in `around`.
+  int AddBlock(Program& around, int arguments, bool is_nested) {
+    const int index = static_cast<int>(around.children.size());
+    Program block{.fqn = around.fqn + "." + std::to_string(index),
+                  .arguments = arguments,
+                  .variables = arguments};
+    std::vector<int> others;
+    for (int k = 1; k < arguments; ++k) others.push_back(k);
+    int x = 0;
+    const int parts = is_nested ? dice_.Between(1, 2)
+                                : dice_.Between(options_.operators_least,
+                                                options_.operators_most);
+    for (int k = 0; k < parts; ++k) {
+      if (is_nested && dice_.OneIn(3)) x = AddAny(block, {x}, x);
+      std::vector<int> of = {x};
+      if (!others.empty() && dice_.OneIn(2)) {
+        of.push_back(dice_.Any(others));
+      }
+      if (of[0] == of.back()) of.resize(1);
+      const int before = x;
+      if (is_nested) {
+        const int child = AddBlock(block, static_cast<int>(of.size()), false);
+        const std::vector<int> results = Call(block, child, of);
+        x = results[0];
+        others.insert(others.end(), results.begin() + 1, results.end());
+      } else {
+        x = AddAny(block, of, x);
+        if (options_.has_odd_ends && dice_.OneIn(8)) {
+          AddAny(block, {x}, block.variables++);
+        }
+      }
+      if (before != x) others.push_back(before);
+    }
+    if (dice_.OneIn(3) && x != 0) x = AddAny(block, {0, x}, x);
+    if (options_.keeps && dice_.OneIn(3)) {
+      block.statements.push_back(
+          {.kind = Statement::Kind::kKeep, .arguments = {x}});
+    }
+    // Only what has modules inside may be a unit.
+    if (block.children.empty()) {
+      block.children.push_back(
+          {.fqn = block.fqn + ".leaf0", .results = {0}, .variables = 1});
+      if (dice_.OneIn(4)) {
+        block.statements.push_back({.kind = Statement::Kind::kCall,
+                                    .arguments = {x},
+                                    .results = {x},
+                                    .by_position = 1});
+      }
+    }
+    block.results = {x};
+    if (options_.shares_storages && !others.empty() && dice_.OneIn(3)) {
+      block.results.push_back(dice_.Any(others));
+    }
+    around.children.push_back(std::move(block));
+    return index;
+  }
+
+  Dice& dice_;
+  const StepOptions& options_;
+  const int64_t unit_;
+};
+
+// Runs programs, as Python and autograd would.
+class Runner {
+ public:
+  Runner(Dice& dice, const StepOptions& options)
+      : dice_(dice), options_(options) {}
+
+  // Nothing where PyTorch would refuse.
+  std::optional<Trace> Run(const Program& model) {
+    trace_.model = {"random", "Net", 1, 1, "fp32", "SGD"};
+    root_ = &model;
+    AddModules(model);
+    int32_t x = AddEarlier(512 * dice_.Between(1, 8), StorageCategory::kInput);
+    Hold(x);
+    if (dice_.OneIn(2)) {
+      // Made for the model alone.
+      const int32_t made = RunOperation(
+          {.name = "aten._to_copy.default", .bytes = {BytesOf(x)}}, {x}, -1)[0];
+      LetGo(x);
+      x = made;
+    }
+    Statement call = {.arguments = {0}, .by_position = 1};
+    const std::vector<int32_t> results = RunProgram(model, call, {x});
+    if (dice_.OneIn(2)) LetGo(x);
+    const Operation loss = {.name = "aten.mean.default",
+                            .bytes = {4},
+                            .saves_arguments = dice_.OneIn(2)};
+    const int32_t of_loss = RunOperation(loss, {results[0]}, -1)[0];
+    if (dice_.OneIn(2)) LetGo(results[0]);
+    if (is_refused_ || node_of_[of_loss] < 0) return std::nullopt;
+    trace_.forward_end = Now();
+    RunBackward(node_of_[of_loss]);
+    trace_.backward_end = Now();
+    RunOptimizer();
+    LetGoOfUnused();
+    EndStorages();
+    return std::move(trace_);
+  }
+
+ private:
+  // Autograd's of an operator. Edges lead to what its arguments were made by.
+  struct Node {
+    int32_t op = 0;
+    const Operation* operation = nullptr;
+    std::vector<std::pair<int32_t, int64_t>> edges = {};  // node, bytes
+    std::vector<int32_t> saved = {};
+    std::vector<int32_t> results = {};    // tensors
+    std::vector<int32_t> gradients = {};  // that have arrived: storages
+    int32_t weight = -1;                  // accumulates the gradient of
+    bool has_run = false;
+  };
+
+  int32_t Now() const { return static_cast<int32_t>(trace_.operators.size()); }
+  int64_t BytesOf(int32_t tensor) const {
+    return trace_.storages[trace_.tensors[tensor].storage].bytes;
+  }
+
+  int32_t NameOf(const std::string& name) {
+    const auto found = std::ranges::find(trace_.operator_names, name);
+    const auto index = found - trace_.operator_names.begin();
+    if (found == trace_.operator_names.end()) {
+      trace_.operator_names.push_back(name);
+    }
+    return static_cast<int32_t>(index);
+  }
+
+  // A tensor of its own, of a storage that was there before the step.
+  int32_t AddEarlier(int64_t bytes, StorageCategory category) {
+    trace_.storages.push_back({.bytes = bytes, .category = category});
+    return AddTensor(
+        {.storage = static_cast<int32_t>(trace_.storages.size()) - 1});
+  }
+
+  int32_t AddTensor(const graph::TraceTensor& tensor) {
+    trace_.tensors.push_back(tensor);
+    holders_.push_back(0);
+    node_of_.push_back(-1);
+    return static_cast<int32_t>(trace_.tensors.size()) - 1;
+  }
+
+  void AddModules(const Program& program) {
+    const auto index = static_cast<int32_t>(trace_.modules.size());
+    module_of_[&program] = index;
+    trace_.modules.push_back({.fqn = program.fqn,
+                              .class_name = "Block",
+                              .parameters = {},
+                              .buffers = {}});
+    for (const int64_t bytes : program.parameters) {
+      const int32_t weight = AddEarlier(bytes, StorageCategory::kParameter);
+      Hold(weight);
+      nodes_.push_back({.op = -1, .weight = weight});
+      node_of_[weight] = static_cast<int32_t>(nodes_.size()) - 1;
+      trace_.modules[index].parameters.push_back(
+          trace_.tensors[weight].storage);
+    }
+    for (const Program& child : program.children) AddModules(child);
+  }
+
+  void Hold(int32_t tensor) { ++holders_[tensor]; }
+  void LetGo(int32_t tensor) {
+    if (--holders_[tensor] == 0) trace_.tensors[tensor].scope_end = Now();
+  }
+
+  // Results are held by the caller.
+  std::vector<int32_t> RunProgram(const Program& program,
+                                  const Statement& statement,
+                                  const std::vector<int32_t>& arguments) {
+    const auto index = static_cast<int32_t>(trace_.calls.size());
+    TraceCall call = {.module = module_of_.at(&program),
+                      .parent = call_,
+                      .start = Now(),
+                      .inputs = {},
+                      .outputs = {},
+                      .no_grad = is_without_gradients_ || statement.no_grad};
+    std::vector<int32_t> variables(program.variables, -1);
+    for (size_t k = 0; k < arguments.size(); ++k) {
+      Hold(arguments[k]);  // by the call itself
+      Hold(variables[k] = arguments[k]);
+      call.inputs.push_back(trace_.tensors[arguments[k]].storage);
+      if (static_cast<int>(k) < statement.by_position) {
+        call.arguments.push_back(arguments[k]);
+      }
+    }
+    trace_.calls.push_back(call);
+    const int32_t around = std::exchange(call_, index);
+    const bool was_without = std::exchange(is_without_gradients_, call.no_grad);
+    for (const Statement& next : program.statements) {
+      RunStatement(program, next, variables);
+    }
+    is_without_gradients_ = was_without;
+    call_ = around;
+    std::vector<int32_t> results;
+    for (const int variable : program.results) {
+      results.push_back(variables[variable]);
+      Hold(results.back());
+      trace_.calls[index].outputs.push_back(
+          trace_.tensors[results.back()].storage);
+    }
+    for (const int32_t tensor : variables) {
+      if (tensor >= 0) LetGo(tensor);
+    }
+    for (const int32_t tensor : arguments) LetGo(tensor);
+    trace_.calls[index].end = Now();
+    return results;
+  }
+
+  void RunStatement(const Program& program, const Statement& statement,
+                    std::vector<int32_t>& variables) {
+    std::vector<int32_t> arguments;
+    for (const int variable : statement.arguments) {
+      arguments.push_back(variables[variable]);
+    }
+    if (statement.kind == Statement::Kind::kKeep) {
+      Keep(program, arguments[0]);
+      return;
+    }
+    const int32_t weight = statement.kind == Statement::Kind::kOperation &&
+                                   statement.operation.has_weight
+                               ? WeightOf(program)
+                               : -1;
+    const std::vector<int32_t> results =
+        statement.kind == Statement::Kind::kCall
+            ? RunProgram((statement.is_of_root ? *root_ : program)
+                             .children[statement.child],
+                         statement, arguments)
+            : RunOperation(statement.operation, arguments, weight);
+    for (size_t k = 0; k < results.size(); ++k) {
+      if (k >= statement.results.size()) {
+        LetGo(results[k]);
+        continue;
+      }
+      int32_t& variable = variables[statement.results[k]];
+      if (variable >= 0) LetGo(variable);
+      variable = results[k];
+    }
+  }
+
+  // In place of what a call before has kept.
+  void Keep(const Program& program, int32_t tensor) {
+    const int32_t storage = trace_.tensors[tensor].storage;
+    const bool is_kept_already =
+        std::ranges::find(trace_.kept, storage,
+                          &graph::KeptAttribute::storage) != trace_.kept.end();
+    if (trace_.storages[storage].born < 0 || is_kept_already) return;
+    const auto [kept, is_first] = kept_.try_emplace(&program, tensor);
+    if (!is_first) {
+      const int32_t before = trace_.tensors[kept->second].storage;
+      std::erase_if(trace_.kept, [&](const graph::KeptAttribute& k) {
+        return k.storage == before;
+      });
+      LetGo(kept->second);
+      kept->second = tensor;
+    }
+    Hold(tensor);
+    trace_.kept.push_back({storage, Now()});
+  }
+
+  int32_t WeightOf(const Program& program) const {
+    const int32_t storage =
+        trace_.modules[module_of_.at(&program)].parameters[0];
+    const auto found = std::ranges::find(trace_.tensors, storage,
+                                         &graph::TraceTensor::storage);
+    return static_cast<int32_t>(found - trace_.tensors.begin());
+  }
+
+  int32_t Create(int64_t bytes, StorageCategory category) {
+    trace_.storages.push_back(
+        {.bytes = bytes, .category = category, .born = Now()});
+    return static_cast<int32_t>(trace_.storages.size()) - 1;
+  }
+
+  // The operator begins; its results are still to come.
+  TraceOperator Begin(const std::string& name, double runtime_ms,
+                      std::vector<int32_t> reads) {
+    std::ranges::sort(reads);
+    const auto twice = std::ranges::unique(reads);
+    reads.erase(twice.begin(), twice.end());
+    return {.name = NameOf(name),
+            .call = call_,
+            .runtime_ms = runtime_ms,
+            .reads = std::move(reads),
+            .creates = {},
+            .outputs = {},
+            .mutates = {}};
+  }
+
+  void End(TraceOperator op) {
+    std::ranges::sort(op.outputs);
+    trace_.operators.push_back(std::move(op));
+  }
+
+  // Results are held by the caller, for it to let go of.
+  std::vector<int32_t> RunOperation(const Operation& operation,
+                                    std::vector<int32_t> arguments,
+                                    int32_t weight) {
+    Node node = {.operation = &operation};
+    std::vector<int32_t> reads;
+    const auto add_edge = [&](int32_t tensor) {
+      if (node_of_[tensor] < 0) return;
+      node.edges.emplace_back(node_of_[tensor], BytesOf(tensor));
+    };
+    std::ranges::for_each(arguments, add_edge);
+    if (weight >= 0) add_edge(weight);
+    const bool is_recorded =
+        operation.has_gradient && !node.edges.empty() && !is_without_gradients_;
+    if (weight >= 0) arguments.push_back(weight);
+    for (const int32_t tensor : arguments) {
+      reads.push_back(trace_.tensors[tensor].storage);
+    }
+    int32_t inner = -1;
+    if (operation.inner_bytes > 0) {
+      TraceOperator before = Begin("aten.exp.default", 0.5, reads);
+      const int32_t storage =
+          Create(operation.inner_bytes, StorageCategory::kActivation);
+      before.creates = before.outputs = {storage};
+      inner = AddTensor({.storage = storage, .op = Now()});
+      Hold(inner);
+      before.results = {inner};
+      reads.push_back(storage);
+      End(std::move(before));
+    }
+    const auto save_arguments = [&] {
+      for (const int32_t tensor : arguments) {
+        const bool is_saved = tensor == weight ? operation.saves_weight
+                                               : operation.saves_arguments;
+        if (is_recorded && is_saved) Save(tensor, node);
+      }
+    };
+    if (inner < 0) save_arguments();
+    node.op = Now();
+    TraceOperator op = Begin(operation.name, operation.runtime_ms, reads);
+    op.view = operation.view;
+    op.random = operation.random;
+    std::vector<int32_t> results;
+    if (operation.in_place) {
+      const int32_t storage = trace_.tensors[arguments[0]].storage;
+      const bool is_leaf = trace_.storages[storage].born < 0;
+      is_refused_ |= is_leaf || std::ranges::find(trace_.saved, storage,
+                                                  &SavedTensor::storage) !=
+                                    trace_.saved.end();
+      op.mutates = {storage};
+      results = {arguments[0]};
+    } else if (operation.view) {
+      const int32_t base = arguments[0];
+      results = {AddTensor({.storage = trace_.tensors[base].storage,
+                            .base = base,
+                            .op = Now()})};
+      op.results = results;
+    }
+    for (const int64_t bytes : operation.bytes) {
+      op.creates.push_back(Create(bytes, StorageCategory::kActivation));
+      results.push_back(AddTensor({.storage = op.creates.back(), .op = Now()}));
+      op.results.push_back(results.back());
+    }
+    for (const int32_t tensor : results) {
+      op.outputs.push_back(trace_.tensors[tensor].storage);
+      Hold(tensor);
+    }
+    if (operation.workspace_bytes > 0) {
+      op.creates.push_back(
+          Create(operation.workspace_bytes, StorageCategory::kTemporary));
+      trace_.storages.back().scope_end = Now() + 1;
+    }
+    End(std::move(op));
+    if (inner >= 0) {
+      save_arguments();
+      if (is_recorded && dice_.OneIn(2)) Save(inner, node);
+      LetGo(inner);
+    }
+    if (!is_recorded) return results;
+    node.results = results;
+    for (const int k : operation.saves_results) Save(results[k], node);
+    nodes_.push_back(std::move(node));
+    for (const int32_t tensor : results) {
+      node_of_[tensor] = static_cast<int32_t>(nodes_.size()) - 1;
+    }
+    return results;
+  }
+
+  void Save(int32_t tensor, Node& node) {
+    node.saved.push_back(static_cast<int32_t>(trace_.saved.size()));
+    trace_.saved.push_back({.storage = trace_.tensors[tensor].storage,
+                            .tensor = tensor,
+                            .requires_grad = node_of_[tensor] >= 0,
+                            .packed = Now(),
+                            .call = call_});
+  }
+
+  // The last node that is made runs first.
+  void RunBackward(int32_t of_loss) {
+    TraceOperator start = Begin("aten.ones_like.default", 0, {});
+    const int32_t gradient = Create(4, StorageCategory::kTemporary);
+    start.creates = start.outputs = {gradient};
+    End(std::move(start));
+    Give(of_loss, gradient);
+    for (int32_t n = of_loss; n >= 0; --n) {
+      if (nodes_[n].weight < 0 && !nodes_[n].gradients.empty()) RunNode(n);
+    }
+  }
+
+  // A gradient arrives at a node, which holds it from now on.
+  void Give(int32_t n, int32_t gradient) {
+    Node& node = nodes_[n];
+    ++gradient_holders_[gradient];
+    if (node.gradients.empty() ||
+        (node.weight < 0 && node.results.size() > 1 && dice_.OneIn(2))) {
+      if (node.weight >= 0) {
+        trace_.storages[gradient].category = StorageCategory::kGradient;
+      }
+      node.gradients.push_back(gradient);
+      return;
+    }
+    const int32_t sum = node.gradients.back();
+    TraceOperator add = Begin("aten.add.Tensor", 0.5, {sum, gradient});
+    if (gradient_holders_[sum] == 1) {
+      add.mutates = add.outputs = {sum};
+      End(std::move(add));
+    } else {
+      const int32_t made =
+          Create(trace_.storages[sum].bytes, StorageCategory::kTemporary);
+      add.creates = add.outputs = {made};
+      End(std::move(add));
+      ++gradient_holders_[made];
+      node.gradients.back() = made;
+      LetGoOfGradient(sum);
+    }
+    LetGoOfGradient(gradient);
+  }
+
+  void LetGoOfGradient(int32_t storage) {
+    if (--gradient_holders_[storage] == 0) {
+      trace_.storages[storage].freed = Now();
+    }
+  }
+
+  void RunNode(int32_t n) {
+    Node& node = nodes_[n];
+    node.has_run = true;
+    const int32_t begin = Now();
+    std::vector<int32_t> asked, reads = node.gradients;
+    for (const int32_t k : node.saved) {
+      if (options_.has_odd_ends && dice_.OneIn(10)) continue;
+      asked.push_back(k);
+      reads.push_back(trace_.saved[k].storage);
+      trace_.saved[k].unpacked = Now();
+    }
+    bool is_handed_on = false;
+    if (node.operation->hands_on_gradients || node.operation->view) {
+      for (const auto& [to, bytes] : node.edges) {
+        if (nodes_[to].weight < 0) Give(to, node.gradients[0]);
+      }
+    } else if (dice_.OneIn(2) || node.edges.empty()) {
+      GiveNew(reads, node.edges);
+    } else {
+      for (const auto& edge : node.edges) GiveNew(reads, {edge});
+    }
+    for (const int32_t k : asked) {
+      SavedTensor& saved = trace_.saved[k];
+      saved.local_end = dice_.OneIn(4) ? dice_.Between(begin, Now()) : Now();
+      is_handed_on = options_.has_odd_ends && dice_.OneIn(20);
+      if (is_handed_on) handed_on_.push_back(k);
+    }
+    for (const int32_t gradient : node.gradients) LetGoOfGradient(gradient);
+    for (const int32_t k : node.saved) trace_.saved[k].released = Now();
+    for (int32_t c = 0; c < std::ssize(trace_.calls); ++c) {
+      TraceCall& call = trace_.calls[c];
+      if (node.op < call.start || node.op >= call.end) continue;
+      if (call.backward_start == kNever) call.backward_start = begin;
+      call.backward_end = Now();
+    }
+  }
+
+  // An operator makes gradients of all of these.
+  void GiveNew(const std::vector<int32_t>& reads,
+               const std::vector<std::pair<int32_t, int64_t>>& edges) {
+    TraceOperator op = Begin("aten.backward.default", 1, reads);
+    std::vector<int32_t> made;
+    for (const auto& [to, bytes] : edges) {
+      made.push_back(Create(bytes, StorageCategory::kTemporary));
+    }
+    op.creates = op.outputs = made;
+    if (dice_.OneIn(6)) {
+      op.creates.push_back(
+          Create(512 * dice_.Between(1, 8), StorageCategory::kTemporary));
+      trace_.storages.back().freed = Now() + 1;
+    }
+    End(std::move(op));
+    for (size_t k = 0; k < edges.size(); ++k) Give(edges[k].first, made[k]);
+  }
+
+  void RunOptimizer() {
+    for (const Node& node : nodes_) {
+      if (node.weight < 0 || node.gradients.empty()) continue;
+      const int32_t weight = trace_.tensors[node.weight].storage;
+      TraceOperator op =
+          Begin("aten.add_.Tensor", 0.25, {weight, node.gradients[0]});
+      op.mutates = op.outputs = {weight};
+      if (dice_.OneIn(3)) {
+        op.creates = {
+            Create(trace_.storages[weight].bytes, StorageCategory::kTemporary)};
+        trace_.storages.back().freed = Now() + 1;
+      }
+      End(std::move(op));
+    }
+  }
+
+  // Nodes that no gradient reaches go with their results and with the nodes
+  // that lead to them.
+  void LetGoOfUnused() {
+    std::vector<int32_t> end(nodes_.size(), 0);
+    for (size_t n = nodes_.size(); n-- > 0;) {
+      const Node& node = nodes_[n];
+      for (const int32_t tensor : node.results) {
+        end[n] = std::max(end[n], trace_.tensors[tensor].scope_end);
+      }
+      for (const auto& [to, bytes] : node.edges) {
+        end[to] = std::max(end[to], end[n]);
+      }
+      if (node.has_run) continue;
+      for (const int32_t k : node.saved) trace_.saved[k].released = end[n];
+    }
+    // A node that has handed on what it asked for.
+    for (const int32_t k : handed_on_) {
+      SavedTensor& saved = trace_.saved[k];
+      saved.local_end = dice_.Between(
+          saved.local_end, std::min(saved.released + 4, trace_.backward_end));
+    }
+  }
+
+  // What is born in the forward pass is freed when nobody holds it any more.
+  void EndStorages() {
+    for (const graph::TraceTensor& tensor : trace_.tensors) {
+      graph::TraceStorage& storage = trace_.storages[tensor.storage];
+      if (storage.born < 0) continue;
+      storage.scope_end = storage.freed = 0;
+    }
+    for (const graph::TraceTensor& tensor : trace_.tensors) {
+      graph::TraceStorage& storage = trace_.storages[tensor.storage];
+      if (storage.born < 0) continue;
+      storage.scope_end = std::max(storage.scope_end, tensor.scope_end);
+    }
+    for (graph::TraceStorage& storage : trace_.storages) {
+      if (storage.born < 0 || storage.born >= trace_.forward_end) continue;
+      storage.freed = storage.scope_end;
+    }
+    for (const SavedTensor& saved : trace_.saved) {
+      graph::TraceStorage& storage = trace_.storages[saved.storage];
+      storage.freed = std::max(storage.freed, saved.released);
+      if (saved.unpacked != kNever) {
+        storage.freed = std::max(storage.freed, saved.local_end);
+      }
+    }
+  }
+
+  Dice& dice_;
+  const StepOptions& options_;
+  const Program* root_ = nullptr;
+  Trace trace_;
+  std::map<const Program*, int32_t> module_of_;
+  int32_t call_ = -1;
+  bool is_without_gradients_ = false;
+  bool is_refused_ = false;
+  std::map<const Program*, int32_t> kept_;  // tensors
+  std::vector<int> holders_;                // a tensor: in Python
+  // A tensor: what made it, as far as gradients go, or -1.
+  std::vector<int32_t> node_of_;
+  std::vector<Node> nodes_;
+  std::map<int32_t, int> gradient_holders_;  // a storage
+  std::vector<int32_t> handed_on_;           // in Trace::saved
+};
+
+}  // namespace
+
+Trace RandomStep(std::mt19937& random, const StepOptions& options) {
+  Dice dice(random);
+  for (;;) {
+    const Program model = Author(dice, options).Model();
+    if (std::optional<Trace> trace = Runner(dice, options).Run(model)) {
+      return *std::move(trace);
+    }
+  }
+}
+
+}  // namespace acplan::test_support
