@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import math
 import pathlib
 import tempfile
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from acplan.applying import Plan, applied
-from acplan.devices import find_device
+from acplan.devices import DEVICES, find_device
 from acplan.errors import AcplanError
 from acplan.program import run_acplan
 from acplan.recorder import Operator, Recorder
@@ -27,10 +28,12 @@ from acplan.tracing import (
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """An operator that runs, and the bytes in use while it does."""
+    """An operator that runs, the bytes in use while it does, and its run-time, by the
+    roofline where it is measured."""
 
     name: str
     live_bytes: int
+    runtime_ms: float = dataclasses.field(default=0.0, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +51,15 @@ class Verification:
     @property
     def measured_bytes(self) -> int:
         return max((step.live_bytes for step in self.measured), default=0)
+
+    @property
+    def predicted_ms(self) -> float:
+        """Run-time of all operators, those that run again included."""
+        return math.fsum(step.runtime_ms for step in self.predicted)
+
+    @property
+    def measured_ms(self) -> float:
+        return math.fsum(step.runtime_ms for step in self.measured)
 
     @property
     def error(self) -> float:
@@ -106,6 +118,8 @@ def verify(
         "autocast": autocast,
     }
     without = of or trace(model, *args, **options, **kwargs)
+    traced_for = without.data["device"]["name"]
+    options["device"] = traced_for if traced_for in DEVICES else "a100"
     return Verification(
         predicted=simulate(without, plan),
         measured=measure(model, plan, *args, **options, **kwargs),
@@ -119,6 +133,7 @@ def measure(
     loss_fn: LossFn | None = None,
     optimizer: OptimizerFn | None = None,
     autocast: torch.dtype | None = None,
+    device: str = "a100",
     **kwargs: Any,
 ) -> tuple[Step, ...]:
     """The operators of a training step of the model with the plan."""
@@ -126,7 +141,7 @@ def measure(
         with step_on_fakes(
             planned, args, kwargs, loss_fn, optimizer, autocast
         ) as (step, run_optimizer):
-            recorder = Recorder(find_device("a100"))
+            recorder = Recorder(find_device(device))
             run_step(recorder, step, run_optimizer)
             return _steps(recorder)
 
@@ -135,7 +150,7 @@ def _steps(recorder: Recorder) -> tuple[Step, ...]:
     live = timeline_of(recorder)
     assert max(live, default=0) == peak_of(recorder)
     return tuple(
-        Step(operator.name, live_bytes)
+        Step(operator.name, live_bytes, operator.runtime_ms)
         for operator, live_bytes in zip(recorder.operators, live)
         if not _is_of_a_frame(recorder, operator)
     )
@@ -164,6 +179,10 @@ def simulate(of: Trace, plan: Plan) -> tuple[Step, ...]:
             raise AcplanError(str(error).replace(f"{files}/plan.json: ", "")) from None
         with (files / "steps.csv").open(newline="") as file:
             return tuple(
-                Step(row["name"], int(row["live_bytes"]))
+                Step(
+                    row["name"],
+                    int(row["live_bytes"]),
+                    of.data["operators"][int(row["operator"])]["runtime_ms"],
+                )
                 for row in csv.DictReader(file)
             )

@@ -243,7 +243,7 @@ class Recorder(TorchDispatchMode):
                 results=results,
                 mutates=sorted({self.storage_of(t) for t in mutates}),
                 is_view=is_view,
-                is_random=torch.Tag.nondeterministic_seeded in func.tags,
+                is_random=_is_random(func, args, kwargs),
                 cast_of=reads[0]
                 if self._is_forward and _is_kept_cast(name, read, written)
                 else None,
@@ -429,6 +429,16 @@ def _is_kept_cast(
 
 def _on_death(thing: Any, action: Callable[[], None]) -> None:
     weakref.finalize(thing, action).atexit = False
+
+
+def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Attention is tagged so, and draws nothing where it drops nothing out."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    parameters = func._schema.arguments
+    given = {p.name: p.default_value for p in parameters if p.has_default_value()}
+    given |= {p.name: value for p, value in zip(parameters, args)} | kwargs
+    return bool(given.get("dropout_p", 1.0))
 
 
 def _mutated(

@@ -1,79 +1,151 @@
-"""Sets what plans on derived profiles predict beside what the trace's simulation
-says of them.
+"""Plans of `acplan plan` on the traces of models of real sizes, applied and measured,
+and those made on the derived profile beside them.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_plans.py
 
-prints a table of docs/statistics.md.
+prints tables of docs/plans_on_traces.md; names of models after it print only those.
 """
 
-import json
-import pathlib
-import tempfile
-from typing import Any
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator
 
-import torch
-from acplan import AcplanError, Trace, profile, trace
-from acplan.program import run_acplan
+from acplan import AcplanError, Plan
 
-from zoo import EXAMPLES
+from measured import Measured, Subject, same_ms, subject
+from models import MODELS
 
-_BUDGETS = ("90%", "75%", "60%", "min")
-
-
-def _large(name: str) -> Trace:
-    """The model with sixteen times its batch, so that activations count."""
-    example = EXAMPLES[name]()
-    with torch.device("meta"):
-        model = example.make()
-        inputs = {
-            key: value.repeat(16, *[1] * (value.dim() - 1))
-            for key, value in example.inputs().items()
-        }
-    return trace(model, **inputs)
+# Of the way from the least that any plan needs to what the step needs without one.
+SHARES = (0.9, 0.6, 0.3, 0.1, 0.0)
 
 
-def _row(folder: str, name: str, budget: str) -> list[str] | None:
-    """None where no plan fits the budget."""
+@dataclasses.dataclass(frozen=True)
+class Result:
+    model: str
+    share: float
+    budget: int
+    planned: Plan
+    seconds: float
+    measured: Measured
+    snapshot: Plan | None
+    snapshot_peak: int | None
 
-    def run(command: str, *arguments: str) -> dict[str, Any]:
-        files = [f"{folder}/{a}" if ".json" in a else a for a in arguments]
-        return dict(json.loads(run_acplan([command, *files, "--json"])))
+    @property
+    def is_as_promised(self) -> bool:
+        return (
+            self.measured.is_as_predicted
+            and self.measured.peak_bytes <= self.budget
+            and self.measured.peak_bytes == self.planned.peak_bytes
+            and same_ms(self.measured.recompute_ms, self.planned.recompute_ms)
+        )
 
-    cells = [name, budget]
+
+def _results(name: str, at: Subject, least: int) -> Iterator[Result]:
+    most = at.traced.peak_bytes
+    for share in SHARES:
+        budget = least + round(share * (most - least))
+        started = time.monotonic()
+        planned = at.plan(budget)
+        seconds = time.monotonic() - started
+        snapshot = _on_the_profile(at, budget)
+        yield Result(
+            name,
+            share,
+            budget,
+            planned,
+            seconds,
+            at.measured(planned),
+            snapshot,
+            at.simulated_bytes(snapshot) if snapshot else None,
+        )
+
+
+def _on_the_profile(at: Subject, budget: int) -> Plan | None:
     try:
-        plan = run("plan", "profile.json", "--budget", budget, "-o", "plan.json", "-q")
-    except AcplanError:
+        return at.plan(budget, memory_model="snapshot")
+    except AcplanError as error:
+        if error.exit_code not in (3, 4):
+            raise
         return None
-    cells += [str(len(plan["modules"])), f"{plan['peak_bytes']:,}"]
-    try:
-        planned = run("simulate", "trace.json", "plan.json")["planned"]
-    except AcplanError:
-        return [*cells, "refused", "", f"{plan['recompute_ms']:.5f}", ""]
-    error = plan["peak_bytes"] / planned["peak_bytes"] - 1
-    return [
-        *cells,
-        f"{planned['peak_bytes']:,}",
-        f"{error:+.2%}",
-        f"{plan['recompute_ms']:.5f}",
-        f"{planned['recompute_ms']:.5f}",
-    ]
 
 
-def _main() -> None:
-    print(
-        "| model | budget | units | predicted peak | simulated | error "
-        "| recomputed ms | simulated |\n|---|---|---:|---:|---:|---:|---:|---:|"
+def _plan_row(result: Result) -> str:
+    planned, measured = result.planned, result.measured
+    return _row(
+        result.model,
+        f"{result.share:.0%}",
+        f"{result.budget:,}",
+        planned.status,
+        str(len(planned.modules)),
+        f"{planned.recompute_ms:.6g}",
+        f"{planned.bound_ms:.6g}",
+        f"{planned.gap:.2%}" if planned.gap else "0",
+        f"{planned.data['solver']['seconds']:.3f}",
+        f"{result.seconds:.2f}",
+        f"{measured.peak_bytes:,}",
+        f"as predicted at all {measured.operators:,}"
+        if result.is_as_promised
+        else f"**not** as predicted: {measured}",
     )
-    for name in EXAMPLES:
-        with tempfile.TemporaryDirectory() as folder:
-            _large(name).save(pathlib.Path(folder) / "trace.json")
-            path = pathlib.Path(folder)
-            profile(Trace.load(path / "trace.json")).save(path / "profile.json")
-            for budget in _BUDGETS:
-                row = _row(folder, name, budget)
-                if row is not None:
-                    print(f"| {' | '.join(row)} |")
+
+
+def _snapshot_row(result: Result) -> str:
+    ours = result.planned.recompute_ms
+    cells = [result.model, f"{result.share:.0%}", f"{ours:.6g}"]
+    if result.snapshot is None or result.snapshot_peak is None:
+        return _row(*cells, "none found", "", "")
+    theirs = result.snapshot.recompute_ms
+    over = result.snapshot_peak - result.budget
+    return _row(
+        *cells,
+        f"{theirs:.6g}",
+        _more(ours, theirs),
+        f"over by {over:,} bytes" if over > 0 else "kept",
+    )
+
+
+def _more(ours: float, theirs: float) -> str:
+    if same_ms(ours, theirs):
+        return "the same"
+    return f"{theirs / ours - 1:+.1%}" if ours else "not 0"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _main(names: list[str]) -> None:
+    results = []
+    print(
+        "| model | budget | bytes | status | units | recomputed ms | bound | gap "
+        "| solver s | command s | measured peak | operators |\n"
+        "|---|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---|"
+    )
+    for name in names or MODELS:
+        make, autocast = MODELS[name]
+        with subject(make(), autocast) as at:
+            try:
+                least = at.least.budget_bytes
+            except AcplanError as error:
+                print(_row(name, "min", str(error), *[""] * 9))
+                continue
+            for result in _results(name, at, least):
+                results.append(result)
+                print(_plan_row(result), flush=True)
+    optimal = sum(result.planned.status == "optimal" for result in results)
+    promised = sum(result.is_as_promised for result in results)
+    print(
+        f"\n{len(results)} plans: {optimal} optimal, {promised} measured as predicted, "
+        f"within the budget; at most "
+        f"{max(r.planned.data['solver']['seconds'] for r in results):.2f} s in the "
+        f"solver, {max(r.seconds for r in results):.2f} s in all\n\n"
+        "| model | budget | on the trace, ms | on the profile, ms | more | budget |\n"
+        "|---|---:|---:|---:|---:|---|"
+    )
+    for result in results:
+        print(_snapshot_row(result))
 
 
 if __name__ == "__main__":
-    _main()
+    _main(sys.argv[1:])

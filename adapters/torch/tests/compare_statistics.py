@@ -37,6 +37,7 @@ LAST = "the last operator"
 NOT_AGAIN = "never runs again"
 TIES = "at the same time"
 WRITTEN = "written to later"
+NO_DROPOUT = "no dropout"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,6 +170,8 @@ def reasons(row: Row, of: Comparison) -> set[str]:
         return {CALLS}
     if row.statistic == "sac.saved_autograd_ops":
         return {ADDRESSES} if set(row.ours) <= set(row.torchs) else set()
+    if row.statistic == "sac.rand_ops":
+        return {NO_DROPOUT} if _are_attention(row, of) else set()
     if row.statistic == "sac.view_like_ops":
         return {WRITTEN} if _are_of_what_is_written_to(row, of) else set()
     if row.statistic == "sac.inplace_ops":
@@ -206,6 +209,13 @@ def _reasons_of_ties(row: Row, of: Comparison) -> set[str]:
         return set()
     others = {ADDRESSES} if ours - theirs != set(alone) else set()
     return others | ({WRITTEN} if alone else set())
+
+
+def _are_attention(row: Row, of: Comparison) -> bool:
+    """Whether those that are random to PyTorch alone are."""
+    names = [n for n in of.module(row.fqn)["sac"]["func_names"] if n not in _LEFT_OUT]
+    others = set(row.torchs) - set(row.ours)
+    return set(row.ours) < set(row.torchs) and all("attention" in names[k] for k in others)
 
 
 def _are_of_what_is_written_to(row: Row, of: Comparison) -> bool:

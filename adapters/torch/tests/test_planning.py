@@ -134,8 +134,8 @@ def test_options_are_the_flags(options: dict[str, Any], flags: list[str]) -> Non
         (_TRANSFORMER, "1GiB", {"ac_units": ["Transformer.layer.0"]}, "nearest: Trans"),
         (_TRANSFORMER, "1GiB", {"without_states": 1}, "expected True or False"),
         (_TRANSFORMER, "1GiB", {"save": ["no_such_op"]}, "expected a pattern that"),
-        ("missing.json", "1GiB", {}, "missing.json: No such file"),
-        (__file__, "1GiB", {}, "test_planning.py: Expecting value"),
+        ("missing.json", "1GiB", {}, "missing.json: cannot be opened: No such"),
+        (__file__, "1GiB", {}, "test_planning.py: line 1, column 1"),
         (3, "1GiB", {}, "expected a Trace, a Profile or a path, found int"),
         (Profile({"format": "acplan.profile"}), "1GiB", {}, 'the key "version"'),
     ],
@@ -287,7 +287,9 @@ class _Blocks(nn.Module):
         return x
 
 
-def test_a_trace_is_planned_like_its_profile(tmp_path: pathlib.Path) -> None:
+def test_traces_are_planned_as_traces_or_by_their_profile(
+    tmp_path: pathlib.Path,
+) -> None:
     traced = acplan.trace(_Blocks(), torch.randn(4096, 64))
     traced.save(tmp_path / "t.json.gz")
     profile = acplan.profile(traced)
@@ -296,7 +298,17 @@ def test_a_trace_is_planned_like_its_profile(tmp_path: pathlib.Path) -> None:
     expected = acplan.plan(profile, "80%").data["modules"]
     assert expected
     for source in (traced, tmp_path / "t.json.gz", str(tmp_path / "t.json.gz")):
-        assert acplan.plan(source, "80%").data["modules"] == expected
+        plan = acplan.plan(source, "80%")
+        assert plan.data["memory_model"] == "trace"
+        assert plan.peak_bytes == max(
+            step.live_bytes for step in acplan.measuring.simulate(traced, plan)
+        )
+        by_profile = acplan.plan(source, "80%", memory_model="snapshot")
+        assert by_profile.data["memory_model"] == "snapshot"
+        assert by_profile.data["modules"] == expected
+        assert plan.recompute_ms <= by_profile.recompute_ms
+    with pytest.raises(AcplanError, match="memory-model"):
+        acplan.plan(profile, "80%", memory_model="trace")
 
 
 def test_auto_checkpoint_lowers_the_peak() -> None:

@@ -13,7 +13,6 @@ _EXACT = {
     "act_total",
     "fw_runtime",
     "sac.func_names",
-    "sac.rand_ops",
     "sac.force_store_random",
     "order fw_pre",
     "order fw_post",

@@ -1,14 +1,15 @@
 """What PyTorch's own estimators (torch.distributed._tools) say of a step."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
 from acplan.devices import find_device
 from acplan.recorder import tensors_in
-from acplan.tracing import step_on_fakes
+from acplan.tracing import Step, step_on_fakes
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed._tools import mod_tracker
@@ -83,15 +84,26 @@ def torch_statistics(
     ):
         with (
             mock.patch.object(mod_tracker, "register_multi_grad_hook", hook),
-            mock.patch.object(RuntimeEstimator, "_roofline_estimate", _estimate),
-            mock.patch("builtins.print"),
-            step_on_fakes(model, (), inputs, None, None, None) as (step, optimizer),
+            second_step(model, inputs) as (step, optimizer),
         ):
             try:
                 measure(found, step, optimizer)
             except Exception as error:
                 found.failed[name] = f"{type(error).__name__}: {error}".split("\n")[0]
     return found
+
+
+@contextlib.contextmanager
+def second_step(
+    model: nn.Module, inputs: dict[str, Any], autocast: torch.dtype | None = None
+) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
+    """For the tools to watch, with acplan's roofline."""
+    with (
+        mock.patch.object(RuntimeEstimator, "_roofline_estimate", _estimate),
+        mock.patch("builtins.print"),
+        step_on_fakes(model, (), inputs, None, None, autocast) as step_and_optimizer,
+    ):
+        yield step_and_optimizer
 
 
 def _light_hook(
@@ -117,7 +129,7 @@ def _light_hook(
         tensor.register_hook(on_gradient)
 
 
-def _measure_memory(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+def track_memory(step: Step, optimizer: torch.optim.Optimizer) -> MemTracker:
     tracker = MemTracker()
     tracker.track_external(
         step.model, optimizer, *tensors_in((step.args, step.kwargs))
@@ -128,6 +140,11 @@ def _measure_memory(found: TorchStatistics, step: Any, optimizer: Any) -> None:
         del loss
         optimizer.step()
         optimizer.zero_grad()
+    return tracker
+
+
+def _measure_memory(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+    tracker = track_memory(step, optimizer)
     for stats in tracker.memory_tracking.values():
         found.memory[stats.mod_fqn] = ModuleMemory(
             stats.parameter_mem,
@@ -150,10 +167,15 @@ def _on_device(snapshot: dict[torch.device, dict[Any, int]]) -> Snapshot:
     return [0] * len(_CATEGORIES)
 
 
-def _measure_runtimes(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+def estimate_runtimes(step: Step, optimizer: torch.optim.Optimizer) -> RuntimeEstimator:
     with RuntimeEstimator()(_MODE) as estimator:
         step.loss().backward()
     optimizer.zero_grad()
+    return estimator
+
+
+def _measure_runtimes(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+    estimator = estimate_runtimes(step, optimizer)
     found.runtimes = {
         fqn: {"fw": times["fw"], "bw": times["bw"]}
         for fqn, times in estimator.mod_runtimes.items()
@@ -166,11 +188,15 @@ def _measure_runtimes(found: TorchStatistics, step: Any, optimizer: Any) -> None
     }
 
 
-def _measure_operators(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+def estimate_operators(step: Step) -> SACEstimator:
     estimator = SACEstimator()
     with estimator(_MODE):
         step.loss()
-    found.operators = estimator.sac_mod_stats
+    return estimator
+
+
+def _measure_operators(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+    found.operators = estimate_operators(step).sac_mod_stats
 
 
 def _find_keywords(found: TorchStatistics, step: Any, optimizer: Any) -> None:

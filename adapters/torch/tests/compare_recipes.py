@@ -1,0 +1,189 @@
+"""Plans of `acplan plan` beside those of rules of thumb and of PyTorch's own planner,
+all applied and measured in the same way.
+
+    PYTHONPATH=. python tests/torch_planner.py torch_plans.json
+    ACPLAN=... PYTHONPATH=. python tests/compare_recipes.py torch_plans.json
+
+prints a table of docs/plans_on_traces.md; names of models after it print only those.
+"""
+
+import dataclasses
+import enum
+import json
+import pathlib
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, Trace
+
+from measured import SAME, Measured, Subject, subject
+from models import MODELS
+from recipes import operators_of, recipes
+
+# Of the memory between the least and the recipe's: how near the least budget with as
+# little recomputation is sought.
+_NEAR = 1e-3
+# Operators that PyTorch's estimator leaves out, and policies see.
+_LEFT_OUT = ("aten.clone.default", "aten.lift_fresh.default")
+
+
+_COLUMNS = (
+    "model",
+    "recipe",
+    "peak",
+    "recomputed ms",
+    "ours at this peak",
+    "of theirs",
+    "our peak with as much",
+    "less",
+)
+
+
+class Outcome(enum.Enum):
+    AS_GOOD = "where acplan recomputes no more"
+    WORSE = "where it is worse"
+    REFUSED = "without a plan that runs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """`ours` is acplan's plan with the recipe's peak as its budget, measured, `least` the
+    one with the least memory that recomputes no more than the recipe."""
+
+    theirs: Measured
+    ours: Measured
+    planned: Plan
+    least: Plan
+
+    @property
+    def is_never_worse(self) -> bool:
+        return (
+            self.ours.is_as_predicted
+            and self.ours.peak_bytes <= self.theirs.peak_bytes
+            and self.ours.recompute_ms <= self.theirs.recompute_ms * (1 + SAME)
+        )
+
+
+def compare(at: Subject, theirs: Measured) -> Comparison:
+    planned = at.plan(theirs.peak_bytes)
+    least = least_memory(at, planned, theirs.recompute_ms)
+    return Comparison(theirs, at.measured(planned), planned, least)
+
+
+def least_memory(at: Subject, known: Plan, recompute_ms: float) -> Plan:
+    """By bisection from a plan that recomputes no more than that."""
+    try:
+        lower = at.least
+    except AcplanError as error:
+        if error.exit_code != 4:
+            raise
+        return known
+    if lower.recompute_ms <= recompute_ms * (1 + SAME):
+        return lower
+    too_low = lower.budget_bytes
+    nearness = max(512, round(_NEAR * (known.peak_bytes - too_low)))
+    while known.peak_bytes - too_low > nearness:
+        budget = (too_low + known.peak_bytes) // 2
+        tried = at.plan(budget)
+        if tried.recompute_ms <= recompute_ms * (1 + SAME):
+            known = tried
+        else:
+            too_low = budget
+    return known
+
+
+def torch_plan(traced: Trace, units: dict[str, Any]) -> Plan:
+    """Of a unit for which it finds no policy, everything is recomputed."""
+    return Plan(
+        tuple(
+            PlannedModule(fqn, _decisions(_names(traced, fqn), unit))
+            for fqn, unit in units.items()
+        )
+    )
+
+
+def _names(traced: Trace, fqn: str) -> list[str]:
+    return [operator["name"] for operator in operators_of(traced, fqn)]
+
+
+def _decisions(names: list[str], unit: dict[str, Any]) -> tuple[PlannedOperator, ...]:
+    if not unit["policy"]:
+        return ()
+    policy = iter(zip(unit["operators"], unit["policy"], strict=True))
+    decisions = []
+    for name in names:
+        if name in _LEFT_OUT:
+            decisions.append(PlannedOperator(name, False))
+            continue
+        planned, save = next(policy, ("no more", 0))
+        if planned not in name.split("."):
+            raise AcplanError(f"its policy has {planned} where the step runs {name}")
+        decisions.append(PlannedOperator(name, bool(save)))
+    return tuple(decisions)
+
+
+def _plans(
+    at: Subject, of_torch: list[dict[str, Any]]
+) -> Iterator[tuple[str, Plan | str]]:
+    """Or why there is none."""
+    yield from recipes(at.example, at.traced)
+    for found in of_torch:
+        label = "PyTorch's planner"
+        if "share" in found:
+            label += f", {found['share']:.0%}"
+        if "units" not in found:
+            yield label, found["failed"]
+            continue
+        try:
+            yield label, torch_plan(at.traced, found["units"])
+        except AcplanError as error:
+            yield label, str(error)
+
+
+def _row(at: Subject, plan: Plan | str) -> tuple[Outcome, list[str]]:
+    if isinstance(plan, str):
+        return Outcome.REFUSED, [plan]
+    try:
+        theirs = at.measured(plan)
+    except AcplanError as error:
+        return Outcome.REFUSED, [str(error)]
+    cells = [f"{theirs.peak_bytes:,}", f"{theirs.recompute_ms:.6g}"]
+    try:
+        found = compare(at, theirs)
+    except AcplanError as error:
+        return Outcome.WORSE, [*cells, f"**worse**: {error}"]
+    ours, least = found.planned, found.least
+    cells += [
+        f"{ours.recompute_ms:.6g}" + (f" (gap {ours.gap:.1%})" if ours.gap else ""),
+        _share(ours.recompute_ms, theirs.recompute_ms),
+        f"{least.peak_bytes:,}",
+        f"{least.peak_bytes / theirs.peak_bytes - 1:+.1%}",
+    ]
+    if found.is_never_worse:
+        return Outcome.AS_GOOD, cells
+    return Outcome.WORSE, [*cells[:2], f"**worse**: {cells[2]}", *cells[3:]]
+
+
+def _share(ours: float, theirs: float) -> str:
+    return f"{ours / theirs:.1%}" if theirs else ("0" if ours == 0 else "**more**")
+
+
+def _main(path: str, names: list[str]) -> None:
+    of_torch = json.loads(pathlib.Path(path).read_text())
+    outcomes: Counter[Outcome] = Counter()
+    print(f"| {' | '.join(_COLUMNS)} |\n|---|---|{'---:|' * (len(_COLUMNS) - 2)}")
+    for name in names or MODELS:
+        make, autocast = MODELS[name]
+        with subject(make(), autocast) as at:
+            for label, plan in _plans(at, of_torch.get(name, [])):
+                outcome, cells = _row(at, plan)
+                outcomes[outcome] += 1
+                cells += [""] * (len(_COLUMNS) - 2 - len(cells))
+                print(f"| {name} | {label} | {' | '.join(cells)} |", flush=True)
+    print("\n" + ", ".join(f"{outcomes[o]} {o.value}" for o in Outcome))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], sys.argv[2:])

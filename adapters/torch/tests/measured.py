@@ -1,0 +1,100 @@
+"""A model with its trace, on which plans are made and measured."""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from acplan import Plan, Trace, plan, trace, verify
+from acplan.program import run_acplan
+from torch import nn
+
+from zoo import Example
+
+# Of times that are sums of the same numbers in another order.
+SAME = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What the model with a plan needs, and what was predicted of it."""
+
+    peak_bytes: int
+    recompute_ms: float
+    predicted_bytes: int
+    predicted_ms: float
+    operators: int
+    is_equal_everywhere: bool
+
+    @property
+    def is_as_predicted(self) -> bool:
+        """The peak to the byte, memory at every operator, and the run-time of those
+        that run again."""
+        return (
+            self.is_equal_everywhere
+            and self.peak_bytes == self.predicted_bytes
+            and same_ms(self.recompute_ms, self.predicted_ms)
+        )
+
+
+def same_ms(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=SAME, abs_tol=1e-12)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """`path` is that of the trace's file."""
+
+    example: Example
+    model: nn.Module
+    inputs: dict[str, Any]
+    autocast: torch.dtype | None
+    traced: Trace
+    path: pathlib.Path
+
+    @functools.cached_property
+    def _step_ms(self) -> float:
+        return math.fsum(op["runtime_ms"] for op in self.traced.data["operators"])
+
+    def plan(self, budget: int | str, **options: Any) -> Plan:
+        return plan(self.path, budget, **options)
+
+    @functools.cached_property
+    def least(self) -> Plan:
+        """The plan with the least memory."""
+        return self.plan("min")
+
+    def measured(self, planned: Plan) -> Measured:
+        found = verify(
+            self.model, planned, of=self.traced, autocast=self.autocast, **self.inputs
+        )
+        return Measured(
+            found.measured_bytes,
+            found.measured_ms - self._step_ms,
+            found.predicted_bytes,
+            found.predicted_ms - self._step_ms,
+            len(found.measured),
+            found.first_difference() is None,
+        )
+
+    def simulated_bytes(self, planned: Plan) -> int:
+        file = self.path.with_name("plan.json")
+        planned.save(file, model=self.traced.data["model"]["name"])
+        simulated = json.loads(run_acplan(["simulate", f"{self.path}", f"{file}", "--json"]))
+        return int(simulated["planned"]["peak_bytes"])
+
+
+@contextmanager
+def subject(example: Example, autocast: torch.dtype | None) -> Iterator[Subject]:
+    model, inputs = example.on_meta()
+    traced = trace(model, autocast=autocast, **inputs)
+    with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
+        path = pathlib.Path(folder) / "trace.json"
+        traced.save(path)
+        yield Subject(example, model, inputs, autocast, traced, path)

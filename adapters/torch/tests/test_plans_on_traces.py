@@ -1,0 +1,53 @@
+"""A plan on a trace is what it says, once applied, and no rule of thumb beats it."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from acplan import AcplanError
+
+from compare_recipes import compare
+from measured import Subject, same_ms, subject
+from recipes import recipes
+from zoo import EXAMPLES
+
+_CASES: list[tuple[str, torch.dtype | None]] = [
+    (name, None) for name in ("llama", "unet", "custom", "writing")
+] + [("gpt2", torch.bfloat16)]
+
+
+@pytest.fixture(params=_CASES, ids=lambda case: f"{case[0]}{'-autocast' * bool(case[1])}")
+def at(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    name, autocast = request.param
+    with subject(EXAMPLES[name](), autocast) as found:
+        yield found
+
+
+def test_plans_are_measured_as_predicted(at: Subject) -> None:
+    least = at.least.budget_bytes
+    most = at.traced.peak_bytes
+    times = []
+    for share in (0.0, 0.3, 0.9, 1.0):
+        budget = least + round(share * (most - least))
+        planned = at.plan(budget)
+        assert planned.data["memory_model"] == "trace"
+        measured = at.measured(planned)
+        assert measured.is_as_predicted, f"{share}: {measured}"
+        assert measured.peak_bytes == planned.peak_bytes <= budget
+        assert same_ms(measured.recompute_ms, planned.recompute_ms)
+        assert planned.bound_ms <= planned.recompute_ms
+        times.append(planned.recompute_ms)
+    assert times == sorted(times, reverse=True) and times[-1] == 0
+    with pytest.raises(AcplanError, match="the smallest budget that a plan fits"):
+        at.plan(least - 1)
+
+
+def test_recipes_are_never_better(at: Subject) -> None:
+    compared = 0
+    for label, recipe in recipes(at.example, at.traced):
+        found = compare(at, at.measured(recipe))
+        assert found.is_never_worse, f"{label}: {found}"
+        assert found.least.recompute_ms <= found.theirs.recompute_ms * (1 + 1e-9)
+        assert found.least.peak_bytes <= found.theirs.peak_bytes
+        compared += 1
+    assert compared >= 3
