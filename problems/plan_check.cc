@@ -323,6 +323,13 @@ bool AreOtherBytes(int64_t stated, int64_t are) {
          1 + 1e-12 * static_cast<double>(are);
 }
 
+// A unit that has no policy and needs none: the simulation says what it does.
+bool IsWhole(const Module& module, const PlannedModule& planned,
+             const MemoryOptions& memory) {
+  return memory.model == MemoryModel::kTrace && !module.sac &&
+         planned.ops.empty() && planned.discard_ratio == 1;
+}
+
 std::optional<std::string> BrokenUnitRule(
     const Module& module, const PlannedModule& planned, const Plan& plan,
     const graph::OperatorPatterns& patterns) {
@@ -333,6 +340,7 @@ std::optional<std::string> BrokenUnitRule(
     return fmt::format("{} is never called, so it cannot be an AC unit",
                        planned.fqn);
   }
+  if (IsWhole(module, planned, plan.memory)) return std::nullopt;
   if (planned.ops.empty() && plan.granularity == "operator") {
     return fmt::format(
         "{} has no operator decisions, in a plan at operator granularity",
@@ -425,8 +433,9 @@ std::optional<std::string> FalseStatement(const Profile& profile,
                                           const graph::Trace* trace) {
   const ModulesByName by_name = ByName(profile);
   for (const PlannedModule& planned : plan.modules) {
-    if (auto is_false = FalseUnitStatement(Lookup(by_name, planned.fqn),
-                                           planned, plan.tradeoff)) {
+    const Module& module = Lookup(by_name, planned.fqn);
+    if (IsWhole(module, planned, plan.memory)) continue;
+    if (auto is_false = FalseUnitStatement(module, planned, plan.tradeoff)) {
       return is_false;
     }
   }

@@ -268,9 +268,25 @@ Outcome Solve(const PlanningProblem& problem, BuiltJointProblem built,
   return outcome;
 }
 
+// A unit without a policy.
+PlannedModule WholeUnit(const TraceProblem& built, const std::string& fqn,
+                        int32_t module) {
+  PlannedModule unit;
+  unit.fqn = fqn;
+  unit.discard_ratio = 1;
+  unit.memory_budget = 0;
+  unit.recompute_ms = 0;
+  for (const TraceProblem::Candidate& candidate : built.candidates) {
+    if (built.trace->calls[candidate.call].module == module) {
+      unit.recompute_ms += WholeMs(built, candidate);
+    }
+  }
+  return unit;
+}
+
 // Units under the trace memory model, in the order of the module tree.
 std::vector<PlannedModule> DecodeUnits(
-    const PlanningProblem& problem,
+    const PlanningProblem& problem, const TraceProblem& built,
     const std::vector<graph::CheckpointedModule>& units) {
   std::vector<PlannedModule> modules;
   for (int i = 0; i < problem.tree->size(); ++i) {
@@ -280,7 +296,9 @@ std::vector<PlannedModule> DecodeUnits(
       return problem.trace->modules[u.module].fqn;
     });
     if (unit == units.end()) continue;
-    modules.push_back(Planned(of, PolicyOf(*of.sac, unit->save)));
+    modules.push_back(unit->save.empty()
+                          ? WholeUnit(built, of.fqn, unit->module)
+                          : Planned(of, PolicyOf(*of.sac, unit->save)));
   }
   return modules;
 }
@@ -301,7 +319,7 @@ Outcome Solve(const PlanningProblem& problem, const TraceProblem& built,
                       .rows = found.rows,
                       .columns = found.columns,
                       .seconds = found.seconds};
-  outcome.modules = DecodeUnits(problem, found.modules);
+  outcome.modules = DecodeUnits(problem, built, found.modules);
   outcome.units.modules = found.modules;
   return outcome;
 }

@@ -359,6 +359,7 @@ class Search {
       if (step.op < call.start) continue;  // a cast from before the call
       const TraceProblem::Candidate& candidate =
           problem_.candidates[problem_.candidate_of[step.redone]];
+      if (candidate.is_whole) continue;
       const graph::OperatorGroups& groups =
           problem_.groups[candidate.module_node];
       const auto is_open = [&](const Decision& d) {
@@ -523,21 +524,25 @@ MinimumBudget FindMinimumBudget(const TraceProblem& problem,
   any.gap = 1;
   any.on_progress = nullptr;
   // The relaxation's bound is often met, or nearly.
+  bool is_proven = true;
   for (int64_t step = 0; least < most;) {
     any.time_limit_s = std::max(1.0, limits.time_limit_s - stopwatch.Seconds());
     const int64_t middle = std::min(least + step, least + (most - least) / 2);
     const TraceSolution found =
         SolveTraceProblem(problem, middle * kAllocationUnit, any);
-    if (found.status == SearchStatus::kInfeasible) {
+    if (found.modules.empty() && found.status != SearchStatus::kOptimal) {
+      is_proven &= found.status == SearchStatus::kInfeasible;
       least = middle + 1;
       step = 4 * step + 1;
-    } else if (found.status == SearchStatus::kNoSolution) {
-      return {.bytes = most * kAllocationUnit, .proven = false};
+      const bool is_over = found.stopped_by == StoppedBy::kTime ||
+                           found.stopped_by == StoppedBy::kInterrupt;
+      if (is_over) break;
     } else {
       most = units_of(found.use.peak_bytes);
     }
   }
-  return {.bytes = most * kAllocationUnit, .proven = true};
+  return {.bytes = most * kAllocationUnit,
+          .proven = is_proven && least >= most};
 }
 
 }  // namespace acplan::problems

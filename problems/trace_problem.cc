@@ -5,9 +5,11 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "graph/input_error.h"
 #include "problems/trace_memory.h"
 #include "problems/unit_forest.h"
 
@@ -162,16 +164,25 @@ class Builder {
       problem_.candidate_of[c] = around;
       if (call.no_grad) continue;
       const auto node = node_of.find(trace_.modules[call.module].fqn);
-      if (node == node_of.end() ||
-          problem_.groups[node->second].groups.empty()) {
+      if (node == node_of.end()) continue;
+      const bool is_whole = problem_.groups[node->second].groups.empty();
+      if (is_whole && !(choices.forest.may_be_unit[node->second] &&
+                        MayRunAgainWhole(call.module))) {
         continue;
+      }
+      if (is_whole) {
+        const std::string fqn = trace_.modules[call.module].fqn;
+        std::erase_if(problem_.warnings, [&](const std::string& line) {
+          return line.starts_with(fqn + ": no operator statistics");
+        });
       }
       const auto index = static_cast<int>(candidates.size());
       candidates.push_back({.call = c,
                             .module_node = node->second,
                             .parent = around,
                             .last = index,
-                            .frame_end = call.end});
+                            .frame_end = call.end,
+                            .is_whole = is_whole});
       if (around >= 0) candidates[around].is_innermost = false;
       children_.emplace_back();
       (around < 0 ? roots_ : children_[around]).push_back(index);
@@ -182,6 +193,40 @@ class Builder {
       if (candidates[c].parent < 0) continue;
       Candidate& around = candidates[candidates[c].parent];
       around.last = std::max(around.last, candidates[c].last);
+    }
+  }
+
+  // Whether a module has no policy only because its calls run different
+  // operators, and running them again leaves things as they were.
+  bool MayRunAgainWhole(int32_t module) const {
+    std::vector<const TraceCall*> calls;
+    for (const TraceCall& call : trace_.calls) {
+      if (call.module == module) calls.push_back(&call);
+    }
+    const auto names = [&](const TraceCall& call) {
+      std::vector<int32_t> result;
+      for (int32_t op = call.start; op < call.end; ++op) {
+        result.push_back(trace_.operators[op].name);
+      }
+      return result;
+    };
+    bool differ = false;
+    for (const TraceCall* call : calls) {
+      differ |= names(*call) != names(*calls.front());
+      for (int32_t op = call->start; op < call->end; ++op) {
+        const graph::TraceOperator& of = trace_.operators[op];
+        if (of.random && call->arguments.empty()) return false;
+        for (const int32_t s : of.mutates) {
+          if (trace_.storages[s].born < call->start) return false;
+        }
+      }
+    }
+    if (!differ) return false;
+    try {
+      problem_.simulator.Simulate({{.module = module}});
+      return true;
+    } catch (const InputError&) {
+      return false;
     }
   }
 
@@ -215,6 +260,7 @@ class Builder {
       for (const int32_t s : call.inputs) {
         if (!Has(problem_.frames_of[s], c)) problem_.frames_of[s].push_back(c);
       }
+      if (candidate.is_whole) continue;
       const OperatorGroups& groups = problem_.groups[candidate.module_node];
       std::map<int32_t, int> results;
       for (int32_t op = call.start; op < call.end; ++op) {
@@ -640,11 +686,23 @@ class Relaxation {
         change[end - call.start] -= bytes;
       }
     }
+    // Casts are made anew, and kept as long as it runs.
+    std::set<int32_t> casts;
+    for (int32_t op = call.start; candidate.is_whole && op < stop; ++op) {
+      for (const int32_t cast : trace_.operators[op].recasts) {
+        if (cast >= call.start || !casts.insert(cast).second) continue;
+        for (const int32_t s : trace_.operators[cast].creates) {
+          change[op - call.start] += BytesOf(trace_, s);
+        }
+      }
+    }
     int64_t most = 0;
     for (int32_t op = call.start; op < stop; ++op) {
       live += change[op - call.start];
-      const int group = groups.group_of[op - call.start];
-      if (Known(candidate, group).value_or(false)) most = std::max(most, live);
+      const bool runs =
+          candidate.is_whole ||
+          Known(candidate, groups.group_of[op - call.start]).value_or(false);
+      if (runs) most = std::max(most, live);
     }
     return most;
   }
@@ -667,7 +725,9 @@ class Relaxation {
     }
     policies.base_bytes -= kept_arguments_[c];
     std::ranges::for_each(kept_results_[c], add);
-    if (candidate.first_request != kNever) {
+    if (candidate.is_whole) {
+      policies.base_ms = WholeMs(problem_, candidate);
+    } else if (candidate.first_request != kNever) {
       const int32_t end = std::min(call.end, candidate.stop);
       for (int32_t op = call.start; op < end; ++op) {
         ms[groups.group_of[op - call.start]] += trace_.operators[op].runtime_ms;
@@ -744,6 +804,23 @@ TraceProblem BuildTraceProblem(const Trace& trace,
                                const graph::ModuleTree& tree,
                                const JointProblemOptions& options) {
   return Builder(trace, profile, tree, options).Run();
+}
+
+double WholeMs(const TraceProblem& problem, const Candidate& candidate) {
+  if (candidate.first_request == kNever) return 0;
+  const Trace& trace = *problem.trace;
+  const TraceCall& call = trace.calls[candidate.call];
+  std::set<int32_t> casts;
+  double ms = 0;
+  for (int32_t op = call.start; op < std::min(call.end, candidate.stop); ++op) {
+    ms += trace.operators[op].runtime_ms;
+    for (const int32_t cast : trace.operators[op].recasts) {
+      if (cast < call.start && casts.insert(cast).second) {
+        ms += trace.operators[cast].runtime_ms;
+      }
+    }
+  }
+  return ms;
 }
 
 Witnesses FirstWitnesses(const TraceProblem& problem) {

@@ -68,6 +68,9 @@ struct TraceProblem {
     int32_t stop = 0;       // the operator before which it stops
     int32_t frame_end = 0;  // when its frame lets go of the arguments
     bool is_innermost = true;
+    // Without a policy: everything runs again. Its module has no groups, because
+    // its calls run different operators.
+    bool is_whole = false;
     // What saving an operator keeps: storages, ascending, with the group.
     std::vector<std::pair<int32_t, int>> results = {};
   };
@@ -101,6 +104,11 @@ TraceProblem BuildTraceProblem(const graph::Trace& trace,
                                const graph::Profile& profile,
                                const graph::ModuleTree& tree,
                                const JointProblemOptions& options);
+
+// Run-time of what a call runs again where its policy saves nothing: its
+// operators up to where it stops, and casts by autocast from before it.
+double WholeMs(const TraceProblem& problem,
+               const TraceProblem::Candidate& candidate);
 
 // A holder that stands for a storage.
 struct Witness {

@@ -51,3 +51,14 @@ def test_recipes_are_never_better(at: Subject) -> None:
         assert found.least.peak_bytes <= found.theirs.peak_bytes
         compared += 1
     assert compared >= 3
+
+
+def test_a_module_whose_calls_differ_is_a_unit_as_a_whole() -> None:
+    """Under autocast the first call of a shared block casts its weights, the others not."""
+    with subject(EXAMPLES["shared"](), torch.bfloat16) as at:
+        label, recipe = next(iter(recipes(at.example, at.traced)))
+        found = compare(at, at.measured(recipe))
+        assert found.is_never_worse, f"{label}: {found}"
+        planned = at.plan(found.theirs.peak_bytes)
+        assert [module.get("ops") for module in planned.data["modules"]] == [None]
+        assert at.measured(planned).is_as_predicted
