@@ -69,13 +69,14 @@ int64_t BudgetFlag::Resolve(const problems::PlanningProblem& problem,
 int64_t ProvenMinimum(const problems::MinimumBudget& minimum,
                       const solver::SearchLimits& limits) {
   if (!minimum.proven) {
+    const std::string why =
+        limits.interrupted && limits.interrupted->load() ? "interrupted"
+        : std::isinf(limits.time_limit_s) ? "the search came to its end"
+                                          : "stopped by the time limit";
     throw LimitError(fmt::format(
         "budget min: {} before the least budget was proven; some plan fits in "
         "{}",
-        limits.interrupted && limits.interrupted->load()
-            ? "interrupted"
-            : "stopped by the time limit",
-        FormatBytesExactly(minimum.bytes)));
+        why, FormatBytesExactly(minimum.bytes)));
   }
   return minimum.bytes;
 }

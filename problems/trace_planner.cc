@@ -334,7 +334,7 @@ class Search {
         }
         const Decision is_live = {
             .kind = Decision::Kind::kLife, .of = m.storage, .at = time};
-        if (part.IsDecided(is_live)) continue;
+        if (m.is_copy || part.IsDecided(is_live)) continue;
         if (decision && decision->of == m.storage) {
           decision->at = std::max(decision->at, time);
         }

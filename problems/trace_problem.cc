@@ -1029,7 +1029,21 @@ std::vector<Miscounted> FindMiscounted(
         holders.push_back({.kind = kArgument, .index = c});
       }
     }
-    if (!holders.empty()) add(Shared(problem, std::move(holders)));
+    if (!holders.empty()) {
+      add(Shared(problem, std::move(holders)));
+      continue;
+    }
+    // Made again, by a unit that uses it.
+    for (const int32_t k : problem.saved_of[s]) {
+      const SavedTensor& saved = trace.saved[k];
+      const int c = unit_around(saved);
+      if (c >= 0 && problem.candidates[c].first_request <= time &&
+          CopyHeldUntil(saved) > time) {
+        add({{.kind = kSavedTensor, .index = k}});
+        found.back().is_copy = true;
+        break;
+      }
+    }
   }
   return found;
 }

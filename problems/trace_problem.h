@@ -173,6 +173,7 @@ struct Miscounted {
   int32_t storage = 0;
   int64_t bytes = 0;                    // that are missing
   std::vector<Witness> witnesses = {};  // that would count it
+  bool is_copy = false;                 // what is live was made again
 };
 std::vector<Miscounted> FindMiscounted(
     const TraceProblem& problem,
