@@ -356,8 +356,9 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
         {.kind = Decision::Kind::kLife,
          .of = of,
          .at = at,
-         .is_so =
-             std::ranges::find(live, of, &Miscounted::storage) != live.end()});
+         .is_so = std::ranges::any_of(live, [&](const Miscounted& m) {
+           return m.storage == of && !m.is_copy;
+         })});
   }
   for (auto k = random() % 3; k > 0 && !problem.candidates.empty(); --k) {
     const TraceProblem::Candidate& candidate =
