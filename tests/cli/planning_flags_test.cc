@@ -119,6 +119,9 @@ TEST(ProvenMinimumTest, SaysWhatStoppedTheProof) {
   std::atomic<bool> interrupted = false;
   solver::SearchLimits limits;
   EXPECT_EQ(LimitOf(unproven, limits),
+            "budget min: the search came to its end" + rest);
+  limits.time_limit_s = 1;
+  EXPECT_EQ(LimitOf(unproven, limits),
             "budget min: stopped by the time limit" + rest);
   limits.interrupted = &interrupted;
   EXPECT_EQ(LimitOf(unproven, limits),
