@@ -121,9 +121,7 @@ DataflowGraph ReadDataflowGraph(const std::filesystem::path& path) {
 DataflowGraph ParseDataflowGraph(std::string_view text, std::string_view name) {
   const nlohmann::json document = ParseJson(text, name);
   const JsonField root(document, std::string(name));
-  const JsonField format = root.Get("format");
-  if (format.String() != kFormat) format.Fail(Quoted(kFormat));
-  root.Get("version").Int(kVersion, kVersion);
+  RequireFormat(root, kFormat, kVersion);
   return {
       .model = Optional(root, "model", ParseModelInfo).value_or(ModelInfo()),
       .nodes = ParseNodes(root.Get("nodes"))};

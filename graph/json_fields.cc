@@ -285,4 +285,11 @@ nlohmann::json ParseJson(std::string_view text, std::string_view file) {
   }
 }
 
+void RequireFormat(const JsonField& root, std::string_view format,
+                   int64_t version) {
+  const JsonField found = root.Get("format");
+  if (found.String() != format) found.Fail(Quoted(format));
+  root.Get("version").Int(version, version);
+}
+
 }  // namespace acplan::graph

@@ -81,4 +81,8 @@ auto Optional(const JsonField& object, std::string_view key, Read read)
 // number that no double can hold, or is nested more than 500 deep.
 nlohmann::json ParseJson(std::string_view text, std::string_view file);
 
+// Throws InputError unless `format` and `version` of a document are these.
+void RequireFormat(const JsonField& root, std::string_view format,
+                   int64_t version);
+
 }  // namespace acplan::graph

@@ -420,11 +420,7 @@ Profile ParseProfile(std::string_view text, std::string_view name) {
   const JsonField root(document, std::string(name));
   const bool is_module_info = IsModuleInfo(root);
   const Layout& layout = is_module_info ? kTorchLayout : kOwnLayout;
-  if (!is_module_info) {
-    const JsonField format = root.Get("format");
-    if (format.String() != kFormat) format.Fail(Quoted(kFormat));
-    root.Get("version").Int(kVersion, kVersion);
-  }
+  if (!is_module_info) RequireFormat(root, kFormat, kVersion);
 
   Profile profile;
   profile.model = Optional(root, "model", ParseModelInfo).value_or(ModelInfo());

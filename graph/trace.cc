@@ -587,9 +587,7 @@ std::string_view ToString(StorageCategory category) {
 Trace ParseTrace(std::string_view text, std::string_view name) {
   const nlohmann::json document = ParseJson(text, name);
   const JsonField root(document, std::string(name));
-  const JsonField format = root.Get("format");
-  if (format.String() != kFormat) format.Fail(Quoted(kFormat));
-  root.Get("version").Int(kVersion, kVersion);
+  RequireFormat(root, kFormat, kVersion);
 
   Trace trace;
   trace.model = Optional(root, "model", ParseModelInfo).value_or(ModelInfo());

@@ -98,10 +98,7 @@ Plan ReadPlan(const std::filesystem::path& path) {
 Plan ParsePlan(std::string_view text, std::string_view name) {
   const nlohmann::json document = graph::ParseJson(text, name);
   const JsonField root(document, std::string(name));
-  if (root.Get("format").String() != kFormat) {
-    root.Get("format").Fail("\"acplan.plan\"");
-  }
-  root.Get("version").Int(1, 1);
+  graph::RequireFormat(root, kFormat, 1);
   Plan plan;
   plan.model = root.Get("model").String();
   if (root.Has("budget_bytes")) {

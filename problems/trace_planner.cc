@@ -91,6 +91,7 @@ class Search {
     Part all = {.witnesses = FirstWitnesses(problem_)};
     all.next = all.witnesses;
     FindFirst(all.witnesses);
+    current_bound_ms_ = kInf;
     open_.push_back(std::move(all));
     int parts = 0;
     for (; parts < kMostParts && !open_.empty() && !IsStopped(); ++parts) {
@@ -100,7 +101,9 @@ class Search {
       if (IsSettled(part.bound_ms)) {
         Close(part.bound_ms);
       } else {
+        current_bound_ms_ = part.bound_ms;
         Branch(std::move(part));
+        current_bound_ms_ = kInf;
       }
     }
     if (!open_.empty() && result_.stopped_by == StoppedBy::kNothing) {
@@ -113,17 +116,14 @@ class Search {
  private:
   // A plan in little time, whatever the proof takes.
   void FindFirst(const Witnesses& witnesses) {
-    Tried tried = {.relaxation = Relax(problem_, witnesses)};
+    TraceRelaxation relaxation = Relax(problem_, witnesses);
     const ModuleSolution relaxed =
-        Solve(tried.relaxation.joint, std::max(limits_.gap, kGapOfFirst));
+        Solve(relaxation.joint, std::max(limits_.gap, kGapOfFirst));
     if (relaxed.units.empty()) return;
-    tried.units = relaxed.units;
-    tried.modules =
-        CheckpointedModules(problem_, tried.relaxation, tried.units);
-    std::optional<Simulation> use = Try(tried.modules);
-    if (!use || use->peak_bytes <= budget_bytes_) return;
-    tried.use = std::move(*use);
-    Repair(std::move(tried));
+    std::optional<Tried> tried = TryPlan(std::move(relaxation), relaxed.units);
+    if (tried && tried->use.peak_bytes > budget_bytes_) {
+      Repair(std::move(*tried));
+    }
   }
 
   double BestMs() const {
@@ -142,7 +142,7 @@ class Search {
 
   // No plan recomputes less.
   double Bound() const {
-    double bound_ms = std::min(closed_bound_ms_, BestMs());
+    double bound_ms = std::min({closed_bound_ms_, current_bound_ms_, BestMs()});
     for (const Part& part : open_) {
       bound_ms = std::min(bound_ms, part.bound_ms);
     }
@@ -158,7 +158,8 @@ class Search {
     } else if (result_.bound_ms == kInf) {
       result_.status = SearchStatus::kInfeasible;
     } else if (result_.stopped_by == StoppedBy::kNothing) {
-      result_.stopped_by = StoppedBy::kUnproven;
+      result_.stopped_by =
+          is_memory_full_ ? StoppedBy::kMemory : StoppedBy::kUnproven;
       return;
     }
     if (result_.status == SearchStatus::kOptimal ||
@@ -199,6 +200,7 @@ class Search {
     }
     ModuleSolution solution = SolveJointByLabels(joint, left);
     result_.nodes += solution.nodes;
+    is_memory_full_ |= solution.stopped_by == StoppedBy::kMemory;
     result_.rows = std::max(result_.rows, solution.rows);
     result_.columns = std::max(result_.columns, solution.columns);
     return solution;
@@ -221,6 +223,18 @@ class Search {
     return use;
   }
 
+  std::optional<Tried> TryPlan(TraceRelaxation relaxation,
+                               std::vector<ChosenUnit> units) {
+    std::vector<CheckpointedModule> modules =
+        CheckpointedModules(problem_, relaxation, units);
+    std::optional<Simulation> use = Try(modules);
+    if (!use) return std::nullopt;
+    return Tried{.relaxation = std::move(relaxation),
+                 .units = std::move(units),
+                 .modules = std::move(modules),
+                 .use = std::move(*use)};
+  }
+
   // Improves the bound of a part, and splits it where that does not settle it.
   void Branch(Part part) {
     std::optional<Decision> decision;
@@ -236,14 +250,10 @@ class Search {
         Close(std::max(part.bound_ms, relaxed.bound_ms));
         return;
       }
-      Tried tried = {.relaxation = std::move(relaxation),
-                     .units = relaxed.units,
-                     .modules = {}};
-      tried.modules =
-          CheckpointedModules(problem_, tried.relaxation, tried.units);
-      std::optional<Simulation> use = Try(tried.modules);
-      if (!use) break;
-      tried.use = std::move(*use);
+      std::optional<Tried> found =
+          TryPlan(std::move(relaxation), relaxed.units);
+      if (!found) break;
+      Tried& tried = *found;
       weight /= 2;
       if (relaxed.bound_ms > best_bound_ms || !decision) {
         best_bound_ms = relaxed.bound_ms;
@@ -254,6 +264,7 @@ class Search {
         // Where all that is missing is decided, it has to be counted.
         if (relaxed.bound_ms >= part.bound_ms || !decision) {
           part.bound_ms = std::max(part.bound_ms, relaxed.bound_ms);
+          current_bound_ms_ = part.bound_ms;
           part.witnesses = witnesses;
           part.next = std::move(next);
           weight = decision ? .5 : 1;
@@ -438,12 +449,10 @@ class Search {
           tried.relaxation.joint,
           std::max(limits_.gap, BestMs() < kInf ? kGapOfRepairs : kGapOfFirst));
       if (next.units.empty()) return;
-      tried.units = next.units;
-      tried.modules =
-          CheckpointedModules(problem_, tried.relaxation, tried.units);
-      std::optional<Simulation> use = Try(tried.modules);
-      if (!use || use->peak_bytes <= budget_bytes_) return;
-      tried.use = std::move(*use);
+      std::optional<Tried> found =
+          TryPlan(std::move(tried.relaxation), next.units);
+      if (!found || found->use.peak_bytes <= budget_bytes_) return;
+      tried = std::move(*found);
     }
   }
 
@@ -492,7 +501,9 @@ class Search {
   const solver::Stopwatch stopwatch_;
   std::vector<Part> open_;
   double closed_bound_ms_ = kInf;  // of parts that are not open any more
+  double current_bound_ms_ = 0;    // of the part at hand
   int repairs_ = 0;
+  bool is_memory_full_ = false;  // in a relaxation's search
   TraceSolution result_;
 };
 
@@ -516,10 +527,10 @@ MinimumBudget FindMinimumBudget(const TraceProblem& problem,
     return (bytes + kAllocationUnit - 1) / kAllocationUnit;
   };
   // In allocation units: some plan meets `most`, none what is below `least`.
+  const MinimumBudget relaxed =
+      FindMinimumBudget(relaxation.joint.relaxed, limits);
   int64_t most = units_of(UseOf(problem, {}).peak_bytes);
-  int64_t least = std::min(
-      most,
-      units_of(FindMinimumBudget(relaxation.joint.relaxed, limits).bytes));
+  int64_t least = relaxed.proven ? std::min(most, units_of(relaxed.bytes)) : 1;
   SearchLimits any = limits;
   any.gap = 1;
   any.on_progress = nullptr;

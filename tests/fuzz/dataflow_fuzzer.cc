@@ -4,8 +4,6 @@
 // -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <set>
 #include <string>
 #include <string_view>
@@ -13,24 +11,11 @@
 #include "graph/dataflow_analysis.h"
 #include "graph/dataflow_graph.h"
 #include "graph/input_error.h"
+#include "tests/fuzz/checks.h"
 
 namespace {
 
 using namespace acplan::graph;
-
-void Require(bool condition, std::string_view what) {
-  if (condition) return;
-  std::cerr << "broken: " << what << '\n';
-  std::abort();
-}
-
-void CheckMessage(const acplan::InputError& error) {
-  const std::string_view message = error.what();
-  Require(message.starts_with("fuzz.json: "), "a message that names its file");
-  Require(message.find('\n') == std::string_view::npos,
-          "a message of one line");
-  Require(message.size() < 2000, "a short message");
-}
 
 void CheckNodes(const DataflowGraph& graph) {
   std::set<std::string> names;

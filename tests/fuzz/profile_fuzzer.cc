@@ -3,8 +3,6 @@
 // InputError of one line. Built with -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <string>
 #include <string_view>
 
@@ -12,24 +10,11 @@
 #include "graph/module_tree.h"
 #include "graph/profile.h"
 #include "graph/sac_statistics.h"
+#include "tests/fuzz/checks.h"
 
 namespace {
 
 using namespace acplan::graph;
-
-void Require(bool condition, std::string_view what) {
-  if (condition) return;
-  std::cerr << "broken: " << what << '\n';
-  std::abort();
-}
-
-void CheckMessage(const acplan::InputError& error) {
-  const std::string_view message = error.what();
-  Require(message.starts_with("fuzz.json: "), "a message that names its file");
-  Require(message.find('\n') == std::string_view::npos,
-          "a message of one line");
-  Require(message.size() < 2000, "a short message");
-}
 
 void CheckTree(const Profile& profile) {
   const ModuleTree tree(profile);

@@ -10,6 +10,7 @@
 
 #include "graph/file_io.h"
 #include "graph/input_error.h"
+#include "tests/graph/document_edits.h"
 #include "tests/graph/test_files.h"
 #include "tests/support/random_trace.h"
 
@@ -144,21 +145,6 @@ TEST(Trace, MayHaveNoOperators) {
   EXPECT_EQ(ParseTrace(ToJson(t), "t.json"), t);
 }
 
-struct Edit {
-  std::string pointer;
-  std::string value;  // JSON; "" removes the member
-};
-
-json Changed(const Edit& edit) {
-  json changed = SmallTrace();
-  const json::json_pointer pointer(edit.pointer);
-  if (!edit.value.empty())
-    changed[pointer] = json::parse(edit.value);
-  else
-    changed[pointer.parent_pointer()].erase(pointer.back());
-  return changed;
-}
-
 TEST(Trace, AcceptsLegalOddities) {
   const std::vector<Edit> edits = {
       {"/model/batch", "null"},
@@ -190,15 +176,9 @@ TEST(Trace, AcceptsLegalOddities) {
       {"/saved/3/released", "null"},
   };
   for (const Edit& edit : edits)
-    EXPECT_EQ(ErrorOf(Changed(edit).dump()), "accepted")
+    EXPECT_EQ(ErrorOf(Changed(SmallTrace(), edit).dump()), "accepted")
         << edit.pointer << " = " << edit.value;
 }
-
-struct BadRow {
-  Edit edit;
-  std::string path;  // as named in the message
-  std::string expected, found;
-};
 
 std::vector<BadRow> RowsOfMissingMembers() {
   std::vector<BadRow> rows;
@@ -620,13 +600,8 @@ TEST(Trace, SaysWhatIsWrongWhere) {
        {RowsOfMissingMembers(), RowsOfWrongTypes(), RowsOfWrongValues()}) {
     EXPECT_GE(rows.size(), 30u);
     for (const BadRow& row : rows) {
-      const std::string message = ErrorOf(Changed(row.edit).dump());
-      const std::string place =
-          row.path.empty() ? "t.json: " : "t.json: " + row.path + ": ";
-      EXPECT_THAT(
-          message,
-          AllOf(StartsWith(place + "expected "), HasSubstr(row.expected),
-                HasSubstr("found " + row.found), Not(HasSubstr("\n"))))
+      EXPECT_THAT(ErrorOf(Changed(SmallTrace(), row.edit).dump()),
+                  ComplainsOf("t.json", row))
           << row.edit.pointer << " = " << row.edit.value;
     }
   }

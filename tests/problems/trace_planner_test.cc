@@ -111,5 +111,26 @@ TEST_P(EveryPlanOfATrace, MayBeKnownBefore) {
   ForEachCase(GetParam(), 20, check);
 }
 
+// What stops at a gap has proven a bound that near.
+TEST_P(EveryPlanOfATrace, IsNotMuchBetterThanAnAnswerWithAGap) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    for (const int64_t budget : BudgetsAbout(plans, seed)) {
+      for (const double gap : {0.01, 0.3}) {
+        solver::SearchLimits limits;
+        limits.gap = gap;
+        const TraceSolution solution =
+            SolveTraceProblem(c.problem, budget, limits);
+        ASSERT_EQ(Mismatch(plans, budget, c.problem, solution), "");
+        if (solution.stopped_by != solver::StoppedBy::kGap) continue;
+        EXPECT_EQ(solution.status, SearchStatus::kFeasible);
+        EXPECT_GE(solution.bound_ms,
+                  solution.use.recompute_ms * (1 - gap) * (1 - 1e-9));
+      }
+    }
+  };
+  ForEachCase(GetParam(), 20, check);
+}
+
 }  // namespace
 }  // namespace acplan::problems

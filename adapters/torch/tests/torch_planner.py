@@ -101,7 +101,7 @@ def _work(name: str, results: Any) -> None:
     try:
         for plan in _torch_plans(name):
             results.put(plan)
-    except Exception as error:
+    except Exception as error:  # What it fails with is a row of the table.
         results.put({"failed": f"{type(error).__name__}: {error}".split("\n")[0]})
     results.put(None)
 
