@@ -33,7 +33,17 @@ Command AddOpsCommand(CLI::App& program);
 Command AddProfileCommand(CLI::App& program);
 Command AddSimulateCommand(CLI::App& program);
 Command AddDataflowCommand(CLI::App& program);
+Command AddLlmCommand(CLI::App& program);
+Command AddLlmOptimalExecutionCommand(CLI::App& program);
+Command AddLlmAllExecutionsCommand(CLI::App& program);
+Command AddLlmMergeCommand(CLI::App& program);
+Command AddLlmValidationCommand(CLI::App& program);
 Command AddCompletionCommand(CLI::App& program);
+Command AddLlmParameterCalculatorCommand(CLI::App& program);
+Command AddLlmCsvCommand(CLI::App& program);
+Command AddLlmHeatmapCommand(CLI::App& program);
+Command AddLlm3dplotCommand(CLI::App& program);
+Command AddLlmFindHugeCommand(CLI::App& program);
 Command AddVersionCommand(CLI::App& program);
 
 inline constexpr int kExitOk = 0;

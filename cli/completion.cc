@@ -17,11 +17,16 @@ namespace {
 // no reply, the shell completes file names.
 std::string BashScript(const CLI::App& program) {
   std::vector<std::string> commands;
+  std::vector<std::string> names;  // and short names
   std::string cases;
   for (const CLI::App* app : program.get_subcommands({})) {
     commands.push_back(app->get_name());
-    cases += fmt::format("      {}) words=\"{}\" ;;\n", app->get_name(),
-                         fmt::join(FlagNames(*app), " "));
+    std::vector<std::string> its_names = app->get_aliases();
+    its_names.push_back(app->get_name());
+    names.insert(names.end(), its_names.begin(), its_names.end());
+    cases +=
+        fmt::format("      {}) words=\"{}\" ;;\n", fmt::join(its_names, "|"),
+                    fmt::join(FlagNames(*app), " "));
   }
   return fmt::format(
       R"(_acplan() {{
@@ -43,7 +48,7 @@ std::string BashScript(const CLI::App& program) {
 }}
 complete -o default -F _acplan acplan
 )",
-      fmt::join(commands, "|"), fmt::join(commands, " "),
+      fmt::join(names, "|"), fmt::join(commands, " "),
       fmt::join(FlagNames(program), " "), cases);
 }
 

@@ -6,10 +6,12 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/log_flags.h"
 #include "cli/terminal.h"
 #include "graph/input_error.h"
 #include "graph/message_text.h"
@@ -107,19 +109,37 @@ int Run(int argc, char** argv) {
       "10GiB\n"
       "'acplan COMMAND --help' explains a command.");
   const std::vector<Command> commands = {
-      AddPlanCommand(program),     AddFrontierCommand(program),
-      AddBaselineCommand(program), AddCompareCommand(program),
-      AddCheckCommand(program),    AddTreeCommand(program),
-      AddCurveCommand(program),    AddOpsCommand(program),
-      AddProfileCommand(program),  AddSimulateCommand(program),
-      AddDataflowCommand(program), AddCompletionCommand(program),
+      AddPlanCommand(program),
+      AddFrontierCommand(program),
+      AddBaselineCommand(program),
+      AddCompareCommand(program),
+      AddCheckCommand(program),
+      AddTreeCommand(program),
+      AddCurveCommand(program),
+      AddOpsCommand(program),
+      AddProfileCommand(program),
+      AddSimulateCommand(program),
+      AddDataflowCommand(program),
+      AddCompletionCommand(program),
       AddVersionCommand(program),
+      AddLlmCommand(program),
+      AddLlmOptimalExecutionCommand(program),
+      AddLlmAllExecutionsCommand(program),
+      AddLlmMergeCommand(program),
+      AddLlmValidationCommand(program),
+      AddLlmParameterCalculatorCommand(program),
+      AddLlmCsvCommand(program),
+      AddLlmHeatmapCommand(program),
+      AddLlm3dplotCommand(program),
+      AddLlmFindHugeCommand(program),
   };
   for (const Command& command : commands) AddGlobalFlags(*command.app, global);
   program.require_subcommand(0, 1);
+  LogFlags log_flags = TakeLogFlags({argv + std::min(argc, 1), argv + argc});
 
   try {
-    program.parse(argc, argv);
+    std::ranges::reverse(log_flags.arguments);
+    program.parse(std::move(log_flags.arguments));
   } catch (const CLI::ParseError& error) {
     const Terminal terminal(ColorMode::kNever, false, false);
     if (error.get_name() == "CallForVersion") {
@@ -139,8 +159,8 @@ int Run(int argc, char** argv) {
   for (const Command& command : commands) {
     if (command.app->parsed()) {
       RefuseEmptyValues(*command.app);
-      return command.run(
-          Terminal(ParseColor(global.color), global.quiet, global.verbose));
+      return command.run(Terminal(ParseColor(global.color), global.quiet,
+                                  global.verbose, log_flags.log));
     }
   }
   WriteToStderr(program.help());

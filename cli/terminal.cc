@@ -9,6 +9,9 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "graph/input_error.h"
+#include "graph/message_text.h"
+
 namespace acplan::cli {
 
 namespace {
@@ -38,8 +41,22 @@ void WriteToStderr(std::string_view text) {
   std::fflush(stderr);
 }
 
-Terminal::Terminal(ColorMode color, bool quiet, bool verbose)
-    : color_(WantsColor(color)), quiet_(quiet), verbose_(verbose) {}
+Terminal::Terminal(ColorMode color, bool quiet, bool verbose,
+                   const ResultLog& log)
+    : color_(WantsColor(color)),
+      quiet_(quiet),
+      verbose_(verbose),
+      least_level_(log.least_level) {
+  if (log.file.empty()) return;
+  log_ = std::shared_ptr<std::FILE>(std::fopen(log.file.c_str(), "w"),
+                                    [](std::FILE* file) {
+                                      if (file) std::fclose(file);
+                                    });
+  if (!log_) {
+    throw InputError(fmt::format("--log: {}: cannot be written",
+                                 graph::OneLine(log.file, 400)));
+  }
+}
 
 std::string Terminal::Styled(std::string_view code,
                              std::string_view text) const {
@@ -63,6 +80,23 @@ void Terminal::Print(std::string_view text) const {
   const size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
   if (written != text.size() || std::fflush(stdout) != 0) {
     throw std::runtime_error("cannot write to standard output");
+  }
+}
+
+bool Terminal::Reports(ResultLevel level) const {
+  return static_cast<int>(level) >= least_level_;
+}
+
+void Terminal::Report(ResultLevel level, std::string_view line) const {
+  if (!Reports(level)) return;
+  const std::string text = std::string(line) + "\n";
+  if (!log_) {
+    Print(text);
+    return;
+  }
+  if (std::fwrite(text.data(), 1, text.size(), log_.get()) != text.size() ||
+      std::fflush(log_.get()) != 0) {
+    throw std::runtime_error("cannot write the log");
   }
 }
 

@@ -1,12 +1,23 @@
 #pragma once
 
 #include <atomic>
+#include <cstdio>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "solver/search.h"
 
 namespace acplan::cli {
+
+// Of the result lines of the cost model's commands, after Python's logging.
+enum class ResultLevel { kDebug = 10, kInfo = 20, kCritical = 50 };
+
+// Which of them are shown, and where: "" is stdout.
+struct ResultLog {
+  int least_level = static_cast<int>(ResultLevel::kInfo);
+  std::string file;
+};
 
 enum class ColorMode { kAuto, kAlways, kNever };
 
@@ -16,13 +27,20 @@ void WriteToStderr(std::string_view text);
 // Where the program writes: results to stdout, the rest to stderr.
 class Terminal {
  public:
-  Terminal(ColorMode color, bool quiet, bool verbose);
+  // Throws InputError where the log's file cannot be written.
+  Terminal(ColorMode color, bool quiet, bool verbose,
+           const ResultLog& log = {});
 
   // Styled for a person where stdout takes colours, else as it is.
   std::string Bold(std::string_view text) const;
   std::string Dim(std::string_view text) const;
   std::string Green(std::string_view text) const;
   std::string Yellow(std::string_view text) const;
+
+  // A result line, to the log. Throws std::runtime_error where it cannot be
+  // written.
+  void Report(ResultLevel level, std::string_view line) const;
+  bool Reports(ResultLevel level) const;
 
   // To stdout, at once. Throws std::runtime_error where it cannot be written.
   void Print(std::string_view text) const;
@@ -41,6 +59,8 @@ class Terminal {
   bool color_;
   bool quiet_;
   bool verbose_;
+  int least_level_;
+  std::shared_ptr<std::FILE> log_;  // stdout where there is none
 };
 
 // A line on stderr that follows a search: on a terminal one line rewritten from

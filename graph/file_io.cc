@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <system_error>
 #include <utility>
@@ -130,27 +131,42 @@ std::string Inflate(const fs::path& path, std::string_view packed,
   }
 }
 
-std::string Deflate(std::string_view text) {
-  z_stream stream = {};
-  if (deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, kGzip, 8,
-                   Z_DEFAULT_STRATEGY) != Z_OK)
-    throw std::bad_alloc();
-  std::string packed;
-  std::string chunk(kChunk, '\0');
-  int result = Z_OK;
-  while (result != Z_STREAM_END) {
-    const size_t offered = std::min(text.size(), kChunk);
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-    stream.avail_in = static_cast<uInt>(offered);
-    stream.next_out = reinterpret_cast<Bytef*>(chunk.data());
-    stream.avail_out = static_cast<uInt>(chunk.size());
-    result = deflate(&stream, offered == text.size() ? Z_FINISH : Z_NO_FLUSH);
-    text.remove_prefix(offered - stream.avail_in);
-    packed.append(chunk, 0, chunk.size() - stream.avail_out);
+// gzip, piece by piece.
+class Deflater {
+ public:
+  Deflater() {
+    if (deflateInit2(&stream_, Z_BEST_COMPRESSION, Z_DEFLATED, kGzip, 8,
+                     Z_DEFAULT_STRATEGY) != Z_OK)
+      throw std::bad_alloc();
   }
-  deflateEnd(&stream);
-  return packed;
-}
+  Deflater(const Deflater&) = delete;
+  Deflater& operator=(const Deflater&) = delete;
+  ~Deflater() { deflateEnd(&stream_); }
+
+  // What is ready after this piece, and, where it is the last one, all.
+  std::string Add(std::string_view text, bool is_last) {
+    std::string packed;
+    std::string chunk(kChunk, '\0');
+    int result = Z_OK;
+    do {
+      const size_t offered = std::min(text.size(), kChunk);
+      stream_.next_in =
+          reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+      stream_.avail_in = static_cast<uInt>(offered);
+      stream_.next_out = reinterpret_cast<Bytef*>(chunk.data());
+      stream_.avail_out = static_cast<uInt>(chunk.size());
+      const bool at_end = is_last && offered == text.size();
+      result = deflate(&stream_, at_end ? Z_FINISH : Z_NO_FLUSH);
+      text.remove_prefix(offered - stream_.avail_in);
+      packed.append(chunk, 0, chunk.size() - stream_.avail_out);
+    } while (is_last ? result != Z_STREAM_END
+                     : !text.empty() || stream_.avail_out == 0);
+    return packed;
+  }
+
+ private:
+  z_stream stream_ = {};
+};
 
 // 0, or errno.
 int WriteAll(int fd, std::string_view bytes) {
@@ -169,30 +185,33 @@ fs::path Neighbour(const fs::path& target, uint64_t number) {
                      target.filename().string().substr(0, 200), number);
 }
 
-void WriteDirectly(const fs::path& path, std::string_view bytes) {
-  FileDescriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (file.get() < 0) FailErrno(path, "cannot be written", errno);
-  if (const int error = WriteAll(file.get(), bytes))
-    FailErrno(path, "cannot be written", error);
+// Where a file is written until it is whole: a neighbour that is renamed, or,
+// what is no regular file, itself.
+struct Destination {
+  fs::path target;
+  fs::path temporary;  // empty: the target itself
+};
+
+Destination DestinationOf(const fs::path& path) {
+  if (path.empty()) Fail(path, "expected the name of a file, found none");
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::is_directory(status)) Fail(path, "expected a file, found a folder");
+  if (fs::exists(status) && !fs::is_regular_file(status)) return {path, {}};
+  std::error_code error;
+  const fs::path resolved = fs::is_symlink(fs::symlink_status(path, ignored))
+                                ? fs::canonical(path, error)
+                                : path;
+  const fs::path& target = error ? path : resolved;
+  std::random_device random;
+  return {target, Neighbour(target, (uint64_t{random()} << 32) | random())};
 }
 
-void WriteAndRename(const fs::path& path, const fs::path& target,
-                    std::string_view bytes) {
-  std::random_device random;
-  const fs::path temporary =
-      Neighbour(target, (uint64_t{random()} << 32) | random());
-  FileDescriptor file(
-      open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (file.get() < 0) FailErrno(path, "cannot be written", errno);
-  int error = WriteAll(file.get(), bytes);
-  if (error == 0 && fsync(file.get()) != 0) error = errno;
-  if (file.Close() != 0 && error == 0) error = errno;
-  if (error == 0 && rename(temporary.c_str(), target.c_str()) != 0)
-    error = errno;
-  if (error != 0) {
-    unlink(temporary.c_str());
-    FailErrno(path, "cannot be written", error);
-  }
+int Open(const Destination& destination) {
+  return destination.temporary.empty()
+             ? open(destination.target.c_str(), O_WRONLY | O_CLOEXEC)
+             : open(destination.temporary.c_str(),
+                    O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
 }  // namespace
@@ -205,23 +224,59 @@ std::string ReadFile(const fs::path& path, size_t most) {
   return bytes;
 }
 
-void WriteFile(const fs::path& path, std::string_view text) {
-  const std::string packed = IsGzName(path) ? Deflate(text) : std::string();
-  const std::string_view bytes = IsGzName(path) ? packed : text;
-  if (path.empty()) Fail(path, "expected the name of a file, found none");
-
-  std::error_code ignored;
-  const fs::file_status status = fs::status(path, ignored);
-  if (fs::is_directory(status)) Fail(path, "expected a file, found a folder");
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    WriteDirectly(path, bytes);
-    return;
+struct FileWriter::State {
+  explicit State(const fs::path& file)
+      : path(file),
+        destination(DestinationOf(file)),
+        descriptor(Open(destination)) {
+    if (descriptor.get() < 0) FailErrno(path, "cannot be written", errno);
+    if (IsGzName(path)) deflater.emplace();
   }
-  std::error_code error;
-  const fs::path resolved = fs::is_symlink(fs::symlink_status(path, ignored))
-                                ? fs::canonical(path, error)
-                                : path;
-  WriteAndRename(path, error ? path : resolved, bytes);
+
+  void Write(std::string_view bytes) {
+    if (const int error = WriteAll(descriptor.get(), bytes))
+      FailErrno(path, "cannot be written", error);
+  }
+
+  fs::path path;
+  Destination destination;
+  FileDescriptor descriptor;
+  std::optional<Deflater> deflater;
+  bool is_committed = false;
+};
+
+FileWriter::FileWriter(const fs::path& path)
+    : state_(std::make_unique<State>(path)) {}
+
+FileWriter::~FileWriter() {
+  if (!state_->is_committed && !state_->destination.temporary.empty())
+    unlink(state_->destination.temporary.c_str());
+}
+
+void FileWriter::Append(std::string_view text) {
+  if (text.empty()) return;
+  state_->Write(state_->deflater ? state_->deflater->Add(text, false)
+                                 : std::string(text));
+}
+
+void FileWriter::Commit() {
+  State& state = *state_;
+  if (state.deflater) state.Write(state.deflater->Add("", true));
+  int error = 0;
+  const fs::path& temporary = state.destination.temporary;
+  if (!temporary.empty() && fsync(state.descriptor.get()) != 0) error = errno;
+  if (state.descriptor.Close() != 0 && error == 0) error = errno;
+  if (error == 0 && !temporary.empty() &&
+      rename(temporary.c_str(), state.destination.target.c_str()) != 0)
+    error = errno;
+  if (error != 0) FailErrno(state.path, "cannot be written", error);
+  state.is_committed = true;
+}
+
+void WriteFile(const fs::path& path, std::string_view text) {
+  FileWriter writer(path);
+  writer.Append(text);
+  writer.Commit();
 }
 
 void CheckWritable(const fs::path& path) {

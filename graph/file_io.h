@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,23 @@ std::string ReadFile(const std::filesystem::path& path,
 // is written to directly. Throws InputError where the folder is missing or not
 // writable, or the disk is full; nothing is left behind.
 void WriteFile(const std::filesystem::path& path, std::string_view text);
+
+// As WriteFile, piece by piece. Until Commit the file is as it was; what is not
+// committed goes away with the writer.
+class FileWriter {
+ public:
+  explicit FileWriter(const std::filesystem::path& path);
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+  ~FileWriter();
+
+  void Append(std::string_view text);
+  void Commit();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 // Throws InputError where WriteFile is bound to fail: before a long
 // computation, so that its result is not lost.

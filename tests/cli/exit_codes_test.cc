@@ -44,6 +44,8 @@ TEST_F(ExitCodesTest, OneWhereOutputCannotBeWritten) {
       {"curve", ProfilePath("transformer4"), "Transformer"},
       {"ops", ProfilePath("transformer4"), "Transformer", "--memory-budget",
        "0.5"},
+      {"lpc", ACPLAN_DATA_DIR "/models/gpt3-13B.json"},
+      {"llm-find-huge"},
       {"completion", "bash"},
       {"version"},
       {"--version"},

@@ -1,0 +1,160 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "cli/command.h"
+#include "cli/llm_debug_text.h"
+#include "cli/llm_input.h"
+#include "cli/llm_text.h"
+#include "costmodel/llm/layer_listing.h"
+#include "costmodel/llm/records.h"
+#include "costmodel/llm/statistics.h"
+#include "costmodel/text_value.h"
+#include "graph/file_io.h"
+#include "graph/input_error.h"
+#include "graph/message_text.h"
+
+namespace acplan::cli {
+
+namespace {
+
+struct LlmFlags {
+  std::string application;
+  std::string execution;
+  std::string system;
+  std::string stats;
+  std::string peers;
+  bool layers = false;
+  bool json = false;
+  ModeFlags mode;
+};
+
+void CheckOutputs(const LlmFlags& flags) {
+  const std::vector<std::string> inputs = {flags.application, flags.execution,
+                                           flags.system};
+  const std::vector<std::string> extensions = {".json", ".json.gz"};
+  if (!flags.stats.empty() && flags.stats != "-") {
+    if (flags.json) {
+      throw InputError("--json: expected no STATS beside it, found one");
+    }
+    CheckResultOutput(flags.stats, extensions, inputs);
+  }
+  if (!flags.peers.empty()) CheckResultOutput(flags.peers, extensions, inputs);
+}
+
+LlmResult Compute(const LlmFlags& flags, const Terminal& terminal) {
+  LlmResult result{.model = ReadModelInput(flags.application, terminal),
+                   .system = {},
+                   .execution = ReadExecutionInput(flags.execution),
+                   .corrections = flags.mode.Resolve(),
+                   .evaluation = {}};
+  result.system = ReadSystemInput(flags.system, terminal);
+  result.evaluation = Evaluate(result.model, result.system, result.execution,
+                               result.corrections);
+  const costmodel::Verdict& verdict = result.evaluation.verdict;
+  if (!verdict.Fits() && !verdict.IsInfeasible()) {
+    throw InputError(
+        fmt::format("{}: {}", graph::OneLine(flags.execution, 400),
+                    DescribeContradiction(verdict, result.model, result.system,
+                                          result.execution)));
+  }
+  return result;
+}
+
+nlohmann::ordered_json StatisticsJson(const LlmResult& result,
+                                      const costmodel::Statistics& statistics,
+                                      bool with_layers) {
+  nlohmann::ordered_json json = costmodel::ToJson(statistics);
+  if (with_layers) {
+    json["layers"] = costmodel::ToJson(costmodel::ListLayers(
+        result.model, result.system, result.execution, result.corrections));
+  }
+  return json;
+}
+
+void WriteResult(const std::string& path, const nlohmann::ordered_json& json) {
+  graph::WriteFile(path, costmodel::ResultText(json, path.ends_with(".gz")));
+}
+
+std::string Stem(const std::string& path) {
+  std::string name = std::filesystem::path(path).filename().string();
+  return name.substr(0, name.find(".json"));
+}
+
+void Show(const LlmFlags& flags, const LlmResult& result,
+          const Terminal& terminal) {
+  const costmodel::Statistics statistics = ComputeStatistics(
+      result.model, result.system, result.execution, result.evaluation);
+  if (terminal.Reports(ResultLevel::kDebug)) {
+    terminal.Report(ResultLevel::kDebug, DebugText(result, statistics));
+  }
+  if (flags.stats == "-") {
+    const costmodel::TextValue system =
+        costmodel::ParseTextValue(graph::ReadFile(flags.system), flags.system);
+    terminal.Report(ResultLevel::kInfo,
+                    CalculonText(result, statistics, system));
+  } else if (!flags.stats.empty()) {
+    WriteResult(flags.stats, StatisticsJson(result, statistics, flags.layers));
+  } else if (flags.json) {
+    terminal.Print(StatisticsJson(result, statistics, flags.layers).dump(2) +
+                   "\n");
+  } else {
+    terminal.Report(ResultLevel::kInfo,
+                    LlmTable(result, statistics, Stem(flags.application),
+                             Stem(flags.system), terminal));
+  }
+}
+
+int RunLlm(const LlmFlags& flags, const Terminal& terminal) {
+  CheckOutputs(flags);
+  const LlmResult result = Compute(flags, terminal);
+  if (!result.evaluation.verdict.Fits()) {
+    terminal.Print(fmt::format("ERROR: {}\n", InfeasibleText(result)));
+    WriteToStderr(
+        fmt::format("acplan: infeasible: {}\n", InfeasibleNumbers(result)));
+    return kExitInfeasible;
+  }
+  Show(flags, result, terminal);
+  if (!flags.peers.empty()) {
+    WriteResult(flags.peers, costmodel::PeersJson(result.execution));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddLlmCommand(CLI::App& program) {
+  auto flags = std::make_shared<LlmFlags>();
+  CLI::App* app = program.add_subcommand(
+      "llm", "What training or running a language model costs on a system");
+  app->add_option("APPLICATION", flags->application,
+                  "model (.json or .json.gz)")
+      ->required();
+  app->add_option("EXECUTION", flags->execution, "strategy (.json or .json.gz)")
+      ->required();
+  app->add_option("SYSTEM", flags->system, "system (.json or .json.gz)")
+      ->required();
+  app->add_option("STATS", flags->stats,
+                  "write the statistics here (.json or .json.gz); -: print "
+                  "them as Calculon does; none: print tables");
+  app->add_option("-p,--peers", flags->peers,
+                  "write who communicates with whom (.json or .json.gz)")
+      ->type_name("FILE");
+  app->add_flag("-l,--layers", flags->layers,
+                "add the layers of a block to the statistics");
+  app->add_flag("--json", flags->json, "print the statistics as JSON");
+  flags->mode.AddTo(*app);
+  app->footer(
+      "Example:\n  acplan llm data/models/megatron-22B.json "
+      "data/validation/seqsel/tab5/megatron-22B_full.json "
+      "data/systems/a100_80g.json\n"
+      "Exit status: 0 computed, 2 bad input, 3 infeasible.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunLlm(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

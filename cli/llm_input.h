@@ -1,0 +1,39 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/terminal.h"
+#include "costmodel/application/model.h"
+#include "costmodel/execution/execution.h"
+#include "costmodel/hardware/system.h"
+#include "costmodel/llm/corrections.h"
+#include "costmodel/llm/fit.h"
+
+namespace acplan::cli {
+
+// --mode and --correct.
+struct ModeFlags {
+  std::string mode = "calculon";
+  std::vector<std::string> correct;
+
+  void AddTo(CLI::App& app);
+  costmodel::Corrections Resolve() const;
+};
+
+// A file of the cost model. Throws InputError where it is not named `.json` or
+// `.json.gz`. Keys of a model or a system that are ignored are logged.
+costmodel::Model ReadModelInput(const std::string& path,
+                                const Terminal& terminal);
+costmodel::System ReadSystemInput(const std::string& path,
+                                  const Terminal& terminal);
+costmodel::Execution ReadExecutionInput(const std::string& path);
+
+// Throws InputError where `output` ends in none of the extensions, cannot be
+// written, or would replace one of the inputs.
+void CheckResultOutput(const std::string& output,
+                       const std::vector<std::string>& extensions,
+                       const std::vector<std::string>& inputs);
+
+}  // namespace acplan::cli

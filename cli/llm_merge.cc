@@ -1,0 +1,206 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/llm_search.h"
+#include "costmodel/llm/records.h"
+#include "costmodel/number_text.h"
+#include "graph/file_io.h"
+#include "graph/input_error.h"
+#include "graph/json_fields.h"
+#include "graph/message_text.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+struct MergeFlags {
+  std::vector<std::string> files;  // the last one is the output
+  bool none_ok = false;
+};
+
+// The output of a shard.
+struct ShardFile {
+  std::string name;
+  ShardNote note;
+};
+
+[[noreturn]] void RefuseShard(const std::string& name,
+                              std::string_view expected) {
+  throw InputError(
+      fmt::format("{}: expected {}", graph::OneLine(name, 400), expected));
+}
+
+std::string LastLineOf(std::string_view text) {
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  const size_t newline = text.rfind('\n');
+  return std::string(
+      newline == std::string_view::npos ? text : text.substr(newline + 1));
+}
+
+bool IsCsv(const std::string& name) {
+  return name.ends_with(".csv") || name.ends_with(".csv.gz");
+}
+
+ShardNote ReadNote(const std::string& name, const std::string& text) {
+  if (!IsCsv(name)) {
+    const nlohmann::json document = graph::ParseJson(text, name);
+    return ParseShardNote(
+        graph::JsonField(document, name).Get(kShardKey).json(), name);
+  }
+  const std::string start = fmt::format("#{} ", kShardKey);
+  const std::string line = LastLineOf(text);
+  if (!line.starts_with(start)) {
+    RefuseShard(name, "the output of a search with --shard");
+  }
+  return ParseShardNote(graph::ParseJson(line.substr(start.size()), name),
+                        name);
+}
+
+// In order. Throws InputError where they are not all the shards of one search.
+std::vector<ShardFile> ReadShards(const std::vector<std::string>& names) {
+  std::vector<ShardFile> shards;
+  for (const std::string& name : names) {
+    shards.push_back({name, ReadNote(name, graph::ReadFile(name))});
+  }
+  std::ranges::stable_sort(shards, {}, [](const ShardFile& shard) {
+    return shard.note.shard.index;
+  });
+  const ShardNote& first = shards.front().note;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const ShardNote& note = shards[i].note;
+    if (note.search != first.search || note.command != first.command ||
+        note.top_n != first.top_n || note.shard.count != first.shard.count) {
+      RefuseShard(
+          shards[i].name,
+          fmt::format("a shard of the same search as {}", shards.front().name));
+    }
+    if (note.shard.index != static_cast<int>(i) + 1) {
+      RefuseShard(shards[i].name,
+                  fmt::format("shard {} of {} next, found {}", i + 1,
+                              first.shard.count, note.shard.index));
+    }
+  }
+  if (shards.size() != static_cast<size_t>(first.shard.count)) {
+    RefuseShard(
+        shards.back().name,
+        fmt::format("{} shards, found {}", first.shard.count, shards.size()));
+  }
+  return shards;
+}
+
+ShardNote Total(const std::vector<ShardFile>& shards) {
+  ShardNote total = shards.front().note;
+  total.counts = {};
+  for (const ShardFile& shard : shards) {
+    total.counts.total += shard.note.counts.total;
+    total.counts.good += shard.note.counts.good;
+    total.counts.bad += shard.note.counts.bad;
+    total.seconds = std::max(total.seconds, shard.note.seconds);
+  }
+  return total;
+}
+
+std::vector<ordered_json> MergeBest(const std::vector<ShardFile>& shards,
+                                    int64_t top_n) {
+  std::vector<ordered_json> entries;
+  for (const ShardFile& shard : shards) {
+    ordered_json json = ordered_json::parse(graph::ReadFile(shard.name));
+    json.erase(std::string(kShardKey));
+    for (auto& [unused, entry] : json.items()) entries.push_back(entry);
+  }
+  std::ranges::stable_sort(
+      entries, std::greater<>(), [](const ordered_json& entry) {
+        return entry.at("stats").at("sample_rate").get<double>();
+      });
+  if (entries.size() > static_cast<size_t>(top_n)) {
+    entries.resize(static_cast<size_t>(top_n));
+  }
+  return entries;
+}
+
+// The rows without heading and note.
+std::string_view RowsOf(std::string_view text) {
+  text.remove_prefix(text.find('\n') + 1);
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  const size_t newline = text.rfind('\n');
+  return newline == std::string_view::npos ? std::string_view()
+                                           : text.substr(0, newline + 1);
+}
+
+void MergeRows(const std::vector<ShardFile>& shards,
+               const std::string& output) {
+  graph::FileWriter file(output);
+  file.Append(costmodel::CsvHeading() + "\n");
+  for (const ShardFile& shard : shards) {
+    file.Append(RowsOf(graph::ReadFile(shard.name)));
+  }
+  file.Commit();
+}
+
+int RunMerge(const MergeFlags& flags, const Terminal& terminal) {
+  if (flags.files.size() < 2) {
+    throw InputError("expected the outputs of shards and an OUTPUT");
+  }
+  const std::string& output = flags.files.back();
+  const std::vector<std::string> inputs(flags.files.begin(),
+                                        flags.files.end() - 1);
+  const std::vector<ShardFile> shards = ReadShards(inputs);
+  const ShardNote total = Total(shards);
+  const bool lists_all = total.command == "llm-all-executions";
+  CheckResultOutput(output,
+                    lists_all ? std::vector<std::string>{".csv", ".csv.gz"}
+                              : std::vector<std::string>{".json", ".json.gz",
+                                                         ".csv", ".csv.gz"},
+                    inputs);
+  ReportTotal(total.counts.total, terminal);
+  ReportCounts(total.counts, total.seconds, terminal);
+  if (total.counts.good == 0) {
+    const int exit_code = ReportNone(flags.none_ok, terminal);
+    if (exit_code != kExitOk) return exit_code;
+  }
+  if (lists_all) {
+    MergeRows(shards, output);
+  } else {
+    const std::vector<ordered_json> best = MergeBest(shards, total.top_n);
+    if (!best.empty()) {
+      terminal.Report(
+          ResultLevel::kInfo,
+          "Best sample rate: " +
+              costmodel::FloatText(
+                  best.front().at("stats").at("sample_rate").get<double>()));
+    }
+    WriteRanked(output, best);
+  }
+  terminal.Report(ResultLevel::kInfo, "Output: " + output);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddLlmMergeCommand(CLI::App& program) {
+  auto flags = std::make_shared<MergeFlags>();
+  CLI::App* app = program.add_subcommand(
+      "llm-merge", "Put the outputs of a search with --shard together");
+  app->add_option("FILES", flags->files,
+                  "the outputs of all shards, and what to write")
+      ->required();
+  app->add_flag("-n,--noneok", flags->none_ok,
+                "succeed where no execution is feasible");
+  app->footer(
+      "Example:\n  acplan llm-merge part1.json part2.json best.json\n"
+      "Exit status: 0 merged, 2 bad input, 3 nothing is feasible.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunMerge(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

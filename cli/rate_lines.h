@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+#include "costmodel/results/rate_map.h"
+
+namespace acplan::cli {
+
+// "TP,PP is RATE" or "TP,PP has none", a line a cell.
+std::string RateLines(const costmodel::RateMap& map);
+
+}  // namespace acplan::cli

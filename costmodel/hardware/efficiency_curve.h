@@ -1,0 +1,44 @@
+#pragma once
+
+#include <vector>
+
+namespace acplan::costmodel {
+
+// From this size on (FLOPs or bytes) an operation reaches this share of a peak.
+struct EfficiencyStep {
+  double least_size = 0;
+  double efficiency = 1;  // in (0, 1]
+};
+
+// What an operation reaches of a peak, by its size.
+class EfficiencyCurve {
+ public:
+  EfficiencyCurve() = default;
+  // `steps` descend strictly in size, the last one begins at 0 or below.
+  EfficiencyCurve(double peak, const std::vector<EfficiencyStep>& steps);
+
+  double peak() const { return peak_; }
+
+  // Of the first step that begins at or below `size`.
+  double Throughput(double size) const {
+    for (const Step& step : steps_) {
+      if (size >= step.least_size) return step.throughput;
+    }
+    return steps_.empty() ? 0 : steps_.back().throughput;
+  }
+
+  // As above where a step begins and beyond the largest; in between linear in
+  // the logarithm of the size (in the size below the smallest positive step).
+  double SmoothThroughput(double size) const;
+
+ private:
+  struct Step {
+    double least_size;
+    double throughput;
+  };
+
+  double peak_ = 0;
+  std::vector<Step> steps_;
+};
+
+}  // namespace acplan::costmodel

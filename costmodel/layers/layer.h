@@ -1,0 +1,79 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace acplan::costmodel {
+
+enum class Stage : uint8_t {
+  kForward,
+  kActivationGradient,
+  kWeightGradient,
+  kOptimizerStep
+};
+
+// What a processor does in a stage of a layer.
+struct Work {
+  double flops = 0;
+  double mem_accessed = 0;  // bytes of the first tier of memory
+};
+
+// What a layer sends to its tensor-parallel peers.
+struct LayerComm {
+  enum class Kind : uint8_t {
+    kNone,
+    kSeparate,   // after or before the computing of others
+    kOverlapped  // in tiles, while the layer itself computes
+  };
+  Kind kind = Kind::kNone;
+  // Where a conjugate layer reduces in the forward pass and gathers (or does
+  // nothing) in the backward pass, the others gather and reduce.
+  bool is_conjugate = false;
+  bool is_repeated = false;    // in the backward pass, for recomputation
+  double input_elements = 0;   // moved where the input is gathered
+  double output_elements = 0;  // moved where the output is reduced
+};
+
+// A layer of a block, as one processor has it, for one microbatch.
+struct Layer {
+  std::string_view name;
+  bool uses_matrix_engine = false;  // but for the optimizer's step
+
+  // Elements.
+  double inputs = 0;
+  double outputs = 0;
+  double weights = 0;
+  double activation_grads = 0;
+
+  std::array<Work, 4> work;  // by Stage
+
+  // Bytes.
+  double weight_bytes = 0;
+  double activation_bytes = 0;  // kept for the backward pass
+  double output_bytes = 0;
+  double activation_grad_bytes = 0;
+  double weight_grad_bytes = 0;            // a shard, in the datatype
+  double weight_grad_unsharded_bytes = 0;  // in float32, for accumulation
+  double optimizer_bytes = 0;              // a shard
+
+  bool is_recomputed = false;
+  bool reuses_activation = false;  // another layer's: counted there
+  bool stores_activation = true;
+  bool stores_output = true;
+
+  LayerComm comm;
+
+  const Work& At(Stage stage) const { return work[static_cast<size_t>(stage)]; }
+};
+
+// What is told of any layer.
+struct LayerFlags {
+  bool is_recomputed = false;
+  bool is_communication_repeated = false;
+  bool reuses_activation = false;
+  bool stores_activation = true;
+  bool stores_output = true;
+};
+
+}  // namespace acplan::costmodel

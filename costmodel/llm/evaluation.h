@@ -1,0 +1,37 @@
+#pragma once
+
+#include "costmodel/application/model.h"
+#include "costmodel/execution/execution.h"
+#include "costmodel/hardware/system.h"
+#include "costmodel/llm/batch_times.h"
+#include "costmodel/llm/block.h"
+#include "costmodel/llm/corrections.h"
+#include "costmodel/llm/fit.h"
+#include "costmodel/llm/memory_needs.h"
+
+namespace acplan::costmodel {
+
+// All that is known of an execution of a model on a system.
+struct Evaluation {
+  Verdict verdict;
+  // Where the verdict is that it fits, or on memory:
+  BlockCosts block;
+  MemoryNeeds memory;
+  // Where it is that it fits:
+  BatchTimes times;
+};
+
+// `execution` is consistent in itself (ReadExecution).
+Evaluation Evaluate(const Model& model, const System& system,
+                    const Execution& execution,
+                    const Corrections& corrections = {});
+
+// Where capacity is exceeded, the tier.
+Verdict CheckMemory(const System& system, const MemoryNeeds& memory);
+
+// Samples a second.
+inline double SampleRate(const Execution& execution, const BatchTimes& times) {
+  return static_cast<double>(execution.batch_size) / times.total;
+}
+
+}  // namespace acplan::costmodel

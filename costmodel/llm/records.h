@@ -1,0 +1,33 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "costmodel/execution/execution.h"
+#include "costmodel/llm/layer_listing.h"
+#include "costmodel/llm/peers.h"
+#include "costmodel/llm/statistics.h"
+
+namespace acplan::costmodel {
+
+// Results as files have them, docs/file_formats.md: keys in order, whole
+// numbers without a point, null for what does not exist.
+
+nlohmann::ordered_json ToJson(const Execution& execution);
+nlohmann::ordered_json ToJson(const Statistics& statistics);
+nlohmann::ordered_json ToJson(const std::vector<LayerListing>& layers);
+// By the id of each processor.
+nlohmann::ordered_json PeersJson(const Execution& execution);
+
+// Of a `.json` file: two spaces an indent, no newline at the end; of a
+// `.json.gz` file: a single line.
+std::string ResultText(const nlohmann::ordered_json& json, bool is_packed);
+
+// "num_procs,tensor_par,...,sample_rate": the keys of executions and
+// statistics.
+std::string CsvHeading();
+// Their values, as Python's str writes them: True, None, 1e-05.
+std::string CsvRow(const Execution& execution, const Statistics& statistics);
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,305 @@
+#include "costmodel/search/search.h"
+
+#include <oneapi/tbb/global_control.h>
+#include <oneapi/tbb/parallel_for.h>
+#include <oneapi/tbb/parallel_pipeline.h>
+#include <oneapi/tbb/task_arena.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+
+#include "costmodel/llm/records.h"
+#include "costmodel/llm/statistics.h"
+#include "costmodel/search/walk.h"
+
+namespace acplan::costmodel {
+namespace {
+
+// Variants of a unit, from `begin` to before `end`.
+struct WorkItem {
+  size_t unit = 0;
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+// The pieces of a space that belong to a shard, in order.
+struct WorkList {
+  std::vector<SearchUnit> units;
+  std::vector<WorkItem> items;
+  int64_t executions = 0;
+};
+
+// A variant belongs to the shard in whose share of all executions it begins.
+WorkList ListWork(const SearchProblem& problem, const SearchShard& shard) {
+  WorkList work;
+  work.units = SearchUnits(problem);
+  std::vector<int64_t> sizes;
+  std::vector<size_t> variants;
+  double all = 0;
+  for (const SearchUnit& unit : work.units) {
+    sizes.push_back(CountVariant(problem, unit));
+    variants.push_back(SearchVariants(problem, unit).size());
+    all += static_cast<double>(sizes.back()) *
+           static_cast<double>(variants.back());
+  }
+  double before = 0;
+  for (size_t u = 0; u < work.units.size(); ++u) {
+    WorkItem item{u, variants[u], 0};
+    for (size_t v = 0; v < variants[u]; ++v) {
+      const int owner =
+          all == 0 ? 1
+                   : 1 + static_cast<int>(before / all *
+                                          static_cast<double>(shard.count));
+      before += static_cast<double>(sizes[u]);
+      if (std::min(owner, shard.count) != shard.index) continue;
+      item.begin = std::min(item.begin, v);
+      item.end = v + 1;
+      work.executions += sizes[u];
+    }
+    if (item.begin < item.end) work.items.push_back(item);
+  }
+  return work;
+}
+
+// Descending by rate, then in the order of the space.
+bool IsBetter(const Candidate& a, const Candidate& b, bool ties_by_memory) {
+  if (a.sample_rate != b.sample_rate) return a.sample_rate > b.sample_rate;
+  if (ties_by_memory && a.memory != b.memory) return a.memory < b.memory;
+  if (a.unit != b.unit) return a.unit < b.unit;
+  if (a.variant != b.variant) return a.variant < b.variant;
+  return a.index < b.index;
+}
+
+// The best few candidates that were offered.
+class BestList {
+ public:
+  BestList(int64_t most, bool ties_by_memory)
+      : most_(static_cast<size_t>(most)), ties_by_memory_(ties_by_memory) {}
+
+  bool Wants(double sample_rate) const {
+    return heap_.size() < most_ || sample_rate >= heap_.front().sample_rate;
+  }
+
+  void Offer(const Candidate& candidate) {
+    const auto is_better = [this](const Candidate& a, const Candidate& b) {
+      return IsBetter(a, b, ties_by_memory_);
+    };
+    if (heap_.size() == most_) {
+      if (most_ == 0 || !is_better(candidate, heap_.front())) return;
+      std::ranges::pop_heap(heap_, is_better);
+      heap_.pop_back();
+    }
+    heap_.push_back(candidate);
+    std::ranges::push_heap(heap_, is_better);
+  }
+
+  void Merge(const BestList& other) {
+    for (const Candidate& candidate : other.heap_) Offer(candidate);
+  }
+
+  std::vector<Candidate> Sorted() const {
+    std::vector<Candidate> sorted = heap_;
+    std::ranges::sort(sorted, [this](const Candidate& a, const Candidate& b) {
+      return IsBetter(a, b, ties_by_memory_);
+    });
+    return sorted;
+  }
+
+ private:
+  size_t most_;
+  bool ties_by_memory_;
+  std::vector<Candidate> heap_;  // the worst in front
+};
+
+// What the threads of a search share.
+class SharedState {
+ public:
+  SharedState(const SearchOptions& options, int64_t total, int64_t most,
+              bool ties_by_memory)
+      : options_(options), total_(total), best_(most, ties_by_memory) {}
+
+  bool IsInterrupted() {
+    if (!options_.interrupt || !options_.interrupt->load()) return false;
+    was_interrupted_ = true;
+    return true;
+  }
+
+  void Add(const SearchCounts& counts, const BestList& best) {
+    const std::lock_guard lock(mutex_);
+    counts_.total += counts.total;
+    counts_.good += counts.good;
+    counts_.bad += counts.bad;
+    best_.Merge(best);
+    if (const std::vector<Candidate> first = best.Sorted(); !first.empty()) {
+      best_rate_ = std::max(best_rate_, first.front().sample_rate);
+    }
+    Report();
+  }
+
+  SearchOutcome Outcome() const {
+    return {counts_, best_.Sorted(), was_interrupted_};
+  }
+
+ private:
+  void Report() {
+    if (!options_.on_progress) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_report_ < std::chrono::milliseconds(100)) return;
+    last_report_ = now;
+    options_.on_progress({counts_.total, total_, best_rate_});
+  }
+
+  const SearchOptions& options_;
+  int64_t total_;
+  std::mutex mutex_;
+  SearchCounts counts_;
+  BestList best_;
+  double best_rate_ = 0;
+  std::atomic<bool> was_interrupted_ = false;
+  std::chrono::steady_clock::time_point last_report_;
+};
+
+Candidate ToCandidate(const Execution& execution, const BatchTimes& times,
+                      const MemoryNeeds& memory, size_t unit, size_t variant,
+                      int64_t index) {
+  return {.sample_rate = SampleRate(execution, times),
+          .memory = memory.tier1,
+          .unit = static_cast<int64_t>(unit),
+          .variant = static_cast<int64_t>(variant),
+          .index = index,
+          .execution = execution};
+}
+
+template <typename Task>
+void RunInArena(int threads, Task task) {
+  namespace tbb = oneapi::tbb;
+  if (threads <= 0) {
+    task();
+    return;
+  }
+  // More threads than cores, too.
+  const tbb::global_control most(tbb::global_control::max_allowed_parallelism,
+                                 static_cast<size_t>(threads));
+  tbb::task_arena(threads).execute(task);
+}
+
+// Rows of a variant, and how many.
+struct Rows {
+  std::string text;
+  SearchCounts counts;
+  std::optional<Candidate> best;
+};
+
+Rows ListVariant(const SearchProblem& problem, const SearchOptions& options,
+                 const SearchUnit& unit, size_t unit_index,
+                 size_t variant_index) {
+  const std::vector<SearchVariant> variants = SearchVariants(problem, unit);
+  Rows rows;
+  UnitWalk walk(problem, unit);
+  Evaluation evaluation;
+  rows.counts = walk.Run(
+      variants[variant_index], options,
+      [&](const Execution& execution, int64_t index, const MemoryNeeds& memory,
+          const BatchTimes& times, const BlockCosts& block) {
+        const Candidate candidate = ToCandidate(
+            execution, times, memory, unit_index, variant_index, index);
+        if (!rows.best || candidate.sample_rate > rows.best->sample_rate) {
+          rows.best = candidate;
+        }
+        evaluation.block = block;
+        evaluation.memory = memory;
+        evaluation.times = times;
+        rows.text +=
+            CsvRow(execution, ComputeStatistics(problem.model, problem.system,
+                                                execution, evaluation));
+        rows.text += '\n';
+      });
+  return rows;
+}
+
+}  // namespace
+
+int64_t CountSpace(const SearchProblem& problem, const SearchShard& shard) {
+  return ListWork(problem, shard).executions;
+}
+
+SearchOutcome FindBest(const SearchProblem& problem,
+                       const SearchOptions& options) {
+  const WorkList work = ListWork(problem, options.shard);
+  const bool ties_by_memory = problem.corrections.ties_by_memory;
+  SharedState state(options, work.executions, options.top_n, ties_by_memory);
+  const auto run_item = [&](size_t i) {
+    const WorkItem& item = work.items[i];
+    const SearchUnit& unit = work.units[item.unit];
+    const std::vector<SearchVariant> variants = SearchVariants(problem, unit);
+    UnitWalk walk(problem, unit);
+    for (size_t v = item.begin; v < item.end; ++v) {
+      if (state.IsInterrupted()) return;
+      BestList best(options.top_n, ties_by_memory);
+      const SearchCounts counts =
+          walk.Run(variants[v], options,
+                   [&](const Execution& execution, int64_t index,
+                       const MemoryNeeds& memory, const BatchTimes& times,
+                       const BlockCosts&) {
+                     if (!best.Wants(SampleRate(execution, times))) return;
+                     best.Offer(ToCandidate(execution, times, memory, item.unit,
+                                            v, index));
+                   });
+      state.Add(counts, best);
+    }
+  };
+  RunInArena(options.threads, [&] {
+    oneapi::tbb::parallel_for(size_t{0}, work.items.size(), run_item);
+  });
+  return state.Outcome();
+}
+
+SearchOutcome ListAll(const SearchProblem& problem,
+                      const SearchOptions& options,
+                      const std::function<void(const std::string&)>& write) {
+  namespace tbb = oneapi::tbb;
+  const WorkList work = ListWork(problem, options.shard);
+  SearchOptions all = options;
+  all.breaks_microbatches = false;
+  all.counts_only = false;
+  SharedState state(all, work.executions, 1, false);
+  size_t item = 0;
+  size_t variant = work.items.empty() ? 0 : work.items.front().begin;
+  const auto next = [&](tbb::flow_control& flow) -> WorkItem {
+    if (item < work.items.size() && variant == work.items[item].end) {
+      if (++item < work.items.size()) variant = work.items[item].begin;
+    }
+    if (item == work.items.size() || state.IsInterrupted()) {
+      flow.stop();
+      return {};
+    }
+    const size_t v = variant++;
+    return {work.items[item].unit, v, v + 1};
+  };
+  const auto list = [&](const WorkItem& one) {
+    return ListVariant(problem, all, work.units[one.unit], one.unit, one.begin);
+  };
+  const auto finish = [&](const Rows& rows) {
+    BestList best(1, false);
+    if (rows.best) best.Offer(*rows.best);
+    write(rows.text);
+    state.Add(rows.counts, best);
+  };
+  RunInArena(options.threads, [&] {
+    const auto tokens =
+        static_cast<size_t>(4 * tbb::this_task_arena::max_concurrency());
+    tbb::parallel_pipeline(
+        tokens,
+        tbb::make_filter<void, WorkItem>(tbb::filter_mode::serial_in_order,
+                                         next) &
+            tbb::make_filter<WorkItem, Rows>(tbb::filter_mode::parallel, list) &
+            tbb::make_filter<Rows, void>(tbb::filter_mode::serial_in_order,
+                                         finish));
+  });
+  return state.Outcome();
+}
+
+}  // namespace acplan::costmodel
