@@ -42,7 +42,13 @@ void CheckOutputs(const LlmFlags& flags) {
     }
     CheckResultOutput(flags.stats, extensions, inputs);
   }
-  if (!flags.peers.empty()) CheckResultOutput(flags.peers, extensions, inputs);
+  if (flags.peers.empty()) return;
+  CheckResultOutput(flags.peers, extensions, inputs);
+  if (flags.peers == flags.stats) {
+    throw InputError(
+        fmt::format("--peers: expected another file than STATS, found {}",
+                    graph::Quoted(flags.peers)));
+  }
 }
 
 LlmResult Compute(const LlmFlags& flags, const Terminal& terminal) {

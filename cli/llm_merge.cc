@@ -12,6 +12,7 @@
 #include "costmodel/llm/records.h"
 #include "costmodel/number_text.h"
 #include "graph/file_io.h"
+#include "graph/file_lines.h"
 #include "graph/input_error.h"
 #include "graph/json_fields.h"
 #include "graph/message_text.h"
@@ -27,6 +28,10 @@ struct MergeFlags {
   bool none_ok = false;
 };
 
+constexpr size_t kPiece = size_t{1} << 20;
+constexpr std::string_view kRate = "sample_rate";
+constexpr std::string_view kMemory = "proc_mem_tier1_cap_req";
+
 // The output of a shard.
 struct ShardFile {
   std::string name;
@@ -39,37 +44,62 @@ struct ShardFile {
       fmt::format("{}: expected {}", graph::OneLine(name, 400), expected));
 }
 
-std::string LastLineOf(std::string_view text) {
-  if (text.ends_with('\n')) text.remove_suffix(1);
-  const size_t newline = text.rfind('\n');
-  return std::string(
-      newline == std::string_view::npos ? text : text.substr(newline + 1));
-}
-
 bool IsCsv(const std::string& name) {
   return name.ends_with(".csv") || name.ends_with(".csv.gz");
 }
 
-ShardNote ReadNote(const std::string& name, const std::string& text) {
-  if (!IsCsv(name)) {
-    const nlohmann::json document = graph::ParseJson(text, name);
-    return ParseShardNote(
-        graph::JsonField(document, name).Get(kShardKey).json(), name);
-  }
+void RequireCount(const std::string& name, std::string_view what,
+                  int64_t expected, int64_t found) {
+  if (expected == found) return;
+  RefuseShard(name, fmt::format("{} {}, as its note says, found {}", expected,
+                                what, found));
+}
+
+// A heading, a row an execution, the note.
+ShardNote ReadCsvNote(const std::string& name) {
   const std::string start = fmt::format("#{} ", kShardKey);
-  const std::string line = LastLineOf(text);
-  if (!line.starts_with(start)) {
+  std::string last;
+  int64_t lines = 0;
+  graph::ForEachLine(name, [&](std::string_view line) {
+    last = line;
+    ++lines;
+  });
+  if (!last.starts_with(start)) {
     RefuseShard(name, "the output of a search with --shard");
   }
-  return ParseShardNote(graph::ParseJson(line.substr(start.size()), name),
-                        name);
+  const ShardNote note =
+      ParseShardNote(graph::ParseJson(last.substr(start.size()), name), name);
+  RequireCount(name, "rows", note.counts.good, lines - 2);
+  return note;
+}
+
+void RequireEntry(const graph::JsonField& entry) {
+  const graph::JsonField execution = entry.Get("execution");
+  if (!execution.json().is_object()) execution.Fail("an object");
+  for (const std::string_view key : {kRate, kMemory}) {
+    const graph::JsonField value = entry.Get("stats").Get(key);
+    if (!value.json().is_number()) value.Fail("a number");
+  }
+}
+
+ShardNote ReadJsonNote(const std::string& name) {
+  const nlohmann::json document = graph::ParseJson(graph::ReadFile(name), name);
+  const graph::JsonField root(document, name);
+  const ShardNote note = ParseShardNote(root.Get(kShardKey).json(), name);
+  for (const auto& [key, unused] : document.items()) {
+    if (key != kShardKey) RequireEntry(root.Get(key));
+  }
+  RequireCount(name, "executions", std::min(note.top_n, note.counts.good),
+               static_cast<int64_t>(document.size()) - 1);
+  return note;
 }
 
 // In order. Throws InputError where they are not all the shards of one search.
 std::vector<ShardFile> ReadShards(const std::vector<std::string>& names) {
   std::vector<ShardFile> shards;
   for (const std::string& name : names) {
-    shards.push_back({name, ReadNote(name, graph::ReadFile(name))});
+    shards.push_back(
+        {name, IsCsv(name) ? ReadCsvNote(name) : ReadJsonNote(name)});
   }
   std::ranges::stable_sort(shards, {}, [](const ShardFile& shard) {
     return shard.note.shard.index;
@@ -109,31 +139,32 @@ ShardNote Total(const std::vector<ShardFile>& shards) {
   return total;
 }
 
+bool IsBetter(const ordered_json& a, const ordered_json& b,
+              bool ties_by_memory) {
+  const auto value = [](const ordered_json& entry, std::string_view key) {
+    return entry.at("stats").at(std::string(key)).get<double>();
+  };
+  if (value(a, kRate) != value(b, kRate))
+    return value(a, kRate) > value(b, kRate);
+  return ties_by_memory && value(a, kMemory) < value(b, kMemory);
+}
+
 std::vector<ordered_json> MergeBest(const std::vector<ShardFile>& shards,
-                                    int64_t top_n) {
+                                    const ShardNote& total) {
   std::vector<ordered_json> entries;
   for (const ShardFile& shard : shards) {
     ordered_json json = ordered_json::parse(graph::ReadFile(shard.name));
     json.erase(std::string(kShardKey));
     for (auto& [unused, entry] : json.items()) entries.push_back(entry);
   }
-  std::ranges::stable_sort(
-      entries, std::greater<>(), [](const ordered_json& entry) {
-        return entry.at("stats").at("sample_rate").get<double>();
-      });
-  if (entries.size() > static_cast<size_t>(top_n)) {
-    entries.resize(static_cast<size_t>(top_n));
+  std::ranges::stable_sort(entries,
+                           [&](const ordered_json& a, const ordered_json& b) {
+                             return IsBetter(a, b, total.ties_by_memory);
+                           });
+  if (entries.size() > static_cast<size_t>(total.top_n)) {
+    entries.resize(static_cast<size_t>(total.top_n));
   }
   return entries;
-}
-
-// The rows without heading and note.
-std::string_view RowsOf(std::string_view text) {
-  text.remove_prefix(text.find('\n') + 1);
-  if (text.ends_with('\n')) text.remove_suffix(1);
-  const size_t newline = text.rfind('\n');
-  return newline == std::string_view::npos ? std::string_view()
-                                           : text.substr(0, newline + 1);
 }
 
 void MergeRows(const std::vector<ShardFile>& shards,
@@ -141,7 +172,18 @@ void MergeRows(const std::vector<ShardFile>& shards,
   graph::FileWriter file(output);
   file.Append(costmodel::CsvHeading() + "\n");
   for (const ShardFile& shard : shards) {
-    file.Append(RowsOf(graph::ReadFile(shard.name)));
+    int64_t number = 0;
+    std::string rows;
+    graph::ForEachLine(shard.name, [&](std::string_view line) {
+      const int64_t row = number++;
+      if (row < 1 || row > shard.note.counts.good) return;
+      rows += line;
+      rows += '\n';
+      if (rows.size() < kPiece) return;
+      file.Append(rows);
+      rows.clear();
+    });
+    file.Append(rows);
   }
   file.Commit();
 }
@@ -170,7 +212,7 @@ int RunMerge(const MergeFlags& flags, const Terminal& terminal) {
   if (lists_all) {
     MergeRows(shards, output);
   } else {
-    const std::vector<ordered_json> best = MergeBest(shards, total.top_n);
+    const std::vector<ordered_json> best = MergeBest(shards, total);
     if (!best.empty()) {
       terminal.Report(
           ResultLevel::kInfo,

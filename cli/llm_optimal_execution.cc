@@ -66,6 +66,7 @@ void WriteShard(const OptimalExecutionFlags& flags,
                                     flags.search.debug)),
       .shard = options.shard,
       .top_n = options.top_n,
+      .ties_by_memory = flags.search.mode.Resolve().ties_by_memory,
       .counts = timed.outcome.counts,
       .seconds = timed.seconds});
   json.update(RankedJson(entries));

@@ -261,6 +261,7 @@ ordered_json ToJson(const ShardNote& note) {
           {"search", note.search},
           {"shard", {note.shard.index, note.shard.count}},
           {"top_n", note.top_n},
+          {"ties_by_memory", note.ties_by_memory},
           {"total", note.counts.total},
           {"good", note.counts.good},
           {"bad", note.counts.bad},
@@ -280,6 +281,7 @@ ShardNote ParseShardNote(const nlohmann::json& json, const std::string& file) {
   note.shard.count = static_cast<int>(parts[1].Int(1, 1'000'000));
   note.shard.index = static_cast<int>(parts[0].Int(1, note.shard.count));
   note.top_n = root.Get("top_n").Int(1, kMost);
+  note.ties_by_memory = root.Get("ties_by_memory").Bool();
   note.counts = {root.Get("total").Int(0, kMost),
                  root.Get("good").Int(0, kMost), root.Get("bad").Int(0, kMost)};
   note.seconds = root.Get("seconds").NonNegativeNumber();

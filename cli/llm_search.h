@@ -71,6 +71,7 @@ struct ShardNote {
   std::string search;  // a digest of what is searched, and how
   costmodel::SearchShard shard;
   int64_t top_n = 1;
+  bool ties_by_memory = false;
   costmodel::SearchCounts counts;
   double seconds = 0;
 };

@@ -15,13 +15,13 @@ namespace acplan::cli {
 
 namespace {
 
-constexpr std::array<std::string_view, 11> kCommands = {
+constexpr std::array<std::string_view, 12> kCommands = {
     "llm", "llm-optimal-execution",
     "loe", "llm-all-executions",
     "lae", "llm-parameter-calculator",
     "lpc", "llm-validation",
     "lv",  "version",
-    "v"};
+    "v",   "llm-merge"};
 
 constexpr std::array<std::pair<std::string_view, int>, 8> kLevels = {
     {{"NOTSET", 0},
@@ -84,6 +84,9 @@ LogFlags TakeLogFlags(const std::vector<std::string>& arguments) {
   size_t i = 0;
   while (i < arguments.size() && !IsCommand(arguments[i])) {
     if (const auto file = TakeValue(arguments, i, "-l", "--log")) {
+      if (file->value.empty()) {
+        throw InputError("--log: expected a file or -, found nothing");
+      }
       flags.log.file = file->value == "-" ? "" : file->value;
       i += file->count;
     } else if (const auto name = TakeValue(arguments, i, "-v", "--verbosity")) {

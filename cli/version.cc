@@ -11,7 +11,7 @@ Command AddVersionCommand(CLI::App& program) {
   program.set_version_flag("--version", "acplan " ACPLAN_VERSION,
                            "Print the version and exit");
   return {app, [](const Terminal& terminal) {
-            terminal.Print(fmt::format("acplan {}\n", ACPLAN_VERSION));
+            terminal.Report(ResultLevel::kInfo, "acplan " ACPLAN_VERSION);
             return kExitOk;
           }};
 }

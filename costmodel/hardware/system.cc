@@ -52,10 +52,11 @@ std::vector<EfficiencyStep> ReadSteps(const JsonField& field, double unit) {
 }
 
 Processor ReadProcessor(const JsonField& field) {
+  if (!field.json().is_object()) field.Fail("an object");
   Processor processor;
   bool has_any = false;
   for (size_t i = 0; i < kDatatypes; ++i) {
-    if (!field.Has(kDatatypeNames[i])) continue;
+    if (!field.json().contains(kDatatypeNames[i])) continue;
     const JsonField engine = field.Get(kDatatypeNames[i]);
     processor.engines[i] =
         EfficiencyCurve(Positive(engine.Get("tflops")) * 1e12,

@@ -15,6 +15,13 @@ double MicrobatchesInFlight(const Schedule& schedule) {
                               (schedule.chunks * schedule.pipeline_par));
 }
 
+// Weight gradients of a block that is not being computed.
+double OtherGradients(const BlockCosts& block, const Corrections& corrections) {
+  return corrections.full_precision_gradients
+             ? block.weight_grad_space_unsharded
+             : block.weight_grad_space;
+}
+
 void AddTraining(MemoryNeeds& needs, const Execution& execution,
                  const Schedule& schedule, const BlockCosts& block,
                  const Corrections& corrections) {
@@ -28,12 +35,10 @@ void AddTraining(MemoryNeeds& needs, const Execution& execution,
         block.act_storage_space * (schedule.blocks * in_flight - 1);
   }
   needs.activation_grads = block.act_grad_space;
-  const double others = corrections.full_precision_gradients
-                            ? block.weight_grad_space_unsharded
-                            : block.weight_grad_space;
+  const double others = OtherGradients(block, corrections);
   needs.weight_grads = {
       block.weight_grad_space_unsharded + others * (schedule.blocks - 1),
-      block.weight_grad_space_unsharded + block.weight_grad_space};
+      block.weight_grad_space_unsharded + others};
   needs.optimizer = {block.optimizer_space * schedule.blocks,
                      block.optimizer_space * 2};
 }
@@ -70,7 +75,7 @@ MemoryNeeds ComputeMemoryNeeds(const Execution& execution,
   if (execution.optimizer_offload) {
     needs.tier1 += needs.weight_grads.resident;
     needs.tier1 += needs.optimizer.resident;
-    needs.tier2 += block.weight_grad_space * schedule.blocks;
+    needs.tier2 += OtherGradients(block, corrections) * schedule.blocks;
     needs.tier2 += needs.optimizer.all;
   } else {
     needs.tier1 += needs.weight_grads.all + needs.optimizer.all;

@@ -39,6 +39,11 @@ std::string ResultCsv(const std::filesystem::path& results) {
   std::string csv = ",";
   std::vector<std::pair<std::string, std::string>> columns;
   for (const auto& [category, values] : first->members) {
+    if (values.kind != TextValue::Kind::kObject) {
+      Refuse(file, fmt::format("0.{}: expected an object, found {}",
+                               graph::OneLine(category),
+                               graph::Quoted(PythonText(values))));
+    }
     for (const auto& [key, unused] : values.members) {
       columns.emplace_back(category, key);
       csv += key + ",";

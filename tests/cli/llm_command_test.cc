@@ -118,6 +118,9 @@ TEST_F(LlmCommandTest, TheLogsLevelAndFile) {
                 {"-v", "DEBUG", "LOUD"});
   ExpectRefused(Acplan({"-l", "none/log.txt", "llm", "a", "b", "c"}),
                 {"--log", "none/log.txt"});
+  ExpectRefused(Acplan({"-l", "", "llm", "a", "b", "c"}),
+                {"--log", "found nothing"});
+  EXPECT_EQ(AcplanOut({"-v", "WARNING", "version"}), "");
 }
 
 TEST_F(LlmCommandTest, DebugPrintsLayersAndBatch) {
@@ -231,6 +234,8 @@ TEST_F(LlmCommandTest, WrongFilesAndNames) {
   ExpectRefused(Acplan(Example({"none/stats.json"})), {"none/stats.json"});
   ExpectRefused(Acplan(Example({"stats.json", "-p", "peers.txt"})),
                 {"peers.txt", ".json"});
+  ExpectRefused(Acplan(Example({"stats.json", "-p", "stats.json"})),
+                {"--peers", "stats.json"});
   EXPECT_FALSE(Exists("stats.json"));
   ExpectRefused(Acplan({"llm", kModel, kExample}), {"SYSTEM"});
   ExpectRefused(Acplan({"llm", "ok.json.gz", kExample, kSystem, "ok.json.gz"}),

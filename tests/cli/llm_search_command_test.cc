@@ -194,8 +194,54 @@ TEST_F(LlmSearchCommandTest, FourShardsOfAllExecutions) {
     merge.push_back(part);
   }
   merge.push_back("merged.csv.gz");
-  AcplanOut(merge);
+  merge.insert(merge.begin(), {"-v", "WARNING"});
+  EXPECT_EQ(AcplanOut(merge), "");
   EXPECT_TRUE(Read("whole.csv.gz") == Read("merged.csv.gz"));
+}
+
+TEST_F(LlmSearchCommandTest, ShardsOfACorrectedSearchBreakTiesByMemory) {
+  const std::vector<std::string> flags = {"-t", "3000", "--mode", "corrected"};
+  AcplanOut(Search("loe", "whole.json", flags));
+  std::vector<std::string> merge = {"llm-merge"};
+  for (int shard = 1; shard <= 7; ++shard) {
+    std::vector<std::string> more = flags;
+    more.insert(more.end(), {"--shard", fmt::format("{}/7", shard)});
+    merge.push_back(fmt::format("part{}.json", shard));
+    AcplanOut(Search("loe", merge.back(), more));
+  }
+  merge.push_back("merged.json");
+  AcplanOut(merge);
+  EXPECT_TRUE(Read("whole.json") == Read("merged.json"));
+}
+
+TEST_F(LlmSearchCommandTest, ShardsThatWereChanged) {
+  AcplanOut(Search("loe", "1.json", {"-t", "3", "--shard", "1/2"}));
+  AcplanOut(Search("loe", "2.json", {"-t", "3", "--shard", "2/2"}));
+  const auto refuse = [&](const std::string& pointer, const json& value,
+                          const std::vector<std::string>& said) {
+    json part = json::parse(Read("2.json"));
+    part[json::json_pointer(pointer)] = value;
+    graph::WriteFile(folder() / "bad.json", part.dump());
+    ExpectRefused(Acplan({"llm-merge", "1.json", "bad.json", "out.json"}),
+                  said);
+  };
+  refuse("/1/stats/sample_rate", nullptr, {"bad.json", "sample_rate"});
+  refuse("/1/stats", 3, {"bad.json", "stats"});
+  refuse("/1/execution", 3, {"bad.json", "execution"});
+  refuse("/1", json::array(), {"bad.json", "an object"});
+  refuse("/3", json::parse(Read("2.json")).at("2"),
+         {"bad.json", "3 executions, as its note says, found 4"});
+
+  AcplanOut(Search("lae", "1.csv", {"--shard", "1/2"}));
+  AcplanOut(Search("lae", "2.csv", {"--shard", "2/2"}));
+  const std::string text = Read("2.csv");
+  const size_t second = text.find('\n') + 1;
+  graph::WriteFile(
+      folder() / "bad.csv",
+      text.substr(0, second) + text.substr(text.find('\n', second) + 1));
+  ExpectRefused(Acplan({"llm-merge", "1.csv", "bad.csv", "out.csv"}),
+                {"bad.csv", "rows, as its note says, found"});
+  EXPECT_FALSE(Exists("out.csv"));
 }
 
 TEST_F(LlmSearchCommandTest, ShardsMustBelongTogether) {

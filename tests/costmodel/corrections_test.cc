@@ -153,6 +153,18 @@ TEST(Corrections, EighteenBytesAParameter) {
   EXPECT_DOUBLE_EQ(bytes(corrected), 18);
 }
 
+// The same gradients, wherever they lie.
+TEST(Corrections, OffloadedGradientsHaveFullPrecision) {
+  Execution execution = Strategy();
+  execution.optimizer_offload = true;
+  execution.optimizer_sharding = true;
+  const MemoryNeeds needs =
+      With(execution, &Corrections::full_precision_gradients).memory;
+  const double parameters = needs.weights.all / 2;
+  EXPECT_DOUBLE_EQ(needs.tier2, parameters * (4 + 12. / 4));
+  EXPECT_DOUBLE_EQ(needs.weight_grads.resident, parameters * 4 * 2 / 24);
+}
+
 TEST(Corrections, OptimizerStepTakesLonger) {
   const Evaluation plain = Plain(Strategy());
   const Evaluation corrected =

@@ -62,6 +62,8 @@ TEST_F(ResultCsvTest, WhatIsNoResultsIsRefused) {
   ExpectRefused(R"({"1": {"execution": {"a": 1}}})", "no entry \"0\"");
   ExpectRefused(R"({"0": 7})", "0: expected an execution, found no keys");
   ExpectRefused(R"({"0": {"execution": {}}})", "found no keys");
+  ExpectRefused(R"({"0": {"execution": {"a": 1}, "stats": 3}})",
+                "r.json: 0.stats: expected an object, found \"3\"");
   ExpectRefused(R"({"0": {"execution": {"a": 1}}, "1": {}})",
                 "r.json: 1: expected the key \"execution\", found none");
   ExpectRefused(R"({"0": {"execution": {"a": 1}}, "1": 3})",

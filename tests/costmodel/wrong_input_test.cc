@@ -170,6 +170,7 @@ TEST(WrongInput, Systems) {
           {"/matrix", "{}", "matrix: expected one of the datatypes"},
           {"/vector", "{\"fp16\": {}}", "vector: expected one of"},
           {"/matrix/float16", "312", "matrix.float16: expected an object"},
+          {"/vector/float32", "null", "vector.float32: expected an object"},
           {"/matrix/float16/tflops", "", "\"tflops\", found none"},
           {"/matrix/float16/tflops", "0", "a number above 0, found 0"},
           {"/matrix/float16/tflops", "-312", "a number above 0"},
