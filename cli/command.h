@@ -34,6 +34,7 @@ Command AddProfileCommand(CLI::App& program);
 Command AddSimulateCommand(CLI::App& program);
 Command AddDataflowCommand(CLI::App& program);
 Command AddLlmCommand(CLI::App& program);
+Command AddLlmProfileCommand(CLI::App& program);
 Command AddLlmOptimalExecutionCommand(CLI::App& program);
 Command AddLlmAllExecutionsCommand(CLI::App& program);
 Command AddLlmMergeCommand(CLI::App& program);

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,7 +14,6 @@
 #include "costmodel/text_value.h"
 #include "graph/file_io.h"
 #include "graph/input_error.h"
-#include "graph/message_text.h"
 
 namespace acplan::cli {
 
@@ -60,13 +58,7 @@ LlmResult Compute(const LlmFlags& flags, const Terminal& terminal) {
   result.system = ReadSystemInput(flags.system, terminal);
   result.evaluation = Evaluate(result.model, result.system, result.execution,
                                result.corrections);
-  const costmodel::Verdict& verdict = result.evaluation.verdict;
-  if (!verdict.Fits() && !verdict.IsInfeasible()) {
-    throw InputError(
-        fmt::format("{}: {}", graph::OneLine(flags.execution, 400),
-                    DescribeContradiction(verdict, result.model, result.system,
-                                          result.execution)));
-  }
+  RefuseContradiction(result, flags.execution);
   return result;
 }
 
@@ -83,11 +75,6 @@ nlohmann::ordered_json StatisticsJson(const LlmResult& result,
 
 void WriteResult(const std::string& path, const nlohmann::ordered_json& json) {
   graph::WriteFile(path, costmodel::ResultText(json, path.ends_with(".gz")));
-}
-
-std::string Stem(const std::string& path) {
-  std::string name = std::filesystem::path(path).filename().string();
-  return name.substr(0, name.find(".json"));
 }
 
 void Show(const LlmFlags& flags, const LlmResult& result,
@@ -109,8 +96,8 @@ void Show(const LlmFlags& flags, const LlmResult& result,
                    "\n");
   } else {
     terminal.Report(ResultLevel::kInfo,
-                    LlmTable(result, statistics, Stem(flags.application),
-                             Stem(flags.system), terminal));
+                    LlmTable(result, statistics, FileStem(flags.application),
+                             FileStem(flags.system), terminal));
   }
 }
 
@@ -118,10 +105,7 @@ int RunLlm(const LlmFlags& flags, const Terminal& terminal) {
   CheckOutputs(flags);
   const LlmResult result = Compute(flags, terminal);
   if (!result.evaluation.verdict.Fits()) {
-    terminal.Print(fmt::format("ERROR: {}\n", InfeasibleText(result)));
-    WriteToStderr(
-        fmt::format("acplan: infeasible: {}\n", InfeasibleNumbers(result)));
-    return kExitInfeasible;
+    return ReportInfeasible(result, terminal);
   }
   Show(flags, result, terminal);
   if (!flags.peers.empty()) {

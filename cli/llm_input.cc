@@ -66,8 +66,10 @@ const costmodel::Correction& FindCorrection(const std::string& name) {
 
 void ModeFlags::AddTo(CLI::App& app) {
   app.add_option("--mode", mode,
-                 "calculon (default): its arithmetic, simplifications "
-                 "included; corrected: with all corrections")
+                 fmt::format("calculon{}: its arithmetic, simplifications "
+                             "included; corrected{}: with all corrections",
+                             mode == "calculon" ? " (default)" : "",
+                             mode == "corrected" ? " (default)" : ""))
       ->type_name("MODE");
   app.add_option("--correct", correct,
                  "single corrections, by name: a,b (docs/llm_cost_model.md)")
@@ -111,6 +113,11 @@ costmodel::System ReadSystemInput(const std::string& path,
 costmodel::Execution ReadExecutionInput(const std::string& path) {
   RequireJsonName(path);
   return costmodel::ReadExecution(path);
+}
+
+std::string FileStem(const std::string& path) {
+  const std::string name = std::filesystem::path(path).filename().string();
+  return name.substr(0, name.find(".json"));
 }
 
 void CheckResultOutput(const std::string& output,

@@ -13,7 +13,7 @@
 
 namespace acplan::cli {
 
-// --mode and --correct.
+// --mode and --correct. `mode` is the default.
 struct ModeFlags {
   std::string mode = "calculon";
   std::vector<std::string> correct;
@@ -29,6 +29,9 @@ costmodel::Model ReadModelInput(const std::string& path,
 costmodel::System ReadSystemInput(const std::string& path,
                                   const Terminal& terminal);
 costmodel::Execution ReadExecutionInput(const std::string& path);
+
+// "data/models/gpt3-175B.json" -> "gpt3-175B".
+std::string FileStem(const std::string& path);
 
 // Throws InputError where `output` ends in none of the extensions, cannot be
 // written, or would replace one of the inputs.

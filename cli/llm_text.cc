@@ -9,9 +9,11 @@
 #include <variant>
 #include <vector>
 
+#include "cli/command.h"
 #include "cli/text.h"
 #include "costmodel/execution/execution_fields.h"
 #include "costmodel/llm/schedule.h"
+#include "graph/input_error.h"
 #include "graph/message_text.h"
 
 namespace acplan::cli {
@@ -272,6 +274,8 @@ std::string LlmTable(const LlmResult& result,
          EfficiencyTable(statistics, terminal);
 }
 
+namespace {
+
 std::string InfeasibleText(const LlmResult& result) {
   const MemoryNeeds& memory = result.evaluation.memory;
   const auto needs = [](int tier, double needed, double capacity) {
@@ -310,6 +314,24 @@ std::string InfeasibleNumbers(const LlmResult& result) {
       is_tier1 ? 1 : 2,
       is_tier1 ? result.system.mem1.capacity : result.system.mem2.capacity,
       is_tier1 ? memory.tier1 : memory.tier2, parts);
+}
+
+}  // namespace
+
+void RefuseContradiction(const LlmResult& result, const std::string& file) {
+  const costmodel::Verdict& verdict = result.evaluation.verdict;
+  if (verdict.Fits() || verdict.IsInfeasible()) return;
+  throw InputError(
+      fmt::format("{}: {}", graph::OneLine(file, 400),
+                  DescribeContradiction(verdict, result.model, result.system,
+                                        result.execution)));
+}
+
+int ReportInfeasible(const LlmResult& result, const Terminal& terminal) {
+  terminal.Print(fmt::format("ERROR: {}\n", InfeasibleText(result)));
+  WriteToStderr(
+      fmt::format("acplan: infeasible: {}\n", InfeasibleNumbers(result)));
+  return kExitInfeasible;
 }
 
 }  // namespace acplan::cli

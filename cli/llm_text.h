@@ -37,8 +37,12 @@ std::string LlmTable(const LlmResult& result,
                      const std::string& model, const std::string& system,
                      const Terminal& terminal);
 
-// Why an execution is infeasible, in Calculon's words and in numbers.
-std::string InfeasibleText(const LlmResult& result);
-std::string InfeasibleNumbers(const LlmResult& result);
+// Throws InputError where the execution, read from `file`, contradicts the model
+// or the system.
+void RefuseContradiction(const LlmResult& result, const std::string& file);
+
+// Prints why an execution is infeasible, in Calculon's words, and on stderr in
+// numbers. Returns the exit code.
+int ReportInfeasible(const LlmResult& result, const Terminal& terminal);
 
 }  // namespace acplan::cli

@@ -123,6 +123,7 @@ int Run(int argc, char** argv) {
       AddCompletionCommand(program),
       AddVersionCommand(program),
       AddLlmCommand(program),
+      AddLlmProfileCommand(program),
       AddLlmOptimalExecutionCommand(program),
       AddLlmAllExecutionsCommand(program),
       AddLlmMergeCommand(program),

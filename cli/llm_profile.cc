@@ -1,0 +1,132 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/llm_input.h"
+#include "cli/llm_text.h"
+#include "cli/text.h"
+#include "costmodel/profile/stage_profile.h"
+#include "graph/byte_size.h"
+#include "graph/file_io.h"
+#include "graph/input_error.h"
+#include "graph/message_text.h"
+#include "graph/profile.h"
+
+namespace acplan::cli {
+
+namespace {
+
+struct LlmProfileFlags {
+  std::string application;
+  std::string execution;
+  std::string system;
+  std::string output;
+  std::string stage = "0";
+  bool json = false;
+  ModeFlags mode{.mode = "corrected", .correct = {}};
+};
+
+// Memory may be exceeded: that is what plans are for.
+LlmResult ReadInputs(const LlmProfileFlags& flags, const Terminal& terminal) {
+  LlmResult result{.model = ReadModelInput(flags.application, terminal),
+                   .system = {},
+                   .execution = ReadExecutionInput(flags.execution),
+                   .corrections = flags.mode.Resolve(),
+                   .evaluation = {}};
+  result.system = ReadSystemInput(flags.system, terminal);
+  if (!result.execution.training) {
+    throw InputError(
+        fmt::format("{}: training: expected true, as only training keeps "
+                    "activations, found false",
+                    graph::OneLine(flags.execution, 400)));
+  }
+  result.evaluation.verdict =
+      CheckFit(result.model, result.system, result.execution);
+  RefuseContradiction(result, flags.execution);
+  return result;
+}
+
+std::string ToText(const graph::Profile& profile, const LlmResult& result,
+                   int64_t stage, const Terminal& terminal) {
+  const int64_t blocks = BlocksOfStage(result.model, result.execution, stage);
+  std::string text = fmt::format(
+      "{}, {} blocks, {:.4g} microbatches in flight, without recomputation\n\n",
+      terminal.Bold(graph::OneLine(profile.model.name)), FormatCount(blocks),
+      MicrobatchesInFlight(result.execution, stage));
+  const graph::Measured& measured = profile.measured;
+  const graph::Module& root = profile.modules.front();
+  using enum Table::Align;
+  Table table({kLeft, kRight});
+  const auto add = [&](const std::string& name, int64_t bytes) {
+    table.AddRow({name, graph::FormatBytes(bytes)});
+  };
+  add("peak", *measured.peak_bytes);
+  add("  weights", *measured.param_bytes);
+  add("  gradients", *measured.grad_bytes);
+  add("  optimizer state", *measured.optimizer_bytes);
+  add("  activations", root.act_total);
+  add("  working space, activation gradients", root.act_grad_per_module);
+  table.AddRow({"forward, of a batch", FormatMs(root.fw_runtime_per_module)});
+  table.AddRow({"backward, of a batch", FormatMs(root.bw_runtime_per_module)});
+  return text + table.ToString(terminal);
+}
+
+int RunLlmProfile(const LlmProfileFlags& flags, const Terminal& terminal) {
+  if (!flags.output.empty()) {
+    CheckResultOutput(flags.output, {".json", ".json.gz"},
+                      {flags.application, flags.execution, flags.system});
+  }
+  const LlmResult result = ReadInputs(flags, terminal);
+  if (!result.evaluation.verdict.Fits())
+    return ReportInfeasible(result, terminal);
+  const int64_t stages = StagesWithBlocks(result.model, result.execution);
+  const int64_t stage = ParseWhole(flags.stage, "--stage", 0, stages - 1);
+  graph::Profile profile = StageProfile(
+      result.model, result.system, result.execution, result.corrections, stage);
+  profile.model.name =
+      fmt::format("{}, stage {} of {}", FileStem(flags.application), stage,
+                  result.execution.pipeline_par);
+  profile.device.name = FileStem(flags.system);
+  const std::string json = graph::ProfileToJson(profile);
+  if (!flags.output.empty()) graph::WriteFile(flags.output, json);
+  terminal.Print(flags.json ? json : ToText(profile, result, stage, terminal));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddLlmProfileCommand(CLI::App& program) {
+  auto flags = std::make_shared<LlmProfileFlags>();
+  CLI::App* app = program.add_subcommand(
+      "llm-profile",
+      "The profile of a pipeline stage of a strategy, for the planner; of the "
+      "strategy all counts but activation_recompute and seq_par_ag_redo");
+  app->add_option("APPLICATION", flags->application,
+                  "model (.json or .json.gz)")
+      ->required();
+  app->add_option("EXECUTION", flags->execution, "strategy (.json or .json.gz)")
+      ->required();
+  app->add_option("SYSTEM", flags->system, "system (.json or .json.gz)")
+      ->required();
+  app->add_option("--stage", flags->stage,
+                  "of the pipeline, counted from 0 (default), which holds most")
+      ->type_name("S");
+  app->add_flag("--json", flags->json, "print the profile, nothing else");
+  app->add_option("-o,--output", flags->output,
+                  "write the profile here (.json or .json.gz)")
+      ->type_name("FILE");
+  flags->mode.AddTo(*app);
+  app->footer(
+      "Example:\n  acplan llm-profile data/models/gpt3-175B.json "
+      "data/validation/seqsel/tab5/gpt3-175B_seqsel.json "
+      "data/systems/a100_80g.json\n"
+      "Exit status: 0 profiled, 2 bad input, 3 infeasible.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunLlmProfile(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli
