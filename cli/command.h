@@ -38,6 +38,7 @@ Command AddLlmProfileCommand(CLI::App& program);
 Command AddLlmOptimalExecutionCommand(CLI::App& program);
 Command AddLlmAllExecutionsCommand(CLI::App& program);
 Command AddLlmMergeCommand(CLI::App& program);
+Command AddLlmCompareCommand(CLI::App& program);
 Command AddLlmValidationCommand(CLI::App& program);
 Command AddCompletionCommand(CLI::App& program);
 Command AddLlmParameterCalculatorCommand(CLI::App& program);

@@ -24,15 +24,6 @@ bool HasExtension(const std::string& name,
   });
 }
 
-void RequireJsonName(const std::string& path) {
-  if (!HasExtension(path, {".json", ".json.gz"})) {
-    throw InputError(
-        fmt::format("{}: expected a name that ends in .json or "
-                    ".json.gz",
-                    graph::OneLine(path, 400)));
-  }
-}
-
 template <size_t kCount>
 void LogIgnored(const std::string& text, const std::string& path,
                 const std::array<std::string_view, kCount>& known,
@@ -113,6 +104,15 @@ costmodel::System ReadSystemInput(const std::string& path,
 costmodel::Execution ReadExecutionInput(const std::string& path) {
   RequireJsonName(path);
   return costmodel::ReadExecution(path);
+}
+
+void RequireJsonName(const std::string& path) {
+  if (!HasExtension(path, {".json", ".json.gz"})) {
+    throw InputError(
+        fmt::format("{}: expected a name that ends in .json or "
+                    ".json.gz",
+                    graph::OneLine(path, 400)));
+  }
 }
 
 std::string FileStem(const std::string& path) {

@@ -30,7 +30,10 @@ costmodel::System ReadSystemInput(const std::string& path,
                                   const Terminal& terminal);
 costmodel::Execution ReadExecutionInput(const std::string& path);
 
-// "data/models/gpt3-175B.json" -> "gpt3-175B".
+// Throws InputError where a name ends in neither `.json` nor `.json.gz`.
+void RequireJsonName(const std::string& path);
+
+// "data/models/gpt3-13B.json.gz" -> "gpt3-13B".
 std::string FileStem(const std::string& path);
 
 // Throws InputError where `output` ends in none of the extensions, cannot be

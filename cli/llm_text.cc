@@ -65,11 +65,6 @@ std::string Bytes(double bytes) {
   return HumanNumber(bytes, HumanUnit::kBytes);
 }
 
-std::string Seconds(double seconds) {
-  return seconds >= 1 ? fmt::format("{:.3f} s", seconds)
-                      : fmt::format("{:.3f} ms", 1e3 * seconds);
-}
-
 // What is kept where: all of a kind of state, and what remains of it in the
 // first tier where it is offloaded.
 struct MemoryRow {
@@ -100,9 +95,9 @@ std::string TimeTable(const LlmResult& result, const Terminal& terminal) {
   table.AddRow({"time of a batch", "", "share", "on the link"});
   const auto add = [&](std::string_view name, double seconds, double link) {
     if (seconds == 0 && link == 0) return;
-    table.AddRow({std::string(name), Seconds(seconds),
+    table.AddRow({std::string(name), HumanSeconds(seconds),
                   fmt::format("{:.1f}%", 100 * seconds / times.total),
-                  link == 0 ? "" : Seconds(link)});
+                  link == 0 ? "" : HumanSeconds(link)});
   };
   add("forward", times.forward, 0);
   add("backward", times.backward, 0);
@@ -118,7 +113,7 @@ std::string TimeTable(const LlmResult& result, const Terminal& terminal) {
   add("forward offload", times.forward_offload_exposed, 0);
   add("backward offload", times.backward_offload_exposed, 0);
   table.AddRule();
-  table.AddRow({"total", Seconds(times.total), "100.0%"});
+  table.AddRow({"total", HumanSeconds(times.total), "100.0%"});
   return table.ToString(terminal);
 }
 
@@ -180,6 +175,11 @@ std::string HumanNumber(double value, HumanUnit unit) {
   }
   return fmt::format("{:.3f} {}{}", std::copysign(size, value),
                      kPrefixes[prefix], text.suffix);
+}
+
+std::string HumanSeconds(double seconds) {
+  return seconds >= 1 ? fmt::format("{:.3f} s", seconds)
+                      : fmt::format("{:.3f} ms", 1e3 * seconds);
 }
 
 std::string CalculonText(const LlmResult& result,
@@ -266,7 +266,7 @@ std::string LlmTable(const LlmResult& result,
       execution.pipeline_par, execution.data_par);
   text += fmt::format(
       "{} samples a batch in {}: {}\n\n", FormatCount(execution.batch_size),
-      Seconds(result.evaluation.times.total),
+      HumanSeconds(result.evaluation.times.total),
       terminal.Bold(fmt::format("{:.4g} samples/s",
                                 Statistic(statistics, "sample_rate"))));
   return text + TimeTable(result, terminal) + "\n" +

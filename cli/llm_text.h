@@ -25,6 +25,7 @@ struct LlmResult {
 // GiB", "1.143 TB/s".
 enum class HumanUnit { kBytes, kBandwidth, kFlops, kCount };
 std::string HumanNumber(double value, HumanUnit unit);
+std::string HumanSeconds(double seconds);  // "1.266 s", "12.345 ms"
 
 // Calculon's text for the statistics. `system`: the file, with all its keys.
 std::string CalculonText(const LlmResult& result,

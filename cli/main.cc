@@ -124,6 +124,7 @@ int Run(int argc, char** argv) {
       AddVersionCommand(program),
       AddLlmCommand(program),
       AddLlmProfileCommand(program),
+      AddLlmCompareCommand(program),
       AddLlmOptimalExecutionCommand(program),
       AddLlmAllExecutionsCommand(program),
       AddLlmMergeCommand(program),

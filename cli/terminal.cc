@@ -1,6 +1,7 @@
 #include "cli/terminal.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -106,6 +107,14 @@ void Terminal::Warn(std::string_view text) const {
 
 void Terminal::Log(std::string_view text) const {
   if (verbose_) WriteToStderr(fmt::format("acplan: {}\n", text));
+}
+
+size_t Terminal::Columns() const {
+  constexpr size_t kComfortable = 132;
+  winsize size{};
+  const bool is_known =
+      ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_known ? size.ws_col : kComfortable;
 }
 
 bool Terminal::ShowsProgress() const {

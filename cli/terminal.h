@@ -50,6 +50,8 @@ class Terminal {
   // "acplan: ..." to stderr with --verbose.
   void Log(std::string_view text) const;
 
+  // How wide stdout is; where it is no terminal, as wide as is comfortable.
+  size_t Columns() const;
   bool ShowsProgress() const;  // stderr is a terminal and not quiet
   bool verbose() const { return verbose_; }
 

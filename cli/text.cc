@@ -11,19 +11,18 @@ namespace acplan::cli {
 
 namespace {
 
-// Columns on a terminal: code points, which is enough for what is printed here.
-size_t Width(std::string_view text) {
-  return static_cast<size_t>(std::ranges::count_if(text, [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
-}
-
 // Noise of a binary fraction must not lift an exact decimal.
 double CeilAt(double value, double digits) {
   return std::max(0.0, std::ceil(value * digits - 1e-7)) / digits;
 }
 
 }  // namespace
+
+size_t TextWidth(std::string_view text) {
+  return static_cast<size_t>(std::ranges::count_if(text, [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
+}
 
 std::string FormatMs(double ms) { return fmt::format("{:.2f} ms", ms); }
 
@@ -81,7 +80,7 @@ std::string Table::ToString(const Terminal& terminal) const {
   std::vector<size_t> widths(align_.size(), 0);
   for (const auto& row : rows_) {
     for (size_t c = 0; c < row.size(); ++c) {
-      widths[c] = std::max(widths[c], Width(row[c]));
+      widths[c] = std::max(widths[c], TextWidth(row[c]));
     }
   }
   size_t total = 2 * (widths.size() - 1);
@@ -94,7 +93,7 @@ std::string Table::ToString(const Terminal& terminal) const {
       for (size_t i = 0; i < total; ++i) line += "─";
     }
     for (size_t c = 0; c < row.size(); ++c) {
-      const std::string pad(widths[c] - Width(row[c]), ' ');
+      const std::string pad(widths[c] - TextWidth(row[c]), ' ');
       if (c > 0) line += "  ";
       line += align_[c] == Align::kLeft ? row[c] + pad : pad + row[c];
     }

@@ -10,6 +10,9 @@
 
 namespace acplan::cli {
 
+// Columns on a terminal: code points, which is enough for what is printed here.
+size_t TextWidth(std::string_view text);
+
 // Numbers as tables show them.
 std::string FormatMs(double ms);            // "16.46 ms"
 std::string FormatRatioUp(double ratio);    // four digits, never rounded down

@@ -130,14 +130,17 @@ void CheckChoices(const JsonField& root, const Execution& execution) {
 
 }  // namespace
 
+Execution ParseExecution(const JsonField& field) {
+  const Execution execution = ReadKeys(field);
+  RefuseUnknownKeys(field);
+  CheckSizes(field, execution);
+  CheckChoices(field, execution);
+  return execution;
+}
+
 Execution ParseExecution(std::string_view text, std::string_view file) {
   const nlohmann::json document = graph::ParseJson(text, file);
-  const JsonField root(document, std::string(file));
-  const Execution execution = ReadKeys(root);
-  RefuseUnknownKeys(root);
-  CheckSizes(root, execution);
-  CheckChoices(root, execution);
-  return execution;
+  return ParseExecution(JsonField(document, std::string(file)));
 }
 
 Execution ReadExecution(const std::filesystem::path& path) {

@@ -7,6 +7,10 @@
 
 #include "costmodel/hardware/datatype.h"
 
+namespace acplan::graph {
+class JsonField;
+}
+
 namespace acplan::costmodel {
 
 enum class AttentionType : uint8_t { kMultihead, kMultiquery };
@@ -94,5 +98,7 @@ inline constexpr std::array<std::string_view, 23> kExecutionKeys = {
 // each other. Throws InputError, "FILE: path: ...".
 Execution ReadExecution(const std::filesystem::path& path);
 Execution ParseExecution(std::string_view text, std::string_view file);
+// As above, of a part of a document.
+Execution ParseExecution(const graph::JsonField& field);
 
 }  // namespace acplan::costmodel

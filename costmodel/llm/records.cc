@@ -14,15 +14,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json NumberJson(double value) {
-  constexpr double kMostWhole = 9007199254740992;
-  if (!std::isfinite(value)) return nullptr;
-  if (value == std::trunc(value) && std::abs(value) <= kMostWhole) {
-    return static_cast<int64_t>(value);
-  }
-  return value;
-}
-
 // As json.dumps writes it with its default separators.
 void AppendPacked(std::string& text, const ordered_json& json) {
   const char* separator = "";
@@ -56,6 +47,15 @@ void AppendNumber(std::string& text, double value) {
 }
 
 }  // namespace
+
+ordered_json NumberJson(double value) {
+  constexpr double kMostWhole = 9007199254740992;
+  if (!std::isfinite(value)) return nullptr;
+  if (value == std::trunc(value) && std::abs(value) <= kMostWhole) {
+    return static_cast<int64_t>(value);
+  }
+  return value;
+}
 
 ordered_json ToJson(const Execution& execution) {
   ordered_json json;

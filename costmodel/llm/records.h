@@ -14,6 +14,8 @@ namespace acplan::costmodel {
 // Results as files have them, docs/file_formats.md: keys in order, whole
 // numbers without a point, null for what does not exist.
 
+// A whole number where it is one, null where it is not finite.
+nlohmann::ordered_json NumberJson(double value);
 nlohmann::ordered_json ToJson(const Execution& execution);
 nlohmann::ordered_json ToJson(const Statistics& statistics);
 nlohmann::ordered_json ToJson(const std::vector<LayerListing>& layers);

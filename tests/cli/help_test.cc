@@ -30,6 +30,7 @@ const std::vector<std::string> kCommands{"plan",
                                          "dataflow",
                                          "llm",
                                          "llm-profile",
+                                         "llm-compare",
                                          "llm-optimal-execution",
                                          "llm-all-executions",
                                          "llm-merge",
@@ -168,6 +169,8 @@ TEST_F(HelpTest, CompletesTheFlagsOfACommand) {
               ElementsAre("--granularity"));
   EXPECT_THAT(Completions({"acplan", "lpc", "--al"}),
               ElementsAre("--alignment"));
+  EXPECT_THAT(Completions({"acplan", "llm-compare", "--mo"}),
+              ElementsAre("--mode"));
   EXPECT_THAT(Completions({"acplan", "tree", "--bu"}), IsEmpty());
 }
 

@@ -1,0 +1,90 @@
+#include "cli/llm_strategies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "cli/llm_input.h"
+#include "graph/file_io.h"
+#include "graph/json_fields.h"
+#include "graph/message_text.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using costmodel::Execution;
+using costmodel::NamedExecution;
+
+struct StrategyArgument {
+  std::string file;
+  std::optional<std::string> rank;
+};
+
+// A colon before digits belongs to the file's name unless that ends before it.
+StrategyArgument Split(const std::string& argument) {
+  const size_t colon = argument.rfind(':');
+  if (colon == std::string::npos) return {argument, {}};
+  const std::string file = argument.substr(0, colon);
+  if (!file.ends_with(".json") && !file.ends_with(".json.gz")) {
+    return {argument, {}};
+  }
+  return {file, argument.substr(colon + 1)};
+}
+
+// Those of a search that found nothing are empty.
+bool IsResults(const nlohmann::json& document) {
+  return document.is_object() &&
+         (document.empty() ||
+          std::ranges::any_of(document, [](const nlohmann::json& member) {
+            return member.is_object() && member.contains("execution");
+          }));
+}
+
+NamedExecution ReadStrategy(const StrategyArgument& argument) {
+  RequireJsonName(argument.file);
+  const nlohmann::json document =
+      graph::ParseJson(graph::ReadFile(argument.file), argument.file);
+  const graph::JsonField root(document, argument.file);
+  const std::string stem = graph::OneLine(FileStem(argument.file), 400);
+  if (IsResults(document)) {
+    const std::string rank = argument.rank.value_or("0");
+    return {fmt::format("{}:{}", stem, rank),
+            costmodel::ParseExecution(root.Get(rank).Get("execution"))};
+  }
+  if (argument.rank) {
+    root.Complain(
+        fmt::format("expected the results of a search, of which {} is a rank, "
+                    "found none",
+                    graph::Quoted(*argument.rank)));
+  }
+  return {stem, costmodel::ParseExecution(root)};
+}
+
+}  // namespace
+
+std::string StrategyFile(const std::string& argument) {
+  return Split(argument).file;
+}
+
+std::vector<NamedExecution> ReadStrategies(
+    const std::vector<std::string>& arguments) {
+  std::vector<NamedExecution> strategies;
+  std::set<std::string> names;
+  for (const std::string& argument : arguments) {
+    strategies.push_back(ReadStrategy(Split(argument)));
+    names.insert(strategies.back().name);
+  }
+  if (names.size() < strategies.size()) {
+    for (size_t i = 0; i < strategies.size(); ++i) {
+      strategies[i].name = graph::OneLine(arguments[i], 400);
+    }
+  }
+  return strategies;
+}
+
+}  // namespace acplan::cli
