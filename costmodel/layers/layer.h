@@ -35,10 +35,16 @@ struct LayerComm {
   double output_elements = 0;  // moved where the output is reduced
 };
 
+inline constexpr int kBlockInput = -1;
+inline constexpr int kNoLayer = -2;
+
 // A layer of a block, as one processor has it, for one microbatch.
 struct Layer {
   std::string_view name;
   bool uses_matrix_engine = false;  // but for the optimizer's step
+
+  // Where in the block its inputs are made; kBlockInput, kNoLayer.
+  std::array<int8_t, 2> sources = {kNoLayer, kNoLayer};
 
   // Elements.
   double inputs = 0;
@@ -51,6 +57,8 @@ struct Layer {
   // Bytes.
   double weight_bytes = 0;
   double activation_bytes = 0;  // kept for the backward pass
+  double first_input_bytes =
+      0;  // of those, the first of two inputs' (products)
   double output_bytes = 0;
   double activation_grad_bytes = 0;
   double weight_grad_bytes = 0;            // a shard, in the datatype
@@ -61,6 +69,8 @@ struct Layer {
   bool reuses_activation = false;  // another layer's: counted there
   bool stores_activation = true;
   bool stores_output = true;
+  bool makes_activation = false;      // by itself: a mask
+  bool reads_gathered_input = false;  // its source's, not its output
 
   LayerComm comm;
 

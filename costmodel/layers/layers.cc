@@ -151,6 +151,7 @@ Layer BatchMatMul(const LayerContext& context, std::string_view name,
                            batch * 2 * 2 * rows * inner * columns, 0},
                           flags);
   layer.uses_matrix_engine = true;
+  layer.first_input_bytes = batch * rows * inner * context.bytes_per_element;
   return layer;
 }
 
@@ -175,6 +176,7 @@ Layer DropOut(const LayerContext& context, std::string_view name,
                           {elements, elements, 0}, flags);
   const double mask = elements;
   layer.activation_bytes = mask;
+  layer.makes_activation = true;
   if (!context.corrections.dropout_gradient_width) {
     layer.activation_grad_bytes = elements;
   }

@@ -201,6 +201,7 @@ void ExposeChunks(const Context& c, const PassTimes& backward,
   const double excess =
       chunk_time - (window - collisions * backward.send) + slowed * usage;
   const double chunks = schedule.chunks - 1;
+  times.chunk_balance = chunks * (excess - collisions * backward.send);
   times.exposed += excess > 0 ? chunks * excess : chunks * chunk_time * usage;
   times.chunk_excess =
       std::max(0.0, chunk_time + collisions * backward.send - window);
@@ -226,6 +227,7 @@ void ExposeTail(const Context& c, const PassTimes& backward,
   const double others = c.schedule.blocks_per_chunk - 1;
   const double excess =
       others * times.block_time + (overlap.block_compute * usage - window);
+  times.tail_balance = excess;
   times.tail_exposed = excess > 0 ? excess : others * times.block_time * usage;
   times.exposed += times.tail_exposed;
   times.tail_window = window + others * times.block_time * usage;
@@ -259,6 +261,46 @@ double OptimizerOffloadOverhead(const Context& c) {
                            c.block.optimizer.mem_time - c.block.optimizer.time);
 }
 
+// Sums with weights that add up to 1, of what recomputation changes.
+void Blend(StageCosts& sum, const StageCosts& costs, double weight) {
+  sum.flops += weight * costs.flops;
+  sum.flops_time += weight * costs.flops_time;
+  sum.mem_accessed += weight * costs.mem_accessed;
+  sum.mem_time += weight * costs.mem_time;
+  sum.time += weight * costs.time;
+}
+
+void Blend(StageComm& sum, const StageComm& comm, double weight) {
+  sum.base_size += weight * comm.base_size;
+  sum.edge_size += weight * comm.edge_size;
+  sum.base_time += weight * comm.base_time;
+  sum.edge_time += weight * comm.edge_time;
+  sum.base_exposed += weight * comm.base_exposed;
+  sum.edge_exposed += weight * comm.edge_exposed;
+}
+
+void Blend(PassTimes& sum, const PassTimes& pass, double weight) {
+  sum.base.without_offload += weight * pass.base.without_offload;
+  sum.base.offload_overhead += weight * pass.base.offload_overhead;
+  sum.edge.without_offload += weight * pass.edge.without_offload;
+  sum.edge.offload_overhead += weight * pass.edge.offload_overhead;
+  sum.send += weight * pass.send;
+  sum.offload_size += weight * pass.offload_size;
+}
+
+BlockCosts BlendCosts(std::span<const BlockShare> shares, double blocks) {
+  BlockCosts sum = shares.front().costs;
+  sum.recompute = sum.weight_grad = {};
+  sum.repeated_comm = {};
+  for (const BlockShare& share : shares) {
+    const double weight = share.blocks / blocks;
+    Blend(sum.recompute, share.costs.recompute, weight);
+    Blend(sum.weight_grad, share.costs.weight_grad, weight);
+    Blend(sum.repeated_comm, share.costs.repeated_comm, weight);
+  }
+  return sum;
+}
+
 double Total(const BatchTimes& times) {
   double total = times.forward;
   total += times.backward;
@@ -274,16 +316,15 @@ double Total(const BatchTimes& times) {
   return total;
 }
 
-}  // namespace
-
-BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
-                             const Schedule& schedule, const BlockCosts& block,
-                             const Corrections& corrections) {
-  const Context c{system, execution, schedule, block, corrections};
+BatchTimes BatchOf(const Context& c, const PassTimes& forward_pass,
+                   const PassTimes& backward_pass) {
+  const Execution& execution = c.execution;
+  const Schedule& schedule = c.schedule;
+  const BlockCosts& block = c.block;
   const double runs = schedule.blocks * schedule.microbatches;
   BatchTimes times;
-  times.forward_pass = ForwardPass(c);
-  times.backward_pass = BackwardPass(c);
+  times.forward_pass = forward_pass;
+  times.backward_pass = backward_pass;
   const PassTimes& forward = times.forward_pass;
   const PassTimes& backward = times.backward_pass;
 
@@ -325,6 +366,41 @@ BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
   times.data_parallel = DataParallel(c, backward, chunk_backward);
   times.total = Total(times);
   return times;
+}
+
+}  // namespace
+
+BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
+                             const Schedule& schedule, const BlockCosts& block,
+                             const Corrections& corrections) {
+  const Context c{system, execution, schedule, block, corrections};
+  return BatchOf(c, ForwardPass(c), BackwardPass(c));
+}
+
+BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
+                             const Schedule& schedule,
+                             std::span<const BlockShare> shares,
+                             const Corrections& corrections) {
+  PassTimes forward;
+  PassTimes backward;
+  for (const BlockShare& share : shares) {
+    const Context c{system, execution, schedule, share.costs, corrections};
+    const double weight = share.blocks / schedule.blocks;
+    Blend(forward, ForwardPass(c), weight);
+    Blend(backward, BackwardPass(c), weight);
+  }
+  const BlockCosts block = BlendCosts(shares, schedule.blocks);
+  return BatchOf({system, execution, schedule, block, corrections}, forward,
+                 backward);
+}
+
+double MeanBlockTime(const Schedule& schedule, const BatchTimes& times) {
+  const PassTimes& forward = times.forward_pass;
+  const PassTimes& backward = times.backward_pass;
+  return (schedule.base_blocks *
+              (forward.base.Total() + backward.base.Total()) +
+          forward.edge.Total() + backward.edge.Total()) /
+         schedule.blocks_per_chunk;
 }
 
 }  // namespace acplan::costmodel

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/block.h"
@@ -38,6 +40,10 @@ struct DataParallelTimes {
   double chunk_overlap = 0;
   double chunk_excess = 0;
   double tail_exposed = 0;
+  // What communication exceeds computing by, negative where it does not, in
+  // chunks but the last (collisions with the pipeline's aside) and in the last.
+  double chunk_balance = 0;
+  double tail_balance = 0;
 };
 
 // Seconds of a batch on a processor, and what they are made from.
@@ -64,5 +70,22 @@ struct BatchTimes {
 BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
                              const Schedule& schedule, const BlockCosts& block,
                              const Corrections& corrections);
+
+// Blocks of a processor that cost the same.
+struct BlockShare {
+  BlockCosts costs;
+  double blocks = 0;
+};
+
+// As above where blocks differ in what they recompute: `shares` are all blocks
+// of a processor, spread evenly over its chunks.
+BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
+                             const Schedule& schedule,
+                             std::span<const BlockShare> shares,
+                             const Corrections& corrections);
+
+// Seconds that a block of a chunk takes of a microbatch, forward and backward,
+// in the mean; sends through the pipeline are part of it.
+double MeanBlockTime(const Schedule& schedule, const BatchTimes& times);
 
 }  // namespace acplan::costmodel

@@ -72,9 +72,16 @@ LayerContext ContextOf(const Execution& execution,
           .corrections = corrections};
 }
 
-void AddProjections(Block& block, const LayerContext& context,
-                    const BlockShape& shape, const Execution& execution,
-                    const RecomputeFlags& flags) {
+// Where queries, keys and values are made.
+struct Projections {
+  int query = 0;
+  int key = 0;
+  int value = 0;
+};
+
+Projections AddProjections(Block& block, const LayerContext& context,
+                           const BlockShape& shape, const Execution& execution,
+                           const RecomputeFlags& flags) {
   const LayerFlags shared_input{.is_recomputed = flags.all,
                                 .reuses_activation = true,
                                 .stores_activation = false};
@@ -86,32 +93,39 @@ void AddProjections(Block& block, const LayerContext& context,
       execution.attention_type == AttentionType::kMultiquery;
   const double own_heads = shape.heads_size / shape.tensor_par;
   const double key_size = is_multiquery ? shape.head_size : own_heads;
-  const auto add_keys_and_values = [&] {
-    block.Add(Linear(context, "AttnBlock_Key", shape.rows, shape.hidden,
-                     key_size, shared_input));
-    block.Add(Linear(context, "AttnBlock_Value", shape.rows, shape.hidden,
-                     key_size, shared_input));
+  Projections projections;
+  const auto add_keys_and_values = [&](int input) {
+    projections.key = block.Add(Linear(context, "AttnBlock_Key", shape.rows,
+                                       shape.hidden, key_size, shared_input),
+                                input);
+    projections.value = block.Add(Linear(context, "AttnBlock_Value", shape.rows,
+                                         shape.hidden, key_size, shared_input),
+                                  input);
   };
   if (execution.tensor_par_overlap == TensorOverlap::kNone) {
     block.Add(
         TensorParallelComm(context, "AttnBlock_F", shape.activation, false,
                            {.is_communication_repeated = flags.qkv_input}));
-    block.Add(
+    const int fork = block.Add(
         Fork(context, "AttnBlock_Multihead_Fork", shape.activation, 3, forked));
-    block.Add(Linear(context, "AttnBlock_Query", shape.rows, shape.hidden,
-                     own_heads, shared_input));
-    add_keys_and_values();
+    projections.query =
+        block.Add(Linear(context, "AttnBlock_Query", shape.rows, shape.hidden,
+                         own_heads, shared_input));
+    add_keys_and_values(fork);
   } else if (is_multiquery) {
-    block.Add(OverlappedLinear(context, "AttnBlock_Query_AG", shape.rows,
-                               shape.hidden, shape.heads_size, false,
-                               gathered));
-    block.Add(Fork(context, "AttnBlock_KV_Fork", shape.activation, 2, forked));
-    add_keys_and_values();
+    projections.query = block.Add(
+        OverlappedLinear(context, "AttnBlock_Query_AG", shape.rows,
+                         shape.hidden, shape.heads_size, false, gathered));
+    Layer fork =
+        Fork(context, "AttnBlock_KV_Fork", shape.activation, 2, forked);
+    fork.reads_gathered_input = true;
+    add_keys_and_values(block.Add(fork));
   } else {
-    block.Add(OverlappedLinear(context, "AttnBlock_QKV_AG", shape.rows,
-                               shape.hidden, shape.heads_size * 3, false,
-                               gathered));
+    projections.query = projections.key = projections.value = block.Add(
+        OverlappedLinear(context, "AttnBlock_QKV_AG", shape.rows, shape.hidden,
+                         shape.heads_size * 3, false, gathered));
   }
+  return projections;
 }
 
 // A linear layer whose output the tensor-parallel peers add up.
@@ -133,61 +147,70 @@ void AddReducedLinear(Block& block, const LayerContext& context,
       {.is_communication_repeated = flags.all, .stores_activation = false}));
 }
 
-void AddFirst(Block& block, const LayerContext& context,
-              const BlockShape& shape, const RecomputeFlags& flags,
-              std::string_view fork_name, std::string_view norm_name) {
-  block.Add(Fork(context, fork_name, shape.shared_activation, 2,
-                 {.is_recomputed = flags.all}));
+// Returns the index of the fork.
+int AddFirst(Block& block, const LayerContext& context, const BlockShape& shape,
+             const RecomputeFlags& flags, std::string_view fork_name,
+             std::string_view norm_name) {
+  const int fork = block.Add(Fork(context, fork_name, shape.shared_activation,
+                                  2, {.is_recomputed = flags.all}));
   block.Add(LayerNorm(context, norm_name, shape.shared_activation, shape.hidden,
                       {.is_recomputed = flags.all,
                        .reuses_activation = true,
                        .stores_activation = false}));
+  return fork;
 }
 
 void AddLast(Block& block, const LayerContext& context, const BlockShape& shape,
-             const RecomputeFlags& flags, std::string_view dropout_name,
-             std::string_view residual_name) {
-  block.Add(DropOut(context, dropout_name, shape.shared_activation,
-                    {.is_recomputed = flags.all}));
+             const RecomputeFlags& flags, int fork,
+             std::string_view dropout_name, std::string_view residual_name) {
+  const int dropout =
+      block.Add(DropOut(context, dropout_name, shape.shared_activation,
+                        {.is_recomputed = flags.all}));
   block.Add(ElementWise(context, residual_name, shape.shared_activation,
                         shape.shared_activation,
                         {.is_recomputed = flags.all,
                          .reuses_activation = true,
-                         .stores_activation = false}));
+                         .stores_activation = false}),
+            dropout, fork);
 }
 
 void AddAttention(Block& block, const LayerContext& context,
                   const BlockShape& shape, const Execution& execution,
                   const RecomputeFlags& flags) {
-  AddFirst(block, context, shape, flags, "AttnBlock_Fork",
-           "AttnBlock_LayerNorm");
-  AddProjections(block, context, shape, execution, flags);
+  const int fork = AddFirst(block, context, shape, flags, "AttnBlock_Fork",
+                            "AttnBlock_LayerNorm");
+  const Projections projections =
+      AddProjections(block, context, shape, execution, flags);
   const double batch = shape.microbatch * shape.heads;
   const double scores =
       shape.heads * (shape.seq * shape.seq) * shape.microbatch;
   const LayerFlags unsaved{.is_recomputed = flags.attention,
                            .stores_output = !flags.attention};
   block.Add(BatchMatMul(context, "AttnBlock_Multihead_Key_Query", batch,
-                        shape.seq, shape.head_size, shape.seq, unsaved));
+                        shape.seq, shape.head_size, shape.seq, unsaved),
+            projections.query, projections.key);
   block.Add(SoftMax(context, "AttnBlock_Multihead_SoftMax", scores, unsaved));
-  block.Add(DropOut(context, "AttnBlock_Multihead_DropOut", scores,
-                    {.is_recomputed = flags.attention,
-                     .stores_activation = !flags.attention}));
+  const int dropout =
+      block.Add(DropOut(context, "AttnBlock_Multihead_DropOut", scores,
+                        {.is_recomputed = flags.attention,
+                         .stores_activation = !flags.attention}));
   block.Add(
       BatchMatMul(context, "AttnBlock_Multihead_Attn", batch, shape.seq,
                   shape.seq, shape.head_size,
                   {.is_recomputed = context.corrections.attention_recompute_all
                                         ? flags.attention
-                                        : flags.all}));
+                                        : flags.all}),
+      dropout, projections.value);
   AddReducedLinear(block, context, shape, execution, flags, shape.heads_size,
                    "AttnBlock_MLP", "AttnBlock_MLP_RS", "AttnBlock_G");
-  AddLast(block, context, shape, flags, "AttnBlock_DropOut",
+  AddLast(block, context, shape, flags, fork, "AttnBlock_DropOut",
           "AttnBlock_Residual");
 }
 
 void AddMlp(Block& block, const LayerContext& context, const BlockShape& shape,
             const Execution& execution, const RecomputeFlags& flags) {
-  AddFirst(block, context, shape, flags, "MlpBlock_Fork", "MlpBlock_LayerNorm");
+  const int fork = AddFirst(block, context, shape, flags, "MlpBlock_Fork",
+                            "MlpBlock_LayerNorm");
   const double own_feedforward = shape.feedforward / shape.tensor_par;
   if (execution.tensor_par_overlap == TensorOverlap::kNone) {
     block.Add(
@@ -207,7 +230,7 @@ void AddMlp(Block& block, const LayerContext& context, const BlockShape& shape,
                        {.is_recomputed = flags.all}));
   AddReducedLinear(block, context, shape, execution, flags, shape.feedforward,
                    "MlpBlock_Mlp2", "MlpBlock_Mlp2_RS", "MlpBlock_G");
-  AddLast(block, context, shape, flags, "MlpBlock_DropOut",
+  AddLast(block, context, shape, flags, fork, "MlpBlock_DropOut",
           "MlpBlock_Residual");
 }
 
@@ -426,6 +449,13 @@ LayerHardware HardwareOf(const System& system, const Execution& execution,
           .comm_type = execution.tensor_par_comm_type,
           .overlap = execution.tensor_par_overlap,
           .corrections = corrections};
+}
+
+BlockCosts SumLayers(std::span<const Layer> layers,
+                     const LayerHardware& hardware, bool is_training) {
+  BlockSum sum(hardware, is_training);
+  for (const Layer& layer : layers) sum.Add(layer);
+  return sum.Costs();
 }
 
 BlockCosts ComputeBlockCosts(const Model& model, const System& system,

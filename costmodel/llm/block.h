@@ -17,8 +17,19 @@ class Block {
  public:
   static constexpr int kMostLayers = 24;
 
-  void Add(const Layer& layer) { layers_[size_++] = layer; }
+  // Adds a layer that reads the output of the one before, or of those given.
+  // Returns its index.
+  int Add(const Layer& layer) { return Add(layer, last()); }
+  int Add(const Layer& layer, int source, int second_source = kNoLayer) {
+    layers_[size_] = layer;
+    layers_[size_].sources = {static_cast<int8_t>(source),
+                              static_cast<int8_t>(second_source)};
+    return static_cast<int>(size_++);
+  }
+  // The index of the last layer; kBlockInput where there is none.
+  int last() const { return static_cast<int>(size_) - 1; }
   std::span<const Layer> layers() const { return {layers_.data(), size_}; }
+  std::span<Layer> layers() { return {layers_.data(), size_}; }
 
  private:
   std::array<Layer, kMostLayers> layers_;
@@ -85,5 +96,10 @@ struct BlockCosts {
 BlockCosts ComputeBlockCosts(const Model& model, const System& system,
                              const Execution& execution,
                              const Corrections& corrections);
+
+// What these layers add up to. Of `execution` only `training` matters;
+// checkpoint_size and forward_send_size stay 0.
+BlockCosts SumLayers(std::span<const Layer> layers,
+                     const LayerHardware& hardware, bool is_training);
 
 }  // namespace acplan::costmodel

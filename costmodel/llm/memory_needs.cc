@@ -15,32 +15,47 @@ double MicrobatchesInFlight(const Schedule& schedule) {
                               (schedule.chunks * schedule.pipeline_par));
 }
 
-// Weight gradients of a block that is not being computed.
+// Of a block whose gradients are not being added to.
 double OtherGradients(const BlockCosts& block, const Corrections& corrections) {
   return corrections.full_precision_gradients
              ? block.weight_grad_space_unsharded
              : block.weight_grad_space;
 }
 
-void AddTraining(MemoryNeeds& needs, const Execution& execution,
-                 const Schedule& schedule, const BlockCosts& block,
-                 const Corrections& corrections) {
-  const double in_flight = MicrobatchesInFlight(schedule);
-  if (execution.activation_recompute == Recompute::kFull) {
-    needs.checkpoints = {schedule.blocks * block.checkpoint_size * in_flight,
-                         block.checkpoint_size * 2};
-  } else {
-    needs.activations.all =
-        block.act_working_space +
-        block.act_storage_space * (schedule.blocks * in_flight - 1);
-  }
+void AddGradients(MemoryNeeds& needs, double blocks, const BlockCosts& block,
+                  const Corrections& corrections) {
   needs.activation_grads = block.act_grad_space;
   const double others = OtherGradients(block, corrections);
   needs.weight_grads = {
-      block.weight_grad_space_unsharded + others * (schedule.blocks - 1),
+      block.weight_grad_space_unsharded + others * (blocks - 1),
       block.weight_grad_space_unsharded + others};
-  needs.optimizer = {block.optimizer_space * schedule.blocks,
-                     block.optimizer_space * 2};
+  needs.optimizer = {block.optimizer_space * blocks, block.optimizer_space * 2};
+}
+
+void AddTiers(MemoryNeeds& needs, const Execution& execution, double blocks,
+              const BlockCosts& block, const Corrections& corrections) {
+  needs.tier1 =
+      execution.weight_offload ? needs.weights.resident : needs.weights.all;
+  if (execution.weight_offload) needs.tier2 = needs.weights.all;
+  if (execution.activations_offload) {
+    const bool has_checkpoints = needs.checkpoints.all > 0;
+    needs.tier1 += needs.activations.resident;
+    if (has_checkpoints) needs.tier1 += needs.checkpoints.resident;
+    needs.tier2 +=
+        has_checkpoints ? needs.checkpoints.all : needs.activations.all;
+  } else {
+    needs.tier1 += needs.activations.all;
+    needs.tier1 += needs.checkpoints.all;
+  }
+  if (execution.optimizer_offload) {
+    needs.tier1 += needs.weight_grads.resident;
+    needs.tier1 += needs.optimizer.resident;
+    needs.tier2 += OtherGradients(block, corrections) * blocks;
+    needs.tier2 += needs.optimizer.all;
+  } else {
+    needs.tier1 += needs.weight_grads.all + needs.optimizer.all;
+  }
+  needs.tier1 += needs.activation_grads;
 }
 
 }  // namespace
@@ -58,29 +73,32 @@ MemoryNeeds ComputeMemoryNeeds(const Execution& execution,
                            ? block.act_working_space
                            : block.act_working_space + block.act_storage_space};
   if (execution.training) {
-    AddTraining(needs, execution, schedule, block, corrections);
+    const double in_flight = MicrobatchesInFlight(schedule);
+    if (is_full) {
+      needs.checkpoints = {schedule.blocks * block.checkpoint_size * in_flight,
+                           block.checkpoint_size * 2};
+    } else {
+      needs.activations.all =
+          block.act_working_space +
+          block.act_storage_space * (schedule.blocks * in_flight - 1);
+    }
+    AddGradients(needs, schedule.blocks, block, corrections);
   }
+  AddTiers(needs, execution, schedule.blocks, block, corrections);
+  return needs;
+}
 
-  needs.tier1 =
-      execution.weight_offload ? needs.weights.resident : needs.weights.all;
-  if (execution.weight_offload) needs.tier2 = needs.weights.all;
-  if (execution.activations_offload) {
-    needs.tier1 += needs.activations.resident;
-    if (is_full) needs.tier1 += needs.checkpoints.resident;
-    needs.tier2 += is_full ? needs.checkpoints.all : needs.activations.all;
-  } else {
-    needs.tier1 += needs.activations.all;
-    needs.tier1 += needs.checkpoints.all;
-  }
-  if (execution.optimizer_offload) {
-    needs.tier1 += needs.weight_grads.resident;
-    needs.tier1 += needs.optimizer.resident;
-    needs.tier2 += OtherGradients(block, corrections) * schedule.blocks;
-    needs.tier2 += needs.optimizer.all;
-  } else {
-    needs.tier1 += needs.weight_grads.all + needs.optimizer.all;
-  }
-  needs.tier1 += needs.activation_grads;
+MemoryNeeds ComputeStageMemoryNeeds(const Execution& execution, double blocks,
+                                    const BlockCosts& block,
+                                    const KeptActivations& kept,
+                                    const Corrections& corrections) {
+  MemoryNeeds needs;
+  needs.weights = {block.weight_space * blocks, block.weight_space * 2};
+  needs.activations = {
+      block.act_working_space + kept.in_flight * kept.bytes - kept.most,
+      block.act_working_space + kept.most};
+  AddGradients(needs, blocks, block, corrections);
+  AddTiers(needs, execution, blocks, block, corrections);
   return needs;
 }
 

@@ -33,4 +33,19 @@ MemoryNeeds ComputeMemoryNeeds(const Execution& execution,
                                const BlockCosts& block,
                                const Corrections& corrections);
 
+// What the blocks of a stage keep for the backward pass.
+struct KeptActivations {
+  double in_flight = 1;  // microbatches
+  double bytes = 0;      // of a microbatch, all blocks of the stage
+  double most = 0;       // of those, the block that keeps most
+};
+
+// As above for a stage that trains `blocks` blocks, whatever recomputation
+// `execution` names: a block in its backward pass has all of its activations,
+// the others what they keep; the one that keeps most goes back first.
+MemoryNeeds ComputeStageMemoryNeeds(const Execution& execution, double blocks,
+                                    const BlockCosts& block,
+                                    const KeptActivations& kept,
+                                    const Corrections& corrections);
+
 }  // namespace acplan::costmodel

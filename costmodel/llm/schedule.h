@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "costmodel/application/model.h"
 #include "costmodel/execution/execution.h"
 
@@ -41,6 +44,26 @@ inline Schedule ScheduleOf(const Model& model, const Execution& execution) {
       .microbatches = static_cast<double>(microbatches),
       .pipeline_par = static_cast<double>(execution.pipeline_par),
       .last_round = static_cast<double>(microbatches % execution.pipeline_par)};
+}
+
+// Blocks of a stage of the pipeline, from 0.
+inline double StageBlocks(const Schedule& schedule, int64_t stage) {
+  const bool lacks_one = static_cast<double>(stage) >=
+                         schedule.pipeline_par - schedule.missing_blocks;
+  return schedule.blocks - (lacks_one ? 1 : 0);
+}
+
+// Microbatches whose activations a stage holds at most; those of chunks count
+// as much as they are of all. One-forward-one-backward, of interleaved chunks
+// as Narayanan et al. (2021) schedule them: before its first backward pass a
+// stage runs pipeline_par (chunks - 1) + 2 (pipeline_par - stage - 1) + 1
+// chunks forward, without interleaving pipeline_par - stage.
+inline double StageMicrobatches(const Schedule& schedule, int64_t stage) {
+  const double after = schedule.pipeline_par - static_cast<double>(stage) - 1;
+  if (schedule.chunks == 1) return std::min(schedule.microbatches, after + 1);
+  const double chunks =
+      schedule.pipeline_par * (schedule.chunks - 1) + 2 * after + 1;
+  return std::min(schedule.microbatches, chunks / schedule.chunks);
 }
 
 }  // namespace acplan::costmodel

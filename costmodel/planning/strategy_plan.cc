@@ -1,0 +1,378 @@
+#include "costmodel/planning/strategy_plan.h"
+
+#include <algorithm>
+#include <span>
+
+#include "costmodel/llm/evaluation.h"
+#include "costmodel/planning/stage_choice.h"
+
+namespace acplan::costmodel {
+namespace {
+
+void Add(StageCosts& sum, const StageCosts& costs) {
+  sum.flops += costs.flops;
+  sum.flops_time += costs.flops_time;
+  sum.mem_accessed += costs.mem_accessed;
+  sum.mem_time += costs.mem_time;
+  sum.time += costs.time;
+}
+
+BlockCosts WithAgain(const BlockCosts& costs, const RecomputeCosts& again) {
+  BlockCosts sum = costs;
+  Add(sum.recompute, again.recompute);
+  Add(sum.weight_grad, again.weight_grad);
+  sum.repeated_comm = again.repeated_comm;
+  return sum;
+}
+
+// What a block's policy costs a batch, by what is counted.
+struct PolicyTimes {
+  double block = 0;      // seconds of a microbatch
+  double batch = 0;      // without exposed communication of gradients
+  double with_comm = 0;  // with it, as if hiding had no end
+  double exposed = 0;    // that communication
+  double balance = 0;    // the larger of its two balances
+};
+
+// The stages of an execution, and what they are chosen from.
+class Planner {
+ public:
+  Planner(const System& system, const Execution& execution,
+          const Schedule& schedule, const PlannedBlock& block)
+      : system_(system),
+        execution_(PlannedExecution(execution)),
+        schedule_(schedule),
+        block_(block) {
+    for (int64_t stage = 1; stage < execution.pipeline_par; ++stage) {
+      later_blocks_ += StageBlocks(schedule, stage);
+    }
+    for (const BlockCosts& costs : block.policy_costs) {
+      times_.push_back(TimesOf(costs));
+    }
+  }
+
+  StrategyPlan Plan() const {
+    std::vector<double> seconds;
+    std::vector<double> batch;
+    for (const PolicyTimes& times : times_) {
+      seconds.push_back(times.block);
+      batch.push_back(times.batch / schedule_.blocks);
+    }
+    const std::vector<Chosen> later = ChooseLater(seconds);
+    const Chosen first = Choose(0, block_.policies, batch);
+    if (!first.choice.is_feasible ||
+        std::ranges::any_of(later, [](const Chosen& chosen) {
+          return !chosen.choice.is_feasible;
+        })) {
+      return Smallest();
+    }
+    double later_bound = 0;
+    for (const Chosen& chosen : later) {
+      later_bound += chosen.choice.bound / schedule_.chunks;
+    }
+    StrategyPlan plan = Assemble(first, block_.policies, later);
+    plan.bound = first.choice.bound + LeastExposed() + later_bound;
+    if (CommunicationVaries() && !execution_.weight_offload &&
+        !execution_.activations_offload) {
+      ImproveWithComm(later, later_bound, plan);
+    }
+    plan.bound = std::min(plan.bound, plan.times.total);
+    return plan;
+  }
+
+ private:
+  struct Chosen {
+    StageChoice choice;
+    std::vector<size_t> policies;  // that were to choose from
+  };
+
+  PolicyTimes TimesOf(const BlockCosts& costs) const {
+    const BatchTimes times = ComputeBatchTimes(system_, execution_, schedule_,
+                                               costs, AllCorrections());
+    const DataParallelTimes& comm = times.data_parallel;
+    PolicyTimes result;
+    result.block = MeanBlockTime(schedule_, times);
+    result.batch = times.total - comm.exposed -
+                   later_blocks_ * result.block / schedule_.chunks;
+    result.with_comm =
+        result.batch + comm.block_time + comm.chunk_balance + comm.tail_balance;
+    result.exposed = comm.exposed;
+    const double collisions =
+        schedule_.chunks > 1 ? schedule_.pipeline_par * (schedule_.chunks - 1) *
+                                   times.backward_pass.send
+                             : 0;
+    result.balance =
+        std::max(comm.chunk_balance + collisions, comm.tail_balance);
+    return result;
+  }
+
+  bool OverlapsGradients() const {
+    return execution_.data_par > 1 && execution_.data_par_overlap;
+  }
+
+  bool CommunicationVaries() const {
+    return OverlapsGradients() &&
+           std::ranges::any_of(times_, [](const PolicyTimes& times) {
+             return times.balance > 0;
+           });
+  }
+
+  double LeastExposed() const {
+    if (!CommunicationVaries()) return times_.front().exposed;
+    double least = times_.front().exposed;
+    for (const PolicyTimes& times : times_) {
+      least = std::min(least, times.with_comm - times.batch);
+    }
+    // A policy alone hides at least as much as any mixture with others.
+    return std::max(0.0, least);
+  }
+
+  KeptActivations KeptBy(int64_t stage, double bytes, double most) const {
+    return {StageMicrobatches(schedule_, stage), bytes, most};
+  }
+
+  MemoryNeeds MemoryOf(int64_t stage, const KeptActivations& kept) const {
+    return ComputeStageMemoryNeeds(execution_, StageBlocks(schedule_, stage),
+                                   block_.costs, kept, AllCorrections());
+  }
+
+  // `costs`: of a block, by policy.
+  Chosen Choose(int64_t stage, std::span<const BlockPolicy> policies,
+                std::span<const double> costs) const {
+    const MemoryNeeds states = MemoryOf(stage, KeptBy(stage, 0, 0));
+    const double room1 = system_.mem1.capacity - states.tier1;
+    const double room2 = system_.mem2.capacity - states.tier2;
+    const bool offloads = execution_.activations_offload;
+    Chosen chosen;
+    if (room1 < 0 || room2 < 0) return chosen;
+    std::vector<BlockChoice> choices;
+    for (size_t i = 0; i < policies.size(); ++i) {
+      if (offloads && policies[i].bytes > room1) break;
+      if (!choices.empty() && choices.back().cost <= costs[i]) continue;
+      choices.push_back({policies[i].bytes, costs[i]});
+      chosen.policies.push_back(i);
+    }
+    chosen.choice = ChooseForBlocks(
+        choices, static_cast<int64_t>(StageBlocks(schedule_, stage)),
+        StageMicrobatches(schedule_, stage), offloads ? room2 : room1);
+    return chosen;
+  }
+
+  // Stages with as many blocks that hold as much have one answer.
+  std::vector<Chosen> ChooseLater(std::span<const double> seconds) const {
+    std::vector<Chosen> later;
+    for (int64_t stage = 1; stage < execution_.pipeline_par; ++stage) {
+      if (StageBlocks(schedule_, stage) < 1) break;
+      if (stage > 1 &&
+          StageBlocks(schedule_, stage) == StageBlocks(schedule_, stage - 1) &&
+          (StageMicrobatches(schedule_, stage) ==
+               StageMicrobatches(schedule_, stage - 1) ||
+           KeepsMost(later.back()))) {
+        later.push_back(later.back());
+      } else {
+        later.push_back(Choose(stage, block_.policies, seconds));
+      }
+      if (!later.back().choice.is_feasible) break;
+    }
+    return later;
+  }
+
+  static bool KeepsMost(const Chosen& chosen) {
+    const StageChoice& choice = chosen.choice;
+    return choice.is_feasible &&
+           std::all_of(choice.counts.begin(), choice.counts.end() - 1,
+                       [](int64_t count) { return count == 0; });
+  }
+
+  StagePlan StageOf(int64_t stage, const Chosen& chosen,
+                    std::span<const BlockPolicy> policies) const {
+    StagePlan plan{
+        .stage = stage,
+        .blocks = static_cast<int64_t>(StageBlocks(schedule_, stage)),
+        .in_flight = StageMicrobatches(schedule_, stage)};
+    double bytes = 0;
+    double most = 0;
+    for (size_t i = 0; i < chosen.policies.size(); ++i) {
+      const int64_t count = chosen.choice.counts[i];
+      if (count == 0) continue;
+      const BlockPolicy& policy = policies[chosen.policies[i]];
+      plan.policies.push_back({policy.kept, count});
+      bytes += static_cast<double>(count) * policy.bytes;
+      most = std::max(most, policy.bytes);
+    }
+    plan.memory = MemoryOf(stage, KeptBy(stage, bytes, most));
+    return plan;
+  }
+
+  StrategyPlan Assemble(const Chosen& first,
+                        std::span<const BlockPolicy> first_policies,
+                        const std::vector<Chosen>& later) const {
+    StrategyPlan plan;
+    plan.stages.push_back(StageOf(0, first, first_policies));
+    for (size_t i = 0; i < later.size(); ++i) {
+      plan.stages.push_back(
+          StageOf(static_cast<int64_t>(i) + 1, later[i], block_.policies));
+    }
+    SetTimes(plan);
+    return plan;
+  }
+
+  void SetTimes(StrategyPlan& plan) const {
+    std::vector<BlockShare> shares;
+    for (const PolicyShare& policy : plan.stages.front().policies) {
+      shares.push_back({CostsWith(block_.costs, block_.operators, policy.kept),
+                        static_cast<double>(policy.blocks)});
+    }
+    plan.times = shares.size() == 1
+                     ? ComputeBatchTimes(system_, execution_, schedule_,
+                                         shares[0].costs, AllCorrections())
+                     : ComputeBatchTimes(system_, execution_, schedule_, shares,
+                                         AllCorrections());
+    const double mean = MeanBlockTime(schedule_, plan.times);
+    double saved = 0;
+    for (StagePlan& stage : plan.stages) {
+      SetSeconds(stage);
+      if (stage.stage > 0) {
+        saved += static_cast<double>(stage.blocks) * mean - stage.seconds;
+      }
+    }
+    saved /= schedule_.chunks;
+    plan.times.bubble -= saved;
+    plan.times.total -= saved;
+  }
+
+  double SecondsOf(const BlockCosts& costs) const {
+    return MeanBlockTime(
+        schedule_, ComputeBatchTimes(system_, execution_, schedule_, costs,
+                                     AllCorrections()));
+  }
+
+  void SetSeconds(StagePlan& stage) const {
+    const double least = SecondsOf(block_.costs);
+    for (const PolicyShare& policy : stage.policies) {
+      const double seconds =
+          SecondsOf(CostsWith(block_.costs, block_.operators, policy.kept));
+      const double blocks = static_cast<double>(policy.blocks);
+      stage.seconds += blocks * seconds;
+      stage.recompute_seconds += blocks * (seconds - least);
+    }
+  }
+
+  // Chooses the first stage for its time and the gradients' communication that
+  // it leaves exposed.
+  void ImproveWithComm(const std::vector<Chosen>& later, double later_bound,
+                       StrategyPlan& plan) const {
+    const double none = TimesOf(block_.costs).with_comm;
+    std::vector<double> operator_costs;
+    for (const Operator& op : block_.operators.operators) {
+      operator_costs.push_back(
+          TimesOf(WithAgain(block_.costs, op.recompute)).with_comm - none);
+    }
+    const std::vector<BlockPolicy> policies =
+        FindPolicies(block_.operators, operator_costs);
+    std::vector<double> costs;
+    for (const BlockPolicy& policy : policies) {
+      costs.push_back((none + policy.cost) / schedule_.blocks);
+    }
+    const Chosen first = Choose(0, policies, costs);
+    const StrategyPlan other = Assemble(first, policies, later);
+    plan.bound = std::max(plan.bound, first.choice.bound + later_bound);
+    if (other.times.total < plan.times.total) {
+      const double bound = plan.bound;
+      plan = other;
+      plan.bound = bound;
+    }
+  }
+
+  StrategyPlan Smallest() const {
+    StrategyPlan plan;
+    const BlockPolicy& policy = block_.policies.front();
+    for (int64_t stage = 0; stage < execution_.pipeline_par; ++stage) {
+      const double blocks = StageBlocks(schedule_, stage);
+      if (blocks < 1) break;
+      StagePlan& one = plan.stages.emplace_back(
+          StagePlan{.stage = stage,
+                    .blocks = static_cast<int64_t>(blocks),
+                    .in_flight = StageMicrobatches(schedule_, stage)});
+      one.policies = {{policy.kept, one.blocks}};
+      one.memory =
+          MemoryOf(stage, KeptBy(stage, blocks * policy.bytes, policy.bytes));
+      if (plan.verdict.Fits()) {
+        plan.verdict = CheckMemory(system_, one.memory);
+      }
+    }
+    SetTimes(plan);
+    return plan;
+  }
+
+  const System& system_;
+  Execution execution_;
+  const Schedule& schedule_;
+  const PlannedBlock& block_;
+  double later_blocks_ = 0;
+  std::vector<PolicyTimes> times_;
+};
+
+}  // namespace
+
+PlannedBlock PlanBlock(const Model& model, const System& system,
+                       const Execution& execution) {
+  const Execution planned = PlannedExecution(execution);
+  const Schedule schedule = ScheduleOf(model, planned);
+  PlannedBlock block;
+  block.costs = ComputeBlockCosts(model, system, planned, AllCorrections());
+  block.operators = ListOperators(model, system, planned);
+  std::vector<double> seconds;
+  for (const Operator& op : block.operators.operators) {
+    const RecomputeCosts& again = op.recompute;
+    const double exposed =
+        (schedule.base_blocks * again.repeated_comm.base_exposed +
+         again.repeated_comm.edge_exposed) /
+        schedule.blocks_per_chunk;
+    seconds.push_back(again.recompute.time + again.weight_grad.time + exposed);
+  }
+  block.policies = FindPolicies(block.operators, seconds);
+  for (const BlockPolicy& policy : block.policies) {
+    block.policy_costs.push_back(
+        CostsWith(block.costs, block.operators, policy.kept));
+  }
+  return block;
+}
+
+StrategyPlan PlanWithBlock(const System& system, const Execution& execution,
+                           const Schedule& schedule,
+                           const PlannedBlock& block) {
+  return Planner(system, execution, schedule, block).Plan();
+}
+
+StrategyPlan PlanStrategy(const Model& model, const System& system,
+                          const Execution& execution) {
+  StrategyPlan plan;
+  plan.verdict = CheckFit(model, system, execution);
+  if (!plan.verdict.Fits()) return plan;
+  const Schedule schedule = ScheduleOf(model, execution);
+  return PlanWithBlock(system, execution, schedule,
+                       PlanBlock(model, system, execution));
+}
+
+double LeastBatchTime(const System& system, const Execution& execution,
+                      const Schedule& schedule, const BlockCosts& costs) {
+  BlockCosts least = costs;
+  least.act_storage_space = 0;
+  const BatchTimes times = ComputeBatchTimes(
+      system, PlannedExecution(execution), schedule, least, AllCorrections());
+  if (execution.data_par == 1 || !execution.data_par_overlap) {
+    return times.total;
+  }
+  const DataParallelTimes& comm = times.data_parallel;
+  double exposed = comm.block_time;
+  // With as many microbatches as stages, recomputation takes longer than what
+  // it hides.
+  if (schedule.microbatches >= schedule.pipeline_par) {
+    exposed +=
+        std::max(0.0, comm.chunk_balance) + std::max(0.0, comm.tail_balance);
+  }
+  return times.total - comm.exposed + exposed;
+}
+
+}  // namespace acplan::costmodel
