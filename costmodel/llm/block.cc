@@ -451,6 +451,11 @@ LayerHardware HardwareOf(const System& system, const Execution& execution,
           .corrections = corrections};
 }
 
+double BlockInputBytes(const Model& model, const Execution& execution) {
+  return ShapeOf(model, execution).shared_activation *
+         BytesPerElement(execution.datatype);
+}
+
 BlockCosts SumLayers(std::span<const Layer> layers,
                      const LayerHardware& hardware, bool is_training) {
   BlockSum sum(hardware, is_training);

@@ -97,6 +97,9 @@ BlockCosts ComputeBlockCosts(const Model& model, const System& system,
                              const Execution& execution,
                              const Corrections& corrections);
 
+// Bytes of what a block reads, of a microbatch.
+double BlockInputBytes(const Model& model, const Execution& execution);
+
 // What these layers add up to. Of `execution` only `training` matters;
 // checkpoint_size and forward_send_size stay 0.
 BlockCosts SumLayers(std::span<const Layer> layers,

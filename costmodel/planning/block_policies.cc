@@ -1,7 +1,9 @@
 #include "costmodel/planning/block_policies.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <tuple>
 
 namespace acplan::costmodel {
 namespace {
@@ -13,19 +15,22 @@ struct Label {
 
 // Of labels that want the same, those that no other beats.
 void Prune(std::vector<Label>& labels) {
-  std::ranges::sort(labels, [](const Label& a, const Label& b) {
-    if (a.wanted != b.wanted) return a.wanted < b.wanted;
-    if (a.policy.bytes != b.policy.bytes)
-      return a.policy.bytes < b.policy.bytes;
-    return a.policy.cost < b.policy.cost;
+  std::ranges::sort(labels, {}, [](const Label& label) {
+    const BlockPolicy& policy = label.policy;
+    return std::tuple(label.wanted, policy.bytes, policy.cost,
+                      policy.second_cost);
   });
   size_t kept = 0;
+  size_t first = 0;  // that wants the same
   for (const Label& label : labels) {
-    if (kept > 0 && labels[kept - 1].wanted == label.wanted &&
-        labels[kept - 1].policy.cost <= label.policy.cost) {
-      continue;
-    }
-    labels[kept++] = label;
+    if (kept > 0 && labels[kept - 1].wanted != label.wanted) first = kept;
+    const bool is_beaten = std::any_of(
+        labels.begin() + static_cast<ptrdiff_t>(first),
+        labels.begin() + static_cast<ptrdiff_t>(kept), [&](const Label& other) {
+          return other.policy.cost <= label.policy.cost &&
+                 other.policy.second_cost <= label.policy.second_cost;
+        });
+    if (!is_beaten) labels[kept++] = label;
   }
   labels.resize(kept);
 }
@@ -39,7 +44,8 @@ Label Keep(Label label, int tensor, double bytes) {
 }  // namespace
 
 std::vector<BlockPolicy> FindPolicies(const BlockOperators& block,
-                                      std::span<const double> costs) {
+                                      std::span<const double> costs,
+                                      std::span<const double> second_costs) {
   std::vector<Label> labels = {{.policy = {.bytes = block.input_bytes}}};
   std::vector<Label> next;
   for (size_t i = block.operators.size(); i-- > 0;) {
@@ -53,6 +59,7 @@ std::vector<BlockPolicy> FindPolicies(const BlockOperators& block,
       if (runs) {
         label.wanted |= inputs;
         label.policy.cost += costs[i];
+        if (!second_costs.empty()) label.policy.second_cost += second_costs[i];
       }
       next.push_back(label);
     };

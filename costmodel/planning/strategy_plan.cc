@@ -9,22 +9,6 @@
 namespace acplan::costmodel {
 namespace {
 
-void Add(StageCosts& sum, const StageCosts& costs) {
-  sum.flops += costs.flops;
-  sum.flops_time += costs.flops_time;
-  sum.mem_accessed += costs.mem_accessed;
-  sum.mem_time += costs.mem_time;
-  sum.time += costs.time;
-}
-
-BlockCosts WithAgain(const BlockCosts& costs, const RecomputeCosts& again) {
-  BlockCosts sum = costs;
-  Add(sum.recompute, again.recompute);
-  Add(sum.weight_grad, again.weight_grad);
-  sum.repeated_comm = again.repeated_comm;
-  return sum;
-}
-
 // What a block's policy costs a batch, by what is counted.
 struct PolicyTimes {
   double block = 0;      // seconds of a microbatch
@@ -72,8 +56,7 @@ class Planner {
     }
     StrategyPlan plan = Assemble(first, block_.policies, later);
     plan.bound = first.choice.bound + LeastExposed() + later_bound;
-    if (CommunicationVaries() && !execution_.weight_offload &&
-        !execution_.activations_offload) {
+    if (CommunicationVaries()) {
       ImproveWithComm(later, later_bound, plan);
     }
     plan.bound = std::min(plan.bound, plan.times.total);
@@ -248,40 +231,49 @@ class Planner {
   }
 
   void SetSeconds(StagePlan& stage) const {
-    const double least = SecondsOf(block_.costs);
     for (const PolicyShare& policy : stage.policies) {
-      const double seconds =
-          SecondsOf(CostsWith(block_.costs, block_.operators, policy.kept));
       const double blocks = static_cast<double>(policy.blocks);
-      stage.seconds += blocks * seconds;
-      stage.recompute_seconds += blocks * (seconds - least);
+      stage.seconds +=
+          blocks *
+          SecondsOf(CostsWith(block_.costs, block_.operators, policy.kept));
+      const std::vector<bool> runs = RunsAgain(block_.operators, policy.kept);
+      for (size_t i = 0; i < runs.size(); ++i) {
+        if (runs[i]) stage.recompute_seconds += blocks * block_.seconds[i];
+      }
     }
   }
 
   // Chooses the first stage for its time and the gradients' communication that
-  // it leaves exposed.
+  // it leaves exposed. What hides that is computing, without memory traffic,
+  // and computing is slowed by it: of policies that take as long, those with
+  // less of both hide more.
   void ImproveWithComm(const std::vector<Chosen>& later, double later_bound,
                        StrategyPlan& plan) const {
-    const double none = TimesOf(block_.costs).with_comm;
-    std::vector<double> operator_costs;
+    const double windows = schedule_.pipeline_par * (schedule_.chunks - 1);
+    const double usage =
+        system_.networks[execution_.data_par_net].processor_usage;
+    std::vector<double> unhelpful;
     for (const Operator& op : block_.operators.operators) {
-      operator_costs.push_back(
-          TimesOf(WithAgain(block_.costs, op.recompute)).with_comm - none);
+      const StageCosts& again = op.recompute.recompute;
+      unhelpful.push_back(again.mem_time *
+                              (windows + (schedule_.base_blocks > 0 ? 1 : 0)) +
+                          again.flops_time * usage *
+                              (windows + 1 / schedule_.blocks_per_chunk));
     }
     const std::vector<BlockPolicy> policies =
-        FindPolicies(block_.operators, operator_costs);
+        FindPolicies(block_.operators, block_.seconds, unhelpful);
     std::vector<double> costs;
     for (const BlockPolicy& policy : policies) {
-      costs.push_back((none + policy.cost) / schedule_.blocks);
+      costs.push_back(
+          TimesOf(CostsWith(block_.costs, block_.operators, policy.kept))
+              .with_comm /
+          schedule_.blocks);
     }
     const Chosen first = Choose(0, policies, costs);
     const StrategyPlan other = Assemble(first, policies, later);
-    plan.bound = std::max(plan.bound, first.choice.bound + later_bound);
-    if (other.times.total < plan.times.total) {
-      const double bound = plan.bound;
-      plan = other;
-      plan.bound = bound;
-    }
+    const double bound = std::max(plan.bound, first.choice.bound + later_bound);
+    if (other.times.total < plan.times.total) plan = other;
+    plan.bound = bound;
   }
 
   StrategyPlan Smallest() const {
@@ -322,16 +314,16 @@ PlannedBlock PlanBlock(const Model& model, const System& system,
   PlannedBlock block;
   block.costs = ComputeBlockCosts(model, system, planned, AllCorrections());
   block.operators = ListOperators(model, system, planned);
-  std::vector<double> seconds;
   for (const Operator& op : block.operators.operators) {
     const RecomputeCosts& again = op.recompute;
     const double exposed =
         (schedule.base_blocks * again.repeated_comm.base_exposed +
          again.repeated_comm.edge_exposed) /
         schedule.blocks_per_chunk;
-    seconds.push_back(again.recompute.time + again.weight_grad.time + exposed);
+    block.seconds.push_back(again.recompute.time + again.weight_grad.time +
+                            exposed);
   }
-  block.policies = FindPolicies(block.operators, seconds);
+  block.policies = FindPolicies(block.operators, block.seconds);
   for (const BlockPolicy& policy : block.policies) {
     block.policy_costs.push_back(
         CostsWith(block.costs, block.operators, policy.kept));

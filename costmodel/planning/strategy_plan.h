@@ -29,7 +29,7 @@ struct StagePlan {
   std::vector<PolicyShare> policies = {};  // what keeps least first
   MemoryNeeds memory = {};
   double seconds = 0;            // of a microbatch, forward and backward
-  double recompute_seconds = 0;  // of those, more than if all were kept
+  double recompute_seconds = 0;  // of what runs again; offloading may hide it
 };
 
 // A checkpointing plan for a strategy, all stages together.
@@ -47,7 +47,8 @@ struct StrategyPlan {
 struct PlannedBlock {
   BlockCosts costs;  // where everything is kept
   BlockOperators operators;
-  std::vector<BlockPolicy> policies;     // by seconds of what runs again
+  std::vector<double> seconds;           // of each operator that runs again
+  std::vector<BlockPolicy> policies;     // by these
   std::vector<BlockCosts> policy_costs;  // of each
 };
 

@@ -13,6 +13,7 @@
 
 #include "costmodel/llm/records.h"
 #include "costmodel/llm/statistics.h"
+#include "costmodel/search/plan_walk.h"
 #include "costmodel/search/walk.h"
 
 namespace acplan::costmodel {
@@ -83,6 +84,11 @@ class BestList {
     return heap_.size() < most_ || sample_rate >= heap_.front().sample_rate;
   }
 
+  // Slower ones are not wanted.
+  double LeastRate() const {
+    return heap_.size() < most_ || most_ == 0 ? 0 : heap_.front().sample_rate;
+  }
+
   void Offer(const Candidate& candidate) {
     const auto is_better = [this](const Candidate& a, const Candidate& b) {
       return IsBetter(a, b, ties_by_memory_);
@@ -114,12 +120,21 @@ class BestList {
   std::vector<Candidate> heap_;  // the worst in front
 };
 
+// What is known of the plans of a search.
+struct PlanCounts {
+  int64_t planned = 0;
+  double rate_bound = 0;
+};
+
 // What the threads of a search share.
 class SharedState {
  public:
   SharedState(const SearchOptions& options, int64_t total, int64_t most,
               bool ties_by_memory)
-      : options_(options), total_(total), best_(most, ties_by_memory) {}
+      : options_(options),
+        total_(total),
+        best_(most, ties_by_memory),
+        least_rate_(options.least_rate) {}
 
   bool IsInterrupted() {
     if (!options_.interrupt || !options_.interrupt->load()) return false;
@@ -127,12 +142,16 @@ class SharedState {
     return true;
   }
 
-  void Add(const SearchCounts& counts, const BestList& best) {
+  void Add(const SearchCounts& counts, const BestList& best,
+           const PlanCounts& plans = {}) {
     const std::lock_guard lock(mutex_);
+    planned_ += plans.planned;
+    rate_bound_ = std::max(rate_bound_, plans.rate_bound);
     counts_.total += counts.total;
     counts_.good += counts.good;
     counts_.bad += counts.bad;
     best_.Merge(best);
+    least_rate_ = std::max(options_.least_rate, best_.LeastRate());
     if (const std::vector<Candidate> first = best.Sorted(); !first.empty()) {
       best_rate_ = std::max(best_rate_, first.front().sample_rate);
     }
@@ -140,8 +159,11 @@ class SharedState {
   }
 
   SearchOutcome Outcome() const {
-    return {counts_, best_.Sorted(), was_interrupted_};
+    return {counts_, best_.Sorted(), was_interrupted_, planned_, rate_bound_};
   }
+
+  // Of those that are still wanted.
+  double LeastRate() const { return least_rate_.load(); }
 
  private:
   void Report() {
@@ -158,6 +180,9 @@ class SharedState {
   SearchCounts counts_;
   BestList best_;
   double best_rate_ = 0;
+  int64_t planned_ = 0;
+  double rate_bound_ = 0;
+  std::atomic<double> least_rate_ = 0;
   std::atomic<bool> was_interrupted_ = false;
   std::chrono::steady_clock::time_point last_report_;
 };
@@ -220,6 +245,35 @@ Rows ListVariant(const SearchProblem& problem, const SearchOptions& options,
   return rows;
 }
 
+// Variants of a unit, with a plan for each execution that may be among the
+// best.
+void PlanItem(const SearchProblem& problem, const SearchOptions& options,
+              const WorkItem& item, const SearchUnit& unit,
+              const std::vector<SearchVariant>& variants, SharedState& state) {
+  PlanWalk walk(problem, unit);
+  for (size_t v = item.begin; v < item.end; ++v) {
+    if (state.IsInterrupted()) return;
+    BestList best(options.top_n, problem.corrections.ties_by_memory);
+    PlanCounts plans;
+    const SearchCounts counts = walk.Run(
+        variants[v],
+        [&] { return std::max(state.LeastRate(), best.LeastRate()); },
+        [&](const Execution& execution, int64_t index,
+            const StrategyPlan& plan) {
+          if (!plan.verdict.Fits()) return;
+          ++plans.planned;
+          Candidate candidate =
+              ToCandidate(execution, plan.times, plan.stages.front().memory,
+                          item.unit, v, index);
+          candidate.rate_bound =
+              static_cast<double>(execution.batch_size) / plan.bound;
+          plans.rate_bound = std::max(plans.rate_bound, candidate.rate_bound);
+          best.Offer(candidate);
+        });
+    state.Add(counts, best, plans);
+  }
+}
+
 }  // namespace
 
 int64_t CountSpace(const SearchProblem& problem, const SearchShard& shard) {
@@ -228,6 +282,7 @@ int64_t CountSpace(const SearchProblem& problem, const SearchShard& shard) {
 
 SearchOutcome FindBest(const SearchProblem& problem,
                        const SearchOptions& options) {
+  const bool plans = problem.plans && !options.counts_only;
   const WorkList work = ListWork(problem, options.shard);
   const bool ties_by_memory = problem.corrections.ties_by_memory;
   SharedState state(options, work.executions, options.top_n, ties_by_memory);
@@ -235,6 +290,10 @@ SearchOutcome FindBest(const SearchProblem& problem,
     const WorkItem& item = work.items[i];
     const SearchUnit& unit = work.units[item.unit];
     const std::vector<SearchVariant> variants = SearchVariants(problem, unit);
+    if (plans) {
+      PlanItem(problem, options, item, unit, variants, state);
+      return;
+    }
     UnitWalk walk(problem, unit);
     for (size_t v = item.begin; v < item.end; ++v) {
       if (state.IsInterrupted()) return;

@@ -40,6 +40,7 @@ struct SearchOptions {
   bool counts_only = false;  // nothing is feasible then
   int threads = 0;           // 0: as many as there are cores
   SearchShard shard = {};
+  double least_rate = 0;  // of plans, slower ones need not be found
   const std::atomic<bool>* interrupt = nullptr;  // ends the search when set
   // Called now and then, by one thread at a time.
   std::function<void(const SearchProgress&)> on_progress = {};
@@ -53,12 +54,16 @@ struct Candidate {
   int64_t variant = 0;
   int64_t index = 0;
   Execution execution;
+  double rate_bound = 0;  // where recomputation is planned: none is faster
 };
 
 struct SearchOutcome {
   SearchCounts counts;
   std::vector<Candidate> best;  // descending; of equal ones the first is first
   bool was_interrupted = false;
+  // Where recomputation is planned:
+  int64_t planned = 0;    // executions that a bound did not rule out
+  double rate_bound = 0;  // of all of these
 };
 
 // Executions of a shard, if none is broken off.

@@ -50,9 +50,13 @@ std::vector<bool> Both(bool has_both) {
   return has_both ? std::vector<bool>{true, false} : std::vector<bool>{false};
 }
 
-void AddUnits(const Execution& degrees, std::vector<SearchUnit>& units) {
-  for (const Recompute recompute :
-       {Recompute::kFull, Recompute::kAttentionOnly, Recompute::kNone}) {
+void AddUnits(const Execution& degrees, bool plans,
+              std::vector<SearchUnit>& units) {
+  const std::vector<Recompute> recomputes =
+      plans ? std::vector{Recompute::kNone}
+            : std::vector{Recompute::kFull, Recompute::kAttentionOnly,
+                          Recompute::kNone};
+  for (const Recompute recompute : recomputes) {
     for (const bool is_sharded : Both(degrees.data_par > 1)) {
       for (const TensorCommType comm_type :
            {TensorCommType::kAllReduce, TensorCommType::kScatteredSend,
@@ -86,10 +90,18 @@ std::vector<SearchUnit> SearchUnits(const SearchProblem& problem) {
       }
       for (const int64_t interleaving : Interleavings(problem, pipeline_par)) {
         degrees.pipeline_interleaving = interleaving;
-        AddUnits(degrees, units);
+        AddUnits(degrees, problem.plans, units);
       }
     }
   }
+  const std::vector<KeyFilter> filters =
+      FiltersOn(problem.filters,
+                {"num_procs", "tensor_par", "pipeline_par", "data_par",
+                 "batch_size", "datatype", "attention_type",
+                 "activation_recompute", "pipeline_interleaving",
+                 "optimizer_sharding", "tensor_par_comm_type", "training"});
+  std::erase_if(units,
+                [&](const SearchUnit& unit) { return !Passes(filters, unit); });
   return units;
 }
 
@@ -104,7 +116,8 @@ std::vector<SearchVariant> SearchVariants(const SearchProblem& problem,
   }
   std::vector<SearchVariant> variants;
   SearchVariant v;
-  for (const bool redo : Both(unit.IsSequenceParallel() && !is_full)) {
+  for (const bool redo :
+       Both(unit.IsSequenceParallel() && !is_full && !problem.plans)) {
     v.seq_par_ag_redo = redo;
     for (const bool overlap :
          Both(unit.data_par > 1 && problem.allows_data_overlap)) {
@@ -127,6 +140,14 @@ std::vector<SearchVariant> SearchVariants(const SearchProblem& problem,
       }
     }
   }
+  const std::vector<KeyFilter> filters =
+      FiltersOn(problem.filters,
+                {"seq_par_ag_redo", "data_par_overlap", "tensor_par_overlap",
+                 "weight_offload", "activations_offload", "optimizer_offload",
+                 "fused_activation"});
+  std::erase_if(variants, [&](const SearchVariant& variant) {
+    return !Passes(filters, MakeExecution(unit, variant));
+  });
   return variants;
 }
 
@@ -136,6 +157,10 @@ std::vector<int64_t> MicrobatchSizes(const SearchProblem& problem,
   std::erase_if(sizes, [&](int64_t size) {
     return size * problem.model.seq_size % unit.tensor_par != 0;
   });
+  for (const KeyFilter& filter :
+       FiltersOn(problem.filters, {"microbatch_size"})) {
+    std::erase_if(sizes, [&](int64_t size) { return !filter.Allows(size); });
+  }
   return sizes;
 }
 
@@ -144,6 +169,11 @@ TierCounts SearchTiers(const SearchProblem& problem, const SearchUnit& unit) {
   return {.tensor = unit.tensor_par > 1 ? tiers : 1,
           .pipeline = unit.pipeline_par > 1 ? tiers : 1,
           .data = unit.data_par > 1 ? tiers : 1};
+}
+
+std::vector<KeyFilter> NetFilters(const SearchProblem& problem) {
+  return FiltersOn(problem.filters,
+                   {"tensor_par_net", "pipeline_par_net", "data_par_net"});
 }
 
 int64_t CountVariant(const SearchProblem& problem, const SearchUnit& unit) {

@@ -7,6 +7,7 @@
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/corrections.h"
+#include "costmodel/search/execution_filter.h"
 
 namespace acplan::costmodel {
 
@@ -21,6 +22,11 @@ struct SearchProblem {
   bool allows_tensor_overlap = true;
   bool allows_data_overlap = true;
   Corrections corrections;
+  std::vector<KeyFilter> filters = {};  // that executions pass
+  // Recomputation is planned (planning/strategy_plan.h) rather than one of the
+  // execution's. All corrections are on then; activation_recompute is none and
+  // seq_par_ag_redo false.
+  bool plans = false;
 };
 
 // The space is walked in the order of its parts: units, of a unit variants, of
@@ -61,7 +67,11 @@ struct TierCounts {
 };
 TierCounts SearchTiers(const SearchProblem& problem, const SearchUnit& unit);
 
-// Executions of a variant of a unit; all of its variants have as many.
+// The filters on tiers of the network.
+std::vector<KeyFilter> NetFilters(const SearchProblem& problem);
+
+// Executions of a variant of a unit, before filters on networks; all of its
+// variants have as many.
 int64_t CountVariant(const SearchProblem& problem, const SearchUnit& unit);
 
 Execution MakeExecution(const SearchUnit& unit, const SearchVariant& variant);

@@ -23,6 +23,7 @@ class UnitWalk {
         unit_(unit),
         tiers_(SearchTiers(problem, unit)),
         sizes_(MicrobatchSizes(problem, unit)),
+        net_filters_(NetFilters(problem)),
         blocks_(kBlockKinds * sizes_.size() *
                 static_cast<size_t>(tiers_.tensor)) {}
 
@@ -69,6 +70,7 @@ class UnitWalk {
         execution.pipeline_par_net = p;
         for (int d = 0; d < tiers_.data; ++d) {
           execution.data_par_net = d;
+          if (!Passes(net_filters_, execution)) continue;
           const int64_t index = counts.total++;
           if (!CheckFit(problem_.model, problem_.system, execution).Fits() ||
               (is_memory_known && !has_memory)) {
@@ -116,6 +118,7 @@ class UnitWalk {
   const SearchUnit& unit_;
   TierCounts tiers_;
   std::vector<int64_t> sizes_;
+  std::vector<KeyFilter> net_filters_;
   std::vector<CachedBlock> blocks_;
 };
 
