@@ -58,7 +58,8 @@ struct Layer {
   double weight_bytes = 0;
   double activation_bytes = 0;  // kept for the backward pass
   double first_input_bytes =
-      0;  // of those, the first of two inputs' (products)
+      0;                     // of those, the first of two inputs' (products)
+  double dropped_bytes = 0;  // of those, what is gathered again
   double output_bytes = 0;
   double activation_grad_bytes = 0;
   double weight_grad_bytes = 0;            // a shard, in the datatype

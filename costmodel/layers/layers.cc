@@ -73,7 +73,7 @@ Layer MakeLayer(const LayerContext& context, std::string_view name,
 }
 
 Sizes OverlappedSizes(const LayerContext& context, double rows, double c_in,
-                      double c_out, bool is_conjugate, bool is_gathered_again) {
+                      double c_out, bool is_conjugate) {
   const Corrections& corrections = context.corrections;
   const double tiles = context.tensor_par;
   const double inputs = rows * c_in;
@@ -84,9 +84,8 @@ Sizes OverlappedSizes(const LayerContext& context, double rows, double c_in,
       sizes.activations = inputs;
       sizes.activation_grads = outputs / tiles + outputs / tiles;
     } else {
-      const bool keeps_all =
-          corrections.gathered_input_stored && !is_gathered_again;
-      sizes.activations = keeps_all ? inputs : inputs / tiles;
+      sizes.activations =
+          corrections.gathered_input_stored ? inputs : inputs / tiles;
       sizes.activation_grads = outputs;
     }
   } else if (is_conjugate) {
@@ -123,17 +122,21 @@ Layer OverlappedLinear(const LayerContext& context, std::string_view name,
     c_out /= context.tensor_par;
   }
   const double flops = 2 * rows * c_in * c_out;
-  Layer layer =
-      MakeLayer(context, name,
-                OverlappedSizes(context, rows, c_in, c_out, is_conjugate,
-                                flags.is_communication_repeated),
-                {flops, flops, flops}, flags);
+  Layer layer = MakeLayer(
+      context, name, OverlappedSizes(context, rows, c_in, c_out, is_conjugate),
+      {flops, flops, flops}, flags);
   layer.uses_matrix_engine = true;
   layer.comm = {.kind = LayerComm::Kind::kOverlapped,
                 .is_conjugate = is_conjugate,
                 .is_repeated = flags.is_communication_repeated,
                 .input_elements = layer.inputs,
                 .output_elements = layer.outputs};
+  if (context.corrections.gathered_input_stored && !is_conjugate &&
+      context.comm_type == TensorCommType::kScattered &&
+      flags.is_communication_repeated) {
+    layer.dropped_bytes =
+        layer.activation_bytes - layer.activation_bytes / context.tensor_par;
+  }
   return layer;
 }
 

@@ -383,6 +383,7 @@ class BlockSum {
     }
     costs_.act_storage_space += layer.activation_bytes;
     if (!is_training_) return;
+    costs_.act_storage_space -= layer.dropped_bytes;
     if (!layer.stores_output) costs_.act_storage_space -= layer.output_bytes;
     if (!layer.stores_activation) {
       costs_.act_storage_space -= layer.activation_bytes;

@@ -9,13 +9,24 @@
 namespace acplan::costmodel {
 namespace {
 
-// What a block's policy costs a batch, by what is counted.
+// What a block's policy costs a batch, were all blocks to have it.
 struct PolicyTimes {
-  double block = 0;      // seconds of a microbatch
-  double batch = 0;      // without exposed communication of gradients
-  double with_comm = 0;  // with it, as if hiding had no end
-  double exposed = 0;    // that communication
-  double balance = 0;    // the larger of its two balances
+  double block = 0;    // seconds of a microbatch
+  double batch = 0;    // without exposed communication of gradients
+  double exposed = 0;  // that communication
+  // What it is made from (DataParallelTimes).
+  double comm_of_block = 0;
+  double chunk_balance = 0;
+  double tail_balance = 0;
+  double collisions = 0;  // at most, on top of chunk_balance
+};
+
+// Whether communication of gradients counts as if computing could hide more
+// than all of it, in chunks but the last and in the last: that is never more
+// than what is exposed.
+struct CountedComm {
+  bool chunk = false;
+  bool tail = false;
 };
 
 // The stages of an execution, and what they are chosen from.
@@ -77,15 +88,14 @@ class Planner {
     result.block = MeanBlockTime(schedule_, times);
     result.batch = times.total - comm.exposed -
                    later_blocks_ * result.block / schedule_.chunks;
-    result.with_comm =
-        result.batch + comm.block_time + comm.chunk_balance + comm.tail_balance;
     result.exposed = comm.exposed;
-    const double collisions =
-        schedule_.chunks > 1 ? schedule_.pipeline_par * (schedule_.chunks - 1) *
-                                   times.backward_pass.send
-                             : 0;
-    result.balance =
-        std::max(comm.chunk_balance + collisions, comm.tail_balance);
+    result.comm_of_block = comm.block_time;
+    result.chunk_balance = comm.chunk_balance;
+    result.tail_balance = comm.tail_balance;
+    if (schedule_.chunks > 1) {
+      result.collisions = schedule_.pipeline_par * (schedule_.chunks - 1) *
+                          times.backward_pass.send;
+    }
     return result;
   }
 
@@ -96,18 +106,29 @@ class Planner {
   bool CommunicationVaries() const {
     return OverlapsGradients() &&
            std::ranges::any_of(times_, [](const PolicyTimes& times) {
-             return times.balance > 0;
+             return times.chunk_balance + times.collisions > 0 ||
+                    times.tail_balance > 0;
            });
   }
 
+  // Of any mixture of policies, whose balances are means of theirs.
   double LeastExposed() const {
     if (!CommunicationVaries()) return times_.front().exposed;
-    double least = times_.front().exposed;
-    for (const PolicyTimes& times : times_) {
-      least = std::min(least, times.with_comm - times.batch);
-    }
-    // A policy alone hides at least as much as any mixture with others.
-    return std::max(0.0, least);
+    const auto least = [&](double PolicyTimes::*balance) {
+      double value = times_.front().*balance;
+      for (const PolicyTimes& times : times_) {
+        value = std::min(value, times.*balance);
+      }
+      return std::max(0.0, value);
+    };
+    return times_.front().comm_of_block + least(&PolicyTimes::chunk_balance) +
+           least(&PolicyTimes::tail_balance);
+  }
+
+  static double WithComm(const PolicyTimes& times, const CountedComm& counted) {
+    return times.batch + times.comm_of_block +
+           (counted.chunk ? times.chunk_balance : 0) +
+           (counted.tail ? times.tail_balance : 0);
   }
 
   KeptActivations KeptBy(int64_t stage, double bytes, double most) const {
@@ -249,25 +270,30 @@ class Planner {
   // less of both hide more.
   void ImproveWithComm(const std::vector<Chosen>& later, double later_bound,
                        StrategyPlan& plan) const {
-    const double windows = schedule_.pipeline_par * (schedule_.chunks - 1);
+    const DataParallelTimes& comm = plan.times.data_parallel;
+    const CountedComm counted = {comm.chunk_balance > 0, comm.tail_balance > 0};
+    if (!counted.chunk && !counted.tail) return;
+    const double windows =
+        counted.chunk ? schedule_.pipeline_par * (schedule_.chunks - 1) : 0;
+    const double tail = counted.tail ? 1 : 0;
     const double usage =
         system_.networks[execution_.data_par_net].processor_usage;
     std::vector<double> unhelpful;
     for (const Operator& op : block_.operators.operators) {
       const StageCosts& again = op.recompute.recompute;
-      unhelpful.push_back(again.mem_time *
-                              (windows + (schedule_.base_blocks > 0 ? 1 : 0)) +
-                          again.flops_time * usage *
-                              (windows + 1 / schedule_.blocks_per_chunk));
+      unhelpful.push_back(
+          again.mem_time * (windows + (schedule_.base_blocks > 0 ? tail : 0)) +
+          again.flops_time * usage *
+              (windows + tail / schedule_.blocks_per_chunk));
     }
     const std::vector<BlockPolicy> policies =
         FindPolicies(block_.operators, block_.seconds, unhelpful);
     std::vector<double> costs;
     for (const BlockPolicy& policy : policies) {
-      costs.push_back(
-          TimesOf(CostsWith(block_.costs, block_.operators, policy.kept))
-              .with_comm /
-          schedule_.blocks);
+      const BlockCosts block_costs =
+          CostsWith(block_.costs, block_.operators, policy.kept);
+      costs.push_back(WithComm(TimesOf(block_costs), counted) /
+                      schedule_.blocks);
     }
     const Chosen first = Choose(0, policies, costs);
     const StrategyPlan other = Assemble(first, policies, later);
