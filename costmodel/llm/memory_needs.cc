@@ -32,17 +32,17 @@ void AddGradients(MemoryNeeds& needs, double blocks, const BlockCosts& block,
   needs.optimizer = {block.optimizer_space * blocks, block.optimizer_space * 2};
 }
 
+// `offloaded`: of activations, bytes in the second tier where they go there.
 void AddTiers(MemoryNeeds& needs, const Execution& execution, double blocks,
-              const BlockCosts& block, const Corrections& corrections) {
+              const BlockCosts& block, double offloaded,
+              const Corrections& corrections) {
   needs.tier1 =
       execution.weight_offload ? needs.weights.resident : needs.weights.all;
   if (execution.weight_offload) needs.tier2 = needs.weights.all;
   if (execution.activations_offload) {
-    const bool has_checkpoints = needs.checkpoints.all > 0;
     needs.tier1 += needs.activations.resident;
-    if (has_checkpoints) needs.tier1 += needs.checkpoints.resident;
-    needs.tier2 +=
-        has_checkpoints ? needs.checkpoints.all : needs.activations.all;
+    if (needs.checkpoints.all > 0) needs.tier1 += needs.checkpoints.resident;
+    needs.tier2 += offloaded;
   } else {
     needs.tier1 += needs.activations.all;
     needs.tier1 += needs.checkpoints.all;
@@ -84,7 +84,9 @@ MemoryNeeds ComputeMemoryNeeds(const Execution& execution,
     }
     AddGradients(needs, schedule.blocks, block, corrections);
   }
-  AddTiers(needs, execution, schedule.blocks, block, corrections);
+  AddTiers(needs, execution, schedule.blocks, block,
+           is_full ? needs.checkpoints.all : needs.activations.all,
+           corrections);
   return needs;
 }
 
@@ -94,11 +96,11 @@ MemoryNeeds ComputeStageMemoryNeeds(const Execution& execution, double blocks,
                                     const Corrections& corrections) {
   MemoryNeeds needs;
   needs.weights = {block.weight_space * blocks, block.weight_space * 2};
-  needs.activations = {
-      block.act_working_space + kept.in_flight * kept.bytes - kept.most,
-      block.act_working_space + kept.most};
+  const double others = kept.in_flight * kept.bytes - kept.most;
+  needs.activations = {block.act_working_space + others,
+                       block.act_working_space + kept.most};
   AddGradients(needs, blocks, block, corrections);
-  AddTiers(needs, execution, blocks, block, corrections);
+  AddTiers(needs, execution, blocks, block, others, corrections);
   return needs;
 }
 

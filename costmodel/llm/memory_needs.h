@@ -42,7 +42,8 @@ struct KeptActivations {
 
 // As above for a stage that trains `blocks` blocks, whatever recomputation
 // `execution` names: a block in its backward pass has all of its activations,
-// the others what they keep; the one that keeps most goes back first.
+// the others what they keep; the one that keeps most goes back first. Where
+// activations are offloaded, what the others keep is in the second tier.
 MemoryNeeds ComputeStageMemoryNeeds(const Execution& execution, double blocks,
                                     const BlockCosts& block,
                                     const KeptActivations& kept,

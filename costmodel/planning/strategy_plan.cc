@@ -16,6 +16,8 @@ struct PolicyTimes {
   double exposed = 0;  // that communication
   // What it is made from (DataParallelTimes).
   double comm_of_block = 0;
+  double chunk_exposed = 0;
+  double tail_exposed = 0;
   double chunk_balance = 0;
   double tail_balance = 0;
   double collisions = 0;  // at most, on top of chunk_balance
@@ -90,6 +92,8 @@ class Planner {
                    later_blocks_ * result.block / schedule_.chunks;
     result.exposed = comm.exposed;
     result.comm_of_block = comm.block_time;
+    result.chunk_exposed = comm.exposed - comm.block_time - comm.tail_exposed;
+    result.tail_exposed = comm.tail_exposed;
     result.chunk_balance = comm.chunk_balance;
     result.tail_balance = comm.tail_balance;
     if (schedule_.chunks > 1) {
@@ -103,32 +107,38 @@ class Planner {
     return execution_.data_par > 1 && execution_.data_par_overlap;
   }
 
+  // Whether what is exposed depends on the policy: where nothing is, only the
+  // slowdown of computing counts.
+  bool ChunkVaries() const {
+    return std::ranges::any_of(times_, [](const PolicyTimes& times) {
+      return times.chunk_balance + times.collisions > 0;
+    });
+  }
+  bool TailVaries() const {
+    return std::ranges::any_of(times_, [](const PolicyTimes& times) {
+      return times.tail_balance > 0;
+    });
+  }
   bool CommunicationVaries() const {
-    return OverlapsGradients() &&
-           std::ranges::any_of(times_, [](const PolicyTimes& times) {
-             return times.chunk_balance + times.collisions > 0 ||
-                    times.tail_balance > 0;
-           });
+    return OverlapsGradients() && (ChunkVaries() || TailVaries());
   }
 
-  // Of any mixture of policies, whose balances are means of theirs.
+  // Of any mixture of policies.
+  double LeastChunk() const {
+    return ChunkVaries() ? 0 : times_.front().chunk_exposed;
+  }
+  double LeastTail() const {
+    return TailVaries() ? 0 : times_.front().tail_exposed;
+  }
   double LeastExposed() const {
-    if (!CommunicationVaries()) return times_.front().exposed;
-    const auto least = [&](double PolicyTimes::*balance) {
-      double value = times_.front().*balance;
-      for (const PolicyTimes& times : times_) {
-        value = std::min(value, times.*balance);
-      }
-      return std::max(0.0, value);
-    };
-    return times_.front().comm_of_block + least(&PolicyTimes::chunk_balance) +
-           least(&PolicyTimes::tail_balance);
+    if (!OverlapsGradients()) return times_.front().exposed;
+    return times_.front().comm_of_block + LeastChunk() + LeastTail();
   }
 
-  static double WithComm(const PolicyTimes& times, const CountedComm& counted) {
+  double WithComm(const PolicyTimes& times, const CountedComm& counted) const {
     return times.batch + times.comm_of_block +
-           (counted.chunk ? times.chunk_balance : 0) +
-           (counted.tail ? times.tail_balance : 0);
+           (counted.chunk ? times.chunk_balance : LeastChunk()) +
+           (counted.tail ? times.tail_balance : LeastTail());
   }
 
   KeptActivations KeptBy(int64_t stage, double bytes, double most) const {
@@ -296,6 +306,7 @@ class Planner {
                       schedule_.blocks);
     }
     const Chosen first = Choose(0, policies, costs);
+    if (!first.choice.is_feasible) return;
     const StrategyPlan other = Assemble(first, policies, later);
     const double bound = std::max(plan.bound, first.choice.bound + later_bound);
     if (other.times.total < plan.times.total) plan = other;
