@@ -1,0 +1,183 @@
+#include "costmodel/planning/stage_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace acplan::costmodel {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Problem {
+  std::vector<BlockChoice> choices;
+  int64_t blocks = 1;
+  double in_flight = 1;
+  double capacity = 0;
+
+  double Needed(const std::vector<int64_t>& counts) const {
+    double sum = 0;
+    double most = 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] == 0) continue;
+      sum += static_cast<double>(counts[i]) * choices[i].bytes;
+      most = std::max(most, choices[i].bytes);
+    }
+    return in_flight * sum - most;
+  }
+
+  double Cost(const std::vector<int64_t>& counts) const {
+    double cost = 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      cost += static_cast<double>(counts[i]) * choices[i].cost;
+    }
+    return cost;
+  }
+
+  void ForEachCounts(
+      const std::function<void(const std::vector<int64_t>&)>& visit) const {
+    std::vector<int64_t> counts(choices.size(), 0);
+    const std::function<void(size_t, int64_t)> fill = [&](size_t i,
+                                                          int64_t left) {
+      if (i + 1 == counts.size()) {
+        counts[i] = left;
+        visit(counts);
+        return;
+      }
+      for (counts[i] = 0; counts[i] <= left; ++counts[i]) {
+        fill(i + 1, left - counts[i]);
+      }
+    };
+    fill(0, blocks);
+  }
+
+  double LeastCost() const {
+    double least = kInfinity;
+    ForEachCounts([&](const std::vector<int64_t>& counts) {
+      if (Needed(counts) <= capacity) least = std::min(least, Cost(counts));
+    });
+    return least;
+  }
+};
+
+class Random {
+ public:
+  explicit Random(uint32_t seed) : engine_(seed) {}
+  int64_t Int(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(engine_);
+  }
+  double Real(double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(engine_);
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+// Small whole numbers, so that there are ties, points on a line, and capacities
+// that are reached exactly.
+Problem RandomProblem(Random& random) {
+  Problem problem;
+  problem.blocks = random.Int(1, 6);
+  problem.in_flight = static_cast<double>(random.Int(4, 16)) / 4;
+  const int64_t choices = random.Int(1, 6);
+  const bool is_line = random.Int(0, 3) == 0;
+  double bytes = static_cast<double>(random.Int(0, 4));
+  double cost = static_cast<double>(random.Int(20, 60));
+  for (int64_t i = 0; i < choices; ++i) {
+    problem.choices.push_back({bytes, cost});
+    bytes += is_line ? 2 : static_cast<double>(random.Int(1, 6));
+    cost -= is_line ? 3 : static_cast<double>(random.Int(1, 8));
+  }
+  const auto needed = [&](const BlockChoice& choice) {
+    return (problem.in_flight * static_cast<double>(problem.blocks) - 1) *
+           choice.bytes;
+  };
+  const double least = needed(problem.choices.front());
+  switch (random.Int(0, 5)) {
+    case 0:
+      problem.capacity = least;
+      break;
+    case 1:
+      problem.capacity = least - 0.25;
+      break;
+    case 2:
+      problem.capacity = needed(problem.choices.back());
+      break;
+    default:
+      problem.capacity = random.Real(
+          least - 1, std::max(least, needed(problem.choices.back())) + 1);
+  }
+  return problem;
+}
+
+void ExpectConsistent(const Problem& problem, const StageChoice& choice) {
+  if (!choice.is_feasible) return;
+  ASSERT_EQ(choice.counts.size(), problem.choices.size());
+  EXPECT_EQ(
+      std::accumulate(choice.counts.begin(), choice.counts.end(), int64_t{0}),
+      problem.blocks);
+  EXPECT_GE(std::ranges::min(choice.counts), 0);
+  EXPECT_LE(problem.Needed(choice.counts), problem.capacity + 1e-9);
+  EXPECT_NEAR(choice.cost, problem.Cost(choice.counts), 1e-9);
+  EXPECT_LE(choice.bound, choice.cost);
+}
+
+TEST(StageChoice, WorkedByHand) {
+  // f sum b - max b: 2 * (1 + 4) - 4 = 6 fits, 2 * (4 + 4) - 4 = 12 does not.
+  const std::vector<BlockChoice> choices = {{1, 10}, {4, 1}};
+  const StageChoice choice = ChooseForBlocks(choices, 2, 2, 6);
+  ASSERT_TRUE(choice.is_feasible);
+  EXPECT_EQ(choice.counts, (std::vector<int64_t>{1, 1}));
+  EXPECT_EQ(choice.cost, 11);
+  EXPECT_EQ(choice.bound, 11);
+  EXPECT_FALSE(ChooseForBlocks(choices, 2, 2, 2.5).is_feasible);
+}
+
+TEST(StageChoice, IsTheLeastOfAllCounts) {
+  Random random(1);
+  int feasible = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    SCOPED_TRACE(i);
+    const Problem problem = RandomProblem(random);
+    const double least = problem.LeastCost();
+    const StageChoice choice = ChooseForBlocks(
+        problem.choices, problem.blocks, problem.in_flight, problem.capacity);
+    ASSERT_EQ(choice.is_feasible, least < kInfinity);
+    if (!choice.is_feasible) continue;
+    ++feasible;
+    ExpectConsistent(problem, choice);
+    ASSERT_NEAR(choice.cost, least, 1e-9);
+    ASSERT_NEAR(choice.bound, least, 1e-9);
+  }
+  EXPECT_GT(feasible, 10'000);
+}
+
+TEST(StageChoice, StaysSoundWhereItStopsEarly) {
+  Random random(2);
+  int unproven = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    SCOPED_TRACE(i);
+    const Problem problem = RandomProblem(random);
+    const double least = problem.LeastCost();
+    const int64_t most_nodes = random.Int(1, 3);
+    const StageChoice choice =
+        ChooseForBlocks(problem.choices, problem.blocks, problem.in_flight,
+                        problem.capacity, most_nodes);
+    ASSERT_EQ(choice.is_feasible, least < kInfinity);
+    if (!choice.is_feasible) continue;
+    ExpectConsistent(problem, choice);
+    ASSERT_LE(least, choice.cost + 1e-9);
+    ASSERT_LE(choice.bound, least + 1e-9);
+    unproven += choice.bound < choice.cost - 1e-9 ? 1 : 0;
+  }
+  EXPECT_GT(unproven, 100);
+}
+
+}  // namespace
+}  // namespace acplan::costmodel
