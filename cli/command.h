@@ -35,6 +35,7 @@ Command AddSimulateCommand(CLI::App& program);
 Command AddDataflowCommand(CLI::App& program);
 Command AddLlmCommand(CLI::App& program);
 Command AddLlmProfileCommand(CLI::App& program);
+Command AddLlmPlanCommand(CLI::App& program);
 Command AddLlmOptimalExecutionCommand(CLI::App& program);
 Command AddLlmAllExecutionsCommand(CLI::App& program);
 Command AddLlmMergeCommand(CLI::App& program);

@@ -14,7 +14,6 @@
 #include "costmodel/text_value.h"
 #include "graph/file_io.h"
 #include "graph/input_error.h"
-#include "graph/message_text.h"
 
 namespace acplan::cli {
 
@@ -59,7 +58,8 @@ LlmResult Compute(const LlmFlags& flags, const Terminal& terminal) {
   result.system = ReadSystemInput(flags.system, terminal);
   result.evaluation = Evaluate(result.model, result.system, result.execution,
                                result.corrections);
-  RefuseContradiction(result, flags.execution);
+  RefuseContradiction(flags.execution, result.evaluation.verdict, result.model,
+                      result.system, result.execution);
   return result;
 }
 

@@ -116,8 +116,19 @@ void RequireJsonName(const std::string& path) {
 }
 
 std::string FileStem(const std::string& path) {
-  const std::string name = std::filesystem::path(path).filename().string();
+  std::string name = std::filesystem::path(path).filename().string();
   return name.substr(0, name.find(".json"));
+}
+
+void RefuseContradiction(const std::string& path,
+                         const costmodel::Verdict& verdict,
+                         const costmodel::Model& model,
+                         const costmodel::System& system,
+                         const costmodel::Execution& execution) {
+  if (verdict.Fits() || verdict.IsInfeasible()) return;
+  throw InputError(
+      fmt::format("{}: {}", graph::OneLine(path, 400),
+                  DescribeContradiction(verdict, model, system, execution)));
 }
 
 void CheckResultOutput(const std::string& output,

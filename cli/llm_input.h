@@ -36,6 +36,14 @@ void RequireJsonName(const std::string& path);
 // "data/models/gpt3-13B.json.gz" -> "gpt3-13B".
 std::string FileStem(const std::string& path);
 
+// Throws InputError where the verdict is that the execution of this file
+// contradicts the model or the system.
+void RefuseContradiction(const std::string& path,
+                         const costmodel::Verdict& verdict,
+                         const costmodel::Model& model,
+                         const costmodel::System& system,
+                         const costmodel::Execution& execution);
+
 // Throws InputError where `output` ends in none of the extensions, cannot be
 // written, or would replace one of the inputs.
 void CheckResultOutput(const std::string& output,

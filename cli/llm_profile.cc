@@ -45,7 +45,8 @@ LlmResult ReadInputs(const LlmProfileFlags& flags, const Terminal& terminal) {
   }
   result.evaluation.verdict =
       CheckFit(result.model, result.system, result.execution);
-  RefuseContradiction(result, flags.execution);
+  RefuseContradiction(flags.execution, result.evaluation.verdict, result.model,
+                      result.system, result.execution);
   return result;
 }
 

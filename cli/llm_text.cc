@@ -88,35 +88,6 @@ std::vector<MemoryRow> MemoryRows(const LlmResult& result) {
   };
 }
 
-std::string TimeTable(const LlmResult& result, const Terminal& terminal) {
-  using enum Table::Align;
-  const costmodel::BatchTimes& times = result.evaluation.times;
-  Table table({kLeft, kRight, kRight, kRight});
-  table.AddRow({"time of a batch", "", "share", "on the link"});
-  const auto add = [&](std::string_view name, double seconds, double link) {
-    if (seconds == 0 && link == 0) return;
-    table.AddRow({std::string(name), HumanSeconds(seconds),
-                  fmt::format("{:.1f}%", 100 * seconds / times.total),
-                  link == 0 ? "" : HumanSeconds(link)});
-  };
-  add("forward", times.forward, 0);
-  add("backward", times.backward, 0);
-  add("recomputation", times.recompute, 0);
-  add("optimizer step", times.optimizer, 0);
-  add("pipeline bubble", times.bubble, 0);
-  add("tensor-parallel communication", times.tensor_comm_exposed,
-      times.tensor_comm_link);
-  add("its repetition", times.repeated_comm_exposed, times.repeated_comm_link);
-  add("pipeline communication", times.pipeline_comm, times.pipeline_comm);
-  add("data-parallel communication", times.data_parallel.exposed,
-      times.data_parallel.link);
-  add("forward offload", times.forward_offload_exposed, 0);
-  add("backward offload", times.backward_offload_exposed, 0);
-  table.AddRule();
-  table.AddRow({"total", HumanSeconds(times.total), "100.0%"});
-  return table.ToString(terminal);
-}
-
 std::string MemoryTable(const LlmResult& result, const Terminal& terminal) {
   using enum Table::Align;
   const MemoryNeeds& memory = result.evaluation.memory;
@@ -180,6 +151,35 @@ std::string HumanNumber(double value, HumanUnit unit) {
 std::string HumanSeconds(double seconds) {
   return seconds >= 1 ? fmt::format("{:.3f} s", seconds)
                       : fmt::format("{:.3f} ms", 1e3 * seconds);
+}
+
+std::string TimeTable(const costmodel::BatchTimes& times,
+                      const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight});
+  table.AddRow({"time of a batch", "", "share", "on the link"});
+  const auto add = [&](std::string_view name, double seconds, double link) {
+    if (seconds == 0 && link == 0) return;
+    table.AddRow({std::string(name), HumanSeconds(seconds),
+                  fmt::format("{:.1f}%", 100 * seconds / times.total),
+                  link == 0 ? "" : HumanSeconds(link)});
+  };
+  add("forward", times.forward, 0);
+  add("backward", times.backward, 0);
+  add("recomputation", times.recompute, 0);
+  add("optimizer step", times.optimizer, 0);
+  add("pipeline bubble", times.bubble, 0);
+  add("tensor-parallel communication", times.tensor_comm_exposed,
+      times.tensor_comm_link);
+  add("its repetition", times.repeated_comm_exposed, times.repeated_comm_link);
+  add("pipeline communication", times.pipeline_comm, times.pipeline_comm);
+  add("data-parallel communication", times.data_parallel.exposed,
+      times.data_parallel.link);
+  add("forward offload", times.forward_offload_exposed, 0);
+  add("backward offload", times.backward_offload_exposed, 0);
+  table.AddRule();
+  table.AddRow({"total", HumanSeconds(times.total), "100.0%"});
+  return table.ToString(terminal);
 }
 
 std::string CalculonText(const LlmResult& result,
@@ -254,22 +254,28 @@ std::string CalculonText(const LlmResult& result,
   return text;
 }
 
+std::string LlmHeading(const costmodel::Execution& execution,
+                       const std::string& model, const std::string& system,
+                       const Terminal& terminal) {
+  return fmt::format(
+      "{} on {}: {} processors, tensor {} x pipeline {} x data {}\n",
+      terminal.Bold(graph::OneLine(model)), graph::OneLine(system),
+      FormatCount(execution.num_procs), execution.tensor_par,
+      execution.pipeline_par, execution.data_par);
+}
+
 std::string LlmTable(const LlmResult& result,
                      const costmodel::Statistics& statistics,
                      const std::string& model, const std::string& system,
                      const Terminal& terminal) {
   const costmodel::Execution& execution = result.execution;
-  std::string text = fmt::format(
-      "{} on {}: {} processors, tensor {} x pipeline {} x data {}\n",
-      terminal.Bold(graph::OneLine(model)), graph::OneLine(system),
-      FormatCount(execution.num_procs), execution.tensor_par,
-      execution.pipeline_par, execution.data_par);
+  std::string text = LlmHeading(execution, model, system, terminal);
   text += fmt::format(
       "{} samples a batch in {}: {}\n\n", FormatCount(execution.batch_size),
       HumanSeconds(result.evaluation.times.total),
       terminal.Bold(fmt::format("{:.4g} samples/s",
                                 Statistic(statistics, "sample_rate"))));
-  return text + TimeTable(result, terminal) + "\n" +
+  return text + TimeTable(result.evaluation.times, terminal) + "\n" +
          MemoryTable(result, terminal) + "\n" +
          EfficiencyTable(statistics, terminal);
 }
@@ -317,15 +323,6 @@ std::string InfeasibleNumbers(const LlmResult& result) {
 }
 
 }  // namespace
-
-void RefuseContradiction(const LlmResult& result, const std::string& file) {
-  const costmodel::Verdict& verdict = result.evaluation.verdict;
-  if (verdict.Fits() || verdict.IsInfeasible()) return;
-  throw InputError(
-      fmt::format("{}: {}", graph::OneLine(file, 400),
-                  DescribeContradiction(verdict, result.model, result.system,
-                                        result.execution)));
-}
 
 int ReportInfeasible(const LlmResult& result, const Terminal& terminal) {
   terminal.Print(fmt::format("ERROR: {}\n", InfeasibleText(result)));

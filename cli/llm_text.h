@@ -32,15 +32,20 @@ std::string CalculonText(const LlmResult& result,
                          const costmodel::Statistics& statistics,
                          const costmodel::TextValue& system);
 
+// "gpt3-175B on a100_80g: 64 processors, tensor 8 x pipeline 8 x data 1".
+std::string LlmHeading(const costmodel::Execution& execution,
+                       const std::string& model, const std::string& system,
+                       const Terminal& terminal);
+
+// The time of a batch by kind.
+std::string TimeTable(const costmodel::BatchTimes& times,
+                      const Terminal& terminal);
+
 // Ours: time, memory and efficiency in tables. The names head it.
 std::string LlmTable(const LlmResult& result,
                      const costmodel::Statistics& statistics,
                      const std::string& model, const std::string& system,
                      const Terminal& terminal);
-
-// Throws InputError where the execution, read from `file`, contradicts the model
-// or the system.
-void RefuseContradiction(const LlmResult& result, const std::string& file);
 
 // Prints why an execution is infeasible, in Calculon's words, and on stderr in
 // numbers. Returns the exit code.

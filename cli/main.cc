@@ -125,6 +125,7 @@ int Run(int argc, char** argv) {
       AddLlmCommand(program),
       AddLlmProfileCommand(program),
       AddLlmCompareCommand(program),
+      AddLlmPlanCommand(program),
       AddLlmOptimalExecutionCommand(program),
       AddLlmAllExecutionsCommand(program),
       AddLlmMergeCommand(program),

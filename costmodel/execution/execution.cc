@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/execution/execution_fields.h"
 #include "graph/file_io.h"
 #include "graph/json_fields.h"
 #include "graph/nearest_names.h"
