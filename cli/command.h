@@ -36,6 +36,7 @@ Command AddDataflowCommand(CLI::App& program);
 Command AddLlmCommand(CLI::App& program);
 Command AddLlmProfileCommand(CLI::App& program);
 Command AddLlmPlanCommand(CLI::App& program);
+Command AddLlmSearchCommand(CLI::App& program);
 Command AddLlmOptimalExecutionCommand(CLI::App& program);
 Command AddLlmAllExecutionsCommand(CLI::App& program);
 Command AddLlmMergeCommand(CLI::App& program);
@@ -47,6 +48,7 @@ Command AddLlmCsvCommand(CLI::App& program);
 Command AddLlmHeatmapCommand(CLI::App& program);
 Command AddLlm3dplotCommand(CLI::App& program);
 Command AddLlmFindHugeCommand(CLI::App& program);
+Command AddFitCommand(CLI::App& program);
 Command AddVersionCommand(CLI::App& program);
 
 inline constexpr int kExitOk = 0;

@@ -14,6 +14,7 @@
 #include "costmodel/text_value.h"
 #include "graph/file_io.h"
 #include "graph/input_error.h"
+#include "graph/message_text.h"
 
 namespace acplan::cli {
 

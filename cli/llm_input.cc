@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <stdexcept>
 #include <string_view>
 
 #include "cli/flags.h"
+#include "costmodel/planning/plan_check.h"
 #include "costmodel/text_value.h"
 #include "graph/file_io.h"
 #include "graph/input_error.h"
@@ -129,6 +131,16 @@ void RefuseContradiction(const std::string& path,
   throw InputError(
       fmt::format("{}: {}", graph::OneLine(path, 400),
                   DescribeContradiction(verdict, model, system, execution)));
+}
+
+void RequireWholePlan(const costmodel::Model& model,
+                      const costmodel::System& system,
+                      const costmodel::Execution& execution,
+                      const costmodel::StrategyPlan& plan) {
+  if (const auto error =
+          costmodel::FindPlanError(model, system, execution, plan)) {
+    throw std::runtime_error("the plan failed its check: " + *error);
+  }
 }
 
 void CheckResultOutput(const std::string& output,

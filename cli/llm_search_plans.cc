@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,12 +16,12 @@
 #include "cli/text.h"
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/llm/records.h"
-#include "costmodel/planning/plan_check.h"
 #include "costmodel/planning/plan_record.h"
 #include "costmodel/planning/plan_statistics.h"
 #include "graph/byte_size.h"
 #include "graph/file_io.h"
 #include "graph/input_error.h"
+#include "graph/message_text.h"
 
 namespace acplan::cli {
 
@@ -60,8 +62,8 @@ bool WantsPlans(const PlanSearchFlags& flags,
                 const costmodel::Corrections& corrections) {
   if (flags.policies == "fixed") return false;
   if (!flags.policies.empty() && flags.policies != "plan") {
-    throw InputError(fmt::format(
-        "--policies: expected plan or fixed, found '{}'", flags.policies));
+    throw InputError(fmt::format("--policies: expected plan or fixed, found {}",
+                                 graph::Quoted(flags.policies)));
   }
   const bool allowed = AllowsPlans(corrections);
   if (!allowed && !flags.policies.empty()) {
@@ -164,15 +166,12 @@ ordered_json PlanEntry(const SearchProblem& problem,
                        const Candidate& candidate) {
   const costmodel::StrategyPlan plan = costmodel::PlanStrategy(
       problem.model, problem.system, candidate.execution);
-  if (const auto error = costmodel::FindPlanError(problem.model, problem.system,
-                                                  candidate.execution, plan)) {
-    throw std::runtime_error("a plan is broken: " + *error);
-  }
+  RequireWholePlan(problem.model, problem.system, candidate.execution, plan);
   ordered_json entry = {
       {"execution", costmodel::ToJson(candidate.execution)},
       {"stats", costmodel::PlanStatistics(candidate.execution, plan)}};
-  entry["plan"] = costmodel::StagesJson(problem.model, problem.system,
-                                        candidate.execution, plan);
+  entry["plan"] = ToJson(costmodel::RecordPlan(
+      problem.model, problem.system, candidate.execution, plan))["stages"];
   return entry;
 }
 
@@ -332,14 +331,15 @@ void WriteShard(const PlanSearchFlags& flags, const Question& question,
                   flags.no_tp_overlap, flags.no_dp_overlap, flags.budget);
   for (const std::string& fix : flags.fix) more += " " + fix;
   ordered_json json;
-  json[std::string(kShardKey)] =
-      ToJson(ShardNote{.command = "llm-search",
-                       .search = SearchDigest(flags.search, more),
-                       .shard = question.options.shard,
-                       .top_n = question.options.top_n,
-                       .counts = answer.best().counts,
-                       .seconds = answer.fixed.seconds +
-                                  (answer.plans ? answer.plans->seconds : 0)});
+  json[std::string(kShardKey)] = ToJson(ShardNote{
+      .command = "llm-search",
+      .search = SearchDigest(flags.search, more),
+      .shard = question.options.shard,
+      .top_n = question.options.top_n,
+      .ties_by_memory = question.problem.corrections.ties_by_memory,
+      .counts = answer.best().counts,
+      .seconds =
+          answer.fixed.seconds + (answer.plans ? answer.plans->seconds : 0)});
   json.update(RankedJson(entries));
   graph::WriteFile(
       flags.search.output,

@@ -16,12 +16,12 @@ namespace acplan::cli {
 namespace {
 
 constexpr std::array<std::string_view, 13> kCommands = {
-    "llm", "llm-optimal-execution",
-    "loe", "llm-all-executions",
-    "lae", "llm-parameter-calculator",
-    "lpc", "llm-validation",
-    "lv",  "version",
-    "v",   "llm-merge",
+    "llm",     "llm-optimal-execution",
+    "loe",     "llm-all-executions",
+    "lae",     "llm-parameter-calculator",
+    "lpc",     "llm-validation",
+    "lv",      "version",
+    "v",       "llm-merge",
     "llm-plan"};
 
 constexpr std::array<std::pair<std::string_view, int>, 8> kLevels = {

@@ -126,6 +126,7 @@ int Run(int argc, char** argv) {
       AddLlmProfileCommand(program),
       AddLlmCompareCommand(program),
       AddLlmPlanCommand(program),
+      AddLlmSearchCommand(program),
       AddLlmOptimalExecutionCommand(program),
       AddLlmAllExecutionsCommand(program),
       AddLlmMergeCommand(program),
@@ -135,6 +136,7 @@ int Run(int argc, char** argv) {
       AddLlmHeatmapCommand(program),
       AddLlm3dplotCommand(program),
       AddLlmFindHugeCommand(program),
+      AddFitCommand(program),
   };
   for (const Command& command : commands) AddGlobalFlags(*command.app, global);
   program.require_subcommand(0, 1);

@@ -182,8 +182,7 @@ int64_t MostLiveChunks(const Execution& execution, int64_t stage) {
 struct BlockStates {
   double weights = 0;
   double working = 0;
-  double gradients = 0;        // float32
-  double gradient_shards = 0;  // of the datatype
+  double gradients = 0;  // float32
   double optimizer = 0;
   double activation_gradients = 0;
 };
@@ -195,7 +194,6 @@ BlockStates StatesOf(std::span<const Layer> layers) {
     states.weights += layer.weight_bytes;
     if (!layer.reuses_activation) states.working += layer.activation_bytes;
     states.gradients += layer.weight_grad_unsharded_bytes;
-    states.gradient_shards += layer.weight_grad_bytes;
     states.optimizer += layer.optimizer_bytes;
     states.activation_gradients = std::max(
         states.activation_gradients, before + layer.activation_grad_bytes);
@@ -397,9 +395,8 @@ class Checker {
       tier1 += kept;
     }
     if (execution_.optimizer_offload) {
-      tier1 +=
-          states_.gradients + states_.gradient_shards + 2 * states_.optimizer;
-      tier2 += blocks * (states_.gradient_shards + states_.optimizer);
+      tier1 += 2 * (states_.gradients + states_.optimizer);
+      tier2 += blocks * (states_.gradients + states_.optimizer);
     } else {
       tier1 += blocks * (states_.gradients + states_.optimizer);
     }

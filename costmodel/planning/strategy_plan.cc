@@ -262,15 +262,13 @@ class Planner {
   }
 
   void SetSeconds(StagePlan& stage) const {
+    const double least = SecondsOf(block_.costs);
     for (const PolicyShare& policy : stage.policies) {
       const double blocks = static_cast<double>(policy.blocks);
-      stage.seconds +=
-          blocks *
+      const double seconds =
           SecondsOf(CostsWith(block_.costs, block_.operators, policy.kept));
-      const std::vector<bool> runs = RunsAgain(block_.operators, policy.kept);
-      for (size_t i = 0; i < runs.size(); ++i) {
-        if (runs[i]) stage.recompute_seconds += blocks * block_.seconds[i];
-      }
+      stage.seconds += blocks * seconds;
+      stage.recompute_seconds += blocks * (seconds - least);
     }
   }
 

@@ -29,7 +29,8 @@ struct StagePlan {
   std::vector<PolicyShare> policies = {};  // what keeps least first
   MemoryNeeds memory = {};
   double seconds = 0;            // of a microbatch, forward and backward
-  double recompute_seconds = 0;  // of what runs again; offloading may hide it
+  double recompute_seconds = 0;  // of those, more than if all were kept: less
+                                 // than none where offloading that costs more
 };
 
 // A checkpointing plan for a strategy, all stages together.

@@ -186,8 +186,8 @@ std::vector<BlockShare> SharesOf(const Execution& execution,
     share.is_edge = is_last || (i + 1) % blocks_per_chunk == 0;
     share.has_weights = !execution.weight_offload || is_resident;
     share.has_optimizer = !execution.optimizer_offload || is_resident;
-    if (!is_last && execution.optimizer_offload) {
-      share.gradients = is_resident ? Gradients::kShard : Gradients::kNone;
+    if (execution.optimizer_offload && !is_resident) {
+      share.gradients = Gradients::kNone;
     } else if (!is_last && !corrections.full_precision_gradients) {
       share.gradients = Gradients::kShard;
     }

@@ -49,6 +49,8 @@ TEST_F(ExitCodesTest, OneWhereOutputCannotBeWritten) {
       {"llm-compare", ACPLAN_DATA_DIR "/models/gpt3-175B.json",
        ACPLAN_DATA_DIR "/systems/a100_80g.json",
        ACPLAN_DATA_DIR "/validation/seqsel/tab5/gpt3-175B_full.json"},
+      {"fit", ACPLAN_DATA_DIR "/models/megatron-22B.json",
+       ACPLAN_DATA_DIR "/systems/a100_80g.json", "16"},
       {"completion", "bash"},
       {"version"},
       {"--version"},

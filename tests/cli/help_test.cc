@@ -32,6 +32,7 @@ const std::vector<std::string> kCommands{"plan",
                                          "llm-profile",
                                          "llm-compare",
                                          "llm-plan",
+                                         "llm-search",
                                          "llm-optimal-execution",
                                          "llm-all-executions",
                                          "llm-merge",
@@ -41,6 +42,7 @@ const std::vector<std::string> kCommands{"plan",
                                          "llm-heatmap",
                                          "llm-3dplot",
                                          "llm-find-huge",
+                                         "fit",
                                          "completion",
                                          "version"};
 
@@ -172,6 +174,8 @@ TEST_F(HelpTest, CompletesTheFlagsOfACommand) {
               ElementsAre("--alignment"));
   EXPECT_THAT(Completions({"acplan", "llm-compare", "--mo"}),
               ElementsAre("--mode"));
+  EXPECT_THAT(Completions({"acplan", "fit", "--te"}),
+              ElementsAre("--tensor-par"));
   EXPECT_THAT(Completions({"acplan", "tree", "--bu"}), IsEmpty());
 }
 
