@@ -51,9 +51,17 @@ Comparison Compare(const LlmCompareFlags& flags, const Terminal& terminal) {
                         .system = ReadSystemInput(flags.system, terminal),
                         .corrections = flags.mode.Resolve(),
                         .strategies = {}};
+  const std::vector<costmodel::NamedExecution> strategies =
+      ReadStrategies(flags.executions);
+  if (comparison.corrections != costmodel::AllCorrections()) {
+    for (size_t i = 0; i < strategies.size(); ++i) {
+      if (!strategies[i].plan_budget) continue;
+      throw InputError(fmt::format("{}: a plan needs --mode corrected",
+                                   graph::OneLine(flags.executions[i], 400)));
+    }
+  }
   comparison.strategies = CompareStrategies(comparison.model, comparison.system,
-                                            ReadStrategies(flags.executions),
-                                            comparison.corrections);
+                                            strategies, comparison.corrections);
   for (size_t i = 0; i < comparison.strategies.size(); ++i) {
     const ComparedStrategy& one = comparison.strategies[i];
     if (one.verdict.Fits() || one.verdict.IsInfeasible()) continue;
@@ -121,8 +129,9 @@ Command AddLlmCompareCommand(CLI::App& program) {
   app->add_option("SYSTEM", flags->system, "system (.json or .json.gz)")
       ->required();
   app->add_option("EXECUTION", flags->executions,
-                  "strategies: executions, or results of "
-                  "llm-optimal-execution, FILE:RANK or FILE for the best")
+                  "strategies: executions, plans of llm-plan, or results of "
+                  "llm-optimal-execution and llm-search, FILE:RANK or FILE for "
+                  "the best")
       ->required();
   app->add_flag("--json", flags->json, "print JSON, nothing else");
   app->add_option("-o,--output", flags->output,

@@ -131,11 +131,19 @@ void AddVerdicts(Rows& rows, Strategies all) {
   rows.AddWords("  verdict", std::move(words));
 }
 
+// What a plan decides in an execution's place.
+bool IsPlanned(std::string_view key) {
+  return key == "activation_recompute" || key == "seq_par_ag_redo";
+}
+
 void AddExecutions(Rows& rows, Strategies all) {
   for (size_t key = 0; key < costmodel::kExecutionKeys.size(); ++key) {
     std::vector<std::string> words;
     for (const ComparedStrategy& one : all) {
-      words.push_back(FieldText(FieldsOf(one.strategy.execution)[key]));
+      words.push_back(one.strategy.plan_budget &&
+                              IsPlanned(costmodel::kExecutionKeys[key])
+                          ? "plan"
+                          : FieldText(FieldsOf(one.strategy.execution)[key]));
     }
     if (std::ranges::adjacent_find(words, std::ranges::not_equal_to()) ==
         words.end()) {

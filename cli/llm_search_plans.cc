@@ -170,6 +170,8 @@ ordered_json PlanEntry(const SearchProblem& problem,
   ordered_json entry = {
       {"execution", costmodel::ToJson(candidate.execution)},
       {"stats", costmodel::PlanStatistics(candidate.execution, plan)}};
+  entry["stats"]["budget_bytes"] =
+      costmodel::NumberJson(problem.system.mem1.capacity);
   entry["plan"] = ToJson(costmodel::RecordPlan(
       problem.model, problem.system, candidate.execution, plan))["stages"];
   return entry;
@@ -396,7 +398,8 @@ int RunFront(const PlanSearchFlags& flags, const Question& question,
     problem.system.mem1.capacity = point.budget;
     entries.push_back(problem.plans ? PlanEntry(problem, point.best)
                                     : FixedEntry(problem, point.best));
-    entries.back()["stats"]["budget_bytes"] = point.budget;
+    entries.back()["stats"]["budget_bytes"] =
+        costmodel::NumberJson(point.budget);
   }
   if (!flags.search.output.empty()) WriteRanked(flags.search.output, entries);
   terminal.Print(table.ToString(terminal));

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "cli/llm_input.h"
+#include "costmodel/planning/plan_record.h"
 #include "graph/file_io.h"
 #include "graph/json_fields.h"
 #include "graph/message_text.h"
@@ -45,22 +46,44 @@ bool IsResults(const nlohmann::json& document) {
           }));
 }
 
+bool IsPlan(const nlohmann::json& document) {
+  return document.is_object() && document.contains("format");
+}
+
+// Of results of llm-search, which have plans.
+std::optional<double> BudgetOfResult(const graph::JsonField& entry) {
+  if (!entry.json().contains("plan")) return {};
+  const graph::JsonField budget = entry.Get("stats").Get("budget_bytes");
+  const double bytes = budget.NonNegativeNumber();
+  return bytes;
+}
+
 NamedExecution ReadStrategy(const StrategyArgument& argument) {
   RequireJsonName(argument.file);
-  const nlohmann::json document =
-      graph::ParseJson(graph::ReadFile(argument.file), argument.file);
+  const std::string text = graph::ReadFile(argument.file);
+  const nlohmann::json document = graph::ParseJson(text, argument.file);
   const graph::JsonField root(document, argument.file);
   const std::string stem = graph::OneLine(FileStem(argument.file), 400);
   if (IsResults(document)) {
     const std::string rank = argument.rank.value_or("0");
+    const graph::JsonField entry = root.Get(rank);
     return {fmt::format("{}:{}", stem, rank),
-            costmodel::ParseExecution(root.Get(rank).Get("execution"))};
+            costmodel::ParseExecution(entry.Get("execution")),
+            BudgetOfResult(entry)};
   }
   if (argument.rank) {
     root.Complain(
         fmt::format("expected the results of a search, of which {} is a rank, "
                     "found none",
                     graph::Quoted(*argument.rank)));
+  }
+  if (IsPlan(document)) {
+    const costmodel::PlanRecord plan =
+        costmodel::ParsePlanRecord(text, argument.file);
+    if (!plan.is_corrected) {
+      root.Get("mode").Complain("expected a plan of mode corrected");
+    }
+    return {stem, plan.execution, plan.budget_bytes};
   }
   return {stem, costmodel::ParseExecution(root)};
 }

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <stdexcept>
 #include <variant>
 
 #include "costmodel/execution/execution_fields.h"
 #include "costmodel/llm/records.h"
 #include "costmodel/llm/schedule.h"
+#include "costmodel/planning/plan_check.h"
+#include "costmodel/planning/strategy_plan.h"
 
 namespace acplan::costmodel {
 
@@ -69,9 +72,47 @@ void AddRates(StrategyFigures& figures, const Model& model,
   figures.hardware_utilisation = runs * (useful + block.recompute.flops) / peak;
 }
 
+// A block of the average processor, as the plan has it.
+BlockCosts MeanBlock(const Model& model, const System& system,
+                     const Execution& execution, const StrategyPlan& plan) {
+  const PlannedBlock block = PlanBlock(model, system, execution);
+  BlockCosts mean = block.costs;
+  for (const StagePlan& stage : plan.stages) {
+    for (const PolicyShare& policy : stage.policies) {
+      mean.recompute.flops +=
+          CostsWith(block.costs, block.operators, policy.kept).recompute.flops *
+          static_cast<double>(policy.blocks) /
+          static_cast<double>(model.num_blocks);
+    }
+  }
+  return mean;
+}
+
+// The first stage holds most.
+ComparedStrategy ComparePlan(const Model& model, System system,
+                             const NamedExecution& strategy) {
+  const Execution& execution = strategy.execution;
+  system.mem1.capacity = *strategy.plan_budget;
+  const StrategyPlan plan = PlanStrategy(model, system, execution);
+  ComparedStrategy compared{strategy, plan.verdict, {}};
+  if (plan.stages.empty()) return compared;
+  AddMemory(compared.figures, execution, system, plan.stages.front().memory);
+  if (!plan.verdict.Fits()) return compared;
+  if (const auto error = FindPlanError(model, system, execution, plan)) {
+    throw std::runtime_error("the plan failed its check: " + *error);
+  }
+  AddTimes(compared.figures, plan.times);
+  Evaluation evaluation;
+  evaluation.times = plan.times;
+  evaluation.block = MeanBlock(model, system, execution, plan);
+  AddRates(compared.figures, model, system, execution, evaluation);
+  return compared;
+}
+
 ComparedStrategy Compare(const Model& model, const System& system,
                          const NamedExecution& strategy,
                          const Corrections& corrections) {
+  if (strategy.plan_budget) return ComparePlan(model, system, strategy);
   const Execution& execution = strategy.execution;
   const Evaluation evaluation = Evaluate(model, system, execution, corrections);
   ComparedStrategy compared{strategy, evaluation.verdict, {}};
@@ -224,6 +265,9 @@ ordered_json ComparisonJson(std::span<const ComparedStrategy> all,
          {"status", StatusOf(one.verdict)},
          {"reason", reason.empty() ? ordered_json() : ordered_json(reason)},
          {"execution", ToJson(one.strategy.execution)},
+         {"plan_budget_bytes", one.strategy.plan_budget
+                                   ? NumberJson(*one.strategy.plan_budget)
+                                   : ordered_json()},
          {"memory", FiguresJson(kMemoryFigures, one.figures)},
          {"time", FiguresJson(kTimeFigures, one.figures)},
          {"time_shares", SharesJson(one.figures)},
@@ -238,7 +282,7 @@ ordered_json ComparisonJson(std::span<const ComparedStrategy> all,
 
 std::string ComparisonCsv(std::span<const ComparedStrategy> all,
                           const Model& model, const System& system) {
-  std::string csv = "name,status,reason";
+  std::string csv = "name,status,reason,plan_budget_bytes";
   for (const std::string_view key : kExecutionKeys) {
     csv += fmt::format(",{}", key);
   }
@@ -252,9 +296,11 @@ std::string ComparisonCsv(std::span<const ComparedStrategy> all,
   });
   csv += '\n';
   for (const ComparedStrategy& one : all) {
-    csv += fmt::format("{},{},{}", CsvText(one.strategy.name),
-                       StatusOf(one.verdict),
-                       CsvText(ReasonOf(one, model, system)));
+    csv += fmt::format(
+        "{},{},{},{}", CsvText(one.strategy.name), StatusOf(one.verdict),
+        CsvText(ReasonOf(one, model, system)),
+        one.strategy.plan_budget ? NumberJson(*one.strategy.plan_budget).dump()
+                                 : "");
     for (const ExecutionField& field : FieldsOf(one.strategy.execution)) {
       csv += "," + CsvFieldOf(field);
     }

@@ -3,6 +3,7 @@
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,9 @@ namespace acplan::costmodel {
 struct NamedExecution {
   std::string name;
   Execution execution;
+  // With the best plan (planning/strategy_plan.h) for this capacity of the
+  // first tier of memory, in bytes.
+  std::optional<double> plan_budget = {};
 };
 
 // What strategies are compared by; NaN where one has no such figure.
@@ -113,7 +117,8 @@ struct ComparedStrategy {
 };
 
 // A strategy that contradicts model or system has no figures either, and its
-// verdict says so.
+// verdict says so. Plans need all corrections; throws std::runtime_error where
+// one fails its check (FindPlanError).
 std::vector<ComparedStrategy> CompareStrategies(
     const Model& model, const System& system,
     std::span<const NamedExecution> strategies, const Corrections& corrections);

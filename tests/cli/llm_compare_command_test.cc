@@ -193,9 +193,39 @@ TEST_F(LlmCompareCommandTest, WritesFiles) {
   EXPECT_NE(Read("out.csv.gz"), Read("out.csv"));
   const std::vector<std::string> lines = Lines(Read("out.csv"));
   ASSERT_EQ(lines.size(), 3U);
-  EXPECT_THAT(lines[0], StartsWith("name,status,reason,num_procs,tensor_par,"));
-  EXPECT_THAT(lines[1], StartsWith("gpt3-175B_full,fits,,64,8,8,1,"));
-  EXPECT_THAT(lines[2], StartsWith("gpt3-175B_seqsel,fits,,64,8,8,1,"));
+  EXPECT_THAT(lines[0],
+              StartsWith("name,status,reason,plan_budget_bytes,num_procs,"));
+  EXPECT_THAT(lines[1], StartsWith("gpt3-175B_full,fits,,,64,8,8,1,"));
+  EXPECT_THAT(lines[2], StartsWith("gpt3-175B_seqsel,fits,,,64,8,8,1,"));
+}
+
+TEST_F(LlmCompareCommandTest, PlansBesideStrategies) {
+  const json plan = json::parse(
+      AcplanOut({"llm-plan", kModel, kSelective, kSystem, "--budget", "60GiB",
+                 "--json", "-o", "plan.json"}));
+  AcplanOut({"llm-search", kModel, kSystem, "64", "64", "float16", "-t", "2",
+             "-o", "search.json", "--fix", "tensor_par=8", "--fix",
+             "pipeline_par=8"});
+  const json compared = json::parse(
+      AcplanOut(Compare({kSelective, "plan.json", "search.json:1", "--json"})));
+  const json& all = compared.at("strategies");
+  EXPECT_TRUE(all.at(0).at("plan_budget_bytes").is_null());
+  EXPECT_EQ(all.at(1).at("plan_budget_bytes"), 60.0 * (1 << 30));
+  EXPECT_EQ(all.at(1).at("time").at("total_s"), plan.at("total_time"));
+  EXPECT_EQ(all.at(1).at("memory").at("tier1_bytes"),
+            plan.at("stages").at(0).at("memory").at("tier1"));
+  EXPECT_EQ(
+      all.at(2).at("rates").at("samples_per_s"),
+      json::parse(Read("search.json")).at("1").at("stats").at("sample_rate"));
+  for (const json& one : all) {
+    const json& rates = one.at("rates");
+    EXPECT_GE(rates.at("hardware_flops_utilisation"),
+              rates.at("model_flops_utilisation"));
+  }
+  EXPECT_THAT(AcplanOut(Compare({kSelective, "plan.json"})),
+              ContainsRegex("activation_recompute +attn_only +plan\n"));
+  ExpectRefused(Acplan(Compare({"plan.json", "--mode", "calculon"})),
+                {"plan.json", "--mode corrected"});
 }
 
 TEST_F(LlmCompareCommandTest, RefusesWhatIsWrong) {

@@ -25,7 +25,7 @@ class LlmSearchPlansTest : public CliTest {
  protected:
   std::vector<std::string> Search(std::vector<std::string> flags = {}) const {
     std::vector<std::string> arguments = {"llm-search", kModel, kSystem,
-                                          "16",         "16",   "float16"};
+                                          "8", "8", "float16"};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     return arguments;
   }
@@ -71,7 +71,7 @@ TEST_F(LlmSearchPlansTest, ShowsAndWritesTheBest) {
 
 TEST_F(LlmSearchPlansTest, FixedPoliciesAreThoseOfTheDropInSearch) {
   for (const char* mode : {"corrected", "calculon"}) {
-    ASSERT_EQ(Acplan({"loe", kModel, "16", "16", "float16", kSystem, "loe.json",
+    ASSERT_EQ(Acplan({"loe", kModel, "8", "8", "float16", kSystem, "loe.json",
                       "-t", "5", "--mode", mode})
                   .exit_code,
               0);
