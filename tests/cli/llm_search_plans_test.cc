@@ -25,7 +25,7 @@ class LlmSearchPlansTest : public CliTest {
  protected:
   std::vector<std::string> Search(std::vector<std::string> flags = {}) const {
     std::vector<std::string> arguments = {"llm-search", kModel, kSystem,
-                                          "8", "8", "float16"};
+                                          "8",          "8",    "float16"};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     return arguments;
   }

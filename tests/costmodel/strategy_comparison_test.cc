@@ -312,8 +312,9 @@ TEST(ComparisonFiles, CsvQuotesWhatNeedsIt) {
       ComparisonCsv(
           CompareStrategies(TestModel(), TestSystem(), strategies, {}),
           TestModel(), TestSystem()),
-      HasSubstr("\n\"a,\"\"b\"\"\",network_too_small,\"network tier 0 connects "
-                "8 processors, tensor_par 8 * data_par 4 on it need 32\",,64,"));
+      HasSubstr(
+          "\n\"a,\"\"b\"\"\",network_too_small,\"network tier 0 connects "
+          "8 processors, tensor_par 8 * data_par 4 on it need 32\",,64,"));
 }
 
 }  // namespace
