@@ -195,7 +195,7 @@ TEST(StrategyUtilisation, FullRecomputationAddsAForwardPass) {
 // 72 b s l h^2 (1 + s / 6h), the matrix products without the logits, of
 // Korthikanti et al. (2022); the rest is the vector engine's.
 TEST(StrategyUtilisation, IsNearThePublishedFormula) {
-  const ComparedStrategy& base = CompareAll(AllCorrections())[0];
+  const ComparedStrategy base = CompareAll(AllCorrections())[0];
   const double h = 6144;
   const double s = 2048;
   const double flops = 72. * 64 * s * 48 * h * h * (1 + s / (6 * h));
