@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cli/terminal.h"
-#include "costmodel/planning/fit_survey.h"
+#include "costmodel/search/fit_survey.h"
 
 namespace acplan::cli {
 

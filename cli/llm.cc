@@ -21,9 +21,7 @@ namespace acplan::cli {
 namespace {
 
 struct LlmFlags {
-  std::string application;
-  std::string execution;
-  std::string system;
+  StrategyFlags strategy;
   std::string stats;
   std::string peers;
   bool layers = false;
@@ -32,8 +30,8 @@ struct LlmFlags {
 };
 
 void CheckOutputs(const LlmFlags& flags) {
-  const std::vector<std::string> inputs = {flags.application, flags.execution,
-                                           flags.system};
+  const auto& [application, execution, system] = flags.strategy;
+  const std::vector<std::string> inputs = {application, execution, system};
   const std::vector<std::string> extensions = {".json", ".json.gz"};
   if (!flags.stats.empty() && flags.stats != "-") {
     if (flags.json) {
@@ -51,15 +49,16 @@ void CheckOutputs(const LlmFlags& flags) {
 }
 
 LlmResult Compute(const LlmFlags& flags, const Terminal& terminal) {
-  LlmResult result{.model = ReadModelInput(flags.application, terminal),
+  const auto& [application, execution, system] = flags.strategy;
+  LlmResult result{.model = ReadModelInput(application, terminal),
                    .system = {},
-                   .execution = ReadExecutionInput(flags.execution),
+                   .execution = ReadExecutionInput(execution),
                    .corrections = flags.mode.Resolve(),
                    .evaluation = {}};
-  result.system = ReadSystemInput(flags.system, terminal);
+  result.system = ReadSystemInput(system, terminal);
   result.evaluation = Evaluate(result.model, result.system, result.execution,
                                result.corrections);
-  RefuseContradiction(flags.execution, result.evaluation.verdict, result.model,
+  RefuseContradiction(execution, result.evaluation.verdict, result.model,
                       result.system, result.execution);
   return result;
 }
@@ -87,8 +86,8 @@ void Show(const LlmFlags& flags, const LlmResult& result,
     terminal.Report(ResultLevel::kDebug, DebugText(result, statistics));
   }
   if (flags.stats == "-") {
-    const costmodel::TextValue system =
-        costmodel::ParseTextValue(graph::ReadFile(flags.system), flags.system);
+    const costmodel::TextValue system = costmodel::ParseTextValue(
+        graph::ReadFile(flags.strategy.system), flags.strategy.system);
     terminal.Report(ResultLevel::kInfo,
                     CalculonText(result, statistics, system));
   } else if (!flags.stats.empty()) {
@@ -97,9 +96,10 @@ void Show(const LlmFlags& flags, const LlmResult& result,
     terminal.Print(StatisticsJson(result, statistics, flags.layers).dump(2) +
                    "\n");
   } else {
-    terminal.Report(ResultLevel::kInfo,
-                    LlmTable(result, statistics, FileStem(flags.application),
-                             FileStem(flags.system), terminal));
+    terminal.Report(
+        ResultLevel::kInfo,
+        LlmTable(result, statistics, FileStem(flags.strategy.application),
+                 FileStem(flags.strategy.system), terminal));
   }
 }
 
@@ -122,13 +122,7 @@ Command AddLlmCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmFlags>();
   CLI::App* app = program.add_subcommand(
       "llm", "What training or running a language model costs on a system");
-  app->add_option("APPLICATION", flags->application,
-                  "model (.json or .json.gz)")
-      ->required();
-  app->add_option("EXECUTION", flags->execution, "strategy (.json or .json.gz)")
-      ->required();
-  app->add_option("SYSTEM", flags->system, "system (.json or .json.gz)")
-      ->required();
+  flags->strategy.AddTo(*app, "strategy (.json or .json.gz)");
   app->add_option("STATS", flags->stats,
                   "write the statistics here (.json or .json.gz); -: print "
                   "them as Calculon does; none: print tables");

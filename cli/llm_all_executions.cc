@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/command.h"
-#include "cli/llm_search.h"
+#include "cli/search_flags.h"
 #include "costmodel/llm/records.h"
 #include "graph/file_io.h"
 

@@ -85,6 +85,13 @@ costmodel::Corrections ModeFlags::Resolve() const {
   return corrections;
 }
 
+void StrategyFlags::AddTo(CLI::App& app, const std::string& execution_help) {
+  app.add_option("APPLICATION", application, "model (.json or .json.gz)")
+      ->required();
+  app.add_option("EXECUTION", execution, execution_help)->required();
+  app.add_option("SYSTEM", system, "system (.json or .json.gz)")->required();
+}
+
 costmodel::Model ReadModelInput(const std::string& path,
                                 const Terminal& terminal) {
   RequireJsonName(path);

@@ -9,6 +9,7 @@
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/corrections.h"
+#include "costmodel/llm/evaluation.h"
 #include "costmodel/llm/fit.h"
 #include "costmodel/planning/strategy_plan.h"
 
@@ -21,6 +22,24 @@ struct ModeFlags {
 
   void AddTo(CLI::App& app);
   costmodel::Corrections Resolve() const;
+};
+
+// A question to the cost model, and its answer.
+struct LlmResult {
+  costmodel::Model model;
+  costmodel::System system;
+  costmodel::Execution execution;
+  costmodel::Corrections corrections;
+  costmodel::Evaluation evaluation;
+};
+
+// APPLICATION, EXECUTION and SYSTEM of a command.
+struct StrategyFlags {
+  std::string application;
+  std::string execution;
+  std::string system;
+
+  void AddTo(CLI::App& app, const std::string& execution_help);
 };
 
 // A file of the cost model. Throws InputError where it is not named `.json` or

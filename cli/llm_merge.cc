@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "cli/llm_search.h"
+#include "cli/search_flags.h"
 #include "costmodel/llm/records.h"
 #include "costmodel/number_text.h"
 #include "graph/file_io.h"

@@ -6,7 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
-#include "cli/llm_search.h"
+#include "cli/search_flags.h"
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/llm/records.h"
 #include "costmodel/number_text.h"

@@ -6,11 +6,11 @@
 #include "cli/command.h"
 #include "cli/llm_input.h"
 #include "cli/llm_plan_text.h"
+#include "cli/llm_strategies.h"
 #include "cli/llm_text.h"
 #include "costmodel/llm/records.h"
 #include "costmodel/planning/plan_record.h"
 #include "costmodel/planning/strategy_plan.h"
-#include "graph/byte_size.h"
 #include "graph/file_io.h"
 #include "graph/input_error.h"
 #include "graph/message_text.h"
@@ -23,9 +23,7 @@ using costmodel::PlanRecord;
 using costmodel::PlanStatus;
 
 struct LlmPlanFlags {
-  std::string application;
-  std::string execution;
-  std::string system;
+  StrategyFlags strategy;
   std::string budget;
   std::string output;
   std::string stages = "all";
@@ -46,34 +44,11 @@ void CheckFlags(const LlmPlanFlags& flags) {
                                  graph::Quoted(flags.stages)));
   }
   if (!flags.output.empty()) {
-    CheckResultOutput(flags.output, {".json", ".json.gz"},
-                      {flags.application, flags.execution, flags.system});
+    CheckResultOutput(
+        flags.output, {".json", ".json.gz"},
+        {flags.strategy.application, StrategyFile(flags.strategy.execution),
+         flags.strategy.system});
   }
-}
-
-// What is to be planned, with the verdict on all but memory.
-LlmResult ReadQuestion(const LlmPlanFlags& flags, const Terminal& terminal) {
-  LlmResult question{.model = ReadModelInput(flags.application, terminal),
-                     .system = {},
-                     .execution = ReadExecutionInput(flags.execution),
-                     .corrections = flags.mode.Resolve(),
-                     .evaluation = {}};
-  question.system = ReadSystemInput(flags.system, terminal);
-  if (!question.execution.training) {
-    throw InputError(fmt::format(
-        "{}: training: expected true (only training keeps activations), found "
-        "false",
-        graph::OneLine(flags.execution, 400)));
-  }
-  if (!flags.budget.empty()) {
-    question.system.mem1.capacity =
-        static_cast<double>(graph::ParseByteSize(flags.budget, "--budget"));
-  }
-  question.evaluation.verdict =
-      CheckFit(question.model, question.system, question.execution);
-  RefuseContradiction(flags.execution, question.evaluation.verdict,
-                      question.model, question.system, question.execution);
-  return question;
 }
 
 PlanRecord Plan(const LlmPlanFlags& flags, const LlmResult& question) {
@@ -86,14 +61,15 @@ PlanRecord Plan(const LlmPlanFlags& flags, const LlmResult& question) {
     RequireWholePlan(model, system, execution, plan);
     record = RecordPlan(model, system, execution, plan);
   }
-  record.application = FileStem(flags.application);
-  record.system = FileStem(flags.system);
+  record.application = FileStem(flags.strategy.application);
+  record.system = FileStem(flags.strategy.system);
   return record;
 }
 
 int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
   CheckFlags(flags);
-  const LlmResult question = ReadQuestion(flags, terminal);
+  const LlmResult question = ReadPlanQuestion(
+      flags.strategy, flags.mode.Resolve(), flags.budget, terminal);
   if (!question.evaluation.verdict.Fits()) {
     return ReportInfeasible(question, terminal);
   }
@@ -119,13 +95,7 @@ Command AddLlmPlanCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "llm-plan",
       "What each stage of a strategy keeps and recomputes, optimally");
-  app->add_option("APPLICATION", flags->application,
-                  "model (.json or .json.gz)")
-      ->required();
-  app->add_option("EXECUTION", flags->execution, "strategy (.json or .json.gz)")
-      ->required();
-  app->add_option("SYSTEM", flags->system, "system (.json or .json.gz)")
-      ->required();
+  flags->strategy.AddTo(*app, kPlannedExecutionHelp);
   app->add_option("--budget", flags->budget,
                   "memory of a processor in place of the system's: 40GiB, "
                   "80GB, bytes")

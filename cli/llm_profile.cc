@@ -6,8 +6,10 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/llm_input.h"
+#include "cli/llm_strategies.h"
 #include "cli/llm_text.h"
 #include "cli/text.h"
+#include "costmodel/llm/schedule.h"
 #include "costmodel/profile/stage_profile.h"
 #include "graph/byte_size.h"
 #include "graph/file_io.h"
@@ -20,43 +22,22 @@ namespace acplan::cli {
 namespace {
 
 struct LlmProfileFlags {
-  std::string application;
-  std::string execution;
-  std::string system;
+  StrategyFlags strategy;
   std::string output;
   std::string stage = "0";
   bool json = false;
   ModeFlags mode{.mode = "corrected", .correct = {}};
 };
 
-// Memory may be exceeded: that is what plans are for.
-LlmResult ReadInputs(const LlmProfileFlags& flags, const Terminal& terminal) {
-  LlmResult result{.model = ReadModelInput(flags.application, terminal),
-                   .system = {},
-                   .execution = ReadExecutionInput(flags.execution),
-                   .corrections = flags.mode.Resolve(),
-                   .evaluation = {}};
-  result.system = ReadSystemInput(flags.system, terminal);
-  if (!result.execution.training) {
-    throw InputError(
-        fmt::format("{}: training: expected true, as only training keeps "
-                    "activations, found false",
-                    graph::OneLine(flags.execution, 400)));
-  }
-  result.evaluation.verdict =
-      CheckFit(result.model, result.system, result.execution);
-  RefuseContradiction(flags.execution, result.evaluation.verdict, result.model,
-                      result.system, result.execution);
-  return result;
-}
-
 std::string ToText(const graph::Profile& profile, const LlmResult& result,
                    int64_t stage, const Terminal& terminal) {
-  const int64_t blocks = BlocksOfStage(result.model, result.execution, stage);
+  const costmodel::Schedule schedule =
+      ScheduleOf(result.model, result.execution);
   std::string text = fmt::format(
       "{}, {} blocks, {:.4g} microbatches in flight, without recomputation\n\n",
-      terminal.Bold(graph::OneLine(profile.model.name)), FormatCount(blocks),
-      MicrobatchesInFlight(result.execution, stage));
+      terminal.Bold(graph::OneLine(profile.model.name)),
+      FormatCount(static_cast<int64_t>(StageBlocks(schedule, stage))),
+      StageMicrobatches(schedule, stage));
   const graph::Measured& measured = profile.measured;
   const graph::Module& root = profile.modules.front();
   using enum Table::Align;
@@ -77,10 +58,14 @@ std::string ToText(const graph::Profile& profile, const LlmResult& result,
 
 int RunLlmProfile(const LlmProfileFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
-    CheckResultOutput(flags.output, {".json", ".json.gz"},
-                      {flags.application, flags.execution, flags.system});
+    CheckResultOutput(
+        flags.output, {".json", ".json.gz"},
+        {flags.strategy.application, StrategyFile(flags.strategy.execution),
+         flags.strategy.system});
   }
-  const LlmResult result = ReadInputs(flags, terminal);
+  // Memory may be exceeded: that is what plans are for.
+  const LlmResult result =
+      ReadPlanQuestion(flags.strategy, flags.mode.Resolve(), "", terminal);
   if (!result.evaluation.verdict.Fits())
     return ReportInfeasible(result, terminal);
   const int64_t stages = StagesWithBlocks(result.model, result.execution);
@@ -88,9 +73,9 @@ int RunLlmProfile(const LlmProfileFlags& flags, const Terminal& terminal) {
   graph::Profile profile = StageProfile(
       result.model, result.system, result.execution, result.corrections, stage);
   profile.model.name =
-      fmt::format("{}, stage {} of {}", FileStem(flags.application), stage,
-                  result.execution.pipeline_par);
-  profile.device.name = FileStem(flags.system);
+      fmt::format("{}, stage {} of {}", FileStem(flags.strategy.application),
+                  stage, result.execution.pipeline_par);
+  profile.device.name = FileStem(flags.strategy.system);
   const std::string json = graph::ProfileToJson(profile);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(flags.json ? json : ToText(profile, result, stage, terminal));
@@ -105,13 +90,7 @@ Command AddLlmProfileCommand(CLI::App& program) {
       "llm-profile",
       "The profile of a pipeline stage of a strategy, for the planner; of the "
       "strategy all counts but activation_recompute and seq_par_ag_redo");
-  app->add_option("APPLICATION", flags->application,
-                  "model (.json or .json.gz)")
-      ->required();
-  app->add_option("EXECUTION", flags->execution, "strategy (.json or .json.gz)")
-      ->required();
-  app->add_option("SYSTEM", flags->system, "system (.json or .json.gz)")
-      ->required();
+  flags->strategy.AddTo(*app, kPlannedExecutionHelp);
   app->add_option("--stage", flags->stage,
                   "of the pipeline, counted from 0 (default), which holds most")
       ->type_name("S");

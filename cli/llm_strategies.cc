@@ -10,7 +10,9 @@
 
 #include "cli/llm_input.h"
 #include "costmodel/planning/plan_record.h"
+#include "graph/byte_size.h"
 #include "graph/file_io.h"
+#include "graph/input_error.h"
 #include "graph/json_fields.h"
 #include "graph/message_text.h"
 
@@ -108,6 +110,34 @@ std::vector<NamedExecution> ReadStrategies(
     }
   }
   return strategies;
+}
+
+LlmResult ReadPlanQuestion(const StrategyFlags& flags,
+                           const costmodel::Corrections& corrections,
+                           const std::string& budget,
+                           const Terminal& terminal) {
+  LlmResult question{
+      .model = ReadModelInput(flags.application, terminal),
+      .system = {},
+      .execution = ReadStrategy(Split(flags.execution)).execution,
+      .corrections = corrections,
+      .evaluation = {}};
+  question.system = ReadSystemInput(flags.system, terminal);
+  if (!question.execution.training) {
+    throw InputError(
+        fmt::format("{}: training: expected true, as only training keeps "
+                    "activations, found false",
+                    graph::OneLine(flags.execution, 400)));
+  }
+  if (!budget.empty()) {
+    question.system.mem1.capacity =
+        static_cast<double>(graph::ParseByteSize(budget, "--budget"));
+  }
+  question.evaluation.verdict =
+      CheckFit(question.model, question.system, question.execution);
+  RefuseContradiction(flags.execution, question.evaluation.verdict,
+                      question.model, question.system, question.execution);
+  return question;
 }
 
 }  // namespace acplan::cli

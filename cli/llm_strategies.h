@@ -3,6 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "cli/llm_input.h"
+#include "cli/terminal.h"
+#include "costmodel/llm/corrections.h"
 #include "costmodel/results/strategy_comparison.h"
 
 namespace acplan::cli {
@@ -18,5 +21,19 @@ std::string StrategyFile(const std::string& argument);
 // InputError.
 std::vector<costmodel::NamedExecution> ReadStrategies(
     const std::vector<std::string>& arguments);
+
+// What is to be planned: a strategy that trains, named as above, with the
+// verdict on all but its memory. `budget`: of the first tier, or empty. Throws
+// InputError.
+LlmResult ReadPlanQuestion(const StrategyFlags& flags,
+                           const costmodel::Corrections& corrections,
+                           const std::string& budget, const Terminal& terminal);
+
+// As the help of a command says it that calls ReadPlanQuestion.
+inline constexpr const char* kPlannedExecutionHelp =
+    "strategy (.json or .json.gz): an execution, a plan of llm-plan, or one of "
+    "the results of llm-optimal-execution and llm-search, FILE:RANK or FILE "
+    "for "
+    "the best";
 
 }  // namespace acplan::cli

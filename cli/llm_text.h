@@ -2,24 +2,14 @@
 
 #include <string>
 
+#include "cli/llm_input.h"
 #include "cli/terminal.h"
-#include "costmodel/application/model.h"
 #include "costmodel/execution/execution.h"
-#include "costmodel/hardware/system.h"
-#include "costmodel/llm/evaluation.h"
+#include "costmodel/llm/batch_times.h"
 #include "costmodel/llm/statistics.h"
 #include "costmodel/text_value.h"
 
 namespace acplan::cli {
-
-// A question to the cost model, and its answer.
-struct LlmResult {
-  costmodel::Model model;
-  costmodel::System system;
-  costmodel::Execution execution;
-  costmodel::Corrections corrections;
-  costmodel::Evaluation evaluation;
-};
 
 // A number with three decimals and a prefix, as Calculon prints it: "1.266
 // GiB", "1.143 TB/s".

@@ -46,6 +46,13 @@ inline Schedule ScheduleOf(const Model& model, const Execution& execution) {
       .last_round = static_cast<double>(microbatches % execution.pipeline_par)};
 }
 
+// Stages of the pipeline that have a block: where blocks divide unevenly, those
+// at its end may have none.
+inline int64_t StagesWithBlocks(const Model& model,
+                                const Execution& execution) {
+  return std::min(model.num_blocks, execution.pipeline_par);
+}
+
 // Blocks of a stage of the pipeline, from 0.
 inline double StageBlocks(const Schedule& schedule, int64_t stage) {
   const bool lacks_one = static_cast<double>(stage) >=

@@ -271,11 +271,13 @@ class StageBuilder {
       : block_(BuildBlock(model, execution, corrections)),
         costs_(ComputeBlockCosts(model, system, execution, corrections)),
         layout_(LayoutOf(block_.layers())),
-        shares_(SharesOf(execution, corrections,
-                         BlocksOfStage(model, execution, stage),
-                         BlocksPerProcessor(model, execution) /
-                             execution.pipeline_interleaving,
-                         costmodel::MicrobatchesInFlight(execution, stage))) {
+        shares_(
+            SharesOf(execution, corrections,
+                     static_cast<int64_t>(
+                         StageBlocks(ScheduleOf(model, execution), stage)),
+                     BlocksPerProcessor(model, execution) /
+                         execution.pipeline_interleaving,
+                     StageMicrobatches(ScheduleOf(model, execution), stage))) {
     DescribeLayers(model, system, execution, corrections);
     AddOperators();
   }
@@ -468,34 +470,10 @@ class StageBuilder {
 
 }  // namespace
 
-int64_t StagesWithBlocks(const Model& model, const Execution& execution) {
-  return std::min(model.num_blocks, execution.pipeline_par);
-}
-
-int64_t BlocksOfStage(const Model& model, const Execution& execution,
-                      int64_t stage) {
-  const int64_t blocks = BlocksPerProcessor(model, execution);
-  const int64_t missing = blocks * execution.pipeline_par - model.num_blocks;
-  return stage < execution.pipeline_par - missing ? blocks : blocks - 1;
-}
-
-double MicrobatchesInFlight(const Execution& execution, int64_t stage) {
-  const int64_t microbatches = execution.NumMicrobatches();
-  const int64_t chunks = execution.pipeline_interleaving;
-  const int64_t behind = execution.pipeline_par - stage - 1;
-  if (chunks == 1) {
-    return static_cast<double>(std::min(microbatches, behind + 1));
-  }
-  const int64_t forward =
-      (chunks - 1) * execution.pipeline_par + 2 * behind + 1;
-  return static_cast<double>(std::min(microbatches * chunks, forward)) /
-         static_cast<double>(chunks);
-}
-
 graph::Profile StageProfile(const Model& model, const System& system,
                             const Execution& execution,
                             const Corrections& corrections, int64_t stage) {
-  const int64_t blocks = BlocksOfStage(model, execution, stage);
+  const double blocks = StageBlocks(ScheduleOf(model, execution), stage);
   if (blocks > kMostBlocks) {
     throw InputError(
         fmt::format("num_blocks: expected at most {} blocks a stage, found {}",

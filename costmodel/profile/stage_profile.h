@@ -10,20 +10,6 @@
 
 namespace acplan::costmodel {
 
-// Stages of the pipeline that have a block: those at its end have one block
-// less than the first where blocks do not divide, which may be none.
-int64_t StagesWithBlocks(const Model& model, const Execution& execution);
-
-// Blocks of a stage, counted from 0.
-int64_t BlocksOfStage(const Model& model, const Execution& execution,
-                      int64_t stage);
-
-// Microbatches whose activations a block of a stage holds at the peak of
-// one-forward-one-backward. With v > 1 chunks a mean over the chunks: before its
-// first backward pass a stage runs (v - 1) p + 2 (p - stage - 1) chunks forward
-// (Narayanan et al., 2021), and one more in turn.
-double MicrobatchesInFlight(const Execution& execution, int64_t stage);
-
 // What a stage costs that recomputes nothing, as a profile for the planner: of
 // the execution all counts but activation_recompute and seq_par_ag_redo.
 //
@@ -33,7 +19,8 @@ double MicrobatchesInFlight(const Execution& execution, int64_t stage);
 // layers of BuildBlock in their order, and the operators of the modules around
 // them.
 //
-// Times are of a batch: all microbatches, communication as far as it is
+// Blocks and microbatches in flight are those of the stage (llm/schedule.h);
+// times are of a batch: all microbatches, communication as far as it is
 // exposed, no bubble, sends, offloading, data parallelism or optimizer. Bytes
 // of activations are of all microbatches in flight. What an operator makes is
 // its output, and the mask of a dropout; the result of a module costs nothing to

@@ -5,40 +5,15 @@
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/validation/megatron_2021.h"
 #include "costmodel/validation/sequence_parallelism.h"
-#include "tests/costmodel/golden_data.h"
+#include "tests/costmodel/example_strategy.h"
 
 namespace acplan::costmodel {
 namespace {
 
-const Model& TestModel() { return GoldenModel("models/megatron-22B.json"); }
-
-System RoomySystem() {
-  System system = GoldenSystem("systems/a100_80g.json");
-  system.mem1.capacity = 1e18;
-  system.mem2.capacity = 1e18;
-  return system;
-}
-
-Execution Strategy() {
-  return {.num_procs = 64,
-          .tensor_par = 8,
-          .pipeline_par = 2,
-          .data_par = 4,
-          .tensor_par_net = 0,
-          .pipeline_par_net = 1,
-          .data_par_net = 1,
-          .batch_size = 64,
-          .microbatch_size = 2,
-          .datatype = Datatype::kFloat16,
-          .activation_recompute = Recompute::kFull,
-          .tensor_par_comm_type = TensorCommType::kScattered,
-          .training = true};
-}
-
 Evaluation With(const Execution& execution, bool Corrections::*one) {
   Corrections corrections;
   if (one) corrections.*one = true;
-  return Evaluate(TestModel(), RoomySystem(), execution, corrections);
+  return Evaluate(ExampleModel(), RoomySystem(), execution, corrections);
 }
 
 Evaluation Plain(const Execution& execution) {
@@ -55,8 +30,9 @@ TEST(Corrections, EveryOneIsInTheTable) {
 }
 
 TEST(Corrections, RecomputeTotalsCountEachLayerOnce) {
-  const Evaluation plain = Plain(Strategy());
-  const Evaluation corrected = With(Strategy(), &Corrections::recompute_totals);
+  const Evaluation plain = Plain(ExampleStrategy());
+  const Evaluation corrected =
+      With(ExampleStrategy(), &Corrections::recompute_totals);
   // But for communication, which is not a recomputed layer.
   EXPECT_LE(corrected.block.recompute.flops, corrected.block.forward.flops);
   EXPECT_NEAR(corrected.block.recompute.flops, corrected.block.forward.flops,
@@ -66,14 +42,14 @@ TEST(Corrections, RecomputeTotalsCountEachLayerOnce) {
 }
 
 TEST(Corrections, AttentionRecomputeIncludesTheValues) {
-  Execution execution = Strategy();
+  Execution execution = ExampleStrategy();
   execution.activation_recompute = Recompute::kAttentionOnly;
   const Evaluation plain = With(execution, &Corrections::recompute_totals);
   Corrections both;
   both.recompute_totals = true;
   both.attention_recompute_all = true;
   const Evaluation corrected =
-      Evaluate(TestModel(), RoomySystem(), execution, both);
+      Evaluate(ExampleModel(), RoomySystem(), execution, both);
   // 2 microbatch * heads / TP * seq * seq * head size.
   const double heads = 2. * 64 / 8;
   EXPECT_NEAR(corrected.block.recompute.flops - plain.block.recompute.flops,
@@ -81,7 +57,7 @@ TEST(Corrections, AttentionRecomputeIncludesTheValues) {
 }
 
 TEST(Corrections, AttentionRecomputeKeepsItsInput) {
-  Execution execution = Strategy();
+  Execution execution = ExampleStrategy();
   execution.activation_recompute = Recompute::kAttentionOnly;
   const Evaluation plain = Plain(execution);
   const Evaluation corrected =
@@ -94,14 +70,14 @@ TEST(Corrections, AttentionRecomputeKeepsItsInput) {
 }
 
 TEST(Corrections, CheckpointsAreSharded) {
-  const Evaluation plain = Plain(Strategy());
+  const Evaluation plain = Plain(ExampleStrategy());
   const Evaluation corrected =
-      With(Strategy(), &Corrections::sharded_checkpoints);
+      With(ExampleStrategy(), &Corrections::sharded_checkpoints);
   EXPECT_EQ(plain.memory.checkpoints.all, 8 * corrected.memory.checkpoints.all);
 }
 
 TEST(Corrections, OverlappedLinearsStoreTheirInput) {
-  Execution execution = Strategy();
+  Execution execution = ExampleStrategy();
   execution.activation_recompute = Recompute::kNone;
   execution.tensor_par_overlap = TensorOverlap::kRing;
   const double rows_by_hidden = 2. * 2048 * 6144 * 2;
@@ -118,7 +94,7 @@ TEST(Corrections, OverlappedLinearsStoreTheirInput) {
 }
 
 TEST(Corrections, APipesTileCountsOnce) {
-  Execution execution = Strategy();
+  Execution execution = ExampleStrategy();
   execution.tensor_par_overlap = TensorOverlap::kPipe;
   const Evaluation plain = Plain(execution);
   const Evaluation corrected = With(execution, &Corrections::pipe_tile_once);
@@ -128,7 +104,7 @@ TEST(Corrections, APipesTileCountsOnce) {
 }
 
 TEST(Corrections, ExposedTimeIsThatOfThePlace) {
-  Execution execution = Strategy();
+  Execution execution = ExampleStrategy();
   execution.tensor_par_overlap = TensorOverlap::kPipe;
   execution.tensor_par_comm_type = TensorCommType::kScatteredSend;
   const Evaluation plain = Plain(execution);
@@ -141,9 +117,9 @@ TEST(Corrections, ExposedTimeIsThatOfThePlace) {
 
 // 2 bytes of weights, 4 of gradients, 12 of state.
 TEST(Corrections, EighteenBytesAParameter) {
-  const Evaluation plain = Plain(Strategy());
+  const Evaluation plain = Plain(ExampleStrategy());
   const Evaluation corrected =
-      With(Strategy(), &Corrections::full_precision_gradients);
+      With(ExampleStrategy(), &Corrections::full_precision_gradients);
   const auto bytes = [](const Evaluation& evaluation) {
     return (evaluation.memory.weights.all + evaluation.memory.weight_grads.all +
             evaluation.memory.optimizer.all) /
@@ -155,7 +131,7 @@ TEST(Corrections, EighteenBytesAParameter) {
 
 // The same gradients, wherever they lie.
 TEST(Corrections, OffloadedGradientsHaveFullPrecision) {
-  Execution execution = Strategy();
+  Execution execution = ExampleStrategy();
   execution.optimizer_offload = true;
   execution.optimizer_sharding = true;
   const MemoryNeeds needs =
@@ -166,23 +142,24 @@ TEST(Corrections, OffloadedGradientsHaveFullPrecision) {
 }
 
 TEST(Corrections, OptimizerStepTakesLonger) {
-  const Evaluation plain = Plain(Strategy());
+  const Evaluation plain = Plain(ExampleStrategy());
   const Evaluation corrected =
-      With(Strategy(), &Corrections::optimizer_traffic);
+      With(ExampleStrategy(), &Corrections::optimizer_traffic);
   EXPECT_DOUBLE_EQ(corrected.block.optimizer.mem_accessed,
                    plain.block.optimizer.mem_accessed * 30 / 12);
   EXPECT_GT(corrected.times.optimizer, plain.times.optimizer);
 }
 
 TEST(Corrections, NotAllGradientsLiveAtOnce) {
-  const Evaluation plain = Plain(Strategy());
-  const Evaluation corrected = With(Strategy(), &Corrections::live_gradients);
+  const Evaluation plain = Plain(ExampleStrategy());
+  const Evaluation corrected =
+      With(ExampleStrategy(), &Corrections::live_gradients);
   EXPECT_LT(corrected.memory.activation_grads, plain.memory.activation_grads);
   EXPECT_GT(corrected.memory.activation_grads, 0);
 }
 
 TEST(Corrections, TheOptimizerMovesOnceABatch) {
-  Execution execution = Strategy();
+  Execution execution = ExampleStrategy();
   execution.optimizer_offload = true;
   const Evaluation plain = Plain(execution);
   const Evaluation corrected =
@@ -194,7 +171,7 @@ TEST(Corrections, TheOptimizerMovesOnceABatch) {
 }
 
 TEST(Corrections, TheOptimizerStepHidesCommunicationOnce) {
-  Execution execution = Strategy();
+  Execution execution = ExampleStrategy();
   execution.data_par_overlap = true;
   execution.batch_size = 8;
   execution.microbatch_size = 1;
@@ -208,23 +185,23 @@ TEST(Corrections, TheOptimizerStepHidesCommunicationOnce) {
 }
 
 TEST(Corrections, SmoothEfficiencyIsNeverBelowTheSteps) {
-  const Evaluation plain = Plain(Strategy());
+  const Evaluation plain = Plain(ExampleStrategy());
   const Evaluation corrected =
-      With(Strategy(), &Corrections::smooth_efficiency);
+      With(ExampleStrategy(), &Corrections::smooth_efficiency);
   EXPECT_LT(corrected.times.forward, plain.times.forward);
   EXPECT_EQ(corrected.block.forward.flops, plain.block.forward.flops);
 }
 
 TEST(Corrections, RingsPayForTheirSteps) {
-  Execution execution = Strategy();
+  Execution execution = ExampleStrategy();
   execution.tensor_par_comm_type = TensorCommType::kAllReduce;
   System system = RoomySystem();
   Corrections rings;
   rings.ring_collectives = true;
   const double plain =
-      Evaluate(TestModel(), system, execution).times.tensor_comm_link;
+      Evaluate(ExampleModel(), system, execution).times.tensor_comm_link;
   const double corrected =
-      Evaluate(TestModel(), system, execution, rings).times.tensor_comm_link;
+      Evaluate(ExampleModel(), system, execution, rings).times.tensor_comm_link;
   // Twice 7 latencies instead of one, 4 all-reduces of 24 blocks, 8
   // microbatches.
   EXPECT_NEAR(corrected - plain, 13 * 1e-5 * 4 * 24 * 8, 1e-9);

@@ -1,4 +1,4 @@
-#include "costmodel/planning/fit_survey.h"
+#include "costmodel/search/fit_survey.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -168,43 +168,6 @@ TEST(StageProfile, ScatteredCommunicationMakesWhatItMoves) {
             64);
 }
 
-TEST(StageProfile, MicrobatchesInFlight) {
-  Execution execution;
-  execution.pipeline_par = 4;
-  execution.batch_size = 8;
-  const auto in_flight = [&] {
-    std::vector<double> values;
-    for (int64_t stage = 0; stage < execution.pipeline_par; ++stage) {
-      values.push_back(MicrobatchesInFlight(execution, stage));
-    }
-    return values;
-  };
-  EXPECT_THAT(in_flight(), ElementsAre(4, 3, 2, 1));
-  execution.pipeline_interleaving = 2;
-  EXPECT_THAT(in_flight(), ElementsAre(5.5, 4.5, 3.5, 2.5));
-  execution.batch_size = 2;
-  EXPECT_THAT(in_flight(), ElementsAre(2, 2, 2, 2));
-  execution.pipeline_interleaving = 1;
-  EXPECT_THAT(in_flight(), ElementsAre(2, 2, 2, 1));
-}
-
-TEST(StageProfile, BlocksOfUnevenStages) {
-  Execution execution;
-  execution.pipeline_par = 4;
-  Model model = kSmall;
-  model.num_blocks = 6;
-  std::vector<int64_t> blocks;
-  for (int64_t stage = 0; stage < 4; ++stage) {
-    blocks.push_back(BlocksOfStage(model, execution, stage));
-  }
-  EXPECT_THAT(blocks, ElementsAre(2, 2, 1, 1));
-  EXPECT_EQ(StagesWithBlocks(model, execution), 4);
-  model.num_blocks = 3;
-  EXPECT_EQ(StagesWithBlocks(model, execution), 3);
-  EXPECT_EQ(BlocksOfStage(model, execution, 2), 1);
-  EXPECT_EQ(BlocksOfStage(model, execution, 3), 0);
-}
-
 TEST(StageProfile, OffloadedStateKeepsTwoBlocks) {
   Execution execution = SmallExecution();
   execution.pipeline_par = execution.num_procs = 1;
@@ -367,7 +330,7 @@ TEST(StageProfile, UnitsLeaveWhatTheCostModelSays) {
     }
     const Profile profile = StageProfile(one.model, TestSystem(), one.execution,
                                          AllCorrections(), 0);
-    const int64_t blocks = BlocksOfStage(one.model, one.execution, 0);
+    const int64_t blocks = BlocksPerProcessor(one.model, one.execution);
     int64_t by_blocks = Peak(profile);
     int64_t by_cores = by_blocks;
     for (int64_t i = 0; i < blocks; ++i) {

@@ -11,7 +11,7 @@
 
 #include "costmodel/llm/schedule.h"
 #include "costmodel/llm/statistics.h"
-#include "tests/costmodel/golden_data.h"
+#include "tests/costmodel/example_strategy.h"
 
 namespace acplan::costmodel {
 namespace {
@@ -19,34 +19,9 @@ namespace {
 using nlohmann::ordered_json;
 using testing::HasSubstr;
 
-const Model& TestModel() { return GoldenModel("models/megatron-22B.json"); }
-
-System TestSystem() {
-  System system = GoldenSystem("systems/a100_80g.json");
-  system.mem1.capacity = 1e13;
-  system.mem2.capacity = 1e13;
-  return system;
-}
-
-Execution Base() {
-  return {.num_procs = 64,
-          .tensor_par = 8,
-          .pipeline_par = 2,
-          .data_par = 4,
-          .tensor_par_net = 0,
-          .pipeline_par_net = 1,
-          .data_par_net = 1,
-          .batch_size = 64,
-          .microbatch_size = 2,
-          .datatype = Datatype::kFloat16,
-          .activation_recompute = Recompute::kFull,
-          .tensor_par_comm_type = TensorCommType::kScattered,
-          .training = true};
-}
-
 template <typename Change>
 NamedExecution Changed(const std::string& name, Change change) {
-  NamedExecution strategy{name, Base()};
+  NamedExecution strategy{name, ExampleStrategy()};
   change(strategy.execution);
   return strategy;
 }
@@ -54,7 +29,7 @@ NamedExecution Changed(const std::string& name, Change change) {
 // All that has a figure of its own.
 std::vector<NamedExecution> Strategies() {
   return {
-      {"base", Base()},
+      {"base", ExampleStrategy()},
       Changed("none",
               [](Execution& e) { e.activation_recompute = Recompute::kNone; }),
       Changed("attention",
@@ -93,7 +68,7 @@ std::vector<NamedExecution> Strategies() {
 }
 
 std::vector<ComparedStrategy> CompareAll(const Corrections& corrections) {
-  return CompareStrategies(TestModel(), TestSystem(), Strategies(),
+  return CompareStrategies(ExampleModel(), RoomySystem(), Strategies(),
                            corrections);
 }
 
@@ -112,8 +87,8 @@ TEST_P(StrategyComparison, PartsAddUp) {
                          f.weight_grads + f.optimizer,
                      f.tier1);
     EXPECT_LE(f.checkpoints, f.activations);
-    EXPECT_DOUBLE_EQ(f.tier1 + f.tier1_left, 1e13);
-    EXPECT_DOUBLE_EQ(f.tier2 + f.tier2_left, 1e13);
+    EXPECT_DOUBLE_EQ(f.tier1 + f.tier1_left, kRoomyCapacity);
+    EXPECT_DOUBLE_EQ(f.tier2 + f.tier2_left, kRoomyCapacity);
     double sum = 0;
     for (const StrategyFigure& field : kTimeFigures) {
       EXPECT_GE(f.*field.value, 0) << field.key;
@@ -129,11 +104,11 @@ TEST_P(StrategyComparison, FiguresAreThoseOfTheStatistics) {
   for (const ComparedStrategy& one : all_) {
     SCOPED_TRACE(one.strategy.name);
     const Execution& execution = one.strategy.execution;
-    const System system = TestSystem();
+    const System system = RoomySystem();
     const Evaluation evaluation =
-        Evaluate(TestModel(), system, execution, corrections_);
+        Evaluate(ExampleModel(), system, execution, corrections_);
     const Statistics statistics =
-        ComputeStatistics(TestModel(), system, execution, evaluation);
+        ComputeStatistics(ExampleModel(), system, execution, evaluation);
     const auto value = [&](std::string_view name) {
       const double number = Statistic(statistics, name);
       return std::isnan(number) ? 0 : number;
@@ -204,18 +179,18 @@ TEST(StrategyUtilisation, IsNearThePublishedFormula) {
 }
 
 TEST(ComparisonOfTheInfeasible, MemoryHasAllFiguresOfMemory) {
-  System system = TestSystem();
+  System system = RoomySystem();
   const std::vector<ComparedStrategy> roomy = CompareAll({});
   system.mem1.capacity = roomy[0].figures.tier1 - 4096;
   const ComparedStrategy one =
-      CompareStrategies(TestModel(), system, Strategies(), {})[0];
+      CompareStrategies(ExampleModel(), system, Strategies(), {})[0];
   EXPECT_EQ(StatusOf(one.verdict), "tier1_too_small");
   for (const StrategyFigure& field : kMemoryFigures) {
     if (field.key.find("left") != std::string_view::npos) continue;
     EXPECT_EQ(one.figures.*field.value, roomy[0].figures.*field.value);
   }
   EXPECT_EQ(one.figures.tier1_left, -4096);
-  EXPECT_THAT(ReasonOf(one, TestModel(), system),
+  EXPECT_THAT(ReasonOf(one, ExampleModel(), system),
               HasSubstr("4096 bytes are missing"));
   for (const StrategyFigure& field : kTimeFigures) {
     EXPECT_TRUE(std::isnan(one.figures.*field.value)) << field.key;
@@ -226,28 +201,29 @@ TEST(ComparisonOfTheInfeasible, MemoryHasAllFiguresOfMemory) {
 }
 
 TEST(ComparisonOfTheInfeasible, TheSecondTierToo) {
-  System system = TestSystem();
+  System system = RoomySystem();
   system.mem2.capacity = 1;
   const ComparedStrategy one =
-      CompareStrategies(TestModel(), system, Strategies(), {})[3];
+      CompareStrategies(ExampleModel(), system, Strategies(), {})[3];
   EXPECT_EQ(StatusOf(one.verdict), "tier2_too_small");
   EXPECT_EQ(one.figures.tier2_left, 1 - one.figures.tier2);
-  EXPECT_THAT(ReasonOf(one, TestModel(), system), HasSubstr("tier 2"));
+  EXPECT_THAT(ReasonOf(one, ExampleModel(), system), HasSubstr("tier 2"));
 }
 
 TEST(ComparisonOfTheInfeasible, ABrokenRuleHasNoFigures) {
   const std::vector<NamedExecution> strategies = {
-      Changed("a", [](Execution& e) { e.data_par_net = 0; }), {"b", Base()}};
+      Changed("a", [](Execution& e) { e.data_par_net = 0; }),
+      {"b", ExampleStrategy()}};
   const std::vector<ComparedStrategy> all =
-      CompareStrategies(TestModel(), TestSystem(), strategies, {});
+      CompareStrategies(ExampleModel(), RoomySystem(), strategies, {});
   EXPECT_EQ(StatusOf(all[0].verdict), "network_too_small");
-  EXPECT_EQ(ReasonOf(all[0], TestModel(), TestSystem()),
+  EXPECT_EQ(ReasonOf(all[0], ExampleModel(), RoomySystem()),
             "network tier 0 connects 8 processors, tensor_par 8 * data_par 4 "
             "on it need 32");
   EXPECT_TRUE(std::isnan(all[0].figures.tier1));
   // It is the base: there are no ratios.
   const ordered_json json =
-      ComparisonJson(all, TestModel(), TestSystem(), {})["strategies"];
+      ComparisonJson(all, ExampleModel(), RoomySystem(), {})["strategies"];
   EXPECT_TRUE(json[0]["memory"]["tier1_bytes"].is_null());
   EXPECT_TRUE(json[1]["ratios"]["time"]["total_s"].is_null());
   EXPECT_EQ(json[1]["time_shares"]["total"], 1);
@@ -257,7 +233,7 @@ TEST(ComparisonOfTheInfeasible, ABrokenRuleHasNoFigures) {
 TEST(ComparisonFiles, RatiosAreToTheFirst) {
   const std::vector<ComparedStrategy> all = CompareAll(AllCorrections());
   const ordered_json json =
-      ComparisonJson(all, TestModel(), TestSystem(), AllCorrections());
+      ComparisonJson(all, ExampleModel(), RoomySystem(), AllCorrections());
   EXPECT_EQ(json["corrections"].size(), kCorrections.size());
   const ordered_json& first = json["strategies"][0]["ratios"];
   EXPECT_EQ(first["time"]["total_s"], 1);
@@ -283,7 +259,7 @@ std::vector<std::string> Fields(const std::string& line) {
 
 TEST(ComparisonFiles, CsvIsUnrounded) {
   const std::vector<ComparedStrategy> all = CompareAll({});
-  std::istringstream csv(ComparisonCsv(all, TestModel(), TestSystem()));
+  std::istringstream csv(ComparisonCsv(all, ExampleModel(), RoomySystem()));
   std::string line;
   std::getline(csv, line);
   const std::vector<std::string> keys = Fields(line);
@@ -310,8 +286,8 @@ TEST(ComparisonFiles, CsvQuotesWhatNeedsIt) {
       Changed("a,\"b\"", [](Execution& e) { e.data_par_net = 0; })};
   EXPECT_THAT(
       ComparisonCsv(
-          CompareStrategies(TestModel(), TestSystem(), strategies, {}),
-          TestModel(), TestSystem()),
+          CompareStrategies(ExampleModel(), RoomySystem(), strategies, {}),
+          ExampleModel(), RoomySystem()),
       HasSubstr(
           "\n\"a,\"\"b\"\"\",network_too_small,\"network tier 0 connects "
           "8 processors, tensor_par 8 * data_par 4 on it need 32\",,64,"));
