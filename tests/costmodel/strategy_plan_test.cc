@@ -356,10 +356,14 @@ std::vector<Execution> FixedPolicies(Execution execution) {
   return fixed;
 }
 
-constexpr int kStrategies = 600;
+constexpr int kStrategies = 350;
 
-TEST(StrategyPlan, IsTheLeastOfAllPlans) {
-  Random random(11);
+// Of four seeds together more than 500 strategies of which all plans can be
+// enumerated.
+class StrategyPlanOfSeed : public testing::TestWithParam<uint32_t> {};
+
+TEST_P(StrategyPlanOfSeed, IsTheLeastOfAllPlans) {
+  Random random(GetParam());
   int feasible = 0;
   int optimal = 0;
   int compared = 0;
@@ -395,10 +399,12 @@ TEST(StrategyPlan, IsTheLeastOfAllPlans) {
   RecordProperty("optimal", optimal);
   RecordProperty("compared", compared);
   EXPECT_GT(feasible, kStrategies / 2);
-  EXPECT_GT(compared, feasible / 2);
-  EXPECT_GT(optimal, feasible * 9 / 10);
+  EXPECT_GT(compared, 125);
+  EXPECT_GT(optimal, feasible * 19 / 20);
   EXPECT_GT(exposed, 100);
 }
+
+INSTANTIATE_TEST_SUITE_P(Seeds, StrategyPlanOfSeed, testing::Range(11U, 15U));
 
 // Whether a fixed policy loses nothing that its costs leave out: overlapped
 // layers that gather their input again count a tile of it, as if that were all
@@ -417,7 +423,7 @@ bool IsComparable(const Execution& fixed) {
 TEST(StrategyPlan, IsNoSlowerThanFixedPolicies) {
   Random random(12);
   std::array<int, 3> fitting{};
-  for (int i = 0; i < 2 * kStrategies; ++i) {
+  for (int i = 0; i < 4 * kStrategies; ++i) {
     const Strategy strategy = RandomStrategy(random);
     const StrategyPlan plan = PlanOf(strategy);
     for (const Execution& fixed : FixedPolicies(strategy.execution)) {

@@ -6,7 +6,7 @@
 
 #include "graph/input_error.h"
 
-// What the fuzzers of files demand.
+// What the fuzzers demand.
 
 inline void Require(bool condition, std::string_view what) {
   if (condition) return;
@@ -14,10 +14,11 @@ inline void Require(bool condition, std::string_view what) {
   std::abort();
 }
 
-// Of a complaint about "fuzz.json".
-inline void CheckMessage(const acplan::InputError& error) {
+// Of a complaint about a file, or a flag.
+inline void CheckMessage(const acplan::InputError& error,
+                         std::string_view start = "fuzz.json: ") {
   const std::string_view message = error.what();
-  Require(message.starts_with("fuzz.json: "), "a message that names its file");
+  Require(message.starts_with(start), "a message that names its file or flag");
   Require(message.find('\n') == std::string_view::npos,
           "a message of one line");
   Require(message.size() < 2000, "a short message");

@@ -1,12 +1,11 @@
 // Whatever the bytes: what is accepted as a model, a system or an execution can
-// be computed with, and its statistics are numbers or missing where they may be;
-// everything else is an InputError of one line. Built with -fsanitize=fuzzer, or
-// with replay_main.cc.
+// be computed with and planned for, and its statistics are numbers or missing
+// where they may be; what is accepted as a plan is the same after writing and
+// reading; everything else is an InputError of one line. Built with
+// -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <string>
 #include <string_view>
 
@@ -16,25 +15,15 @@
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/llm/records.h"
 #include "costmodel/llm/statistics.h"
+#include "costmodel/planning/plan_check.h"
+#include "costmodel/planning/plan_record.h"
+#include "costmodel/planning/strategy_plan.h"
 #include "graph/input_error.h"
+#include "tests/fuzz/checks.h"
 
 namespace {
 
 using namespace acplan::costmodel;
-
-void Require(bool condition, std::string_view what) {
-  if (condition) return;
-  std::cerr << "broken: " << what << '\n';
-  std::abort();
-}
-
-void CheckMessage(const acplan::InputError& error) {
-  const std::string_view message = error.what();
-  Require(message.starts_with("fuzz.json: "), "a message that names its file");
-  Require(message.find('\n') == std::string_view::npos,
-          "a message of one line");
-  Require(message.size() < 2000, "a short message");
-}
 
 const Model& SoundModel() {
   static const Model model = ParseModel(
@@ -102,6 +91,13 @@ void CheckEvaluation(const Model& model, const System& system,
   }
 }
 
+void CheckPlan(const Model& model, const System& system,
+               const Execution& execution) {
+  if (!execution.training || !CheckFit(model, system, execution).Fits()) return;
+  const StrategyPlan plan = PlanStrategy(model, system, execution);
+  Require(!FindPlanError(model, system, execution, plan), "a whole plan");
+}
+
 template <typename Check>
 void Try(Check check) {
   try {
@@ -119,16 +115,25 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Model model = ParseModel(text, "fuzz.json");
     Require(CountParameters(model) > 0, "parameters");
     CheckEvaluation(model, SoundSystem(), SoundExecution());
+    CheckPlan(model, SoundSystem(), SoundExecution());
   });
   Try([&] {
-    CheckEvaluation(SoundModel(), ParseSystem(text, "fuzz.json"),
-                    SoundExecution());
+    const System system = ParseSystem(text, "fuzz.json");
+    CheckEvaluation(SoundModel(), system, SoundExecution());
+    CheckPlan(SoundModel(), system, SoundExecution());
   });
   Try([&] {
     const Execution execution = ParseExecution(text, "fuzz.json");
     Require(ParseExecution(ToJson(execution).dump(), "fuzz.json") == execution,
             "the same execution after writing and reading");
     CheckEvaluation(SoundModel(), SoundSystem(), execution);
+    CheckPlan(SoundModel(), SoundSystem(), execution);
+  });
+  Try([&] {
+    const PlanRecord record = ParsePlanRecord(text, "fuzz.json");
+    const std::string written = ToJson(record).dump();
+    Require(ToJson(ParsePlanRecord(written, "fuzz.json")).dump() == written,
+            "the same plan after writing and reading");
   });
   return 0;
 }
