@@ -78,7 +78,8 @@ test_adapter() {
   failed=$((failed + failures))
 }
 
-install_packages "${build_packages[@]}" clang-format
+# node and zsh run what acplan writes for browsers and shells.
+install_packages "${build_packages[@]}" clang-format nodejs zsh
 
 build_and_test release
 build_and_test debug

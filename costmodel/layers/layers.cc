@@ -97,6 +97,21 @@ Sizes OverlappedSizes(const LayerContext& context, double rows, double c_in,
   return sizes;
 }
 
+// Whose backward pass moves as many bytes as its forward pass.
+Layer UnaryLayer(const LayerContext& context, std::string_view name,
+                 double elements, double stored, const Flops& flops,
+                 const LayerFlags& flags) {
+  Layer layer = MakeLayer(context, name,
+                          {.inputs = elements,
+                           .outputs = elements,
+                           .activations = stored,
+                           .activation_grads = stored},
+                          flops, flags);
+  At(layer, Stage::kActivationGradient).mem_accessed =
+      layer.At(Stage::kForward).mem_accessed;
+  return layer;
+}
+
 }  // namespace
 
 Layer Linear(const LayerContext& context, std::string_view name, double rows,
@@ -191,29 +206,14 @@ Layer DropOut(const LayerContext& context, std::string_view name,
 
 Layer Activation(const LayerContext& context, std::string_view name,
                  double elements, bool is_fused, const LayerFlags& flags) {
-  const double stored = is_fused ? 0 : elements;
-  Layer layer = MakeLayer(context, name,
-                          {.inputs = elements,
-                           .outputs = elements,
-                           .activations = stored,
-                           .activation_grads = stored},
-                          {8 * elements, 13 * elements, 0}, flags);
-  At(layer, Stage::kActivationGradient).mem_accessed =
-      layer.At(Stage::kForward).mem_accessed;
-  return layer;
+  return UnaryLayer(context, name, elements, is_fused ? 0 : elements,
+                    {8 * elements, 13 * elements, 0}, flags);
 }
 
 Layer SoftMax(const LayerContext& context, std::string_view name,
               double elements, const LayerFlags& flags) {
-  Layer layer = MakeLayer(context, name,
-                          {.inputs = elements,
-                           .outputs = elements,
-                           .activations = elements,
-                           .activation_grads = elements},
-                          {5 * elements, 8 * elements, 0}, flags);
-  At(layer, Stage::kActivationGradient).mem_accessed =
-      layer.At(Stage::kForward).mem_accessed;
-  return layer;
+  return UnaryLayer(context, name, elements, elements,
+                    {5 * elements, 8 * elements, 0}, flags);
 }
 
 Layer ElementWise(const LayerContext& context, std::string_view name,

@@ -13,8 +13,8 @@
 
 #include "costmodel/llm/records.h"
 #include "costmodel/llm/statistics.h"
+#include "costmodel/search/fixed_walk.h"
 #include "costmodel/search/plan_walk.h"
-#include "costmodel/search/walk.h"
 
 namespace acplan::costmodel {
 namespace {
@@ -223,7 +223,7 @@ Rows ListVariant(const SearchProblem& problem, const SearchOptions& options,
                  size_t variant_index) {
   const std::vector<SearchVariant> variants = SearchVariants(problem, unit);
   Rows rows;
-  UnitWalk walk(problem, unit);
+  FixedWalk walk(problem, unit);
   Evaluation evaluation;
   rows.counts = walk.Run(
       variants[variant_index], options,
@@ -256,7 +256,7 @@ void PlanItem(const SearchProblem& problem, const SearchOptions& options,
     BestList best(options.top_n, problem.corrections.ties_by_memory);
     PlanCounts plans;
     const SearchCounts counts = walk.Run(
-        variants[v],
+        variants[v], options,
         [&] { return std::max(state.LeastRate(), best.LeastRate()); },
         [&](const Execution& execution, int64_t index,
             const StrategyPlan& plan) {
@@ -294,7 +294,7 @@ SearchOutcome FindBest(const SearchProblem& problem,
       PlanItem(problem, options, item, unit, variants, state);
       return;
     }
-    UnitWalk walk(problem, unit);
+    FixedWalk walk(problem, unit);
     for (size_t v = item.begin; v < item.end; ++v) {
       if (state.IsInterrupted()) return;
       BestList best(options.top_n, ties_by_memory);

@@ -4,7 +4,7 @@
 
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/llm/statistics.h"
-#include "costmodel/search/walk.h"
+#include "costmodel/search/fixed_walk.h"
 #include "tests/costmodel/golden_data.h"
 
 namespace acplan::costmodel {
@@ -32,7 +32,7 @@ std::vector<Execution> Strategies(const System& system) {
   std::vector<Execution> executions;
   int64_t count = 0;
   for (const SearchUnit& unit : SearchUnits(problem)) {
-    UnitWalk walk(problem, unit);
+    FixedWalk walk(problem, unit);
     for (const SearchVariant& variant : SearchVariants(problem, unit)) {
       walk.Run(variant, {},
                [&](const Execution& execution, int64_t index,

@@ -9,7 +9,7 @@
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/llm/fit.h"
 #include "costmodel/llm/records.h"
-#include "costmodel/search/walk.h"
+#include "costmodel/search/fixed_walk.h"
 #include "tests/costmodel/golden_data.h"
 
 namespace acplan::costmodel {
@@ -114,7 +114,7 @@ TEST(SearchSpace, EveryExecutionIsConsistent) {
   const SearchProblem problem = TightProblem();
   std::set<std::string> seen;
   for (const SearchUnit& unit : SearchUnits(problem)) {
-    UnitWalk walk(problem, unit);
+    FixedWalk walk(problem, unit);
     for (const SearchVariant& variant : SearchVariants(problem, unit)) {
       walk.Run(variant, {},
                [&](const Execution& execution, int64_t, const MemoryNeeds&,
@@ -133,7 +133,7 @@ TEST(Search, AgreesWithEvaluationsOneByOne) {
   const SearchProblem problem = TightProblem();
   int64_t visited = 0;
   for (const SearchUnit& unit : SearchUnits(problem)) {
-    UnitWalk walk(problem, unit);
+    FixedWalk walk(problem, unit);
     for (const SearchVariant& variant : SearchVariants(problem, unit)) {
       walk.Run(
           variant, {},

@@ -11,7 +11,7 @@
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/llm/records.h"
 #include "costmodel/llm/schedule.h"
-#include "costmodel/search/walk.h"
+#include "costmodel/search/fixed_walk.h"
 #include "graph/input_error.h"
 #include "tests/costmodel/golden_data.h"
 
@@ -229,7 +229,7 @@ std::vector<Case> Cases() {
   problem.max_batch = 32;
   int64_t count = 0;
   for (const SearchUnit& unit : SearchUnits(problem)) {
-    UnitWalk walk(problem, unit);
+    FixedWalk walk(problem, unit);
     for (const SearchVariant& variant : SearchVariants(problem, unit)) {
       walk.Run(variant, {},
                [&](const Execution& execution, int64_t, const MemoryNeeds&,

@@ -2,20 +2,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "costmodel/llm/batch_times.h"
-#include "costmodel/llm/block.h"
 #include "costmodel/llm/evaluation.h"
-#include "costmodel/llm/memory_needs.h"
 #include "costmodel/llm/schedule.h"
 #include "costmodel/search/search.h"
 #include "costmodel/search/space.h"
 
 namespace acplan::costmodel {
 
-// Evaluates the executions of a unit, variant by variant. What a block costs is
-// computed once for all executions that share it.
+// The executions of a unit, variant by variant. A `Block`, what is known of a
+// block, is computed once for all executions that share it.
+template <typename Block>
 class UnitWalk {
  public:
   UnitWalk(const SearchProblem& problem, const SearchUnit& unit)
@@ -27,17 +26,23 @@ class UnitWalk {
         blocks_(kBlockKinds * sizes_.size() *
                 static_cast<size_t>(tiers_.tensor)) {}
 
-  // Calls `visit(execution, index, memory, times, block)` with each feasible
-  // execution, in order.
-  template <typename Visit>
+  // Calls, with each execution in order that fits,
+  // `visit(execution, index, schedule, block)`. `make_block(execution)` is its
+  // block; `fits(execution, schedule, block)` is asked once for all tiers of the
+  // network, which change times, not memory.
+  template <typename MakeBlock, typename Fits, typename Visit>
   SearchCounts Run(const SearchVariant& variant, const SearchOptions& options,
-                   Visit visit) {
+                   MakeBlock make_block, Fits fits, Visit visit) {
     SearchCounts counts;
     Execution execution = MakeExecution(unit_, variant);
     for (size_t size = 0; size < sizes_.size(); ++size) {
       execution.microbatch_size = sizes_[size];
+      if (options.counts_only) {
+        counts.total += tiers_.Combinations();
+        continue;
+      }
       const int64_t good_before = counts.good;
-      RunMicrobatch(execution, size, options, counts, visit);
+      RunMicrobatch(execution, size, counts, make_block, fits, visit);
       if (options.breaks_microbatches && counts.good == good_before) break;
     }
     return counts;
@@ -46,24 +51,11 @@ class UnitWalk {
  private:
   static constexpr size_t kBlockKinds = 2 * 3 * 2;
 
-  struct CachedBlock {
-    bool is_known = false;
-    BlockCosts costs;
-  };
-
-  template <typename Visit>
-  void RunMicrobatch(Execution& execution, size_t size,
-                     const SearchOptions& options, SearchCounts& counts,
-                     Visit& visit) {
-    if (options.counts_only) {
-      counts.total += tiers_.Combinations();
-      return;
-    }
-    // Tiers of the network change times, not memory.
+  template <typename MakeBlock, typename Fits, typename Visit>
+  void RunMicrobatch(Execution& execution, size_t size, SearchCounts& counts,
+                     MakeBlock& make_block, Fits& fits, Visit& visit) {
     const Schedule schedule = ScheduleOf(problem_.model, execution);
-    MemoryNeeds memory;
-    bool is_memory_known = false;
-    bool has_memory = false;
+    std::optional<bool> has_memory;
     for (int t = 0; t < tiers_.tensor; ++t) {
       execution.tensor_par_net = t;
       for (int p = 0; p < tiers_.pipeline; ++p) {
@@ -73,45 +65,31 @@ class UnitWalk {
           if (!Passes(net_filters_, execution)) continue;
           const int64_t index = counts.total++;
           if (!CheckFit(problem_.model, problem_.system, execution).Fits() ||
-              (is_memory_known && !has_memory)) {
+              (has_memory && !*has_memory)) {
             ++counts.bad;
             continue;
           }
-          const BlockCosts& block = BlockOf(execution, size);
-          if (!is_memory_known) {
-            memory = ComputeMemoryNeeds(execution, schedule, block,
-                                        problem_.corrections);
-            has_memory = CheckMemory(problem_.system, memory).Fits();
-            is_memory_known = true;
-          }
-          if (!has_memory) {
+          std::optional<Block>& block = BlockOf(execution, size);
+          if (!block) block = make_block(execution);
+          if (!has_memory) has_memory = fits(execution, schedule, *block);
+          if (!*has_memory) {
             ++counts.bad;
             continue;
           }
           ++counts.good;
-          visit(execution, index, memory,
-                ComputeBatchTimes(problem_.system, execution, schedule, block,
-                                  problem_.corrections),
-                block);
+          visit(execution, index, schedule, *block);
         }
       }
     }
   }
 
-  const BlockCosts& BlockOf(const Execution& execution, size_t size) {
+  std::optional<Block>& BlockOf(const Execution& execution, size_t size) {
     const size_t kind = (execution.seq_par_ag_redo ? 6 : 0) +
                         2 * static_cast<size_t>(execution.tensor_par_overlap) +
                         (execution.fused_activation ? 1 : 0);
-    CachedBlock& cached =
-        blocks_[(kind * sizes_.size() + size) *
-                    static_cast<size_t>(tiers_.tensor) +
-                static_cast<size_t>(execution.tensor_par_net)];
-    if (!cached.is_known) {
-      cached.costs = ComputeBlockCosts(problem_.model, problem_.system,
-                                       execution, problem_.corrections);
-      cached.is_known = true;
-    }
-    return cached.costs;
+    return blocks_[(kind * sizes_.size() + size) *
+                       static_cast<size_t>(tiers_.tensor) +
+                   static_cast<size_t>(execution.tensor_par_net)];
   }
 
   const SearchProblem& problem_;
@@ -119,7 +97,7 @@ class UnitWalk {
   TierCounts tiers_;
   std::vector<int64_t> sizes_;
   std::vector<KeyFilter> net_filters_;
-  std::vector<CachedBlock> blocks_;
+  std::vector<std::optional<Block>> blocks_;
 };
 
 }  // namespace acplan::costmodel
