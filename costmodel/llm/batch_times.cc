@@ -105,19 +105,24 @@ PassTimes BackwardPass(const Context& c) {
   return pass;
 }
 
-// The last stages have no block where blocks divide unevenly; all wait where
+// Of a stage that lacks a block: all of the only one of a chunk, or a mean one.
+double LackedTime(const Schedule& schedule, const PassTimes& forward,
+                  const PassTimes& backward) {
+  if (schedule.base_blocks > 0) {
+    return (forward.base.Total() + forward.edge.Total() +
+            backward.base.Total() + backward.edge.Total()) /
+           2;
+  }
+  return forward.edge.Total() + backward.edge.Total();
+}
+
+// The last stages lack a block where blocks divide unevenly; all wait where
 // microbatches are missing in the last round of interleaved chunks.
 double BubbleTime(const Context& c, const PassTimes& forward,
                   const PassTimes& backward, double chunk_time) {
   const Schedule& schedule = c.schedule;
   const double saved =
-      schedule.base_blocks > 0
-          ? schedule.missing_blocks *
-                (forward.base.Total() + forward.edge.Total() +
-                 backward.base.Total() + backward.edge.Total()) /
-                2
-          : schedule.missing_blocks *
-                (forward.edge.Total() + backward.edge.Total());
+      schedule.missing_blocks * LackedTime(schedule, forward, backward);
   const double waiting = schedule.last_round == 0
                              ? 0
                              : (schedule.chunks - 1) * (schedule.pipeline_par -
@@ -395,12 +400,17 @@ BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
 }
 
 double MeanBlockTime(const Schedule& schedule, const BatchTimes& times) {
+  return StageFillTime(schedule, times, false) / schedule.blocks_per_chunk;
+}
+
+double StageFillTime(const Schedule& schedule, const BatchTimes& times,
+                     bool lacks_block) {
   const PassTimes& forward = times.forward_pass;
   const PassTimes& backward = times.backward_pass;
-  return (schedule.base_blocks *
-              (forward.base.Total() + backward.base.Total()) +
-          forward.edge.Total() + backward.edge.Total()) /
-         schedule.blocks_per_chunk;
+  const double chunk =
+      schedule.base_blocks * (forward.base.Total() + backward.base.Total()) +
+      forward.edge.Total() + backward.edge.Total();
+  return lacks_block ? chunk - LackedTime(schedule, forward, backward) : chunk;
 }
 
 }  // namespace acplan::costmodel

@@ -88,4 +88,10 @@ BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
 // in the mean; sends through the pipeline are part of it.
 double MeanBlockTime(const Schedule& schedule, const BatchTimes& times);
 
+// Seconds that a stage after the first adds to the bubble: a microbatch's way
+// through one of its chunks, forward and backward; less where it lacks a block
+// (StageLacksBlock).
+double StageFillTime(const Schedule& schedule, const BatchTimes& times,
+                     bool lacks_block);
+
 }  // namespace acplan::costmodel

@@ -53,11 +53,15 @@ inline int64_t StagesWithBlocks(const Model& model,
   return std::min(model.num_blocks, execution.pipeline_par);
 }
 
-// Blocks of a stage of the pipeline, from 0.
+// Whether a stage of the pipeline, from 0, has a block less than the first.
+inline bool StageLacksBlock(const Schedule& schedule, int64_t stage) {
+  return static_cast<double>(stage) >=
+         schedule.pipeline_par - schedule.missing_blocks;
+}
+
+// Blocks of a stage.
 inline double StageBlocks(const Schedule& schedule, int64_t stage) {
-  const bool lacks_one = static_cast<double>(stage) >=
-                         schedule.pipeline_par - schedule.missing_blocks;
-  return schedule.blocks - (lacks_one ? 1 : 0);
+  return schedule.blocks - (StageLacksBlock(schedule, stage) ? 1 : 0);
 }
 
 // Microbatches whose activations a stage holds at most; those of chunks count

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <tuple>
 
 namespace acplan::costmodel {
@@ -17,8 +18,7 @@ struct Label {
 void Prune(std::vector<Label>& labels) {
   std::ranges::sort(labels, {}, [](const Label& label) {
     const BlockPolicy& policy = label.policy;
-    return std::tuple(label.wanted, policy.bytes, policy.cost,
-                      policy.second_cost);
+    return std::tuple(label.wanted, policy.bytes, policy.costs);
   });
   size_t kept = 0;
   size_t first = 0;  // that wants the same
@@ -27,8 +27,8 @@ void Prune(std::vector<Label>& labels) {
     const bool is_beaten = std::any_of(
         labels.begin() + static_cast<ptrdiff_t>(first),
         labels.begin() + static_cast<ptrdiff_t>(kept), [&](const Label& other) {
-          return other.policy.cost <= label.policy.cost &&
-                 other.policy.second_cost <= label.policy.second_cost;
+          return std::ranges::equal(other.policy.costs, label.policy.costs,
+                                    std::less_equal<>());
         });
     if (!is_beaten) labels[kept++] = label;
   }
@@ -44,8 +44,7 @@ Label Keep(Label label, int tensor, double bytes) {
 }  // namespace
 
 std::vector<BlockPolicy> FindPolicies(const BlockOperators& block,
-                                      std::span<const double> costs,
-                                      std::span<const double> second_costs) {
+                                      std::span<const PolicyCosts> costs) {
   std::vector<Label> labels = {{.policy = {.bytes = block.input_bytes}}};
   std::vector<Label> next;
   for (size_t i = block.operators.size(); i-- > 0;) {
@@ -58,8 +57,9 @@ std::vector<BlockPolicy> FindPolicies(const BlockOperators& block,
       label.wanted &= ~own;
       if (runs) {
         label.wanted |= inputs;
-        label.policy.cost += costs[i];
-        if (!second_costs.empty()) label.policy.second_cost += second_costs[i];
+        for (size_t k = 0; k < costs[i].size(); ++k) {
+          label.policy.costs[k] += costs[i][k];
+        }
       }
       next.push_back(label);
     };

@@ -432,13 +432,35 @@ class Checker {
           part.blocks * (part.times.total - part.times.data_parallel.exposed);
     }
     total = total / schedule_.blocks + Exposed(first);
-    const double mean = Sum(first, &Part::seconds) / schedule_.blocks;
     for (size_t i = 1; i < stages.size(); ++i) {
-      for (const Part& part : stages[i]) {
-        total += part.blocks * (part.seconds - mean) / schedule_.chunks;
-      }
+      total += ThroughStage(i, stages[i]) - ThroughStage(i, first);
     }
     return total;
+  }
+
+  // What a microbatch takes through a chunk of a stage, were its blocks like
+  // these in the mean. Of a block that a stage lacks it is not known whether it
+  // is the one that sends; a half of it is.
+  double ThroughStage(size_t stage, const std::vector<Part>& parts) const {
+    const auto fewer =
+        static_cast<size_t>(model_.num_blocks % execution_.pipeline_par);
+    const double missing = fewer > 0 && stage >= fewer ? 1 : 0;
+    const double sending =
+        schedule_.blocks_per_chunk > 1 ? 1 - missing / 2 : 1 - missing;
+    const double others = schedule_.blocks_per_chunk > 1
+                              ? schedule_.blocks_per_chunk - 1 - missing / 2
+                              : 0;
+    double blocks = 0;
+    double seconds = 0;
+    for (const Part& part : parts) {
+      blocks += part.blocks;
+      for (const PassTimes& pass :
+           {part.times.forward_pass, part.times.backward_pass}) {
+        seconds += part.blocks *
+                   (others * pass.base.Total() + sending * pass.edge.Total());
+      }
+    }
+    return seconds / blocks;
   }
 
   // Communication of gradients that a mixture of blocks leaves exposed: what

@@ -11,7 +11,9 @@ namespace {
 
 // What a block's policy costs a batch, were all blocks to have it.
 struct PolicyTimes {
-  double block = 0;    // seconds of a microbatch
+  double block = 0;  // seconds of a microbatch
+  double fill = 0;   // of a stage, and of one that lacks a block
+  double short_fill = 0;
   double batch = 0;    // without exposed communication of gradients
   double exposed = 0;  // that communication
   // What it is made from (DataParallelTimes).
@@ -31,6 +33,17 @@ struct CountedComm {
   bool tail = false;
 };
 
+constexpr double kRoundingUp = 1 + 1e-13;
+
+// Whether an operator that runs again takes longer in some blocks of a chunk
+// than in others.
+bool PlacesDiffer(const BlockOperators& operators) {
+  return std::ranges::any_of(operators.operators, [](const Operator& op) {
+    const StageComm& comm = op.recompute.repeated_comm;
+    return comm.base_exposed != comm.edge_exposed;
+  });
+}
+
 // The stages of an execution, and what they are chosen from.
 class Planner {
  public:
@@ -40,22 +53,20 @@ class Planner {
         execution_(PlannedExecution(execution)),
         schedule_(schedule),
         block_(block) {
-    for (int64_t stage = 1; stage < execution.pipeline_par; ++stage) {
-      later_blocks_ += StageBlocks(schedule, stage);
-    }
     for (const BlockCosts& costs : block.policy_costs) {
       times_.push_back(TimesOf(costs));
     }
+    least_block_time_ = MeanBlockTime(
+        schedule, ComputeBatchTimes(system, execution_, schedule, block.costs,
+                                    AllCorrections()));
   }
 
   StrategyPlan Plan() const {
-    std::vector<double> seconds;
     std::vector<double> batch;
     for (const PolicyTimes& times : times_) {
-      seconds.push_back(times.block);
       batch.push_back(times.batch / schedule_.blocks);
     }
-    const std::vector<Chosen> later = ChooseLater(seconds);
+    const std::vector<Chosen> later = ChooseLater();
     const Chosen first = Choose(0, block_.policies, batch);
     if (!first.choice.is_feasible ||
         std::ranges::any_of(later, [](const Chosen& chosen) {
@@ -64,8 +75,10 @@ class Planner {
       return Smallest();
     }
     double later_bound = 0;
-    for (const Chosen& chosen : later) {
-      later_bound += chosen.choice.bound / schedule_.chunks;
+    for (size_t i = 0; i < later.size(); ++i) {
+      if (AddsFill(static_cast<int64_t>(i) + 1)) {
+        later_bound += later[i].choice.bound;
+      }
     }
     StrategyPlan plan = Assemble(first, block_.policies, later);
     plan.bound = first.choice.bound + LeastExposed() + later_bound;
@@ -88,8 +101,12 @@ class Planner {
     const DataParallelTimes& comm = times.data_parallel;
     PolicyTimes result;
     result.block = MeanBlockTime(schedule_, times);
-    result.batch = times.total - comm.exposed -
-                   later_blocks_ * result.block / schedule_.chunks;
+    result.fill = StageFillTime(schedule_, times, false);
+    result.short_fill = StageFillTime(schedule_, times, true);
+    result.batch = times.total - comm.exposed;
+    for (int64_t stage = 1; stage < execution_.pipeline_par; ++stage) {
+      result.batch -= FillTime(result, stage);
+    }
     result.exposed = comm.exposed;
     result.comm_of_block = comm.block_time;
     result.chunk_exposed = comm.exposed - comm.block_time - comm.tail_exposed;
@@ -101,6 +118,15 @@ class Planner {
                           times.backward_pass.send;
     }
     return result;
+  }
+
+  double FillTime(const PolicyTimes& times, int64_t stage) const {
+    return StageLacksBlock(schedule_, stage) ? times.short_fill : times.fill;
+  }
+
+  // A chunk of one block that a stage lacks takes no time.
+  bool AddsFill(int64_t stage) const {
+    return schedule_.base_blocks > 0 || !StageLacksBlock(schedule_, stage);
   }
 
   bool OverlapsGradients() const {
@@ -154,15 +180,23 @@ class Planner {
   Chosen Choose(int64_t stage, std::span<const BlockPolicy> policies,
                 std::span<const double> costs) const {
     const MemoryNeeds states = MemoryOf(stage, KeptBy(stage, 0, 0));
-    const double room1 = system_.mem1.capacity - states.tier1;
-    const double room2 = system_.mem2.capacity - states.tier2;
+    // A plan that takes all there is fits, whatever the rounding: by less than
+    // a byte.
+    const double room1 = system_.mem1.capacity * kRoundingUp - states.tier1;
+    const double room2 = system_.mem2.capacity * kRoundingUp - states.tier2;
     const bool offloads = execution_.activations_offload;
     Chosen chosen;
     if (room1 < 0 || room2 < 0) return chosen;
     std::vector<BlockChoice> choices;
     for (size_t i = 0; i < policies.size(); ++i) {
       if (offloads && policies[i].bytes > room1) break;
-      if (!choices.empty() && choices.back().cost <= costs[i]) continue;
+      if (!choices.empty()) {
+        if (choices.back().cost <= costs[i]) continue;
+        if (choices.back().bytes == policies[i].bytes) {
+          choices.pop_back();
+          chosen.policies.pop_back();
+        }
+      }
       choices.push_back({policies[i].bytes, costs[i]});
       chosen.policies.push_back(i);
     }
@@ -172,8 +206,18 @@ class Planner {
     return chosen;
   }
 
+  std::vector<double> LaterCosts(int64_t stage) const {
+    std::vector<double> costs;
+    for (const PolicyTimes& times : times_) {
+      costs.push_back(AddsFill(stage) ? FillTime(times, stage) /
+                                            StageBlocks(schedule_, stage)
+                                      : times.block);
+    }
+    return costs;
+  }
+
   // Stages with as many blocks that hold as much have one answer.
-  std::vector<Chosen> ChooseLater(std::span<const double> seconds) const {
+  std::vector<Chosen> ChooseLater() const {
     std::vector<Chosen> later;
     for (int64_t stage = 1; stage < execution_.pipeline_par; ++stage) {
       if (StageBlocks(schedule_, stage) < 1) break;
@@ -184,7 +228,7 @@ class Planner {
            KeepsMost(later.back()))) {
         later.push_back(later.back());
       } else {
-        later.push_back(Choose(stage, block_.policies, seconds));
+        later.push_back(Choose(stage, block_.policies, LaterCosts(stage)));
       }
       if (!later.back().choice.is_feasible) break;
     }
@@ -242,34 +286,29 @@ class Planner {
                                          shares[0].costs, AllCorrections())
                      : ComputeBatchTimes(system_, execution_, schedule_, shares,
                                          AllCorrections());
-    const double mean = MeanBlockTime(schedule_, plan.times);
     double saved = 0;
     for (StagePlan& stage : plan.stages) {
-      SetSeconds(stage);
+      const bool lacks_block = StageLacksBlock(schedule_, stage.stage);
       if (stage.stage > 0) {
-        saved += static_cast<double>(stage.blocks) * mean - stage.seconds;
+        saved += StageFillTime(schedule_, plan.times, lacks_block);
+      }
+      for (const PolicyShare& policy : stage.policies) {
+        const double blocks = static_cast<double>(policy.blocks);
+        const BatchTimes times = ComputeBatchTimes(
+            system_, execution_, schedule_,
+            CostsWith(block_.costs, block_.operators, policy.kept),
+            AllCorrections());
+        const double seconds = MeanBlockTime(schedule_, times);
+        stage.seconds += blocks * seconds;
+        stage.recompute_seconds += blocks * (seconds - least_block_time_);
+        if (stage.stage > 0) {
+          saved -= blocks / static_cast<double>(stage.blocks) *
+                   StageFillTime(schedule_, times, lacks_block);
+        }
       }
     }
-    saved /= schedule_.chunks;
     plan.times.bubble -= saved;
     plan.times.total -= saved;
-  }
-
-  double SecondsOf(const BlockCosts& costs) const {
-    return MeanBlockTime(
-        schedule_, ComputeBatchTimes(system_, execution_, schedule_, costs,
-                                     AllCorrections()));
-  }
-
-  void SetSeconds(StagePlan& stage) const {
-    const double least = SecondsOf(block_.costs);
-    for (const PolicyShare& policy : stage.policies) {
-      const double blocks = static_cast<double>(policy.blocks);
-      const double seconds =
-          SecondsOf(CostsWith(block_.costs, block_.operators, policy.kept));
-      stage.seconds += blocks * seconds;
-      stage.recompute_seconds += blocks * (seconds - least);
-    }
   }
 
   // Chooses the first stage for its time and the gradients' communication that
@@ -286,16 +325,17 @@ class Planner {
     const double tail = counted.tail ? 1 : 0;
     const double usage =
         system_.networks[execution_.data_par_net].processor_usage;
-    std::vector<double> unhelpful;
-    for (const Operator& op : block_.operators.operators) {
-      const StageCosts& again = op.recompute.recompute;
-      unhelpful.push_back(
+    std::vector<PolicyCosts> measures = block_.seconds;
+    for (size_t i = 0; i < measures.size(); ++i) {
+      const StageCosts& again =
+          block_.operators.operators[i].recompute.recompute;
+      measures[i].back() =
           again.mem_time * (windows + (schedule_.base_blocks > 0 ? tail : 0)) +
           again.flops_time * usage *
-              (windows + tail / schedule_.blocks_per_chunk));
+              (windows + tail / schedule_.blocks_per_chunk);
     }
     const std::vector<BlockPolicy> policies =
-        FindPolicies(block_.operators, block_.seconds, unhelpful);
+        FindPolicies(block_.operators, measures);
     std::vector<double> costs;
     for (const BlockPolicy& policy : policies) {
       const BlockCosts block_costs =
@@ -336,7 +376,7 @@ class Planner {
   Execution execution_;
   const Schedule& schedule_;
   const PlannedBlock& block_;
-  double later_blocks_ = 0;
+  double least_block_time_ = 0;
   std::vector<PolicyTimes> times_;
 };
 
@@ -349,14 +389,15 @@ PlannedBlock PlanBlock(const Model& model, const System& system,
   PlannedBlock block;
   block.costs = ComputeBlockCosts(model, system, planned, AllCorrections());
   block.operators = ListOperators(model, system, planned);
+  const bool has_base = schedule.base_blocks > 0;
+  const bool places_differ = has_base && PlacesDiffer(block.operators);
   for (const Operator& op : block.operators.operators) {
     const RecomputeCosts& again = op.recompute;
-    const double exposed =
-        (schedule.base_blocks * again.repeated_comm.base_exposed +
-         again.repeated_comm.edge_exposed) /
-        schedule.blocks_per_chunk;
-    block.seconds.push_back(again.recompute.time + again.weight_grad.time +
-                            exposed);
+    const double run = again.recompute.time + again.weight_grad.time;
+    const double base = run + again.repeated_comm.base_exposed;
+    const double edge = run + again.repeated_comm.edge_exposed;
+    block.seconds.push_back(places_differ ? PolicyCosts{base, edge}
+                                          : PolicyCosts{edge});
   }
   block.policies = FindPolicies(block.operators, block.seconds);
   for (const BlockPolicy& policy : block.policies) {

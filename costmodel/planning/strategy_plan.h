@@ -48,7 +48,9 @@ struct StrategyPlan {
 struct PlannedBlock {
   BlockCosts costs;  // where everything is kept
   BlockOperators operators;
-  std::vector<double> seconds;           // of each operator that runs again
+  // Seconds of each operator that runs again; where one takes longer in some
+  // blocks of a chunk than in others, those of both.
+  std::vector<PolicyCosts> seconds;
   std::vector<BlockPolicy> policies;     // by these
   std::vector<BlockCosts> policy_costs;  // of each
 };
@@ -64,10 +66,9 @@ PlannedBlock PlanBlock(const Model& model, const System& system,
 //   in flight f(s) (schedule.h); the capacity of both tiers.
 // Variables: a policy for each block of each stage.
 // Minimise the seconds of a batch: those of stage 0 over all microbatches, with
-//   its bubble, in which stage s > 0 takes T(s) / chunks rather than
-//   B(s) mean t / chunks, where T(s) is the sum of t over its blocks and the
-//   mean is over stage 0. Gradients' communication that computing hides, hides
-//   behind recomputation too.
+//   its bubble, in which each stage s > 0 takes its own StageFillTime
+//   (batch_times.h), the mean over its blocks. Gradients' communication that
+//   computing hides, hides behind recomputation too.
 // Subject to: working space + f(s) sum b - max b + states <= capacity in each
 //   stage (memory_needs.h).
 // Stages after the first hold no more and need no less time than it can, so

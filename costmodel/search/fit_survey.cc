@@ -154,7 +154,7 @@ std::vector<RecomputedOperator> RecomputedOn(const StagePlan& stage,
   }
   std::vector<RecomputedOperator> recomputed;
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (blocks[i] == 0 || block.seconds[i] <= 0) continue;
+    if (blocks[i] == 0 || std::ranges::max(block.seconds[i]) <= 0) continue;
     const bool gathers = operators[i].kind == Operator::Kind::kGather;
     recomputed.push_back(
         {fmt::format("{}{}", operators[i].name, gathers ? " gather" : ""),

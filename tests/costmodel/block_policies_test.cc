@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <random>
 #include <string_view>
 #include <vector>
@@ -98,18 +100,24 @@ std::vector<BlockPolicy> Enumerate(const BlockOperators& block,
                                    const std::vector<double>& costs) {
   std::vector<BlockPolicy> all;
   for (KeptTensors kept = 0; kept < runs.size(); ++kept) {
-    all.push_back({kept, BytesOf(block, kept), SumOver(runs[kept], costs)});
+    all.push_back({kept, BytesOf(block, kept), {SumOver(runs[kept], costs)}});
   }
   std::ranges::sort(all, [](const BlockPolicy& a, const BlockPolicy& b) {
-    return a.bytes != b.bytes ? a.bytes < b.bytes : a.cost < b.cost;
+    return a.bytes != b.bytes ? a.bytes < b.bytes : a.costs < b.costs;
   });
   std::vector<BlockPolicy> best;
   for (const BlockPolicy& policy : all) {
-    if (best.empty() || policy.cost < best.back().cost - 1e-9) {
+    if (best.empty() || policy.costs[0] < best.back().costs[0] - 1e-9) {
       best.push_back(policy);
     }
   }
   return best;
+}
+
+std::vector<PolicyCosts> OneMeasure(const std::vector<double>& costs) {
+  std::vector<PolicyCosts> all;
+  for (const double cost : costs) all.push_back({cost});
+  return all;
 }
 
 TEST(BlockPolicies, AreThoseOfAllSubsetsThatNoOtherBeats) {
@@ -132,16 +140,65 @@ TEST(BlockPolicies, AreThoseOfAllSubsetsThatNoOtherBeats) {
             : i == 2 ? std::uniform_real_distribution<double>(-3, 10)(random)
                      : std::uniform_int_distribution<int>(-1, 3)(random));
       }
-      const std::vector<BlockPolicy> policies = FindPolicies(block, costs);
+      const std::vector<BlockPolicy> policies =
+          FindPolicies(block, OneMeasure(costs));
       const std::vector<BlockPolicy> expected = Enumerate(block, runs, costs);
       ASSERT_EQ(policies.size(), expected.size());
       for (size_t p = 0; p < policies.size(); ++p) {
         const BlockPolicy& policy = policies[p];
         ASSERT_EQ(policy.bytes, expected[p].bytes);
-        ASSERT_NEAR(policy.cost, expected[p].cost, 1e-9);
+        ASSERT_NEAR(policy.costs[0], expected[p].costs[0], 1e-9);
         ASSERT_EQ(BytesOf(block, policy.kept), policy.bytes);
-        ASSERT_NEAR(SumOver(runs[policy.kept], costs), policy.cost, 1e-9);
+        ASSERT_NEAR(SumOver(runs[policy.kept], costs), policy.costs[0], 1e-9);
       }
+    }
+  }
+}
+
+bool Beats(const BlockPolicy& a, const BlockPolicy& b) {
+  return a.bytes <= b.bytes &&
+         std::ranges::equal(a.costs, b.costs, std::less_equal<>());
+}
+
+// Whole numbers, so that sums are exact in any order.
+TEST(BlockPolicies, OfThreeMeasuresAreThoseThatNoSubsetBeats) {
+  std::mt19937 random(5);
+  for (const Execution& execution : AllKinds()) {
+    const BlockOperators block =
+        ListOperators(TestModel(), TestSystem(), execution);
+    std::array<std::vector<double>, 3> measures;
+    std::vector<PolicyCosts> costs;
+    for (size_t o = 0; o < block.operators.size(); ++o) {
+      costs.emplace_back();
+      for (size_t k = 0; k < measures.size(); ++k) {
+        costs.back()[k] = std::uniform_int_distribution<int>(0, 5)(random);
+        measures[k].push_back(costs.back()[k]);
+      }
+    }
+    const std::vector<BlockPolicy> policies = FindPolicies(block, costs);
+    ASSERT_TRUE(std::ranges::is_sorted(policies, {}, &BlockPolicy::bytes));
+    for (KeptTensors kept = 0; kept <= AllTensors(block); ++kept) {
+      const uint64_t runs = NaiveRuns(block, kept);
+      BlockPolicy subset{kept, BytesOf(block, kept), {}};
+      for (size_t k = 0; k < measures.size(); ++k) {
+        subset.costs[k] = SumOver(runs, measures[k]);
+      }
+      int beating = 0;
+      for (const BlockPolicy& policy : policies) {
+        if (policy.kept == kept) {
+          ASSERT_EQ(policy.bytes, subset.bytes);
+          ASSERT_EQ(policy.costs, subset.costs);
+        }
+        if (!Beats(policy, subset)) continue;
+        ++beating;
+        // Its equal, not its better, where it is one of them.
+        if (policy.bytes == subset.bytes && policy.costs == subset.costs) break;
+        ASSERT_TRUE(std::ranges::none_of(policies, [&](const BlockPolicy& one) {
+          return one.kept == kept;
+        }));
+        break;
+      }
+      ASSERT_GT(beating, 0);
     }
   }
 }

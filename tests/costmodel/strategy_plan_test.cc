@@ -148,8 +148,9 @@ Strategy RandomStrategy(Random& random) {
 // A set of tensors that a block keeps.
 struct Option {
   double bytes = 0;
-  double cost = 0;
-  double seconds = 0;
+  double cost = 0;  // of a batch, without what later stages fill
+  double fill = 0;
+  double short_fill = 0;
   BlockCosts costs;
 };
 
@@ -185,12 +186,14 @@ class Oracle {
   double Least() {
     double later = 0;
     for (int64_t stage = 1; stage < strategy_.execution.pipeline_par; ++stage) {
-      if (StageBlocks(schedule_, stage) < 1) break;
-      later += LeastOf(stage, Undominated(options_, &Option::seconds),
-                       [](const Mixture&, double, double seconds) {
-                         return seconds;
-                       }) /
-               schedule_.chunks;
+      const double blocks = StageBlocks(schedule_, stage);
+      if (blocks < 1) break;
+      const auto fill = StageLacksBlock(schedule_, stage) ? &Option::short_fill
+                                                          : &Option::fill;
+      later += LeastOf(stage, Undominated(options_, fill),
+                       [&](const Mixture&, const Option& sum) {
+                         return sum.*fill / blocks;
+                       });
     }
     return later + LeastOfFirst();
   }
@@ -199,7 +202,9 @@ class Oracle {
   // communication of gradients is overlapped.
   bool IsSmall() const {
     return Mixtures(Undominated(options_, &Option::cost)) <= kMostMixtures &&
-           Mixtures(Undominated(options_, &Option::seconds)) <= kMostMixtures;
+           Mixtures(Undominated(options_, &Option::fill)) <= kMostMixtures &&
+           Mixtures(Undominated(options_, &Option::short_fill)) <=
+               kMostMixtures;
   }
   bool is_complete() const { return is_complete_; }
 
@@ -209,12 +214,11 @@ class Oracle {
                              costs, AllCorrections());
   }
 
-  double LaterBlocks() const {
-    double blocks = 0;
-    for (int64_t stage = 1; stage < strategy_.execution.pipeline_par; ++stage) {
-      blocks += StageBlocks(schedule_, stage);
-    }
-    return blocks;
+  // That later stages take, were they like the first.
+  double LaterFill(const Option& option) const {
+    return schedule_.missing_blocks * option.short_fill +
+           (schedule_.pipeline_par - 1 - schedule_.missing_blocks) *
+               option.fill;
   }
 
   double Mixtures(const std::vector<Option>& options) const {
@@ -240,41 +244,44 @@ class Oracle {
       Option option{.bytes = best.first,
                     .costs = CostsWith(block_.costs, operators, best.second)};
       const BatchTimes times = TimesOf(option.costs);
-      option.seconds = MeanBlockTime(schedule_, times);
-      option.cost = times.total - times.data_parallel.exposed -
-                    LaterBlocks() * option.seconds / schedule_.chunks;
+      option.fill = StageFillTime(schedule_, times, false);
+      option.short_fill = StageFillTime(schedule_, times, true);
+      option.cost =
+          times.total - times.data_parallel.exposed - LaterFill(option);
       options_.push_back(option);
     }
   }
 
   // Over all multisets that fit.
   double LeastOf(int64_t stage, const std::vector<Option>& options,
-                 const std::function<double(const Mixture&, double cost,
-                                            double seconds)>& cost) const {
+                 const std::function<double(const Mixture&, const Option& sum)>&
+                     cost) const {
     double least = kInfinity;
     Mixture mixture;
-    const std::function<void(size_t, double, double, double, double, double)>
-        visit = [&](size_t first, double blocks, double bytes, double most,
-                    double costs, double seconds) {
+    const std::function<void(size_t, double, double, const Option&)> visit =
+        [&](size_t first, double blocks, double most, const Option& sum) {
           if (blocks == 0) {
             const MemoryNeeds needs =
-                NeedsOf(strategy_, stage, block_.costs, bytes, most);
+                NeedsOf(strategy_, stage, block_.costs, sum.bytes, most);
             if (!CheckMemory(strategy_.system, needs).Fits()) return;
-            least = std::min(least, cost(mixture, costs, seconds));
+            least = std::min(least, cost(mixture, sum));
             return;
           }
           for (size_t i = first; i < options.size(); ++i) {
             const Option& option = options[i];
             for (double count = 1; count <= blocks; ++count) {
               mixture.push_back({option.costs, count});
-              visit(i + 1, blocks - count, bytes + count * option.bytes,
-                    std::max(most, option.bytes), costs + count * option.cost,
-                    seconds + count * option.seconds);
+              visit(i + 1, blocks - count, std::max(most, option.bytes),
+                    {.bytes = sum.bytes + count * option.bytes,
+                     .cost = sum.cost + count * option.cost,
+                     .fill = sum.fill + count * option.fill,
+                     .short_fill = sum.short_fill + count * option.short_fill,
+                     .costs = {}});
               mixture.pop_back();
             }
           }
         };
-    visit(0, StageBlocks(schedule_, stage), 0, 0, 0, 0);
+    visit(0, StageBlocks(schedule_, stage), 0, {});
     return least;
   }
 
@@ -283,21 +290,20 @@ class Oracle {
     if (!execution.data_par_overlap) {
       const double exposed = TimesOf(block_.costs).data_parallel.exposed;
       return LeastOf(0, Undominated(options_, &Option::cost),
-                     [&](const Mixture&, double cost, double) {
-                       return cost / schedule_.blocks + exposed;
+                     [&](const Mixture&, const Option& sum) {
+                       return sum.cost / schedule_.blocks + exposed;
                      });
     }
     // Recomputation hides communication, so that all subsets count.
     is_complete_ = Mixtures(options_) <= kMostMixtures;
     return LeastOf(
         0, is_complete_ ? options_ : Undominated(options_, &Option::cost),
-        [&](const Mixture& mixture, double, double seconds) {
+        [&](const Mixture& mixture, const Option& sum) {
           const double total =
               ComputeBatchTimes(strategy_.system, execution, schedule_, mixture,
                                 AllCorrections())
                   .total;
-          return total -
-                 LaterBlocks() * seconds / schedule_.blocks / schedule_.chunks;
+          return total - LaterFill(sum) / schedule_.blocks;
         });
   }
 
@@ -437,6 +443,26 @@ TEST(StrategyPlan, IsNoSlowerThanFixedPolicies) {
     }
   }
   for (const int count : fitting) EXPECT_GT(count, 50);
+}
+
+// A budget of what a plan takes is enough for it, to the byte.
+TEST(StrategyPlan, ItsOwnPeakIsEnough) {
+  Random random(14);
+  for (int i = 0; i < 2 * kStrategies; ++i) {
+    Strategy strategy = RandomStrategy(random);
+    SCOPED_TRACE(std::to_string(i) + ": " + Describe(strategy.execution));
+    const StrategyPlan plan = PlanOf(strategy);
+    strategy.system.mem1.capacity = strategy.system.mem2.capacity = 0;
+    for (const StagePlan& stage : plan.stages) {
+      System& system = strategy.system;
+      system.mem1.capacity = std::max(system.mem1.capacity, stage.memory.tier1);
+      system.mem2.capacity = std::max(system.mem2.capacity, stage.memory.tier2);
+    }
+    const StrategyPlan again = PlanOf(strategy);
+    EXPECT_TRUE(again.verdict.Fits());
+    EXPECT_LE(again.times.total, plan.times.total * (1 + 1e-9));
+    EXPECT_EQ(ErrorOf(strategy, again), "");
+  }
 }
 
 void ExpectEqualTimes(const BatchTimes& ours, const BatchTimes& theirs) {
