@@ -184,14 +184,17 @@ void PrintPlanSearches(const Flags& flags) {
     problem.corrections.one_batch_size = !search.any_batch;
     costmodel::SearchOutcome fixed;
     const double fixed_seconds = Median(flags.runs, [&] {
-      return SecondsOf([&] { fixed = FindBest(problem, {}); });
+      return SecondsOf([&] { fixed = FindBest(problem, {.top_n = 30}); });
     });
     problem.plans = true;
     const double known = fixed.best.front().sample_rate;
     costmodel::SearchOutcome plans;
     const double plan_seconds = Median(flags.runs, [&] {
-      return SecondsOf(
-          [&] { plans = FindBest(problem, {.least_rate = known}); });
+      return SecondsOf([&] {
+        plans = FindBest(
+            problem,
+            {.top_n = 10, .least_rate = RateOfPlans(problem, fixed.best, 10)});
+      });
     });
     fmt::print(
         "| {} on {} | {} | {:.3f} | {} | {:.3f} | {} | {:.2f} | {:+.2f}% |\n",

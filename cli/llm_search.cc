@@ -149,11 +149,14 @@ Answer Search(const Question& question, double known_rate,
     answer.fixed = run(false, top_n, 0);
     return answer;
   }
-  answer.fixed = run(false, 1, 0);
+  // Of most strategies there are several with other recomputation.
+  constexpr int64_t kPolicies = 3;
+  answer.fixed = run(false, kPolicies * top_n, 0);
   if (answer.fixed.outcome.was_interrupted) return answer;
-  const double least =
-      top_n == 1 ? std::max(known_rate, BestRate(answer.fixed.outcome)) : 0;
-  answer.plans = run(true, top_n, least);
+  const double reached = costmodel::RateOfPlans(
+      question.problem, answer.fixed.outcome.best, top_n);
+  answer.plans =
+      run(true, top_n, top_n == 1 ? std::max(known_rate, reached) : reached);
   return answer;
 }
 

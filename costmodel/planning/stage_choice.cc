@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 namespace acplan::costmodel {
 namespace {
@@ -164,11 +165,175 @@ bool IsFeasible(const Knapsack& knapsack) {
          knapsack.room;
 }
 
+// Choices in whole steps: of bytes above those of the smallest.
+struct Steps {
+  double unit = 0;  // bytes
+  std::vector<int64_t> sizes;
+
+  int64_t most() const { return sizes.back(); }
+};
+
+std::optional<Steps> FindSteps(std::span<const BlockChoice> choices) {
+  constexpr double kMostBytes = 9007199254740992;
+  int64_t unit = 0;
+  Steps steps;
+  for (const BlockChoice& choice : choices) {
+    const double bytes = choice.bytes - choices.front().bytes;
+    if (bytes > kMostBytes || bytes != std::floor(bytes)) return std::nullopt;
+    steps.sizes.push_back(static_cast<int64_t>(bytes));
+    unit = std::gcd(unit, steps.sizes.back());
+  }
+  if (unit == 0) return std::nullopt;
+  steps.unit = static_cast<double>(unit);
+  for (int64_t& size : steps.sizes) size /= unit;
+  return steps;
+}
+
+// The least cost of so many blocks in so many steps, exactly, by blocks one
+// after another. In some order of the blocks their sum stays near a line from
+// nothing to the room (Steinitz), so that only sums near it are kept.
+class StepWalk {
+ public:
+  // `room`: steps, at most all that the blocks can fill.
+  StepWalk(std::span<const BlockChoice> choices, const Steps& steps,
+           int64_t blocks, int64_t room)
+      : choices_(choices), steps_(steps), blocks_(blocks), room_(room) {}
+
+  double Work() const {
+    return static_cast<double>(blocks_) *
+           static_cast<double>(4 * steps_.most()) *
+           static_cast<double>(choices_.size());
+  }
+
+  void Run() {
+    costs_.assign(blocks_ + 1, {});
+    for (int64_t n = 0; n <= blocks_; ++n) {
+      costs_[n].assign(High(n) - Low(n) + 1, kInfinity);
+    }
+    costs_[0][0] = 0;
+    for (int64_t n = 1; n <= blocks_; ++n) {
+      for (size_t i = 0; i < choices_.size(); ++i) Add(n, i);
+    }
+  }
+
+  // In `room` steps, at most one choice's size less than in the constructor.
+  // Steps filled; none where the blocks do not fit.
+  std::optional<int64_t> Fill(int64_t room) const {
+    std::optional<int64_t> best;
+    for (int64_t filled = Low(blocks_); filled <= room; ++filled) {
+      const double cost = Cost(blocks_, filled);
+      if (cost < (best ? Cost(blocks_, *best) : kInfinity)) best = filled;
+    }
+    return best;
+  }
+
+  double CostOf(int64_t filled) const { return Cost(blocks_, filled); }
+
+  std::vector<int64_t> CountsOf(int64_t filled) const {
+    std::vector<int64_t> counts(choices_.size(), 0);
+    for (int64_t n = blocks_; n > 0; --n) {
+      size_t i = 0;
+      while (Cost(n - 1, filled - steps_.sizes[i]) + choices_[i].cost !=
+             Cost(n, filled)) {
+        ++i;
+      }
+      ++counts[i];
+      filled -= steps_.sizes[i];
+    }
+    return counts;
+  }
+
+ private:
+  // The room that is left, and that of another largest choice, are at most a
+  // choice's size each; so is how far sums in the best order are from the line.
+  int64_t Low(int64_t n) const {
+    return std::max<int64_t>(0, n * room_ / blocks_ - 3 * steps_.most());
+  }
+  int64_t High(int64_t n) const {
+    return std::min(room_, n * room_ / blocks_ + steps_.most() + 1);
+  }
+
+  double Cost(int64_t n, int64_t filled) const {
+    if (filled < Low(n) || filled > High(n)) return kInfinity;
+    return costs_[n][filled - Low(n)];
+  }
+
+  void Add(int64_t n, size_t i) {
+    const int64_t size = steps_.sizes[i];
+    const int64_t low = std::max(Low(n), Low(n - 1) + size);
+    const int64_t high = std::min(High(n), High(n - 1) + size);
+    if (high < low) return;
+    const double* from = costs_[n - 1].data() + (low - size - Low(n - 1));
+    double* to = costs_[n].data() + (low - Low(n));
+    const double cost = choices_[i].cost;
+    for (int64_t k = 0; k <= high - low; ++k) {
+      const double with = from[k] + cost;
+      to[k] = with < to[k] ? with : to[k];
+    }
+  }
+
+  std::span<const BlockChoice> choices_;
+  const Steps& steps_;
+  int64_t blocks_;
+  int64_t room_;
+  std::vector<std::vector<double>> costs_;  // by blocks, by steps from Low
+};
+
+// Steps that are left for all blocks but the largest.
+int64_t RoomInSteps(const Knapsack& knapsack, const Steps& steps) {
+  const double spare = knapsack.room - static_cast<double>(knapsack.blocks) *
+                                           knapsack.choices.front().bytes;
+  const double all =
+      static_cast<double>(knapsack.blocks) * static_cast<double>(steps.most());
+  return static_cast<int64_t>(
+      std::min(std::floor(spare / steps.unit + 1e-9), all));
+}
+
+// Whatever the largest choice, the others may be larger still: that takes less
+// room, not more.
+void ChooseBySteps(std::span<const BlockChoice> choices, int64_t blocks,
+                   double in_flight, double capacity, double most_work,
+                   StageChoice& best) {
+  const std::optional<Steps> steps = FindSteps(choices);
+  if (!steps || blocks < 2) return;
+  std::vector<int64_t> rooms;  // negative: none
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const Knapsack knapsack =
+        WithLargest(choices, i, blocks, in_flight, capacity);
+    rooms.push_back(IsFeasible(knapsack) ? RoomInSteps(knapsack, *steps) : -1);
+  }
+  StepWalk walk(choices, *steps, blocks - 1, std::ranges::max(rooms));
+  if (walk.Work() > most_work) return;
+  walk.Run();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const std::optional<int64_t> filled = walk.Fill(rooms[i]);
+    if (!filled) continue;
+    const double cost = choices[i].cost + walk.CostOf(*filled);
+    if (cost >= best.cost) continue;
+    best.cost = cost;
+    best.counts = walk.CountsOf(*filled);
+    ++best.counts[i];
+    best.is_feasible = true;
+  }
+  best.bound = best.cost;
+}
+
+StageChoice AllSmallest(std::span<const BlockChoice> choices, int64_t blocks,
+                        double bound) {
+  StageChoice choice{.is_feasible = true,
+                     .counts = std::vector<int64_t>(choices.size(), 0),
+                     .cost = static_cast<double>(blocks) * choices[0].cost,
+                     .bound = bound};
+  choice.counts.front() = blocks;
+  return choice;
+}
+
 }  // namespace
 
 StageChoice ChooseForBlocks(std::span<const BlockChoice> choices,
                             int64_t blocks, double in_flight, double capacity,
-                            int64_t most_nodes) {
+                            const StageChoiceOptions& options) {
+  int64_t most_nodes = options.most_nodes;
   StageChoice best;
   best.cost = kInfinity;
   best.bound = kInfinity;
@@ -189,6 +354,9 @@ StageChoice ChooseForBlocks(std::span<const BlockChoice> choices,
     starts.push_back({largest, bound});
   }
   std::ranges::sort(starts, {}, &Start::bound);
+  if (!starts.empty() && starts.front().bound >= options.cutoff) {
+    return AllSmallest(choices, blocks, starts.front().bound);
+  }
   for (const Start& start : starts) {
     if (start.bound >= best.cost) break;
     const Knapsack knapsack =
@@ -212,6 +380,10 @@ StageChoice ChooseForBlocks(std::span<const BlockChoice> choices,
     best.is_feasible = true;
     best.counts = std::move(counts);
     best.cost = cost;
+  }
+  if (best.bound < std::min(best.cost, options.cutoff)) {
+    ChooseBySteps(choices, blocks, in_flight, capacity, options.most_work,
+                  best);
   }
   best.bound = std::min(best.bound, best.cost);
   return best;

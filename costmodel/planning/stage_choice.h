@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,13 @@ struct StageChoice {
   double bound = 0;  // no counts cost less
 };
 
+struct StageChoiceOptions {
+  int64_t most_nodes = 5'000;  // of the enumeration
+  double most_work = 3e8;      // additions of the dynamic program
+  // What costs as much or more need not be best.
+  double cutoff = std::numeric_limits<double>::infinity();
+};
+
 // Data: n blocks; choices j with bytes b_j and cost c_j; f microbatches in
 //   flight; a capacity.
 // Variables: n_j blocks of choice j, integers >= 0 that add up to n.
@@ -27,11 +35,12 @@ struct StageChoice {
 //   elsewhere.
 // For each choice as the largest, the linear relaxation is two neighbours on
 // the lower hull; what deviates from them costs its distance from the hull,
-// which bounds the enumeration. Exact up to `most_nodes` of it; after that
-// `bound` is less than `cost`.
+// which bounds the enumeration. Where that takes too many nodes, and bytes are
+// multiples of a unit that is not too small, a dynamic program over blocks and
+// units is exact, too; else `bound` is less than `cost`.
 // `choices` ascend in bytes and descend in cost.
 StageChoice ChooseForBlocks(std::span<const BlockChoice> choices,
                             int64_t blocks, double in_flight, double capacity,
-                            int64_t most_nodes = 20'000);
+                            const StageChoiceOptions& options = {});
 
 }  // namespace acplan::costmodel

@@ -33,6 +33,7 @@ struct CountedComm {
   bool tail = false;
 };
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRoundingUp = 1 + 1e-13;
 
 // Whether an operator that runs again takes longer in some blocks of a chunk
@@ -48,11 +49,12 @@ bool PlacesDiffer(const BlockOperators& operators) {
 class Planner {
  public:
   Planner(const System& system, const Execution& execution,
-          const Schedule& schedule, const PlannedBlock& block)
+          const Schedule& schedule, const PlannedBlock& block, double cutoff)
       : system_(system),
         execution_(PlannedExecution(execution)),
         schedule_(schedule),
-        block_(block) {
+        block_(block),
+        cutoff_(cutoff) {
     for (const BlockCosts& costs : block.policy_costs) {
       times_.push_back(TimesOf(costs));
     }
@@ -66,25 +68,19 @@ class Planner {
     for (const PolicyTimes& times : times_) {
       batch.push_back(times.batch / schedule_.blocks);
     }
-    const std::vector<Chosen> later = ChooseLater();
-    const Chosen first = Choose(0, block_.policies, batch);
-    if (!first.choice.is_feasible ||
-        std::ranges::any_of(later, [](const Chosen& chosen) {
-          return !chosen.choice.is_feasible;
-        })) {
-      return Smallest();
+    double least_later = 0;
+    for (int64_t stage = 1; stage < execution_.pipeline_par; ++stage) {
+      least_later += LeastFill(stage);
     }
-    double later_bound = 0;
-    for (size_t i = 0; i < later.size(); ++i) {
-      if (AddsFill(static_cast<int64_t>(i) + 1)) {
-        later_bound += later[i].choice.bound;
-      }
-    }
+    const double cutoff = cutoff_ - LeastExposed();
+    const Chosen first =
+        Choose(0, block_.policies, batch, cutoff - least_later);
+    if (!first.choice.is_feasible) return Smallest();
+    const Later later = ChooseLater(least_later, cutoff - first.choice.bound);
+    if (!later.is_feasible) return Smallest();
     StrategyPlan plan = Assemble(first, block_.policies, later);
-    plan.bound = first.choice.bound + LeastExposed() + later_bound;
-    if (CommunicationVaries()) {
-      ImproveWithComm(later, later_bound, plan);
-    }
+    plan.bound = first.choice.bound + LeastExposed() + later.bound;
+    if (CommunicationVaries()) ImproveWithComm(later, plan);
     plan.bound = std::min(plan.bound, plan.times.total);
     return plan;
   }
@@ -93,6 +89,13 @@ class Planner {
   struct Chosen {
     StageChoice choice;
     std::vector<size_t> policies;  // that were to choose from
+  };
+
+  // The stages after the first.
+  struct Later {
+    std::vector<Chosen> stages;
+    bool is_feasible = true;
+    double bound = 0;  // of the seconds that they fill
   };
 
   PolicyTimes TimesOf(const BlockCosts& costs) const {
@@ -127,6 +130,14 @@ class Planner {
   // A chunk of one block that a stage lacks takes no time.
   bool AddsFill(int64_t stage) const {
     return schedule_.base_blocks > 0 || !StageLacksBlock(schedule_, stage);
+  }
+
+  double LeastFill(int64_t stage) const {
+    double least = kInfinity;
+    for (const PolicyTimes& times : times_) {
+      least = std::min(least, FillTime(times, stage));
+    }
+    return least;
   }
 
   bool OverlapsGradients() const {
@@ -176,9 +187,9 @@ class Planner {
                                    block_.costs, kept, AllCorrections());
   }
 
-  // `costs`: of a block, by policy.
+  // `costs`: of a block, by policy; what adds up to `cutoff` need not be least.
   Chosen Choose(int64_t stage, std::span<const BlockPolicy> policies,
-                std::span<const double> costs) const {
+                std::span<const double> costs, double cutoff) const {
     const MemoryNeeds states = MemoryOf(stage, KeptBy(stage, 0, 0));
     // A plan that takes all there is fits, whatever the rounding: by less than
     // a byte.
@@ -202,7 +213,8 @@ class Planner {
     }
     chosen.choice = ChooseForBlocks(
         choices, static_cast<int64_t>(StageBlocks(schedule_, stage)),
-        StageMicrobatches(schedule_, stage), offloads ? room2 : room1);
+        StageMicrobatches(schedule_, stage), offloads ? room2 : room1,
+        {.cutoff = cutoff});
     return chosen;
   }
 
@@ -217,20 +229,30 @@ class Planner {
   }
 
   // Stages with as many blocks that hold as much have one answer.
-  std::vector<Chosen> ChooseLater() const {
-    std::vector<Chosen> later;
+  // `least`: LeastFill of all.
+  Later ChooseLater(double least, double cutoff) const {
+    Later later;
+    later.bound = least;
+    std::vector<Chosen>& stages = later.stages;
     for (int64_t stage = 1; stage < execution_.pipeline_par; ++stage) {
       if (StageBlocks(schedule_, stage) < 1) break;
+      const double others = later.bound - LeastFill(stage);
       if (stage > 1 &&
           StageBlocks(schedule_, stage) == StageBlocks(schedule_, stage - 1) &&
           (StageMicrobatches(schedule_, stage) ==
                StageMicrobatches(schedule_, stage - 1) ||
-           KeepsMost(later.back()))) {
-        later.push_back(later.back());
+           KeepsMost(stages.back()))) {
+        stages.push_back(stages.back());
       } else {
-        later.push_back(Choose(stage, block_.policies, LaterCosts(stage)));
+        stages.push_back(Choose(stage, block_.policies, LaterCosts(stage),
+                                AddsFill(stage) ? cutoff - others : kInfinity));
       }
-      if (!later.back().choice.is_feasible) break;
+      const StageChoice& choice = stages.back().choice;
+      if (!choice.is_feasible) {
+        later.is_feasible = false;
+        break;
+      }
+      if (AddsFill(stage)) later.bound = others + choice.bound;
     }
     return later;
   }
@@ -264,12 +286,12 @@ class Planner {
 
   StrategyPlan Assemble(const Chosen& first,
                         std::span<const BlockPolicy> first_policies,
-                        const std::vector<Chosen>& later) const {
+                        const Later& later) const {
     StrategyPlan plan;
     plan.stages.push_back(StageOf(0, first, first_policies));
-    for (size_t i = 0; i < later.size(); ++i) {
-      plan.stages.push_back(
-          StageOf(static_cast<int64_t>(i) + 1, later[i], block_.policies));
+    for (size_t i = 0; i < later.stages.size(); ++i) {
+      plan.stages.push_back(StageOf(static_cast<int64_t>(i) + 1,
+                                    later.stages[i], block_.policies));
     }
     SetTimes(plan);
     return plan;
@@ -315,8 +337,7 @@ class Planner {
   // it leaves exposed. What hides that is computing, without memory traffic,
   // and computing is slowed by it: of policies that take as long, those with
   // less of both hide more.
-  void ImproveWithComm(const std::vector<Chosen>& later, double later_bound,
-                       StrategyPlan& plan) const {
+  void ImproveWithComm(const Later& later, StrategyPlan& plan) const {
     const DataParallelTimes& comm = plan.times.data_parallel;
     const CountedComm counted = {comm.chunk_balance > 0, comm.tail_balance > 0};
     if (!counted.chunk && !counted.tail) return;
@@ -343,10 +364,10 @@ class Planner {
       costs.push_back(WithComm(TimesOf(block_costs), counted) /
                       schedule_.blocks);
     }
-    const Chosen first = Choose(0, policies, costs);
+    const Chosen first = Choose(0, policies, costs, cutoff_ - later.bound);
     if (!first.choice.is_feasible) return;
     const StrategyPlan other = Assemble(first, policies, later);
-    const double bound = std::max(plan.bound, first.choice.bound + later_bound);
+    const double bound = std::max(plan.bound, first.choice.bound + later.bound);
     if (other.times.total < plan.times.total) plan = other;
     plan.bound = bound;
   }
@@ -376,6 +397,7 @@ class Planner {
   Execution execution_;
   const Schedule& schedule_;
   const PlannedBlock& block_;
+  double cutoff_;
   double least_block_time_ = 0;
   std::vector<PolicyTimes> times_;
 };
@@ -408,9 +430,9 @@ PlannedBlock PlanBlock(const Model& model, const System& system,
 }
 
 StrategyPlan PlanWithBlock(const System& system, const Execution& execution,
-                           const Schedule& schedule,
-                           const PlannedBlock& block) {
-  return Planner(system, execution, schedule, block).Plan();
+                           const Schedule& schedule, const PlannedBlock& block,
+                           double cutoff) {
+  return Planner(system, execution, schedule, block, cutoff).Plan();
 }
 
 StrategyPlan PlanStrategy(const Model& model, const System& system,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "costmodel/application/model.h"
@@ -80,9 +81,12 @@ PlannedBlock PlanBlock(const Model& model, const System& system,
 StrategyPlan PlanStrategy(const Model& model, const System& system,
                           const Execution& execution);
 
-// As above, of an execution that passed CheckFit and its PlanBlock.
-StrategyPlan PlanWithBlock(const System& system, const Execution& execution,
-                           const Schedule& schedule, const PlannedBlock& block);
+// As above, of an execution that passed CheckFit and its PlanBlock. A plan that
+// takes `cutoff` seconds or longer need not be the best.
+StrategyPlan PlanWithBlock(
+    const System& system, const Execution& execution, const Schedule& schedule,
+    const PlannedBlock& block,
+    double cutoff = std::numeric_limits<double>::infinity());
 
 // Seconds that no plan of an execution goes below: neither recomputation nor
 // exposed offloading of activations. `costs`: PlannedBlock's.

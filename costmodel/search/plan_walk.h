@@ -32,10 +32,11 @@ class PlanWalk {
         },
         [&](const Execution& execution, int64_t index, const Schedule& schedule,
             Block& block) {
-          if (static_cast<double>(execution.batch_size) /
-                  LeastBatchTime(problem_.system, execution, schedule,
-                                 block.costs) <
-              least_rate()) {
+          // As fast is fast enough.
+          const double cutoff = static_cast<double>(execution.batch_size) /
+                                least_rate() * (1 + 1e-9);
+          if (LeastBatchTime(problem_.system, execution, schedule,
+                             block.costs) > cutoff) {
             return;
           }
           if (!block.planned) {
@@ -44,7 +45,7 @@ class PlanWalk {
           }
           visit(execution, index,
                 PlanWithBlock(problem_.system, execution, schedule,
-                              *block.planned));
+                              *block.planned, cutoff));
         });
   }
 

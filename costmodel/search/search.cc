@@ -316,6 +316,24 @@ SearchOutcome FindBest(const SearchProblem& problem,
   return state.Outcome();
 }
 
+double RateOfPlans(const SearchProblem& problem,
+                   std::span<const Candidate> candidates, int64_t n) {
+  std::vector<Execution> planned;
+  std::vector<double> rates;
+  for (const Candidate& candidate : candidates) {
+    if (static_cast<int64_t>(rates.size()) == n) break;
+    const Execution execution = PlannedExecution(candidate.execution);
+    if (std::ranges::find(planned, execution) != planned.end()) continue;
+    planned.push_back(execution);
+    const StrategyPlan plan =
+        PlanStrategy(problem.model, problem.system, execution);
+    if (!plan.verdict.Fits()) continue;
+    rates.push_back(SampleRate(execution, plan.times));
+  }
+  if (rates.empty() || static_cast<int64_t>(rates.size()) < n) return 0;
+  return std::ranges::min(rates);
+}
+
 SearchOutcome ListAll(const SearchProblem& problem,
                       const SearchOptions& options,
                       const std::function<void(const std::string&)>& write) {

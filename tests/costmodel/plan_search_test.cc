@@ -121,6 +121,23 @@ TEST(PlanSearch, ARateThatIsKnownChangesNothing) {
   }
 }
 
+TEST(PlanSearch, WhatPlansOfTheBestFixedReachChangesNothing) {
+  for (SearchProblem& problem : SmallProblems()) {
+    const SearchOutcome all = FindBest(problem, {.top_n = 4});
+    SearchProblem fixed = problem;
+    fixed.plans = false;
+    const SearchOutcome policies = FindBest(fixed, {.top_n = 12});
+    const double rate = RateOfPlans(problem, policies.best, 4);
+    if (all.best.size() < 4) continue;
+    EXPECT_LE(rate, all.best.back().sample_rate);
+    const SearchOutcome known =
+        FindBest(problem, {.top_n = 4, .least_rate = rate});
+    EXPECT_EQ(RatesOf(known.best), RatesOf(all.best));
+    EXPECT_EQ(RateOfPlans(problem, {}, 1), 0);
+    EXPECT_EQ(RateOfPlans(problem, policies.best, 1'000'000), 0);
+  }
+}
+
 TEST(PlanSearch, DoesNotDependOnThreadsOrShards) {
   for (SearchProblem& problem : SmallProblems()) {
     const SearchOutcome one = FindBest(problem, {.top_n = 7, .threads = 1});

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -158,6 +159,72 @@ TEST(StageChoice, IsTheLeastOfAllCounts) {
   EXPECT_GT(feasible, 10'000);
 }
 
+TEST(StageChoice, IsTheLeastByDynamicProgramming) {
+  Random random(3);
+  int walked = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    SCOPED_TRACE(i);
+    Problem problem = RandomProblem(random);
+    const double unit = static_cast<double>(random.Int(1, 1000));
+    for (BlockChoice& choice : problem.choices) choice.bytes *= unit;
+    problem.capacity *= unit;
+    const double least = problem.LeastCost();
+    const auto choose = [&](double most_work) {
+      return ChooseForBlocks(problem.choices, problem.blocks, problem.in_flight,
+                             problem.capacity,
+                             {.most_nodes = 1, .most_work = most_work});
+    };
+    const StageChoice choice = choose(1e9);
+    ASSERT_EQ(choice.is_feasible, least < kInfinity);
+    if (!choice.is_feasible) continue;
+    ExpectConsistent(problem, choice);
+    ASSERT_NEAR(choice.cost, least, 1e-9);
+    ASSERT_NEAR(choice.bound, least, 1e-9);
+    const StageChoice stopped = choose(0);
+    walked += stopped.bound < stopped.cost ? 1 : 0;
+  }
+  EXPECT_GT(walked, 1'000);
+}
+
+// Of many blocks, of which a sum of steps leaves the line far behind unless they
+// are walked in a good order.
+TEST(StageChoice, BothWaysAgreeOnManyBlocks) {
+  Random random(4);
+  int walked = 0;
+  for (int i = 0; i < 300; ++i) {
+    SCOPED_TRACE(i);
+    Problem problem;
+    problem.blocks = random.Int(10, 60);
+    problem.in_flight = random.Real(1, 6);
+    double bytes = static_cast<double>(random.Int(0, 20));
+    double cost = 1000;
+    for (int64_t c = random.Int(3, 9); c > 0; --c) {
+      problem.choices.push_back({bytes, cost});
+      bytes += static_cast<double>(random.Int(1, 90));
+      cost -= random.Real(1, 100);
+    }
+    const double most = problem.in_flight * static_cast<double>(problem.blocks);
+    problem.capacity =
+        std::lerp((most - 1) * problem.choices.front().bytes,
+                  (most - 1) * problem.choices.back().bytes, random.Real(0, 1));
+    const auto choose = [&](int64_t most_nodes, double most_work) {
+      return ChooseForBlocks(
+          problem.choices, problem.blocks, problem.in_flight, problem.capacity,
+          {.most_nodes = most_nodes, .most_work = most_work});
+    };
+    const StageChoice nodes = choose(10'000'000, 0);
+    const StageChoice steps = choose(1, 1e9);
+    ASSERT_TRUE(nodes.is_feasible);
+    ExpectConsistent(problem, nodes);
+    ExpectConsistent(problem, steps);
+    ASSERT_NEAR(nodes.bound, nodes.cost, 1e-9);
+    ASSERT_NEAR(steps.bound, steps.cost, 1e-9);
+    ASSERT_NEAR(nodes.cost, steps.cost, 1e-6);
+    walked += choose(1, 0).bound < steps.cost - 1e-9 ? 1 : 0;
+  }
+  EXPECT_GT(walked, 200);
+}
+
 TEST(StageChoice, StaysSoundWhereItStopsEarly) {
   Random random(2);
   int unproven = 0;
@@ -166,9 +233,9 @@ TEST(StageChoice, StaysSoundWhereItStopsEarly) {
     const Problem problem = RandomProblem(random);
     const double least = problem.LeastCost();
     const int64_t most_nodes = random.Int(1, 3);
-    const StageChoice choice =
-        ChooseForBlocks(problem.choices, problem.blocks, problem.in_flight,
-                        problem.capacity, most_nodes);
+    const StageChoice choice = ChooseForBlocks(
+        problem.choices, problem.blocks, problem.in_flight, problem.capacity,
+        {.most_nodes = most_nodes, .most_work = 0});
     ASSERT_EQ(choice.is_feasible, least < kInfinity);
     if (!choice.is_feasible) continue;
     ExpectConsistent(problem, choice);
