@@ -1,5 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <string>
 
 #include "costmodel/planning/plan_record.h"
 #include "graph/file_io.h"
@@ -220,6 +223,34 @@ TEST_F(LlmPlanCommandTest, WhatTheStrategyRecomputesDoesNotMatter) {
       {{"/activation_recompute", "\"full\""}, {"/seq_par_ag_redo", "false"}},
       {"--json"});
   EXPECT_EQ(without_execution(json::parse(full.out)), plan);
+}
+
+TEST_F(LlmPlanCommandTest, TakesPlansAndResultsAsStrategies) {
+  AcplanOut(Command({"--budget", "60GiB", "-o", "plan.json"}));
+  const json execution = json::parse(graph::ReadFile(kStrategy));
+  Put("best.json", json{{"0", {{"execution", {{"not", "read"}}}}},
+                        {"1", {{"execution", execution}}}}
+                       .dump());
+  json expected = AcplanJson(Command({"--json"}));
+  for (const std::string strategy : {"plan.json", "best.json:1"}) {
+    EXPECT_EQ(AcplanJson({"llm-plan", kModel, strategy, kSystem, "--json"}),
+              expected);
+  }
+  ExpectRefused(Acplan({"llm-plan", kModel, "best.json:2", kSystem}),
+                {"best.json", "2"});
+  ExpectRefused(Acplan({"llm-plan", kModel, kStrategy + ":0", kSystem}),
+                {"\"0\" is a rank"});
+  ExpectRefused(
+      Acplan({"llm-plan", kModel, "best.json:1", kSystem, "-o", "best.json"}),
+      {"best.json", "another file than the input"});
+}
+
+// What the plan of a stage takes is enough for it.
+TEST_F(LlmPlanCommandTest, ItsOwnPeakIsEnough) {
+  const json plan = AcplanJson(Command({"--json", "--budget", "60GiB"}));
+  const json again = AcplanJson(Command(
+      {"--json", "--budget", fmt::format("{:.0f}", std::ceil(Most(plan)))}));
+  EXPECT_EQ(again.at("total_time"), plan.at("total_time"));
 }
 
 TEST_F(LlmPlanCommandTest, RulesAreLikeThoseOfLlm) {

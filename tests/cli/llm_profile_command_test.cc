@@ -147,6 +147,9 @@ TEST_F(LlmProfileCommandTest, BadInput) {
                                  {"/activation_recompute", "\"none\""},
                                  {"/seq_par_ag_redo", "false"}}),
       {"exe.json: training: expected true", "found false"});
+  ExpectRefused(Acplan({"llm-profile", Model("gpt3-175B"),
+                        Strategy("gpt3-175B_full") + ":0", kSystem}),
+                {"\"0\" is a rank"});
   ExpectRefused(RunChanged("llm-profile", {{"/tensor_par_net", "7"}}),
                 {"exe.json: tensor_par_net: expected a tier"});
   ExpectRefused(RunChanged("llm-profile", {{"/datatype", "\"int8\""}}),

@@ -21,7 +21,7 @@ using testing::Not;
 const std::string kModel = ACPLAN_DATA_DIR "/models/megatron-22B.json";
 const std::string kSystem = ACPLAN_DATA_DIR "/systems/a100_80g.json";
 
-class LlmSearchPlansTest : public CliTest {
+class LlmSearchCommandTest : public CliTest {
  protected:
   std::vector<std::string> Search(std::vector<std::string> flags = {}) const {
     std::vector<std::string> arguments = {"llm-search", kModel, kSystem,
@@ -47,7 +47,7 @@ class LlmSearchPlansTest : public CliTest {
   }
 };
 
-TEST_F(LlmSearchPlansTest, ShowsAndWritesTheBest) {
+TEST_F(LlmSearchCommandTest, ShowsAndWritesTheBest) {
   const Outcome outcome = Acplan(Search({"-t", "3", "-o", "best.json"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out,
@@ -69,7 +69,7 @@ TEST_F(LlmSearchPlansTest, ShowsAndWritesTheBest) {
   }
 }
 
-TEST_F(LlmSearchPlansTest, FixedPoliciesAreThoseOfTheDropInSearch) {
+TEST_F(LlmSearchCommandTest, FixedPoliciesAreThoseOfTheDropInSearch) {
   for (const char* mode : {"corrected", "calculon"}) {
     ASSERT_EQ(Acplan({"loe", kModel, "8", "8", "float16", kSystem, "loe.json",
                       "-t", "5", "--mode", mode})
@@ -85,7 +85,7 @@ TEST_F(LlmSearchPlansTest, FixedPoliciesAreThoseOfTheDropInSearch) {
   }
 }
 
-TEST_F(LlmSearchPlansTest, ShardsMergeToTheSameFile) {
+TEST_F(LlmSearchCommandTest, ShardsMergeToTheSameFile) {
   ASSERT_EQ(Acplan(Search({"-t", "20", "-o", "one.json"})).exit_code, 0);
   std::vector<std::string> merge = {"llm-merge"};
   for (int shard = 1; shard <= 4; ++shard) {
@@ -103,7 +103,7 @@ TEST_F(LlmSearchPlansTest, ShardsMergeToTheSameFile) {
             graph::ReadFile(folder() / "one.json"));
 }
 
-TEST_F(LlmSearchPlansTest, FixesKeysAndBudgets) {
+TEST_F(LlmSearchCommandTest, FixesKeysAndBudgets) {
   const Outcome outcome =
       Acplan(Search({"-t", "1", "-o", "best.json", "--fix", "tensor_par=2..4",
                      "--fix", "weight_offload=false", "--budget", "60GiB"}));
@@ -117,7 +117,7 @@ TEST_F(LlmSearchPlansTest, FixesKeysAndBudgets) {
   }
 }
 
-TEST_F(LlmSearchPlansTest, AFrontRisesWithItsBudget) {
+TEST_F(LlmSearchCommandTest, AFrontRisesWithItsBudget) {
   const Outcome outcome = Acplan(
       Search({"--pareto", "6", "-o", "front.json", "--fix",
               "weight_offload=false", "--fix", "activations_offload=false"}));
@@ -136,7 +136,7 @@ TEST_F(LlmSearchPlansTest, AFrontRisesWithItsBudget) {
   }
 }
 
-TEST_F(LlmSearchPlansTest, WritesCsv) {
+TEST_F(LlmSearchCommandTest, WritesCsv) {
   ASSERT_EQ(Acplan(Search({"-t", "2", "-o", "best.csv"})).exit_code, 0);
   const std::vector<std::string> lines =
       Lines(graph::ReadFile(folder() / "best.csv"));
@@ -146,13 +146,13 @@ TEST_F(LlmSearchPlansTest, WritesCsv) {
                     Not(HasSubstr("plan"))));
 }
 
-TEST_F(LlmSearchPlansTest, SaysWhereNothingFits) {
+TEST_F(LlmSearchCommandTest, SaysWhereNothingFits) {
   const Outcome outcome = Acplan(Search({"--budget", "1MiB"}));
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.err, HasSubstr("no strategy fits"));
 }
 
-TEST_F(LlmSearchPlansTest, RefusesBadInput) {
+TEST_F(LlmSearchCommandTest, RefusesBadInput) {
   ExpectRefused({"--fix", "tensor=1"}, "--fix");
   ExpectRefused({"--fix", "activation_recompute=full"}, "--policies fixed");
   ExpectRefused({"--policies", "all"}, "--policies");

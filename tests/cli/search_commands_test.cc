@@ -25,7 +25,7 @@ std::string Data(const std::string& name) {
   return (name.starts_with("custom/") ? kGolden : ACPLAN_DATA_DIR "/") + name;
 }
 
-class LlmSearchCommandTest : public CliTest {
+class SearchCommandsTest : public CliTest {
  protected:
   // A search for the model of 126 million parameters on four processors.
   std::vector<std::string> Search(const std::string& command,
@@ -73,7 +73,7 @@ json Content(const std::string& text, bool is_json) {
   return rows;
 }
 
-TEST_F(LlmSearchCommandTest, GoldenSearches) {
+TEST_F(SearchCommandsTest, GoldenSearches) {
   for (const char* id : {"S01", "S02", "S05", "S06", "S07", "S09", "S10", "S12",
                          "S18", "A01", "A04", "A05"}) {
     const json meta =
@@ -105,7 +105,7 @@ TEST_F(LlmSearchCommandTest, GoldenSearches) {
   }
 }
 
-TEST_F(LlmSearchCommandTest, TheUnevenModelHasBadExecutions) {
+TEST_F(SearchCommandsTest, TheUnevenModelHasBadExecutions) {
   const std::string out =
       AcplanOut({"loe", Data("custom/models/uneven-ff.json"), "4", "4",
                  "bfloat16", Data("custom/systems/nomem2_1net.json"),
@@ -115,7 +115,7 @@ TEST_F(LlmSearchCommandTest, TheUnevenModelHasBadExecutions) {
       json::parse(Read("best.json")).at("0").at("execution")["tensor_par"], 1);
 }
 
-TEST_F(LlmSearchCommandTest, NothingFeasible) {
+TEST_F(SearchCommandsTest, NothingFeasible) {
   const std::vector<std::string> none = {
       "loe",      Data("models/megatron-1T.json"),        "2", "2",
       "bfloat16", Data("custom/systems/nomem2_1net.json")};
@@ -142,7 +142,7 @@ TEST_F(LlmSearchCommandTest, NothingFeasible) {
   }
 }
 
-TEST_F(LlmSearchCommandTest, DebugCountsAndWritesNothing) {
+TEST_F(SearchCommandsTest, DebugCountsAndWritesNothing) {
   const std::string out = AcplanOut(Search("loe", "best.json", {"-d"}));
   EXPECT_THAT(Lines(out), Contains("Good executions: 0"));
   EXPECT_FALSE(Exists("best.json"));
@@ -154,7 +154,7 @@ TEST_F(LlmSearchCommandTest, DebugCountsAndWritesNothing) {
   EXPECT_THAT(all, Not(HasSubstr("Good executions: 0")));
 }
 
-TEST_F(LlmSearchCommandTest, ThreadsChangeNothing) {
+TEST_F(SearchCommandsTest, ThreadsChangeNothing) {
   AcplanOut(Search("loe", "one.json", {"-c", "1", "-t", "30", "-l"}));
   AcplanOut(Search("loe", "four.json", {"-c", "4", "-t", "30", "-l"}));
   EXPECT_TRUE(Read("one.json") == Read("four.json"));
@@ -163,7 +163,7 @@ TEST_F(LlmSearchCommandTest, ThreadsChangeNothing) {
   EXPECT_TRUE(Read("one.csv") == Read("four.csv"));
 }
 
-TEST_F(LlmSearchCommandTest, FourShardsAreOneSearch) {
+TEST_F(SearchCommandsTest, FourShardsAreOneSearch) {
   for (const std::string extension : {"json", "csv.gz"}) {
     const std::string whole = "whole." + extension;
     AcplanOut(Search("loe", whole, {"-t", "40", "-f", "both"}));
@@ -185,7 +185,7 @@ TEST_F(LlmSearchCommandTest, FourShardsAreOneSearch) {
   }
 }
 
-TEST_F(LlmSearchCommandTest, FourShardsOfAllExecutions) {
+TEST_F(SearchCommandsTest, FourShardsOfAllExecutions) {
   AcplanOut(Search("lae", "whole.csv.gz"));
   std::vector<std::string> merge = {"llm-merge"};
   for (const char* shard : {"2", "1", "4", "3"}) {
@@ -199,7 +199,7 @@ TEST_F(LlmSearchCommandTest, FourShardsOfAllExecutions) {
   EXPECT_TRUE(Read("whole.csv.gz") == Read("merged.csv.gz"));
 }
 
-TEST_F(LlmSearchCommandTest, ShardsOfACorrectedSearchBreakTiesByMemory) {
+TEST_F(SearchCommandsTest, ShardsOfACorrectedSearchBreakTiesByMemory) {
   const std::vector<std::string> flags = {"-t", "3000", "--mode", "corrected"};
   AcplanOut(Search("loe", "whole.json", flags));
   std::vector<std::string> merge = {"llm-merge"};
@@ -214,7 +214,7 @@ TEST_F(LlmSearchCommandTest, ShardsOfACorrectedSearchBreakTiesByMemory) {
   EXPECT_TRUE(Read("whole.json") == Read("merged.json"));
 }
 
-TEST_F(LlmSearchCommandTest, ShardsThatWereChanged) {
+TEST_F(SearchCommandsTest, ShardsThatWereChanged) {
   AcplanOut(Search("loe", "1.json", {"-t", "3", "--shard", "1/2"}));
   AcplanOut(Search("loe", "2.json", {"-t", "3", "--shard", "2/2"}));
   const auto refuse = [&](const std::string& pointer, const json& value,
@@ -244,7 +244,7 @@ TEST_F(LlmSearchCommandTest, ShardsThatWereChanged) {
   EXPECT_FALSE(Exists("out.csv"));
 }
 
-TEST_F(LlmSearchCommandTest, ShardsMustBelongTogether) {
+TEST_F(SearchCommandsTest, ShardsMustBelongTogether) {
   const auto make = [&](const std::string& name, const std::string& shard,
                         std::vector<std::string> more = {}) {
     more.insert(more.end(), {"--shard", shard});
@@ -274,7 +274,7 @@ TEST_F(LlmSearchCommandTest, ShardsMustBelongTogether) {
   EXPECT_FALSE(Exists("out.json"));
 }
 
-TEST_F(LlmSearchCommandTest, WrongArguments) {
+TEST_F(SearchCommandsTest, WrongArguments) {
   struct Case {
     std::vector<std::string> arguments;
     std::vector<std::string> said;
@@ -314,7 +314,7 @@ TEST_F(LlmSearchCommandTest, WrongArguments) {
   }
 }
 
-TEST_F(LlmSearchCommandTest, CtrlCWritesTheBestSoFar) {
+TEST_F(SearchCommandsTest, CtrlCWritesTheBestSoFar) {
   Process process(ACPLAN_PROGRAM,
                   {"loe", Data("models/megatron-1T.json"), "61440", "61440",
                    "float16", Data("custom/systems/roofline_4dt_3net.json"),
