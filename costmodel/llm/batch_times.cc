@@ -207,6 +207,7 @@ void ExposeChunks(const Context& c, const PassTimes& backward,
       chunk_time - (window - collisions * backward.send) + slowed * usage;
   const double chunks = schedule.chunks - 1;
   times.chunk_balance = chunks * (excess - collisions * backward.send);
+  times.chunk_collisions = chunks * collisions * backward.send;
   times.exposed += excess > 0 ? chunks * excess : chunks * chunk_time * usage;
   times.chunk_excess =
       std::max(0.0, chunk_time + collisions * backward.send - window);

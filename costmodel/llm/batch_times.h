@@ -41,8 +41,10 @@ struct DataParallelTimes {
   double chunk_excess = 0;
   double tail_exposed = 0;
   // What communication exceeds computing by, negative where it does not, in
-  // chunks but the last (collisions with the pipeline's aside) and in the last.
+  // chunks but the last, for collisions with the pipeline's there, and in the
+  // last.
   double chunk_balance = 0;
+  double chunk_collisions = 0;
   double tail_balance = 0;
 };
 

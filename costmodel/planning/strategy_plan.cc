@@ -22,7 +22,7 @@ struct PolicyTimes {
   double tail_exposed = 0;
   double chunk_balance = 0;
   double tail_balance = 0;
-  double collisions = 0;  // at most, on top of chunk_balance
+  double collisions = 0;  // on top of chunk_balance
 };
 
 // Whether communication of gradients counts as if computing could hide more
@@ -116,10 +116,7 @@ class Planner {
     result.tail_exposed = comm.tail_exposed;
     result.chunk_balance = comm.chunk_balance;
     result.tail_balance = comm.tail_balance;
-    if (schedule_.chunks > 1) {
-      result.collisions = schedule_.pipeline_par * (schedule_.chunks - 1) *
-                          times.backward_pass.send;
-    }
+    result.collisions = comm.chunk_collisions;
     return result;
   }
 
@@ -147,8 +144,10 @@ class Planner {
   // Whether what is exposed depends on the policy: where nothing is, only the
   // slowdown of computing counts.
   bool ChunkVaries() const {
-    return std::ranges::any_of(times_, [](const PolicyTimes& times) {
-      return times.chunk_balance + times.collisions > 0;
+    const double most =
+        std::ranges::max(times_, {}, &PolicyTimes::collisions).collisions;
+    return std::ranges::any_of(times_, [&](const PolicyTimes& times) {
+      return times.chunk_balance + most > 0;
     });
   }
   bool TailVaries() const {
@@ -160,7 +159,10 @@ class Planner {
     return OverlapsGradients() && (ChunkVaries() || TailVaries());
   }
 
-  // Of any mixture of policies.
+  // Of any mixture of policies. The longer a chunk takes the fewer there are.
+  double LeastCollisions() const {
+    return std::ranges::min(times_, {}, &PolicyTimes::collisions).collisions;
+  }
   double LeastChunk() const {
     return ChunkVaries() ? 0 : times_.front().chunk_exposed;
   }
@@ -174,7 +176,8 @@ class Planner {
 
   double WithComm(const PolicyTimes& times, const CountedComm& counted) const {
     return times.batch + times.comm_of_block +
-           (counted.chunk ? times.chunk_balance : LeastChunk()) +
+           (counted.chunk ? times.chunk_balance + LeastCollisions()
+                          : LeastChunk()) +
            (counted.tail ? times.tail_balance : LeastTail());
   }
 
@@ -334,9 +337,9 @@ class Planner {
   }
 
   // Chooses the first stage for its time and the gradients' communication that
-  // it leaves exposed. What hides that is computing, without memory traffic,
-  // and computing is slowed by it: of policies that take as long, those with
-  // less of both hide more.
+  // it leaves exposed. What hides that is computing, without memory traffic and
+  // communication in the same network, and computing is slowed by it: of
+  // policies that take as long, those with less of these hide more.
   void ImproveWithComm(const Later& later, StrategyPlan& plan) const {
     const DataParallelTimes& comm = plan.times.data_parallel;
     const CountedComm counted = {comm.chunk_balance > 0, comm.tail_balance > 0};
@@ -346,13 +349,20 @@ class Planner {
     const double tail = counted.tail ? 1 : 0;
     const double usage =
         system_.networks[execution_.data_par_net].processor_usage;
+    const bool shares_network =
+        execution_.data_par_net == execution_.tensor_par_net;
     std::vector<PolicyCosts> measures = block_.seconds;
     for (size_t i = 0; i < measures.size(); ++i) {
-      const StageCosts& again =
-          block_.operators.operators[i].recompute.recompute;
+      const RecomputeCosts& again = block_.operators.operators[i].recompute;
+      double idle = again.recompute.mem_time;
+      if (shares_network) {
+        idle += (schedule_.base_blocks * again.repeated_comm.base_time +
+                 again.repeated_comm.edge_time) /
+                schedule_.blocks_per_chunk;
+      }
       measures[i].back() =
-          again.mem_time * (windows + (schedule_.base_blocks > 0 ? tail : 0)) +
-          again.flops_time * usage *
+          idle * (windows + (schedule_.base_blocks > 0 ? tail : 0)) +
+          again.recompute.flops_time * usage *
               (windows + tail / schedule_.blocks_per_chunk);
     }
     const std::vector<BlockPolicy> policies =
