@@ -191,9 +191,10 @@ void PrintPlanSearches(const Flags& flags) {
     costmodel::SearchOutcome plans;
     const double plan_seconds = Median(flags.runs, [&] {
       return SecondsOf([&] {
+        const std::vector<costmodel::Candidate> reached =
+            PlanCandidates(problem, fixed.best, 10);
         plans = FindBest(
-            problem,
-            {.top_n = 10, .least_rate = RateOfPlans(problem, fixed.best, 10)});
+            problem, {.top_n = 10, .least_rate = reached.back().sample_rate});
       });
     });
     fmt::print(

@@ -36,11 +36,12 @@ std::string_view StatusName(FitStatus status) {
 }
 
 int64_t WholeBytes(double bytes) {
-  return static_cast<int64_t>(std::ceil(bytes));
+  constexpr double kMost = 9e18;
+  return static_cast<int64_t>(std::min(std::ceil(bytes), kMost));
 }
 
 std::string Bytes(double bytes) {
-  return graph::FormatBytes(WholeBytes(bytes));
+  return graph::FormatManyBytes(std::ceil(bytes));
 }
 
 std::string Seconds(double seconds) {

@@ -33,9 +33,7 @@ struct Row {
   std::vector<std::string> cells;
 };
 
-std::string Bytes(double bytes) {
-  return graph::FormatBytes(std::llround(bytes));
-}
+std::string Bytes(double bytes) { return graph::FormatManyBytes(bytes); }
 
 std::string Percent(double share) {
   return fmt::format("{:.1f}%", 100 * share);

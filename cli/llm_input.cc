@@ -49,10 +49,11 @@ const costmodel::Correction& FindCorrection(const std::string& name) {
   for (const costmodel::Correction& correction : kCorrections) {
     known.emplace_back(correction.name);
   }
+  const std::vector<std::string> near = graph::NearestNames(name, known);
   throw InputError(fmt::format(
-      "--correct: expected the name of a correction, found {}; "
-      "nearest: {}",
-      graph::Quoted(name), fmt::join(graph::NearestNames(name, known), ", ")));
+      "--correct: expected the name of a correction, found {}{}",
+      graph::Quoted(name),
+      near.empty() ? "" : fmt::format("; nearest: {}", fmt::join(near, ", "))));
 }
 
 }  // namespace

@@ -24,9 +24,7 @@ using costmodel::PolicyRecord;
 using costmodel::StageRecord;
 using enum Table::Align;
 
-std::string Bytes(double bytes) {
-  return HumanNumber(bytes, HumanUnit::kBytes);
-}
+std::string Bytes(double bytes) { return HumanBytes(bytes); }
 
 bool UsesTier2(const PlanRecord& record) {
   return std::ranges::any_of(record.fixed, [](const FixedPolicy& policy) {
@@ -222,18 +220,21 @@ std::string LackText(std::string_view tier, double needed, double capacity) {
 std::string InfeasibleText(const PlanRecord& record,
                            std::span<const StageRecord> stages,
                            const Terminal& terminal) {
-  std::string text =
-      "\nwhere every block keeps as little as it can\n" +
-      InfeasibleTable(record, stages, terminal) + "\n" +
-      Comparison(record, terminal) + "\n" +
-      fmt::format("{}: no plan fits in {}\n", terminal.Yellow("infeasible"),
-                  FormatBytesExactly(std::llround(record.budget_bytes)));
+  std::string text = "\nwhere every block keeps as little as it can\n" +
+                     InfeasibleTable(record, stages, terminal) + "\n" +
+                     Comparison(record, terminal) + "\n" +
+                     terminal.Yellow("infeasible") + ": no plan fits in ";
   double tier1 = 0;
   double tier2 = 0;
   for (const StageRecord& stage : record.stages) {
     tier1 = std::max(tier1, stage.memory.tier1);
     tier2 = std::max(tier2, stage.memory.tier2);
   }
+  text +=
+      tier1 > record.budget_bytes
+          ? FormatBytesExactly(std::llround(record.budget_bytes))
+          : FormatBytesExactly(std::llround(record.tier2_bytes)) + " of tier 2";
+  text += "\n";
   if (tier1 > record.budget_bytes) {
     text += LackText("", tier1, record.budget_bytes);
   }

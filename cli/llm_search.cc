@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -89,6 +90,33 @@ std::vector<costmodel::KeyFilter> ParseFilters(
   return filters;
 }
 
+bool IsFiltered(const SearchProblem& problem, std::string_view key) {
+  return !FiltersOn(problem.filters, {key}).empty();
+}
+
+// Opens the space to what they ask for. Refuses those that none can pass.
+void ApplyFilters(SearchProblem& problem) {
+  if (IsFiltered(problem, "fused_activation")) {
+    problem.fused_activation = {true, false};
+  }
+  if (IsFiltered(problem, "attention_type")) {
+    problem.attention_types = {costmodel::AttentionType::kMultihead,
+                               costmodel::AttentionType::kMultiquery};
+  }
+  const auto fields = FieldsOf(costmodel::Execution{
+      .num_procs = problem.num_procs, .datatype = problem.datatype});
+  for (const std::string_view key : {"num_procs", "datatype", "training"}) {
+    for (const costmodel::KeyFilter& filter :
+         FiltersOn(problem.filters, {key})) {
+      if (filter.Allows(fields[filter.key])) continue;
+      throw InputError(fmt::format(
+          "--fix: {}: expected {}, the only one that is searched", key,
+          std::visit([](const auto& value) { return fmt::format("{}", value); },
+                     fields[filter.key])));
+    }
+  }
+}
+
 Question Ask(const PlanSearchFlags& flags, const Terminal& terminal) {
   Question question;
   question.options = flags.search.Options();
@@ -100,6 +128,7 @@ Question Ask(const PlanSearchFlags& flags, const Terminal& terminal) {
   problem.allows_data_overlap = !flags.no_dp_overlap;
   problem.plans = WantsPlans(flags, problem.corrections);
   problem.filters = ParseFilters(flags.fix, problem.plans);
+  ApplyFilters(problem);
   if (!flags.budget.empty()) {
     problem.system.mem1.capacity =
         static_cast<double>(graph::ParseByteSize(flags.budget, "--budget"));
@@ -131,6 +160,19 @@ double BestRate(const SearchOutcome& outcome) {
   return outcome.best.empty() ? 0 : outcome.best.front().sample_rate;
 }
 
+// Where a search was interrupted before it came to them.
+void AddReached(const std::vector<Candidate>& reached, int64_t top_n,
+                std::vector<Candidate>& best) {
+  for (const Candidate& candidate : reached) {
+    if (std::ranges::find(best, candidate.execution, &Candidate::execution) ==
+        best.end()) {
+      best.push_back(candidate);
+    }
+  }
+  std::ranges::stable_sort(best, std::greater<>(), &Candidate::sample_rate);
+  best.resize(std::min(best.size(), static_cast<size_t>(top_n)));
+}
+
 Answer Search(const Question& question, double known_rate,
               const Terminal& terminal) {
   const auto run = [&](bool plans, int64_t top_n, double least_rate) {
@@ -152,11 +194,21 @@ Answer Search(const Question& question, double known_rate,
   // Of most strategies there are several with other recomputation.
   constexpr int64_t kPolicies = 3;
   answer.fixed = run(false, kPolicies * top_n, 0);
-  if (answer.fixed.outcome.was_interrupted) return answer;
-  const double reached = costmodel::RateOfPlans(
-      question.problem, answer.fixed.outcome.best, top_n);
-  answer.plans =
-      run(true, top_n, top_n == 1 ? std::max(known_rate, reached) : reached);
+  SearchOutcome& fixed = answer.fixed.outcome;
+  if (fixed.was_interrupted) {
+    fixed.best.resize(std::min(fixed.best.size(), static_cast<size_t>(top_n)));
+    return answer;
+  }
+  const std::vector<Candidate> reached =
+      costmodel::PlanCandidates(question.problem, fixed.best, top_n);
+  double least = static_cast<int64_t>(reached.size()) < top_n
+                     ? 0
+                     : reached.back().sample_rate;
+  if (top_n == 1) least = std::max(least, known_rate);
+  answer.plans = run(true, top_n, least);
+  if (answer.plans->outcome.was_interrupted) {
+    AddReached(reached, top_n, answer.plans->outcome.best);
+  }
   return answer;
 }
 
@@ -173,8 +225,8 @@ ordered_json PlanEntry(const SearchProblem& problem,
   ordered_json entry = {
       {"execution", costmodel::ToJson(candidate.execution)},
       {"stats", costmodel::PlanStatistics(candidate.execution, plan)}};
-  entry["stats"]["budget_bytes"] =
-      costmodel::NumberJson(problem.system.mem1.capacity);
+  entry["stats"]["budget_bytes"] = costmodel::NumberJson(
+      std::min(problem.system.mem1.capacity, costmodel::kMostPlanBudget));
   entry["plan"] = ToJson(costmodel::RecordPlan(
       problem.model, problem.system, candidate.execution, plan))["stages"];
   return entry;
@@ -251,10 +303,6 @@ std::string RecomputeText(const SearchProblem& problem, bool plans,
   return fmt::format("{:.1f}%", 100 * seconds / plan.times.total);
 }
 
-std::string GiBText(double bytes) {
-  return graph::FormatBytes(static_cast<int64_t>(bytes));
-}
-
 std::string BestText(const Question& question, const Answer& answer,
                      const Terminal& terminal) {
   Table table = StrategyTable(5);
@@ -270,7 +318,7 @@ std::string BestText(const Question& question, const Answer& answer,
         fmt::format("{:.5g}",
                     static_cast<double>(candidate.execution.batch_size) /
                         candidate.sample_rate),
-        GiBText(candidate.memory),
+        graph::FormatManyBytes(candidate.memory),
         RecomputeText(question.problem, answer.plans.has_value(), candidate)};
     std::ranges::copy(StrategyCells(candidate.execution),
                       std::back_inserter(row));
@@ -305,7 +353,7 @@ std::string SummaryText(const PlanSearchFlags& flags, const Question& question,
   std::string text = fmt::format(
       "{} processors, batch {}, {}, {} of memory\n\n", flags.search.num_procs,
       flags.search.max_batch, flags.search.datatype,
-      GiBText(question.problem.system.mem1.capacity));
+      graph::FormatManyBytes(question.problem.system.mem1.capacity));
   text += PhaseText("fixed policies", answer.fixed) + "\n";
   if (!answer.plans) return text;
   text += PhaseText("plans", *answer.plans) + "\n";
@@ -320,8 +368,8 @@ std::string SummaryText(const PlanSearchFlags& flags, const Question& question,
   return text + ProofText(answer.plans->outcome) + "\n";
 }
 
-int ReportNothing(const Answer& answer) {
-  if (answer.was_interrupted()) {
+int ReportNothing(bool was_interrupted) {
+  if (was_interrupted) {
     throw LimitError("interrupted before anything was found");
   }
   WriteToStderr("acplan: no strategy fits\n");
@@ -357,29 +405,38 @@ struct FrontPoint {
   Candidate best;
 };
 
+struct Front {
+  std::vector<FrontPoint> points;
+  bool was_interrupted = false;
+};
+
 // From the smallest budget on: what fits a budget fits all larger ones.
-std::vector<FrontPoint> FindFront(Question question, const Terminal& terminal) {
+Front FindFront(Question question, const Terminal& terminal) {
   const double capacity = question.problem.system.mem1.capacity;
   question.options.top_n = 1;
-  std::vector<FrontPoint> front;
+  Front front;
+  std::vector<FrontPoint>& points = front.points;
   for (int64_t i = 1; i <= question.budgets; ++i) {
     const double budget = std::floor(capacity * static_cast<double>(i) /
                                      static_cast<double>(question.budgets));
     question.problem.system.mem1.capacity = budget;
-    const double known = front.empty() ? 0 : front.back().best.sample_rate;
+    const double known = points.empty() ? 0 : points.back().best.sample_rate;
     const Answer answer = Search(question, known, terminal);
-    if (answer.was_interrupted()) break;
+    if (answer.was_interrupted()) {
+      front.was_interrupted = true;
+      break;
+    }
     if (answer.best().best.empty()) continue;
     const Candidate& best = answer.best().best.front();
-    if (best.sample_rate > known) front.push_back({budget, best});
+    if (best.sample_rate > known) points.push_back({budget, best});
   }
   return front;
 }
 
 int RunFront(const PlanSearchFlags& flags, const Question& question,
              const Terminal& terminal) {
-  const std::vector<FrontPoint> front = FindFront(question, terminal);
-  if (front.empty()) return ReportNothing({});
+  const Front front = FindFront(question, terminal);
+  if (front.points.empty()) return ReportNothing(front.was_interrupted);
   Table table = StrategyTable(4);
   std::vector<std::string> heading = {"budget", "memory", "samples/s",
                                       "s a batch"};
@@ -388,9 +445,10 @@ int RunFront(const PlanSearchFlags& flags, const Question& question,
   table.AddRule();
   std::vector<ordered_json> entries;
   SearchProblem problem = question.problem;
-  for (const FrontPoint& point : front) {
+  for (const FrontPoint& point : front.points) {
     std::vector<std::string> row = {
-        GiBText(point.budget), GiBText(point.best.memory),
+        graph::FormatManyBytes(point.budget),
+        graph::FormatManyBytes(point.best.memory),
         fmt::format("{:.5g}", point.best.sample_rate),
         fmt::format("{:.5g}",
                     static_cast<double>(point.best.execution.batch_size) /
@@ -401,11 +459,14 @@ int RunFront(const PlanSearchFlags& flags, const Question& question,
     problem.system.mem1.capacity = point.budget;
     entries.push_back(problem.plans ? PlanEntry(problem, point.best)
                                     : FixedEntry(problem, point.best));
-    entries.back()["stats"]["budget_bytes"] =
-        costmodel::NumberJson(point.budget);
+    entries.back()["stats"]["budget_bytes"] = costmodel::NumberJson(
+        std::min(point.budget, costmodel::kMostPlanBudget));
   }
   if (!flags.search.output.empty()) WriteRanked(flags.search.output, entries);
   terminal.Print(table.ToString(terminal));
+  if (front.was_interrupted) {
+    terminal.Warn("interrupted: budgets above the last are missing");
+  }
   return kExitOk;
 }
 
@@ -431,7 +492,8 @@ int RunPlanSearch(const PlanSearchFlags& flags, const Terminal& terminal) {
     WriteShard(flags, question, answer, EntriesOf(question.problem, answer));
     return kExitOk;
   }
-  if (answer.best().best.empty()) return ReportNothing(answer);
+  if (answer.best().best.empty())
+    return ReportNothing(answer.was_interrupted());
   const std::vector<ordered_json> entries = EntriesOf(question.problem, answer);
   if (!search.output.empty()) WriteRanked(search.output, entries);
   terminal.Print(SummaryText(flags, question, answer) + "\n" +

@@ -116,12 +116,12 @@ LlmResult ReadPlanQuestion(const StrategyFlags& flags,
                            const costmodel::Corrections& corrections,
                            const std::string& budget,
                            const Terminal& terminal) {
-  LlmResult question{
-      .model = ReadModelInput(flags.application, terminal),
-      .system = {},
-      .execution = ReadStrategy(Split(flags.execution)).execution,
-      .corrections = corrections,
-      .evaluation = {}};
+  const NamedExecution strategy = ReadStrategy(Split(flags.execution));
+  LlmResult question{.model = ReadModelInput(flags.application, terminal),
+                     .system = {},
+                     .execution = strategy.execution,
+                     .corrections = corrections,
+                     .evaluation = {}};
   question.system = ReadSystemInput(flags.system, terminal);
   if (!question.execution.training) {
     throw InputError(
@@ -132,6 +132,8 @@ LlmResult ReadPlanQuestion(const StrategyFlags& flags,
   if (!budget.empty()) {
     question.system.mem1.capacity =
         static_cast<double>(graph::ParseByteSize(budget, "--budget"));
+  } else if (strategy.plan_budget) {
+    question.system.mem1.capacity = *strategy.plan_budget;
   }
   question.evaluation.verdict =
       CheckFit(question.model, question.system, question.execution);

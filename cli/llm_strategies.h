@@ -23,8 +23,8 @@ std::vector<costmodel::NamedExecution> ReadStrategies(
     const std::vector<std::string>& arguments);
 
 // What is to be planned: a strategy that trains, named as above, with the
-// verdict on all but its memory. `budget`: of the first tier, or empty. Throws
-// InputError.
+// verdict on all but its memory. `budget`: of the first tier; empty: that of the
+// plan or result, or the system's. Throws InputError.
 LlmResult ReadPlanQuestion(const StrategyFlags& flags,
                            const costmodel::Corrections& corrections,
                            const std::string& budget, const Terminal& terminal);

@@ -61,9 +61,7 @@ std::string ExecutionText(const costmodel::Execution& execution) {
   return "{" + text + "}";
 }
 
-std::string Bytes(double bytes) {
-  return HumanNumber(bytes, HumanUnit::kBytes);
-}
+std::string Bytes(double bytes) { return HumanBytes(bytes); }
 
 // What is kept where: all of a kind of state, and what remains of it in the
 // first tier where it is offloaded.
@@ -132,6 +130,11 @@ std::string EfficiencyTable(const costmodel::Statistics& statistics,
 }
 
 }  // namespace
+
+std::string HumanBytes(double bytes) {
+  return bytes < 1024 ? fmt::format("{:.0f} B", bytes)
+                      : HumanNumber(bytes, HumanUnit::kBytes);
+}
 
 std::string HumanNumber(double value, HumanUnit unit) {
   constexpr std::array<std::string_view, 7> kPrefixes = {"",  "k", "M", "G",
@@ -208,7 +211,7 @@ std::string CalculonText(const LlmResult& result,
     return Statistic(statistics, key);
   };
   const auto bytes = [&](std::string_view label, std::string_view key) {
-    add(label, Bytes(value(key)));
+    add(label, HumanNumber(value(key), HumanUnit::kBytes));
   };
   const auto seconds = [&](std::string_view label, std::string_view key) {
     add(label, fmt::format("{:.4f}", value(key)));

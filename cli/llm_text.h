@@ -17,6 +17,9 @@ enum class HumanUnit { kBytes, kBandwidth, kFlops, kCount };
 std::string HumanNumber(double value, HumanUnit unit);
 std::string HumanSeconds(double seconds);  // "1.266 s", "12.345 ms"
 
+// Likewise, but "17 B" below 1 KiB.
+std::string HumanBytes(double bytes);
+
 // Calculon's text for the statistics. `system`: the file, with all its keys.
 std::string CalculonText(const LlmResult& result,
                          const costmodel::Statistics& statistics,

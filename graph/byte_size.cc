@@ -141,8 +141,8 @@ std::string DisplayBytes(int64_t bytes, std::string_view unit) {
   return fmt::format("{:.2f} bytes", number);
 }
 
-std::string FormatBytes(int64_t bytes) {
-  const double magnitude = std::abs(static_cast<double>(bytes));
+std::string FormatManyBytes(double bytes) {
+  const double magnitude = std::abs(bytes);
   std::string_view name = "B";
   double scale = 1;
   for (const Unit& unit : kUnits) {
@@ -152,8 +152,12 @@ std::string FormatBytes(int64_t bytes) {
       scale = unit_bytes;
     }
   }
-  if (scale == 1) return fmt::format("{} B", bytes);
-  return fmt::format("{:.2f} {}", static_cast<double>(bytes) / scale, name);
+  if (scale == 1) return fmt::format("{:.0f} B", bytes);
+  return fmt::format("{:.2f} {}", bytes / scale, name);
+}
+
+std::string FormatBytes(int64_t bytes) {
+  return FormatManyBytes(static_cast<double>(bytes));
 }
 
 }  // namespace acplan::graph

@@ -24,5 +24,6 @@ std::string DisplayBytes(int64_t bytes, std::string_view unit = "MiB");
 // A size for people: the largest binary unit that leaves at least 1, with two
 // decimals ("14.44 GiB", "512.00 MiB", "17 B").
 std::string FormatBytes(int64_t bytes);
+std::string FormatManyBytes(double bytes);  // rounded, of any size
 
 }  // namespace acplan::graph

@@ -357,8 +357,8 @@ void CheckFixedChoice(const JsonField& root, const PlanRecord& record) {
 PlanRecord RecordQuestion(const System& system, const Execution& execution) {
   PlanRecord record;
   record.execution = execution;
-  record.budget_bytes = system.mem1.capacity;
-  record.tier2_bytes = system.mem2.capacity;
+  record.budget_bytes = std::min(system.mem1.capacity, kMostPlanBudget);
+  record.tier2_bytes = std::min(system.mem2.capacity, kMostPlanBudget);
   return record;
 }
 

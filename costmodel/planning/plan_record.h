@@ -16,6 +16,9 @@
 
 namespace acplan::costmodel {
 
+// Larger capacities are recorded as this many bytes, which is as good as none.
+inline constexpr double kMostPlanBudget = 1e18;
+
 enum class PlanStatus : uint8_t { kOptimal, kFeasible, kInfeasible };
 
 // Blocks that keep the same, by the names of tensors and operators. Operators

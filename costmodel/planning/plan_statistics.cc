@@ -5,7 +5,7 @@ namespace acplan::costmodel {
 nlohmann::ordered_json PlanStatistics(const Execution& execution,
                                       const StrategyPlan& plan) {
   const BatchTimes& times = plan.times;
-  const MemoryNeeds& memory = plan.stages.front().memory;
+  const MemoryNeeds& memory = FullestMemory(plan);
   const double batch = static_cast<double>(execution.batch_size);
   return {{"sample_rate", batch / times.total},
           {"sample_rate_bound", batch / plan.bound},

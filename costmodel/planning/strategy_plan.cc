@@ -80,7 +80,10 @@ class Planner {
     if (!later.is_feasible) return Smallest();
     StrategyPlan plan = Assemble(first, block_.policies, later);
     plan.bound = first.choice.bound + LeastExposed() + later.bound;
-    if (CommunicationVaries()) ImproveWithComm(later, plan);
+    if (CommunicationVaries()) {
+      ImproveWithComm(later, plan);
+      Polish(plan);
+    }
     plan.bound = std::min(plan.bound, plan.times.total);
     return plan;
   }
@@ -317,6 +320,7 @@ class Planner {
       if (stage.stage > 0) {
         saved += StageFillTime(schedule_, plan.times, lacks_block);
       }
+      stage.seconds = stage.recompute_seconds = 0;
       for (const PolicyShare& policy : stage.policies) {
         const double blocks = static_cast<double>(policy.blocks);
         const BatchTimes times = ComputeBatchTimes(
@@ -382,6 +386,112 @@ class Planner {
     plan.bound = bound;
   }
 
+  // Seconds of a batch but for what later stages fill, with such a first stage.
+  double FirstSeconds(std::span<const PolicyShare> policies) const {
+    std::vector<BlockShare> shares;
+    for (const PolicyShare& policy : policies) {
+      shares.push_back({CostsWith(block_.costs, block_.operators, policy.kept),
+                        static_cast<double>(policy.blocks)});
+    }
+    const BatchTimes times = ComputeBatchTimes(system_, execution_, schedule_,
+                                               shares, AllCorrections());
+    const double missing = schedule_.missing_blocks;
+    return times.total - missing * StageFillTime(schedule_, times, true) -
+           (schedule_.pipeline_par - 1 - missing) *
+               StageFillTime(schedule_, times, false);
+  }
+
+  MemoryNeeds FirstMemory(std::span<const PolicyShare> policies) const {
+    double bytes = 0;
+    double most = 0;
+    for (const PolicyShare& policy : policies) {
+      const double each = KeptBytes(block_.operators, policy.kept);
+      bytes += static_cast<double>(policy.blocks) * each;
+      most = std::max(most, each);
+    }
+    return MemoryOf(0, KeptBy(0, bytes, most));
+  }
+
+  // With `blocks` of the i-th share given another policy.
+  static std::vector<PolicyShare> Moved(std::vector<PolicyShare> policies,
+                                        size_t i, int64_t blocks,
+                                        KeptTensors kept) {
+    policies[i].blocks -= blocks;
+    const auto at = std::ranges::find(policies, kept, &PolicyShare::kept);
+    if (at == policies.end()) {
+      policies.push_back({kept, blocks});
+    } else {
+      at->blocks += blocks;
+    }
+    std::erase_if(policies,
+                  [](const PolicyShare& share) { return share.blocks == 0; });
+    return policies;
+  }
+
+  // A first stage that fits, and its FirstSeconds.
+  struct FirstStage {
+    std::vector<PolicyShare> policies;
+    double seconds = kInfinity;
+  };
+
+  // `best`, or what is better and fits.
+  FirstStage Better(FirstStage best, std::vector<PolicyShare> policies) const {
+    const double seconds = FirstSeconds(policies);
+    if (seconds >= best.seconds * (1 - 1e-12) ||
+        !CheckMemory(system_, FirstMemory(policies)).Fits()) {
+      return best;
+    }
+    return {std::move(policies), seconds};
+  }
+
+  // Gives one block, or all that share a policy, another one, while that helps.
+  FirstStage Climb(FirstStage from) const {
+    constexpr int kMostRounds = 20;
+    for (int round = 0; round < kMostRounds; ++round) {
+      FirstStage best = from;
+      for (size_t i = 0; i < from.policies.size(); ++i) {
+        const PolicyShare& share = from.policies[i];
+        for (const BlockPolicy& policy : block_.policies) {
+          if (policy.kept == share.kept) continue;
+          best =
+              Better(std::move(best), Moved(from.policies, i, 1, policy.kept));
+          if (share.blocks == 1) continue;
+          best = Better(std::move(best),
+                        Moved(from.policies, i, share.blocks, policy.kept));
+        }
+      }
+      if (best.seconds == from.seconds) break;
+      from = std::move(best);
+    }
+    return from;
+  }
+
+  // What hides communication comes in jumps, which no linear cost sees: climbs
+  // from the plan, and from the best policy for all blocks.
+  void Polish(StrategyPlan& plan) const {
+    if (plan.IsOptimal() || plan.bound >= cutoff_) return;
+    FirstStage same;
+    for (const BlockPolicy& policy : block_.policies) {
+      same = Better(std::move(same),
+                    {{policy.kept, static_cast<int64_t>(schedule_.blocks)}});
+    }
+    const std::vector<PolicyShare>& planned = plan.stages.front().policies;
+    FirstStage best = Climb({planned, FirstSeconds(planned)});
+    if (!same.policies.empty()) {
+      same = Climb(std::move(same));
+      if (same.seconds < best.seconds) best = std::move(same);
+    }
+    std::ranges::sort(best.policies, {}, [&](const PolicyShare& share) {
+      return KeptBytes(block_.operators, share.kept);
+    });
+    StrategyPlan other = plan;
+    StagePlan& first = other.stages.front();
+    first.policies = std::move(best.policies);
+    first.memory = FirstMemory(first.policies);
+    SetTimes(other);
+    if (other.times.total < plan.times.total) plan = std::move(other);
+  }
+
   StrategyPlan Smallest() const {
     StrategyPlan plan;
     const BlockPolicy& policy = block_.policies.front();
@@ -413,6 +523,13 @@ class Planner {
 };
 
 }  // namespace
+
+const MemoryNeeds& FullestMemory(const StrategyPlan& plan) {
+  return std::ranges::max_element(
+             plan.stages, {},
+             [](const StagePlan& stage) { return stage.memory.tier1; })
+      ->memory;
+}
 
 PlannedBlock PlanBlock(const Model& model, const System& system,
                        const Execution& execution) {

@@ -45,6 +45,9 @@ struct StrategyPlan {
   bool IsOptimal() const { return times.total <= bound * (1 + 1e-9); }
 };
 
+// Of the stage that takes most of the first tier. There is a stage.
+const MemoryNeeds& FullestMemory(const StrategyPlan& plan);
+
 // A block of an execution, and what it may keep.
 struct PlannedBlock {
   BlockCosts costs;  // where everything is kept

@@ -88,7 +88,6 @@ BlockCosts MeanBlock(const Model& model, const System& system,
   return mean;
 }
 
-// The first stage holds most.
 ComparedStrategy ComparePlan(const Model& model, System system,
                              const NamedExecution& strategy) {
   const Execution& execution = strategy.execution;
@@ -96,7 +95,7 @@ ComparedStrategy ComparePlan(const Model& model, System system,
   const StrategyPlan plan = PlanStrategy(model, system, execution);
   ComparedStrategy compared{strategy, plan.verdict, {}};
   if (plan.stages.empty()) return compared;
-  AddMemory(compared.figures, execution, system, plan.stages.front().memory);
+  AddMemory(compared.figures, execution, system, FullestMemory(plan));
   if (!plan.verdict.Fits()) return compared;
   if (const auto error = FindPlanError(model, system, execution, plan)) {
     throw std::runtime_error("the plan failed its check: " + *error);

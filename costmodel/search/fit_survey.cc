@@ -317,8 +317,10 @@ bool CanFit(const FitProblem& problem, const Execution& division) {
 
 std::vector<Execution> ListDivisions(const FitProblem& problem) {
   std::vector<Execution> divisions = SearchUnits(SearchOf(problem));
-  std::erase_if(divisions, [](const Execution& unit) {
-    const TensorCommType comm_type = unit.tensor_par > 1
+  std::erase_if(divisions, [&](const Execution& unit) {
+    const bool splits_sequence =
+        problem.microbatch_size * problem.model.seq_size % unit.tensor_par == 0;
+    const TensorCommType comm_type = unit.tensor_par > 1 && splits_sequence
                                          ? TensorCommType::kScattered
                                          : TensorCommType::kAllReduce;
     return unit.pipeline_interleaving != 1 ||

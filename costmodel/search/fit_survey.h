@@ -46,7 +46,8 @@ struct MissingBytes {
 };
 
 // A division. The strategy that it begins with: fused activations, sequence
-// parallelism (rs_ag) where tensor_par > 1, a sharded optimizer where
+// parallelism (rs_ag) where tensor_par > 1 splits a microbatch's sequences, a
+// sharded optimizer where
 // data_par > 1, else the defaults of Execution. Tiers of the network are the
 // fastest of those that CheckFit allows.
 struct FitRow {

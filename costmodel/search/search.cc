@@ -198,6 +198,14 @@ Candidate ToCandidate(const Execution& execution, const BatchTimes& times,
           .execution = execution};
 }
 
+// Its place in the space is not set.
+Candidate PlanCandidate(const Execution& execution, const StrategyPlan& plan) {
+  Candidate candidate =
+      ToCandidate(execution, plan.times, FullestMemory(plan), 0, 0, 0);
+  candidate.rate_bound = static_cast<double>(execution.batch_size) / plan.bound;
+  return candidate;
+}
+
 template <typename Task>
 void RunInArena(int threads, Task task) {
   namespace tbb = oneapi::tbb;
@@ -262,13 +270,15 @@ void PlanItem(const SearchProblem& problem, const SearchOptions& options,
             const StrategyPlan& plan) {
           if (!plan.verdict.Fits()) return;
           ++plans.planned;
-          Candidate candidate =
-              ToCandidate(execution, plan.times, plan.stages.front().memory,
-                          item.unit, v, index);
-          candidate.rate_bound =
-              static_cast<double>(execution.batch_size) / plan.bound;
+          Candidate candidate = PlanCandidate(execution, plan);
+          candidate.unit = static_cast<int64_t>(item.unit);
+          candidate.variant = static_cast<int64_t>(v);
+          candidate.index = index;
           plans.rate_bound = std::max(plans.rate_bound, candidate.rate_bound);
-          best.Offer(candidate);
+          // Of slower ones it need not be the best plan.
+          if (candidate.sample_rate >= state.LeastRate() * (1 - 1e-9)) {
+            best.Offer(candidate);
+          }
         });
     state.Add(counts, best, plans);
   }
@@ -316,22 +326,24 @@ SearchOutcome FindBest(const SearchProblem& problem,
   return state.Outcome();
 }
 
-double RateOfPlans(const SearchProblem& problem,
-                   std::span<const Candidate> candidates, int64_t n) {
-  std::vector<Execution> planned;
-  std::vector<double> rates;
+std::vector<Candidate> PlanCandidates(const SearchProblem& problem,
+                                      std::span<const Candidate> candidates,
+                                      int64_t n) {
+  std::vector<Candidate> planned;
   for (const Candidate& candidate : candidates) {
-    if (static_cast<int64_t>(rates.size()) == n) break;
+    if (static_cast<int64_t>(planned.size()) == n) break;
     const Execution execution = PlannedExecution(candidate.execution);
-    if (std::ranges::find(planned, execution) != planned.end()) continue;
-    planned.push_back(execution);
+    if (std::ranges::find(planned, execution, &Candidate::execution) !=
+        planned.end()) {
+      continue;
+    }
     const StrategyPlan plan =
         PlanStrategy(problem.model, problem.system, execution);
     if (!plan.verdict.Fits()) continue;
-    rates.push_back(SampleRate(execution, plan.times));
+    planned.push_back(PlanCandidate(execution, plan));
   }
-  if (rates.empty() || static_cast<int64_t>(rates.size()) < n) return 0;
-  return std::ranges::min(rates);
+  std::ranges::stable_sort(planned, std::greater<>(), &Candidate::sample_rate);
+  return planned;
 }
 
 SearchOutcome ListAll(const SearchProblem& problem,

@@ -75,11 +75,12 @@ int64_t CountSpace(const SearchProblem& problem, const SearchShard& shard = {});
 SearchOutcome FindBest(const SearchProblem& problem,
                        const SearchOptions& options);
 
-// The rate that `n` strategies reach with their best plans, which are among
-// those of `candidates`, whatever these recompute; 0 where they are fewer. A
-// least rate for FindBest that changes none of the best n.
-double RateOfPlans(const SearchProblem& problem,
-                   std::span<const Candidate> candidates, int64_t n);
+// The strategies of the first `n` candidates that differ, whatever these
+// recompute, each with its best plan, descending by rate. Where they are n, the
+// last one's rate is a least rate for FindBest that changes none of the best n.
+std::vector<Candidate> PlanCandidates(const SearchProblem& problem,
+                                      std::span<const Candidate> candidates,
+                                      int64_t n);
 
 // The rows (CsvRow) of all feasible executions, in the order of the space, by
 // `write` piece by piece; of the options, top_n and breaks_microbatches do not

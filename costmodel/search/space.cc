@@ -88,9 +88,13 @@ std::vector<SearchUnit> SearchUnits(const SearchProblem& problem) {
           degrees.batch_size != problem.max_batch) {
         continue;
       }
-      for (const int64_t interleaving : Interleavings(problem, pipeline_par)) {
-        degrees.pipeline_interleaving = interleaving;
-        AddUnits(degrees, problem.plans, units);
+      for (const AttentionType attention : problem.attention_types) {
+        degrees.attention_type = attention;
+        for (const int64_t interleaving :
+             Interleavings(problem, pipeline_par)) {
+          degrees.pipeline_interleaving = interleaving;
+          AddUnits(degrees, problem.plans, units);
+        }
       }
     }
   }

@@ -19,6 +19,7 @@ struct SearchProblem {
   int64_t max_batch = 1;
   Datatype datatype = Datatype::kFloat16;
   std::vector<bool> fused_activation = {true};  // in the order of trial
+  std::vector<AttentionType> attention_types = {AttentionType::kMultihead};
   bool allows_tensor_overlap = true;
   bool allows_data_overlap = true;
   Corrections corrections;

@@ -118,6 +118,20 @@ TEST_F(FitCommandTest, FlagsChangeTheQuestion) {
             "float16");
 }
 
+// A sequence that tensor parallelism does not split is reduced as a whole.
+TEST_F(FitCommandTest, AnOddSequenceFitsToo) {
+  const json odd = AcplanJson(Fit({"--seq", "2047"}));
+  int split = 0;
+  for (const json& row : odd.at("rows")) {
+    const json& strategy = row.at("execution");
+    if (strategy.at("tensor_par") == 1) continue;
+    ++split;
+    EXPECT_EQ(strategy.at("tensor_par_comm_type"), "ar");
+    EXPECT_NE(row.at("status"), "none");
+  }
+  EXPECT_GT(split, 3);
+}
+
 TEST_F(FitCommandTest, AtMostTwentyRowsButAllWithAll) {
   const std::vector<std::string> arguments = {"fit", kModel, kSystem, "64"};
   const size_t rows = AcplanJson(arguments)["rows"].size();

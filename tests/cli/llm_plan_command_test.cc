@@ -231,11 +231,14 @@ TEST_F(LlmPlanCommandTest, TakesPlansAndResultsAsStrategies) {
   Put("best.json", json{{"0", {{"execution", {{"not", "read"}}}}},
                         {"1", {{"execution", execution}}}}
                        .dump());
-  json expected = AcplanJson(Command({"--json"}));
-  for (const std::string strategy : {"plan.json", "best.json:1"}) {
-    EXPECT_EQ(AcplanJson({"llm-plan", kModel, strategy, kSystem, "--json"}),
-              expected);
-  }
+  const auto plan = [&](const std::string& strategy) {
+    return AcplanJson({"llm-plan", kModel, strategy, kSystem, "--json"});
+  };
+  EXPECT_EQ(plan("plan.json"), json::parse(Read("plan.json")));
+  EXPECT_EQ(plan("best.json:1"), AcplanJson(Command({"--json"})));
+  EXPECT_EQ(AcplanJson({"llm-plan", kModel, "plan.json", kSystem, "--json",
+                        "--budget", "80GiB"}),
+            plan("best.json:1"));
   ExpectRefused(Acplan({"llm-plan", kModel, "best.json:2", kSystem}),
                 {"best.json", "2"});
   ExpectRefused(Acplan({"llm-plan", kModel, kStrategy + ":0", kSystem}),

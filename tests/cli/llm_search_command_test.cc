@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/file_io.h"
@@ -152,7 +153,42 @@ TEST_F(LlmSearchCommandTest, SaysWhereNothingFits) {
   EXPECT_THAT(outcome.err, HasSubstr("no strategy fits"));
 }
 
+TEST_F(LlmSearchCommandTest, FixedKeysOpenTheSpace) {
+  for (const auto& [key, value] :
+       {std::pair<std::string, json>{"fused_activation", false},
+        {"attention_type", "multiquery"}}) {
+    const std::string text =
+        value.is_string() ? value.get<std::string>() : value.dump();
+    EXPECT_EQ(Acplan(Search({"--fix", key + "=" + text, "-t", "2", "-o",
+                             "fixed.json"}))
+                  .exit_code,
+              0);
+    const json best = Written("fixed.json");
+    for (const auto& [unused, entry] : best.items()) {
+      EXPECT_EQ(entry.at("execution").at(key), value);
+    }
+  }
+}
+
+// What is written of a memory without bounds is read again.
+TEST_F(LlmSearchCommandTest, MemoryWithoutBounds) {
+  const std::string system = ACPLAN_DATA_DIR "/systems/a100_80e.json";
+  const Outcome outcome =
+      Acplan({"llm-search", kModel, system, "8", "8", "float16", "-t", "1",
+              "--fix", "tensor_par=8", "-o", "best.json"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("float16, 76293.95 PiB of memory"));
+  const json plan =
+      AcplanJson({"llm-plan", kModel, "best.json", system, "--json"});
+  EXPECT_EQ(plan.at("sample_rate"),
+            Written("best.json").at("0").at("stats").at("sample_rate"));
+}
+
 TEST_F(LlmSearchCommandTest, RefusesBadInput) {
+  ExpectRefused({"--fix", "training=false"}, "--fix: training: expected true");
+  ExpectRefused({"--fix", "num_procs=4"}, "--fix: num_procs: expected 8");
+  ExpectRefused({"--fix", "datatype=float8"},
+                "--fix: datatype: expected float16");
   ExpectRefused({"--fix", "tensor=1"}, "--fix");
   ExpectRefused({"--fix", "activation_recompute=full"}, "--policies fixed");
   ExpectRefused({"--policies", "all"}, "--policies");

@@ -122,20 +122,26 @@ TEST(PlanSearch, ARateThatIsKnownChangesNothing) {
 }
 
 TEST(PlanSearch, WhatPlansOfTheBestFixedReachChangesNothing) {
+  int compared = 0;
   for (SearchProblem& problem : SmallProblems()) {
     const SearchOutcome all = FindBest(problem, {.top_n = 4});
     SearchProblem fixed = problem;
     fixed.plans = false;
     const SearchOutcome policies = FindBest(fixed, {.top_n = 12});
-    const double rate = RateOfPlans(problem, policies.best, 4);
-    if (all.best.size() < 4) continue;
+    const std::vector<Candidate> reached =
+        PlanCandidates(problem, policies.best, 4);
+    if (reached.size() < 4) continue;
+    ++compared;
+    const double rate = reached.back().sample_rate;
     EXPECT_LE(rate, all.best.back().sample_rate);
+    for (size_t i = 0; i < reached.size(); ++i) {
+      EXPECT_LE(reached[i].sample_rate, all.best[i].sample_rate);
+    }
     const SearchOutcome known =
         FindBest(problem, {.top_n = 4, .least_rate = rate});
     EXPECT_EQ(RatesOf(known.best), RatesOf(all.best));
-    EXPECT_EQ(RateOfPlans(problem, {}, 1), 0);
-    EXPECT_EQ(RateOfPlans(problem, policies.best, 1'000'000), 0);
   }
+  EXPECT_GT(compared, 0);
 }
 
 TEST(PlanSearch, DoesNotDependOnThreadsOrShards) {
