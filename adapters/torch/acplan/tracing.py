@@ -44,6 +44,11 @@ class Trace:
         """The most bytes in use, each storage rounded up to 512."""
         return int(self.data["measured"]["peak_bytes"])
 
+    @property
+    def notes(self) -> list[str]:
+        """What the trace assumes of the step."""
+        return list(self.data.get("notes", ()))
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file whole or not at all; `.gz` is gzipped."""
         write_json(path, self.data)
@@ -105,6 +110,7 @@ class Step:
     kwargs: dict[str, Any]
     loss_fn: LossFn
     autocast: torch.dtype | None
+    notes: tuple[str, ...] = ()
 
     def loss(self) -> torch.Tensor:
         start_of_step()
@@ -171,8 +177,11 @@ def step_on_fakes(
     with fake_cuda(), as_in_training(), one_thread, mode:
         with _faked(step.model, mode) as fake:
             inputs = tree_map(fake, (step.args, step.kwargs))
-            give_defaults(step.model.forward, (step.args, step.kwargs), inputs)
-            on_device = dataclasses.replace(step, args=inputs[0], kwargs=inputs[1])
+            given = (step.args, step.kwargs)
+            notes = tuple(give_defaults(step.model.forward, given, inputs))
+            on_device = dataclasses.replace(
+                step, args=inputs[0], kwargs=inputs[1], notes=notes
+            )
             trained = [p for p in step.model.parameters() if p.requires_grad]
             if not trained:
                 raise AcplanError("no parameter of the model requires a gradient")
@@ -427,6 +436,7 @@ def _to_data(
         "saved": [_saved(saved) for saved in recorder.saved],
         "kept": _kept(recorder, scopes, marks),
         "measured": {"peak_bytes": peak_of(recorder)},
+        "notes": list(step.notes),
     }
 
 
