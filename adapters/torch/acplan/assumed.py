@@ -15,6 +15,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from acplan.recorder import tensors_in
 
+# Where kernels are that run for fake tensors, too.
+_FAKED_BY = (
+    "Meta",
+    "CompositeImplicitAutograd",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+)
 _ITEM = torch.ops.aten._local_scalar_dense.default
 
 
@@ -118,8 +125,9 @@ def _only_writes(func: Any) -> bool:
     schema = func._schema
     if schema.returns or not schema.is_mutable:
         return False
-    return not torch._C._dispatch_has_computed_kernel_for_dispatch_key(
-        func.name(), "Meta"
+    return not any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+        for key in _FAKED_BY
     )
 
 

@@ -92,7 +92,7 @@ class Updating:
         self._average: AveragedModel | None = None
         if update.ema is not False:
             decay = 0.999 if update.ema is True else update.ema
-            with assumed.asked():
+            with assumed.asked(), _as_plain_tensors():
                 self._average = AveragedModel(
                     model, multi_avg_fn=get_ema_multi_avg_fn(decay)
                 )
@@ -117,7 +117,7 @@ class Updating:
 
     def run(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """All that follows the backward pass."""
-        with self._assumed.asked(), _chosen_as_for_cuda(), _told(optimizer):
+        with self._assumed.asked(), _as_plain_tensors(), _told(optimizer):
             if self._update.step_fn is not None:
                 self._update.step_fn(model, optimizer)
                 return
@@ -144,9 +144,9 @@ class Updating:
 
 
 @contextlib.contextmanager
-def _chosen_as_for_cuda() -> Iterator[None]:
-    """PyTorch chooses the implementations for plain tensors, which fake ones stand
-    for."""
+def _as_plain_tensors() -> Iterator[None]:
+    """PyTorch chooses implementations by type, those for plain tensors, and copies a
+    plain tensor to one with a storage of its own."""
     with contextlib.ExitStack() as stack:
         for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
             module = importlib.import_module(name)
@@ -154,7 +154,16 @@ def _chosen_as_for_cuda() -> Iterator[None]:
             stack.enter_context(
                 mock.patch.object(module, "_foreach_supported_types", types)
             )
+        stack.enter_context(mock.patch.object(FakeTensor, "__deepcopy__", _copied))
         yield
+
+
+def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
+    made = tensor.detach().clone()
+    if isinstance(tensor, torch.nn.Parameter):
+        made = torch.nn.Parameter(made, tensor.requires_grad)
+    memo[id(tensor)] = made
+    return made
 
 
 @contextlib.contextmanager
