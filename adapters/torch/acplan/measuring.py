@@ -138,10 +138,11 @@ def measure(
 ) -> tuple[Step, ...]:
     """The operators of a training step of the model with the plan."""
     with applied(model, plan) as planned:
+        on = find_device(device)
         with step_on_fakes(
-            planned, args, kwargs, loss_fn, optimizer, autocast
+            planned, args, kwargs, loss_fn, optimizer, autocast, on
         ) as (step, run_optimizer):
-            recorder = Recorder(find_device(device))
+            recorder = Recorder(on)
             run_step(recorder, step, run_optimizer)
             return _steps(recorder)
 

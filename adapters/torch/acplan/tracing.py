@@ -68,15 +68,16 @@ def trace(
     loss_fn:   from the model's output to a scalar; by default the output's `loss`,
                or the mean of its first floating-point tensor.
     optimizer: from the parameters to an optimizer; by default torch.optim.AdamW.
-    device:    whose roofline gives the run-times: a name of acplan.devices.DEVICES;
-               "cuda": they are measured on the CUDA device that is there.
+    device:    whose kernels run, where PyTorch finds no CUDA device, and whose roofline
+               gives the run-times: a name of acplan.devices.DEVICES; "cuda": they are
+               measured on the CUDA device that is there.
     autocast:  the data type of torch.autocast around the forward pass, if any.
     progress:  shows a bar on standard error, if tqdm is installed.
     """
     target = measured_device() if device == "cuda" else find_device(device)
     with (
         progress_bar(progress) as phase,
-        step_on_fakes(model, args, kwargs, loss_fn, optimizer, autocast) as (
+        step_on_fakes(model, args, kwargs, loss_fn, optimizer, autocast, target) as (
             fake,
             run_optimizer,
         ),
@@ -154,13 +155,14 @@ def step_on_fakes(
     loss_fn: LossFn | None,
     optimizer_fn: OptimizerFn | None,
     autocast: torch.dtype | None,
+    device: Device | None = None,
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
     """A step on fake tensors, after a first one, and its optimizer."""
     step = Step(model, args, kwargs, loss_fn or _default_loss, autocast)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     # Autograd has no threads for the device where it ran before without one.
     one_thread = torch.autograd.set_multithreading_enabled(False)
-    with fake_cuda(), torch.random.fork_rng(devices=[]), one_thread, mode:
+    with fake_cuda(device), torch.random.fork_rng(devices=[]), one_thread, mode:
         with _faked(step.model, mode) as fake:
             inputs = tree_map(fake, (step.args, step.kwargs))
             on_device = dataclasses.replace(step, args=inputs[0], kwargs=inputs[1])
