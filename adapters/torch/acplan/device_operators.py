@@ -2,6 +2,7 @@
 only has kernels for, and the operators that it has on CUDA alone."""
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -16,6 +17,9 @@ from acplan.errors import AcplanError
 
 _aten = torch.ops.aten
 Fake = Callable[..., Any]
+
+# torch.optim hides the first from its attributes.
+_MODULES_OF_LISTS = ("torch.optim.optimizer", "torch.utils._foreach_utils")
 
 # Those of native_functions.yaml with a kernel for CUDA beside a composite one for
 # all else: without the kernel, PyTorch would run the operators of the composite.
@@ -33,7 +37,7 @@ def shapes_of_device_operators() -> Iterator[None]:
         replaced.enter_context(
             mock.patch.dict(fake_impls.op_implementations_dict, known)
         )
-        for owner in (torch.optim.optimizer, torch.utils._foreach_utils):
+        for owner in map(importlib.import_module, _MODULES_OF_LISTS):
             types = [*owner._foreach_supported_types, FakeTensor]
             replaced.enter_context(
                 mock.patch.object(owner, "_foreach_supported_types", types)
