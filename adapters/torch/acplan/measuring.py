@@ -138,6 +138,7 @@ def measure(
     """The operators of a training step of the model with the plan, on fake tensors;
     options as for acplan.trace."""
     step = TrainingStep.of(model, args, kwargs)
+    on = find_device(device)
     with (
         alone(),
         without_checkpointing(model, is_told=False) as plain,
@@ -150,9 +151,10 @@ def measure(
             step.optimizer,
             step.autocast,
             step.update,
+            on,
         ) as (on_fakes, optimizer),
     ):
-        recorder = Recorder(find_device(device))
+        recorder = Recorder(on)
         run_step(recorder, on_fakes, optimizer)
         return _steps(recorder)
 

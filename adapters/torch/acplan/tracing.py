@@ -102,8 +102,9 @@ def trace(
                optimizer of this model, such as the one that trains it; or a class or
                function of its parameters. By default torch.optim.AdamW, with the
                implementation that it chooses on CUDA (foreach).
-    device:    whose roofline gives the run-times: a name of acplan.devices.DEVICES;
-               "cuda": they are measured on the CUDA device that is there.
+    device:    whose kernels run, where PyTorch finds no CUDA device, and whose roofline
+               gives the run-times: a name of acplan.devices.DEVICES; "cuda": they are
+               measured on the CUDA device that is there.
     autocast:  of the forward pass, if any: "bf16", "fp16", a data type, or a
                torch.autocast.
     accumulate: the microbatches of an iteration, each of them `args` and `kwargs`. What
@@ -127,7 +128,7 @@ def trace(
         alone(),
         without_checkpointing(model) as plain,
         step_on_fakes(
-            plain, args, kwargs, loss_fn, optimizer, autocast, update
+            plain, args, kwargs, loss_fn, optimizer, autocast, update, target
         ) as (fake, run_optimizer),
     ):
         full = Recorder(target, phase("trace: what is kept", None))
@@ -235,6 +236,7 @@ def step_on_fakes(
     optimizer: OptimizerLike,
     autocast: AutocastLike,
     update: Update | None = None,
+    device: Device | None = None,
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
     """A step on fake tensors, after a first one, and its optimizer."""
     step = Step(model, args, kwargs, loss_fn or _default_loss, autocast_of(autocast))
@@ -245,7 +247,7 @@ def step_on_fakes(
     with (
         alone(),
         autocast_as_it_was(),
-        fake_cuda(),
+        fake_cuda(device),
         as_in_training(),
         one_thread,
         mode,
