@@ -57,13 +57,12 @@ def plan(of: Source, budget: Budget, **options: Any) -> Plan:
 
 def _tell_of_limit(found: Plan) -> None:
     limit = found.data.get("limit")
-    # Those are asked for.
-    if found.status == "optimal" or limit in ("gap", "interrupted"):
+    if limit in (None, "gap", "interrupted"):  # nothing, or what was asked for
         return
     why = "without a proof" if limit == "unproven" else f"stopped by the {limit} limit"
     _LOGGER.warning(
-        "plan: feasible, %s: it recomputes %.3f ms, and a plan that recomputes less "
-        "than %.3f ms there is not (gap %.2f%%)",
+        "plan: feasible, %s: it recomputes %.3f ms, and no plan recomputes less than "
+        "%.3f ms (gap %.2f%%)",
         why,
         found.recompute_ms,
         found.bound_ms,
