@@ -150,7 +150,14 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
     model.add_argument(
         "--ema", type=float, metavar="DECAY", help="weights are averaged"
     )
-    model.add_argument("--device", choices=DEVICES, help="of run-times; default: a100")
+    model.add_argument(
+        "--device", choices=DEVICES, help="of kernels and run-times; default: a100"
+    )
+    model.add_argument(
+        "--no-workspaces",
+        action="store_true",
+        help="without what kernels allocate beside their results",
+    )
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
     parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
 
@@ -200,6 +207,7 @@ def _traced(flags: argparse.Namespace, step: TrainingStep) -> Trace:
         step.model,
         *step.args,
         device=flags.device or "a100",
+        workspaces=not flags.no_workspaces,
         progress=is_shown,
         **step.options(),
     )
@@ -214,6 +222,8 @@ def _trace(flags: argparse.Namespace) -> int:
         f"{flags.output}: {len(traced.data['operators']):,} operators, peak "
         f"{traced.peak_bytes:,} bytes"
     )
+    for note in traced.notes:
+        print(f"note: {note}")
     return 0
 
 

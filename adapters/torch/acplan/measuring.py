@@ -120,11 +120,13 @@ def verify(
         raise AcplanError(
             f"verify: accumulate is {accumulate!r}, and {of.accumulate} in the trace"
         )
-    kwargs.pop("progress", None)
+    for name in ("progress", "workspaces"):
+        kwargs.pop(name, None)
     traced_for = of.data["device"]["name"]
     kwargs["device"] = traced_for if traced_for in DEVICES else "a100"
     return Verification(
-        predicted=simulate(of, plan), measured=measure(model, plan, *args, **kwargs)
+        predicted=simulate(of, plan),
+        measured=measure(model, plan, *args, workspaces=of.workspaces, **kwargs),
     )
 
 
@@ -133,6 +135,7 @@ def measure(
     plan: Plan,
     *args: Any,
     device: str = "a100",
+    workspaces: bool = True,
     **kwargs: Any,
 ) -> tuple[Step, ...]:
     """The operators of a training step of the model with the plan, on fake tensors;
@@ -154,7 +157,7 @@ def measure(
             on,
         ) as (on_fakes, optimizer),
     ):
-        recorder = Recorder(on)
+        recorder = Recorder(on, kernels=on if workspaces else None)
         run_step(recorder, on_fakes, optimizer)
         return _steps(recorder)
 

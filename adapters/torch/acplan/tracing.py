@@ -57,6 +57,11 @@ class Trace:
         return int(self.data.get("accumulate", 1))
 
     @property
+    def workspaces(self) -> bool:
+        """Whether what kernels allocate beside their results is part of it."""
+        return bool(self.data.get("workspaces", False))
+
+    @property
     def notes(self) -> list[str]:
         """What the trace assumes of the step."""
         return list(self.data.get("notes", ()))
@@ -87,6 +92,7 @@ def trace(
     grad_scaler: bool = False,
     ema: float | bool = False,
     step_fn: StepFn | None = None,
+    workspaces: bool = True,
     progress: bool = False,
     **kwargs: Any,
 ) -> Trace:
@@ -117,6 +123,8 @@ def trace(
                torch.optim.swa_utils.AveragedModel: True, or the decay.
     step_fn:   what follows the backward pass, of the model and its optimizer, in place
                of all that: it clips, steps, and sets gradients to None.
+    workspaces: counts what the device's kernels allocate beside their results
+               (docs/workspaces.md).
     progress:  shows a bar on standard error, if tqdm is installed.
     """
     target = measured_device() if device == "cuda" else find_device(device)
@@ -131,10 +139,13 @@ def trace(
             plain, args, kwargs, loss_fn, optimizer, autocast, update, target
         ) as (fake, run_optimizer),
     ):
-        full = Recorder(target, phase("trace: what is kept", None))
+        kernels = target if workspaces else None
+        full = Recorder(target, phase("trace: what is kept", None), kernels=kernels)
         marks = run_step(full, fake, run_optimizer, full.recording_saved())
         # Once more, to see when all but autograd let go of a storage.
-        scopes = Recorder(None, phase("trace: until when", full.now))
+        scopes = Recorder(
+            None, phase("trace: until when", full.now), kernels=kernels
+        )
         run_step(scopes, fake, run_optimizer, scopes.dropping_saved())
         _require_same_step(full, scopes)
         recasts = _recasts(full, fake, run_optimizer, marks.forward_end)
@@ -368,6 +379,7 @@ def _register(
         add(parameter.grad, "gradient")
     for state in (*optimizer.state.values(), step.states()):
         add(state, "optimizer")
+    recorder.add_persistent_workspace()
     for storage in _attributes(recorder, step.model).values():
         known = recorder.storages[storage]
         known.category = known.category or "activation"
@@ -528,6 +540,7 @@ def _to_data(
         "saved": [_saved(saved) for saved in recorder.saved],
         "kept": _kept(recorder, scopes, marks),
         "measured": {"peak_bytes": peak_of(recorder)},
+        "workspaces": recorder.counts_workspaces,
         "notes": list(step.notes),
     }
 
