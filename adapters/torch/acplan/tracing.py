@@ -115,9 +115,10 @@ def trace(
         progress_bar(progress) as phase,
         alone(),
         without_checkpointing(model) as plain,
-        step_on_fakes(
-            plain, args, kwargs, loss_fn, optimizer, autocast, update
-        ) as (fake, run_optimizer),
+        step_on_fakes(plain, args, kwargs, loss_fn, optimizer, autocast, update) as (
+            fake,
+            run_optimizer,
+        ),
     ):
         full = Recorder(target, phase("trace: what is kept", None))
         marks = run_step(full, fake, run_optimizer, full.recording_saved())
