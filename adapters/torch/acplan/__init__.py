@@ -1,9 +1,9 @@
 """Plans activation checkpointing of PyTorch models with acplan."""
 
-from acplan.applying import Plan, PlannedModule, PlannedOperator, apply
+from acplan.applying import Plan, PlannedModule, PlannedOperator, apply, remove
 from acplan.dataflow import dataflow_graph
 from acplan.devices import DEVICES, Device
-from acplan.errors import AcplanError
+from acplan.errors import AcplanError, PlanMismatchWarning
 from acplan.measuring import Verification, verify
 from acplan.planning import auto_checkpoint, plan
 from acplan.profiles import Profile, from_torch, profile
@@ -18,6 +18,7 @@ __all__ = [
     "AcplanError",
     "Device",
     "Plan",
+    "PlanMismatchWarning",
     "PlannedModule",
     "PlannedOperator",
     "Profile",
@@ -30,6 +31,7 @@ __all__ = [
     "get_optimal_checkpointing_policy_per_module",
     "plan",
     "profile",
+    "remove",
     "sac_milp",
     "trace",
     "verify",

@@ -135,18 +135,20 @@ CASES = [
 ]
 
 
-def _model(case: Case, mesh: DeviceMesh, plan: Plan) -> nn.Module:
+def _model(
+    case: Case, mesh: DeviceMesh, plan: Plan, strict: bool = True
+) -> nn.Module:
     torch.manual_seed(0)
     net: nn.Module = Net()
     options: dict[str, Any] = {"mesh": mesh}
     if case.is_mixed_precision:
         options["mp_policy"] = _BFLOAT16
     if case.is_applied_first:
-        net = apply(net, plan)
+        net = apply(net, plan, strict=strict)
     LAYOUTS[case.layout](net, lambda module: fully_shard(module, **options))
     fully_shard(net, **options)
     if not case.is_applied_first:
-        net = apply(net, plan)
+        net = apply(net, plan, strict=strict)
     return net
 
 
