@@ -95,18 +95,9 @@ def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator |
 
 
 def _alias(value: Any) -> Any:
-    """The same memory, and the same count of writes to it, without the graph that
-    autograd is about to hang on the tensor itself."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    with torch._C._SetExcludeDispatchKeyGuard(
-        torch._C.DispatchKey.ADInplaceOrView, False
-    ):
-        return value.detach()
-
-
-def _aliases(out: Any) -> Any:
-    return _alias(out) if isinstance(out, torch.Tensor) else tree_map(_alias, out)
+    """The same memory, without the graph that autograd is about to hang on the tensor,
+    and without its count of writes."""
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
@@ -118,22 +109,14 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 class _Saved:
     """A saved result, until it is handed out."""
 
-    __slots__ = ("func", "has_value", "value", "after", "_watched", "_versions")
+    __slots__ = ("func", "has_value", "value", "after")
 
-    def __init__(self, func: Any, out: Any, view_of: Sequence[Any]) -> None:
+    def __init__(self, func: Any, out: Any) -> None:
         self.func = func
         self.has_value = True
-        self.value = _aliases(out)
+        is_tensor = isinstance(out, torch.Tensor)
+        self.value = _alias(out) if is_tensor else tree_map(_alias, out)
         self.after: tuple[torch.Generator, torch.Tensor] | None = None
-        # A view learns only later that it shares the count of writes.
-        self._watched = _tensors(_aliases(view_of) if view_of else self.value)
-        self.look()
-
-    def look(self) -> None:
-        self._versions = [_version(tensor) for tensor in self._watched]
-
-    def is_changed(self) -> bool:
-        return self._versions != [_version(tensor) for tensor in self._watched]
 
     def take(self) -> Any:
         value = self.value
@@ -143,12 +126,6 @@ class _Saved:
     def drop(self) -> None:
         self.has_value = False
         self.value = None
-        self._watched = []
-        self._versions = []
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
 
 
 class Tape:
@@ -160,6 +137,7 @@ class Tape:
         self.first_states: dict[torch.Generator, torch.Tensor] = {}
         self.skips_writes = False
         self._is_used = False
+        self._outputs: list[tuple[torch.Tensor, int]] = []
 
     def saved(self) -> Iterator[_Saved]:
         yield from (item for item in self.items if type(item) is _Saved)
@@ -174,14 +152,29 @@ class Tape:
         }
         return sum(sizes.values())
 
+    def watch(self, outputs: Any) -> None:
+        """The unit's outputs, which may be written to in place and be saved."""
+        saved = {_memory(t) for item in self.saved() for t in _tensors(item.value)}
+        if not saved:
+            return
+        with torch.no_grad():
+            self._outputs = [
+                (tensor.detach(), tensor._version)
+                for tensor in _tensors(outputs)
+                if _memory(tensor) in saved and not tensor.is_inference()
+            ]
+
     def prepare(self) -> None:
         """Forgets what cannot be handed out (again)."""
-        changed = [saved for saved in self.saved() if saved.is_changed()]
-        # What writes in place runs again together with what it writes to.
-        is_all = self._is_used or (changed and self.skips_writes)
-        for saved in list(self.saved()) if is_all else changed:
-            saved.drop()
+        changed = any(tensor._version != count for tensor, count in self._outputs)
+        self._outputs.clear()
+        if changed or self._is_used:
+            self.drop()
         self._is_used = True
+
+    def drop(self) -> None:
+        for saved in self.saved():
+            saved.drop()
 
 
 class _Writes:
@@ -310,15 +303,12 @@ class Forward(_Mode):
         self._decide = decide
         self._on_end = on_end
         self._writes = _Writes() if saves_writes else None
+        self._saved_in: dict[int | None, list[_Saved]] = {}
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
-        if kind is not None:
-            return
-        if self._writes:
-            for saved in self._tape.saved():
-                saved.look()
-        self._on_end(self._tape)
+        if kind is None:
+            self._on_end(self._tape)
 
     def __torch_dispatch__(
         self,
@@ -338,8 +328,14 @@ class Forward(_Mode):
         if not traits.is_plain or self._writes:
             return self._run_with_care(func, traits, is_saved, args, kwargs)
         out = func(*args, **kwargs)
-        self._tape.items.append(_Saved(func, out, ()) if is_saved else func)
+        self._tape.items.append(self._saved(func, out) if is_saved else func)
         return out
+
+    def _saved(self, func: Any, out: Any) -> _Saved:
+        saved = _Saved(func, out)
+        for tensor in _tensors(saved.value):
+            self._saved_in.setdefault(_memory(tensor), []).append(saved)
+        return saved
 
     def _run_with_care(
         self,
@@ -365,7 +361,7 @@ class Forward(_Mode):
             self._writes.note(traits, _tensors((args, kwargs)), out, is_saved)
         item = func
         if is_saved:
-            item = _Saved(func, out, args if traits.is_view else ())
+            item = self._saved(func, out)
             if generator is not None:
                 item.after = (generator, generator.get_state())
         if traits.is_cast and _is_kept_cast(args[0]):
@@ -386,10 +382,14 @@ class Forward(_Mode):
     def _forget_what_it_writes_to(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        # Without saved writes the count of them tells it, later.
-        if self._writes and self._writes.must_forget(func, args, kwargs):
-            self._writes.forget()
-            for saved in self._tape.saved():
+        """It will run again, on what forward had there before."""
+        if self._writes:
+            if self._writes.must_forget(func, args, kwargs):
+                self._writes.forget()
+                self._tape.drop()
+            return
+        for tensor in _written(func, args, kwargs):
+            for saved in self._saved_in.pop(_memory(tensor), ()):
                 saved.drop()
 
 

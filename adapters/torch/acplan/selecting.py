@@ -57,15 +57,19 @@ def checkpoint_of(
     saved = _saved_by_name(decisions)
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        context_fn: Callable[[], Contexts]
         if torch.compiler.is_compiling():
             # A constant, by which the compiler knows what may share its code.
-            context_fn = functools.partial(_contexts_in_compiler, saved, strict)
-        else:
-            context_fn = functools.partial(_contexts, module, policy)
-        return checkpoint(
+            in_compiler = functools.partial(_contexts_in_compiler, saved, strict)
+            return checkpoint(
+                module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
+            )
+        tape = Tape()
+        context_fn = functools.partial(_contexts, module, policy, tape)
+        outputs = checkpoint(
             module, *args, use_reentrant=False, context_fn=context_fn, **kwargs
         )
+        tape.watch(outputs)
+        return outputs
 
     return call
 
@@ -73,10 +77,9 @@ def checkpoint_of(
 Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
 
 
-def _contexts(module: torch.nn.Module, policy: "_Policy") -> Contexts:
+def _contexts(module: torch.nn.Module, policy: "_Policy", tape: Tape) -> Contexts:
     modules = list(module.modules())
     sharded = [m for m in modules if isinstance(m, FSDPModule)]
-    tape = Tape()
     matching: _Matching = (
         _NothingSaved(policy)
         if any(map(_is_compiled, modules))
