@@ -211,6 +211,14 @@ def applied(model: torch.nn.Module, plan: Plan) -> Iterator[torch.nn.Module]:
             setattr(owner, name, value)
 
 
+# Of transformers, the second since its version 5, and of diffusers.
+_SWITCHES = (
+    "gradient_checkpointing_disable",
+    "activation_checkpointing_disable",
+    "disable_gradient_checkpointing",
+)
+
+
 class _Unit(CheckpointWrapper):
     """A module that a plan checkpoints."""
 
@@ -309,9 +317,10 @@ def _refuse_checkpoints(model: torch.nn.Module, root: str) -> None:
                 "build the model without it"
             )
         elif getattr(module, "gradient_checkpointing", False) is True:
+            switch = next((n for n in _SWITCHES if hasattr(model, n)), _SWITCHES[0])
             raise AcplanError(
                 f"plan: gradient checkpointing of {name} is on; switch it off first, "
-                "with model.gradient_checkpointing_disable()"
+                f"with model.{switch}()"
             )
         elif _is_checkpointed(module):
             raise AcplanError(
