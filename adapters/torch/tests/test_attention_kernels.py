@@ -114,7 +114,12 @@ ROWS = [
     ("volta", _call(FP16), _on(VOLTA), EFFICIENT),
     ("rtx50, torch 2.6", _call(), _on(RTX50, (2, 6)), MATH),
     ("causal", _call(is_causal=True), _on(), FLASH),
-    ("causal, other rows", _call(rows=64, columns=128, is_causal=True), _on(), EFFICIENT),
+    (
+        "causal, other rows",
+        _call(rows=64, columns=128, is_causal=True),
+        _on(),
+        EFFICIENT,
+    ),
     ("grouped heads", _call(key_heads=2, enable_gqa=True), _on(), FLASH),
     ("grouped heads, not said", _call(key_heads=2), _on(), MATH),
     ("grouped heads, no divisor", _call(key_heads=3, enable_gqa=True), _on(), MATH),
