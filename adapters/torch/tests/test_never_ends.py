@@ -354,6 +354,42 @@ def test_random_modules_with_random_policies(seed: int) -> None:
         _same(net, Plan(tuple(modules)), step)
 
 
+class Counting(nn.Module):
+    """Keeps statistics, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH, momentum=None)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("shift", torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x = self.norm(self.linear(x).transpose(1, 2)).transpose(1, 2).relu()
+        with torch.no_grad():
+            self.shift.lerp_(x.mean((0, 1)), 0.1)
+        return x * 2
+
+
+@pytest.mark.parametrize("saves", [None, *SAVES.values()])
+def test_buffers_are_updated_once(saves: Callable[[str], bool] | None) -> None:
+    net = _net(Counting)
+    plan = _plan(() if saves is None else _operators(saves, net.blocks[0]))
+    buffers: list[dict[str, torch.Tensor]] = []
+
+    def step(net: nn.Module) -> list[torch.Tensor]:
+        losses = [_forward_backward(net), _forward_backward(net, _x(5))]
+        buffers.append({k: v.clone() for k, v in net.named_buffers()})
+        return losses + [net.eval()(_x())]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PlanMismatchWarning)
+        _same(net, plan, step)
+    expected, found = (list(of.values()) for of in buffers)
+    assert len(expected) == 10 and all(map(torch.equal, found, expected))
+
+
 def test_one_warning_a_module_and_none_where_all_is_as_planned() -> None:
     plan = _plan(_operators(_first("addmm")))
     net = apply(_net(), plan)
