@@ -348,8 +348,8 @@ class _ByName:
                 "train it without torch.compile"
             )
         warnings.warn(
-            f"{difference}. What the plan does not know is recomputed; the peak may be "
-            "another one than predicted",
+            f"{difference}; what the plan does not know is recomputed, and the peak may "
+            "be another one than predicted",
             PlanMismatchWarning,
             stacklevel=2,
         )
