@@ -16,11 +16,15 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     ActivationWrapper,
     CheckpointWrapper,
 )
-from torch.utils.checkpoint import checkpoint
 
 from acplan.errors import AcplanError
 from acplan.files import read_json, write_json
-from acplan.selecting import FSDPModule, checkpoint_of, class_name_of
+from acplan.selecting import (
+    FSDPModule,
+    checkpoint_of,
+    class_name_of,
+    whole_checkpoint_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,4 +351,4 @@ def _checkpoint_fn(planned: PlannedModule, strict: bool) -> Callable[..., Any]:
             f"plan: {planned.fqn} is to discard a part, and the plan does not say "
             "which operators: plan with granularity operator"
         )
-    return functools.partial(checkpoint, use_reentrant=False)
+    return whole_checkpoint_of(planned.fqn)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
@@ -39,6 +40,7 @@ class _Traits:
     dropout_place: int
     is_cast: bool
     is_view: bool
+    writes: bool
 
 
 @functools.cache
@@ -61,6 +63,8 @@ def _traits_of(func: Any) -> _Traits:
         dropout_place=names.index("dropout_p") if "dropout_p" in names else -1,
         is_cast=is_cast,
         is_view=is_view,
+        # Schemas do not always say that statistics are written to.
+        writes=is_mutable or "running_mean" in names,
     )
 
 
@@ -403,10 +407,15 @@ class Recomputation(_Mode):
     """Reads the tape."""
 
     def __init__(
-        self, tape: Tape, fqn: str, sharded: Sequence[torch.nn.Module] = ()
+        self,
+        tape: Tape,
+        fqn: str,
+        module: torch.nn.Module,
+        sharded: Sequence[torch.nn.Module] = (),
     ) -> None:
         super().__init__(tape, sharded)
         self._fqn = fqn
+        self._module = module
         self._place = 0
         self._is_lost = False
         self._states: dict[torch.Generator, torch.Tensor] = {}
@@ -435,10 +444,15 @@ class Recomputation(_Mode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if self._is_blind or self._is_lost:
+        if self._is_blind:
             return func(*args, **kwargs)
         traits = _traits_of(func)
         if traits.is_ignored:
+            return func(*args, **kwargs)
+        if traits.writes:
+            args = tuple(map(self._spared, args))
+            kwargs = {name: self._spared(value) for name, value in kwargs.items()}
+        if self._is_lost:
             return func(*args, **kwargs)
         if traits.is_cast and _is_kept_cast(args[0]):
             cast = self._tape.casts.get(_cast_key(args, kwargs))
@@ -459,6 +473,14 @@ class Recomputation(_Mode):
             generator, state = item.after
             generator.set_state(state)
         return item.take()
+
+    def _spared(self, value: Any) -> Any:
+        """Buffers were written to in forward, and are not again."""
+        is_buffer = isinstance(value, torch.Tensor) and any(
+            value is buffer for buffer in self._module.buffers()
+        )
+        # Nothing is written to fake tensors, and the copy would be counted.
+        return value.clone() if is_buffer and not is_fake(value) else value
 
     def _lose(self, func: Any) -> None:
         if self._tape.skips_writes:

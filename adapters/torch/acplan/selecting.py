@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -74,20 +75,47 @@ def checkpoint_of(
     return call
 
 
+def whole_checkpoint_of(fqn: str) -> Callable[..., Any]:
+    """Calls a module in a checkpoint that saves nothing, for `checkpoint_wrapper`."""
+
+    def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not _has_statistics(module):
+            return checkpoint(module, *args, use_reentrant=False, **kwargs)
+        context_fn = functools.partial(_contexts_without_saves, module, fqn)
+        return checkpoint(
+            module, *args, use_reentrant=False, context_fn=context_fn, **kwargs
+        )
+
+    return call
+
+
+def _has_statistics(module: torch.nn.Module) -> bool:
+    norms = (m for m in module.modules() if isinstance(m, _NormBase))
+    return any(norm.running_mean is not None and norm.training for norm in norms)
+
+
+def _contexts_without_saves(module: torch.nn.Module, fqn: str) -> "Contexts":
+    tape, sharded = Tape(), _sharded_in(module)
+    return (
+        Forward(tape, lambda func: False, lambda tape: None, sharded),
+        Recomputation(tape, fqn, module, sharded),
+    )
+
+
+def _sharded_in(module: torch.nn.Module) -> list[torch.nn.Module]:
+    return [m for m in module.modules() if isinstance(m, FSDPModule)]
+
+
 Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
 
 
 def _contexts(module: torch.nn.Module, policy: "_Policy", tape: Tape) -> Contexts:
-    modules = list(module.modules())
-    sharded = [m for m in modules if isinstance(m, FSDPModule)]
-    matching: _Matching = (
-        _NothingSaved(policy)
-        if any(map(_is_compiled, modules))
-        else _InOrder(policy)
-    )
+    sharded = _sharded_in(module)
+    is_compiled = any(map(_is_compiled, module.modules()))
+    matching: _Matching = _NothingSaved(policy) if is_compiled else _InOrder(policy)
     return (
         Forward(tape, matching.saves, matching.end, sharded, policy.saves_writes),
-        Recomputation(tape, policy.fqn, sharded),
+        Recomputation(tape, policy.fqn, module, sharded),
     )
 
 
@@ -320,8 +348,8 @@ class _ByName:
                 "train it without torch.compile"
             )
         warnings.warn(
-            f"{difference}. What the plan does not know is recomputed; the peak may be "
-            "another one than predicted",
+            f"{difference}; what the plan does not know is recomputed, and the peak may "
+            "be another one than predicted",
             PlanMismatchWarning,
             stacklevel=2,
         )

@@ -290,12 +290,11 @@ def _check_removal(net: nn.Module, plan: Plan, rank: int) -> None:
     """Whether units are what is sharded, or in what is sharded."""
     keys = set(AttendingNet().state_dict())
     assert set(net.state_dict()) == keys
-    before = {name: value.to_local().clone() for name, value in net.state_dict().items()}
+    before = {name: v.to_local().clone() for name, v in net.state_dict().items()}
     found = _epoch(net, rank)
     for step in (remove, lambda of: apply(of, plan)):
         state = {
-            name: DTensor.from_local(before[name], value.device_mesh, value.placements,
-                shape=value.shape, stride=value.stride())
+            name: DTensor.from_local(before[name], value.device_mesh, value.placements)
             for name, value in net.state_dict().items()
         }
         net.load_state_dict(state)

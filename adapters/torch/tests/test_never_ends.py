@@ -3,12 +3,12 @@ without the plan, bit for bit, and no run ends."""
 
 import contextlib
 import copy
+import gc
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import acplan
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,10 @@ from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply,
 from acplan import PlannedOperator as Op
 from sharding_cases import Names, operators_of
 from torch import nn
+from torch.distributed._composable import checkpoint as composable
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    checkpoint_wrapper,
+)
 from torch.utils.checkpoint import checkpoint
 
 WIDTH = 8
@@ -131,7 +135,6 @@ SAVES = {
     "a draw of three": _first("rand_like"),
     "views": lambda name: "view" in name or "transpose" in name,
     "masks without writes": _first("empty_like"),
-    "what is written to": _first("addmm"),
     "writes": _first("_."),
 }
 
@@ -248,7 +251,9 @@ STEPS: dict[str, Step] = {
 @pytest.mark.parametrize(
     "change", [lambda net: net, _dropped_elsewhere, _without_dropout]
 )
-def test_steps_that_were_not_planned(name: str, change: Callable[[nn.Module], nn.Module]) -> None:
+def test_steps_that_were_not_planned(
+    name: str, change: Callable[[nn.Module], nn.Module]
+) -> None:
     for saves in SAVES.values():
         _same(change(_net()), _plan(_operators(saves)), STEPS[name])
 
@@ -347,11 +352,48 @@ def test_random_modules_with_random_policies(seed: int) -> None:
         of = chance.randrange(1 << 20)
         net = _net(lambda: Chance(of))
         names = operators_of(net.blocks[0], _x())
-        modules = [PlannedModule(f"Net.blocks.{k}", _wrong(chance, names)) for k in "01"]
+        modules = [PlannedModule(name, _wrong(chance, names)) for name in BLOCKS]
         if chance.random() < 0.3:
-            modules.append(PlannedModule("Net", _wrong(chance, operators_of(net, _x()))))
+            names = operators_of(net, _x())
+            modules.append(PlannedModule("Net", _wrong(chance, names)))
         step = chance.choice([_forward_backward, _twice, _accumulated])
         _same(net, Plan(tuple(modules)), step)
+
+
+class Counting(nn.Module):
+    """Keeps statistics, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH, momentum=None)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("shift", torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x = self.norm(self.linear(x).transpose(1, 2)).transpose(1, 2).relu()
+        with torch.no_grad():
+            self.shift.lerp_(x.mean((0, 1)), 0.1)
+        return x * 2
+
+
+@pytest.mark.parametrize("saves", [None, *SAVES.values()])
+def test_buffers_are_updated_once(saves: Callable[[str], bool] | None) -> None:
+    net = _net(Counting)
+    plan = _plan(() if saves is None else _operators(saves, net.blocks[0]))
+    buffers: list[dict[str, torch.Tensor]] = []
+
+    def step(net: nn.Module) -> list[torch.Tensor]:
+        losses = [_forward_backward(net), _forward_backward(net, _x(5))]
+        buffers.append({k: v.clone() for k, v in net.named_buffers()})
+        return losses + [net.eval()(_x())]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PlanMismatchWarning)
+        _same(net, plan, step)
+    expected, found = (list(of.values()) for of in buffers)
+    assert len(expected) == 10 and all(map(torch.equal, found, expected))
 
 
 def test_one_warning_a_module_and_none_where_all_is_as_planned() -> None:
@@ -410,11 +452,6 @@ def test_plans_on_top_of_checkpoints_are_refused() -> None:
         apply(net, plan)
     net.blocks[0].gradient_checkpointing = False
     apply(net, plan)
-
-    from torch.distributed._composable import checkpoint as composable
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-        checkpoint_wrapper,
-    )
 
     wrapped = _net()
     wrapped.blocks[1] = checkpoint_wrapper(wrapped.blocks[1])
@@ -478,9 +515,6 @@ def test_units_with_hooks_stay_and_can_be_planned_again() -> None:
 
 def test_what_is_saved_is_let_go_of() -> None:
     """Without a cycle, so that memory does not wait for the garbage collector."""
-    import gc
-    import weakref
-
     net = apply(_net(), _plan(_operators(lambda name: True)))
     gc.collect()
     gc.disable()
@@ -495,14 +529,7 @@ def test_what_is_saved_is_let_go_of() -> None:
         assert _alive() == before
     finally:
         gc.enable()
-    assert weakref.getweakrefcount(net) == 0
 
 
 def _alive() -> int:
-    import gc
-
     return sum(type(thing).__name__ == "_Saved" for thing in gc.get_objects())
-
-
-def test_public_names() -> None:
-    assert {"remove", "PlanMismatchWarning"} <= set(acplan.__all__)

@@ -1,5 +1,5 @@
-"""Whole training runs with a plan that was made for the kernels of CUDA, on a CPU, which
-runs others: an epoch with a last batch of one, evaluation, and resumption."""
+"""Whole training runs with a plan that was made for the kernels of CUDA, on a CPU,
+which runs others: an epoch with a last batch of one, evaluation, and resumption."""
 
 import copy
 import functools
@@ -203,7 +203,7 @@ def test_an_epoch_with_trainer_and_compile(tmp_path: pathlib.Path) -> None:
 def test_gradient_checkpointing_of_transformers_is_refused() -> None:
     model, plan = _gpt2(), _by_chance(_traced(_gpt2))
     model.gradient_checkpointing_enable()
-    with pytest.raises(acplan.AcplanError, match=r"model.\w+_checkpointing_disable\(\)"):
+    with pytest.raises(acplan.AcplanError, match=r"\w+_checkpointing_disable\(\)"):
         acplan.apply(model, plan)
     model.gradient_checkpointing_disable()
     with pytest.raises(acplan.AcplanError, match=r"acplan.remove\(model\)"):
