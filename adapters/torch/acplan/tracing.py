@@ -26,7 +26,7 @@ from acplan.precision import Autocast, AutocastLike, autocast_as_it_was, autocas
 from acplan.progress import progress_bar
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 from acplan.timing import measured_device
-from acplan.updates import StepFn, Update, Updating
+from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 
 LossFn = Callable[[Any], torch.Tensor]
 
@@ -234,6 +234,7 @@ def step_on_fakes(
         alone(),
         autocast_as_it_was(),
         fake_cuda(),
+        fakes_as_plain_tensors(),
         torch.random.fork_rng(devices=[]),
         one_thread,
         mode,
