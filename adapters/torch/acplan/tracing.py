@@ -25,7 +25,7 @@ from acplan.precision import Autocast, AutocastLike, autocast_as_it_was, autocas
 from acplan.progress import progress_bar
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 from acplan.timing import measured_device
-from acplan.updates import StepFn, Update, Updating
+from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 from acplan.values import (
     ValuedFakeTensorMode,
     as_in_training,
@@ -261,6 +261,7 @@ def step_on_fakes(
         autocast_as_it_was(),
         fake_cuda(device),
         as_in_training(),
+        fakes_as_plain_tensors(),
         one_thread,
         mode,
         assumed,

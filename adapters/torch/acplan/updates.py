@@ -92,7 +92,7 @@ class Updating:
         self._average: AveragedModel | None = None
         if update.ema is not False:
             decay = 0.999 if update.ema is True else update.ema
-            with assumed.asked(), _as_plain_tensors():
+            with assumed.asked():
                 self._average = AveragedModel(
                     model, multi_avg_fn=get_ema_multi_avg_fn(decay)
                 )
@@ -117,7 +117,7 @@ class Updating:
 
     def run(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """All that follows the backward pass."""
-        with self._assumed.asked(), _as_plain_tensors(), _told(optimizer):
+        with self._assumed.asked(), _told(optimizer):
             if self._update.step_fn is not None:
                 self._update.step_fn(model, optimizer)
                 return
@@ -144,9 +144,9 @@ class Updating:
 
 
 @contextlib.contextmanager
-def _as_plain_tensors() -> Iterator[None]:
-    """PyTorch chooses implementations by type, those for plain tensors, and copies a
-    plain tensor to one with a storage of its own."""
+def fakes_as_plain_tensors() -> Iterator[None]:
+    """PyTorch chooses implementations of optimizers and clipping by the type of tensors,
+    and copies a plain one to one with a storage of its own."""
     with contextlib.ExitStack() as stack:
         for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
             module = importlib.import_module(name)
