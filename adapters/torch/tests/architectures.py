@@ -18,13 +18,17 @@ _LENGTHS = (24, 17, 9)
 @dataclasses.dataclass(frozen=True)
 class Architecture:
     """`make` seeds the model's weights; `variants` name what a batch may look like.
-    `exception` is why the trace may differ from the real step, "" where it may not:
-    by variant, or by "" for all."""
+    `exceptions` are the steps whose trace may differ from the real one, with the
+    reason; "" stands for all of them."""
 
     group: str
     make: Callable[[], nn.Module]
     variants: Mapping[str, Inputs]
     exceptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def exception(self, step: str) -> str:
+        """Why the trace of a step may differ; "" where it may not."""
+        return self.exceptions.get(step, self.exceptions.get("", ""))
 
 
 def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:

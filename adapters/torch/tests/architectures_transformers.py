@@ -42,7 +42,8 @@ def _model(kind: str, auto: str, **options: Any) -> Callable[[], nn.Module]:
         config = transformers.AutoConfig.for_model(kind, **(_SPECIAL | options))
         if hasattr(config, "use_cache"):
             config.use_cache = False
-        model: nn.Module = getattr(transformers, auto).from_config(config)
+        made = getattr(transformers, auto)
+        model: nn.Module = getattr(made, "from_config", made)(config)
         return model
 
     return seeded(make)
@@ -185,8 +186,13 @@ _VIT = {
 }
 
 
-def _vision(kind: str, size: int = 32, **options: Any) -> Architecture:
-    make = _model(kind, "AutoModelForImageClassification", num_labels=10, **options)
+def _vision(
+    kind: str,
+    auto: str = "AutoModelForImageClassification",
+    size: int = 32,
+    **options: Any,
+) -> Architecture:
+    make = _model(kind, auto, num_labels=10, **options)
     return Architecture("vision", make, _images(size, lambda n: torch.arange(n)))
 
 
@@ -302,6 +308,7 @@ def _sam() -> Architecture:
             "window_size": 4,
             "global_attn_indexes": [1],
             "mlp_dim": 64,
+            "num_pos_feats": 8,
         },
         prompt_encoder_config={
             "hidden_size": 16,
@@ -399,7 +406,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         "modernbert", local_attention=8, global_attn_every_n_layers=2,
         cls_token_id=1, sep_token_id=2,
     ),
-    "xlnet": _classifier("xlnet", d_model=32, n_layer=2, n_head=4, d_inner=64),
+    "xlnet": _classifier(
+        "xlnet", d_model=32, n_layer=2, n_head=4, d_inner=64,
+        max_position_embeddings=None,
+    ),
     "longformer": _encoder("longformer", attention_window=[8, 8]),
     "llama, classifier": _classifier("llama", **_GROUPED),
     "t5": _seq2seq("t5", **_T5),
@@ -419,7 +429,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "wav2vec2": _ctc("wav2vec2", layerdrop=0.0),
     "hubert": _ctc("hubert", layerdrop=0.0),
     "vit": _vision("vit", **_VIT),
-    "deit": _vision("deit", **_VIT),
+    "deit": _vision("deit", "DeiTForImageClassification", **_VIT),
     "beit": _vision("beit", **_VIT, use_relative_position_bias=True),
     "dinov2": _vision("dinov2", **_VIT),
     "swin": _vision(

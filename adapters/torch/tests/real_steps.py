@@ -67,7 +67,7 @@ def _is_move(name: str, args: tuple[Any, ...], out: Any) -> bool:
 def _described(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         kind = str(value.dtype).removeprefix("torch.")
-        return f"{kind}{list(value.shape)}"
+        return f"{kind}{'nested' if value.is_nested else list(value.shape)}"
     if isinstance(value, dict):
         return ", ".join(f"{k}={_described(v)}" for k, v in sorted(value.items()))
     if isinstance(value, (list, tuple)):
@@ -106,9 +106,6 @@ class Case:
     inputs: dict[str, Any]
     autocast: torch.dtype | None = None
     trains: bool = True
-
-
-LossFn = Callable[[Any], torch.Tensor] | None
 
 
 def real_pass(model: nn.Module, case: Case) -> list[Seen]:
