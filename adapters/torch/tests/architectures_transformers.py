@@ -344,11 +344,15 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen2": _causal("qwen2", **_GROUPED),
     "qwen3": _causal("qwen3", **_GROUPED),
     "qwen3_moe": _causal("qwen3_moe", **_GROUPED, **_EXPERTS, num_experts=4),
-    "mistral": _causal("mistral", **_GROUPED, sliding_window=8),
+    "mistral": _causal("mistral", **_GROUPED),
+    "mistral, short window": _causal("mistral", **_GROUPED, sliding_window=8),
     "mixtral": _causal("mixtral", **_GROUPED, num_local_experts=4),
     "gemma": _causal("gemma", **_GROUPED),
     "gemma2": _causal("gemma2", **_GROUPED, sliding_window=8),
-    "gemma3_text": _causal("gemma3_text", **_GROUPED, sliding_window=8),
+    "gemma3_text": _causal("gemma3_text", **_GROUPED),
+    "gemma3_text, short window": _causal(
+        "gemma3_text", **_GROUPED, sliding_window=8, num_hidden_layers=6
+    ),
     "phi": _causal("phi"),
     "phi3": _causal("phi3", num_key_value_heads=2, sliding_window=8),
     "opt": _causal("opt", ffn_dim=64, word_embed_proj_dim=32),

@@ -8,6 +8,7 @@ prints the table of docs/measured/real_steps.md; names of architectures after it
 only those, `--facts` the 23 steps of its last table, `--each` a line for each step.
 """
 
+import logging
 import sys
 import warnings
 from collections.abc import Iterator
@@ -113,6 +114,8 @@ def _print_table(names: list[str], each: bool) -> None:
 def _main(arguments: list[str]) -> None:
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
+    # It tells of what the table has anyway.
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     print(f"{_versions()}\n")
     names = [word for word in arguments if not word.startswith("--")]
