@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from acplan.devices import Device
+from acplan.values import operands, written_by
 
 # Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
 # whose number differs between a forward pass and its recomputation.
@@ -221,14 +222,14 @@ class Recorder(TorchDispatchMode):
         if self._is_quiet:
             return out
         name = str(func)
-        read, written = tensors_in((args, kwargs)), tensors_in(out)
+        read, written = operands(args, kwargs), operands(out)
         if name in _INVISIBLE:
             self._results(read, written)
             return out
         reads = sorted({self.storage_of(t) for t in read})
         outputs = sorted({self.storage_of(t, self.now) for t in written})
         results = self._results(read, written)
-        mutates = _mutated(func, args, kwargs)
+        mutates = written_by(func, args, kwargs)
         is_view = bool(written) and not mutates and set(outputs) <= set(reads)
         is_free = is_view or not written or "empty" in name
         self.operators.append(
@@ -440,16 +441,3 @@ def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     given |= {p.name: value for p, value in zip(parameters, args)} | kwargs
     return bool(given.get("dropout_p", 1.0))
 
-
-def _mutated(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[torch.Tensor]:
-    if not func._schema.is_mutable:
-        return []
-    mutated = []
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = args[place] if place < len(args) else kwargs.get(argument.name)
-        mutated.extend(tensors_in(value))
-    return mutated

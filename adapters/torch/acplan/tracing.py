@@ -21,6 +21,13 @@ from acplan.files import read_json, write_json
 from acplan.progress import progress_bar
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 from acplan.timing import measured_device
+from acplan.values import (
+    ValuedFakeTensorMode,
+    as_in_training,
+    give_defaults,
+    give_value,
+    start_of_step,
+)
 
 LossFn = Callable[[Any], torch.Tensor]
 OptimizerFn = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -100,6 +107,7 @@ class Step:
     autocast: torch.dtype | None
 
     def loss(self) -> torch.Tensor:
+        start_of_step()
         return self.loss_of(self.model, *self.args, **self.kwargs)
 
     def loss_of(
@@ -157,12 +165,13 @@ def step_on_fakes(
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
     """A step on fake tensors, after a first one, and its optimizer."""
     step = Step(model, args, kwargs, loss_fn or _default_loss, autocast)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = ValuedFakeTensorMode()
     # Autograd has no threads for the device where it ran before without one.
     one_thread = torch.autograd.set_multithreading_enabled(False)
-    with fake_cuda(), torch.random.fork_rng(devices=[]), one_thread, mode:
+    with fake_cuda(), as_in_training(), one_thread, mode:
         with _faked(step.model, mode) as fake:
             inputs = tree_map(fake, (step.args, step.kwargs))
+            give_defaults(step.model.forward, (step.args, step.kwargs), inputs)
             on_device = dataclasses.replace(step, args=inputs[0], kwargs=inputs[1])
             trained = [p for p in step.model.parameters() if p.requires_grad]
             if not trained:
@@ -199,6 +208,7 @@ def _faked(
                 made = torch.empty_strided(
                     value.shape, value.stride(), dtype=value.dtype, device="cuda"
                 )
+            give_value(made, value)
             if isinstance(value, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
             else:
@@ -210,8 +220,10 @@ def _faked(
         for module in model.modules():
             # Parameters, buffers, hooks and whatever else the step changes.
             for values in (vars(module), *vars(module).values()):
-                if isinstance(values, (dict, list)):
-                    undo.callback(_restore, values, values.copy())
+                if isinstance(values, dict):
+                    undo.callback(_restore, values, dict(values))
+                elif isinstance(values, list):
+                    undo.callback(_restore, values, list(values))
             for values in (vars(module), module._parameters, module._buffers):
                 for name, value in list(values.items()):
                     if isinstance(value, torch.Tensor):
@@ -219,12 +231,26 @@ def _faked(
         yield fake
 
 
-def _restore(values: dict[str, Any] | list[Any], before: Any) -> None:
+def _restore(values: Any, before: Any) -> None:
+    # What refuses to be written to was not.
+    if _is_as_before(values, before):
+        return
     values.clear()
-    if isinstance(values, dict):
+    if isinstance(before, dict):
         values.update(before)
     else:
         values.extend(before)
+
+
+def _is_as_before(values: Any, before: Any) -> bool:
+    if len(values) != len(before):
+        return False
+    if isinstance(before, dict):
+        return all(
+            name == old and value is before[old]
+            for (name, value), old in zip(values.items(), before)
+        )
+    return all(value is old for value, old in zip(values, before))
 
 
 def _register(

@@ -1,0 +1,440 @@
+"""Values of small tensors while a step is traced.
+
+Models ask their inputs what to run: whether a mask hides anything, how long the
+sequences of a batch are, which positions begin a document. Fake tensors cannot tell,
+so libraries skip such decisions, or end. Here every tensor whose value follows from
+the inputs, constants and buffers of integers and booleans carries that value, as a
+real tensor on the CPU: each operator all of whose tensors have values is computed
+beside the fake one, views share memory as they do in the step, and what is written to
+with an unknown value is unknown from then on. Activations depend on parameters, whose
+values nobody reads, and stay unknown, so that nothing large is ever computed.
+"""
+
+import contextlib
+import inspect
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_map
+
+_aten = torch.ops.aten
+
+# Elements. A larger tensor decides nothing that a smaller one does not decide before,
+# and of fractions not even many of those are looked at.
+_MOST_ELEMENTS = 1 << 22
+_MOST_FRACTIONS = 1 << 16
+_SEED = 0
+
+_DISCRETE = frozenset(
+    [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+)
+_UNKNOWN = object()
+
+# What is made has nothing of the values of what it is like. What is empty is taken for
+# zeros; None: filled with an argument.
+_FILLED: Mapping[Any, int | None] = {
+    _aten.zeros_like.default: 0,
+    _aten.ones_like.default: 1,
+    _aten.new_zeros.default: 0,
+    _aten.new_ones.default: 1,
+    _aten.full_like.default: None,
+    _aten.new_full.default: None,
+    _aten.empty_like.default: 0,
+    _aten.new_empty.default: 0,
+    _aten.empty.memory_format: 0,
+    _aten.empty_strided.default: 0,
+    _aten.new_empty_strided.default: 0,
+}
+
+
+def operands(*values: Any) -> list[torch.Tensor]:
+    """The tensors among the arguments or results of an operator, in order: alone, or in
+    lists, tuples and dictionaries. Quicker than a pytree, which knows more."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(operands(*value))
+        elif isinstance(value, Mapping):
+            found.extend(operands(*value.values()))
+    return found
+
+
+class ValuedFakeTensorMode(FakeTensorMode):
+    """Fake tensors, of which the small ones that follow from known values have them.
+
+    `value_of` returns them; `.item()`, the truth of a tensor, `.tolist()`, `.numpy()`,
+    and operators whose result's shape depends on values take them by themselves.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self._is_inside = False
+
+    def dispatch(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._is_inside or not isinstance(func, torch._ops.OpOverload):
+            return super().dispatch(func, types, args, kwargs)
+        is_known = _is_known(func, args, kwargs)
+        if is_known and func is _aten._local_scalar_dense.default:
+            return _computed(func, args, kwargs)
+        self._is_inside = True
+        try:
+            out = super().dispatch(func, types, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            value = _computed(func, args, kwargs) if is_known else _UNKNOWN
+            out = self._of_known_shape(func, types, args, kwargs, value)
+            _attach(out, value)
+            return out
+        finally:
+            self._is_inside = False
+        if func in _FILLED:
+            _attach_fill(out, _fill_of(func, args, kwargs))
+            return out
+        fits = is_known and all(map(_is_small, operands(out)))
+        value = _computed(func, args, kwargs) if fits else _UNKNOWN
+        _attach(out, value)
+        if value is _UNKNOWN:
+            _forget_written(func, args, kwargs)
+        return out
+
+    def _of_known_shape(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        value: Any,
+    ) -> Any:
+        """The result where fake tensors alone do not know its shape."""
+        if value is not _UNKNOWN:
+            device = _device_of(args, kwargs)
+            return tree_map(lambda leaf: self._fake_like(leaf, device), value)
+        if func is _aten.index.Tensor:
+            places = [self._places_of(index) for index in args[1]]
+            if None not in places:
+                indices = [i for group in places for i in group or ()]
+                return super().dispatch(func, types, (args[0], indices), {})
+        if func is _aten.masked_select.default:
+            mask = value_of(args[1])
+            if mask is not None:
+                shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+                with no_dispatch():
+                    count = int(mask.expand(shape).sum())
+                return super().dispatch(
+                    _aten.new_empty.default, types, (args[0], [count]), {}
+                )
+        return super().dispatch(func, types, args, kwargs)
+
+    def _places_of(self, index: Any) -> list[Any] | None:
+        """A mask among indices as the indices of what it shows."""
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            return [index]
+        mask = value_of(index)
+        if mask is None:
+            return None
+        with no_dispatch():
+            places = mask.nonzero(as_tuple=True)
+        return [self._fake_like(place, index.device) for place in places]
+
+    def _fake_like(self, value: Any, device: torch.device) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        made = super().dispatch(
+            _aten.empty_strided.default,
+            (),
+            (list(value.shape), list(value.stride())),
+            {"dtype": value.dtype, "device": device},
+        )
+        return made
+
+
+def value_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The value of a tensor, on the CPU, where it is known."""
+    if not isinstance(tensor, FakeTensor):
+        is_small = type(tensor) in _REAL and _is_small(tensor)
+        return tensor if is_small and tensor.device.type == "cpu" else None
+    value = tensor.__dict__.get("_acplan_value")
+    if value is None or value.untyped_storage().__dict__.get("is_unknown"):
+        return None
+    # A tensor's `data` can be set behind everybody's back.
+    return value if value.shape == tensor.shape else None
+
+
+_REAL = (torch.Tensor, torch.nn.Parameter)
+
+
+def give_value(fake: torch.Tensor, value: torch.Tensor) -> None:
+    """Gives a fake tensor a copy of a real one's value, if it is small and discrete or
+    a single number, else none; one on the meta device has none, a parameter changes."""
+    fake.__dict__.pop("_acplan_value", None)
+    if isinstance(value, torch.nn.Parameter):
+        return
+    if value.device.type == "meta" or isinstance(value, FakeTensor):
+        return
+    if value.is_sparse or value.is_quantized or value.is_nested:
+        return
+    if _is_small(value) and (value.dtype in _DISCRETE or value.numel() == 1):
+        with no_dispatch():
+            _set_value(fake, value.detach().cpu().clone())
+
+
+def _default_value(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
+    """The value that an input on the meta device is taken to have, by its name:
+    nothing is padded, nothing is packed. Masks are true everywhere, positions count
+    from 0, labels and types are 0, and other integers, tokens say, are 3, which no
+    library takes for padding or an end."""
+    if tensor.dtype not in _DISCRETE or not _is_small(tensor):
+        return None
+    with no_dispatch():
+        if "mask" in name or tensor.dtype == torch.bool:
+            return torch.ones(tensor.shape, dtype=tensor.dtype)
+        if "position" in name and tensor.dim() > 0 and not name.startswith(_PLACES):
+            return torch.arange(tensor.shape[-1], dtype=tensor.dtype).expand(
+                tensor.shape
+            )
+        is_zero = name.startswith(_PLACES) or "label" in name or "type" in name
+        return torch.full(tensor.shape, 0 if is_zero else 3, dtype=tensor.dtype)
+
+
+_PLACES = ("start_position", "end_position")
+
+
+def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> None:
+    """Gives the fakes of a model's inputs on the meta device their default values.
+    Both are pairs of arguments and keyword arguments."""
+    for (name, value), (_, fake) in zip(_named(forward, inputs), _named(forward, fakes)):
+        # One tensor may be several inputs, tokens and labels say: the first counts.
+        if value.device.type != "meta" or value_of(fake) is not None:
+            continue
+        default = _default_value(name, fake)
+        if default is not None:
+            _set_value(fake, default)
+
+
+def _named(
+    forward: Callable[..., Any], inputs: tuple[Sequence[Any], Mapping[str, Any]]
+) -> list[tuple[str, torch.Tensor]]:
+    """Tensors with the names by which a model takes them, or a mapping in them."""
+    args, kwargs = inputs
+    try:
+        signature = inspect.signature(forward)
+        given: Any = signature.bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        given = {**kwargs, "": args}
+    return list(_leaves("", given))
+
+
+def _leaves(name: str, values: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(values, torch.Tensor):
+        yield name, values
+    elif isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from _leaves(str(key), value)
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _leaves(name, value)
+
+
+@contextlib.contextmanager
+def as_in_training() -> Iterator[None]:
+    """While it lasts, libraries that ask whether they are traced hear that they are
+    not, and tensors with values give them out as real ones do."""
+    # What it cannot fake it logs with a traceback, and raises.
+    quiet = mock.patch.object(fake_tensor.log, "disabled", True)
+    asked = mock.patch.object(torch._subclasses, "FakeTensor", _AskedFakeTensor)
+    lists = mock.patch.object(FakeTensor, "tolist", _to_list)
+    arrays = mock.patch.object(FakeTensor, "numpy", _to_numpy, create=True)
+    array = mock.patch.object(FakeTensor, "__array__", _to_array, create=True)
+    with quiet, asked, lists, arrays, array, _random_state_kept():
+        yield
+
+
+def start_of_step() -> None:
+    """Random numbers that decide what runs, layers that are dropped say, are the same
+    at every step that is recorded."""
+    random.seed(_SEED)
+    with no_dispatch():
+        torch.default_generator.manual_seed(_SEED)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(_SEED)
+
+
+@contextlib.contextmanager
+def _random_state_kept() -> Iterator[None]:
+    state = random.getstate()
+    numpy = sys.modules.get("numpy")
+    of_numpy = numpy.random.get_state() if numpy else None
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(state)
+        if numpy:
+            numpy.random.set_state(of_numpy)
+
+
+class _Asked(type):
+    """transformers asks `isinstance(x, torch._subclasses.FakeTensor)` before it looks
+    at values. PyTorch itself, which asks the same, hears the truth."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return _asks_as_torch() and isinstance(instance, FakeTensor)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return _asks_as_torch() and issubclass(subclass, FakeTensor)
+
+
+class _AskedFakeTensor(metaclass=_Asked):
+    pass
+
+
+def _asks_as_torch() -> bool:
+    # The frame of what asked, two above this one.
+    name = sys._getframe(2).f_globals.get("__name__", "")
+    return name == "torch" or name.startswith("torch.")
+
+
+def _to_list(tensor: FakeTensor) -> Any:
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    with no_dispatch():
+        return _known(tensor, "tolist").tolist()
+
+
+def _to_numpy(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+    if tensor.device.type != "cpu":
+        raise TypeError(
+            f"can't convert {tensor.device} device type tensor to numpy. Use "
+            "Tensor.cpu() to copy the tensor to host memory first."
+        )
+    with no_dispatch():
+        return _known(tensor, "numpy").numpy()
+
+
+def _to_array(tensor: FakeTensor, dtype: Any = None, *_: Any, **__: Any) -> Any:
+    array = _to_numpy(tensor)
+    return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def _known(tensor: FakeTensor, what: str) -> torch.Tensor:
+    value = value_of(tensor)
+    if value is None:
+        raise DataDependentOutputException(what)
+    return value
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    most = _MOST_ELEMENTS if tensor.dtype in _DISCRETE else _MOST_FRACTIONS
+    return tensor.layout == torch.strided and tensor.numel() <= most
+
+
+def _is_known(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether all tensors of an operator have values."""
+    is_written = func._schema.is_mutable
+    if isinstance(kwargs.get("generator"), torch.Generator):
+        return False  # It is the user's, and would be moved on.
+    return all(
+        value_of(tensor) is not None
+        and (isinstance(tensor, FakeTensor) or not is_written)
+        for tensor in operands(args, kwargs)
+    )
+
+
+def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator returns for the values of its tensors."""
+    with no_dispatch():
+        try:
+            return func(*tree_map(_on_cpu, args), **tree_map(_on_cpu, dict(kwargs)))
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            return _UNKNOWN  # The CPU has no such operator.
+
+
+def _on_cpu(leaf: Any) -> Any:
+    if isinstance(leaf, FakeTensor):
+        return value_of(leaf)
+    if isinstance(leaf, torch.Tensor):
+        return leaf.clone()  # What it becomes part of may be written to.
+    if isinstance(leaf, torch.device) and leaf.type != "meta":
+        return torch.device("cpu")
+    return leaf
+
+
+def _fill_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    fill = _FILLED[func]
+    if fill is not None:
+        return fill
+    place = 1 if func is _aten.full_like.default else 2
+    return args[place] if len(args) > place else kwargs.get("fill_value")
+
+
+def _attach_fill(out: Any, fill: Any) -> None:
+    if not isinstance(out, FakeTensor) or not isinstance(fill, (bool, int, float)):
+        return
+    if _is_small(out) and out.device.type != "meta":
+        with no_dispatch():
+            made = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype)
+            _set_value(out, made.fill_(fill))
+
+
+def _attach(out: Any, value: Any) -> None:
+    if value is _UNKNOWN:
+        return
+    for fake, known in zip(operands(out), operands(value)):
+        if isinstance(fake, FakeTensor) and fake.shape == known.shape:
+            _set_value(fake, known)
+
+
+def _set_value(fake: torch.Tensor, value: torch.Tensor) -> None:
+    fake.__dict__["_acplan_value"] = value
+
+
+def written_by(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[torch.Tensor]:
+    """The tensors that an operator writes to in place."""
+    if not func._schema.is_mutable:
+        return []
+    written = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            is_given = place < len(args)
+            written.append(args[place] if is_given else kwargs.get(argument.name))
+    return operands(written)
+
+
+def _forget_written(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    for tensor in written_by(func, args, kwargs):
+        value = tensor.__dict__.get("_acplan_value")
+        if value is not None:
+            # So are all views of that memory.
+            value.untyped_storage().is_unknown = True
+
+
+def _device_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
+    if isinstance(kwargs.get("device"), torch.device):
+        device: torch.device = kwargs["device"]
+        return device
+    tensors = operands(args, kwargs)
+    return next((t.device for t in tensors if t.dim() > 0), tensors[0].device)
