@@ -140,15 +140,25 @@ def _without_autocast() -> Any:
 
 
 def _casting(operator: Any, rule: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-    def cast(value: Any) -> Any:
-        return rule(value) if _is_cast(value) else value
-
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _without_autocast():
-            args, kwargs = tree_map(cast, (args, kwargs))
+            args, kwargs = _cast_all(rule, args, kwargs)
             return operator(*args, **kwargs)
 
     return kernel
+
+
+def _cast_all(
+    rule: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """From the last argument to the first, as compiled C++ does."""
+
+    def cast(value: Any) -> Any:
+        return rule(value) if _is_cast(value) else value
+
+    named = {name: tree_map(cast, kwargs[name]) for name in reversed(kwargs)}
+    found = [tree_map(cast, value) for value in reversed(args)]
+    return tuple(reversed(found)), named
 
 
 def _with_single_result(operator: Any) -> Callable[..., Any]:
@@ -171,11 +181,8 @@ def _promoting(operator: Any) -> Callable[..., Any]:
         is_single = any(tensor.dtype == torch.float32 for tensor in tensors)
         widest = torch.float32 if is_single else torch.get_autocast_dtype("cpu")
 
-        def cast(value: Any) -> Any:
-            return value.to(widest) if _is_cast(value) else value
-
         with _without_autocast():
-            args, kwargs = tree_map(cast, (args, kwargs))
+            args, kwargs = _cast_all(lambda t: t.to(widest), args, kwargs)
             return operator(*args, **kwargs)
 
     return kernel
