@@ -1,6 +1,6 @@
 """Tiny models of transformers, from their configurations: nothing is loaded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ _SMALL = {
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
 }
+_OF_ANY_LENGTH = {k: v for k, v in _SMALL.items() if k != "max_position_embeddings"}
 _SPECIAL = {
     "pad_token_id": 0,
     "bos_token_id": 1,
@@ -79,12 +80,14 @@ def _encoder(kind: str, **options: Any) -> Architecture:
     return Architecture("encoder", make, masked_variants(_text_inputs))
 
 
-def _classifier(kind: str, **options: Any) -> Architecture:
+def _classifier(
+    kind: str, sizes: Mapping[str, Any] = _SMALL, **options: Any
+) -> Architecture:
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
         found = _text_inputs(batch, mask)
         return found | {"labels": torch.arange(batch) % 2}
 
-    make = _model(kind, "AutoModelForSequenceClassification", **(_SMALL | options))
+    make = _model(kind, "AutoModelForSequenceClassification", **(dict(sizes) | options))
     return Architecture("encoder", make, masked_variants(inputs))
 
 
@@ -411,8 +414,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         cls_token_id=1, sep_token_id=2,
     ),
     "xlnet": _classifier(
-        "xlnet", d_model=32, n_layer=2, n_head=4, d_inner=64,
-        max_position_embeddings=None,
+        "xlnet", _OF_ANY_LENGTH, d_model=32, n_layer=2, n_head=4, d_inner=64
     ),
     "longformer": _encoder("longformer", attention_window=[8, 8]),
     "llama, classifier": _classifier("llama", **_GROUPED),

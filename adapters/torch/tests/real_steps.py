@@ -122,14 +122,19 @@ def real_pass(model: nn.Module, case: Case) -> list[Seen]:
 
 
 def traced_pass(model: nn.Module, case: Case) -> list[Seen]:
-    """The second forward pass as acplan runs it on fake tensors of a GPU."""
+    """The second forward pass as acplan runs it on fake tensors of a GPU; the first
+    ends with a step of the optimizer."""
     marked = Marked(model)
-    with step_on_fakes(marked, (), case.inputs, None, None, case.autocast) as (step, _):
+    with step_on_fakes(marked, (), case.inputs, None, _sgd, case.autocast) as (step, _):
         step.model.train(case.trains)
         with torch.set_grad_enabled(case.trains):
-            step.loss()
-        found = marked.passes.last
-    return found
+            for _ in range(1 if case.trains else 2):
+                step.loss()
+    return marked.passes.last
+
+
+def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1e-3)
 
 
 @dataclasses.dataclass(frozen=True)
