@@ -1,4 +1,4 @@
-"""GPT-2 within 10 GiB: from the model to a plan whose peak is measured. Needs no GPU."""
+"""GPT-2 within 10 GiB: from the model to a plan whose step is traced again. Needs no GPU."""
 
 import acplan
 import torch

@@ -5,6 +5,7 @@ from acplan.dataflow import dataflow_graph
 from acplan.devices import DEVICES, Device
 from acplan.errors import AcplanError
 from acplan.measuring import Verification, verify
+from acplan.optimizers import OPTIMIZERS
 from acplan.planning import auto_checkpoint, plan
 from acplan.profiles import Profile, from_torch, profile
 from acplan.torch_lookalikes import (
@@ -15,6 +16,7 @@ from acplan.tracing import Trace, trace
 
 __all__ = [
     "DEVICES",
+    "OPTIMIZERS",
     "AcplanError",
     "Device",
     "Plan",

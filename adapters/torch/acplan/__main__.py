@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from acplan.applying import Plan
 from acplan.dataflow import dataflow_graph
@@ -14,9 +14,11 @@ from acplan.errors import AcplanError
 from acplan.files import require_writable, write_json
 from acplan.huggingface import TASKS, Sizes, first_line, step_of_config
 from acplan.measuring import verify
+from acplan.optimizers import OPTIMIZERS
 from acplan.planning import PLAN_OPTIONS, plan, require_within_budget
+from acplan.precision import AUTOCASTS, DTYPES
 from acplan.tracing import Trace, trace
-from acplan.training_steps import DTYPES, OPTIMIZERS, TrainingStep, step_of_factory
+from acplan.training_steps import TrainingStep, step_of_factory
 
 
 class _Parser(argparse.ArgumentParser):
@@ -90,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     exporting.set_defaults(run=_dataflow)
 
-    verifying = commands.add_parser("verify", help="measure what a plan uses")
+    verifying = commands.add_parser("verify", help="trace again with a plan")
     _add_model_flags(verifying, is_required=True)
     verifying.add_argument("plan", metavar="PLAN", help="plan file")
     verifying.add_argument("--trace", metavar="FILE", help="the model's trace")
@@ -111,7 +113,7 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
         "--factory",
         metavar="MODULE:FUNCTION",
         help="a function that returns (model, args, kwargs), or a dict with model and "
-        "any of args, kwargs, loss_fn, optimizer, autocast",
+        "any of args, kwargs, loss_fn, optimizer, autocast, accumulate, ...",
     )
     model.add_argument(
         "--set",
@@ -131,9 +133,31 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
         "--image-size", type=_count, metavar="N", help="default: the configuration's"
     )
     model.add_argument("--dtype", choices=DTYPES, help="of weights; default: float32")
-    model.add_argument("--autocast", choices=DTYPES, help="of the forward pass")
+    model.add_argument("--autocast", choices=AUTOCASTS, help="of the forward pass")
     model.add_argument("--optimizer", choices=OPTIMIZERS, help="default: adamw")
-    model.add_argument("--device", choices=DEVICES, help="of run-times; default: a100")
+    model.add_argument(
+        "--accumulate",
+        type=_count,
+        metavar="N",
+        help="microbatches of --batch before each update; default: 1",
+    )
+    model.add_argument(
+        "--clip-grad-norm", type=float, metavar="NORM", help="gradients are clipped"
+    )
+    model.add_argument(
+        "--grad-scaler", action="store_const", const=True, help="the loss is scaled"
+    )
+    model.add_argument(
+        "--ema", type=float, metavar="DECAY", help="weights are averaged"
+    )
+    model.add_argument(
+        "--device", choices=DEVICES, help="of kernels and run-times; default: a100"
+    )
+    model.add_argument(
+        "--no-workspaces",
+        action="store_true",
+        help="without what kernels allocate beside their results",
+    )
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
     parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
 
@@ -149,6 +173,7 @@ def _count(text: str) -> int:
 
 
 _CONFIG_FLAGS = ("set", "task", "batch", "seq", "image_size", "dtype")
+_UPDATE_FLAGS = ("optimizer", "accumulate", "clip_grad_norm", "grad_scaler", "ema")
 
 
 def _step(flags: argparse.Namespace) -> TrainingStep:
@@ -164,11 +189,8 @@ def _step(flags: argparse.Namespace) -> TrainingStep:
     else:
         _refuse(flags, _CONFIG_FLAGS, "--hf-config")
         step = step_of_factory(flags.factory)
-    changes: dict[str, Any] = {}
-    if flags.optimizer:
-        changes["optimizer"] = OPTIMIZERS[flags.optimizer]
-    if flags.autocast:
-        changes["autocast"] = DTYPES[flags.autocast]
+    given = {name: getattr(flags, name) for name in (*_UPDATE_FLAGS, "autocast")}
+    changes = {name: value for name, value in given.items() if value is not None}
     return dataclasses.replace(step, **changes)
 
 
@@ -185,6 +207,7 @@ def _traced(flags: argparse.Namespace, step: TrainingStep) -> Trace:
         step.model,
         *step.args,
         device=flags.device or "a100",
+        workspaces=not flags.no_workspaces,
         progress=is_shown,
         **step.options(),
     )
@@ -199,6 +222,8 @@ def _trace(flags: argparse.Namespace) -> int:
         f"{flags.output}: {len(traced.data['operators']):,} operators, peak "
         f"{traced.peak_bytes:,} bytes"
     )
+    for note in traced.notes:
+        print(f"note: {note}")
     return 0
 
 
@@ -209,7 +234,7 @@ def _plan(flags: argparse.Namespace) -> int:
     if sum(source is not None for source in sources) != 1:
         raise AcplanError("plan: expected one of FILE, --hf-config and --factory")
     if flags.file:
-        traced_by = (*_CONFIG_FLAGS, "autocast", "optimizer", "device")
+        traced_by = (*_CONFIG_FLAGS, *_UPDATE_FLAGS, "autocast", "device")
         _refuse(flags, traced_by, "--hf-config or --factory")
     of = flags.file or _traced(flags, _step(flags))
     options = {name: getattr(flags, name) for name in PLAN_OPTIONS}
@@ -221,11 +246,16 @@ def _plan(flags: argparse.Namespace) -> int:
 
 
 def _dataflow(flags: argparse.Namespace) -> int:
-    _refuse(flags, ("optimizer", "device"), "trace, plan and verify")
+    _refuse(flags, (*_UPDATE_FLAGS, "device"), "trace, plan and verify")
     require_writable(flags.output)
     step = _step(flags)
-    options = {k: v for k, v in step.options().items() if k != "optimizer"}
-    graph = dataflow_graph(step.model, *step.args, **options)
+    graph = dataflow_graph(
+        step.model,
+        *step.args,
+        loss_fn=step.loss_fn,
+        autocast=step.autocast,
+        **step.kwargs,
+    )
     about = {k: v for k, v in step.about.items() if k != "optimizer"}
     graph["model"] |= about
     write_json(flags.output, graph)

@@ -10,8 +10,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
+from acplan.checkpointed import without_checkpointing
+from acplan.precision import AutocastLike
 from acplan.recorder import tensors_in
-from acplan.tracing import LossFn, Step, step_on_fakes
+from acplan.tracing import LossFn, Step, alone, step_on_fakes
 
 # They hand on what they are given.
 _ALIASES = (torch.ops.aten.alias.default, torch.ops.aten.detach.default)
@@ -21,7 +23,7 @@ def dataflow_graph(
     model: torch.nn.Module,
     *args: Any,
     loss_fn: LossFn | None = None,
-    autocast: torch.dtype | None = None,
+    autocast: AutocastLike = None,
     **kwargs: Any,
 ) -> dict[str, Any]:
     """The graph of `model(*args, **kwargs)`, its loss and the gradients of its
@@ -32,7 +34,11 @@ def dataflow_graph(
     the loss, and what PyTorch runs, operator by operator, less copies that share
     everything (`detach`).
     """
-    with step_on_fakes(model, args, kwargs, loss_fn, None, autocast) as (step, _):
+    with (
+        alone(),
+        without_checkpointing(model) as plain,
+        step_on_fakes(plain, args, kwargs, loss_fn, None, autocast) as (step, _),
+    ):
         traced, names = _joint(step)
         return {
             "format": "acplan.dataflow",

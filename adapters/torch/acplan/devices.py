@@ -14,9 +14,15 @@ _TERA = 1e12
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Peak FLOP/s by data type, dense (without sparsity), and bytes a second."""
+    """Peak FLOP/s by data type, dense (without sparsity), bytes a second, and what
+    PyTorch asks of a device to choose its kernels."""
 
     name: str
+    product: str  # as torch.cuda.get_device_name says
+    capability: tuple[int, int]  # compute capability; that which ROCm reports
+    multiprocessors: int
+    memory: int  # bytes, nominal
+    is_rocm: bool
     bandwidth: float
     float32: float
     bfloat16: float
@@ -55,26 +61,104 @@ class Device:
 
 
 def _device(
-    name: str, bandwidth: float, tflops: Sequence[float], source: str
+    name: str,
+    product: str,
+    capability: tuple[int, int],
+    multiprocessors: int,
+    gigabytes: int,
+    bandwidth: float,
+    tflops: Sequence[float],
+    source: str,
+    is_rocm: bool = False,
 ) -> tuple[str, Device]:
     float32, bfloat16, float16, float8 = (t * _TERA for t in tflops)
     return name, Device(
-        name, bandwidth * _TERA, float32, bfloat16, float16, float8, source
-    )
+        name, product, capability, multiprocessors, gigabytes * 2**30, is_rocm,
+        bandwidth * _TERA, float32, bfloat16, float16, float8, source,
+    )  # fmt: skip
 
 
-# float32 is without TF32 (which PyTorch leaves off for matrix products).
+_HOPPER = (67, 989.4, 989.4, 1978.9)
+
+# float32 is without TF32 (which PyTorch leaves off for matrix products), half
+# precision with sums in float32. Where a device has no unit for a type, what it
+# takes instead.
 DEVICES: Mapping[str, Device] = dict(
     [
-        _device("a100", 1.555, (19.5, 312, 312, 312), "NVIDIA A100 datasheet, 40 GB"),
-        _device("a100-80gb", 2.039, (19.5, 312, 312, 312), "NVIDIA A100 datasheet, SXM"),
-        _device("h100", 3.35, (67, 989.4, 989.4, 1978.9), "NVIDIA H100 datasheet, SXM"),
-        _device("h200", 4.8, (67, 989.4, 989.4, 1978.9), "NVIDIA H200 datasheet, SXM"),
-        _device("b200", 8.0, (80, 2250, 2250, 4500), "NVIDIA HGX B200 datasheet"),
-        _device("mi300x", 5.3, (163.4, 1307.4, 1307.4, 2614.9), "AMD MI300X datasheet"),
-        _device("rtx4090", 1.008, (82.6, 165.2, 165.2, 330.3), "NVIDIA Ada whitepaper"),
+        _device(
+            "a100", "NVIDIA A100-SXM4-40GB", (8, 0), 108, 40, 1.555,
+            (19.5, 312, 312, 312), "NVIDIA A100 datasheet, 40 GB",
+        ),
+        _device(
+            "a100-80gb", "NVIDIA A100-SXM4-80GB", (8, 0), 108, 80, 2.039,
+            (19.5, 312, 312, 312), "NVIDIA A100 datasheet, SXM",
+        ),
+        _device(
+            "h100", "NVIDIA H100 80GB HBM3", (9, 0), 132, 80, 3.35,
+            _HOPPER, "NVIDIA H100 datasheet, SXM",
+        ),
+        _device(
+            "h100-pcie", "NVIDIA H100 PCIe", (9, 0), 114, 80, 2.0,
+            (51, 756.5, 756.5, 1513), "NVIDIA H100 datasheet, PCIe",
+        ),
+        _device(
+            "h100-nvl", "NVIDIA H100 NVL", (9, 0), 132, 94, 3.9,
+            (60, 835.5, 835.5, 1671), "NVIDIA H100 datasheet, NVL",
+        ),
+        _device(
+            "h200", "NVIDIA H200", (9, 0), 132, 141, 4.8,
+            _HOPPER, "NVIDIA H200 datasheet, SXM",
+        ),
+        _device(
+            "gh200", "NVIDIA GH200 480GB", (9, 0), 132, 96, 4.0,
+            _HOPPER, "NVIDIA GH200 datasheet, HBM3",
+        ),
+        _device(
+            "b200", "NVIDIA B200", (10, 0), 148, 180, 8.0,
+            (80, 2250, 2250, 4500), "NVIDIA HGX B200 datasheet",
+        ),
+        _device(
+            "mi300x", "AMD Instinct MI300X", (9, 4), 304, 192, 5.3,
+            (163.4, 1307.4, 1307.4, 2614.9), "AMD MI300X datasheet", is_rocm=True,
+        ),
+        _device(
+            "rtx5090", "NVIDIA GeForce RTX 5090", (12, 0), 170, 32, 1.792,
+            (104.8, 209.5, 209.5, 419), "NVIDIA RTX Blackwell whitepaper",
+        ),
+        _device(
+            "rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 128, 24, 1.008,
+            (82.6, 165.2, 165.2, 330.3), "NVIDIA Ada whitepaper",
+        ),
+        _device(
+            "rtx3090", "NVIDIA GeForce RTX 3090", (8, 6), 82, 24, 0.936,
+            (35.6, 71, 71, 71), "NVIDIA Ampere GA102 whitepaper",
+        ),
+        _device(
+            "a6000", "NVIDIA RTX A6000", (8, 6), 84, 48, 0.768,
+            (38.7, 154.8, 154.8, 154.8), "NVIDIA RTX A6000 datasheet",
+        ),
+        _device(
+            "l40s", "NVIDIA L40S", (8, 9), 142, 48, 0.864,
+            (91.6, 362, 362, 733), "NVIDIA L40S datasheet",
+        ),
+        _device(
+            "l4", "NVIDIA L4", (8, 9), 58, 24, 0.3,
+            (30.3, 121, 121, 242.5), "NVIDIA L4 datasheet",
+        ),
+        _device(
+            "a10", "NVIDIA A10", (8, 6), 72, 24, 0.6,
+            (31.2, 125, 125, 125), "NVIDIA A10 datasheet",
+        ),
+        _device(
+            "v100", "Tesla V100-SXM2-32GB", (7, 0), 80, 32, 0.9,
+            (15.7, 15.7, 125, 15.7), "NVIDIA V100 datasheet, SXM2",
+        ),
+        _device(
+            "t4", "Tesla T4", (7, 5), 40, 16, 0.32,
+            (8.1, 8.1, 65, 8.1), "NVIDIA T4 datasheet",
+        ),
     ]
-)
+)  # fmt: skip
 
 
 def find_device(name: str | Device) -> Device:

@@ -1,47 +1,92 @@
 """Fake CUDA tensors on machines without CUDA.
 
 A trace must show what the device would run: on CPU tensors the same model takes
-other attention kernels and unfused dropout, and peaks at twice the memory.
+other attention kernels and unfused dropout, and peaks at twice the memory. What
+PyTorch and libraries ask of the device, they are answered as by the device named.
+Where CUDA is there, PyTorch asks the real one.
 """
 
 import contextlib
 import ctypes
 import functools
 import hashlib
-import math
 import os
 import pathlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
-import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from acplan.attention_kernels import (
+    Attention,
+    Kernel,
+    Layout,
+    Platform,
+    Switches,
+    choose,
+    cudnn_version_of,
+)
+from acplan.device_operators import operators_of_cuda, shapes_of_device_operators
+from acplan.devices import DEVICES, Device
 from acplan.errors import AcplanError
 
 _SOURCE = pathlib.Path(__file__).with_name("cuda_guard.cpp")
-_SDPA = F.scaled_dot_product_attention
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @contextlib.contextmanager
-def fake_cuda() -> Iterator[None]:
-    """While it lasts, fake CUDA tensors can be trained as on a CUDA device."""
-    guard = None if torch.cuda.is_available() else _guard()
-    if guard:
-        guard.acplan_install_cuda_guard()
+def fake_cuda(device: Device | None = None) -> Iterator[None]:
+    """While it lasts, fake CUDA tensors can be trained as on this device: by default
+    an A100; the real one where PyTorch finds a CUDA device."""
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(shapes_of_device_operators())
+        if not torch.cuda.is_available():
+            undo.enter_context(_answers_of(device or DEVICES["a100"]))
+        yield
+
+
+@contextlib.contextmanager
+def _answers_of(device: Device) -> Iterator[None]:
+    guard = _guard()
+    platform = platform_of(device)
+    # PyTorch remembers what fake tensors came out of an operator, by shapes alone.
+    FakeTensorMode.cache_clear()
+    # Held here as long as C++ has it.
+    choice = _ChooseAttention(lambda call: _choose_attention(call.contents, platform))
+    guard.acplan_install_cuda_guard(
+        ctypes.byref(
+            _Device(*device.capability, device.is_rocm, platform.cudnn),
+        ),
+        choice,
+    )
     try:
         with contextlib.ExitStack() as replaced:
-            for owner, name, value in _REPLACEMENTS:
+            replaced.enter_context(operators_of_cuda())
+            for owner, name, value in _replacements(device, platform):
                 replaced.enter_context(mock.patch.object(owner, name, value))
             yield
     finally:
-        if guard:
-            guard.acplan_remove_cuda_guard()
+        guard.acplan_remove_cuda_guard()
+        FakeTensorMode.cache_clear()
+
+
+def platform_of(device: Device) -> Platform:
+    """The device with the PyTorch that is installed, which has the cuDNN of the
+    wheels for CUDA where it is one without."""
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    version = (major, minor)
+    installed = torch.backends.cudnn.version() if torch.version.cuda else None
+    return Platform(
+        version,
+        device.capability,
+        installed or cudnn_version_of(version),
+        device.is_rocm,
+    )
 
 
 @functools.cache
@@ -78,59 +123,142 @@ def _build(library: pathlib.Path) -> None:
         built.replace(library)
 
 
-def _cuda_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """The kernel that CUDA takes, which PyTorch chooses by asking the real device:
-    flash for half precision without a mask, else the memory-efficient one."""
-    if query.device.type != "cuda":
-        extra: dict[str, Any] = {"enable_gqa": True} if enable_gqa else {}
-        return _SDPA(
-            query, key, value, attn_mask=attn_mask, dropout_p=dropout_p,
-            is_causal=is_causal, scale=scale, **extra,
-        )  # fmt: skip
-    width = query.shape[-1]
-    is_plain = key.shape[-1] == value.shape[-1] == width and width <= 256
-    if attn_mask is None and query.dtype in _HALF and is_plain:
-        padding = -width % 8
-        if scale is None:
-            scale = 1 / math.sqrt(width)
-        if padding:
-            query, key, value = (F.pad(t, (0, padding)) for t in (query, key, value))
-        out = torch.ops.aten._scaled_dot_product_flash_attention(
-            query, key, value, dropout_p, is_causal, scale=scale
-        )[0]
-        return out[..., :width] if padding else out
-    if key.shape[1] != query.shape[1]:
-        repeats = query.shape[1] // key.shape[1]
-        key = key.repeat_interleave(repeats, 1)
-        value = value.repeat_interleave(repeats, 1)
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
-                attn_mask.logical_not(), -math.inf
-            )
-        attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
-    needs_log = torch.is_grad_enabled() and any(
-        t.requires_grad for t in (query, key, value)
+_DIMENSIONS = 8
+# Numbers of c10::ScalarType.
+_TYPES = {
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    11: torch.bool,
+    15: torch.bfloat16,
+}
+
+
+class _Device(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_int32),
+        ("minor", ctypes.c_int32),
+        ("is_rocm", ctypes.c_int32),
+        ("cudnn_version", ctypes.c_int64),
+    ]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("is_defined", ctypes.c_int32),
+        ("type", ctypes.c_int32),
+        ("requires_grad", ctypes.c_int32),
+        ("dimensions", ctypes.c_int32),
+        ("offset", ctypes.c_int64),
+        ("sizes", ctypes.c_int64 * _DIMENSIONS),
+        ("strides", ctypes.c_int64 * _DIMENSIONS),
+    ]
+
+
+class _Attention(ctypes.Structure):
+    _fields_ = [
+        ("query", _Tensor),
+        ("key", _Tensor),
+        ("value", _Tensor),
+        ("mask", _Tensor),
+        ("dropout", ctypes.c_double),
+        ("is_causal", ctypes.c_int32),
+        ("enable_gqa", ctypes.c_int32),
+        ("is_grad_enabled", ctypes.c_int32),
+    ]
+
+
+_ChooseAttention = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(_Attention))
+
+
+def _choose_attention(call: Any, platform: Platform) -> int:
+    chosen = choose(
+        Attention(
+            _layout(call.query),
+            _layout(call.key),
+            _layout(call.value),
+            _layout(call.mask) if call.mask.is_defined else None,
+            call.dropout,
+            bool(call.is_causal),
+            bool(call.enable_gqa),
+            bool(call.is_grad_enabled),
+        ),
+        platform,
+        switches_now(),
     )
-    return torch.ops.aten._scaled_dot_product_efficient_attention(
-        query, key, value, attn_mask, needs_log, dropout_p, is_causal, scale=scale
-    )[0]
+    return -1 if chosen is None else int(chosen)
 
 
-_REPLACEMENTS = (
-    (F, "scaled_dot_product_attention", _cuda_attention),
-    # Without a device, autocast for CUDA is switched off or refuses bfloat16.
-    (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
-    (torch.cuda, "is_bf16_supported", lambda *args, **kwargs: True),
-    # That of an A100, from which on experts are run by grouped matrix products.
-    (torch.cuda, "get_device_capability", lambda device=None: (8, 0)),
-)
+def _layout(tensor: Any) -> Layout:
+    dimensions = min(tensor.dimensions, _DIMENSIONS)
+    return Layout(
+        # Kernels refuse all others alike.
+        _TYPES.get(tensor.type, torch.int64),
+        tuple(tensor.sizes[:dimensions]),
+        tuple(tensor.strides[:dimensions]),
+        tensor.offset,
+        bool(tensor.requires_grad),
+    )
+
+
+def switches_now() -> Switches:
+    """What this program has set of PyTorch's switches."""
+    backends = torch.backends.cuda
+    enabled = {
+        Kernel.MATH: backends.math_sdp_enabled(),
+        Kernel.FLASH: backends.flash_sdp_enabled(),
+        Kernel.EFFICIENT: backends.mem_efficient_sdp_enabled(),
+        Kernel.CUDNN: backends.cudnn_sdp_enabled(),
+    }
+    known = {int(kernel) for kernel in Kernel}
+    return Switches(
+        frozenset(kernel for kernel, is_enabled in enabled.items() if is_enabled),
+        tuple(Kernel(k) for k in torch._C._get_sdp_priority_order() if k in known),
+        torch.are_deterministic_algorithms_enabled()
+        and not torch.is_deterministic_algorithms_warn_only_enabled(),
+        os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1",
+    )
+
+
+def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, Any]]:
+    """Of functions and constants that tell of the device: owner, name, value."""
+
+    def always(value: Any) -> Callable[..., Any]:
+        return lambda *args, **kwargs: value
+
+    properties = types.SimpleNamespace(
+        name=device.product,
+        major=device.capability[0],
+        minor=device.capability[1],
+        total_memory=device.memory,
+        multi_processor_count=device.multiprocessors,
+        warp_size=64 if device.is_rocm else 32,
+        gcnArchName="gfx942" if device.is_rocm else device.product,
+    )
+    has_bf16 = device.is_rocm or device.capability[0] >= 8
+    cudnn = None if device.is_rocm else platform.cudnn
+    return [
+        # Without a device, autocast for CUDA is switched off or refuses bfloat16.
+        (torch.cuda.amp.common, "amp_definitely_not_available", always(False)),
+        (torch.cuda, "is_available", always(True)),
+        (torch.cuda, "device_count", always(1)),
+        (torch.cuda, "current_device", always(0)),
+        (torch.cuda, "synchronize", always(None)),
+        (torch.cuda, "get_device_capability", always(device.capability)),
+        (torch.cuda, "get_device_name", always(device.product)),
+        (torch.cuda, "get_device_properties", always(properties)),
+        (
+            torch.cuda,
+            "is_bf16_supported",
+            lambda including_emulation=True: has_bf16 or including_emulation,
+        ),
+        (torch.backends.cudnn, "is_available", always(not device.is_rocm)),
+        (torch.backends.cudnn, "version", always(cudnn)),
+        # Weights of recurrent modules, which are in one chunk of memory, would be
+        # put there once more, by their addresses, which fake tensors have not.
+        (torch.backends.cudnn, "is_acceptable", always(False)),
+        # Of which the fake tensors' mode concludes that it may use the device.
+        (FakeTensorMode, "avoid_device_init", property(always(True))),
+        (torch.version, "cuda", None if device.is_rocm else "13.0"),
+        (torch.version, "hip", "7.0" if device.is_rocm else None),
+    ]

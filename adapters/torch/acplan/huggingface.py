@@ -12,7 +12,8 @@ import torch
 
 from acplan.errors import AcplanError
 from acplan.files import read_json
-from acplan.training_steps import DTYPES, TrainingStep
+from acplan.precision import DTYPES
+from acplan.training_steps import TrainingStep
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""acplan.verify: the model with its plan, traced again."""
+"""acplan.verify: the model with its plan, traced again on fake tensors."""
 
 import csv
 import dataclasses
@@ -10,26 +10,27 @@ from typing import Any
 import torch
 
 from acplan.applying import Plan, applied
+from acplan.checkpointed import without_checkpointing
 from acplan.devices import DEVICES, find_device
 from acplan.errors import AcplanError
 from acplan.program import run_acplan
 from acplan.recorder import Operator, Recorder
 from acplan.tracing import (
-    LossFn,
-    OptimizerFn,
     Trace,
+    alone,
     peak_of,
     run_step,
     step_on_fakes,
     timeline_of,
     trace,
 )
+from acplan.training_steps import TrainingStep
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
     """An operator that runs, the bytes in use while it does, and its run-time, by the
-    roofline where it is measured."""
+    roofline where it is re-traced."""
 
     name: str
     live_bytes: int
@@ -38,8 +39,9 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """A plan's peak as predicted from the trace of the model without it, and as
-    measured on the model with it, operator by operator."""
+    """A plan's peak as predicted from the trace of the model without it, and as seen
+    when the model with it is traced again, on fake tensors: what is called measured
+    here. Operator by operator."""
 
     predicted: tuple[Step, ...]
     measured: tuple[Step, ...]
@@ -63,7 +65,7 @@ class Verification:
 
     @property
     def error(self) -> float:
-        """Of the predicted peak, relative to the measured one."""
+        """Of the predicted peak, relative to the re-traced one."""
         if self.measured_bytes == 0:
             return 0.0
         return self.predicted_bytes / self.measured_bytes - 1
@@ -73,7 +75,7 @@ class Verification:
         return [s.name for s in self.predicted] == [s.name for s in self.measured]
 
     def first_difference(self) -> tuple[int, Step | None, Step | None] | None:
-        """Where both part: the place, what was predicted, what was measured."""
+        """Where both part: the place, what was predicted, what ran when re-traced."""
         longest = max(len(self.predicted), len(self.measured))
         for place in range(longest):
             predicted = self.predicted[place] if place < len(self.predicted) else None
@@ -84,7 +86,7 @@ class Verification:
 
     def __str__(self) -> str:
         text = (
-            f"predicted peak {self.predicted_bytes:,} bytes, measured "
+            f"predicted peak {self.predicted_bytes:,} bytes, re-traced "
             f"{self.measured_bytes:,} ({self.error:+.4%})"
         )
         difference = self.first_difference()
@@ -92,7 +94,7 @@ class Verification:
             return text + f", equal at all {len(self.measured):,} operators"
         place, predicted, measured = difference
         return text + (
-            f"\nthey part at operator {place}: predicted {predicted}, measured "
+            f"\nthey part at operator {place}: predicted {predicted}, re-traced "
             f"{measured}"
         )
 
@@ -101,28 +103,30 @@ def verify(
     model: torch.nn.Module,
     plan: Plan,
     *args: Any,
-    loss_fn: LossFn | None = None,
-    optimizer: OptimizerFn | None = None,
-    autocast: torch.dtype | None = None,
     of: Trace | None = None,
     **kwargs: Any,
 ) -> Verification:
-    """Predicts and measures the plan's memory over a training step.
+    """Predicts the plan's memory over a training step, and traces the step again with
+    the plan applied, on fake tensors: no GPU is asked.
 
-    Arguments as for acplan.trace; `of` is the model's trace where there is one. The
-    model comes without the plan and is left so.
+    Arguments and options as for acplan.trace, microbatches as `of` has them; `of` is
+    the model's trace where there is one. The model comes without the plan and is left
+    so.
     """
-    options: dict[str, Any] = {
-        "loss_fn": loss_fn,
-        "optimizer": optimizer,
-        "autocast": autocast,
-    }
-    without = of or trace(model, *args, **options, **kwargs)
-    traced_for = without.data["device"]["name"]
-    options["device"] = traced_for if traced_for in DEVICES else "a100"
+    if of is None:
+        of = trace(model, *args, **kwargs)
+    accumulate = kwargs.setdefault("accumulate", of.accumulate)
+    if accumulate != of.accumulate:
+        raise AcplanError(
+            f"verify: accumulate is {accumulate!r}, and {of.accumulate} in the trace"
+        )
+    for name in ("progress", "workspaces"):
+        kwargs.pop(name, None)
+    traced_for = of.data["device"]["name"]
+    kwargs["device"] = traced_for if traced_for in DEVICES else "a100"
     return Verification(
-        predicted=simulate(without, plan),
-        measured=measure(model, plan, *args, **options, **kwargs),
+        predicted=simulate(of, plan),
+        measured=measure(model, plan, *args, workspaces=of.workspaces, **kwargs),
     )
 
 
@@ -130,20 +134,32 @@ def measure(
     model: torch.nn.Module,
     plan: Plan,
     *args: Any,
-    loss_fn: LossFn | None = None,
-    optimizer: OptimizerFn | None = None,
-    autocast: torch.dtype | None = None,
     device: str = "a100",
+    workspaces: bool = True,
     **kwargs: Any,
 ) -> tuple[Step, ...]:
-    """The operators of a training step of the model with the plan."""
-    with applied(model, plan) as planned:
-        with step_on_fakes(
-            planned, args, kwargs, loss_fn, optimizer, autocast
-        ) as (step, run_optimizer):
-            recorder = Recorder(find_device(device))
-            run_step(recorder, step, run_optimizer)
-            return _steps(recorder)
+    """The operators of a training step of the model with the plan, on fake tensors;
+    options as for acplan.trace."""
+    step = TrainingStep.of(model, args, kwargs)
+    on = find_device(device)
+    with (
+        alone(),
+        without_checkpointing(model, is_told=False) as plain,
+        applied(plain, plan) as planned,
+        step_on_fakes(
+            planned,
+            step.args,
+            step.kwargs,
+            step.loss_fn,
+            step.optimizer,
+            step.autocast,
+            step.update,
+            on,
+        ) as (on_fakes, optimizer),
+    ):
+        recorder = Recorder(on, kernels=on if workspaces else None)
+        run_step(recorder, on_fakes, optimizer)
+        return _steps(recorder)
 
 
 def _steps(recorder: Recorder) -> tuple[Step, ...]:

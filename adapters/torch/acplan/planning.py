@@ -1,6 +1,7 @@
 """acplan.plan and acplan.auto_checkpoint."""
 
 import difflib
+import logging
 import operator
 import os
 import pathlib
@@ -17,10 +18,12 @@ from acplan.errors import AcplanError
 from acplan.files import read_json
 from acplan.profiles import Profile
 from acplan.program import call_acplan
-from acplan.tracing import LossFn, OptimizerFn, Trace, trace
+from acplan.tracing import Trace, trace
 
 Source = Trace | Profile | str | os.PathLike[str]
 Budget = int | str
+
+_LOGGER = logging.getLogger("acplan")
 
 
 def plan(of: Source, budget: Budget, **options: Any) -> Plan:
@@ -35,7 +38,8 @@ def plan(of: Source, budget: Budget, **options: Any) -> Plan:
              patterns of save and recompute, may be lists.
 
     Where no plan fits, raises AcplanError, which tells the smallest budget that one
-    does. Ctrl-C ends the search with the best plan so far.
+    does. A plan that is not proven to be optimal is logged as a warning. Ctrl-C ends
+    the search with the best plan so far.
     """
     with tempfile.TemporaryDirectory(prefix="acplan-") as name:
         folder = pathlib.Path(name)
@@ -46,17 +50,31 @@ def plan(of: Source, budget: Budget, **options: Any) -> Plan:
             + [_size("budget", budget), *flags, "-o", str(written)]
         )
         outcome.require_success()
-        return Plan.of(read_json(written), outcome.out)
+        found = Plan.of(read_json(written), outcome.out)
+    _tell_of_limit(found)
+    return found
+
+
+def _tell_of_limit(found: Plan) -> None:
+    limit = found.data.get("limit")
+    if limit in (None, "gap", "interrupted"):  # nothing, or what was asked for
+        return
+    why = "without a proof" if limit == "unproven" else f"stopped by the {limit} limit"
+    _LOGGER.warning(
+        "plan: feasible, %s: it recomputes %.3f ms, and no plan recomputes less than "
+        "%.3f ms (gap %.2f%%)",
+        why,
+        found.recompute_ms,
+        found.bound_ms,
+        100 * found.gap,
+    )
 
 
 def auto_checkpoint(
     model: torch.nn.Module,
     *args: Any,
     budget: Budget,
-    loss_fn: LossFn | None = None,
-    optimizer: OptimizerFn | None = None,
     device: str | Device = "a100",
-    autocast: torch.dtype | None = None,
     progress: bool = True,
     verify: bool = False,
     **kwargs: Any,
@@ -65,44 +83,25 @@ def auto_checkpoint(
     stays within the budget and recomputes least: acplan.trace, plan and apply.
 
     budget and what acplan.plan takes besides, such as `reserve`, are for the plan;
-    loss_fn, optimizer, device and autocast are as for acplan.trace; other keyword
-    arguments are the model's.
+    device and what acplan.trace says of the step, such as loss_fn, optimizer, autocast
+    and accumulate, are for the trace; other keyword arguments are the model's.
 
     progress: shows a bar while the model is traced, if tqdm is installed.
-    verify:   measures the plan's peak, and raises AcplanError where it is over the
-              budget; the model is then as it was.
+    verify:   traces the model again with the plan, and raises AcplanError where its
+              peak is over the budget; the model is then as it was.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
-    traced = trace(
-        model,
-        *args,
-        loss_fn=loss_fn,
-        optimizer=optimizer,
-        device=device,
-        autocast=autocast,
-        progress=progress,
-        **kwargs,
-    )
+    traced = trace(model, *args, device=device, progress=progress, **kwargs)
     planned = plan(traced, budget, **options)
     if verify:
         require_within_budget(
-            planned,
-            measuring.verify(
-                model,
-                planned,
-                *args,
-                loss_fn=loss_fn,
-                optimizer=optimizer,
-                autocast=autocast,
-                of=traced,
-                **kwargs,
-            ),
+            planned, measuring.verify(model, planned, *args, of=traced, **kwargs)
         )
     return apply(model, planned)
 
 
 def require_within_budget(planned: Plan, verification: measuring.Verification) -> None:
-    """Raises AcplanError where the measured peak is over the plan's budget."""
+    """Raises AcplanError where the re-traced peak is over the plan's budget."""
     data = planned.data
     if (
         data.get("world_size", 1) != 1
@@ -110,7 +109,7 @@ def require_within_budget(planned: Plan, verification: measuring.Verification) -
         or data.get("memory_model") == "torch"
     ):
         raise AcplanError(
-            "verify: what is measured is a whole step on one device, and the plan is "
+            "verify: what is traced again is a whole step on one device, and the plan is "
             "for several ranks or leaves a part of the memory out"
         )
     usable = planned.budget_bytes - int(data.get("reserve_bytes", 0))

@@ -112,7 +112,8 @@ def _require_command(program: str, command: str) -> None:
 
 
 def call_acplan(arguments: Sequence[str]) -> Outcome:
-    """Runs `acplan ARGUMENTS`; its warnings are logged.
+    """Runs `acplan ARGUMENTS`; its warnings are logged, each once: what a model is
+    like does not change from command to command.
 
     Ctrl-C goes to the program, which ends with the best that it has; where it has
     nothing, KeyboardInterrupt is raised.
@@ -148,9 +149,14 @@ def call_acplan(arguments: Sequence[str]) -> Outcome:
     said = err.splitlines()
     for line in said:
         if line.startswith(_WARNING):
-            _LOGGER.warning(line.removeprefix(_WARNING))
+            _warn_once(line.removeprefix(_WARNING))
     errors = [line for line in said if not line.startswith(_WARNING)]
     return Outcome(process.returncode, out, "\n".join(errors))
+
+
+@functools.cache
+def _warn_once(warning: str) -> None:
+    _LOGGER.warning("%s", warning)
 
 
 def run_acplan(arguments: Sequence[str]) -> str:

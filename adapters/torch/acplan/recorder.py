@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from acplan.devices import Device
 from acplan.values import operands, written_by
+from acplan.workspaces import persistent_bytes, workspace_bytes
 
 # Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
 # whose number differs between a forward pass and its recomputation.
@@ -111,7 +112,8 @@ class Recorder(TorchDispatchMode):
 
     `device` gives operators their run-times; without one they have none.
     `on_operator` is called after each. Where it `forgets_casts`, autocast keeps none,
-    so that every use of a weight casts it.
+    so that every use of a weight casts it. What its `kernels`, if any, allocate beside
+    their results lives while they run.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Recorder(TorchDispatchMode):
         device: Device | None = None,
         on_operator: Callable[[], object] | None = None,
         forgets_casts: bool = False,
+        kernels: Device | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[Operator] = []
@@ -128,6 +131,7 @@ class Recorder(TorchDispatchMode):
         self.saved: list[Saved] = []
         self._device = device
         self._forgets_casts = forgets_casts
+        self._kernels = kernels
         self._on_operator = on_operator
         self._ids: dict[int, int] = {}
         self._tensor_ids: dict[int, int] = {}
@@ -140,6 +144,16 @@ class Recorder(TorchDispatchMode):
     @property
     def now(self) -> int:
         return len(self.operators)
+
+    @property
+    def counts_workspaces(self) -> bool:
+        return self._kernels is not None
+
+    def add_persistent_workspace(self) -> None:
+        """What libraries of kernels keep, as if it were there before the step."""
+        if self._kernels is not None:
+            size = persistent_bytes(self._kernels)
+            self.storages.append(Storage(size, -1, True, None, "buffer"))
 
     def storage_of(self, tensor: torch.Tensor, born: int = -1) -> int:
         """The index of a tensor's storage; one not seen before was born then."""
@@ -229,6 +243,10 @@ class Recorder(TorchDispatchMode):
         reads = sorted({self.storage_of(t) for t in read})
         outputs = sorted({self.storage_of(t, self.now) for t in written})
         results = self._results(read, written)
+        if self._kernels is not None:
+            self._add_workspace(
+                workspace_bytes(func, args, kwargs, out, self._kernels)
+            )
         mutates = written_by(func, args, kwargs)
         is_view = bool(written) and not mutates and set(outputs) <= set(reads)
         is_free = is_view or not written or "empty" in name
@@ -256,6 +274,12 @@ class Recorder(TorchDispatchMode):
         if self._forgets_casts and name != "aten._to_copy.default":
             torch.clear_autocast_cache()
         return out
+
+    def _add_workspace(self, size: int) -> None:
+        """Of the operator that runs."""
+        if size:
+            storage = Storage(size, self.now, True, self.now + 1, "temporary")
+            self.storages.append(storage)
 
     def watch_calls(
         self, modules: Iterable[torch.nn.Module]

@@ -122,9 +122,17 @@ def measured_device() -> MeasuredDevice:
             f"expected one of {', '.join(DEVICES)}"
         )
     name = torch.cuda.get_device_name()
-    roofline = dataclasses.asdict(DEVICES[_known_as(name)]) | {"name": name}
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    known = dataclasses.asdict(DEVICES[_known_as(name)]) | {
+        "name": name,
+        "product": name,
+        "capability": (properties.major, properties.minor),
+        "multiprocessors": properties.multi_processor_count,
+        "memory": properties.total_memory,
+        "is_rocm": torch.version.hip is not None,
+    }
     place = torch.device("cuda", torch.cuda.current_device())
-    return MeasuredDevice(**roofline, place=place)
+    return MeasuredDevice(**known, place=place)
 
 
 def _known_as(name: str) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,17 +11,21 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
 )
 from torch.utils._pytree import tree_map
 
+from acplan.assumed import Assumed
+from acplan.checkpointed import without_checkpointing
 from acplan.devices import Device, find_device
 from acplan.errors import AcplanError
 from acplan.fake_cuda import fake_cuda
 from acplan.files import read_json, write_json
+from acplan.optimizers import OptimizerLike, make_optimizer
+from acplan.precision import Autocast, AutocastLike, autocast_as_it_was, autocast_of
 from acplan.progress import progress_bar
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 from acplan.timing import measured_device
+from acplan.updates import StepFn, Update, Updating
 from acplan.values import (
     ValuedFakeTensorMode,
     as_in_training,
@@ -30,7 +35,9 @@ from acplan.values import (
 )
 
 LossFn = Callable[[Any], torch.Tensor]
-OptimizerFn = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+# While a step is traced, PyTorch and the model are not as others expect them.
+_ALONE = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +50,21 @@ class Trace:
     def peak_bytes(self) -> int:
         """The most bytes in use, each storage rounded up to 512."""
         return int(self.data["measured"]["peak_bytes"])
+
+    @property
+    def accumulate(self) -> int:
+        """The microbatches of an iteration, of which this is the last one."""
+        return int(self.data.get("accumulate", 1))
+
+    @property
+    def workspaces(self) -> bool:
+        """Whether what kernels allocate beside their results is part of it."""
+        return bool(self.data.get("workspaces", False))
+
+    @property
+    def notes(self) -> list[str]:
+        """What the trace assumes of the step."""
+        return list(self.data.get("notes", ()))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file whole or not at all; `.gz` is gzipped."""
@@ -61,9 +83,16 @@ def trace(
     model: torch.nn.Module,
     *args: Any,
     loss_fn: LossFn | None = None,
-    optimizer: OptimizerFn | None = None,
+    optimizer: OptimizerLike = None,
     device: str | Device = "a100",
-    autocast: torch.dtype | None = None,
+    autocast: AutocastLike = None,
+    accumulate: int = 1,
+    clip_grad_norm: float | None = None,
+    clip_grad_value: float | None = None,
+    grad_scaler: bool = False,
+    ema: float | bool = False,
+    step_fn: StepFn | None = None,
+    workspaces: bool = True,
     progress: bool = False,
     **kwargs: Any,
 ) -> Trace:
@@ -71,27 +100,52 @@ def trace(
 
     The model may be on any device, "meta" included; it is left as it was. Nothing
     is computed: parameters, inputs and all else are fake tensors on a CUDA device.
+    Where the model checkpoints by itself, that is switched off, and said.
 
     loss_fn:   from the model's output to a scalar; by default the output's `loss`,
                or the mean of its first floating-point tensor.
-    optimizer: from the parameters to an optimizer; by default torch.optim.AdamW.
-    device:    whose roofline gives the run-times: a name of acplan.devices.DEVICES;
-               "cuda": they are measured on the CUDA device that is there.
-    autocast:  the data type of torch.autocast around the forward pass, if any.
+    optimizer: a name of acplan.OPTIMIZERS or of transformers' TrainingArguments; an
+               optimizer of this model, such as the one that trains it; or a class or
+               function of its parameters. By default torch.optim.AdamW, with the
+               implementation that it chooses on CUDA (foreach).
+    device:    whose kernels run, where PyTorch finds no CUDA device, and whose roofline
+               gives the run-times: a name of acplan.devices.DEVICES; "cuda": they are
+               measured on the CUDA device that is there.
+    autocast:  of the forward pass, if any: "bf16", "fp16", a data type, or a
+               torch.autocast.
+    accumulate: the microbatches of an iteration, each of them `args` and `kwargs`. What
+               is traced is the last one, with the gradients of those before, and the
+               update; run-times are those of a microbatch, of the update its share.
+    clip_grad_norm, clip_grad_value: what gradients are clipped to, as
+               torch.nn.utils.clip_grad_norm_ and clip_grad_value_ do.
+    grad_scaler: the loss is scaled by a torch.amp.GradScaler.
+    ema:       weights are averaged after each update, by a
+               torch.optim.swa_utils.AveragedModel: True, or the decay.
+    step_fn:   what follows the backward pass, of the model and its optimizer, in place
+               of all that: it clips, steps, and sets gradients to None.
+    workspaces: counts what the device's kernels allocate beside their results
+               (docs/workspaces.md).
     progress:  shows a bar on standard error, if tqdm is installed.
     """
     target = measured_device() if device == "cuda" else find_device(device)
+    update = Update(
+        accumulate, clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn
+    )
     with (
         progress_bar(progress) as phase,
-        step_on_fakes(model, args, kwargs, loss_fn, optimizer, autocast) as (
-            fake,
-            run_optimizer,
-        ),
+        alone(),
+        without_checkpointing(model) as plain,
+        step_on_fakes(
+            plain, args, kwargs, loss_fn, optimizer, autocast, update, target
+        ) as (fake, run_optimizer),
     ):
-        full = Recorder(target, phase("trace: what is kept", None))
+        kernels = target if workspaces else None
+        full = Recorder(target, phase("trace: what is kept", None), kernels=kernels)
         marks = run_step(full, fake, run_optimizer, full.recording_saved())
         # Once more, to see when all but autograd let go of a storage.
-        scopes = Recorder(None, phase("trace: until when", full.now))
+        scopes = Recorder(
+            None, phase("trace: until when", full.now), kernels=kernels
+        )
         run_step(scopes, fake, run_optimizer, scopes.dropping_saved())
         _require_same_step(full, scopes)
         recasts = _recasts(full, fake, run_optimizer, marks.forward_end)
@@ -104,11 +158,39 @@ class Step:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     loss_fn: LossFn
-    autocast: torch.dtype | None
+    autocast: Autocast | None
+    updating: Updating | None = None
+    notes: tuple[str, ...] = ()
 
     def loss(self) -> torch.Tensor:
+        """What backward begins with."""
         start_of_step()
-        return self.loss_of(self.model, *self.args, **self.kwargs)
+        loss = self.loss_of(self.model, *self.args, **self.kwargs)
+        return loss if self.updating is None else self.updating.scaled(loss)
+
+    @property
+    def accumulate(self) -> int:
+        return 1 if self.updating is None else self.updating.accumulate
+
+    def run_earlier(self) -> None:
+        """The microbatches before the last one, as far as they leave gradients."""
+        if self.accumulate > 1:
+            self.loss().backward()
+
+    def states(self) -> list[torch.Tensor]:
+        """What the update keeps from step to step, besides the optimizer's."""
+        return [] if self.updating is None else self.updating.states()
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """All that follows the backward pass."""
+        if self.updating is not None:
+            self.updating.run(self.model, optimizer)
+
+    def run(self, optimizer: torch.optim.Optimizer) -> None:
+        """An iteration."""
+        self.run_earlier()
+        self.loss().backward()
+        self.update(optimizer)
 
     def loss_of(
         self, model: Callable[..., Any], *args: Any, **kwargs: Any
@@ -116,7 +198,7 @@ class Step:
         context = (
             contextlib.nullcontext()
             if self.autocast is None
-            else torch.autocast("cuda", dtype=self.autocast)
+            else self.autocast.context()
         )
         with context:
             loss = self.loss_fn(model(*args, **kwargs))
@@ -135,11 +217,6 @@ class _Marks:
     attributes: tuple[dict[str, int], dict[str, int]]
 
 
-def _default_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    # CUDA's default, which PyTorch does not choose for fake parameters.
-    return torch.optim.AdamW(parameters, foreach=True)
-
-
 def _default_loss(output: Any) -> Any:
     loss = getattr(output, "loss", None)
     if loss is None and isinstance(output, dict):
@@ -155,35 +232,55 @@ def _default_loss(output: Any) -> Any:
 
 
 @contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """No other thread traces."""
+    with _ALONE:
+        yield
+
+
+@contextlib.contextmanager
 def step_on_fakes(
     model: torch.nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     loss_fn: LossFn | None,
-    optimizer_fn: OptimizerFn | None,
-    autocast: torch.dtype | None,
+    optimizer: OptimizerLike,
+    autocast: AutocastLike,
+    update: Update | None = None,
+    device: Device | None = None,
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
     """A step on fake tensors, after a first one, and its optimizer."""
-    step = Step(model, args, kwargs, loss_fn or _default_loss, autocast)
-    mode = ValuedFakeTensorMode()
+    step = Step(model, args, kwargs, loss_fn or _default_loss, autocast_of(autocast))
+    _refuse_scripted(model)
+    mode, assumed = ValuedFakeTensorMode(), Assumed()
     # Autograd has no threads for the device where it ran before without one.
     one_thread = torch.autograd.set_multithreading_enabled(False)
-    with fake_cuda(), as_in_training(), one_thread, mode:
+    with (
+        alone(),
+        autocast_as_it_was(),
+        fake_cuda(device),
+        as_in_training(),
+        one_thread,
+        mode,
+        assumed,
+    ):
         with _faked(step.model, mode) as fake:
-            inputs = tree_map(fake, (step.args, step.kwargs))
-            give_defaults(step.model.forward, (step.args, step.kwargs), inputs)
-            on_device = dataclasses.replace(step, args=inputs[0], kwargs=inputs[1])
-            trained = [p for p in step.model.parameters() if p.requires_grad]
-            if not trained:
-                raise AcplanError("no parameter of the model requires a gradient")
-            optimizer = (optimizer_fn or _default_optimizer)(trained)
+            given = (step.args, step.kwargs)
+            inputs = tree_map(fake, given)
+            notes = tuple(give_defaults(step.model.forward, given, inputs))
+            made = make_optimizer(optimizer, step.model, fake)
             was_training = step.model.training
             step.model.train()
             try:
-                on_device.loss().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                yield on_device, optimizer
+                on_device = dataclasses.replace(
+                    step,
+                    args=inputs[0],
+                    kwargs=inputs[1],
+                    updating=Updating(update or Update(), step.model, assumed),
+                    notes=notes,
+                )
+                on_device.run(made)
+                yield on_device, made
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
                 raise AcplanError(
                     "what the model runs depends on values, which a trace does not "
@@ -193,9 +290,19 @@ def step_on_fakes(
                 step.model.train(was_training)
 
 
+def _refuse_scripted(model: torch.nn.Module) -> None:
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise AcplanError(
+                f"{path or type(module).__name__} is compiled by torch.jit, which "
+                "takes neither hooks nor fake weights: trace the model that it was "
+                "made from"
+            )
+
+
 @contextlib.contextmanager
 def _faked(
-    model: torch.nn.Module, mode: FakeTensorMode
+    model: torch.nn.Module, mode: ValuedFakeTensorMode
 ) -> Iterator[Callable[[Any], Any]]:
     """Replaces every tensor of the model by a fake one on the device."""
     fakes: dict[int, Any] = {}
@@ -268,8 +375,11 @@ def _register(
     for buffer in step.model.buffers():
         add(buffer, "buffer")
     add((step.args, step.kwargs), "input")
-    for state in optimizer.state.values():
+    for parameter in step.model.parameters():
+        add(parameter.grad, "gradient")
+    for state in (*optimizer.state.values(), step.states()):
         add(state, "optimizer")
+    recorder.add_persistent_workspace()
     for storage in _attributes(recorder, step.model).values():
         known = recorder.storages[storage]
         known.category = known.category or "activation"
@@ -295,6 +405,7 @@ def run_step(
 ) -> _Marks:
     """Forward, backward and optimizer step. With hooks of the recorder for what
     autograd saves, the model must be without checkpointing."""
+    step.run_earlier()
     with recorder:
         _register(recorder, step, optimizer)
         attributes = _attributes(recorder, step.model)
@@ -313,9 +424,10 @@ def run_step(
             for parameter in step.model.parameters()
             if parameter.grad is not None
         )
-        optimizer.step()
-        optimizer.zero_grad()
+        step.update(optimizer)
         kept = _attributes(recorder, step.model)
+    for operator in recorder.operators[backward_end:]:
+        operator.runtime_ms /= step.accumulate
     return _Marks(forward_end, backward_end, gradients, (attributes, kept))
 
 
@@ -394,6 +506,7 @@ def _to_data(
             "peak_flops": device.bfloat16,
             "bandwidth": device.bandwidth,
         },
+        **({"accumulate": step.accumulate} if step.accumulate > 1 else {}),
         "forward_end": marks.forward_end,
         "backward_end": marks.backward_end,
         "modules": _modules(recorder, step),
@@ -427,6 +540,8 @@ def _to_data(
         "saved": [_saved(saved) for saved in recorder.saved],
         "kept": _kept(recorder, scopes, marks),
         "measured": {"peak_bytes": peak_of(recorder)},
+        "workspaces": recorder.counts_workspaces,
+        "notes": list(step.notes),
     }
 
 

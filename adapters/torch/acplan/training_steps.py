@@ -4,19 +4,16 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from acplan.errors import AcplanError
-from acplan.tracing import LossFn, OptimizerFn
-
-DTYPES: Mapping[str, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+from acplan.optimizers import OptimizerLike
+from acplan.precision import AutocastLike
+from acplan.tracing import LossFn
+from acplan.updates import StepFn, Update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,43 +24,50 @@ class TrainingStep:
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     loss_fn: LossFn | None = None
-    optimizer: OptimizerFn | None = None
-    autocast: torch.dtype | None = None
+    optimizer: OptimizerLike = None
+    autocast: AutocastLike = None
+    accumulate: int = 1
+    clip_grad_norm: float | None = None
+    clip_grad_value: float | None = None
+    grad_scaler: bool = False
+    ema: float | bool = False
+    step_fn: StepFn | None = None
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> "TrainingStep":
+        """From keyword arguments that are options of the step or the model's own."""
+        options = {name: kwargs[name] for name in STEP_OPTIONS if name in kwargs}
+        own = {name: kwargs[name] for name in kwargs if name not in STEP_OPTIONS}
+        return cls(model, args, own, **options)
+
+    @property
+    def update(self) -> Update:
+        names = (field.name for field in dataclasses.fields(Update))
+        return Update(**{name: getattr(self, name) for name in names})
 
     def options(self) -> dict[str, Any]:
         """The keyword arguments of acplan.trace and acplan.verify."""
-        return {
-            "loss_fn": self.loss_fn,
-            "optimizer": self.optimizer,
-            "autocast": self.autocast,
-            **self.kwargs,
-        }
+        return {name: getattr(self, name) for name in STEP_OPTIONS} | self.kwargs
 
 
-def _optimizer(name: str, **options: Any) -> OptimizerFn:
-    # CUDA's default, which PyTorch does not choose for fake parameters.
-    make = getattr(torch.optim, name)
-    return lambda parameters: make(parameters, foreach=True, **options)
+# Of a training step, what acplan.trace takes besides the model and its arguments.
+STEP_OPTIONS = tuple(
+    field.name
+    for field in dataclasses.fields(TrainingStep)
+    if field.name not in ("model", "args", "kwargs", "about")
+)
 
-
-OPTIMIZERS: Mapping[str, OptimizerFn] = {
-    "adamw": _optimizer("AdamW"),
-    "adam": _optimizer("Adam"),
-    "sgd": _optimizer("SGD", lr=1e-3),
-    "momentum": _optimizer("SGD", lr=1e-3, momentum=0.9),
-    "rmsprop": _optimizer("RMSprop"),
-    "adagrad": _optimizer("Adagrad"),
-    "adafactor": _optimizer("Adafactor"),
-}
-
-_KEYS = ("model", "args", "kwargs", "loss_fn", "optimizer", "autocast")
+_KEYS = ("model", "args", "kwargs", *STEP_OPTIONS)
 
 
 def step_of_factory(name: str) -> TrainingStep:
     """What the function `package.module:function` returns: a model; or a tuple of it,
     its arguments and its keyword arguments, of which the last or both may be missing;
-    or a dict with `model` and any of args, kwargs, loss_fn, optimizer, autocast."""
+    or a dict with `model` and any of args, kwargs and the options of acplan.trace that
+    say what a step is, such as loss_fn, optimizer, autocast and accumulate."""
     made = _function(name)()
     if isinstance(made, torch.nn.Module):
         made = {"model": made}

@@ -219,9 +219,10 @@ def _default_value(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
 _PLACES = ("start_position", "end_position")
 
 
-def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> None:
-    """Gives the fakes of a model's inputs on the meta device their default values.
-    Both are pairs of arguments and keyword arguments."""
+def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> list[str]:
+    """Gives the fakes of a model's inputs on the meta device their default values, and
+    says so. Both are pairs of arguments and keyword arguments."""
+    names = []
     for (name, value), (_, fake) in zip(_named(forward, inputs), _named(forward, fakes)):
         # One tensor may be several inputs, tokens and labels say: the first counts.
         if value.device.type != "meta" or value_of(fake) is not None:
@@ -229,6 +230,13 @@ def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> None:
         default = _default_value(name, fake)
         if default is not None:
             _set_value(fake, default)
+            names.append(name)
+    if not names:
+        return []
+    return [
+        f"on the meta device {', '.join(dict.fromkeys(names))} have no values: traced as "
+        "without padding and packed sequences; give real tensors where there are any"
+    ]
 
 
 def _named(

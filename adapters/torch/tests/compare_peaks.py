@@ -32,7 +32,7 @@ def _plans(example: Example, traced: Trace) -> Iterator[tuple[str, Plan]]:
 
 def _main(names: list[str]) -> None:
     every = worst = equal = everywhere = 0
-    print("| model | plan | predicted | measured | error | operators |")
+    print("| model | plan | predicted | re-traced | error | operators |")
     print("|---|---|---:|---:|---:|---|")
     for name, (make, autocast) in MODELS.items():
         if names and name not in names:

@@ -1,4 +1,4 @@
-"""Plans of `acplan plan` on the traces of models of real sizes, applied and measured,
+"""Plans of `acplan plan` on the traces of models of real sizes, applied and re-traced,
 and those made on the derived profile beside them.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_plans.py
@@ -119,7 +119,7 @@ def _main(names: list[str]) -> None:
     results = []
     print(
         "| model | budget | bytes | status | units | recomputed ms | bound | gap "
-        "| solver s | command s | measured peak | operators |\n"
+        "| solver s | command s | re-traced peak | operators |\n"
         "|---|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---|"
     )
     for name in names or MODELS:
@@ -136,7 +136,7 @@ def _main(names: list[str]) -> None:
     optimal = sum(result.planned.status == "optimal" for result in results)
     promised = sum(result.is_as_promised for result in results)
     print(
-        f"\n{len(results)} plans: {optimal} optimal, {promised} measured as predicted, "
+        f"\n{len(results)} plans: {optimal} optimal, {promised} re-traced as predicted, "
         f"within the budget; at most "
         f"{max(r.planned.data['solver']['seconds'] for r in results):.2f} s in the "
         f"solver, {max(r.seconds for r in results):.2f} s in all\n\n"

@@ -1,5 +1,5 @@
 """Plans of `acplan plan` beside those of rules of thumb and of PyTorch's own planner,
-all applied and measured in the same way.
+all applied and re-traced in the same way.
 
     PYTHONPATH=. python tests/torch_planner.py torch_plans.json
     ACPLAN=... PYTHONPATH=. python tests/compare_recipes.py torch_plans.json

@@ -1,8 +1,10 @@
-"""The promise: what is predicted is what is measured, to the byte."""
+"""The promise: what is predicted is what is re-traced, to the byte."""
+
+from typing import Any
 
 import pytest
 import torch
-from acplan import trace, verify
+from acplan import plan, trace, verify
 
 from zoo import EXAMPLES, plans
 
@@ -28,3 +30,26 @@ def test_predicted_is_measured_at_every_operator(
         assert result.first_difference() is None, f"{label}: {result}"
         assert result.measured_bytes > 0
         assert len(result.measured) >= len(traced.data["operators"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("unet", {"clip_grad_norm": 1.0, "ema": True}),
+        ("shared", {"optimizer": "adamw-fused"}),
+        ("custom", {"autocast": "fp16", "grad_scaler": True, "clip_grad_norm": 1.0}),
+        ("writing", {"optimizer": "adafactor"}),
+    ],
+)
+def test_so_it_is_with_microbatches_and_updates(
+    name: str, options: dict[str, Any]
+) -> None:
+    example = EXAMPLES[name]()
+    model, inputs = example.on_meta()
+    options = {"accumulate": 2, **options}
+    traced = trace(model, **options, **inputs)
+    planned = [("acplan", plan(traced, "min"))]
+    for label, made in (*plans(example, traced, seeds=1), *planned):
+        result = verify(model, made, of=traced, **options, **inputs)
+        assert result.first_difference() is None, f"{label}: {result}"
+    assert planned[0][1].peak_bytes == result.measured_bytes

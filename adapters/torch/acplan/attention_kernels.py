@@ -1,0 +1,359 @@
+"""Which kernel PyTorch takes for scaled_dot_product_attention on a device.
+
+The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and
+sdp_utils_cpp.h, named by their functions there, as of PyTorch 2.6 to 2.14. Nested
+tensors take the mathematical form here, whatever the device would.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Sequence
+
+import torch
+
+Version = tuple[int, int]
+
+
+class Kernel(enum.IntEnum):
+    """By the numbers of at::SDPBackend."""
+
+    MATH = 0
+    FLASH = 1
+    EFFICIENT = 2
+    CUDNN = 3
+
+
+DEFAULT_ORDER = (Kernel.FLASH, Kernel.EFFICIENT, Kernel.MATH, Kernel.CUDNN)
+_CUDNN_FIRST = (Kernel.CUDNN, Kernel.FLASH, Kernel.EFFICIENT, Kernel.MATH)
+_HALF = (torch.float16, torch.bfloat16)
+
+# That of the wheels on PyPI, as their metadata requires it.
+_CUDNN_VERSIONS: dict[Version, int] = {
+    (2, 6): 90100,
+    (2, 7): 90501,
+    (2, 8): 91002,
+    (2, 9): 91002,
+    (2, 10): 91002,
+    (2, 11): 91900,
+    (2, 12): 92000,
+    (2, 13): 92000,
+    (2, 14): 92400,
+}
+
+
+def cudnn_version_of(pytorch: Version) -> int:
+    """The version of cuDNN that a version of PyTorch comes with, as cuDNN counts."""
+    known = [v for v in _CUDNN_VERSIONS if v <= pytorch]
+    return _CUDNN_VERSIONS[max(known, default=min(_CUDNN_VERSIONS))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a choice asks of a tensor."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0
+    requires_grad: bool = False
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "Layout":
+        return cls(
+            tensor.dtype,
+            tuple(tensor.shape),
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            tensor.requires_grad,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """A call of scaled_dot_product_attention."""
+
+    query: Layout
+    key: Layout
+    value: Layout
+    mask: Layout | None = None
+    dropout: float = 0.0
+    is_causal: bool = False
+    enable_gqa: bool = False
+    is_grad_enabled: bool = True
+
+    @property
+    def trains(self) -> bool:
+        return self.is_grad_enabled and any(
+            tensor.requires_grad for tensor in (self.query, self.key, self.value)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Platform:
+    """What runs it: the version of PyTorch, and the device's compute capability."""
+
+    pytorch: Version
+    capability: tuple[int, int]
+    cudnn: int
+    is_rocm: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Switches:
+    """What a program may change: torch.backends.cuda.enable_*_sdp, torch.nn.attention.
+    sdpa_kernel, torch.use_deterministic_algorithms, and the environment."""
+
+    enabled: frozenset[Kernel] = frozenset(Kernel)
+    order: tuple[Kernel, ...] = DEFAULT_ORDER
+    is_deterministic: bool = False
+    keeps_cudnn_last: bool = False  # TORCH_CUDNN_SDPA_DEPRIORITIZED
+
+
+def choose(call: Attention, on: Platform, switches: Switches) -> Kernel | None:
+    """select_sdp_backend: the first kernel that can take the call, if there is one."""
+    for kernel in _order(on, switches):
+        if kernel in switches.enabled and _CHECKS[kernel](call, on, switches):
+            return kernel
+    return None
+
+
+def _order(on: Platform, switches: Switches) -> Sequence[Kernel]:
+    """priority_order: one that a program set counts as it is."""
+    if switches.order == DEFAULT_ORDER and _prefers_cudnn(on, switches):
+        return _CUDNN_FIRST
+    return switches.order
+
+
+def _prefers_cudnn(on: Platform, switches: Switches) -> bool:
+    """check_prefer_cudnn_attention"""
+    return (
+        on.pytorch >= (2, 10)
+        and not on.is_rocm
+        and not switches.keeps_cudnn_last
+        and on.cudnn > 91500
+        and on.capability[0] in (9, 10)
+        and (on.pytorch >= (2, 13) or on.capability[1] in (0, 3))
+    )
+
+
+def _can_use_math(call: Attention, on: Platform, switches: Switches) -> bool:
+    return True
+
+
+def _can_use_flash(call: Attention, on: Platform, switches: Switches) -> bool:
+    """can_use_flash_attention"""
+    return (
+        _has_four_dimensions(call)
+        and call.mask is None
+        and _has_one_head_size(call, 512 if on.is_rocm else 256)
+        and (on.is_rocm or (8, 0) <= on.capability <= _newest(on))
+        and _can_train_on_small_chips(call, on)
+        and not (call.is_causal and call.query.shape[2] != call.key.shape[2])
+        and _has_dtype(call, _HALF)
+        and _has_fitting_heads(call, supports_gqa=True)
+        and _has_rows(call)
+        and _is_packed(call, ignores_size_one=True)
+    )
+
+
+def _can_use_efficient(call: Attention, on: Platform, switches: Switches) -> bool:
+    """can_use_mem_efficient_attention"""
+    if not _has_four_dimensions(call):
+        return False
+    if on.is_rocm:
+        fits = _fits_efficient_on_rocm(call)
+    else:
+        fits = (5, 0) <= on.capability <= _newest(on) and _fits_efficient(call, on)
+    has_bf16 = on.is_rocm or on.capability[0] >= 8
+    dtypes = (*_HALF, torch.float32) if has_bf16 else (torch.float16, torch.float32)
+    return (
+        fits
+        and _has_rows(call)
+        and _is_packed(call, ignores_size_one=False)
+        and _has_fitting_heads(
+            call, supports_gqa=on.pytorch >= (2, 14) and not on.is_rocm
+        )
+        and _has_dtype(call, dtypes)
+    )
+
+
+def _fits_efficient(call: Attention, on: Platform) -> bool:
+    """check_head_dim_size_mem_efficient, check_data_ptr_alignment_mem_efficient"""
+    alignment = _gemm_alignment(call.query.dtype, on.capability)
+    head, value_head = call.query.shape[3], call.value.shape[3]
+    is_aligned = (
+        head == call.key.shape[3]
+        and head > 0
+        and value_head > 0
+        and head % alignment == 0
+        and value_head % alignment == 0
+    )
+    if on.pytorch < (2, 14) or on.capability[0] < 8:
+        return is_aligned
+    return is_aligned and all(
+        tensor.offset % alignment == 0 or 0 in tensor.shape
+        for tensor in (call.query, call.key, call.value)
+    )
+
+
+def _gemm_alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
+    """minimum_gemm_alignment"""
+    is_half = dtype in _HALF
+    uses_tensor_cores = capability[0] >= 8 or (capability[0] >= 7 and is_half)
+    least = 4 if capability[0] >= 8 else 1
+    return max(least, 8 if is_half else 4) if uses_tensor_cores else least
+
+
+def _fits_efficient_on_rocm(call: Attention) -> bool:
+    """check_head_dim_size_flash<caller_is_meff>: both share one kernel there."""
+    alignment = 8 if call.query.dtype in _HALF else 4
+    has_mask_type = call.mask is None or call.mask.dtype in (
+        torch.bool,
+        call.query.dtype,
+    )
+    return (
+        has_mask_type
+        and _has_one_head_size(call, 512)
+        and call.query.shape[3] > 0
+        and call.query.shape[3] % alignment == 0
+    )
+
+
+def _can_use_cudnn(call: Attention, on: Platform, switches: Switches) -> bool:
+    """can_use_cudnn_attention"""
+    if on.is_rocm or on.cudnn < 90000 or switches.is_deterministic:
+        return False
+    if not (_has_four_dimensions(call) and (8, 0) <= on.capability <= _newest(on)):
+        return False
+    return (
+        _can_drop_out_in_cudnn(call, on)
+        and _has_dtype(call, _HALF)
+        and _has_broadcast_mask(call)
+        and _has_rows(call)
+        and _is_packed(call, ignores_size_one=True)
+        and _has_fitting_heads(call, supports_gqa=True, equal_key_and_value=False)
+        and _fits_cudnn(call, on)
+    )
+
+
+def _can_drop_out_in_cudnn(call: Attention, on: Platform) -> bool:
+    """check_cudnn_dropout, and what can_use_cudnn_attention says of its versions"""
+    if call.dropout > 0 and on.pytorch >= (2, 10) and 91100 < on.cudnn < 91400:
+        return False
+    return on.pytorch < (2, 13) or call.dropout * 16 == int(call.dropout * 16)
+
+
+def _fits_cudnn(call: Attention, on: Platform) -> bool:
+    """check_cudnn_tensor_shapes, check_cudnn_d256_bprop_head_dim"""
+    head, value_head = call.query.shape[3], call.value.shape[3]
+    limit = _cudnn_head_limit(head, value_head, on)
+    if max(head, value_head) > limit or head % 8 or value_head % 8:
+        return False
+    if _cudnn_takes_256(on) and call.trains and max(head, value_head) > 128:
+        if (head, value_head) not in ((192, 128), (256, 256)):
+            return False
+    if on.pytorch >= (2, 14) and max(call.query.shape[:2]) > 65535:
+        return False
+    rows, columns = call.query.shape[2], call.key.shape[2]
+    if on.pytorch < (2, 9):
+        return rows != 1 and columns != 1
+    return columns != 1 and not (call.dropout != 0 and rows == 1)
+
+
+def _cudnn_takes_256(on: Platform) -> bool:
+    is_large = on.capability == (9, 0) or on.capability[0] == 10
+    return on.pytorch >= (2, 14) and on.cudnn > 92200 and is_large
+
+
+def _cudnn_head_limit(head: int, value_head: int, on: Platform) -> int:
+    if on.pytorch >= (2, 14):
+        if _cudnn_takes_256(on):
+            return 256
+        is_large = on.capability == (9, 0) or on.capability[0] == 10
+    else:
+        if on.pytorch >= (2, 8) and on.cudnn >= 91000 and on.capability == (9, 0):
+            return 256
+        is_large = on.pytorch >= (2, 11) and on.capability[0] == 10
+    if is_large and on.cudnn >= 91100 and (head, value_head) == (192, 128):
+        return 192
+    return 128
+
+
+def _newest(on: Platform) -> tuple[int, int]:
+    return (12, 1) if on.pytorch >= (2, 7) else (9, 0)
+
+
+def _has_four_dimensions(call: Attention) -> bool:
+    """check_tensor_shapes"""
+    return all(len(t.shape) == 4 for t in (call.query, call.key, call.value))
+
+
+def _has_one_head_size(call: Attention, limit: int) -> bool:
+    """check_head_dim_size_flash"""
+    head = call.query.shape[3]
+    return head == call.key.shape[3] == call.value.shape[3] and head <= limit
+
+
+def _can_train_on_small_chips(call: Attention, on: Platform) -> bool:
+    """check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120"""
+    is_small = (8, 6) <= on.capability <= (8, 9) or (
+        (12, 0) <= on.capability <= (12, 1)
+    )
+    if not call.trains or not is_small or on.is_rocm:
+        return True
+    head = call.query.shape[3]
+    return head <= 192 or (head > 224 and call.dropout == 0)
+
+
+def _has_dtype(call: Attention, allowed: Sequence[torch.dtype]) -> bool:
+    """check_tensor_dtype"""
+    dtype = call.query.dtype
+    return dtype == call.key.dtype == call.value.dtype and dtype in allowed
+
+
+def _has_rows(call: Attention) -> bool:
+    """check_nonzero_sequence_lengths_dense"""
+    return call.query.shape[2] != 0 and call.key.shape[2] != 0
+
+
+def _is_packed(call: Attention, ignores_size_one: bool) -> bool:
+    """check_last_dim_stride_equals_1_dense"""
+    is_packed = all(t.stride[-1] == 1 for t in (call.query, call.key, call.value))
+    if ignores_size_one and call.query.shape[-1] == 1:
+        is_packed = True
+    return is_packed and (call.mask is None or call.mask.stride[-1] == 1)
+
+
+def _has_fitting_heads(
+    call: Attention, supports_gqa: bool, equal_key_and_value: bool = True
+) -> bool:
+    """check_batch_size_and_num_heads_dense, check_grouped_query_attention"""
+    if not call.query.shape[0] == call.key.shape[0] == call.value.shape[0]:
+        return False
+    heads, keys, values = (t.shape[1] for t in (call.query, call.key, call.value))
+    if not (call.enable_gqa and supports_gqa):
+        return heads == keys == values
+    if equal_key_and_value and keys != values:
+        return False
+    return heads % keys == 0 and heads % values == 0
+
+
+def _has_broadcast_mask(call: Attention) -> bool:
+    """check_attn_mask_shape"""
+    mask = call.mask
+    if mask is None:
+        return True
+    if mask.requires_grad or len(mask.shape) not in (2, 4):
+        return False
+    batch, heads, rows, _ = call.query.shape
+    full = (batch, heads, rows, call.key.shape[2])[-len(mask.shape) :]
+    return all(size in (1, whole) for size, whole in zip(mask.shape, full))
+
+
+_Check = Callable[[Attention, Platform, Switches], bool]
+_CHECKS: dict[Kernel, _Check] = {
+    Kernel.MATH: _can_use_math,
+    Kernel.FLASH: _can_use_flash,
+    Kernel.EFFICIENT: _can_use_efficient,
+    Kernel.CUDNN: _can_use_cudnn,
+}

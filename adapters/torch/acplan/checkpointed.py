@@ -1,0 +1,112 @@
+"""Models that checkpoint by themselves: what is planned is the step without it."""
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.utils.checkpoint
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointWrapper,
+)
+
+_LOGGER = logging.getLogger("acplan")
+
+
+@contextlib.contextmanager
+def without_checkpointing(
+    model: torch.nn.Module, is_told: bool = True
+) -> Iterator[torch.nn.Module]:
+    """The model without checkpoints, which it has again at the end: wrappers of
+    PyTorch (those of a plan of acplan among them), modules with the attribute
+    `gradient_checkpointing`, and calls of torch.utils.checkpoint but those of plans
+    that are applied meanwhile."""
+    found: list[str] = []
+    with contextlib.ExitStack() as undo:
+        for path, module in model.named_modules():
+            name = path or type(module).__name__
+            if vars(module).get("gradient_checkpointing") is True:
+                found.append(name)
+                undo.callback(setattr, module, "gradient_checkpointing", True)
+                module.gradient_checkpointing = False
+        inner = _unwrapped(model, undo, found)
+        for owner, attribute, value in _plain(found):
+            undo.enter_context(mock.patch.object(owner, attribute, value))
+        if is_told:
+            undo.callback(_tell, found)
+        yield inner
+
+
+def _unwrapped(
+    model: torch.nn.Module, undo: contextlib.ExitStack, found: list[str]
+) -> torch.nn.Module:
+    while isinstance(model, CheckpointWrapper):
+        model = model._checkpoint_wrapped_module
+        found.append(type(model).__name__)
+    for path, parent in list(model.named_modules()):
+        for name, child in list(parent._modules.items()):
+            if not isinstance(child, CheckpointWrapper):
+                continue
+            found.append(f"{path}.{name}" if path else name)
+            undo.callback(parent._modules.__setitem__, name, child)
+            while isinstance(child, CheckpointWrapper):
+                child = child._checkpoint_wrapped_module
+            parent._modules[name] = child
+    return model
+
+
+def _plain(found: list[str]) -> Iterator[tuple[Any, str, Any]]:
+    """Of torch.utils.checkpoint what all its callers go through, however they have
+    imported it; in place of which the function is just called."""
+    module = torch.utils.checkpoint
+    checkpointed = module._checkpoint_without_reentrant_generator
+
+    def note(function: Any) -> None:
+        name = _name_of(function)
+        if name not in found:
+            found.append(name)
+
+    class Function:
+        @staticmethod
+        def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+            note(function)
+            return function(*args)
+
+    def generator(
+        function: Any, preserve: bool, context_fn: Any, *args: Any, **kwargs: Any
+    ) -> Iterator[None]:
+        if _is_planned(function, context_fn):
+            yield from checkpointed(function, preserve, context_fn, *args, **kwargs)
+        else:
+            note(function)
+            yield
+
+    yield module, "CheckpointFunction", Function
+    yield module, "_checkpoint_without_reentrant_generator", generator
+
+
+def _is_planned(function: Any, context_fn: Any) -> bool:
+    """Plans wrap modules, and have policies of their own where they list operators."""
+    made_by = getattr(getattr(context_fn, "func", context_fn), "__module__", "")
+    return made_by.startswith("acplan.") or isinstance(function, torch.nn.Module)
+
+
+def _name_of(function: Any) -> str:
+    inner = function.func if isinstance(function, functools.partial) else function
+    inner = getattr(inner, "__self__", inner)
+    name = getattr(inner, "__qualname__", None)
+    return str(name or type(inner).__name__)
+
+
+def _tell(found: list[str]) -> None:
+    if found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        _LOGGER.warning(
+            "the model checkpoints by itself (%s%s); that is switched off for the "
+            "trace: switch it off for training, too, before a plan is applied",
+            found[0],
+            more,
+        )

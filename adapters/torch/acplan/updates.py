@@ -1,0 +1,181 @@
+"""What a training step does besides forward and backward: microbatches, clipping, loss
+scaling, the optimizer, averages of weights."""
+
+import contextlib
+import dataclasses
+import importlib
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from acplan.assumed import Assumed
+from acplan.errors import AcplanError
+
+StepFn = Callable[[torch.nn.Module, torch.optim.Optimizer], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """The options of acplan.trace that say how gradients become weights."""
+
+    accumulate: int = 1
+    clip_grad_norm: float | None = None
+    clip_grad_value: float | None = None
+    grad_scaler: bool = False
+    ema: float | bool = False
+    step_fn: StepFn | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            is_count = operator.index(self.accumulate) >= 1
+        except TypeError:
+            is_count = False
+        if not is_count or isinstance(self.accumulate, bool):
+            raise AcplanError(
+                "accumulate: expected a number of microbatches, 1 or more, found "
+                f"{self.accumulate!r}"
+            )
+        for name in ("clip_grad_norm", "clip_grad_value"):
+            _require_positive(name, getattr(self, name))
+        if not isinstance(self.grad_scaler, bool):
+            raise AcplanError(
+                f"grad_scaler: expected True or False, found {self.grad_scaler!r}"
+            )
+        if not isinstance(self.ema, bool) and not _is_number(self.ema, 0, 1):
+            raise AcplanError(
+                f"ema: expected True, False or a decay from 0 to 1, found {self.ema!r}"
+            )
+        self._require_one_owner()
+
+    def _require_one_owner(self) -> None:
+        if self.step_fn is None:
+            return
+        if not callable(self.step_fn):
+            raise AcplanError(
+                "step_fn: expected a function of the model and its optimizer, found "
+                f"{type(self.step_fn).__name__}"
+            )
+        for name in ("clip_grad_norm", "clip_grad_value", "grad_scaler", "ema"):
+            if getattr(self, name) not in (None, False):
+                raise AcplanError(
+                    f"{name}: step_fn does all that follows the backward pass, this too"
+                )
+
+
+def _require_positive(name: str, value: Any) -> None:
+    if value is not None and not _is_number(value, 0, math.inf):
+        raise AcplanError(f"{name}: expected a number above 0, found {value!r}")
+
+
+def _is_number(value: Any, above: float, most: float) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and above < value <= most
+
+
+class Updating:
+    """An Update at work on one model of fake tensors."""
+
+    def __init__(self, update: Update, model: torch.nn.Module, assumed: Assumed):
+        self._update = update
+        self._assumed = assumed
+        self._scaler = torch.amp.GradScaler("cuda") if update.grad_scaler else None
+        self._average: AveragedModel | None = None
+        if update.ema is not False:
+            decay = 0.999 if update.ema is True else update.ema
+            with assumed.asked(), _as_plain_tensors():
+                self._average = AveragedModel(
+                    model, multi_avg_fn=get_ema_multi_avg_fn(decay)
+                )
+
+    @property
+    def accumulate(self) -> int:
+        return self._update.accumulate
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """What backward begins with."""
+        if self.accumulate > 1:
+            loss = loss / self.accumulate
+        return loss if self._scaler is None else self._scaler.scale(loss)
+
+    def states(self) -> list[torch.Tensor]:
+        """What it keeps from step to step, besides the optimizer's."""
+        found = list(self._average.state_dict().values()) if self._average else []
+        if self._scaler is not None:
+            # They have no public name.
+            found += [self._scaler._scale, self._scaler._growth_tracker]
+        return [value for value in found if isinstance(value, torch.Tensor)]
+
+    def run(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """All that follows the backward pass."""
+        with self._assumed.asked(), _as_plain_tensors(), _told(optimizer):
+            if self._update.step_fn is not None:
+                self._update.step_fn(model, optimizer)
+                return
+            self._clip(model, optimizer)
+            if self._scaler is None:
+                optimizer.step()
+            else:
+                self._scaler.step(optimizer)
+                self._scaler.update()
+            if self._average is not None:
+                self._average.update_parameters(model)
+            optimizer.zero_grad()
+
+    def _clip(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        norm, value = self._update.clip_grad_norm, self._update.clip_grad_value
+        if norm is None and value is None:
+            return
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer)
+        if norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+        if value is not None:
+            torch.nn.utils.clip_grad_value_(model.parameters(), value)
+
+
+@contextlib.contextmanager
+def _as_plain_tensors() -> Iterator[None]:
+    """PyTorch chooses implementations by type, those for plain tensors, and copies a
+    plain tensor to one with a storage of its own."""
+    with contextlib.ExitStack() as stack:
+        for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
+            module = importlib.import_module(name)
+            types = [*module._foreach_supported_types, FakeTensor]
+            stack.enter_context(
+                mock.patch.object(module, "_foreach_supported_types", types)
+            )
+        stack.enter_context(mock.patch.object(FakeTensor, "__deepcopy__", _copied))
+        yield
+
+
+def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
+    made = tensor.detach().clone()
+    if isinstance(tensor, torch.nn.Parameter):
+        made = torch.nn.Parameter(made, tensor.requires_grad)
+    memo[id(tensor)] = made
+    return made
+
+
+@contextlib.contextmanager
+def _told(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Errors name the optimizer, which may do what fake tensors cannot."""
+    try:
+        yield
+    except (AcplanError, DataDependentOutputException, DynamicOutputShapeException):
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        raise AcplanError(
+            f"the update with {type(optimizer).__name__} does not run on fake tensors: "
+            f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+        ) from error

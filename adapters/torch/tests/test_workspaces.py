@@ -1,0 +1,230 @@
+"""What kernels allocate beside their results, by the formulas of docs/workspaces.md."""
+
+import pathlib
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from acplan import workspaces
+from acplan.devices import DEVICES
+from acplan.workspaces import persistent_bytes, workspace_bytes
+
+aten = torch.ops.aten
+BF16 = torch.bfloat16
+KIB, MIB = 2**10, 2**20
+
+
+def _empty(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _bytes(func: Any, *args: Any, device: str = "a100", **kwargs: Any) -> int:
+    return workspace_bytes(func, args, kwargs, None, DEVICES[device])
+
+
+def _blocks(*sizes: int) -> int:
+    return sum(-(-size // 512) * 512 for size in sizes)
+
+
+def _heads(
+    heads: int = 4, rows: int = 256, width: int = 64, **options: Any
+) -> torch.Tensor:
+    """As projections make them: [batch, heads, rows, width] of rows of all heads."""
+    return _empty(2, rows, heads, width, **options).transpose(1, 2)
+
+
+def _flash(
+    query: torch.Tensor, key: torch.Tensor, gradient: torch.Tensor | None = None
+) -> tuple[Any, ...]:
+    gradient = query if gradient is None else gradient
+    return (
+        aten._scaled_dot_product_flash_attention_backward.default,
+        gradient, query, key, key, query, _empty(2, 4, 256, dtype=torch.float32),
+        None, None, 256, 256, 0.0, True, _empty(), _empty(),
+    )  # fmt: skip
+
+
+def test_flash_backward() -> None:
+    query = _heads()
+    accumulated, sums = 4 * 2 * 256 * 4 * 64, 4 * 2 * 4 * 256
+    assert _bytes(*_flash(query, query)) == accumulated + sums
+    # Rows round to 128, a head to 32, those above 192 to 256.
+    odd = _heads(rows=130, width=72)
+    assert _bytes(*_flash(odd, odd)) == 4 * 2 * 256 * 4 * 96 + sums
+    wide = _heads(width=200)
+    assert _bytes(*_flash(wide, wide)) == 4 * 2 * 256 * 4 * 256 + sums
+    assert _bytes(*_flash(query, query), device="mi300x") == 0
+
+
+def test_flash_backward_of_grouped_heads() -> None:
+    query, key = _heads(), _heads(1)
+    expanded = 2 * (2 * 256 * 4 * 64 * 2)
+    same = _bytes(*_flash(query, query))
+    assert _bytes(*_flash(query, key)) == same + expanded
+
+
+def test_flash_backward_copies_what_is_not_contiguous() -> None:
+    query = _heads()
+    gradient = _empty(2, 4, 256, 64)
+    assert _bytes(*_flash(query, query, gradient)) == (
+        _bytes(*_flash(query, query)) + 2 * 4 * 256 * 64 * 2
+    )
+
+
+def test_deterministic_flash_backward_has_a_sum_for_each_split() -> None:
+    query = _heads()
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = _bytes(*_flash(query, query))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    splits = 14  # of 108 multiprocessors among 8 heads
+    assert found == splits * 4 * 2 * 256 * 4 * 64 + 4 * 2 * 4 * 256
+
+
+def test_flash_forward_splits_keys_where_blocks_are_few() -> None:
+    forward = aten._scaled_dot_product_flash_attention.default
+    many = _heads(heads=32, rows=1024)
+    assert _bytes(forward, many, many, many) == 0
+    few = _heads(rows=256)
+    # One block of keys cannot be split.
+    assert _bytes(forward, few, few, few) == 0
+    long = _empty(2, 2048, 4, 64).transpose(1, 2)
+    # 32 blocks of 216 processors, 8 of keys: six waves would not be better than 4.
+    assert workspaces._flash_splits(32, 216, 8) == 4
+    assert _bytes(forward, few, long, long) == 4 * 4 * 2 * 4 * 256 * (1 + 64)
+    assert _bytes(forward, few, long, long, 0.1) == 0
+
+
+def _efficient(query: torch.Tensor, dropout: float = 0.0) -> tuple[Any, ...]:
+    return (
+        aten._scaled_dot_product_efficient_attention_backward.default,
+        query, query, query, query, None, query,
+        _empty(2, 4, 256, dtype=torch.float32), _empty(), _empty(), dropout,
+        [True, True, True, False], True,
+    )  # fmt: skip
+
+
+def test_efficient_backward() -> None:
+    delta = 4 * 2 * 4 * 256
+    # A tile of 64 x 64 sums for each 64 rows, after four numbers.
+    tiles = 4 * 2 * 4 * (4 * (4 + 64 * 64))
+    assert _bytes(*_efficient(_heads())) == _blocks(delta, tiles)
+    large = 4 * 2 * 4 * (2 * (4 + 128 * 128))
+    assert _bytes(*_efficient(_heads(width=128))) == _blocks(delta, large)
+    # In global memory where 128 rows do not fit: four splits of 64 keys.
+    small = 4 * 2 * 4 * (2 * (4 * 64 * 128) + 4 * 2 * (4 + 64 * 64))
+    assert _bytes(*_efficient(_heads(width=128)), device="rtx4090") == _blocks(delta, small)
+    special = 4 * 2 * 4 * (2 * (4 + 128 * 128))
+    assert _bytes(*_efficient(_heads(width=80)), device="rtx4090") == _blocks(delta, special)
+    dropping = 4 * 2 * 4 * (2 * (4 * 64 * 128) + 4 * 2 * (4 + 64 * 64))
+    assert (
+        _bytes(*_efficient(_heads(width=80), 0.1), device="rtx4090")
+        == _blocks(delta, dropping)
+    )
+
+
+def test_efficient_backward_in_float32_multiplies_first() -> None:
+    query = _heads(dtype=torch.float32)
+    rows = 4 * 2 * 4 * 256
+    tiles = 4 * 2 * 4 * (4 * (4 + 64 * 64))
+    assert _bytes(*_efficient(query)) == max(rows * 64 + rows, rows + tiles)
+
+
+def test_cudnn_attention_backward() -> None:
+    query = _heads()
+
+    def found(key: torch.Tensor) -> int:
+        return _bytes(
+            aten._scaled_dot_product_cudnn_attention_backward.default,
+            query, query, key, key, query, _empty(2, 4, 256, 1), _empty(), _empty(),
+            None, None, None, 256, 256, 0.0, True, device="h100",
+        )  # fmt: skip
+
+    rows = 4 * 2 * 4 * 256
+    assert found(query) == rows * 64 + rows
+    assert found(_heads(1)) == rows * 64 + rows + 2 * (2 * 4 * 256 * 64 * 2)
+
+
+def test_embedding_backward() -> None:
+    backward = aten.embedding_dense_backward.default
+    indices = torch.empty(8, 1024, dtype=torch.long, device="meta")
+    gradient = _empty(8, 1024, 768)
+    count = 8192
+    partials = count // 10 + count
+    expected = 2 * 8 * count + 3 * 8 * count + 8 * partials + 4 * 768 * partials
+    found = _bytes(backward, gradient, indices, 50257, -1, False)
+    assert expected <= found < expected + 4 * 512
+    # As many segments as there are weights.
+    few = _bytes(backward, gradient, indices, 2, -1, False)
+    assert few < 4 * 768 * (count // 10 + 2) + 8 * 8 * count
+    assert _bytes(backward, gradient[:2], indices[:2], 50257, -1, False) == 0
+
+
+def test_index_put() -> None:
+    put = aten._index_put_impl_.default
+    places = torch.empty(4096, dtype=torch.long, device="meta")
+    table, values = _empty(100, 64), _empty(4096, 64)
+    assert _bytes(put, table, [places], values, True) == 6 * 8 * 4096
+    assert _bytes(put, table, [places], values, False) == 0
+
+
+def test_group_norm() -> None:
+    image = _empty(4, 64, 8, 8)
+    forward = aten.native_group_norm.default
+    found = _bytes(forward, image, None, None, 4, 64, 64, 8, 1e-5)
+    assert found == 2 * 4 * 4 * 64
+    statistics = _empty(4, 8)
+    backward = aten.native_group_norm_backward.default
+    found = _bytes(
+        backward, image, image, statistics, statistics, None, 4, 64, 64, 8, [True] * 3
+    )
+    assert found == 3 * 4 * 4 * 64 + 2 * 512
+
+
+def test_norms_of_lists() -> None:
+    tensors = [_empty(100), _empty(200_000)]
+    assert _bytes(aten._foreach_norm.Scalar, tensors, 2) == 512
+    assert _bytes(aten._foreach_norm.Scalar, [_empty(2**30)] * 3, 2) == 3 * 2**14 * 4
+
+
+def test_sums_of_long_columns_are_staged() -> None:
+    """Biases' gradients: a block holds 32 vectors of four columns and 4 rows."""
+    gradient = _empty(8192, 768)
+    found = _bytes(aten.sum.dim_IntList, gradient, [0], True)
+    assert workspaces._block_of(192, 8192, 128, 32) == (32, 4)
+    # 2,048 rows a thread; 6 blocks side by side, of which 108 * 16 fit.
+    blocks = 128
+    assert found == 4 * 768 * blocks * 32 * 4 + 512
+    assert _bytes(aten.sum.dim_IntList, _empty(256, 768), [0], True) == 0
+
+
+def test_sums_of_rows() -> None:
+    # A row is a block's own.
+    assert _bytes(aten.sum.dim_IntList, _empty(8192, 768), [1], True) == 0
+    everything = _bytes(aten.mean.default, _empty(8192, 50257, dtype=torch.float32))
+    assert 0 < everything < MIB
+    assert _bytes(aten.sum.default, _empty(0, 5)) == 0
+
+
+def test_workspaces_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    assert persistent_bytes(DEVICES["a100"]) == 2 * 8_519_680
+    assert persistent_bytes(DEVICES["h100"]) == 2 * 32 * MIB
+    assert persistent_bytes(DEVICES["mi300x"]) == 2 * 128 * MIB
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    assert persistent_bytes(DEVICES["a100"]) == 2 * 32 * MIB
+
+
+def test_operators_without_a_workspace() -> None:
+    assert _bytes(aten.mm.default, _empty(8, 8), _empty(8, 8)) == 0
+    on_the_cpu = torch.empty(8192, 768)
+    assert _bytes(aten.sum.dim_IntList, on_the_cpu, [0], True) == 0
+
+
+def test_every_formula_is_documented() -> None:
+    docs = pathlib.Path(__file__).parents[3] / "docs" / "workspaces.md"
+    named = set(re.findall(r"`([a-z0-9_]+)`", docs.read_text()))
+    assert set(workspaces._MODELS) <= named
