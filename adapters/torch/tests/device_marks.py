@@ -1,8 +1,8 @@
 """Operators that stand for what a device chooses its kernels for, so that a step on
 the CPU and the trace of one on a GPU can be set side by side.
 
-Attention, dropout, RMS norm and recurrent layers run as one operator or as many,
-as the device has it. In both steps one marked operator takes their place: the same
+Attention, dropout, batch and RMS norms, recurrent layers and CTC loss run as one
+operator or as many, as the device has it. In both steps one marked operator takes their place: the same
 arguments, a result of the same shape, type and layout. Autocast is made that of CUDA.
 """
 
@@ -19,6 +19,9 @@ from cuda_autocast import as_on_cuda, cast_as_half, cast_as_single
 
 _SDPA = F.scaled_dot_product_attention
 _RMS_NORM = F.rms_norm
+_BATCH_NORM = F.batch_norm
+_INSTANCE_NORM = F.instance_norm
+_CTC_LOSS = F.ctc_loss
 _RECURRENT = torch._C._VariableFunctions
 _LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
@@ -35,27 +38,29 @@ def device_marks() -> Iterator[None]:
 
 
 def _zero_gradients(op: Any) -> None:
-    """Only forward passes are compared: the backward pass has but to run."""
+    """Only forward passes are compared: the backward pass has but to run. Nothing is
+    kept for it, as what is marked may be written to."""
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        tensors = [t for t in inputs if isinstance(t, Tensor)]
-        ctx.save_for_backward(*tensors)
-        ctx.places = [isinstance(value, Tensor) for value in inputs]
-        ctx.lists = [len(v) if isinstance(v, (list, tuple)) else -1 for v in inputs]
+        ctx.gradients = [_zeros_like(value) for value in inputs]
 
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        tensors = iter(ctx.saved_tensors)
-        found: list[Any] = []
-        for is_tensor, length in zip(ctx.places, ctx.lists):
-            if is_tensor:
-                tensor = next(tensors)
-                trained = tensor.is_floating_point()
-                found.append(torch.zeros_like(tensor) if trained else None)
-            else:
-                found.append([None] * length if length >= 0 else None)
-        return tuple(found)
+        return tuple(
+            [zeros() for zeros in made] if isinstance(made, list) else made()
+            for made in ctx.gradients
+        )
 
     op.register_autograd(backward, setup_context=setup)
+
+
+def _zeros_like(value: Any) -> Any:
+    """A function that makes the gradient of an input, or one for each of a list."""
+    if isinstance(value, (list, tuple)) and isinstance(value[0], Tensor):
+        return [_zeros_like(item) for item in value]
+    if not isinstance(value, Tensor) or not value.requires_grad:
+        return lambda: None
+    shape, dtype, device = value.shape, value.dtype, value.device
+    return lambda: torch.zeros(shape, dtype=dtype, device=device)
 
 
 @torch.library.custom_op("acplan_marks::attention", mutates_args=())
@@ -162,6 +167,105 @@ def _marked_rms_norm(
     return _rms_norm(cast_as_single(input), list(normalized_shape), cast, eps)
 
 
+@torch.library.custom_op("acplan_marks::batch_norm", mutates_args=())
+def _batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    by_image: bool,
+    eps: float,
+) -> Tensor:
+    if by_image:
+        return _INSTANCE_NORM(input, None, None, weight, bias, eps=eps).clone()
+    is_enough = input.numel() > input.shape[1]
+    training = {"training": is_enough, "eps": eps}
+    means = None if is_enough else input.new_zeros(input.shape[1])
+    spreads = None if is_enough else input.new_ones(input.shape[1])
+    return _BATCH_NORM(input, means, spreads, weight, bias, **training).clone()
+
+
+@_batch_norm.register_fake
+def _(input: Tensor, *rest: Any) -> Tensor:
+    return torch.empty_like(input)
+
+
+_zero_gradients(_batch_norm)
+
+
+def _marked_batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    return _batch_norm(input, weight, bias, False, eps)
+
+
+def _marked_instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    return _batch_norm(input, weight, bias, True, eps)
+
+
+@torch.library.custom_op("acplan_marks::ctc_loss", mutates_args=())
+def _ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    reduction: str,
+    zero_infinity: bool,
+) -> Tensor:
+    lengths = (input_lengths, target_lengths)
+    options = (blank, reduction, zero_infinity)
+    return _CTC_LOSS(log_probs.float(), targets, *lengths, *options).clone()
+
+
+@_ctc_loss.register_fake
+def _(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    reduction: str,
+    zero_infinity: bool,
+) -> Tensor:
+    shape = input_lengths.shape if reduction == "none" else ()
+    return log_probs.new_empty(shape, dtype=torch.float32)
+
+
+_zero_gradients(_ctc_loss)
+
+
+def _marked_ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    lengths = [
+        given if isinstance(given, Tensor) else torch.tensor(given)
+        for given in (input_lengths, target_lengths)
+    ]
+    return _ctc_loss(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+
 @torch.library.custom_op("acplan_marks::recurrent", mutates_args=())
 def _recurrent(
     kind: str,
@@ -176,13 +280,15 @@ def _recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Tensor]:
+    # Autocast casts weights with the input.
+    weights = [weight.to(input.dtype) for weight in weights]
     hidden = tuple(state) if kind == "lstm" else state[0]
     run = getattr(_RECURRENT, kind)
     options = (has_biases, layers, dropout, train, bidirectional)
     if lengths is None:
-        found = run(input, hidden, list(weights), *options, batch_first)
+        found = run(input, hidden, weights, *options, batch_first)
     else:
-        found = run(input, lengths, hidden, list(weights), *options)
+        found = run(input, lengths, hidden, weights, *options)
     return [t.contiguous().clone() for t in found]
 
 
@@ -205,19 +311,7 @@ def _(
     return [out, *(torch.empty_like(s) for s in state)]
 
 
-def _recurrent_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    _, input, _, state, weights, *_ = inputs
-    ctx.save_for_backward(input, *state, *weights)
-    ctx.states = len(state)
-
-
-def _recurrent_backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-    input, *rest = (torch.zeros_like(t) for t in ctx.saved_tensors)
-    state, weights = rest[: ctx.states], rest[ctx.states :]
-    return None, input, None, state, weights, *[None] * 6
-
-
-_recurrent.register_autograd(_recurrent_backward, setup_context=_recurrent_setup)
+_zero_gradients(_recurrent)
 
 
 def _marked_layer(kind: str) -> Callable[..., tuple[Tensor, ...]]:
@@ -229,6 +323,7 @@ def _marked_layer(kind: str) -> Callable[..., tuple[Tensor, ...]]:
         )
         options = (*rest[1:], False) if is_packed else rest
         states = list(state) if isinstance(state, (tuple, list)) else [state]
+        input, states = cast_as_half(input), [cast_as_half(s) for s in states]
         return tuple(_recurrent(kind, input, lengths, states, list(weights), *options))
 
     return layer
@@ -238,6 +333,7 @@ def _marked_layer(kind: str) -> Callable[..., tuple[Tensor, ...]]:
 def _cell(
     kind: str, input: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> list[Tensor]:
+    weights = [weight.to(input.dtype) for weight in weights]
     hidden = tuple(state) if kind == "lstm_cell" else state[0]
     found = getattr(_RECURRENT, kind)(input, hidden, *weights)
     return [t.clone() for t in ((found,) if isinstance(found, Tensor) else found)]
@@ -250,23 +346,13 @@ def _(
     return [torch.empty_like(s) for s in state]
 
 
-def _cell_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    _, input, state, weights = inputs
-    ctx.save_for_backward(input, *state, *weights)
-    ctx.states = len(state)
-
-
-def _cell_backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-    input, *rest = (torch.zeros_like(t) for t in ctx.saved_tensors)
-    return None, input, rest[: ctx.states], rest[ctx.states :]
-
-
-_cell.register_autograd(_cell_backward, setup_context=_cell_setup)
+_zero_gradients(_cell)
 
 
 def _marked_cell(kind: str) -> Callable[..., Any]:
     def cell(input: Tensor, state: Any, *weights: Tensor | None) -> Any:
         states = [state] if isinstance(state, Tensor) else list(state)
+        input, states = cast_as_half(input), [cast_as_half(s) for s in states]
         given = [w for w in weights if w is not None]
         found = tuple(_cell(kind, input, states, given))
         return found if kind == "lstm_cell" else found[0]
@@ -278,6 +364,9 @@ _REPLACEMENTS: tuple[tuple[Any, str, Any], ...] = (
     (F, "scaled_dot_product_attention", _marked_attention),
     (F, "dropout", _marked_dropout),
     (F, "rms_norm", _marked_rms_norm),
+    (F, "batch_norm", _marked_batch_norm),
+    (F, "instance_norm", _marked_instance_norm),
+    (F, "ctc_loss", _marked_ctc_loss),
     *((torch._VF, kind, _marked_layer(kind)) for kind in _LAYERS),
     *((torch._VF, kind, _marked_cell(kind)) for kind in _CELLS),
 )

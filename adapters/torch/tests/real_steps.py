@@ -18,6 +18,10 @@ from device_marks import device_marks
 # What acplan.recorder does not see either.
 _INVISIBLE = ("aten.detach.default", "prim.device.default")
 _PLACES = ("device", "pin_memory")
+# Their sizes are those of the result; a -1 among them is as good.
+_OF_KNOWN_SIZES = ("aten.view.default", "aten._unsafe_view.default")
+# What they make beside the result is for the device's own backward kernel.
+_WITH_BUFFERS = ("aten.log_sigmoid_forward.default",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,20 +51,36 @@ class _Log(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        given = _described((args, {k: v for k, v in kwargs.items() if k not in _PLACES}))
-        out = func(*args, **kwargs)
         name = str(func)
-        if name not in _INVISIBLE and not _is_move(name, args, out):
-            self.operators.append(Seen(name, given, _described(out)))
+        compared = args[:1] if name in _OF_KNOWN_SIZES else args
+        given = {k: v for k, v in kwargs.items() if k not in _PLACES}
+        told = _described((compared, given))
+        out = func(*args, **kwargs)
+        if name not in _INVISIBLE and not _is_move(name, args, out, given):
+            made = out[0] if name in _WITH_BUFFERS else out
+            self.operators.append(Seen(name, told, _described(made)))
+        if name == "aten.histc.default":
+            self.operators[-2:] = [_of_any_type(seen) for seen in self.operators[-2:]]
         return out
 
 
-def _is_move(name: str, args: tuple[Any, ...], out: Any) -> bool:
-    """Between the CPU and the device, where the CPU's step has nothing to move."""
+def _is_move(
+    name: str, args: tuple[Any, ...], out: Any, given: dict[str, Any]
+) -> bool:
+    """Between the CPU and the device, where the CPU's step has nothing to move but
+    may copy."""
     return (
         name == "aten._to_copy.default"
-        and args[0].device.type != out.device.type
         and args[0].dtype == out.dtype
+        and "memory_format" not in given
+    )
+
+
+def _of_any_type(seen: Seen) -> Seen:
+    """transformers counts tokens as integers on CUDA, as floats on the CPU."""
+    without = re.compile(r"dtype=torch\.\w+|float32|int32")
+    return Seen(
+        seen.name, without.sub("", seen.arguments), without.sub("", seen.results)
     )
 
 
