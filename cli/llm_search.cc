@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -94,10 +93,11 @@ bool IsFiltered(const SearchProblem& problem, std::string_view key) {
   return !FiltersOn(problem.filters, {key}).empty();
 }
 
-// Opens the space to what they ask for. Refuses those that none can pass.
-void ApplyFilters(SearchProblem& problem) {
+// With the space opened to what the filters ask for. Refuses those that none can
+// pass.
+SearchProblem Opened(SearchProblem problem) {
   if (IsFiltered(problem, "fused_activation")) {
-    problem.fused_activation = {true, false};
+    problem.fused_activation = {false, true};
   }
   if (IsFiltered(problem, "attention_type")) {
     problem.attention_types = {costmodel::AttentionType::kMultihead,
@@ -115,6 +115,7 @@ void ApplyFilters(SearchProblem& problem) {
                      fields[filter.key])));
     }
   }
+  return problem;
 }
 
 Question Ask(const PlanSearchFlags& flags, const Terminal& terminal) {
@@ -128,7 +129,7 @@ Question Ask(const PlanSearchFlags& flags, const Terminal& terminal) {
   problem.allows_data_overlap = !flags.no_dp_overlap;
   problem.plans = WantsPlans(flags, problem.corrections);
   problem.filters = ParseFilters(flags.fix, problem.plans);
-  ApplyFilters(problem);
+  problem = Opened(std::move(problem));
   if (!flags.budget.empty()) {
     problem.system.mem1.capacity =
         static_cast<double>(graph::ParseByteSize(flags.budget, "--budget"));
@@ -158,19 +159,6 @@ struct Answer {
 
 double BestRate(const SearchOutcome& outcome) {
   return outcome.best.empty() ? 0 : outcome.best.front().sample_rate;
-}
-
-// Where a search was interrupted before it came to them.
-void AddReached(const std::vector<Candidate>& reached, int64_t top_n,
-                std::vector<Candidate>& best) {
-  for (const Candidate& candidate : reached) {
-    if (std::ranges::find(best, candidate.execution, &Candidate::execution) ==
-        best.end()) {
-      best.push_back(candidate);
-    }
-  }
-  std::ranges::stable_sort(best, std::greater<>(), &Candidate::sample_rate);
-  best.resize(std::min(best.size(), static_cast<size_t>(top_n)));
 }
 
 Answer Search(const Question& question, double known_rate,
@@ -206,8 +194,10 @@ Answer Search(const Question& question, double known_rate,
                      : reached.back().sample_rate;
   if (top_n == 1) least = std::max(least, known_rate);
   answer.plans = run(true, top_n, least);
+  // Before it came to them.
   if (answer.plans->outcome.was_interrupted) {
-    AddReached(reached, top_n, answer.plans->outcome.best);
+    std::vector<Candidate>& best = answer.plans->outcome.best;
+    best = costmodel::MergeBest(best, reached, top_n);
   }
   return answer;
 }

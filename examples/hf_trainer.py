@@ -37,11 +37,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     config = transformers.AutoConfig.from_pretrained(options.config)
-    model = transformers.AutoModelForCausalLM.from_config(
-        config,
-        # Traces show the kernels of CUDA; of the fused ones a CPU has others.
-        attn_implementation="sdpa" if has_cuda else "eager",
-    )
+    model = transformers.AutoModelForCausalLM.from_config(config)
     data = RandomTokens(config.vocab_size, options.length)
     batch = torch.utils.data.default_collate([data[k] for k in range(options.batch)])
 

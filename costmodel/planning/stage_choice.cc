@@ -199,10 +199,10 @@ class StepWalk {
            int64_t blocks, int64_t room)
       : choices_(choices), steps_(steps), blocks_(blocks), room_(room) {}
 
-  double Work() const {
-    return static_cast<double>(blocks_) *
-           static_cast<double>(4 * steps_.most()) *
-           static_cast<double>(choices_.size());
+  // How many are kept, at most.
+  double Sums() const {
+    return static_cast<double>(blocks_) * 4 *
+           static_cast<double>(steps_.most());
   }
 
   void Run() {
@@ -291,11 +291,12 @@ int64_t RoomInSteps(const Knapsack& knapsack, const Steps& steps) {
 
 // Whatever the largest choice, the others may be larger still: that takes less
 // room, not more.
-void ChooseBySteps(std::span<const BlockChoice> choices, int64_t blocks,
-                   double in_flight, double capacity, double most_work,
-                   StageChoice& best) {
+std::optional<StageChoice> ChooseBySteps(std::span<const BlockChoice> choices,
+                                         int64_t blocks, double in_flight,
+                                         double capacity, double most_work) {
+  constexpr double kMostSums = 4e6;
   const std::optional<Steps> steps = FindSteps(choices);
-  if (!steps || blocks < 2) return;
+  if (!steps || blocks < 2) return std::nullopt;
   std::vector<int64_t> rooms;  // negative: none
   for (size_t i = 0; i < choices.size(); ++i) {
     const Knapsack knapsack =
@@ -303,8 +304,13 @@ void ChooseBySteps(std::span<const BlockChoice> choices, int64_t blocks,
     rooms.push_back(IsFeasible(knapsack) ? RoomInSteps(knapsack, *steps) : -1);
   }
   StepWalk walk(choices, *steps, blocks - 1, std::ranges::max(rooms));
-  if (walk.Work() > most_work) return;
+  if (walk.Sums() > kMostSums ||
+      walk.Sums() * static_cast<double>(choices.size()) > most_work) {
+    return std::nullopt;
+  }
   walk.Run();
+  StageChoice best;
+  best.cost = kInfinity;
   for (size_t i = 0; i < choices.size(); ++i) {
     const std::optional<int64_t> filled = walk.Fill(rooms[i]);
     if (!filled) continue;
@@ -316,6 +322,7 @@ void ChooseBySteps(std::span<const BlockChoice> choices, int64_t blocks,
     best.is_feasible = true;
   }
   best.bound = best.cost;
+  return best;
 }
 
 StageChoice AllSmallest(std::span<const BlockChoice> choices, int64_t blocks,
@@ -382,8 +389,9 @@ StageChoice ChooseForBlocks(std::span<const BlockChoice> choices,
     best.cost = cost;
   }
   if (best.bound < std::min(best.cost, options.cutoff)) {
-    ChooseBySteps(choices, blocks, in_flight, capacity, options.most_work,
-                  best);
+    const std::optional<StageChoice> exact =
+        ChooseBySteps(choices, blocks, in_flight, capacity, options.most_work);
+    if (exact) return *exact;
   }
   best.bound = std::min(best.bound, best.cost);
   return best;

@@ -82,7 +82,7 @@ class Planner {
     plan.bound = first.choice.bound + LeastExposed() + later.bound;
     if (CommunicationVaries()) {
       ImproveWithComm(later, plan);
-      Polish(plan);
+      plan = Polished(plan);
     }
     plan.bound = std::min(plan.bound, plan.times.total);
     return plan;
@@ -468,8 +468,8 @@ class Planner {
 
   // What hides communication comes in jumps, which no linear cost sees: climbs
   // from the plan, and from the best policy for all blocks.
-  void Polish(StrategyPlan& plan) const {
-    if (plan.IsOptimal() || plan.bound >= cutoff_) return;
+  StrategyPlan Polished(const StrategyPlan& plan) const {
+    if (plan.IsOptimal() || plan.bound >= cutoff_) return plan;
     FirstStage same;
     for (const BlockPolicy& policy : block_.policies) {
       same = Better(std::move(same),
@@ -489,7 +489,7 @@ class Planner {
     first.policies = std::move(best.policies);
     first.memory = FirstMemory(first.policies);
     SetTimes(other);
-    if (other.times.total < plan.times.total) plan = std::move(other);
+    return other.times.total < plan.times.total ? other : plan;
   }
 
   StrategyPlan Smallest() const {

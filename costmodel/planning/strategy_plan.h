@@ -78,7 +78,9 @@ PlannedBlock PlanBlock(const Model& model, const System& system,
 // Stages after the first hold no more and need no less time than it can, so
 // that the first is the slowest and the others are least on their own. Where
 // gradients' communication is exposed, the first is chosen for the sum of both,
-// with and without that term; each choice bounds what is possible.
+// with and without that term; each choice bounds what is possible. As what is
+// exposed comes in jumps, other policies for one block, or for all that share
+// one, are then tried while that helps.
 // All corrections are on; the execution's activation_recompute and
 // seq_par_ag_redo do not matter. `execution.training` is true.
 StrategyPlan PlanStrategy(const Model& model, const System& system,

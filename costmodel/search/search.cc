@@ -346,6 +346,20 @@ std::vector<Candidate> PlanCandidates(const SearchProblem& problem,
   return planned;
 }
 
+std::vector<Candidate> MergeBest(std::span<const Candidate> some,
+                                 std::span<const Candidate> others, int64_t n) {
+  std::vector<Candidate> best(some.begin(), some.end());
+  for (const Candidate& candidate : others) {
+    if (std::ranges::find(best, candidate.execution, &Candidate::execution) ==
+        best.end()) {
+      best.push_back(candidate);
+    }
+  }
+  std::ranges::stable_sort(best, std::greater<>(), &Candidate::sample_rate);
+  best.resize(std::min(best.size(), static_cast<size_t>(n)));
+  return best;
+}
+
 SearchOutcome ListAll(const SearchProblem& problem,
                       const SearchOptions& options,
                       const std::function<void(const std::string&)>& write) {

@@ -82,6 +82,10 @@ std::vector<Candidate> PlanCandidates(const SearchProblem& problem,
                                       std::span<const Candidate> candidates,
                                       int64_t n);
 
+// The best `n` of both, descending, each execution once.
+std::vector<Candidate> MergeBest(std::span<const Candidate> some,
+                                 std::span<const Candidate> others, int64_t n);
+
 // The rows (CsvRow) of all feasible executions, in the order of the space, by
 // `write` piece by piece; of the options, top_n and breaks_microbatches do not
 // matter. `best` has the best one.

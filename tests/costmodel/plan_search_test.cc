@@ -144,6 +144,22 @@ TEST(PlanSearch, WhatPlansOfTheBestFixedReachChangesNothing) {
   EXPECT_GT(compared, 0);
 }
 
+TEST(PlanSearch, MergedBestAreTheBestOfBoth) {
+  const auto candidate = [](int64_t procs, double rate) {
+    Candidate one;
+    one.sample_rate = rate;
+    one.execution.num_procs = procs;
+    return one;
+  };
+  const std::vector<Candidate> some = {candidate(1, 5), candidate(2, 3)};
+  const std::vector<Candidate> others = {candidate(3, 4), candidate(1, 5),
+                                         candidate(4, 1)};
+  EXPECT_EQ(RatesOf(MergeBest(some, others, 3)),
+            (std::vector<double>{5, 4, 3}));
+  EXPECT_EQ(MergeBest(some, others, 9).size(), 4);
+  EXPECT_EQ(MergeBest({}, others, 1).at(0).execution.num_procs, 1);
+}
+
 TEST(PlanSearch, DoesNotDependOnThreadsOrShards) {
   for (SearchProblem& problem : SmallProblems()) {
     const SearchOutcome one = FindBest(problem, {.top_n = 7, .threads = 1});

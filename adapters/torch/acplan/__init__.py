@@ -1,9 +1,9 @@
 """Plans activation checkpointing of PyTorch models with acplan."""
 
-from acplan.applying import Plan, PlannedModule, PlannedOperator, apply
+from acplan.applying import Plan, PlannedModule, PlannedOperator, apply, remove
 from acplan.dataflow import dataflow_graph
 from acplan.devices import DEVICES, Device
-from acplan.errors import AcplanError
+from acplan.errors import AcplanError, PlanMismatchWarning
 from acplan.measuring import Verification, verify
 from acplan.optimizers import OPTIMIZERS
 from acplan.planning import auto_checkpoint, plan
@@ -20,6 +20,7 @@ __all__ = [
     "AcplanError",
     "Device",
     "Plan",
+    "PlanMismatchWarning",
     "PlannedModule",
     "PlannedOperator",
     "Profile",
@@ -32,6 +33,7 @@ __all__ = [
     "get_optimal_checkpointing_policy_per_module",
     "plan",
     "profile",
+    "remove",
     "sac_milp",
     "trace",
     "verify",

@@ -12,6 +12,7 @@ from acplan.dataflow import dataflow_graph
 from acplan.devices import DEVICES
 from acplan.errors import AcplanError
 from acplan.files import require_writable, write_json
+from acplan.gpu_check import add_parser as add_gpu_check
 from acplan.huggingface import TASKS, Sizes, first_line, step_of_config
 from acplan.measuring import verify
 from acplan.optimizers import OPTIMIZERS
@@ -97,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     verifying.add_argument("plan", metavar="PLAN", help="plan file")
     verifying.add_argument("--trace", metavar="FILE", help="the model's trace")
     verifying.set_defaults(run=_verify)
+
+    add_gpu_check(commands)
     return parser
 
 

@@ -2,19 +2,29 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.distributed._composable.contract import _get_registry
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    CheckpointImpl,
-    checkpoint_wrapper,
+    _CHECKPOINT_WRAPPED_MODULE as _WRAPPED,
+)
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    ActivationWrapper,
+    CheckpointWrapper,
 )
 
 from acplan.errors import AcplanError
 from acplan.files import read_json, write_json
-from acplan.selecting import checkpoint_of, class_name_of
+from acplan.selecting import (
+    FSDPModule,
+    checkpoint_of,
+    class_name_of,
+    whole_checkpoint_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,36 +173,96 @@ def _planned(module: dict[str, Any]) -> PlannedModule:
     )
 
 
-def apply(model: torch.nn.Module, plan: Plan) -> torch.nn.Module:
+def apply(
+    model: torch.nn.Module, plan: Plan, *, strict: bool = False
+) -> torch.nn.Module:
     """Checkpoints the plan's modules, in place; returns the model, which is another
-    object only where the plan checkpoints all of it.
+    object only where the plan checkpoints all of it. acplan.remove takes it back.
 
-    A module that later runs other operators than the plan says raises AcplanError.
+    A module that later runs other operators than the plan says recomputes what the
+    plan does not know, and a PlanMismatchWarning says so once; losses and gradients
+    are those without the plan all the same. strict: it raises AcplanError.
+
+    A model that is checkpointed already is refused with AcplanError.
     """
-    return _apply(model, plan)[0]
+    return _apply(model, plan, strict)[0]
+
+
+def remove(model: torch.nn.Module) -> torch.nn.Module:
+    """Takes the plan back, in place; returns the model, which is another object only
+    where the plan checkpointed all of it. Without a plan nothing happens.
+
+    A unit that was sharded, compiled or given hooks since stays in its place, and
+    calls its module without a checkpoint.
+    """
+    for unit in [m for m in model.modules() if isinstance(m, _Unit)]:
+        unit.checkpoint_fn = _call
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is not None and _inside(child) is not child:
+                setattr(parent, name, _inside(child))
+    return _inside(model)
 
 
 @contextlib.contextmanager
 def applied(model: torch.nn.Module, plan: Plan) -> Iterator[torch.nn.Module]:
-    """The model with the plan, which is taken back at the end."""
-    planned, undo = _apply(model, plan)
+    """The model with the plan, strictly, which is taken back at the end."""
+    planned, undo = _apply(model, plan, strict=True)
     try:
         yield planned
     finally:
-        for parent, name, module in reversed(undo):
-            setattr(parent, name, module)
+        for owner, name, value in reversed(undo):
+            setattr(owner, name, value)
 
 
-Undo = list[tuple[torch.nn.Module, str, torch.nn.Module]]
+# Of transformers, the second since its version 5, and of diffusers.
+_SWITCHES = (
+    "gradient_checkpointing_disable",
+    "activation_checkpointing_disable",
+    "disable_gradient_checkpointing",
+)
 
 
-def _apply(model: torch.nn.Module, plan: Plan) -> tuple[torch.nn.Module, Undo]:
-    root = class_name_of(model)
-    paths = {
-        (f"{root}.{path}" if path else root): module
-        for path, module in model.named_modules(remove_duplicate=False)
-    }
+class _Unit(CheckpointWrapper):
+    """A module that a plan checkpoints."""
+
+
+def _call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    return module(*args, **kwargs)
+
+
+def _is_idle(module: torch.nn.Module) -> bool:
+    return isinstance(module, _Unit) and module.checkpoint_fn is _call
+
+
+def _inside(module: torch.nn.Module) -> torch.nn.Module:
+    while _is_idle(module) and not _carries_more(module):
+        module = module._checkpoint_wrapped_module
+    return module
+
+
+def _carries_more(unit: torch.nn.Module) -> bool:
+    hooks = (
+        unit._forward_hooks,
+        unit._forward_pre_hooks,
+        unit._backward_hooks,
+        unit._backward_pre_hooks,
+    )
+    is_compiled = unit._compiled_call_impl is not None
+    return is_compiled or isinstance(unit, FSDPModule) or any(hooks)
+
+
+Undo = list[tuple[torch.nn.Module, str, Any]]
+
+
+def _apply(
+    model: torch.nn.Module, plan: Plan, strict: bool
+) -> tuple[torch.nn.Module, Undo]:
+    root = class_name_of(_wrapped_in(model))
+    _refuse_checkpoints(model, root)
+    paths = dict(_paths(model, root))
     wrappers: dict[int, torch.nn.Module] = {}
+    idle: list[tuple[_Unit, Callable[..., Any]]] = []
     for planned in plan.modules:
         module = paths.get(planned.fqn)
         if planned.fqn.split(".")[0] != root:
@@ -202,26 +272,83 @@ def _apply(model: torch.nn.Module, plan: Plan) -> tuple[torch.nn.Module, Undo]:
             )
         if module is None:
             raise AcplanError(f"plan: the model has no module {planned.fqn!r}")
-        wrappers[id(module)] = _wrapped(module, planned)
+        checkpoint_fn = _checkpoint_fn(planned, strict)
+        if isinstance(module, _Unit):
+            idle.append((module, checkpoint_fn))
+        else:
+            wrappers[id(module)] = _Unit(module, checkpoint_fn=checkpoint_fn)
     undo: Undo = []
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
             if child is not None and id(child) in wrappers:
                 undo.append((parent, name, child))
                 setattr(parent, name, wrappers[id(child)])
+    for unit, checkpoint_fn in idle:
+        undo.append((unit, "checkpoint_fn", _call))
+        unit.checkpoint_fn = checkpoint_fn
     return wrappers.get(id(model), model), undo
 
 
-def _wrapped(module: torch.nn.Module, planned: PlannedModule) -> torch.nn.Module:
-    if not planned.operators:
-        if planned.discard_ratio < 1:
+def _wrapped_in(module: torch.nn.Module) -> torch.nn.Module:
+    while isinstance(module, _Unit):
+        module = module._checkpoint_wrapped_module
+    return module
+
+
+def _paths(
+    model: torch.nn.Module, root: str
+) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Modules by their names in plans; units that stayed stand for what is in them."""
+    for path, module in model.named_modules(remove_duplicate=False):
+        parts = path.split(".") if path else []
+        if parts[-1:] == [_WRAPPED]:
+            continue
+        yield ".".join([root, *(p for p in parts if p != _WRAPPED)]), module
+
+
+def _refuse_checkpoints(model: torch.nn.Module, root: str) -> None:
+    for path, module in model.named_modules():
+        name = f"{root}.{path}" if path else root
+        if isinstance(module, _Unit):
+            if not _is_idle(module):
+                raise AcplanError(
+                    "plan: the model has a plan already; take it back first, with "
+                    "acplan.remove(model)"
+                )
+        elif isinstance(module, ActivationWrapper):
             raise AcplanError(
-                f"plan: {planned.fqn} is to discard a part, and the plan does not say "
-                "which operators: plan with granularity operator"
+                f"plan: {name} is in a {type(module).__name__} of PyTorch already; "
+                "build the model without it"
             )
-        return checkpoint_wrapper(module, CheckpointImpl.NO_REENTRANT)
-    return checkpoint_wrapper(
-        module,
-        CheckpointImpl.NO_REENTRANT,
-        checkpoint_fn=checkpoint_of(planned.fqn, planned.operators),
-    )
+        elif getattr(module, "gradient_checkpointing", False) is True:
+            switch = next((n for n in _SWITCHES if hasattr(model, n)), _SWITCHES[0])
+            raise AcplanError(
+                f"plan: gradient checkpointing of {name} is on; switch it off first, "
+                f"with model.{switch}()"
+            )
+        elif _is_checkpointed(module):
+            raise AcplanError(
+                f"plan: {name} is checkpointed already; build the model without its "
+                "activation checkpointing"
+            )
+
+
+def _is_checkpointed(module: torch.nn.Module) -> bool:
+    """By a library that puts another forward in its place, as fairscale does, or by
+    torch.distributed._composable.checkpoint."""
+    forward = module.__dict__.get("forward")
+    while isinstance(forward, functools.partial):
+        forward = forward.func
+    name = getattr(forward, "__module__", "") + getattr(forward, "__qualname__", "")
+    return "checkpoint" in name or "checkpoint" in (_get_registry(module) or ())
+
+
+def _checkpoint_fn(planned: PlannedModule, strict: bool) -> Callable[..., Any]:
+    if planned.operators:
+        return checkpoint_of(planned.fqn, planned.operators, strict)
+    if planned.discard_ratio < 1:
+        raise AcplanError(
+            f"plan: {planned.fqn} is to discard a part, and the plan does not say "
+            "which operators: plan with granularity operator"
+        )
+    return whole_checkpoint_of(planned.fqn)

@@ -4,6 +4,7 @@
 // one. All else that PyTorch does above its kernels it then does itself, as on the
 // device. No kernel ever runs.
 
+#include <ATen/SDPBackend.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/RNN.h>
@@ -162,6 +163,7 @@ int64_t ChooseAttention(const Tensor& query, const Tensor& key,
                         const Tensor& value, const std::optional<Tensor>& mask,
                         double dropout, bool is_causal, std::optional<double>,
                         bool enable_gqa) {
+  if (query.is_nested()) return static_cast<int64_t>(at::SDPBackend::math);
   AcplanAttention call{};
   call.query = Describe(query);
   call.key = Describe(key);

@@ -1,4 +1,4 @@
-"""The one error of this package."""
+"""The one error of this package, and its warning."""
 
 
 class AcplanError(RuntimeError):
@@ -11,3 +11,7 @@ class AcplanError(RuntimeError):
     def __init__(self, message: str, exit_code: int = 2) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class PlanMismatchWarning(UserWarning):
+    """A module runs other operators than its plan says; training goes on."""

@@ -47,7 +47,9 @@ class _Blockwise(torch.optim.Optimizer):
         device = "cpu" if self._is_paged and count >= 1e5 else parameter.device
         state = {
             moment: torch.zeros_like(
-                parameter, dtype=torch.float32 if is_small else torch.uint8, device=device
+                parameter,
+                dtype=torch.float32 if is_small else torch.uint8,
+                device=device,
             )
             for moment in ("state1", "state2")
         }

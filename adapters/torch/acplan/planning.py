@@ -50,9 +50,18 @@ def plan(of: Source, budget: Budget, **options: Any) -> Plan:
             + [_size("budget", budget), *flags, "-o", str(written)]
         )
         outcome.require_success()
-        found = Plan.of(read_json(written), outcome.out)
+        found = Plan.of(read_json(written), outcome.out + _note(of))
     _tell_of_limit(found)
     return found
+
+
+def _note(of: Source) -> str:
+    if not isinstance(of, Trace) or of.accumulate == 1:
+        return ""
+    return (
+        f"note: run-times are those of one of {of.accumulate} microbatches, with its "
+        "share of the update\n"
+    )
 
 
 def _tell_of_limit(found: Plan) -> None:

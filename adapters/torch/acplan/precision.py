@@ -49,7 +49,9 @@ def autocast_of(value: AutocastLike) -> Autocast | None:
     if isinstance(value, torch.autocast) and value.device == "cuda":
         return _autocast_like(value)
     found = (
-        f"one for {value.device!r}" if isinstance(value, torch.autocast) else f"{value!r}"
+        f"one for {value.device!r}"
+        if isinstance(value, torch.autocast)
+        else f"{value!r}"
     )
     raise AcplanError(
         f"autocast: expected one of {', '.join(AUTOCASTS)}, their torch.dtype, or a "

@@ -1,11 +1,14 @@
 """Selective checkpoints: which operators of a unit are saved, by a plan's list."""
 
+import dataclasses
 import functools
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -13,7 +16,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from acplan.errors import AcplanError
+from acplan.errors import AcplanError, PlanMismatchWarning
+from acplan.replaying import Forward, Recomputation, Tape
 
 try:
     from torch.distributed.fsdp import FSDPModule
@@ -40,22 +44,44 @@ class Decision(Protocol):
     def save(self) -> bool: ...
 
 
-def checkpoint_of(fqn: str, decisions: Sequence[Decision]) -> Callable[..., Any]:
+def checkpoint_of(
+    fqn: str, decisions: Sequence[Decision], strict: bool = False
+) -> Callable[..., Any]:
     """Calls a module in a checkpoint, for `checkpoint_wrapper`.
 
-    What the module runs must be what the plan lists, operator by operator; under
-    torch.compile, which leaves out and rewrites operators, what the plan saves must be
-    there as often as the plan lists it. Anything else raises AcplanError.
+    Where the module runs other operators than the plan lists, what the plan does not
+    know is recomputed, and a PlanMismatchWarning says so once; if strict, AcplanError
+    is raised. Under torch.compile, which leaves out and rewrites operators, only what
+    the plan saves must be there as often as the plan lists it.
     """
+    policy = _Policy.of(fqn, decisions, strict)
     saved = _saved_by_name(decisions)
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        context_fn: Callable[[], Contexts]
         if torch.compiler.is_compiling():
             # A constant, by which the compiler knows what may share its code.
-            context_fn = functools.partial(_contexts_in_compiler, saved)
-        else:
-            context_fn = functools.partial(_contexts, module, fqn, decisions)
+            in_compiler = functools.partial(_contexts_in_compiler, saved, strict)
+            return checkpoint(
+                module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
+            )
+        tape = Tape()
+        context_fn = functools.partial(_contexts, module, policy, tape)
+        outputs = checkpoint(
+            module, *args, use_reentrant=False, context_fn=context_fn, **kwargs
+        )
+        tape.watch(outputs)
+        return outputs
+
+    return call
+
+
+def whole_checkpoint_of(fqn: str) -> Callable[..., Any]:
+    """Calls a module in a checkpoint that saves nothing, for `checkpoint_wrapper`."""
+
+    def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not _has_statistics(module):
+            return checkpoint(module, *args, use_reentrant=False, **kwargs)
+        context_fn = functools.partial(_contexts_without_saves, module, fqn)
         return checkpoint(
             module, *args, use_reentrant=False, context_fn=context_fn, **kwargs
         )
@@ -63,41 +89,38 @@ def checkpoint_of(fqn: str, decisions: Sequence[Decision]) -> Callable[..., Any]
     return call
 
 
+def _has_statistics(module: torch.nn.Module) -> bool:
+    norms = (m for m in module.modules() if isinstance(m, _NormBase))
+    return any(norm.running_mean is not None and norm.training for norm in norms)
+
+
+def _contexts_without_saves(module: torch.nn.Module, fqn: str) -> "Contexts":
+    tape, sharded = Tape(), _sharded_in(module)
+    return (
+        Forward(tape, lambda func: False, lambda tape: None, sharded),
+        Recomputation(tape, fqn, module, sharded),
+    )
+
+
+def _sharded_in(module: torch.nn.Module) -> list[torch.nn.Module]:
+    return [m for m in module.modules() if isinstance(m, FSDPModule)]
+
+
 Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
 
 
-def _contexts(
-    module: torch.nn.Module, fqn: str, decisions: Sequence[Decision]
-) -> Contexts:
-    sharded = [m for m in module.modules() if isinstance(m, FSDPModule)]
-    saved = [decision.name for decision in decisions if decision.save]
-    return _watched(_ByOrder(fqn, decisions), saved, sharded)
-
-
-def _contexts_in_compiler(saved: str) -> Contexts:
-    names = [line.split(" ")[0] for line in saved.splitlines()]
-    return _watched(_ByName(saved), names, [])
-
-
-def _watched(
-    plan: "_ByOrder | _ByName",
-    saved: Sequence[str],
-    sharded: Sequence[torch.nn.Module],
-) -> Contexts:
-    def policy(context: Any, func: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        if plan.saves(func):
-            return CheckpointPolicy.MUST_SAVE
-        return CheckpointPolicy.PREFER_RECOMPUTE
-
-    # What is written to in place is saved together with what writes to it.
-    writes = any(_writes_in_place(name) for name in saved)
-    forward, recomputation = create_selective_checkpoint_contexts(
-        policy, allow_cache_entry_mutation=writes
-    )
+def _contexts(module: torch.nn.Module, policy: "_Policy", tape: Tape) -> Contexts:
+    sharded = _sharded_in(module)
+    is_compiled = any(map(_is_compiled, module.modules()))
+    matching: _Matching = _NothingSaved(policy) if is_compiled else _InOrder(policy)
     return (
-        _Watched(forward, sharded, plan.start, plan.end),
-        _Watched(recomputation, sharded, plan.start, lambda: None),
+        Forward(tape, matching.saves, matching.end, sharded, policy.saves_writes),
+        Recomputation(tape, policy.fqn, module, sharded),
     )
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    return module._compiled_call_impl is not None or "_orig_mod" in module._modules
 
 
 def _writes_in_place(name: str) -> bool:
@@ -105,37 +128,180 @@ def _writes_in_place(name: str) -> bool:
     return (parts[1] if len(parts) > 1 else name).endswith("_")
 
 
-class _ByOrder:
-    def __init__(self, fqn: str, decisions: Sequence[Decision]) -> None:
-        self._fqn = fqn
-        self._decisions = decisions
-        self._place = 0
+def _names(func: Any) -> tuple[str, ...]:
+    packet = getattr(func, "_overloadpacket", None)
+    name = getattr(func, "__name__", str(func))
+    return str(func), name, getattr(packet, "__name__", name)
 
-    def start(self) -> None:
-        self._place = 0
+
+def _is_attention(name: str) -> bool:
+    """Of which there is a kernel for each device, mask and data type."""
+    return "_scaled_dot_product_" in name and "backward" not in name
+
+
+@dataclasses.dataclass
+class _Policy:
+    """A plan for a unit, its names numbered, and what has been warned of."""
+
+    fqn: str
+    decisions: Sequence[Decision]
+    is_strict: bool
+    saves_writes: bool
+    order: tuple[int, ...]
+    saves: tuple[bool, ...]
+    numbers: dict[str, int]
+    saves_of: tuple[tuple[bool, ...], ...]
+    has_warned: bool = False
+    _known: dict[Any, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, fqn: str, decisions: Sequence[Decision], strict: bool) -> "_Policy":
+        numbers: dict[str, int] = {}
+        saves_of: list[list[bool]] = []
+        order = []
+        for decision in decisions:
+            number = numbers.setdefault(decision.name, len(numbers))
+            if number == len(saves_of):
+                saves_of.append([])
+            saves_of[number].append(decision.save)
+            order.append(number)
+        return cls(
+            fqn,
+            decisions,
+            strict,
+            any(d.save and _writes_in_place(d.name) for d in decisions),
+            tuple(order),
+            tuple(decision.save for decision in decisions),
+            numbers,
+            tuple(map(tuple, saves_of)),
+        )
+
+    def numbers_of(self, func: Any) -> tuple[int, ...]:
+        """Of the plan's names, those that the operator has."""
+        known = self._known.get(func)
+        if known is None:
+            found = (self.numbers.get(name) for name in _names(func))
+            known = tuple(dict.fromkeys(n for n in found if n is not None))
+            self._known[func] = known
+        return known
+
+    def kin_of(self, func: Any) -> tuple[int, ...]:
+        """What the plan knows under the name of another kernel."""
+        if not _is_attention(str(func)):
+            return ()
+        return tuple(n for name, n in self.numbers.items() if _is_attention(name))
+
+    def warn(self, text: str) -> None:
+        if not self.has_warned:
+            self.has_warned = True
+            # Where it is called from says nothing: it is the module that counts.
+            warnings.warn(f"{self.fqn}: {text}", PlanMismatchWarning, stacklevel=2)
+
+
+class _Matching(Protocol):
+    """Of one call of a unit."""
+
+    def saves(self, func: Any) -> bool: ...
+
+    def end(self, tape: Tape) -> None: ...
+
+
+class _NothingSaved:
+    """What runs in compiled code is not seen operator by operator, and its memory may
+    be written to unseen."""
+
+    def __init__(self, policy: _Policy) -> None:
+        self._policy = policy
 
     def saves(self, func: Any) -> bool:
-        planned = self._planned()
-        if planned is None or planned.name not in _names(func):
-            raise self._error(func)
-        self._place += 1
-        return planned.save
+        return False
 
-    def end(self) -> None:
-        if self._planned():
-            raise self._error("missing")
-
-    def _planned(self) -> Decision | None:
-        is_inside = self._place < len(self._decisions)
-        return self._decisions[self._place] if is_inside else None
-
-    def _error(self, found: Any) -> AcplanError:
-        planned = self._planned()
-        expected = planned.name if planned else "no more operators"
-        return AcplanError(
-            f"{self._fqn}: operator {self._place} is {found}, the plan expects "
-            f"{expected}; trace the model as it is trained and plan anew"
+    def end(self, tape: Tape) -> None:
+        text = (
+            "a part of it is compiled, and the plan is for single operators; all of it "
+            "is recomputed: compile the whole module after acplan.apply"
         )
+        if self._policy.is_strict:
+            raise AcplanError(f"{self._policy.fqn}: {text}")
+        self._policy.warn(text)
+
+
+class _InOrder:
+    """By position, and from the first difference on by name and occurrence."""
+
+    def __init__(self, policy: _Policy) -> None:
+        self._policy = policy
+        self._order = policy.order
+        self._saves = policy.saves
+        self._place = 0
+        self._difference = ""
+        self._seen: Counter[int] = Counter()
+        self._found = 0
+
+    def saves(self, func: Any) -> bool:
+        numbers = self._policy.numbers_of(func)
+        place = self._place
+        if not self._difference:
+            if place < len(self._order) and self._order[place] in numbers:
+                self._place = place + 1
+                return self._saves[place]
+            self._part(str(func))
+        return self._saves_by_name(numbers or self._policy.kin_of(func))
+
+    def _saves_by_name(self, numbers: tuple[int, ...]) -> bool:
+        for number in numbers:
+            times = self._policy.saves_of[number]
+            occurrence = self._seen[number]
+            self._seen[number] += 1
+            if occurrence < len(times) and times[occurrence]:
+                self._found += 1
+                return True
+        return False
+
+    def end(self, tape: Tape) -> None:
+        policy = self._policy
+        if not self._difference and self._place < len(self._order):
+            self._part("missing")
+        if self._difference and not policy.has_warned:
+            policy.warn(
+                f"{self._difference}. What the plan does not know is recomputed; "
+                "losses and gradients are those without the plan, but the peak may be "
+                f"another one than predicted: of {sum(self._saves)} operators that the "
+                f"plan saves here {self._found} were found, and "
+                f"{tape.saved_bytes():,} bytes are saved"
+            )
+
+    def _part(self, found: str) -> None:
+        place = self._place
+        is_inside = place < len(self._order)
+        expected = (
+            self._policy.decisions[place].name if is_inside else "no more operators"
+        )
+        self._difference = f"operator {place} is {found}, the plan expects {expected}"
+        if self._policy.is_strict:
+            raise AcplanError(
+                f"{self._policy.fqn}: {self._difference}; trace the model as it is "
+                "trained and plan anew"
+            )
+        self._seen.update(self._order[:place])
+        self._found = sum(self._saves[:place])
+
+
+def _contexts_in_compiler(saved: str, strict: bool) -> Contexts:
+    plan = _ByName(saved, strict)
+
+    def policy(context: Any, func: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        if plan.saves(func):
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    forward, recomputation = create_selective_checkpoint_contexts(
+        policy, allow_cache_entry_mutation=True
+    )
+    return (
+        _InCompiler(forward, plan.start, plan.end),
+        _InCompiler(recomputation, plan.start, lambda: None),
+    )
 
 
 def _saved_by_name(decisions: Sequence[Decision]) -> str:
@@ -147,8 +313,9 @@ def _saved_by_name(decisions: Sequence[Decision]) -> str:
 
 
 class _ByName:
-    def __init__(self, saved: str) -> None:
+    def __init__(self, saved: str, strict: bool) -> None:
         self._times = dict(line.split(" ") for line in saved.splitlines())
+        self._is_strict = strict
         self._seen: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -160,33 +327,36 @@ class _ByName:
             return False
         place = self._seen[name]
         self._seen[name] += 1
-        if place == len(self._times[name]):
-            raise self._error(name, "more often")
-        return self._times[name][place] == "1"
+        times = self._times[name]
+        if place == len(times):
+            self._part(name, "more often")
+        return place < len(times) and times[place] == "1"
 
     def end(self) -> None:
         for name, times in self._times.items():
             if self._seen[name] < len(times):
-                raise self._error(name, f"{self._seen[name]} times")
+                self._part(name, f"{self._seen[name]} times")
 
-    def _error(self, name: str, found: str) -> AcplanError:
-        return AcplanError(
+    def _part(self, name: str, found: str) -> None:
+        difference = (
             f"a compiled unit runs {name} {found}, the plan, which saves some, "
-            f"expects {len(self._times[name])}; trace the model as it is trained and "
-            "plan anew, or train it without torch.compile"
+            f"expects {len(self._times[name])}"
+        )
+        if self._is_strict:
+            raise AcplanError(
+                f"{difference}; trace the model as it is trained and plan anew, or "
+                "train it without torch.compile"
+            )
+        warnings.warn(
+            f"{difference}; what the plan does not know is recomputed, and the peak may "
+            "be another one than predicted",
+            PlanMismatchWarning,
+            stacklevel=2,
         )
 
 
-def _names(func: Any) -> tuple[str, ...]:
-    packet = getattr(func, "_overloadpacket", None)
-    return str(func), func.__name__, getattr(packet, "__name__", func.__name__)
-
-
-class _Watched(TorchDispatchMode):
-    """One of torch's modes of a selective checkpoint, which sees nothing of what
-    fully_shard does around the forward of modules in it: gathering parameters,
-    casting inputs. That happens each time in its own way, when a unit runs again too.
-    """
+class _InCompiler(TorchDispatchMode):
+    """One of torch's modes of a selective checkpoint, with a beginning and an end."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -195,17 +365,13 @@ class _Watched(TorchDispatchMode):
     def __init__(
         self,
         mode: TorchDispatchMode,
-        sharded: Sequence[torch.nn.Module],
         on_start: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._mode = mode
-        self._sharded = sharded
         self._on_start = on_start
         self._on_end = on_end
-        self._is_blind = False
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
     @property
     def ac_graph_id(self) -> Any:
@@ -216,24 +382,13 @@ class _Watched(TorchDispatchMode):
         # torch.compile numbers its checkpoints here.
         self._mode.ac_graph_id = value  # type: ignore[attr-defined]
 
-    def __enter__(self) -> "_Watched":
+    def __enter__(self) -> "_InCompiler":
         self._on_start()
-        for module in self._sharded:
-            # As the first hook and the last one, before forward and after it.
-            self._handles += [
-                module.register_forward_pre_hook(self._close_eyes, prepend=True),
-                module.register_forward_pre_hook(self._open_eyes),
-                module.register_forward_hook(self._close_eyes, prepend=True),
-                module.register_forward_hook(self._open_eyes),
-            ]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
         if kind is None:
             self._on_end()
 
@@ -244,12 +399,4 @@ class _Watched(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if self._is_blind:
-            return func(*args, **(kwargs or {}))
         return self._mode.__torch_dispatch__(func, types, args, kwargs)
-
-    def _close_eyes(self, *_: Any) -> None:
-        self._is_blind = True
-
-    def _open_eyes(self, *_: Any) -> None:
-        self._is_blind = False

@@ -252,7 +252,8 @@ def step_on_fakes(
     """A step on fake tensors, after a first one, and its optimizer."""
     step = Step(model, args, kwargs, loss_fn or _default_loss, autocast_of(autocast))
     _refuse_scripted(model)
-    mode, assumed = ValuedFakeTensorMode(), Assumed()
+    answers = "" if device is None else device.name
+    mode, assumed = ValuedFakeTensorMode(answers), Assumed()
     # Autograd has no threads for the device where it ran before without one.
     one_thread = torch.autograd.set_multithreading_enabled(False)
     with (

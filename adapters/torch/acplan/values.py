@@ -80,9 +80,16 @@ class ValuedFakeTensorMode(FakeTensorMode):
     and operators whose result's shape depends on values take them by themselves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "") -> None:
+        """`device` is the one whose answers PyTorch gets while this mode is active."""
         super().__init__(allow_non_fake_inputs=True)
+        self._answers = device
         self._is_inside = False
+
+    def _prep_args_for_hash(self, result: list[Any], *others: Any) -> None:
+        # PyTorch remembers results by shapes alone; devices may have different ones.
+        result.append(self._answers)
+        super()._prep_args_for_hash(result, *others)
 
     def dispatch(
         self,

@@ -5,16 +5,27 @@ import itertools
 import json
 import pathlib
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, apply
+import torch.nn.functional as F
+from acplan import (
+    AcplanError,
+    Plan,
+    PlanMismatchWarning,
+    PlannedModule,
+    PlannedOperator,
+    apply,
+    remove,
+)
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 BLOCKS = 3
@@ -135,18 +146,20 @@ CASES = [
 ]
 
 
-def _model(case: Case, mesh: DeviceMesh, plan: Plan) -> nn.Module:
+def _model(
+    case: Case, mesh: DeviceMesh, plan: Plan, strict: bool = True
+) -> nn.Module:
     torch.manual_seed(0)
     net: nn.Module = Net()
     options: dict[str, Any] = {"mesh": mesh}
     if case.is_mixed_precision:
         options["mp_policy"] = _BFLOAT16
     if case.is_applied_first:
-        net = apply(net, plan)
+        net = apply(net, plan, strict=strict)
     LAYOUTS[case.layout](net, lambda module: fully_shard(module, **options))
     fully_shard(net, **options)
     if not case.is_applied_first:
-        net = apply(net, plan)
+        net = apply(net, plan, strict=strict)
     return net
 
 
@@ -194,6 +207,102 @@ def _check_refusal(mesh: DeviceMesh) -> None:
             raise AssertionError(f"{layout}: not refused")
 
 
+class Attending(nn.Module):
+    """Attention, of which each device has other kernels, and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+        self.block = Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4).unbind()
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.block(x + mixed.transpose(1, 2).flatten(2))
+
+
+class AttendingNet(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Attending() for _ in range(BLOCKS))
+
+
+def _epoch(net: nn.Module, rank: int) -> list[torch.Tensor]:
+    """Seven batches of two, the last one of one; gradients of two batches are added up;
+    evaluation in between."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    numbers = torch.Generator().manual_seed(rank)
+    torch.manual_seed(rank)
+    values = []
+    for index in range(7):
+        x = torch.randn(1 if index == 6 else 2, 5, 16, generator=numbers)
+        loss = net.train()(x).float().square().mean()
+        loss.backward()
+        values.append(loss.detach())
+        if index % 2 or index == 6:
+            values += [p.grad.to_local().clone() for p in net.parameters()]
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                values.append(net.eval()(x))
+    return values
+
+
+def _check_epoch(mesh: DeviceMesh, rank: int) -> None:
+    """As a plan for CUDA names the operators, and blocks are sharded with it."""
+    names = [
+        "aten._scaled_dot_product_flash_attention.default" if "attention" in n else n
+        for n in operators_of(Attending(), torch.randn(2, 5, 16))
+    ]
+    operators = tuple(
+        PlannedOperator(name, "addmm" in name or "attention" in name) for name in names
+    )
+    plan = Plan(
+        tuple(PlannedModule(f"AttendingNet.blocks.{k}", operators) for k in range(3))
+    )
+    for is_first, has_mixed_precision in itertools.product((True, False), repeat=2):
+        options: dict[str, Any] = {"mesh": mesh}
+        if has_mixed_precision:
+            options["mp_policy"] = _BFLOAT16
+
+        def model(of: Plan) -> nn.Module:
+            torch.manual_seed(0)
+            net: nn.Module = AttendingNet()
+            if is_first:
+                net = apply(net, of)
+            _blocks(net, lambda module: fully_shard(module, **options))
+            fully_shard(net, **options)
+            return net if is_first else apply(net, of)
+
+        expected = _epoch(model(Plan(())), rank)
+        planned = model(plan)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = _epoch(planned, rank)
+        assert len(found) == len(expected) > 20
+        assert all(map(torch.equal, found, expected)), (is_first, has_mixed_precision)
+        kinds = [w.category for w in caught]
+        assert kinds.count(PlanMismatchWarning) == BLOCKS, kinds
+        _check_removal(planned, plan, rank)
+
+
+def _check_removal(net: nn.Module, plan: Plan, rank: int) -> None:
+    """Whether units are what is sharded, or in what is sharded."""
+    keys = set(AttendingNet().state_dict())
+    assert set(net.state_dict()) == keys
+    before = {name: v.to_local().clone() for name, v in net.state_dict().items()}
+    found = _epoch(net, rank)
+    for step in (remove, lambda of: apply(of, plan)):
+        state = {
+            name: DTensor.from_local(before[name], value.device_mesh, value.placements)
+            for name, value in net.state_dict().items()
+        }
+        net.load_state_dict(state)
+        assert step(net) is net and set(net.state_dict()) == keys
+        again = _epoch(net, rank)
+        assert len(found) == len(again) and all(map(torch.equal, found, again))
+
+
 def _check_compiled(mesh: DeviceMesh, rank: int) -> None:
     """The order of torchtitan: plan, compile every block, shard every block."""
     of = plans(torch.float32)
@@ -203,7 +312,7 @@ def _check_compiled(mesh: DeviceMesh, rank: int) -> None:
         for plan in (of["none"], of[name]):
             torch.manual_seed(0)
             # Random numbers of a compiled graph are others than those of PyTorch.
-            net = apply(Net().eval(), plan)
+            net = apply(Net().eval(), plan, strict=True)
             if plan is of[name]:
                 for block in net.blocks:
                     block.compile(backend="aot_eager", fullgraph=True)
@@ -230,6 +339,7 @@ def run(rank: int, folder: str) -> None:
         for case in CASES
     }
     checks["refusal"] = lambda: _check_refusal(mesh)
+    checks["epoch"] = lambda: _check_epoch(mesh, rank)
     checks["compiled"] = lambda: _check_compiled(mesh, rank)
     for name, check in checks.items():
         try:

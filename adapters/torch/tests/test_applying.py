@@ -9,6 +9,8 @@ from torch import nn
 from zoo import EXAMPLES, plans
 
 
+# The CPU runs other attention kernels than the trace shows.
+@pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
 @pytest.mark.parametrize("name", ["gpt2", "t5", "shared"])
 def test_losses_and_gradients_are_equal(name: str) -> None:
     example = EXAMPLES[name]()
@@ -27,8 +29,6 @@ def test_losses_and_gradients_are_equal(name: str) -> None:
     loss, gradients = step(copy.deepcopy(model))
     assert gradients
     for label, plan in plans(example, traced):
-        if "chance" in label:
-            continue  # The CPU runs other attention kernels than the trace shows.
         planned_loss, planned_gradients = step(apply(copy.deepcopy(model), plan))
         assert torch.equal(loss, planned_loss), label
         assert len(gradients) == len(planned_gradients)
@@ -64,10 +64,10 @@ def test_policies_are_obeyed_and_gradients_equal() -> None:
 def test_other_operators_are_refused_loudly() -> None:
     plan = Plan((PlannedModule("Sequential.0", (PlannedOperator("mm", True),)),))
     with pytest.raises(AcplanError, match="operator 0 is aten.t.default"):
-        apply(_net(), plan)(torch.randn(3, 4))
+        apply(_net(), plan, strict=True)(torch.randn(3, 4))
     few = Plan((PlannedModule("Sequential.0", (PlannedOperator("t", False),)),))
     with pytest.raises(AcplanError, match="expects no more operators"):
-        apply(_net(), few)(torch.randn(3, 4))
+        apply(_net(), few, strict=True)(torch.randn(3, 4))
 
 
 def test_unknown_modules_are_refused_and_nothing_is_wrapped() -> None:

@@ -21,7 +21,7 @@ from acplan.attention_kernels import (
     cudnn_version_of,
 )
 from acplan.devices import DEVICES
-from acplan.fake_cuda import platform_of
+from acplan.fake_cuda import platform_of, switches_now
 
 MATH, FLASH, EFFICIENT, CUDNN = Kernel
 BF16, FP16, FP32, FP64 = (
@@ -114,7 +114,12 @@ ROWS = [
     ("volta", _call(FP16), _on(VOLTA), EFFICIENT),
     ("rtx50, torch 2.6", _call(), _on(RTX50, (2, 6)), MATH),
     ("causal", _call(is_causal=True), _on(), FLASH),
-    ("causal, other rows", _call(rows=64, columns=128, is_causal=True), _on(), EFFICIENT),
+    (
+        "causal, other rows",
+        _call(rows=64, columns=128, is_causal=True),
+        _on(),
+        EFFICIENT,
+    ),
     ("grouped heads", _call(key_heads=2, enable_gqa=True), _on(), FLASH),
     ("grouped heads, not said", _call(key_heads=2), _on(), MATH),
     ("grouped heads, no divisor", _call(key_heads=3, enable_gqa=True), _on(), MATH),
@@ -230,6 +235,27 @@ def test_switches_of_the_program() -> None:
     assert choose(_call(), on, math_first) is MATH
     assert choose(_call(), on, Switches(is_deterministic=True)) is FLASH
     assert choose(_call(), on, Switches(keeps_cudnn_last=True)) is FLASH
+
+
+def test_switches_are_read_from_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", raising=False)
+    assert switches_now() == Switches()
+    backend = torch.nn.attention.SDPBackend
+    with torch.nn.attention.sdpa_kernel([backend.MATH, backend.FLASH_ATTENTION]):
+        assert switches_now().enabled == {MATH, FLASH}
+    order = [backend.EFFICIENT_ATTENTION, backend.FLASH_ATTENTION]
+    with torch.nn.attention.sdpa_kernel(order, set_priority=True):
+        assert switches_now().order[:2] == (EFFICIENT, FLASH)
+        assert choose(_call(), _on(H100), switches_now()) is EFFICIENT
+    monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = switches_now()
+        assert found.is_deterministic and found.keeps_cudnn_last
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        assert not switches_now().is_deterministic
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_strides_decide() -> None:

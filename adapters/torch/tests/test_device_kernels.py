@@ -79,7 +79,7 @@ _SEQUENCE = (5, 4, 16)
         (torch.nn.LSTMCell(16, 16), (4, 16), "a100", "_thnn_fused_lstm_cell"),
         (torch.nn.Conv2d(8, 8, 3), _IMAGE, "a100", "convolution"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else "",
+    ids=lambda value: type(value).__name__ if callable(value) else "",
 )
 def test_layers(
     model: torch.nn.Module, shape: tuple[int, ...], device: str, expected: str
@@ -254,3 +254,31 @@ def test_one_device_leaves_nothing_to_the_next() -> None:
         names = operators(norm, *_IMAGE, device=name)
         assert ("miopen_batch_norm" in names) == (name == "mi300x")
     assert torch.ops.aten.silu_backward(torch.ones(2), torch.ones(2)).shape == (2,)
+
+
+def test_run_times_of_what_pytorch_does_not_count() -> None:
+    """By FLOPs, which are more than the bytes take."""
+    aten = torch.ops.aten
+    meta = torch.device("meta")
+    a = torch.empty(4096, 1024, device=meta, dtype=torch.bfloat16)
+    b = torch.empty(8, 1024, 512, device=meta, dtype=torch.bfloat16)
+    device = DEVICES["a100"]
+
+    def milliseconds(func: Any, *args: Any) -> float:
+        return device.runtime_ms(func, args, {}, None, [a], [])
+
+    flops = 2 * 4096 * 1024 * 512
+    one = 1e3 * flops / device.bfloat16
+    assert milliseconds(aten._grouped_mm.default, a, b) == pytest.approx(one)
+    transposed = b[0].mT.expand(8, 512, 1024)
+    assert milliseconds(aten._grouped_mm.default, transposed, a.mT) == (
+        pytest.approx(one)
+    )
+    sequence = a.view(64, 64, 1024)
+    weights = [b[0].mT, b[0].mT, b[0, 0]]
+    assert milliseconds(aten._cudnn_rnn.default, sequence, weights) == (
+        pytest.approx(2 * one)
+    )
+    assert milliseconds(aten._cudnn_rnn_backward.default, sequence, weights) == (
+        pytest.approx(4 * one)
+    )

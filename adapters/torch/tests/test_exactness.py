@@ -49,7 +49,8 @@ def test_so_it_is_with_microbatches_and_updates(
     options = {"accumulate": 2, **options}
     traced = trace(model, **options, **inputs)
     planned = [("acplan", plan(traced, "min"))]
-    for label, made in (*plans(example, traced, seeds=1), *planned):
+    some = list(plans(example, traced, seeds=1))[::3]
+    for label, made in (*some, *planned):
         result = verify(model, made, of=traced, **options, **inputs)
         assert result.first_difference() is None, f"{label}: {result}"
     assert planned[0][1].peak_bytes == result.measured_bytes

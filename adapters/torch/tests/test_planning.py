@@ -267,6 +267,33 @@ def test_ctrl_c_gives_the_best_so_far(tmp_path: pathlib.Path) -> None:
     assert ended.stdout == "feasible\n", ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("nodes", "plan: feasible, stopped by the nodes limit: it recomputes 2.000 ms"),
+        ("unproven", "plan: feasible, without a proof: it recomputes 2.000 ms"),
+        ("gap", None),
+    ],
+)
+def test_plans_without_a_proof_say_so_and_warnings_come_once(
+    limit: str, said: str | None, tmp_path: pathlib.Path, monkeypatch: Any, caplog: Any
+) -> None:
+    figures = {"recompute_ms": 2.0, "bound_ms": 1.5, "gap": 0.25, "limit": limit}
+    data = {"format": "acplan.plan", "version": 1, "status": "feasible", "modules": []}
+    (tmp_path / "best.json").write_text(json.dumps({**data, **figures}))
+    warning = f"acplan: warning: a model of {limit}"
+    body = f"{_HELP}\ncp {tmp_path}/best.json $6\necho '{warning}' >&2"
+    monkeypatch.setenv("ACPLAN", _program(tmp_path / "limited", body))
+    with caplog.at_level(logging.WARNING, "acplan"):
+        plans = [acplan.plan(_TRANSFORMER, "1GiB") for _ in range(2)]
+    assert plans[0].status == "feasible"
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count(f"a model of {limit}") == 1
+    told = [message for message in messages if message.startswith("plan: ")]
+    assert len(told) == (0 if said is None else 2)
+    assert all(m.startswith(str(said)) and m.endswith("(gap 25.00%)") for m in told)
+
+
 def test_ctrl_c_with_nothing_found_is_an_interrupt(tmp_path: pathlib.Path) -> None:
     ended = _interrupted(tmp_path, "echo 'acplan: interrupted' >&2; exit 4")
     assert ended.stdout == ""

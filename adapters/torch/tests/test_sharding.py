@@ -39,6 +39,11 @@ def test_blocks_can_be_compiled_between_plan_and_sharding(results: Results) -> N
         assert not (error := of_rank["compiled"]), error
 
 
-def test_other_operators_are_refused(results: Results) -> None:
+def test_an_epoch_that_runs_other_operators(results: Results) -> None:
+    for of_rank in results:
+        assert not (error := of_rank["epoch"]), error
+
+
+def test_strict_plans_refuse_other_operators(results: Results) -> None:
     for of_rank in results:
         assert not (error := of_rank["refusal"]), error

@@ -84,6 +84,7 @@ def test_verify_takes_the_microbatches_of_the_trace() -> None:
     assert found.first_difference() is None
     assert str(found).startswith("predicted peak ")
     assert f" bytes, re-traced {found.measured_bytes:,} (+0.0000%)" in str(found)
+    assert "one of 3 microbatches" in str(acplan.plan(traced, "100%"))
     with pytest.raises(AcplanError, match="accumulate is 2, and 3 in the trace"):
         acplan.verify(model, plan, _X, of=traced, accumulate=2)
 
@@ -111,7 +112,12 @@ def test_an_optimizer_of_the_model_is_made_again_and_left_alone() -> None:
     steps = 4 * 4
     assert _before(traced, "optimizer") == 2 * _WEIGHTS + steps
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-    assert all(torch.equal(m, optimizer.state[p]["exp_avg"]) for p, m in moments.items())
+    assert all(
+        torch.equal(m, optimizer.state[p]["exp_avg"]) for p, m in moments.items()
+    )
+    wrapped = torch.optim.SGD(model.parameters())  # as trainers do
+    wrapped.optimizer = optimizer  # type: ignore[attr-defined]
+    assert trace(model, _X, optimizer=wrapped).data == traced.data
     with pytest.raises(AcplanError, match="none of its parameters is a trained one"):
         trace(_net(), _X, optimizer=optimizer)
 
@@ -186,7 +192,9 @@ def test_what_cannot_be_faked_says_so() -> None:
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             raise TypeError("expected a pointer\nand more")
 
-    message = "the update with Pointers does not run on fake tensors: TypeError: expected"
+    message = (
+        "the update with Pointers does not run on fake tensors: TypeError: expected"
+    )
     with pytest.raises(AcplanError, match=message) as raised:
         trace(_net(), _X, optimizer=Pointers)
     assert "\n" not in str(raised.value)
@@ -232,7 +240,9 @@ def test_a_step_of_ones_own() -> None:
         norm = nn.utils.clip_grad_norm_(
             model.parameters(), 1.0, error_if_nonfinite=True
         )
-        if not torch.isfinite(norm) or any(p.grad.isnan().any() for p in model.parameters()):
+        if not torch.isfinite(norm) or any(
+            p.grad.isnan().any() for p in model.parameters()
+        ):
             raise AssertionError("gradients are finite")
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
@@ -351,7 +361,12 @@ def _planned() -> nn.Module:
     [
         (lambda: _enabled(True), _gpt2, _TOKENS, "transformer"),
         (lambda: _enabled(False), _gpt2, _TOKENS, "transformer"),
-        (_wrapped, lambda: nn.Sequential(_net(), nn.Linear(4, 4)), {"input": _X}, "Sequential"),
+        (
+            _wrapped,
+            lambda: nn.Sequential(_net(), nn.Linear(4, 4)),
+            {"input": _X},
+            "Sequential",
+        ),
         (_planned, _net, {"input": _X}, r"0\)"),
         (lambda: _ByHand(True), lambda: _Plain(True), {"x": _X}, r"_ByHand\)"),
         (lambda: _ByHand(False), lambda: _Plain(False), {"x": _X}, r"_ByHand\)"),
