@@ -29,6 +29,8 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
+from acplan.plain_fakes import plain_fakes
+
 _aten = torch.ops.aten
 
 # Elements. A larger tensor decides nothing that a smaller one does not decide before,
@@ -100,13 +102,13 @@ class ValuedFakeTensorMode(FakeTensorMode):
     ) -> Any:
         kwargs = kwargs or {}
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
-            return super().dispatch(func, types, args, kwargs)
+            return self._faked(func, types, args, kwargs)
         is_known = _is_known(func, args, kwargs)
         if is_known and func is _aten._local_scalar_dense.default:
             return _computed(func, args, kwargs)
         self._is_inside = True
         try:
-            out = super().dispatch(func, types, args, kwargs)
+            out = self._faked(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             value = _computed(func, args, kwargs) if is_known else _UNKNOWN
             out = self._of_known_shape(func, types, args, kwargs, value)
@@ -124,6 +126,20 @@ class ValuedFakeTensorMode(FakeTensorMode):
             _forget_written(func, args, kwargs)
         return out
 
+    def _faked(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """As PyTorch fakes it. What runs inside needs this mode, as fake tensors do not
+        call it by themselves; what has no fake tensor yet must not have it."""
+        if any(isinstance(tensor, FakeTensor) for tensor in operands(args, kwargs)):
+            with self:
+                return super().dispatch(func, types, args, kwargs)
+        return super().dispatch(func, types, args, kwargs)
+
     def _of_known_shape(
         self,
         func: Any,
@@ -140,17 +156,17 @@ class ValuedFakeTensorMode(FakeTensorMode):
             places = [self._places_of(index) for index in args[1]]
             if None not in places:
                 indices = [i for group in places for i in group or ()]
-                return super().dispatch(func, types, (args[0], indices), {})
+                return self._faked(func, types, (args[0], indices), {})
         if func is _aten.masked_select.default:
             mask = value_of(args[1])
             if mask is not None:
                 shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
                 with no_dispatch():
                     count = int(mask.expand(shape).sum())
-                return super().dispatch(
+                return self._faked(
                     _aten.new_empty.default, types, (args[0], [count]), {}
                 )
-        return super().dispatch(func, types, args, kwargs)
+        return self._faked(func, types, args, kwargs)
 
     def _places_of(self, index: Any) -> list[Any] | None:
         """A mask among indices as the indices of what it shows."""
@@ -166,7 +182,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
     def _fake_like(self, value: Any, device: torch.device) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        made = super().dispatch(
+        made = self._faked(
             _aten.empty_strided.default,
             (),
             (list(value.shape), list(value.stride())),
@@ -280,7 +296,8 @@ def as_in_training() -> Iterator[None]:
     lists = mock.patch.object(FakeTensor, "tolist", _to_list)
     arrays = mock.patch.object(FakeTensor, "numpy", _to_numpy, create=True)
     array = mock.patch.object(FakeTensor, "__array__", _to_array, create=True)
-    with quiet, asked, lists, arrays, array, _random_state_kept():
+    plain = plain_fakes(value_of)
+    with quiet, asked, lists, arrays, array, plain, _random_state_kept():
         yield
 
 
