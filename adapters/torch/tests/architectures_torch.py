@@ -1,7 +1,8 @@
 """Tiny models of torch's own modules, and hand-written ones."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -615,8 +616,24 @@ def _latents_inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
     return found if mask is None else found | {"mask": mask}
 
 
-def _text(make: Callable[[], nn.Module], group: str) -> Architecture:
-    return Architecture(group, seeded(make), masked_variants(_token_inputs))
+_NESTED = {
+    "batch of one, evaluated": "in evaluation, PyTorch's encoder makes nested tensors, "
+    "which cannot be traced; no training step does"
+}
+_ROUTED = {
+    "": "which tokens an expert gets is decided by the router's numbers, which a trace "
+    "does not compute"
+}
+
+
+def _text(
+    make: Callable[[], nn.Module],
+    group: str,
+    exceptions: Mapping[str, str] = MappingProxyType({}),
+) -> Architecture:
+    return Architecture(
+        group, seeded(make), masked_variants(_token_inputs), exceptions
+    )
 
 
 def _of_images(make: Callable[[], nn.Module], **more: Any) -> Architecture:
@@ -632,8 +649,10 @@ def _small_images(batch: int) -> dict[str, Any]:
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "nn.TransformerEncoder": _text(lambda: _Encoder(False), "torch"),
-    "nn.TransformerEncoder, causal": _text(lambda: _Encoder(True), "torch"),
+    "nn.TransformerEncoder": _text(lambda: _Encoder(False), "torch", _NESTED),
+    "nn.TransformerEncoder, causal": _text(
+        lambda: _Encoder(True), "torch", _NESTED
+    ),
     "nn.Transformer": _text(_Transformer, "torch"),
     "nn.MultiheadAttention": _text(lambda: _Attention(False), "torch"),
     "nn.MultiheadAttention, weights": _text(lambda: _Attention(True), "torch"),
@@ -656,7 +675,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "sliding window": _text(_SlidingWindow, "hand-written"),
     "experts with room": _text(_Experts, "hand-written"),
-    "experts in a loop": _text(_LoopedExperts, "hand-written"),
+    "experts in a loop": _text(_LoopedExperts, "hand-written", _ROUTED),
     "speech with CTC": Architecture(
         "speech", seeded(_Speech), masked_variants(_speech_inputs, 48, ("right",))
     ),

@@ -91,6 +91,12 @@ def _classifier(
     return Architecture("encoder", make, masked_variants(inputs))
 
 
+_OF_ONE = ("batch of one", "batch of one, evaluated")
+_SHIFTED = (
+    "a single number is written to a row by `fill_` on the CPU, on CUDA by `copy_`"
+)
+
+
 def _seq2seq(kind: str, **options: Any) -> Architecture:
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
         targets = tokens(batch, 15)
@@ -99,7 +105,12 @@ def _seq2seq(kind: str, **options: Any) -> Architecture:
         return _text_inputs(batch, mask) | {"labels": targets}
 
     make = _model(kind, "AutoModelForSeq2SeqLM", vocab_size=VOCABULARY, **options)
-    return Architecture("encoder and decoder", make, masked_variants(inputs))
+    exceptions = {}
+    if kind == "mbart":
+        exceptions = dict.fromkeys(_OF_ONE, _SHIFTED)
+    return Architecture(
+        "encoder and decoder", make, masked_variants(inputs), exceptions
+    )
 
 
 _T5 = {
