@@ -29,6 +29,8 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
+from acplan.plain_fakes import plain_fakes
+
 _aten = torch.ops.aten
 
 # Elements. A larger tensor decides nothing that a smaller one does not decide before,
@@ -100,13 +102,13 @@ class ValuedFakeTensorMode(FakeTensorMode):
     ) -> Any:
         kwargs = kwargs or {}
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
-            return super().dispatch(func, types, args, kwargs)
+            return self._faked(func, types, args, kwargs)
         is_known = _is_known(func, args, kwargs)
         if is_known and func is _aten._local_scalar_dense.default:
             return _computed(func, args, kwargs)
         self._is_inside = True
         try:
-            out = super().dispatch(func, types, args, kwargs)
+            out = self._faked(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             value = _computed(func, args, kwargs) if is_known else _UNKNOWN
             out = self._of_known_shape(func, types, args, kwargs, value)
@@ -119,10 +121,28 @@ class ValuedFakeTensorMode(FakeTensorMode):
             return out
         fits = is_known and all(map(_is_small, operands(out)))
         value = _computed(func, args, kwargs) if fits else _UNKNOWN
+        if value is _UNKNOWN:
+            value = _of_finite_numbers(func, args, out)
         _attach(out, value)
         if value is _UNKNOWN:
             _forget_written(func, args, kwargs)
         return out
+
+    def _faked(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """As PyTorch fakes it. What runs inside needs this mode, as fake tensors do not
+        call it by themselves; what PyTorch computes for real must not have it."""
+        given = operands(args, kwargs)
+        is_real = not any(isinstance(tensor, FakeTensor) for tensor in given)
+        if is_real and (func in self.lift_fns or _takes_numbers(func)):
+            return super().dispatch(func, types, args, kwargs)
+        with self:
+            return super().dispatch(func, types, args, kwargs)
 
     def _of_known_shape(
         self,
@@ -140,17 +160,36 @@ class ValuedFakeTensorMode(FakeTensorMode):
             places = [self._places_of(index) for index in args[1]]
             if None not in places:
                 indices = [i for group in places for i in group or ()]
-                return super().dispatch(func, types, (args[0], indices), {})
+                return self._faked(func, types, (args[0], indices), {})
         if func is _aten.masked_select.default:
             mask = value_of(args[1])
             if mask is not None:
                 shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
                 with no_dispatch():
                     count = int(mask.expand(shape).sum())
-                return super().dispatch(
+                return self._faked(
                     _aten.new_empty.default, types, (args[0], [count]), {}
                 )
-        return super().dispatch(func, types, args, kwargs)
+        if func is _aten._pack_padded_sequence.default:
+            lengths = value_of(args[1])
+            if lengths is not None:
+                return self._packed(types, args[0], lengths, args[2])
+        return self._faked(func, types, args, kwargs)
+
+    def _packed(
+        self,
+        types: Sequence[type],
+        padded: torch.Tensor,
+        lengths: torch.Tensor,
+        batch_first: bool,
+    ) -> Any:
+        """The sizes of a packed sequence's batches are real, as PyTorch reads them where
+        they lie."""
+        with no_dispatch():
+            narrow = torch.zeros(*padded.shape[:2], 1)
+            rows, sizes = _aten._pack_padded_sequence(narrow, lengths, batch_first)
+        shape = [rows.shape[0], *padded.shape[2:]]
+        return self._faked(_aten.new_empty.default, types, (padded, shape), {}), sizes
 
     def _places_of(self, index: Any) -> list[Any] | None:
         """A mask among indices as the indices of what it shows."""
@@ -166,7 +205,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
     def _fake_like(self, value: Any, device: torch.device) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        made = super().dispatch(
+        made = self._faked(
             _aten.empty_strided.default,
             (),
             (list(value.shape), list(value.stride())),
@@ -185,6 +224,10 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     # A tensor's `data` can be set behind everybody's back.
     return value if value.shape == tensor.shape else None
+
+
+def _takes_numbers(func: Any) -> bool:
+    return bool(fake_tensor.should_allow_numbers_as_tensors(func))
 
 
 _REAL = (torch.Tensor, torch.nn.Parameter)
@@ -280,7 +323,9 @@ def as_in_training() -> Iterator[None]:
     lists = mock.patch.object(FakeTensor, "tolist", _to_list)
     arrays = mock.patch.object(FakeTensor, "numpy", _to_numpy, create=True)
     array = mock.patch.object(FakeTensor, "__array__", _to_array, create=True)
-    with quiet, asked, lists, arrays, array, _random_state_kept():
+    text = mock.patch.object(FakeTensor, "__format__", _formatted)
+    plain = plain_fakes(value_of)
+    with quiet, asked, lists, arrays, array, text, plain, _random_state_kept():
         yield
 
 
@@ -351,6 +396,13 @@ def _to_array(tensor: FakeTensor, dtype: Any = None, *_: Any, **__: Any) -> Any:
     return array if dtype is None else array.astype(dtype, copy=False)
 
 
+def _formatted(tensor: FakeTensor, form: str) -> str:
+    """In a message a single number is shown, for which it is copied to the host."""
+    if tensor.dim() == 0 and value_of(tensor) is not None:
+        return format(tensor.item(), form)
+    return object.__format__(tensor, form)
+
+
 def _known(tensor: FakeTensor, what: str) -> torch.Tensor:
     value = value_of(tensor)
     if value is None:
@@ -392,6 +444,33 @@ def _on_cpu(leaf: Any) -> Any:
     if isinstance(leaf, torch.device) and leaf.type != "meta":
         return torch.device("cpu")
     return leaf
+
+
+def _of_finite_numbers(func: Any, args: Sequence[Any], out: Any) -> Any:
+    """What tests for infinity and for what is no number find, as all numbers that a step
+    computes are taken for finite ones: one value for all places."""
+    if not isinstance(out, FakeTensor) or out.dtype != torch.bool:
+        return _UNKNOWN
+    if func in (_aten.eq.Tensor, _aten.ne.Tensor) and args[0] is args[1]:
+        found = func is _aten.eq.Tensor
+    elif func in (_aten.eq.Scalar, _aten.ne.Scalar) and args[1] in (_INF, -_INF):
+        found = func is _aten.ne.Scalar
+    elif func is _aten.isnan.default or func is _aten.isinf.default:
+        found = False
+    elif func is _aten.mul.Tensor and all(map(_is_uniform, args)):
+        found = all(bool(value_of(tensor).flatten()[0]) for tensor in args)
+    else:
+        return _UNKNOWN
+    with no_dispatch():
+        return torch.tensor(found).expand(out.shape)
+
+
+_INF = float("inf")
+
+
+def _is_uniform(value: Any) -> bool:
+    known = value_of(value) if isinstance(value, FakeTensor) else None
+    return known is not None and known.numel() > 0 and not any(known.stride())
 
 
 def _fill_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -1,0 +1,98 @@
+"""Fake tensors that autograd takes for plain ones, and that leave nothing behind."""
+
+import contextlib
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+ValueOf = Callable[[torch.Tensor], torch.Tensor | None]
+
+_make = FakeTensor.__new__
+_DISPATCH = FakeTensor.__dict__["__torch_dispatch__"]
+# What holds the results of a cache, and no more.
+_HOLDERS = (dict, list, tuple)
+_LINK = "functools._lru_list_elem"
+
+
+@contextlib.contextmanager
+def plain_fakes(value_of: ValueOf) -> Iterator[None]:
+    """While it lasts, fake tensors are made without a dispatch of their own.
+
+    Where a view is written to, autograd makes it anew if its tensors have such a
+    dispatch, by operators that no real step runs: after each `relu_` on the output of
+    a linear layer, say. The mode that the tensors belong to must be active whenever
+    they are used; those that are still held at the end become real, with their value
+    if they have one, else empty.
+    """
+    with mock.patch.object(FakeTensor, "__new__", staticmethod(_made_plain)):
+        try:
+            yield
+        finally:
+            _leave_nothing(value_of)
+
+
+def _made_plain(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:
+    # PyTorch looks at the class once, when a tensor is made.
+    FakeTensor.__torch_dispatch__ = torch._C._disabled_torch_dispatch_impl  # type: ignore[assignment]
+    try:
+        return _make(cls, *args, **kwargs)
+    finally:
+        FakeTensor.__torch_dispatch__ = _DISPATCH
+
+
+def _leave_nothing(value_of: ValueOf) -> None:
+    """Empties the caches of functions that hold fake tensors, as those for position
+    embeddings of detectors: who calls one again would be given a fake one."""
+    everything = gc.get_objects()
+    for thing in everything:
+        if type(thing) is functools._lru_cache_wrapper and _holds_fakes(thing):
+            thing.cache_clear()
+    for thing in everything:
+        if type(thing) is FakeTensor and _is_plain(thing):
+            _make_real(thing, value_of(thing))
+
+
+def _is_plain(fake: FakeTensor) -> bool:
+    return not torch._C._dispatch_keys(fake).has(torch._C.DispatchKey.Python)
+
+
+def _make_real(fake: FakeTensor, value: torch.Tensor | None) -> None:
+    """Kernels would read memory that is not there."""
+    if fake.fake_device.type == "cuda" and not _has_cuda():
+        return  # There are no kernels either.
+    if value is None:
+        value = torch.empty(0, dtype=fake.dtype)
+    with torch.no_grad():
+        fake.data = value.to(fake.fake_device)
+
+
+def _has_cuda() -> bool:
+    # Not torch.cuda.is_available(), which is told that there is a fake one.
+    count = getattr(torch._C, "_cuda_getDeviceCount", lambda: 0)
+    return int(count()) > 0
+
+
+def _holds_fakes(cache: Any) -> bool:
+    if cache.cache_info().currsize == 0:
+        return False
+    seen: set[int] = set()
+    found = gc.get_referents(cache)
+    while found:
+        held = found.pop()
+        if isinstance(held, FakeTensor):
+            return True
+        if id(held) in seen or not (isinstance(held, _HOLDERS) or _is_link(held)):
+            continue
+        seen.add(id(held))
+        found.extend(gc.get_referents(held))
+    return False
+
+
+def _is_link(thing: Any) -> bool:
+    kind = type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}" == _LINK

@@ -1,0 +1,140 @@
+"""Sets the forward passes of many architectures on real CPU tensors beside those that
+acplan traces: the same operators in the same order, with the same arguments and
+results?
+
+    PYTHONPATH=. python tests/compare_real_steps.py
+
+prints the table of docs/measured/real_steps.md; names of architectures after it print
+only those, `--facts` the 23 steps of its last table, `--each` a line for each step.
+"""
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+
+import torch
+import transformers
+
+from architectures import Architecture, architectures
+from real_steps import Case, Comparison, compare
+
+_FACTS = (
+    "gpt2", "llama", "qwen3", "mistral", "gemma3_text", "bert", "modernbert", "opt",
+    "t5", "bart",
+)  # fmt: skip
+
+
+def cases(architecture: Architecture) -> Iterator[tuple[str, Case]]:
+    """Every batch in training; autocast without a mask and with padding; evaluation
+    of the last, small batch."""
+    variants = architecture.variants
+    for name, inputs in variants.items():
+        yield name, Case(inputs())
+    for name in ("no mask", "padded right"):
+        if name in variants:
+            yield f"{name}, autocast", Case(variants[name](), torch.bfloat16)
+    if "batch of one" in variants:
+        last = variants["batch of one"]()
+        yield "batch of one, evaluated", Case(last, trains=False)
+
+
+def _facts() -> Iterator[tuple[str, str]]:
+    for name in _FACTS:
+        yield name, "no mask"
+        yield name, "ones"
+    yield "vit", "no mask"
+    yield "mixtral", "no mask"
+    yield "mixtral", "ones"
+
+
+def _print_facts() -> None:
+    known = architectures()
+    found: list[Comparison] = []
+    print("| step | attention | operators | first difference |")
+    print("|---|---|---|---|")
+    for name, variant in _facts():
+        architecture = known[name]
+        result = compare(architecture.make, Case(architecture.variants[variant]()))
+        found.append(result)
+        attention = "the same" if result.has_same_attention else "differs"
+        operators = "differ" if result.difference() else "the same"
+        print(
+            f"| {name}, {variant} | {attention} | {operators} | "
+            f"{_cell(result.difference())} |",
+            flush=True,
+        )
+    attention = sum(result.has_same_attention for result in found)
+    operators = sum(not result.difference() for result in found)
+    print(
+        f"\n{len(found)} steps: attention the same in {attention}, all operators in "
+        f"{operators}"
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _print_table(names: list[str], each: bool) -> None:
+    print("| architecture | group | steps | equal | operators | exception |")
+    print("|---|---|---:|---:|---:|---|")
+    steps = equal = whole = count = 0
+    for name, architecture in architectures().items():
+        if names and name not in names:
+            continue
+        differ: list[str] = []
+        results: list[Comparison] = []
+        for label, case in cases(architecture):
+            result = compare(architecture.make, case)
+            results.append(result)
+            difference = result.difference()
+            if each:
+                print(f"{name}; {label}: {difference or 'equal'}", flush=True)
+            if difference:
+                reason = architecture.exception(label) or difference
+                differ.append(f"{label}: {_cell(reason)}")
+        same = len(results) - len(differ)
+        most = max(len(result.real) for result in results)
+        print(
+            f"| {name} | {architecture.group} | {len(results)} | {same} | {most} | "
+            f"{'; '.join(differ)} |",
+            flush=True,
+        )
+        count += 1
+        whole += not differ
+        steps += len(results)
+        equal += same
+    print(
+        f"\n{count} architectures, {whole} equal in every step; {steps} steps, "
+        f"{equal} equal"
+    )
+
+
+def _main(arguments: list[str]) -> None:
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    # It tells of what the table has anyway.
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
+    torch.set_num_threads(1)
+    print(f"{_versions()}\n")
+    names = [word for word in arguments if not word.startswith("--")]
+    if "--facts" in arguments:
+        _print_facts()
+    else:
+        _print_table(names, "--each" in arguments)
+
+
+def _versions() -> str:
+    found = [f"torch {torch.__version__}", f"transformers {transformers.__version__}"]
+    try:
+        import diffusers
+    except ImportError:
+        pass
+    else:
+        found.append(f"diffusers {diffusers.__version__}")
+    return f"PyTorch adapter with {', '.join(found)}; forward passes on the CPU."
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,212 @@
+"""A model's forward pass on real CPU tensors, beside the one that acplan traces."""
+
+import dataclasses
+import random
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy
+import torch
+from acplan.tracing import step_on_fakes
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from device_marks import device_marks
+
+# What acplan.recorder does not see either.
+_INVISIBLE = ("aten.detach.default", "prim.device.default")
+_PLACES = ("device", "pin_memory")
+# Their sizes are those of the result; a -1 among them is as good.
+_OF_KNOWN_SIZES = ("aten.view.default", "aten._unsafe_view.default")
+# What they make beside the result is for the device's own backward kernel.
+_WITH_BUFFERS = ("aten.log_sigmoid_forward.default",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """One operator: its name, what it was given, what it made."""
+
+    name: str
+    arguments: str
+    results: str
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.arguments}) -> {self.results}"
+
+
+class _Log(TorchDispatchMode):
+    """Every operator of a forward pass, but for moves between host and device."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operators: list[Seen] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = str(func)
+        compared = args[:1] if name in _OF_KNOWN_SIZES else args
+        given = {k: v for k, v in kwargs.items() if k not in _PLACES}
+        told = _described((compared, given))
+        out = func(*args, **kwargs)
+        if name not in _INVISIBLE and not _is_move(name, args, out, given):
+            made = out[0] if name in _WITH_BUFFERS else out
+            self.operators.append(Seen(name, told, _described(made)))
+        _compare_counts(self.operators)
+        return out
+
+
+def _is_move(
+    name: str, args: tuple[Any, ...], out: Any, given: dict[str, Any]
+) -> bool:
+    """Between the CPU and the device, where the CPU's step has nothing to move but
+    may copy."""
+    return (
+        name == "aten._to_copy.default"
+        and args[0].dtype == out.dtype
+        and "memory_format" not in given
+    )
+
+
+def _compare_counts(operators: list[Seen]) -> None:
+    """transformers counts the tokens of an expert as integers on CUDA, as floats on the
+    CPU: the types of what goes into a histogram and comes out are not compared."""
+    names = [seen.name for seen in operators[-2:]]
+    if names[-1:] == ["aten.histc.default"] or names[:1] == ["aten.histc.default"]:
+        operators[-2:] = [_of_any_type(seen) for seen in operators[-2:]]
+
+
+def _of_any_type(seen: Seen) -> Seen:
+    without = re.compile(r"dtype=torch\.\w+|float32|int32")
+    return Seen(
+        seen.name, without.sub("", seen.arguments), without.sub("", seen.results)
+    )
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"{kind}{'nested' if value.is_nested else list(value.shape)}"
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={_described(v)}" for k, v in sorted(value.items()))
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(_described(v) for v in value)})"
+    return re.sub(r"device\(.*\)", "device", repr(value))
+
+
+class Marked(nn.Module):
+    """A model whose forward passes are marked and noted."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.passes = _Passes()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        random.seed(0)
+        numpy.random.seed(0)
+        torch.default_generator.manual_seed(0)
+        log = _Log()
+        with device_marks(), log:
+            out = self.model(*args, **kwargs)
+        self.passes.last = log.operators
+        return out
+
+
+@dataclasses.dataclass
+class _Passes:
+    last: list[Seen] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """How a step is run: what is given, whether autocast is on, whether it trains."""
+
+    inputs: dict[str, Any]
+    autocast: torch.dtype | None = None
+    trains: bool = True
+
+
+def real_pass(model: nn.Module, case: Case) -> list[Seen]:
+    """The second forward pass on real CPU tensors."""
+    marked = Marked(model).train(case.trains)
+    for _ in range(2):
+        inputs = tree_map_only(torch.Tensor, torch.Tensor.clone, case.inputs)
+        with (
+            torch.set_grad_enabled(case.trains),
+            torch.autocast("cpu", torch.bfloat16, enabled=case.autocast is not None),
+        ):
+            marked(**inputs)
+    return marked.passes.last
+
+
+def traced_pass(model: nn.Module, case: Case) -> list[Seen]:
+    """The second forward pass as acplan runs it on fake tensors of a GPU; the first
+    ends with a step of the optimizer."""
+    marked = Marked(model)
+    with step_on_fakes(marked, (), case.inputs, None, _sgd, case.autocast) as (step, _):
+        step.model.train(case.trains)
+        with torch.set_grad_enabled(case.trains):
+            for _ in range(1 if case.trains else 2):
+                step.loss()
+    return marked.passes.last
+
+
+def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1e-3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two forward passes: the real one, and what the trace has or why it has none."""
+
+    real: Sequence[Seen]
+    traced: Sequence[Seen]
+    error: str = ""
+
+    @property
+    def has_same_attention(self) -> bool:
+        return not self.error and _attention(self.real) == _attention(self.traced)
+
+    def difference(self) -> str:
+        """The first difference in a few words; "" where there is none."""
+        if self.error:
+            return self.error
+        for place, (real, traced) in enumerate(zip(self.real, self.traced)):
+            if real != traced:
+                return f"operator {place}: {_apart(real, traced)}"
+        if len(self.real) != len(self.traced):
+            return f"{len(self.real)} operators, {len(self.traced)} in the trace"
+        return ""
+
+
+def compare(make: Callable[[], nn.Module], case: Case) -> Comparison:
+    """One model, first traced, which leaves it as it was, then run."""
+    model = make()
+    traced: list[Seen] = []
+    error = ""
+    try:
+        traced = traced_pass(model, case)
+    except Exception as raised:  # Whatever it is, it is this architecture's result.
+        lines = str(raised).strip().splitlines() or [""]
+        error = f"not traced: {type(raised).__name__}: {lines[0][:160]}"
+    return Comparison(real_pass(model, case), traced, error)
+
+
+def _attention(operators: Sequence[Seen]) -> list[Seen]:
+    return [seen for seen in operators if seen.name == "acplan_marks.attention.default"]
+
+
+def _apart(real: Seen, traced: Seen) -> str:
+    if real.name != traced.name:
+        return f"{real.name}, in the trace {traced.name}"
+    if real.arguments != traced.arguments:
+        return f"{real.name}({real.arguments}), in the trace ({traced.arguments})"
+    return f"{real.name} makes {real.results}, in the trace {traced.results}"
