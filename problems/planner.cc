@@ -21,6 +21,7 @@
 #include "problems/module_solution.h"
 #include "problems/operator_checkpointing.h"
 #include "problems/plan_check.h"
+#include "problems/trace_least_budget.h"
 #include "problems/trace_planner.h"
 
 namespace acplan::problems {
@@ -484,15 +485,25 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
   return problem;
 }
 
+LeastAnswer LeastPlan(const PlanningProblem& problem,
+                      const solver::SearchLimits& limits) {
+  LeastAnswer least;
+  if (const auto* traced = std::get_if<TraceProblem>(&problem.built)) {
+    TraceMinimum found = FindLeastPlan(*traced, limits);
+    least.budget = found.budget;
+    least.units.modules = std::move(found.modules);
+  } else {
+    least.budget = FindMinimumBudget(ModulesOf(problem), limits);
+  }
+  for (int64_t* bytes : {&least.budget.bytes, &least.budget.bound_bytes}) {
+    *bytes = std::max<int64_t>(1, *bytes) + problem.options.reserve_bytes;
+  }
+  return least;
+}
+
 MinimumBudget LeastBudget(const PlanningProblem& problem,
                           const solver::SearchLimits& limits) {
-  const auto* traced = std::get_if<TraceProblem>(&problem.built);
-  MinimumBudget minimum = traced
-                              ? FindMinimumBudget(*traced, limits)
-                              : FindMinimumBudget(ModulesOf(problem), limits);
-  minimum.bytes =
-      std::max<int64_t>(1, minimum.bytes) + problem.options.reserve_bytes;
-  return minimum;
+  return LeastPlan(problem, limits).budget;
 }
 
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
