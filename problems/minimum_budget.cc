@@ -189,9 +189,9 @@ MinimumBudget Nearly(const ModuleProblem& problem,
   const double bound = (solved.bound - kMilpTolerance) * unit;
   return {.bytes = LeastPeak(problem, std::move(units)),
           .proven = solved.status == solver::MilpStatus::kOptimal,
-          .bound_bytes = WholeBytes(
-              std::isfinite(bound) ? std::max(bound, problem.fixed_bytes)
-                                   : problem.fixed_bytes),
+          .bound_bytes = WholeBytes(std::isfinite(bound)
+                                        ? std::max(bound, problem.fixed_bytes)
+                                        : problem.fixed_bytes),
           .stopped_by = solved.stopped_by};
 }
 

@@ -33,6 +33,8 @@ using solver::StoppedBy;
 namespace {
 
 constexpr int64_t kMostDecodingLabels = 1 << 20;
+// For what would fit, whatever limit was set.
+constexpr double kLeastSeconds = 1;
 
 void CheckBudget(const PlanOptions& options) {
   if (options.budget_bytes <= 0) {
@@ -491,6 +493,7 @@ LeastAnswer LeastPlan(const PlanningProblem& problem,
   if (const auto* traced = std::get_if<TraceProblem>(&problem.built)) {
     TraceMinimum found = FindLeastPlan(*traced, limits);
     least.budget = found.budget;
+    least.has_plan = true;
     least.units.modules = std::move(found.modules);
   } else {
     least.budget = FindMinimumBudget(ModulesOf(problem), limits);
@@ -538,13 +541,21 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                  .rows = solution.rows,
                  .columns = solution.columns};
   if (plan.status == PlanStatus::kInfeasible) {
-    const MinimumBudget minimum = LeastBudget(problem, limits);
+    solver::SearchLimits left = limits;
+    left.time_limit_s =
+        std::max(kLeastSeconds, limits.time_limit_s - solution.seconds);
+    left.gap = 0;
+    const MinimumBudget minimum = LeastBudget(problem, left);
     if (minimum.proven && minimum.bytes <= options.budget_bytes) {
       throw std::logic_error(fmt::format(
           "engine {} calls a budget infeasible that a plan meets: {} bytes",
           solution.engine, options.budget_bytes));
     }
-    if (minimum.proven) plan.minimum_budget_bytes = minimum.bytes;
+    if (minimum.proven) {
+      plan.minimum_budget_bytes = minimum.bytes;
+    } else if (minimum.bytes > options.budget_bytes) {
+      plan.fitting_budget_bytes = minimum.bytes;
+    }
     return answer;
   }
   if (!plan.HasPlan()) return answer;

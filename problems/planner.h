@@ -115,6 +115,7 @@ struct KnownUnits {
 // though a model may need nothing. Under kTrace with a plan that meets it.
 struct LeastAnswer {
   MinimumBudget budget;
+  bool has_plan = false;
   KnownUnits units = {};
 };
 LeastAnswer LeastPlan(const PlanningProblem& problem,

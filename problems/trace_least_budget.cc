@@ -76,9 +76,9 @@ class Search {
       stopped_by = StoppedBy::kTime;
     } else if (labels_ > limits_.node_limit) {
       stopped_by = StoppedBy::kNodes;
-    } else if (limits_.gap > 0 && static_cast<double>(Best() - Bound()) <=
-                                      limits_.gap *
-                                          static_cast<double>(Best())) {
+    } else if (limits_.gap > 0 &&
+               static_cast<double>(Best() - Bound()) <=
+                   limits_.gap * static_cast<double>(Best())) {
       stopped_by = StoppedBy::kGap;
     }
     return stopped_by != StoppedBy::kNothing;
@@ -114,10 +114,10 @@ class Search {
   // A plan of the relaxation within a budget that it just meets.
   std::vector<ChosenUnit> PlanOf(JointProblem& joint, int64_t budget_bytes) {
     joint.relaxed.budget_bytes = static_cast<double>(budget_bytes);
-    const ModuleSolution solution = SolveJointByLabels(
-        joint, {.gap = 1,
-                .node_limit = kLabelsAPlan,
-                .interrupted = limits_.interrupted});
+    const ModuleSolution solution =
+        SolveJointByLabels(joint, {.gap = 1,
+                                   .node_limit = kLabelsAPlan,
+                                   .interrupted = limits_.interrupted});
     labels_ += solution.nodes;
     return solution.units;
   }
@@ -128,15 +128,14 @@ class Search {
     int64_t best_bound = -1;
     for (int round = 0; round < kRounds; ++round) {
       const Witnesses witnesses = Blend(part.witnesses, part.next, weight);
-      RelaxedPlan plan = {
-          .relaxation = Relax(problem_, witnesses, part.decisions)};
+      RelaxedPlan plan = {.relaxation =
+                              Relax(problem_, witnesses, part.decisions)};
       const int64_t least = LeastOf(plan.relaxation);
       if (least >= Best()) return;
       part.bound = std::max(part.bound, static_cast<double>(least));
       current_bound_ = BytesOf(part.bound);
       plan.units = PlanOf(plan.relaxation.joint, least);
-      plan.modules =
-          CheckpointedModules(problem_, plan.relaxation, plan.units);
+      plan.modules = CheckpointedModules(problem_, plan.relaxation, plan.units);
       plan.use = Try(plan.modules);
       if (BytesOf(part.bound) >= Best()) return;
       weight /= 2;

@@ -29,7 +29,8 @@ namespace acplan::problems {
 // bound of open parts enclose the least budget at any time, and meet in the end.
 struct TraceMinimum {
   MinimumBudget budget;
-  std::vector<graph::CheckpointedModule> modules = {};  // of a plan that meets it
+  std::vector<graph::CheckpointedModule> modules =
+      {};  // of a plan that meets it
 };
 
 // Ends, too, where a plan meets `enough_bytes` or none can. `known`: a plan, the

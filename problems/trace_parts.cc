@@ -284,7 +284,6 @@ TracePart HalfOf(const TracePart& part, Decision decision, bool is_so) {
   TracePart half = part;
   decision.is_so = is_so;
   half.decisions.push_back(decision);
-  half.next = half.witnesses;
   if (decision.kind == Decision::Kind::kLife && is_so) {
     half.next[decision.of] = {
         {.kind = Witness::Kind::kDecided, .index = decision.at}};

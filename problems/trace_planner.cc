@@ -25,6 +25,8 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kTolerance = 1e-9;
 constexpr int64_t kAllocationUnit = 512;
 
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+
 constexpr int64_t kMostParts = 20'000;
 // Relaxations of a part with plans that break the budget before it is split: at
 // first, and where another decision is not needed for the next.
@@ -33,7 +35,10 @@ constexpr int kMostRounds = 8;
 // A search that makes as many takes long.
 constexpr int64_t kManyLabels = 1'000'000;
 // How exactly relaxations are solved at first.
-constexpr double kGapOfParts = 1e-3;
+constexpr int64_t kLabelsOfParts = 100'000;
+constexpr double kShareOfGap = .1;
+constexpr double kLeastGapOfParts = 5e-4;
+constexpr double kMostGapOfParts = .02;
 // Searches for a plan near one that does not fit.
 constexpr int kMostRepairs = 24;
 constexpr int kRepairRounds = 8;
@@ -42,6 +47,7 @@ constexpr double kGapOfRepairs = 1e-3;
 constexpr double kGapOfFirst = .02;
 // Simulations that try to make a plan cheaper.
 constexpr int kMostPolishing = 500;
+constexpr double kGapOfPolished = .01;
 
 class Search {
  public:
@@ -54,7 +60,7 @@ class Search {
     if (!known.empty()) Try(known);
     TracePart all = {.witnesses = FirstWitnesses(problem_)};
     all.next = all.witnesses;
-    if (!IsSettled(0)) FindFirst(all.witnesses);
+    if (!IsSettled(0)) all.bound = FindFirst(all.witnesses);
     current_bound_ms_ = kInf;
     if (!is_infeasible_) open_.push_back(std::move(all));
     int64_t parts = 0;
@@ -78,17 +84,24 @@ class Search {
   }
 
  private:
-  // A plan in little time, whatever the proof takes.
-  void FindFirst(const Witnesses& witnesses) {
+  // A plan in little time, whatever the proof takes. Returns a bound.
+  double FindFirst(const Witnesses& witnesses) {
     RelaxedPlan plan = {.relaxation = Relax(problem_, witnesses)};
     const ModuleSolution relaxed =
         Solve(plan.relaxation.joint, std::max(limits_.gap, kGapOfFirst));
+    current_bound_ms_ = relaxed.bound_ms;
     if (!relaxed.units.empty()) {
       TryPlan(plan, relaxed.units);
       if (BreaksBudget(plan)) Repair(std::move(plan));
     }
     if (BestMs() == kInf && !IsStopped()) FindAny();
-    Polish();
+    if (!IsNear(current_bound_ms_, kGapOfPolished)) Polish();
+    return relaxed.bound_ms;
+  }
+
+  // Whether the best plan costs little more.
+  bool IsNear(double ms, double gap) const {
+    return BestMs() < kInf && BestMs() - ms <= gap * BestMs();
   }
 
   // Whether any plan fits.
@@ -207,9 +220,10 @@ class Search {
     return left;
   }
 
-  ModuleSolution Solve(JointProblem& joint, double gap) {
+  ModuleSolution Solve(JointProblem& joint, double gap, int64_t labels = kAll) {
     joint.relaxed.budget_bytes = static_cast<double>(budget_bytes_);
     SearchLimits left = Left();
+    left.node_limit = std::min(left.node_limit, labels);
     left.gap = gap;
     left.cut_off = BestMs();
     if (limits_.on_progress) {
@@ -256,17 +270,26 @@ class Search {
     return plan.use && plan.use->peak_bytes > budget_bytes_;
   }
 
+  // How exactly to solve the relaxations of a part at first: not at all more
+  // exactly than the bound is near to the best plan.
+  double GapFor(const TracePart& part) const {
+    if (BestMs() == kInf) return kMostGapOfParts;
+    const double gap = kShareOfGap * (1 - part.bound / BestMs());
+    return gap < kLeastGapOfParts ? 0 : std::min(gap, kMostGapOfParts);
+  }
+
   // Improves the bound of a part, and splits it where that does not settle it.
   void Branch(TracePart part) {
     Split split;
     double best_ms = -kInf;  // of relaxations
     double weight = 1;       // of what is to be tried
-    double gap = kGapOfParts;
+    double gap = GapFor(part);
     for (int round = 0; round < (split.decision ? kRounds : kMostRounds);) {
       const Witnesses witnesses = Blend(part.witnesses, part.next, weight);
-      RelaxedPlan plan = {
-          .relaxation = Relax(problem_, witnesses, part.decisions)};
-      const ModuleSolution relaxed = Solve(plan.relaxation.joint, gap);
+      RelaxedPlan plan = {.relaxation =
+                              Relax(problem_, witnesses, part.decisions)};
+      const ModuleSolution relaxed =
+          Solve(plan.relaxation.joint, gap, gap > 0 ? kLabelsOfParts : kAll);
       if (relaxed.status == SearchStatus::kInfeasible) return;
       part.bound = std::max(part.bound, relaxed.bound_ms);
       current_bound_ms_ = part.bound;
@@ -290,7 +313,9 @@ class Search {
         part.next = split.next;
         weight = .5;
       }
-      if (BreaksBudget(plan)) Repair(std::move(plan));
+      if (BreaksBudget(plan) && !IsNear(relaxed.ms, kGapOfRepairs)) {
+        Repair(std::move(plan));
+      }
       if (IsSettled(part.bound) || IsStopped()) return Close(part.bound);
       if (part.next == part.witnesses || relaxed.nodes > kManyLabels) break;
     }
@@ -368,7 +393,7 @@ class Search {
   double closed_bound_ms_ = kInf;  // of parts that are not open any more
   double current_bound_ms_ = 0;    // of the part at hand
   int repairs_ = 0;
-  bool is_infeasible_ = false;  // proven before the search
+  bool is_infeasible_ = false;   // proven before the search
   bool is_memory_full_ = false;  // in a relaxation's search
   TraceSolution result_;
 };

@@ -9,6 +9,9 @@
 #include <random>
 #include <string>
 
+#include "graph/aggregate.h"
+#include "graph/module_tree.h"
+#include "graph/profile.h"
 #include "graph/trace.h"
 #include "problems/trace_least_budget.h"
 #include "tests/problems/trace_case.h"
@@ -121,8 +124,8 @@ TEST_P(EveryPlanOfATrace, IsNoneTheBetterForALargerBudget) {
     double least_ms = std::numeric_limits<double>::infinity();
     for (const int64_t budget : BudgetsAbout(plans, seed)) {
       const TraceSolution solution = SolveTraceProblem(c.problem, budget, {});
-      const bool has_plan = !solution.modules.empty() ||
-                            plans.plans.front().peak_bytes <= budget;
+      const bool has_plan =
+          !solution.modules.empty() || plans.plans.front().peak_bytes <= budget;
       ASSERT_EQ(has_plan, plans.LeastPeakBytes() <= budget)
           << "budget " << budget;
       if (!has_plan) continue;
@@ -207,6 +210,76 @@ TEST_P(EveryPlanOfATrace, IsNotMuchBetterThanAnAnswerWithAGap) {
     }
   };
   ForEachCase(GetParam(), 20, check);
+}
+
+// A trace of the repository's as a problem. Is where it was made.
+class StoredTrace {
+ public:
+  explicit StoredTrace(const std::string& name,
+                       std::optional<int> max_units = {})
+      : trace(graph::ReadTrace(ACPLAN_TEST_DATA_DIR "/traces/" + name +
+                               ".trace.json.gz")),
+        profile(graph::Aggregate(trace)),
+        tree(profile),
+        problem(BuildTraceProblem(trace, profile, tree,
+                                  {.max_units = max_units})) {}
+  StoredTrace(const StoredTrace&) = delete;
+  StoredTrace& operator=(const StoredTrace&) = delete;
+
+  const graph::Trace trace;
+  const graph::Profile profile;
+  const graph::ModuleTree tree;
+  const TraceProblem problem;
+};
+
+// Modules called several times, whose operators no decision on storages tells
+// apart.
+TEST(StoredTraceTest, ALargerBudgetIsNoWorse) {
+  const StoredTrace stored("repeated_modules");
+  const TraceSolution small = SolveTraceProblem(stored.problem, 22016, {});
+  const TraceSolution large = SolveTraceProblem(stored.problem, 26106, {});
+  EXPECT_EQ(small.status, SearchStatus::kOptimal);
+  EXPECT_EQ(large.status, SearchStatus::kOptimal);
+  EXPECT_LE(large.use.recompute_ms, small.use.recompute_ms);
+}
+
+// A unit that costs nothing, and counts all the same.
+TEST(StoredTraceTest, HasNoMoreUnitsThanMayBe) {
+  for (const int most : {0, 1, 2, 3}) {
+    SCOPED_TRACE(most);
+    const StoredTrace stored("free_unit", most);
+    const TraceSolution solution = SolveTraceProblem(stored.problem, 40959, {});
+    EXPECT_LE(std::ssize(solution.modules), most);
+    EXPECT_EQ(solution.status,
+              most == 0 ? SearchStatus::kInfeasible : SearchStatus::kOptimal);
+    EXPECT_EQ(FindLeastPlan(stored.problem).modules.empty(), most == 0);
+  }
+}
+
+// SegFormer with its head: stages of different sizes.
+TEST(StoredTraceTest, SaysHowNearItsLeastBudgetIs) {
+  constexpr int64_t kLeast = 348135936;
+  const StoredTrace stored("segformer");
+  const TraceMinimum least = FindLeastPlan(stored.problem, {.time_limit_s = 1});
+  EXPECT_LE(least.budget.bound_bytes, kLeast);
+  EXPECT_GE(least.budget.bytes, kLeast);
+  EXPECT_LE(least.budget.bytes, kLeast * 1.05);
+  EXPECT_GE(least.budget.bound_bytes, kLeast * .8);
+}
+
+TEST(StoredTraceTest, HasAPlanWhereTheLimitIsShort) {
+  const StoredTrace stored("segformer");
+  const int64_t budget =
+      FindLeastPlan(stored.problem, {.time_limit_s = 1}).budget.bytes;
+  for (const double more : {1.1, 1.02}) {
+    const auto larger =
+        static_cast<int64_t>(static_cast<double>(budget) * more);
+    const TraceSolution solution =
+        SolveTraceProblem(stored.problem, larger, {.time_limit_s = 1});
+    EXPECT_FALSE(solution.modules.empty());
+    EXPECT_LE(solution.use.peak_bytes, larger);
+    EXPECT_GT(solution.bound_ms, 0);
+  }
 }
 
 }  // namespace
