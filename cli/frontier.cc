@@ -86,6 +86,9 @@ std::string ToJson(const FrontierAnswer& answer) {
   json["unplanned_peak_bytes"] = answer.unplanned_peak_bytes;
   if (answer.minimum.proven) {
     json["minimum_budget_bytes"] = answer.minimum.bytes;
+  } else {
+    json["fitting_budget_bytes"] = answer.minimum.bytes;
+    json["minimum_budget_bound_bytes"] = answer.minimum.bound_bytes;
   }
   json["caveat"] = Caveat(answer.options.memory.model);
   json["plans"] = nlohmann::ordered_json::array();
@@ -163,6 +166,8 @@ std::string ToText(const FrontierAnswer& answer, const Terminal& terminal) {
   if (answer.minimum.proven) {
     text += fmt::format("\nleast that any plan needs {}",
                         FormatBytesExactly(answer.minimum.bytes));
+  } else {
+    text += "\n" + UnprovenText(answer.minimum);
   }
   if (answer.options.reserve_bytes > 0) {
     text += fmt::format("\nof each budget {} kept free",
@@ -244,14 +249,18 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));
   const solver::Stopwatch stopwatch;
-  answer.minimum = LeastBudget(problem, limits);
+  const problems::LeastAnswer least = LeastPlan(problem, ForTheMinimum(limits));
+  answer.minimum = least.budget;
   answer.unplanned_peak_bytes = problem.unplanned_peak_bytes;
 
   std::vector<int64_t> budgets;
   for (const BudgetFlag& budget : given) {
-    budgets.push_back(budget.kind == BudgetFlag::Kind::kMinimum
-                          ? ProvenMinimum(answer.minimum, limits)
-                          : budget.Resolve(problem, limits));
+    if (budget.kind == BudgetFlag::Kind::kMinimum) {
+      RequireMinimum(least);
+      budgets.push_back(answer.minimum.bytes);
+    } else {
+      budgets.push_back(budget.Resolve(problem, limits));
+    }
   }
   if (budgets.empty()) {
     budgets = problems::EvenBudgets(
@@ -269,11 +278,12 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
       progress.Show(
           p, fmt::format("{} of {} budgets  ", finished, budgets.size()));
     };
-    answer.plans = PlanFrontier(problem, budgets, limits, [&](size_t count) {
+    const auto done = [&](size_t count) {
       finished = count;
       progress.Clear();
       terminal.Log(fmt::format("{} of {} budgets", count, budgets.size()));
-    });
+    };
+    answer.plans = PlanFrontier(problem, budgets, limits, done, least.units);
   }
   for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
 

@@ -176,6 +176,9 @@ std::string Verdict(const Plan& plan, const Terminal& terminal) {
       if (plan.minimum_budget_bytes) {
         text += fmt::format("the smallest budget that a plan fits: {}\n",
                             FormatBytesExactly(*plan.minimum_budget_bytes));
+      } else if (plan.fitting_budget_bytes) {
+        text += fmt::format("a plan fits in {}; the smallest is not proven\n",
+                            FormatBytesExactly(*plan.fitting_budget_bytes));
       }
       return text;
     }
@@ -240,6 +243,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const problems::PlanningProblem problem =
       BuildPlanningProblem(profile, tree, options, input.TraceIfAny());
   Plan plan;
+  std::string unproven;  // of the least budget
   {
     ProgressLine progress(terminal);
     options.limits.interrupted = &InterruptFlag();
@@ -247,14 +251,25 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
                              graph::OneLine(flags.profile, 400),
                              profile.modules.size()));
     const solver::Stopwatch stopwatch;
-    const int64_t budget_bytes = budget.Resolve(problem, options.limits);
     options.limits.on_progress = [&](const solver::SearchProgress& p) {
       progress.Show(p);
     };
-    plan = PlanFor(problem, budget_bytes, TimeLeft(options.limits, stopwatch))
+    problems::LeastAnswer least;
+    int64_t budget_bytes = 0;
+    if (budget.kind == BudgetFlag::Kind::kMinimum) {
+      least = LeastPlan(problem, ForTheMinimum(options.limits));
+      RequireMinimum(least);
+      budget_bytes = least.budget.bytes;
+      if (!least.budget.proven) unproven = UnprovenText(least.budget);
+    } else {
+      budget_bytes = budget.Resolve(problem, options.limits);
+    }
+    plan = PlanFor(problem, budget_bytes, TimeLeft(options.limits, stopwatch),
+                   least.units)
                .plan;
   }
   for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
+  if (!unproven.empty()) terminal.Warn("budget min: " + unproven);
 
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);

@@ -63,28 +63,41 @@ int64_t BudgetFlag::Resolve(const problems::PlanningProblem& problem,
     case Kind::kMinimum:
       break;
   }
-  return ProvenMinimum(LeastBudget(problem, limits), limits);
+  const problems::MinimumBudget minimum = LeastBudget(problem, limits);
+  RequireMinimum({.budget = minimum});
+  return minimum.bytes;
 }
 
-int64_t ProvenMinimum(const problems::MinimumBudget& minimum,
-                      const solver::SearchLimits& limits) {
-  if (!minimum.proven) {
-    const std::string why =
-        limits.interrupted && limits.interrupted->load() ? "interrupted"
-        : std::isinf(limits.time_limit_s) ? "the search came to its end"
-                                          : "stopped by the time limit";
-    throw LimitError(fmt::format(
-        "budget min: {} before the least budget was proven; some plan fits in "
-        "{}",
-        why, FormatBytesExactly(minimum.bytes)));
-  }
-  return minimum.bytes;
+void RequireMinimum(const problems::LeastAnswer& least) {
+  if (least.budget.proven || least.has_plan) return;
+  throw LimitError("budget min: " + UnprovenText(least.budget));
+}
+
+std::string UnprovenText(const problems::MinimumBudget& minimum) {
+  const auto bytes = static_cast<double>(minimum.bytes);
+  const double gap =
+      bytes > 0 ? 1 - static_cast<double>(minimum.bound_bytes) / bytes : 0;
+  const std::string why = LimitText(problems::LimitName(minimum.stopped_by));
+  return fmt::format(
+      "{}the least budget was proven; some plan fits in {}, none in less than "
+      "{} (gap {})",
+      minimum.stopped_by == solver::StoppedBy::kUnproven
+          ? std::string("the search came to its end before ")
+          : why + " before ",
+      FormatBytesExactly(minimum.bytes),
+      FormatBytesExactly(minimum.bound_bytes), FormatPercentUp(gap));
 }
 
 solver::SearchLimits TimeLeft(solver::SearchLimits limits,
                               const solver::Stopwatch& stopwatch) {
   limits.time_limit_s =
       std::max(0.0, limits.time_limit_s - stopwatch.Seconds());
+  return limits;
+}
+
+solver::SearchLimits ForTheMinimum(solver::SearchLimits limits) {
+  limits.time_limit_s /= 2;
+  limits.gap = 0;
   return limits;
 }
 

@@ -23,21 +23,27 @@ struct BudgetFlag {
 
   // Throws InputError, naming `flag`.
   static BudgetFlag Parse(const std::string& text, std::string_view flag);
-  // In bytes, from 1 to 4 EiB, the reserve included in the minimum. Throws as
-  // ProvenMinimum.
+  // In bytes, from 1 to 4 EiB, the reserve included in the minimum. Throws
+  // LimitError (command.h) where a limit was hit before that was proven.
   int64_t Resolve(const problems::PlanningProblem& problem,
                   const solver::SearchLimits& limits) const;
 };
 
-// The bytes of a minimum. Throws LimitError (command.h) where one of these
-// limits was hit before it was proven.
-int64_t ProvenMinimum(const problems::MinimumBudget& minimum,
-                      const solver::SearchLimits& limits);
+// Throws LimitError where the minimum is not proven and no plan is known that
+// meets it.
+void RequireMinimum(const problems::LeastAnswer& least);
+
+// "stopped by the time limit before the least budget was proven; some plan fits
+// in 3.00 MiB (...), none in less than 2.90 MiB (..., gap 3.34%)".
+std::string UnprovenText(const problems::MinimumBudget& minimum);
 
 // The limits of a search that goes on where another one ended, which has been
 // running since `stopwatch` was made.
 solver::SearchLimits TimeLeft(solver::SearchLimits limits,
                               const solver::Stopwatch& stopwatch);
+
+// The same for the least budget, so that time is left for a plan.
+solver::SearchLimits ForTheMinimum(solver::SearchLimits limits);
 
 // --engine.
 problems::Engine ParseEngineFlag(const std::string& name);

@@ -22,13 +22,13 @@ std::vector<int64_t> EvenBudgets(int64_t least, int64_t most, int points) {
 std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,
-                               const std::function<void(size_t)>& done) {
+                               const std::function<void(size_t)>& done,
+                               KnownUnits known) {
   std::ranges::sort(budgets);
   const auto duplicates = std::ranges::unique(budgets);
   budgets.erase(duplicates.begin(), duplicates.end());
   const solver::Stopwatch stopwatch;
   std::vector<Plan> plans;
-  KnownUnits known;
   for (const int64_t budget : budgets) {
     solver::SearchLimits left = limits;
     left.time_limit_s =

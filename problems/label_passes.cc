@@ -18,6 +18,8 @@ constexpr double kTolerance = 1e-9;
 // Of the passes that look for a good plan, and of those that prove.
 constexpr std::array<size_t, 2> kBeamWidths = {64, 1024};
 constexpr std::array<size_t, 3> kProofWidths = {1 << 16, 1 << 20, 1 << 23};
+// A best plan so near to the bound is taken for the optimum.
+constexpr double kNear = 2e-3;
 // The proof looks for plans within this share of what is between bound and
 // best plan, then so many times as far.
 constexpr double kFirstStep = 1.0 / 64;
@@ -110,7 +112,8 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
   };
 
   bool goes_on = !close_enough(std::max(limits.gap, kTolerance));
-  const bool is_near = search.known_is_near && best < kInf;
+  const bool is_near =
+      (search.known_is_near && best < kInf) || close_enough(kNear);
   for (const size_t width : kBeamWidths) {
     if (goes_on && !is_near) goes_on = run(improves(), width);
     if (is_complete) goes_on = false;
@@ -139,8 +142,14 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
   if (!is_found) {
     solution.bound_ms = std::min(proven, limits.cut_off);
     if (solution.stopped_by == StoppedBy::kNothing) {
-      solution.bound_ms = limits.cut_off;
-      if (limits.cut_off == kInf) solution.status = SearchStatus::kInfeasible;
+      if (limits.cut_off == kInf) {
+        solution.bound_ms = kInf;
+        solution.status = SearchStatus::kInfeasible;
+      } else if (close_enough(2 * kTolerance)) {
+        solution.bound_ms = limits.cut_off;
+      } else {
+        solution.stopped_by = StoppedBy::kGap;
+      }
     }
     return solution;
   }

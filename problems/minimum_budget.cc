@@ -20,6 +20,9 @@ namespace {
 // Whoever set a short limit for the search still wants to know what would fit.
 constexpr double kLeastSeconds = 1;
 
+// Of CBC, relative to the largest record.
+constexpr double kMilpTolerance = 1e-6;
+
 constexpr double kImpossible = -std::numeric_limits<double>::infinity();
 
 int64_t WholeBytes(double bytes) {
@@ -89,6 +92,7 @@ class FeasibilityWalk {
     if (node.subtree_size > 1) {
       most = WalkSiblings(i + 1, i + node.subtree_size, std::move(most));
     }
+    if (node.must_be_unit) return as_unit;
     for (size_t k = 0; k < most.size(); ++k) {
       if (node.time >= 0 && most[k] < node.base_bytes - budget_) {
         most[k] = kImpossible;
@@ -110,16 +114,21 @@ MinimumBudget ByBisection(const ModuleProblem& problem,
   int64_t feasible = WholeBytes(LargestBase(problem));
   // Below the fixed bytes, or below 0, no budget is feasible.
   while (feasible - infeasible > 1) {
-    if ((limits.interrupted && limits.interrupted->load()) ||
+    const bool is_interrupted =
+        limits.interrupted && limits.interrupted->load();
+    if (is_interrupted ||
         stopwatch.Seconds() > std::max(limits.time_limit_s, kLeastSeconds)) {
-      return {.bytes = feasible, .proven = false};
+      return {.bytes = feasible,
+              .bound_bytes = infeasible + 1,
+              .stopped_by = is_interrupted ? solver::StoppedBy::kInterrupt
+                                           : solver::StoppedBy::kTime};
     }
     const int64_t middle = infeasible + (feasible - infeasible) / 2;
     const bool fits =
         FeasibilityWalk(problem, static_cast<double>(middle)).IsFeasible();
     (fits ? feasible : infeasible) = middle;
   }
-  return {.bytes = feasible, .proven = true};
+  return {.bytes = feasible, .proven = true, .bound_bytes = feasible};
 }
 
 // The most bytes in use where these units discard all they can.
@@ -176,8 +185,14 @@ MinimumBudget Nearly(const ModuleProblem& problem,
       if (solved.x[y[i]] > 0.5) units.push_back({.node = i});
     }
   }
+  // CBC's bound holds to its tolerance.
+  const double bound = (solved.bound - kMilpTolerance) * unit;
   return {.bytes = LeastPeak(problem, std::move(units)),
-          .proven = solved.status == solver::MilpStatus::kOptimal};
+          .proven = solved.status == solver::MilpStatus::kOptimal,
+          .bound_bytes = WholeBytes(std::isfinite(bound)
+                                        ? std::max(bound, problem.fixed_bytes)
+                                        : problem.fixed_bytes),
+          .stopped_by = solved.stopped_by};
 }
 
 // Asks for plans a byte below until there is none.
@@ -200,9 +215,15 @@ MinimumBudget ByCbc(const ModuleProblem& problem,
     if (found.status == SearchStatus::kInfeasible) break;
     if (found.units.empty()) {
       least.proven = false;
+      least.stopped_by = found.stopped_by;
     } else {
       least.bytes = LeastPeak(problem, found.units);
     }
+  }
+  least.bound_bytes =
+      least.proven ? least.bytes : std::min(least.bound_bytes, least.bytes);
+  if (!least.proven && least.stopped_by == solver::StoppedBy::kNothing) {
+    least.stopped_by = solver::StoppedBy::kUnproven;
   }
   return least;
 }

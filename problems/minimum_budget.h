@@ -23,6 +23,10 @@ struct MinimumBudget {
   // meets.
   int64_t bytes = 0;
   bool proven = false;
+  // No plan meets less: `bytes`, where proven.
+  int64_t bound_bytes = 0;
+  // What ended the search before the proof.
+  solver::StoppedBy stopped_by = solver::StoppedBy::kNothing;
 };
 
 // problem.budget_bytes, limits.gap and limits.on_progress are ignored.

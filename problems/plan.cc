@@ -160,6 +160,9 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
   if (root.Has("minimum_budget_bytes")) {
     plan.minimum_budget_bytes = root.Get("minimum_budget_bytes").Bytes();
   }
+  if (root.Has("fitting_budget_bytes")) {
+    plan.fitting_budget_bytes = root.Get("fitting_budget_bytes").Bytes();
+  }
   if (root.Has("baseline")) {
     const JsonField baseline = root.Get("baseline");
     plan.baseline = {
@@ -214,6 +217,9 @@ std::string PlanToJson(const Plan& plan) {
   if (!plan.peak_module.empty()) root["peak_module"] = plan.peak_module;
   if (plan.minimum_budget_bytes) {
     root["minimum_budget_bytes"] = *plan.minimum_budget_bytes;
+  }
+  if (plan.fitting_budget_bytes) {
+    root["fitting_budget_bytes"] = *plan.fitting_budget_bytes;
   }
   if (plan.baseline.peak_bytes != kNotStated) {
     root["baseline"] = {{"peak_bytes", plan.baseline.peak_bytes},

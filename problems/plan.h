@@ -83,6 +83,8 @@ struct Plan {
   std::vector<PlannedModule> modules;  // in forward pre-order
   // Where infeasible:
   std::optional<int64_t> minimum_budget_bytes;
+  // Where that is not proven: one that a plan fits.
+  std::optional<int64_t> fitting_budget_bytes;
   PlanBaseline baseline;
   PlanSolver solver;
 

@@ -21,6 +21,7 @@
 #include "problems/module_solution.h"
 #include "problems/operator_checkpointing.h"
 #include "problems/plan_check.h"
+#include "problems/trace_least_budget.h"
 #include "problems/trace_planner.h"
 
 namespace acplan::problems {
@@ -32,6 +33,8 @@ using solver::StoppedBy;
 namespace {
 
 constexpr int64_t kMostDecodingLabels = 1 << 20;
+// For what would fit, whatever limit was set.
+constexpr double kLeastSeconds = 1;
 
 void CheckBudget(const PlanOptions& options) {
   if (options.budget_bytes <= 0) {
@@ -484,15 +487,26 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
   return problem;
 }
 
+LeastAnswer LeastPlan(const PlanningProblem& problem,
+                      const solver::SearchLimits& limits) {
+  LeastAnswer least;
+  if (const auto* traced = std::get_if<TraceProblem>(&problem.built)) {
+    TraceMinimum found = FindLeastPlan(*traced, limits);
+    least.budget = found.budget;
+    least.has_plan = true;
+    least.units.modules = std::move(found.modules);
+  } else {
+    least.budget = FindMinimumBudget(ModulesOf(problem), limits);
+  }
+  for (int64_t* bytes : {&least.budget.bytes, &least.budget.bound_bytes}) {
+    *bytes = std::max<int64_t>(1, *bytes) + problem.options.reserve_bytes;
+  }
+  return least;
+}
+
 MinimumBudget LeastBudget(const PlanningProblem& problem,
                           const solver::SearchLimits& limits) {
-  const auto* traced = std::get_if<TraceProblem>(&problem.built);
-  MinimumBudget minimum = traced
-                              ? FindMinimumBudget(*traced, limits)
-                              : FindMinimumBudget(ModulesOf(problem), limits);
-  minimum.bytes =
-      std::max<int64_t>(1, minimum.bytes) + problem.options.reserve_bytes;
-  return minimum;
+  return LeastPlan(problem, limits).budget;
 }
 
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
@@ -527,13 +541,21 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                  .rows = solution.rows,
                  .columns = solution.columns};
   if (plan.status == PlanStatus::kInfeasible) {
-    const MinimumBudget minimum = LeastBudget(problem, limits);
+    solver::SearchLimits left = limits;
+    left.time_limit_s =
+        std::max(kLeastSeconds, limits.time_limit_s - solution.seconds);
+    left.gap = 0;
+    const MinimumBudget minimum = LeastBudget(problem, left);
     if (minimum.proven && minimum.bytes <= options.budget_bytes) {
       throw std::logic_error(fmt::format(
           "engine {} calls a budget infeasible that a plan meets: {} bytes",
           solution.engine, options.budget_bytes));
     }
-    if (minimum.proven) plan.minimum_budget_bytes = minimum.bytes;
+    if (minimum.proven) {
+      plan.minimum_budget_bytes = minimum.bytes;
+    } else if (minimum.bytes > options.budget_bytes) {
+      plan.fitting_budget_bytes = minimum.bytes;
+    }
     return answer;
   }
   if (!plan.HasPlan()) return answer;

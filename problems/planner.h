@@ -105,16 +105,24 @@ PlanningProblem BuildPlanningProblem(const graph::Profile& profile,
                                      const PlanOptions& options,
                                      const graph::Trace* trace = nullptr);
 
-// The least budget, reserve included, that any plan meets: above the reserve,
-// though a model may need nothing.
-MinimumBudget LeastBudget(const PlanningProblem& problem,
-                          const solver::SearchLimits& limits);
-
 // The units of a plan, as the engines know them.
 struct KnownUnits {
   std::vector<ChosenUnit> units = {};
   std::vector<graph::CheckpointedModule> modules = {};  // under kTrace
 };
+
+// The least budget, reserve included, that any plan meets: above the reserve,
+// though a model may need nothing. Under kTrace with a plan that meets it.
+struct LeastAnswer {
+  MinimumBudget budget;
+  bool has_plan = false;
+  KnownUnits units = {};
+};
+LeastAnswer LeastPlan(const PlanningProblem& problem,
+                      const solver::SearchLimits& limits);
+MinimumBudget LeastBudget(const PlanningProblem& problem,
+                          const solver::SearchLimits& limits);
+
 struct PlanAnswer {
   Plan plan;
   KnownUnits units;  // of the plan, where there is one

@@ -1,10 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
-#include "problems/minimum_budget.h"
 #include "problems/module_solution.h"
 #include "problems/trace_problem.h"
 #include "solver/search.h"
@@ -13,11 +11,28 @@ namespace acplan::problems {
 
 // Solves a trace problem (trace_problem.h).
 //
-// The relaxation gives a lower bound and a plan. Where the simulation of the
-// plan is within the budget, it is optimal. Else the records that the relaxation
-// puts too low are raised to what the simulation shows, and so on; the best plan
-// within the budget is then made cheaper, a group at a time, as long as the
+// Idea. The optimum of a relaxation is a lower bound, and its plan is simulated.
+// Where that is within the budget, it is a plan; where not, storages that the
+// witnesses missed get witnesses that count them. What this does not settle is
+// split on a decision (trace_parts.h), best bound first. A relaxation is solved
+// no more exactly than is of use: its plan breaks the budget whether it is the
+// cheapest or nearly so, and then it is the witnesses that have to change.
+//
+// Plans come first, whatever the proof takes: the relaxation's, with records
+// that it puts too low raised to what the simulation shows; where none fits, the
+// plan of the least budget (trace_least_budget.h), which decides whether there
+// is one; each made cheaper, a unit or a group at a time, as long as the
 // simulation allows.
+//
+// Invariant. Every plan within the budget is in an open part, or costs no less
+// than the bound of a closed one, or was simulated. Bounds of parts are those of
+// relaxations, or inherited.
+//
+// Proof. A part is closed where its bound reaches the cost of the best plan, and
+// split otherwise, which loses no plan. SplitOn finds a decision as long as the
+// part may have more than one plan; that of a part with one plan is simulated. So
+// the search ends, and then the best plan is optimal; at any time no plan costs
+// less than the least bound of open and closed parts.
 
 struct TraceSolution {
   SearchStatus status = SearchStatus::kNoSolution;
@@ -36,10 +51,5 @@ TraceSolution SolveTraceProblem(
     const TraceProblem& problem, int64_t budget_bytes,
     const solver::SearchLimits& limits,
     const std::vector<graph::CheckpointedModule>& known = {});
-
-// The least budget that a plan meets (minimum_budget.h): between what the
-// relaxation needs and what some plan does, by bisection.
-MinimumBudget FindMinimumBudget(const TraceProblem& problem,
-                                const solver::SearchLimits& limits = {});
 
 }  // namespace acplan::problems

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -116,6 +118,21 @@ int CountReleasing(const TraceProblem& problem, int32_t saved_index) {
     count += Has(problem.frames_of[saved.storage], c) ? 0 : 1;
   }
   return count;
+}
+
+// A group of a candidate's operators: how long those run that run again.
+std::vector<double> GroupMs(const TraceProblem& problem,
+                            const Candidate& candidate) {
+  const OperatorGroups& groups = problem.groups[candidate.module_node];
+  std::vector<double> ms(groups.groups.size(), 0);
+  if (candidate.is_whole || candidate.first_request == kNever) return ms;
+  const Trace& trace = *problem.trace;
+  const TraceCall& call = trace.calls[candidate.call];
+  const int32_t end = std::min(call.end, candidate.stop);
+  for (int32_t op = call.start; op < end; ++op) {
+    ms[groups.group_of[op - call.start]] += trace.operators[op].runtime_ms;
+  }
+  return ms;
 }
 
 class Builder {
@@ -268,8 +285,12 @@ class Builder {
           results.try_emplace(s, groups.group_of[op - call.start]);
         }
       }
+      const std::vector<double> ms = GroupMs(problem_, candidate);
       for (const auto& [s, group] : results) {
-        if (groups.groups[group].rule == GroupRule::kRecompute) continue;
+        const GroupRule rule = groups.groups[group].rule;
+        // Nor is saved what costs nothing to make again.
+        if (rule == GroupRule::kRecompute) continue;
+        if (rule == GroupRule::kFree && ms[group] == 0) continue;
         candidate.results.emplace_back(s, group);
         problem_.makers_of[s].push_back(c);
       }
@@ -405,6 +426,7 @@ class Relaxation {
         kept_arguments_(problem.candidates.size(), 0),
         is_no_unit_(problem.candidates.size(), 0),
         must_be_unit_(problem.candidates.size(), 0),
+        is_unit_(problem.candidates.size(), 0),
         live_end_(witnesses.size(), 0) {
     live_.push_back(0);
     for (size_t t = live_.size() - 1; t-- > 1;) live_[t] -= live_[t - 1];
@@ -453,14 +475,15 @@ class Relaxation {
       nodes[problem_.candidates[c].node].unit_base_bytes =
           static_cast<double>(MostInside(c));
       AddPolicies(c);
-      nodes[problem_.candidates[c].node].must_be_unit = must_be_unit_[c] != 0;
+      if (must_be_unit_[c]) RequireUnit(c);
     }
+    is_impossible_ |= HasTooManyUnits();
     if (is_impossible_) {
       result_.joint.relaxed.fixed_bytes = std::numeric_limits<double>::max();
     }
     result_.joint.policies = policies_.Take();
+    LimitCalls();
     DropUselessLimit(result_.joint.relaxed);
-    if (problem_.has_repeated_calls) result_.joint.relaxed.max_units.reset();
     return std::move(result_);
   }
 
@@ -474,6 +497,46 @@ class Relaxation {
     int32_t begin, end;
     int64_t bytes;
   };
+
+  // A unit that discards nothing is none in the relaxation. Then records inside
+  // it ask for no more than it does.
+  void RequireUnit(int c) {
+    std::vector<ModuleProblem::Node>& nodes = result_.joint.relaxed.nodes;
+    const int node = problem_.candidates[c].node;
+    if (!nodes[node].curve.empty()) {
+      nodes[node].must_be_unit = true;
+      return;
+    }
+    for (int k = node; k < node + nodes[node].subtree_size; ++k) {
+      nodes[k].base_bytes =
+          std::min(nodes[k].base_bytes, *nodes[node].unit_base_bytes);
+    }
+  }
+
+  bool HasTooManyUnits() const {
+    const std::optional<int>& most = problem_.forest.max_units;
+    std::set<int> modules;
+    for (size_t c = 0; c < problem_.candidates.size(); ++c) {
+      if (is_unit_[c]) modules.insert(problem_.candidates[c].module_node);
+    }
+    return most && std::ssize(modules) > *most;
+  }
+
+  // In the relaxation each call of a module is a unit.
+  void LimitCalls() {
+    std::optional<int>& most = result_.joint.relaxed.max_units;
+    if (!most || !problem_.has_repeated_calls) return;
+    std::map<int, int> calls_of;  // a module
+    for (const Candidate& candidate : problem_.candidates) {
+      ++calls_of[candidate.module_node];
+    }
+    std::vector<int> calls;
+    for (const auto& [module, count] : calls_of) calls.push_back(count);
+    std::ranges::sort(calls, std::greater<>());
+    const size_t modules = std::min(calls.size(), static_cast<size_t>(*most));
+    most = std::accumulate(calls.begin(),
+                           calls.begin() + static_cast<ptrdiff_t>(modules), 0);
+  }
 
   // What is not live has no holder.
   void DecideDead(const Decision& decision) {
@@ -519,6 +582,7 @@ class Relaxation {
         continue;
       }
       must_be_unit_[c] = 1;
+      is_unit_[c] = 1;
       for (int a = problem_.candidates[c].parent; a >= 0;
            a = problem_.candidates[a].parent) {
         is_no_unit_[a] = 1;
@@ -709,11 +773,10 @@ class Relaxation {
 
   void AddPolicies(int c) {
     const Candidate& candidate = problem_.candidates[c];
-    const TraceCall& call = CallOf(problem_, c);
     if (is_no_unit_[c]) return;
     const OperatorGroups& groups = problem_.groups[candidate.module_node];
     std::vector<int64_t> bytes(groups.groups.size(), 0);
-    std::vector<double> ms(groups.groups.size(), 0);
+    const std::vector<double> ms = GroupMs(problem_, candidate);
     const auto add = [&](const Release& of) {
       const std::optional<int> group = GroupOf(candidate, of.storage);
       if (group) bytes[*group] += of.bytes;
@@ -727,11 +790,6 @@ class Relaxation {
     std::ranges::for_each(kept_results_[c], add);
     if (candidate.is_whole) {
       policies.base_ms = WholeMs(problem_, candidate);
-    } else if (candidate.first_request != kNever) {
-      const int32_t end = std::min(call.end, candidate.stop);
-      for (int32_t op = call.start; op < end; ++op) {
-        ms[groups.group_of[op - call.start]] += trace_.operators[op].runtime_ms;
-      }
     }
     std::vector<int> kind_of(groups.groups.size(), TraceRelaxation::kSaved);
     std::map<std::pair<int64_t, double>, std::vector<int>> alike;
@@ -771,7 +829,8 @@ class Relaxation {
   std::vector<std::vector<Release>> released_, kept_results_;
   std::vector<int64_t> kept_arguments_;
   std::vector<Late> late_;
-  std::vector<char> is_no_unit_, must_be_unit_;
+  // A candidate: none, one that is or one around it must be, one that is.
+  std::vector<char> is_no_unit_, must_be_unit_, is_unit_;
   bool is_impossible_ = false;  // what was decided
   std::vector<int32_t>
       live_end_;  // a storage: when no witness holds it any more

@@ -38,7 +38,7 @@ JointProblemOptions OptionsOf(const TraceCaseKind& kind,
     }
   }
   if (!kind.restricts) return options;
-  if (random() % 2 == 0) options.max_units = static_cast<int>(1 + random() % 3);
+  if (random() % 2 == 0) options.max_units = static_cast<int>(random() % 4);
   std::vector<std::string> names;
   for (const graph::Module& module : profile.modules) {
     if (!module.sac) continue;
@@ -185,6 +185,9 @@ std::vector<TraceCaseKind> TraceCaseKinds() {
       {.name = "odd_ends", .step = {.has_odd_ends = true}},
       {.name = "restricted",
        .step = {.shares_storages = true, .draws = true},
+       .restricts = true},
+      {.name = "restricted_and_repeated",
+       .step = {.blocks_most = 3, .shares_modules = true, .repeats = true},
        .restricts = true},
       {.name = "everything",
        .step = {.blocks_most = 3,

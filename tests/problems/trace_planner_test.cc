@@ -3,11 +3,17 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <random>
 #include <string>
 
+#include "graph/aggregate.h"
+#include "graph/module_tree.h"
+#include "graph/profile.h"
 #include "graph/trace.h"
+#include "problems/trace_least_budget.h"
 #include "tests/problems/trace_case.h"
 
 namespace acplan::problems {
@@ -15,7 +21,7 @@ namespace {
 
 constexpr int kSteps = 80;
 constexpr int64_t kMostPlans = 1000;
-constexpr double kLeastProven = 0.8;
+constexpr double kLeastProven = 0.99;
 
 // Calls `check` with a number of steps of a kind, and all plans of each.
 template <typename Check>
@@ -111,6 +117,80 @@ TEST_P(EveryPlanOfATrace, MayBeKnownBefore) {
   ForEachCase(GetParam(), 20, check);
 }
 
+// Without limits a plan for a budget is a plan for all larger ones.
+TEST_P(EveryPlanOfATrace, IsNoneTheBetterForALargerBudget) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    double least_ms = std::numeric_limits<double>::infinity();
+    for (const int64_t budget : BudgetsAbout(plans, seed)) {
+      const TraceSolution solution = SolveTraceProblem(c.problem, budget, {});
+      const bool has_plan =
+          !solution.modules.empty() || plans.plans.front().peak_bytes <= budget;
+      ASSERT_EQ(has_plan, plans.LeastPeakBytes() <= budget)
+          << "budget " << budget;
+      if (!has_plan) continue;
+      ASSERT_LE(solution.use.recompute_ms, least_ms * (1 + 1e-9))
+          << "budget " << budget;
+      least_ms = solution.use.recompute_ms;
+    }
+  };
+  ForEachCase(GetParam(), 40, check);
+}
+
+// A search that is stopped at once has the plan that it knew.
+TEST_P(EveryPlanOfATrace, IsKeptWhereALimitStrikes) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    std::mt19937 random(seed + 5);
+    const TracePlans::Plan& known = plans.plans[random() % plans.plans.size()];
+    for (const int64_t more : {0, 4096}) {
+      const TraceSolution solution =
+          SolveTraceProblem(c.problem, known.peak_bytes + more,
+                            {.time_limit_s = 0}, known.modules);
+      ASSERT_EQ(Mismatch(plans, known.peak_bytes + more, c.problem, solution),
+                "");
+      EXPECT_LE(solution.use.recompute_ms, known.recompute_ms * (1 + 1e-9));
+    }
+  };
+  ForEachCase(GetParam(), 20, check);
+}
+
+TEST_P(EveryPlanOfATrace, NeedsTheLeastBudget) {
+  int proven = 0;
+  const auto check = [&](const TraceCase& c, const TracePlans& plans, auto) {
+    const TraceMinimum least = FindLeastPlan(c.problem);
+    ASSERT_LE(least.budget.bound_bytes, plans.LeastPeakBytes());
+    ASSERT_GE(least.budget.bytes, plans.LeastPeakBytes());
+    ASSERT_EQ(c.problem.simulator.Simulate(least.modules).peak_bytes,
+              least.budget.bytes);
+    ASSERT_EQ(least.budget.proven,
+              least.budget.bytes == least.budget.bound_bytes);
+    proven += least.budget.proven ? 1 : 0;
+    // Stopped at once, it says how near it is.
+    const TraceMinimum stopped = FindLeastPlan(c.problem, {.time_limit_s = 0});
+    EXPECT_LE(stopped.budget.bound_bytes, plans.LeastPeakBytes());
+    EXPECT_GE(stopped.budget.bytes, plans.LeastPeakBytes());
+  };
+  ForEachCase(GetParam(), kSteps, check);
+  EXPECT_GE(proven, kLeastProven * kSteps);
+}
+
+// A budget to meet is met where a plan meets it, or proven too small.
+TEST_P(EveryPlanOfATrace, MeetsABudgetOrIsProvenNotTo) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    for (const int64_t budget : BudgetsAbout(plans, seed)) {
+      if (budget <= 0) continue;
+      const TraceMinimum least = FindLeastPlan(c.problem, {}, budget);
+      ASSERT_LE(least.budget.bound_bytes, plans.LeastPeakBytes());
+      ASSERT_EQ(least.budget.bytes <= budget, plans.LeastPeakBytes() <= budget);
+      ASSERT_EQ(least.budget.bound_bytes > budget,
+                plans.LeastPeakBytes() > budget);
+    }
+  };
+  ForEachCase(GetParam(), 20, check);
+}
+
 // What stops at a gap has proven a bound that near.
 TEST_P(EveryPlanOfATrace, IsNotMuchBetterThanAnAnswerWithAGap) {
   const auto check = [](const TraceCase& c, const TracePlans& plans,
@@ -130,6 +210,76 @@ TEST_P(EveryPlanOfATrace, IsNotMuchBetterThanAnAnswerWithAGap) {
     }
   };
   ForEachCase(GetParam(), 20, check);
+}
+
+// A trace of the repository's as a problem. Is where it was made.
+class StoredTrace {
+ public:
+  explicit StoredTrace(const std::string& name,
+                       std::optional<int> max_units = {})
+      : trace(graph::ReadTrace(ACPLAN_TEST_DATA_DIR "/traces/" + name +
+                               ".trace.json.gz")),
+        profile(graph::Aggregate(trace)),
+        tree(profile),
+        problem(BuildTraceProblem(trace, profile, tree,
+                                  {.max_units = max_units})) {}
+  StoredTrace(const StoredTrace&) = delete;
+  StoredTrace& operator=(const StoredTrace&) = delete;
+
+  const graph::Trace trace;
+  const graph::Profile profile;
+  const graph::ModuleTree tree;
+  const TraceProblem problem;
+};
+
+// Modules called several times, whose operators no decision on storages tells
+// apart.
+TEST(StoredTraceTest, ALargerBudgetIsNoWorse) {
+  const StoredTrace stored("repeated_modules");
+  const TraceSolution small = SolveTraceProblem(stored.problem, 22016, {});
+  const TraceSolution large = SolveTraceProblem(stored.problem, 26106, {});
+  EXPECT_EQ(small.status, SearchStatus::kOptimal);
+  EXPECT_EQ(large.status, SearchStatus::kOptimal);
+  EXPECT_LE(large.use.recompute_ms, small.use.recompute_ms);
+}
+
+// A unit that costs nothing, and counts all the same.
+TEST(StoredTraceTest, HasNoMoreUnitsThanMayBe) {
+  for (const int most : {0, 1, 2, 3}) {
+    SCOPED_TRACE(most);
+    const StoredTrace stored("free_unit", most);
+    const TraceSolution solution = SolveTraceProblem(stored.problem, 40959, {});
+    EXPECT_LE(std::ssize(solution.modules), most);
+    EXPECT_EQ(solution.status,
+              most == 0 ? SearchStatus::kInfeasible : SearchStatus::kOptimal);
+    EXPECT_EQ(FindLeastPlan(stored.problem).modules.empty(), most == 0);
+  }
+}
+
+// SegFormer with its head: stages of different sizes.
+TEST(StoredTraceTest, SaysHowNearItsLeastBudgetIs) {
+  constexpr int64_t kLeast = 348135936;
+  const StoredTrace stored("segformer");
+  const TraceMinimum least = FindLeastPlan(stored.problem, {.time_limit_s = 1});
+  EXPECT_LE(least.budget.bound_bytes, kLeast);
+  EXPECT_GE(least.budget.bytes, kLeast);
+  EXPECT_LE(least.budget.bytes, kLeast * 1.05);
+  EXPECT_GE(least.budget.bound_bytes, kLeast * .8);
+}
+
+TEST(StoredTraceTest, HasAPlanWhereTheLimitIsShort) {
+  const StoredTrace stored("segformer");
+  const int64_t budget =
+      FindLeastPlan(stored.problem, {.time_limit_s = 1}).budget.bytes;
+  for (const double more : {1.1, 1.02}) {
+    const auto larger =
+        static_cast<int64_t>(static_cast<double>(budget) * more);
+    const TraceSolution solution =
+        SolveTraceProblem(stored.problem, larger, {.time_limit_s = 1});
+    EXPECT_FALSE(solution.modules.empty());
+    EXPECT_LE(solution.use.peak_bytes, larger);
+    EXPECT_GT(solution.bound_ms, 0);
+  }
 }
 
 }  // namespace
