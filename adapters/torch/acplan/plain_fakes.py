@@ -48,13 +48,17 @@ def _made_plain(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:
 def _leave_nothing(value_of: ValueOf) -> None:
     """Empties the caches of functions that hold fake tensors, as those for position
     embeddings of detectors: who calls one again would be given a fake one."""
-    everything = gc.get_objects()
-    for thing in everything:
-        if type(thing) is functools._lru_cache_wrapper and _holds_fakes(thing):
-            thing.cache_clear()
-    for thing in everything:
-        if type(thing) is FakeTensor and _is_plain(thing):
-            _make_real(thing, value_of(thing))
+    caches, fakes = [], []
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if kind is FakeTensor:
+            fakes.append(thing)
+        elif kind is functools._lru_cache_wrapper:
+            caches.append(thing)
+    for cache in filter(_holds_fakes, caches):
+        cache.cache_clear()
+    for fake in filter(_is_plain, fakes):
+        _make_real(fake, value_of(fake))
 
 
 def _is_plain(fake: FakeTensor) -> bool:

@@ -36,7 +36,7 @@ _aten = torch.ops.aten
 # Elements. A larger tensor decides nothing that a smaller one does not decide before,
 # and of fractions not even many of those are looked at.
 _MOST_ELEMENTS = 1 << 22
-_MOST_FRACTIONS = 1 << 16
+_MOST_FRACTIONS = 1 << 15
 _SEED = 0
 
 _DISCRETE = frozenset(
@@ -486,8 +486,13 @@ def _attach_fill(out: Any, fill: Any) -> None:
         return
     if _is_small(out) and out.device.type != "meta":
         with no_dispatch():
-            made = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype)
-            _set_value(out, made.fill_(fill))
+            # Zeros of the operating system cost nothing until they are looked at.
+            if fill == 0 and out.is_contiguous():
+                made = torch.zeros(out.shape, dtype=out.dtype)
+            else:
+                made = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype)
+                made.fill_(fill)
+            _set_value(out, made)
 
 
 def _attach(out: Any, value: Any) -> None:
