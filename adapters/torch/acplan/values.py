@@ -324,8 +324,11 @@ def as_in_training() -> Iterator[None]:
     arrays = mock.patch.object(FakeTensor, "numpy", _to_numpy, create=True)
     array = mock.patch.object(FakeTensor, "__array__", _to_array, create=True)
     text = mock.patch.object(FakeTensor, "__format__", _formatted)
+    padding = mock.patch.object(
+        torch._VF, "_pad_packed_sequence", _pad_packed_sequence
+    )
     plain = plain_fakes(value_of)
-    with quiet, asked, lists, arrays, array, text, plain, _random_state_kept():
+    with quiet, asked, lists, arrays, array, text, padding, plain, _random_state_kept():
         yield
 
 
@@ -394,6 +397,48 @@ def _to_numpy(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
 def _to_array(tensor: FakeTensor, dtype: Any = None, *_: Any, **__: Any) -> Any:
     array = _to_numpy(tensor)
     return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def _pad_packed_sequence(
+    data: torch.Tensor,
+    batch_sizes: torch.Tensor,
+    batch_first: bool,
+    padding_value: float,
+    total_length: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """With the operators of PyTorch's own, which writes lengths where a fake tensor has
+    no memory: rows of steps with as many sequences are copied at once."""
+    if not isinstance(data, FakeTensor):
+        padded: tuple[torch.Tensor, torch.Tensor] = _PAD_PACKED(
+            data, batch_sizes, batch_first, padding_value, total_length
+        )
+        return padded
+    with no_dispatch():
+        sizes: list[int] = batch_sizes.tolist()
+    steps = max(total_length, len(sizes))
+    out = torch.full(
+        (steps, sizes[0], *data.shape[1:]),
+        padding_value,
+        dtype=data.dtype,
+        layout=data.layout,
+        device=data.device,
+    )
+    lengths = torch.empty(sizes[0], dtype=torch.int64, layout=torch.strided)
+    ends = [k for k, size in enumerate(sizes) if [*sizes, 0][k + 1] != size]
+    row = first = 0
+    for end in ends:
+        count, size = end + 1 - first, sizes[end]
+        part = data.narrow(0, row, count * size)
+        place = out.narrow(0, first, count).narrow(1, 0, size)
+        place.copy_(part.view(count, size, *data.shape[1:]))
+        row, first = row + count * size, end + 1
+    with no_dispatch():
+        found = torch.tensor([sum(size > k for size in sizes) for k in range(sizes[0])])
+        _set_value(lengths, found)
+    return (out.transpose(0, 1) if batch_first else out), lengths
+
+
+_PAD_PACKED = torch._VF._pad_packed_sequence
 
 
 def _formatted(tensor: FakeTensor, form: str) -> str:

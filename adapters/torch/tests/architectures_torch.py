@@ -293,7 +293,7 @@ class _LoopedExperts(_Embedded):
         out = torch.zeros_like(rows)
         for index, expert in enumerate(self.experts):
             (found,) = torch.where(best == index)
-            out = out.index_add(0, found, expert(rows[found]))
+            out = out.index_add(0, found, expert(rows[found]).to(out.dtype))
         return x + out.view_as(x)
 
 
