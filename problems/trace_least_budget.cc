@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kAllocationUnit = 512;
 constexpr int64_t kImpossible = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMostParts = 20'000;
 // Relaxations of a part before it is split.
 constexpr int kRounds = 4;
 // For a plan of a relaxation, which need not be the cheapest.
@@ -34,10 +35,14 @@ class Search {
   TraceMinimum Run(const std::vector<CheckpointedModule>& known) {
     Try({});
     if (!known.empty()) Try(known);
-    TracePart all = {.witnesses = FirstWitnesses(problem_)};
-    all.next = all.witnesses;
-    open_.push_back(std::move(all));
-    while (!open_.empty() && !IsStopped()) {
+    // The first takes a moment, and says something whatever the limits.
+    Branch({});
+    current_bound_ = kImpossible;
+    for (int64_t parts = 1; !open_.empty() && !IsStopped(); ++parts) {
+      if (parts == kMostParts) {
+        answer_.budget.stopped_by = StoppedBy::kNodes;
+        break;
+      }
       const auto least = std::ranges::min_element(open_, {}, &TracePart::bound);
       TracePart part = std::move(*least);
       open_.erase(least);
@@ -127,7 +132,8 @@ class Search {
     double weight = 1;
     int64_t best_bound = -1;
     for (int round = 0; round < kRounds; ++round) {
-      const Witnesses witnesses = Blend(part.witnesses, part.next, weight);
+      const Witnesses witnesses =
+          Blend(first_, part.witnesses, part.next, weight);
       RelaxedPlan plan = {.relaxation =
                               Relax(problem_, witnesses, part.decisions)};
       const int64_t least = LeastOf(plan.relaxation);
@@ -144,8 +150,8 @@ class Search {
         Split split =
             SplitOn(problem_, part, plan, witnesses, BytesOf(part.bound));
         decision = split.decision;
-        part.witnesses = witnesses;
-        part.next = std::move(split.next);
+        part.witnesses = ChangesOf(first_, witnesses);
+        part.next = ChangesOf(first_, split.next);
         weight = 1;
       }
       if (!decision || part.next == part.witnesses || IsStopped()) break;
@@ -159,6 +165,7 @@ class Search {
   }
 
   const TraceProblem& problem_;
+  const Witnesses first_ = FirstWitnesses(problem_);
   const SearchLimits& limits_;
   const int64_t enough_bytes_;
   const solver::Stopwatch stopwatch_;

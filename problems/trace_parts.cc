@@ -284,9 +284,16 @@ TracePart HalfOf(const TracePart& part, Decision decision, bool is_so) {
   TracePart half = part;
   decision.is_so = is_so;
   half.decisions.push_back(decision);
-  if (decision.kind == Decision::Kind::kLife && is_so) {
-    half.next[decision.of] = {
-        {.kind = Witness::Kind::kDecided, .index = decision.at}};
+  if (decision.kind != Decision::Kind::kLife || !is_so) return half;
+  const std::vector<Witness> decided = {
+      {.kind = Witness::Kind::kDecided, .index = decision.at}};
+  const auto place = std::ranges::lower_bound(
+      half.next, decision.of, {},
+      [](const auto& changed) { return changed.first; });
+  if (place != half.next.end() && place->first == decision.of) {
+    place->second = decided;
+  } else {
+    half.next.insert(place, {decision.of, decided});
   }
   return half;
 }
@@ -318,10 +325,27 @@ std::vector<CheckpointedModule> OnlyPlanOf(const TraceProblem& problem,
   return modules;
 }
 
-Witnesses Blend(const Witnesses& of, const Witnesses& with, double weight) {
-  Witnesses blended = of;
-  for (size_t s = 0; s < of.size(); ++s) {
-    if (of[s] != with[s]) blended[s] = Blended(of[s], with[s], weight);
+ChangedWitnesses ChangesOf(const Witnesses& first, const Witnesses& witnesses) {
+  ChangedWitnesses changes;
+  for (size_t s = 0; s < first.size(); ++s) {
+    if (witnesses[s] != first[s]) {
+      changes.emplace_back(static_cast<int32_t>(s), witnesses[s]);
+    }
+  }
+  return changes;
+}
+
+Witnesses Blend(const Witnesses& first, const ChangedWitnesses& of,
+                const ChangedWitnesses& with, double weight) {
+  Witnesses blended = first;
+  for (const auto& [s, witnesses] : of) blended[s] = witnesses;
+  Witnesses target = first;
+  for (const auto& [s, witnesses] : with) target[s] = witnesses;
+  for (size_t s = 0; s < first.size(); ++s) {
+    if (blended[s] == target[s]) continue;
+    blended[s] = weight == 1
+                     ? std::move(target[s])
+                     : Blended(std::move(blended[s]), target[s], weight);
   }
   return blended;
 }

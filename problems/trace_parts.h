@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "problems/trace_problem.h"
@@ -11,12 +12,21 @@ namespace acplan::problems {
 // The plans of a trace problem, split again and again by decisions: what the
 // searches of trace_planner.h and trace_least_budget.h have in common.
 
+// Witnesses of the storages, ascending, that have others than FirstWitnesses:
+// parts are many, and these are few.
+using ChangedWitnesses = std::vector<std::pair<int32_t, std::vector<Witness>>>;
+ChangedWitnesses ChangesOf(const Witnesses& first, const Witnesses& witnesses);
+
+// Witnesses of all storages, each between the two.
+Witnesses Blend(const Witnesses& first, const ChangedWitnesses& of,
+                const ChangedWitnesses& with, double weight);
+
 // The plans that keep some decisions, and what is known of them.
 struct TracePart {
   std::vector<Decision> decisions = {};
   // Those that gave the bound, and those to try next.
-  Witnesses witnesses = {};
-  Witnesses next = {};
+  ChangedWitnesses witnesses = {};
+  ChangedWitnesses next = {};
   // No plan of the part recomputes less, in ms; or none needs less, in bytes.
   double bound = 0;
 
@@ -55,9 +65,6 @@ TracePart HalfOf(const TracePart& part, Decision decision, bool is_so);
 // The only plan of a part that no decision splits.
 std::vector<graph::CheckpointedModule> OnlyPlanOf(const TraceProblem& problem,
                                                   const TracePart& part);
-
-// Witnesses of all storages, each between the two.
-Witnesses Blend(const Witnesses& of, const Witnesses& with, double weight);
 
 // Whether a plan has no more units than may be.
 bool KeepsMaxUnits(const TraceProblem& problem,

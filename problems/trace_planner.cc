@@ -27,7 +27,7 @@ constexpr int64_t kAllocationUnit = 512;
 
 constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
 
-constexpr int64_t kMostParts = 20'000;
+constexpr int64_t kMostParts = 1000;
 // Relaxations of a part with plans that break the budget before it is split: at
 // first, and where another decision is not needed for the next.
 constexpr int kRounds = 3;
@@ -58,9 +58,8 @@ class Search {
   TraceSolution Run(const std::vector<CheckpointedModule>& known) {
     Try({});
     if (!known.empty()) Try(known);
-    TracePart all = {.witnesses = FirstWitnesses(problem_)};
-    all.next = all.witnesses;
-    if (!IsSettled(0)) all.bound = FindFirst(all.witnesses);
+    TracePart all;
+    if (!IsSettled(0)) all.bound = FindFirst();
     current_bound_ms_ = kInf;
     if (!is_infeasible_) open_.push_back(std::move(all));
     int64_t parts = 0;
@@ -85,8 +84,8 @@ class Search {
 
  private:
   // A plan in little time, whatever the proof takes. Returns a bound.
-  double FindFirst(const Witnesses& witnesses) {
-    RelaxedPlan plan = {.relaxation = Relax(problem_, witnesses)};
+  double FindFirst() {
+    RelaxedPlan plan = {.relaxation = Relax(problem_, first_)};
     const ModuleSolution relaxed =
         Solve(plan.relaxation.joint, std::max(limits_.gap, kGapOfFirst));
     current_bound_ms_ = relaxed.bound_ms;
@@ -94,6 +93,7 @@ class Search {
       TryPlan(plan, relaxed.units);
       if (BreaksBudget(plan)) Repair(std::move(plan));
     }
+    if (relaxed.status == SearchStatus::kInfeasible) return kInf;
     if (BestMs() == kInf && !IsStopped()) FindAny();
     if (!IsNear(current_bound_ms_, kGapOfPolished)) Polish();
     return relaxed.bound_ms;
@@ -147,7 +147,8 @@ class Search {
       std::vector<CheckpointedModule> units = result_.modules;
       std::vector<char>& save = unit_in(units)->save;
       const bool is_open = group.rule == graph::GroupRule::kFree &&
-                           group.runtime > 0 && save[group.ops.front()] == 0;
+                           group.runtime > 0 && !save.empty() &&
+                           save[group.ops.front()] == 0;
       if (!is_open || left <= 0) continue;
       for (const int op : group.ops) save[op] = 1;
       --left;
@@ -285,7 +286,8 @@ class Search {
     double weight = 1;       // of what is to be tried
     double gap = GapFor(part);
     for (int round = 0; round < (split.decision ? kRounds : kMostRounds);) {
-      const Witnesses witnesses = Blend(part.witnesses, part.next, weight);
+      const Witnesses witnesses =
+          Blend(first_, part.witnesses, part.next, weight);
       RelaxedPlan plan = {.relaxation =
                               Relax(problem_, witnesses, part.decisions)};
       const ModuleSolution relaxed =
@@ -309,8 +311,8 @@ class Search {
       if (relaxed.ms > best_ms || !split.decision) {
         best_ms = relaxed.ms;
         split = SplitOn(problem_, part, plan, witnesses, budget_bytes_);
-        part.witnesses = witnesses;
-        part.next = split.next;
+        part.witnesses = ChangesOf(first_, witnesses);
+        part.next = ChangesOf(first_, split.next);
         weight = .5;
       }
       if (BreaksBudget(plan) && !IsNear(relaxed.ms, kGapOfRepairs)) {
@@ -386,6 +388,7 @@ class Search {
   }
 
   const TraceProblem& problem_;
+  const Witnesses first_ = FirstWitnesses(problem_);
   const int64_t budget_bytes_;
   const SearchLimits& limits_;
   const solver::Stopwatch stopwatch_;

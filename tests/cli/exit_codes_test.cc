@@ -139,7 +139,8 @@ TEST_F(ExitCodesTest, FourWhereTheMinimumIsNotProven) {
     EXPECT_THAT(outcome.err,
                 ContainsRegex("^acplan: budget min: stopped by the time limit "
                               "before the least budget was proven; some plan "
-                              "fits in [^\n]+ bytes\\)\n$"));
+                              "fits in [^\n]+ bytes\\), none in less than "
+                              "[^\n]+ bytes\\) \\(gap [^\n]+%\\)\n$"));
     EXPECT_FALSE(Exists("out.json"));
     arguments = {"frontier", "profile.json", "--budgets", "50%,min"};
     arguments.insert(arguments.end(), at_once.begin(), at_once.end());

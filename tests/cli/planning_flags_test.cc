@@ -101,34 +101,38 @@ TEST(BudgetFlagTest, TheMinimumNeedsAProof) {
       Budget("min").Resolve(BuildPlanningProblem(profile, tree, options), {}));
 }
 
-std::string LimitOf(const problems::MinimumBudget& minimum,
-                    const solver::SearchLimits& limits) {
-  try {
-    ProvenMinimum(minimum, limits);
-  } catch (const LimitError& error) {
-    return error.what();
-  }
-  return "";
+TEST(RequireMinimumTest, SaysWhatStoppedTheProofAndHowNearItIs) {
+  problems::LeastAnswer least{
+      .budget = {.bytes = 4 << 20,
+                 .bound_bytes = 3 << 20,
+                 .stopped_by = solver::StoppedBy::kUnproven}};
+  const auto text = [&] {
+    try {
+      RequireMinimum(least);
+    } catch (const LimitError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string rest =
+      " before the least budget was proven; some plan fits in 4.00 MiB "
+      "(4,194,304 bytes), none in less than 3.00 MiB (3,145,728 bytes) (gap "
+      "25.00%)";
+  EXPECT_EQ(text(), "budget min: the search came to its end" + rest);
+  least.budget.stopped_by = solver::StoppedBy::kTime;
+  EXPECT_EQ(text(), "budget min: stopped by the time limit" + rest);
+  least.budget.stopped_by = solver::StoppedBy::kInterrupt;
+  EXPECT_EQ(text(), "budget min: interrupted" + rest);
+  // With a plan at hand there is an answer.
+  least.has_plan = true;
+  EXPECT_EQ(text(), "");
+  least = {.budget = {.bytes = 7, .proven = true, .bound_bytes = 7}};
+  EXPECT_EQ(text(), "");
 }
 
-TEST(ProvenMinimumTest, SaysWhatStoppedTheProof) {
-  const problems::MinimumBudget unproven{.bytes = 3 << 20};
-  const std::string rest =
-      " before the least budget was proven; some plan fits in 3.00 MiB "
-      "(3,145,728 bytes)";
-  std::atomic<bool> interrupted = false;
-  solver::SearchLimits limits;
-  EXPECT_EQ(LimitOf(unproven, limits),
-            "budget min: the search came to its end" + rest);
-  limits.time_limit_s = 1;
-  EXPECT_EQ(LimitOf(unproven, limits),
-            "budget min: stopped by the time limit" + rest);
-  limits.interrupted = &interrupted;
-  EXPECT_EQ(LimitOf(unproven, limits),
-            "budget min: stopped by the time limit" + rest);
-  interrupted = true;
-  EXPECT_EQ(LimitOf(unproven, limits), "budget min: interrupted" + rest);
-  EXPECT_EQ(ProvenMinimum({.bytes = 7, .proven = true}, limits), 7);
+TEST(ForTheMinimumTest, LeavesTimeForAPlan) {
+  EXPECT_EQ(ForTheMinimum({.time_limit_s = 8, .gap = .1}).time_limit_s, 4);
+  EXPECT_EQ(ForTheMinimum({.time_limit_s = 8, .gap = .1}).gap, 0);
 }
 
 TEST(TimeLeftTest, IsNeverNegative) {

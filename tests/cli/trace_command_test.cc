@@ -57,6 +57,40 @@ TEST_F(TraceCommandTest, NothingFitsBelowTheMinimum) {
   EXPECT_THAT(below.out, HasSubstr("the smallest budget that a plan fits"));
 }
 
+// SegFormer with its head: the proof of its least budget takes a while.
+TEST_F(TraceCommandTest, AMinimumThatIsNotProvenIsPlannedAllTheSame) {
+  constexpr char kSegformer[] =
+      ACPLAN_TEST_DATA_DIR "/traces/segformer.trace.json.gz";
+  const Outcome outcome = Acplan(
+      {"plan", kSegformer, "--budget", "min", "--time-limit", "0", "--json"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("budget min: stopped by the time limit "
+                                     "before the least budget was proven; "
+                                     "some plan fits in "));
+  const json plan = json::parse(outcome.out);
+  EXPECT_EQ(plan["status"], "feasible");
+  EXPECT_LE(plan["peak_bytes"], plan["budget_bytes"]);
+
+  const Outcome frontier = Acplan(
+      {"frontier", kSegformer, "--points", "3", "--time-limit", "0", "--json"});
+  EXPECT_EQ(frontier.exit_code, 0);
+  const json answer = json::parse(frontier.out);
+  EXPECT_LT(answer["minimum_budget_bound_bytes"],
+            answer["fitting_budget_bytes"]);
+  EXPECT_FALSE(answer.contains("minimum_budget_bytes"));
+}
+
+TEST_F(TraceCommandTest, NoUnitsMeansNone) {
+  constexpr char kFreeUnit[] =
+      ACPLAN_TEST_DATA_DIR "/traces/free_unit.trace.json.gz";
+  const auto plan = [&](const char* units) {
+    return Acplan(
+        {"plan", kFreeUnit, "--budget", "40959", "--max-units", units});
+  };
+  EXPECT_EQ(plan("0").exit_code, 3);
+  EXPECT_EQ(plan("1").exit_code, 0);
+}
+
 TEST_F(TraceCommandTest, CheckRefusesWhatIsNotSo) {
   json plan = PlanAt("90%");
   const std::string budget =
