@@ -19,9 +19,9 @@ std::vector<int64_t> EvenBudgets(int64_t least, int64_t most, int points);
 // A plan for each budget, in ascending order of budgets, duplicates once. Each
 // search starts from the plan of the budget before, which fits here too: a
 // smaller budget never recomputes less, whatever limits strike. The time limit
-// is for all searches together. `done` (may be empty) is called after each plan
-// with their number so far. `known`: units known before, for the budgets that
-// they meet.
+// is for all searches together, shared out evenly among those to come. `done`
+// (may be empty) is called after each plan with their number so far. `known`:
+// units known before, for the budgets that they meet.
 std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,
