@@ -2,8 +2,9 @@
 the CPU and the trace of one on a GPU can be set side by side.
 
 Attention, dropout, batch and RMS norms, recurrent layers and CTC loss run as one
-operator or as many, as the device has it. In both steps one marked operator takes their place: the same
-arguments, a result of the same shape, type and layout. Autocast is made that of CUDA.
+operator or as many, as the device has it. In both steps one marked operator takes their
+place: the same arguments, a result of the same shape, type and layout. Autocast is made
+that of CUDA.
 """
 
 import contextlib
