@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 ValueOf = Callable[[torch.Tensor], torch.Tensor | None]
 
 _make = FakeTensor.__new__
-_DISPATCH = FakeTensor.__dict__["__torch_dispatch__"]
+_NAME = "__torch_dispatch__"
+_DISPATCH = FakeTensor.__dict__[_NAME]
 # What holds the results of a cache, and no more.
 _HOLDERS = (dict, list, tuple)
 _LINK = "functools._lru_list_elem"
@@ -38,11 +39,11 @@ def plain_fakes(value_of: ValueOf) -> Iterator[None]:
 
 def _made_plain(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:
     # PyTorch looks at the class once, when a tensor is made.
-    FakeTensor.__torch_dispatch__ = torch._C._disabled_torch_dispatch_impl  # type: ignore[assignment]
+    setattr(FakeTensor, _NAME, torch._C._disabled_torch_dispatch_impl)
     try:
         return _make(cls, *args, **kwargs)
     finally:
-        FakeTensor.__torch_dispatch__ = _DISPATCH
+        setattr(FakeTensor, _NAME, _DISPATCH)
 
 
 def _leave_nothing(value_of: ValueOf) -> None:

@@ -183,8 +183,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
         lengths: torch.Tensor,
         batch_first: bool,
     ) -> Any:
-        """The sizes of a packed sequence's batches are real, as PyTorch reads them where
-        they lie."""
+        """The sizes of a packed sequence's batches are real, as PyTorch reads them
+        where they lie."""
         with no_dispatch():
             narrow = torch.zeros(*padded.shape[:2], 1)
             rows, sizes = _aten._pack_padded_sequence(narrow, lengths, batch_first)
@@ -492,8 +492,8 @@ def _on_cpu(leaf: Any) -> Any:
 
 
 def _of_finite_numbers(func: Any, args: Sequence[Any], out: Any) -> Any:
-    """What tests for infinity and for what is no number find, as all numbers that a step
-    computes are taken for finite ones: one value for all places."""
+    """What tests for infinity and for what is no number find, as all numbers that a
+    step computes are taken for finite ones: one value for all places."""
     if not isinstance(out, FakeTensor) or out.dtype != torch.bool:
         return _UNKNOWN
     if func in (_aten.eq.Tensor, _aten.ne.Tensor) and args[0] is args[1]:

@@ -466,7 +466,8 @@ class _Graph(nn.Module):
         degrees = torch.bincount(target, minlength=len(nodes)).clamp(min=1)
         x = nodes
         for layer in self.layers:
-            sums = torch.zeros_like(x).index_add_(0, target, layer(x)[source])
+            sent = layer(x)[source].to(x.dtype)
+            sums = torch.zeros_like(x).index_add_(0, target, sent)
             x = F.relu(x + sums / degrees[:, None])
         count = int(graphs.max()) + 1
         pooled = x.new_zeros(count, 16).index_add_(0, graphs, x)

@@ -210,13 +210,20 @@ def _vision(
     return Architecture("vision", make, _images(size, lambda n: torch.arange(n)))
 
 
+_LAID_OUT = (
+    "how the result of a depthwise convolution of one image lies in memory, the device "
+    "decides, and with it whether a linear layer adds its bias by `addmm` or by `add`"
+)
+
+
 def _segmentation(kind: str, size: int = 64, **options: Any) -> Architecture:
     make = _model(kind, "AutoModelForSemanticSegmentation", num_labels=5, **options)
 
     def labels(batch: int) -> Tensor:
         return torch.arange(batch * size * size).view(batch, size, size) % 5
 
-    return Architecture("vision", make, _images(size, labels))
+    exceptions = dict.fromkeys(_OF_ONE, _LAID_OUT)
+    return Architecture("vision", make, _images(size, labels), exceptions)
 
 
 def _detection() -> Architecture:
@@ -378,7 +385,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gptj": _causal("gptj", rotary_dim=4),
     "falcon": _causal("falcon", multi_query=True),
     "falcon with alibi": _causal("falcon", packs=False, alibi=True),
-    "mpt": _causal("mpt", packs=False, d_model=32, n_layers=2, n_heads=4, max_seq_len=64),
+    "mpt": _causal(
+        "mpt", packs=False, d_model=32, n_layers=2, n_heads=4, max_seq_len=64
+    ),
     "olmo2": _causal("olmo2", num_key_value_heads=2),
     "olmoe": _causal(
         "olmoe", num_key_value_heads=2, num_experts=4, num_experts_per_tok=2

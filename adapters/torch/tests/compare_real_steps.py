@@ -8,6 +8,7 @@ prints the table of docs/measured/real_steps.md; names of architectures after it
 only those, `--facts` the 23 steps of its last table, `--each` a line for each step.
 """
 
+import dataclasses
 import logging
 import sys
 import warnings
@@ -39,7 +40,8 @@ def cases(architecture: Architecture) -> Iterator[tuple[str, Case]]:
         yield "batch of one, evaluated", Case(last, trains=False)
 
 
-def _facts() -> Iterator[tuple[str, str]]:
+def facts() -> Iterator[tuple[str, str]]:
+    """Common models, each without a mask and with one of ones."""
     for name in _FACTS:
         yield name, "no mask"
         yield name, "ones"
@@ -53,7 +55,7 @@ def _print_facts() -> None:
     found: list[Comparison] = []
     print("| step | attention | operators | first difference |")
     print("|---|---|---|---|")
-    for name, variant in _facts():
+    for name, variant in facts():
         architecture = known[name]
         result = compare(architecture.make, Case(architecture.variants[variant]()))
         found.append(result)
@@ -76,38 +78,58 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+@dataclasses.dataclass
+class _Row:
+    """One architecture's line of the table."""
+
+    steps: int = 0
+    equal: int = 0
+    operators: int = 0
+    # By what differs, or the reason why it may: the steps.
+    reasons: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+    def exceptions(self) -> str:
+        told = (
+            f"{'all' if len(labels) == self.steps else ', '.join(labels)}: {reason}"
+            for reason, labels in self.reasons.items()
+        )
+        return "; ".join(told)
+
+
+def _row(name: str, architecture: Architecture, each: bool) -> _Row:
+    row = _Row()
+    for label, case in cases(architecture):
+        result = compare(architecture.make, case)
+        difference = result.difference()
+        if each:
+            print(f"{name}; {label}: {difference or 'equal'}", flush=True)
+        row.steps += 1
+        row.equal += not difference
+        row.operators = max(row.operators, len(result.real))
+        if difference:
+            reason = _cell(architecture.exception(label) or difference)
+            row.reasons.setdefault(reason, []).append(label)
+    return row
+
+
 def _print_table(names: list[str], each: bool) -> None:
-    print("| architecture | group | steps | equal | operators | exception |")
+    print("| architecture | group | steps | equal | operators | exceptions |")
     print("|---|---|---:|---:|---:|---|")
-    steps = equal = whole = count = 0
+    rows = []
     for name, architecture in architectures().items():
         if names and name not in names:
             continue
-        differ: list[str] = []
-        results: list[Comparison] = []
-        for label, case in cases(architecture):
-            result = compare(architecture.make, case)
-            results.append(result)
-            difference = result.difference()
-            if each:
-                print(f"{name}; {label}: {difference or 'equal'}", flush=True)
-            if difference:
-                reason = architecture.exception(label) or difference
-                differ.append(f"{label}: {_cell(reason)}")
-        same = len(results) - len(differ)
-        most = max(len(result.real) for result in results)
+        row = _row(name, architecture, each)
+        rows.append(row)
         print(
-            f"| {name} | {architecture.group} | {len(results)} | {same} | {most} | "
-            f"{'; '.join(differ)} |",
+            f"| {name} | {architecture.group} | {row.steps} | {row.equal} | "
+            f"{row.operators} | {row.exceptions()} |",
             flush=True,
         )
-        count += 1
-        whole += not differ
-        steps += len(results)
-        equal += same
+    whole = sum(row.steps == row.equal for row in rows)
     print(
-        f"\n{count} architectures, {whole} equal in every step; {steps} steps, "
-        f"{equal} equal"
+        f"\n{len(rows)} architectures, {whole} equal in every step; "
+        f"{sum(row.steps for row in rows)} steps, {sum(row.equal for row in rows)} equal"
     )
 
 

@@ -1,9 +1,10 @@
 """Operators that stand for what a device chooses its kernels for, so that a step on
 the CPU and the trace of one on a GPU can be set side by side.
 
-Attention, dropout, batch and RMS norms, recurrent layers and CTC loss run as one
-operator or as many, as the device has it. In both steps one marked operator takes their place: the same
-arguments, a result of the same shape, type and layout. Autocast is made that of CUDA.
+Attention, dropout, norms, recurrent layers and CTC loss run as one operator or as many,
+as the device has it. In both steps one marked operator takes their
+place: the same arguments, a result of the same shape, type and layout. Autocast is made
+that of CUDA.
 """
 
 import contextlib
@@ -21,6 +22,8 @@ _SDPA = F.scaled_dot_product_attention
 _RMS_NORM = F.rms_norm
 _BATCH_NORM = F.batch_norm
 _INSTANCE_NORM = F.instance_norm
+_GROUP_NORM = F.group_norm
+_ONE_HOT = F.one_hot
 _CTC_LOSS = F.ctc_loss
 _RECURRENT = torch._C._VariableFunctions
 _LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -218,6 +221,48 @@ def _marked_instance_norm(
     return _batch_norm(input, weight, bias, True, eps)
 
 
+@torch.library.custom_op("acplan_marks::group_norm", mutates_args=())
+def _group_norm(
+    input: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    return _GROUP_NORM(input.contiguous(), groups, weight, bias, eps).clone()
+
+
+@_group_norm.register_fake
+def _(input: Tensor, *rest: Any) -> Tensor:
+    return torch.empty_like(input, memory_format=torch.contiguous_format)
+
+
+_zero_gradients(_group_norm)
+
+
+def _marked_group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    weight, bias = (None if t is None else cast_as_single(t) for t in (weight, bias))
+    return _group_norm(cast_as_single(input), num_groups, weight, bias, eps)
+
+
+@torch.library.custom_op("acplan_marks::one_hot", mutates_args=())
+def _one_hot(tensor: Tensor, classes: int) -> Tensor:
+    return _ONE_HOT(tensor, classes)
+
+
+@_one_hot.register_fake
+def _(tensor: Tensor, classes: int) -> Tensor:
+    return tensor.new_empty(*tensor.shape, classes)
+
+
+def _marked_one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    if num_classes < 0:
+        return _ONE_HOT(tensor)
+    return _one_hot(tensor, num_classes)
+
+
 @torch.library.custom_op("acplan_marks::ctc_loss", mutates_args=())
 def _ctc_loss(
     log_probs: Tensor,
@@ -366,6 +411,8 @@ _REPLACEMENTS: tuple[tuple[Any, str, Any], ...] = (
     (F, "rms_norm", _marked_rms_norm),
     (F, "batch_norm", _marked_batch_norm),
     (F, "instance_norm", _marked_instance_norm),
+    (F, "group_norm", _marked_group_norm),
+    (F, "one_hot", _marked_one_hot),
     (F, "ctc_loss", _marked_ctc_loss),
     *((torch._VF, kind, _marked_layer(kind)) for kind in _LAYERS),
     *((torch._VF, kind, _marked_cell(kind)) for kind in _CELLS),

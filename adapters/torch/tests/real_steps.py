@@ -21,7 +21,12 @@ _PLACES = ("device", "pin_memory")
 # Their sizes are those of the result; a -1 among them is as good.
 _OF_KNOWN_SIZES = ("aten.view.default", "aten._unsafe_view.default")
 # What they make beside the result is for the device's own backward kernel.
-_WITH_BUFFERS = ("aten.log_sigmoid_forward.default",)
+_WITH_BUFFERS = (
+    "aten.log_sigmoid_forward.default",
+    "aten._embedding_bag.default",
+    "aten._embedding_bag_forward_only.default",
+    "aten._native_multi_head_attention.default",
+)
 
 
 @dataclasses.dataclass(frozen=True)
