@@ -49,12 +49,13 @@ def _made_plain(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:
 def _leave_nothing(value_of: ValueOf) -> None:
     """Empties the caches of functions that hold fake tensors, as those for position
     embeddings of detectors: who calls one again would be given a fake one."""
-    everything = gc.get_objects()
-    for thing in everything:
-        if type(thing) is functools._lru_cache_wrapper and _holds_fakes(thing):
+    kinds = (functools._lru_cache_wrapper, FakeTensor)
+    found = [thing for thing in gc.get_objects() if type(thing) in kinds]
+    for thing in found:
+        if isinstance(thing, functools._lru_cache_wrapper) and _holds_fakes(thing):
             thing.cache_clear()
-    for thing in everything:
-        if type(thing) is FakeTensor and _is_plain(thing):
+    for thing in found:
+        if isinstance(thing, FakeTensor) and _is_plain(thing):
             _make_real(thing, value_of(thing))
 
 
