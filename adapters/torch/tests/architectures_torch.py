@@ -651,9 +651,7 @@ def _small_images(batch: int) -> dict[str, Any]:
 
 ARCHITECTURES: dict[str, Architecture] = {
     "nn.TransformerEncoder": _text(lambda: _Encoder(False), "torch", _NESTED),
-    "nn.TransformerEncoder, causal": _text(
-        lambda: _Encoder(True), "torch", _NESTED
-    ),
+    "nn.TransformerEncoder, causal": _text(lambda: _Encoder(True), "torch"),
     "nn.Transformer": _text(_Transformer, "torch"),
     "nn.MultiheadAttention": _text(lambda: _Attention(False), "torch"),
     "nn.MultiheadAttention, weights": _text(lambda: _Attention(True), "torch"),

@@ -407,7 +407,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "granite": _causal("granite", num_key_value_heads=2),
     "cohere": _causal("cohere", num_key_value_heads=2),
     "stablelm": _causal("stablelm", num_key_value_heads=2),
-    "mamba": _causal("mamba", packs=False, state_size=4, time_step_rank=4),
+    "mamba": _causal(
+        "mamba", packs=False, state_size=4, time_step_rank=4, num_hidden_layers=1
+    ),
     "mamba2": _causal(
         "mamba2", packs=False, state_size=8, num_heads=8, head_dim=8, n_groups=1,
         chunk_size=8,
