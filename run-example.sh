@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/scripts/setup.sh"
 
 install_packages "${build_packages[@]}"
 # Standard output is the plan's alone.
-build release >&2 || fail "the build failed"
+build release acplan_main >&2 || fail "the build failed"
 program="$root/build/release/cli/acplan"
 if (($#)); then
   exec "$program" "$@"

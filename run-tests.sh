@@ -44,13 +44,12 @@ build_and_test() {
   failed=$((failed + failures))
 }
 
-# The adapter's tests, with the release build, in a Python environment of their
-# own.
+# The adapter's tests, with the release build, in the Python environment that the
+# job $1 installs.
 test_adapter() {
   echo "=== adapters/torch"
-  local python
-  if ! python_environment accelerate==1.15.0 expecttest 'pulp<4' pwlf pytest \
-    pytest-xdist tqdm; then
+  if ! wait "$1"; then
+    cat "$environment_log"
     echo "adapters/torch: no Python environment"
     failed=$((failed + 1))
     return
@@ -58,10 +57,12 @@ test_adapter() {
 
   local report="$root/build/adapter.xml" status=0
   rm -f "$report"
-  (cd "$root/adapters/torch" && HF_HUB_OFFLINE=1 \
+  # One thread a process: the processes alone keep every core busy. Neighbours
+  # go to one process where they can: they may share what is set up for a file.
+  (cd "$root/adapters/torch" && HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 \
     ACPLAN="$root/build/release/cli/acplan" PYTHONPATH=. \
-    "$python" -m pytest -q -n auto -p no:cacheprovider --junit-xml "$report") ||
-    status=$?
+    "$python" -m pytest -q -n auto --dist worksteal -p no:cacheprovider \
+    --junit-xml "$report") || status=$?
   local tests=0 failures=0 errors=0 skipped=0
   if [[ -f $report ]]; then
     local suite
@@ -81,9 +82,16 @@ test_adapter() {
 # node and zsh run what acplan writes for browsers and shells.
 install_packages "${build_packages[@]}" clang-format nodejs zsh
 
+# Downloads and unpacks, while the compilers run.
+mkdir -p "$root/build"
+environment_log="$root/build/environment.log"
+python_environment accelerate==1.15.0 expecttest 'pulp<4' pwlf pytest \
+  pytest-xdist tqdm >"$environment_log" 2>&1 &
+environment=$!
+
 build_and_test release
 build_and_test debug
-test_adapter
+test_adapter "$environment"
 
 echo "=== format"
 if ! "$root/scripts/format.sh" --check; then

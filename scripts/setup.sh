@@ -59,18 +59,23 @@ build_jobs() {
   echo "$jobs"
 }
 
-# build PRESET: configures and builds into build/PRESET.
+# build PRESET [TARGET...]: configures and builds into build/PRESET. Several
+# sources at a time, since it is most often the first build.
 build() {
   (
     cd "$root"
-    cmake --preset "$1" && cmake --build --preset "$1" --parallel "$(build_jobs)"
+    local preset=$1
+    shift
+    cmake --preset "$preset" -D ACPLAN_UNITY=ON &&
+      cmake --build --preset "$preset" --parallel "$(build_jobs)" ${1:+--target "$@"}
   )
 }
 
-# python_environment PACKAGE...: installs them into build/venv, whose Python is
-# $python. PyTorch's version is the one that expectations were measured on.
+python="$root/build/venv/bin/python"
+
+# python_environment PACKAGE...: installs them for $python. PyTorch's version is
+# the one that expectations were measured on.
 python_environment() {
-  python="$root/build/venv/bin/python"
   python3 -c 'import ensurepip, venv' 2>/dev/null ||
     install_packages python3 python3-venv
   { [[ -x $python ]] || python3 -m venv "$root/build/venv"; } &&

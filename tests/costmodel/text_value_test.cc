@@ -11,8 +11,8 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string Python(std::string_view json) {
-  return PythonText(ParseTextValue(json, "a.json"));
+std::string Python(std::string_view document) {
+  return PythonText(ParseTextValue(document, "a.json"));
 }
 
 TEST(TextValueTest, ScalarsAreWhatPythonPrints) {
