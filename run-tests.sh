@@ -85,7 +85,7 @@ install_packages "${build_packages[@]}" clang-format nodejs zsh
 # Downloads and unpacks, while the compilers run.
 mkdir -p "$root/build"
 environment_log="$root/build/environment.log"
-python_environment accelerate==1.15.0 expecttest 'pulp<4' pwlf pytest \
+python_environment accelerate==1.15.0 diffusers==0.42.1 expecttest 'pulp<4' pwlf pytest \
   pytest-xdist tqdm >"$environment_log" 2>&1 &
 environment=$!
 

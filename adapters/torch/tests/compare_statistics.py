@@ -82,7 +82,7 @@ def models() -> dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]]:
 def compare(
     model: nn.Module, inputs: dict[str, Any], light_hooks: bool = True
 ) -> Comparison:
-    traced = trace(model, **inputs)
+    traced = trace(model, workspaces=False, **inputs)
     data = profile(traced).data
     torchs = torch_statistics(model, inputs, light_hooks)
     rows = tuple(_rows(data, torchs))
