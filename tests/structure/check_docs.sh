@@ -17,10 +17,10 @@ while IFS= read -r file; do
   done < <(grep -o '](\([^)]*\))' "$file" | sed 's/^](//; s/)$//' |
     grep -v '^https\?:\|^#\|^$' || true)
 done < <(find . -name '*.md' -not -path './build/*')
-for file in docs/*; do
+while IFS= read -r file; do
   if ! printf '%s\n' "${linked[@]}" | grep -qxF "$(realpath "$file")"; then
     echo "$file: no link leads here"
     status=1
   fi
-done
+done < <(find docs -type f)
 exit "$status"
