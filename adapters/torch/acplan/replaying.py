@@ -325,7 +325,8 @@ class Forward(_Mode):
         traits = _traits_of(func)
         if self._is_blind or traits.is_ignored:
             out = func(*args, **kwargs)
-            if self._writes:
+            # A tensor's device says nothing of what is in it.
+            if self._writes and func is not torch.ops.prim.device.default:
                 self._writes.note(traits, _tensors((args, kwargs)), out, False)
             return out
         is_saved = self._decide(func)
