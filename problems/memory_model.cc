@@ -84,7 +84,8 @@ std::string_view Caveat(MemoryModel model) {
   }
   if (model == MemoryModel::kTrace) {
     return "the trace memory model counts live tensors, to the byte where "
-           "plans were traced again; --reserve keeps room for what the allocator "
+           "plans were traced again; --reserve keeps room for what the "
+           "allocator "
            "leaves unused, CUDA's own memory and buffers of communication";
   }
   return "the snapshot memory model cannot see what lives only while a unit "
