@@ -1,4 +1,4 @@
-option(ACPLAN_UNITY "Compile the program and the tests several files at a time" OFF)
+option(ACPLAN_UNITY "Compile several sources at a time" OFF)
 
 # acplan_unity(TARGET [EXCEPT SOURCE...]): with ACPLAN_UNITY, up to about eight of
 # TARGET's sources are compiled as one. Most of a build's time goes into the same

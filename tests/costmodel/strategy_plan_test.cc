@@ -366,7 +366,7 @@ std::vector<Execution> FixedPolicies(Execution execution) {
 // enumerated; fewer under sanitizers, where each takes several times as long.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int kStrategies = 100;
-constexpr int kCompared = 25;
+constexpr int kCompared = 30;
 constexpr int kExposed = 20;
 #else
 constexpr int kStrategies = 350;

@@ -173,7 +173,7 @@ TEST(CapacityOf, IsRoundedUp) {
   EXPECT_EQ(CapacityOf(groups, 1), 13);
 }
 
-TEST(PolicyOf, AddsUpWhatIsSavedAndRecomputed) {
+TEST(PolicyOf, AddsUpThreeOperators) {
   SacStatistics sac;
   sac.memory = {10, 3, 100};
   sac.runtimes = {1, 2, 4};
