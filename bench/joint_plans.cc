@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "bench/commands.h"
-#include "graph/file_io.h"
-#include "graph/module_tree.h"
-#include "graph/profile.h"
-#include "problems/joint_milp.h"
-#include "problems/memory_model.h"
+#include "graph/base/file_io.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "problems/engines/milp/joint_milp.h"
+#include "problems/model/memory_model.h"
 #include "problems/planner.h"
 #include "tests/support/reference_data.h"
 #include "tests/support/synthetic_profile.h"

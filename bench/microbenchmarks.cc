@@ -2,10 +2,10 @@
 
 #include <string>
 
-#include "graph/file_io.h"
-#include "graph/module_tree.h"
-#include "graph/profile.h"
-#include "problems/baseline.h"
+#include "graph/base/file_io.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "problems/plan/baseline.h"
 #include "problems/planner.h"
 #include "tests/support/reference_data.h"
 #include "tests/support/synthetic_profile.h"

@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "bench/commands.h"
-#include "graph/file_io.h"
-#include "graph/profile.h"
-#include "graph/sac_statistics.h"
-#include "problems/operator_checkpointing.h"
+#include "graph/base/file_io.h"
+#include "graph/profile/profile.h"
+#include "graph/profile/sac_statistics.h"
+#include "problems/engines/operator_checkpointing.h"
 #include "tests/support/reference_data.h"
 
 namespace acplan::bench {
@@ -29,7 +29,7 @@ namespace {
 
 using nlohmann::json;
 using problems::OperatorSolution;
-using problems::SearchStatus;
+using solver::SearchStatus;
 
 struct Case {
   std::string name;

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "bench/commands.h"
-#include "graph/file_io.h"
-#include "graph/module_tree.h"
-#include "graph/profile.h"
+#include "graph/base/file_io.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
 #include "problems/planner.h"
 #include "solver/cbc_solver.h"
 #include "tests/support/literal_sac_milp.h"

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "graph/aggregate.h"
-#include "graph/input_error.h"
-#include "graph/simulation.h"
-#include "graph/trace.h"
+#include "graph/base/input_error.h"
+#include "graph/trace/aggregate.h"
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
 
 namespace acplan {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "graph/aggregate.h"
-#include "graph/module_tree.h"
-#include "graph/trace.h"
+#include "graph/profile/module_tree.h"
+#include "graph/trace/aggregate.h"
+#include "graph/trace/trace.h"
 #include "problems/budget_frontier.h"
 #include "problems/planner.h"
 #include "solver/search.h"

@@ -2,17 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
-#include <stdexcept>
 
-#include "cli/terminal.h"
+#include "cli/input/exit_codes.h"
+#include "cli/terminal/terminal.h"
 
 namespace acplan::cli {
-
-// A limit was hit before there was anything to answer.
-class LimitError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 // A command of the program: its place among the flags, and what it does once
 // they are parsed. `run` returns the exit code and throws InputError for bad
@@ -50,11 +44,5 @@ Command AddLlm3dplotCommand(CLI::App& program);
 Command AddLlmFindHugeCommand(CLI::App& program);
 Command AddFitCommand(CLI::App& program);
 Command AddVersionCommand(CLI::App& program);
-
-inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailure = 1;  // anything else, a broken plan among it
-inline constexpr int kExitBadInput = 2;    // usage or bad input
-inline constexpr int kExitInfeasible = 3;  // proven
-inline constexpr int kExitLimit = 4;       // a limit was hit without a plan
 
 }  // namespace acplan::cli

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "cli/flags.h"
-#include "graph/input_error.h"
+#include "cli/input/flags.h"
+#include "graph/base/input_error.h"
 
 namespace acplan::cli {
 

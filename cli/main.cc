@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "cli/flags.h"
-#include "cli/log_flags.h"
-#include "cli/terminal.h"
-#include "graph/input_error.h"
-#include "graph/message_text.h"
-#include "graph/nearest_names.h"
+#include "cli/input/flags.h"
+#include "cli/input/log_flags.h"
+#include "cli/terminal/terminal.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/base/nearest_names.h"
 
 namespace acplan::cli {
 

@@ -5,6 +5,7 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/acplan)
 
+install(TARGETS acplan_base EXPORT acplan-targets)
 foreach(folder IN ITEMS graph solver costmodel problems)
   install(TARGETS acplan_${folder} EXPORT acplan-targets)
   install(

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "problems/plan.h"
+#include "problems/plan/plan.h"
 #include "problems/planner.h"
 #include "solver/search.h"
 

@@ -8,23 +8,25 @@
 #include <stdexcept>
 #include <utility>
 
-#include "graph/byte_size.h"
-#include "graph/input_error.h"
-#include "problems/baseline.h"
-#include "problems/joint_labels.h"
-#include "problems/joint_milp.h"
-#include "problems/joint_solution.h"
-#include "problems/minimum_budget.h"
-#include "problems/module_labels.h"
-#include "problems/module_milp.h"
-#include "problems/module_problem.h"
-#include "problems/module_solution.h"
-#include "problems/operator_checkpointing.h"
-#include "problems/plan_check.h"
-#include "problems/trace_least_budget.h"
-#include "problems/trace_planner.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/input_error.h"
+#include "problems/check/plan_check.h"
+#include "problems/engines/labels/joint_labels.h"
+#include "problems/engines/labels/module_labels.h"
+#include "problems/engines/milp/joint_milp.h"
+#include "problems/engines/milp/module_milp.h"
+#include "problems/engines/minimum_budget.h"
+#include "problems/engines/operator_checkpointing.h"
+#include "problems/model/joint_solution.h"
+#include "problems/model/module_problem.h"
+#include "problems/model/module_solution.h"
+#include "problems/plan/baseline.h"
+#include "problems/trace/trace_least_budget.h"
+#include "problems/trace/trace_search.h"
 
 namespace acplan::problems {
+
+using solver::SearchStatus;
 
 using graph::ModuleTree;
 using graph::Profile;

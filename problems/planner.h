@@ -7,15 +7,15 @@
 #include <variant>
 #include <vector>
 
-#include "graph/module_tree.h"
-#include "graph/profile.h"
-#include "graph/sac_statistics.h"
-#include "problems/joint_problem.h"
-#include "problems/memory_model.h"
-#include "problems/minimum_budget.h"
-#include "problems/module_problem.h"
-#include "problems/plan.h"
-#include "problems/trace_problem.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "graph/profile/sac_statistics.h"
+#include "problems/engines/minimum_budget.h"
+#include "problems/model/joint_problem.h"
+#include "problems/model/memory_model.h"
+#include "problems/model/module_problem.h"
+#include "problems/plan/plan.h"
+#include "problems/trace/trace_problem.h"
 #include "solver/search.h"
 
 namespace acplan::problems {

@@ -32,6 +32,14 @@ struct SearchLimits {
   std::function<void(const SearchProgress&)> on_progress = {};
 };
 
+enum class SearchStatus {
+  kOptimal,     // proven, but for the tolerance of the engine: 1e-9 of the
+                // objective for labels, 1e-6 for cbc
+  kFeasible,    // a solution, stopped before the proof
+  kInfeasible,  // proven to have none
+  kNoSolution,  // a limit was hit before a solution was found
+};
+
 // kMemory: the search's own limit on what it remembers. kUnproven: it came to its
 // end without a proof.
 enum class StoppedBy {

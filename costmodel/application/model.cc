@@ -1,7 +1,7 @@
 #include "costmodel/application/model.h"
 
-#include "graph/file_io.h"
-#include "graph/json_fields.h"
+#include "graph/base/file_io.h"
+#include "graph/base/json_fields.h"
 
 namespace acplan::costmodel {
 

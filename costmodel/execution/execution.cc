@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "costmodel/execution/execution_fields.h"
-#include "graph/file_io.h"
-#include "graph/json_fields.h"
-#include "graph/nearest_names.h"
+#include "graph/base/file_io.h"
+#include "graph/base/json_fields.h"
+#include "graph/base/nearest_names.h"
 
 namespace acplan::costmodel {
 namespace {

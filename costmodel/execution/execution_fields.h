@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "costmodel/execution/execution.h"
-#include "graph/json_fields.h"
+#include "graph/base/json_fields.h"
 
 namespace acplan::costmodel {
 

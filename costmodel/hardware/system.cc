@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "graph/file_io.h"
-#include "graph/json_fields.h"
+#include "graph/base/file_io.h"
+#include "graph/base/json_fields.h"
 
 namespace acplan::costmodel {
 namespace {

@@ -1,9 +1,9 @@
 #pragma once
 
+#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/layers/layer.h"
-#include "costmodel/llm/corrections.h"
 
 namespace acplan::costmodel {
 

@@ -2,9 +2,9 @@
 
 #include <string_view>
 
+#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/layers/layer.h"
-#include "costmodel/llm/corrections.h"
 
 namespace acplan::costmodel {
 

@@ -2,10 +2,10 @@
 
 #include <span>
 
+#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/block.h"
-#include "costmodel/llm/corrections.h"
 #include "costmodel/llm/schedule.h"
 
 namespace acplan::costmodel {

@@ -4,11 +4,11 @@
 #include <span>
 
 #include "costmodel/application/model.h"
+#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/layers/layer.h"
 #include "costmodel/layers/layer_times.h"
-#include "costmodel/llm/corrections.h"
 
 namespace acplan::costmodel {
 

@@ -1,11 +1,11 @@
 #pragma once
 
 #include "costmodel/application/model.h"
+#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/batch_times.h"
 #include "costmodel/llm/block.h"
-#include "costmodel/llm/corrections.h"
 #include "costmodel/llm/fit.h"
 #include "costmodel/llm/memory_needs.h"
 

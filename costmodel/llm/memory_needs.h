@@ -1,8 +1,8 @@
 #pragma once
 
+#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/llm/block.h"
-#include "costmodel/llm/corrections.h"
 #include "costmodel/llm/schedule.h"
 
 namespace acplan::costmodel {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "costmodel/application/model.h"
+#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/block.h"
-#include "costmodel/llm/corrections.h"
 
 namespace acplan::costmodel {
 

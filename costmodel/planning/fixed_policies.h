@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "costmodel/application/model.h"
+#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
-#include "costmodel/llm/corrections.h"
 #include "costmodel/llm/memory_needs.h"
 
 namespace acplan::costmodel {

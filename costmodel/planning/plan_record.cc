@@ -12,7 +12,7 @@
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/llm/records.h"
 #include "costmodel/planning/block_operators.h"
-#include "graph/json_fields.h"
+#include "graph/base/json_fields.h"
 
 namespace acplan::costmodel {
 namespace {

@@ -14,7 +14,7 @@
 #include "costmodel/llm/block.h"
 #include "costmodel/llm/layer_listing.h"
 #include "costmodel/llm/schedule.h"
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 
 namespace acplan::costmodel {
 namespace {

@@ -3,10 +3,10 @@
 #include <cstdint>
 
 #include "costmodel/application/model.h"
+#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
-#include "costmodel/llm/corrections.h"
-#include "graph/profile.h"
+#include "graph/profile/profile.h"
 
 namespace acplan::costmodel {
 

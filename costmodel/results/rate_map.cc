@@ -10,15 +10,18 @@
 #include <string_view>
 #include <utility>
 
-#include "costmodel/text_value.h"
-#include "graph/file_io.h"
-#include "graph/file_lines.h"
-#include "graph/input_error.h"
-#include "graph/message_text.h"
+#include "graph/base/file_io.h"
+#include "graph/base/file_lines.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/base/text_value.h"
 
 namespace acplan::costmodel {
 
 namespace {
+
+using graph::ParseTextValue;
+using graph::TextValue;
 
 using Cell = RateMap::Cell;
 using Kind = TextValue::Kind;

@@ -5,14 +5,18 @@
 #include <utility>
 #include <vector>
 
-#include "costmodel/text_value.h"
-#include "graph/file_io.h"
-#include "graph/input_error.h"
-#include "graph/message_text.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/base/text_value.h"
 
 namespace acplan::costmodel {
 
 namespace {
+
+using graph::ParseTextValue;
+using graph::PythonText;
+using graph::TextValue;
 
 [[noreturn]] void Refuse(const std::string& file, const std::string& message) {
   throw InputError(fmt::format("{}: {}", graph::OneLine(file, 400), message));

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "costmodel/application/model.h"
+#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
-#include "costmodel/llm/corrections.h"
 #include "costmodel/llm/evaluation.h"
 
 namespace acplan::costmodel {

@@ -8,9 +8,9 @@
 #include <limits>
 #include <span>
 
-#include "graph/input_error.h"
-#include "graph/message_text.h"
-#include "graph/nearest_names.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/base/nearest_names.h"
 
 namespace acplan::costmodel {
 namespace {

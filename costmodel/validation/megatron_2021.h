@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
-#include "costmodel/llm/corrections.h"
 
 namespace acplan::costmodel {
 

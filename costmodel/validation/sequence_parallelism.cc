@@ -9,8 +9,8 @@
 #include <string>
 
 #include "costmodel/llm/evaluation.h"
-#include "graph/input_error.h"
-#include "graph/message_text.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
 
 namespace acplan::costmodel {
 namespace {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "costmodel/llm/corrections.h"
+#include "costmodel/execution/corrections.h"
 
 namespace acplan::costmodel {
 

@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 
 namespace acplan::cli {
 

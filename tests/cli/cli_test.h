@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph/profile.h"
+#include "graph/profile/profile.h"
 #include "tests/graph/test_files.h"
 
 namespace acplan::cli {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "problems/plan.h"
+#include "problems/plan/plan.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

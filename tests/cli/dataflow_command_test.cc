@@ -1,8 +1,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "graph/dataflow_analysis.h"
-#include "graph/dataflow_graph.h"
+#include "graph/dataflow/dataflow_analysis.h"
+#include "graph/dataflow/dataflow_graph.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

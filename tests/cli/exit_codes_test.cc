@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "graph/module_tree.h"
-#include "graph/profile.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
 #include "tests/cli/cli_test.h"
 #include "tests/support/synthetic_profile.h"
 

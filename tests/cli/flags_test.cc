@@ -1,4 +1,4 @@
-#include "cli/flags.h"
+#include "cli/input/flags.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 #include "tests/graph/test_files.h"
 
 namespace acplan::cli {

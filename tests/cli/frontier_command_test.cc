@@ -6,8 +6,8 @@
 #include <map>
 #include <thread>
 
-#include "graph/file_io.h"
-#include "graph/profile.h"
+#include "graph/base/file_io.h"
+#include "graph/profile/profile.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

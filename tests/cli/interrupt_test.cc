@@ -2,7 +2,7 @@
 #include <csignal>
 #include <thread>
 
-#include "problems/plan.h"
+#include "problems/plan/plan.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

@@ -2,7 +2,7 @@
 
 #include <regex>
 
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 #include "tests/cli/xml_check.h"
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "cli/llm_comparison_text.h"
-#include "cli/llm_strategies.h"
-#include "cli/text.h"
+#include "cli/input/llm_strategies.h"
+#include "cli/llm/llm_comparison_text.h"
+#include "cli/terminal/text.h"
 #include "costmodel/application/model.h"
 #include "costmodel/hardware/system.h"
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

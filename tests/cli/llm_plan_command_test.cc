@@ -5,7 +5,7 @@
 #include <string>
 
 #include "costmodel/planning/plan_record.h"
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

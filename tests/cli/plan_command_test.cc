@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "cli/text.h"
-#include "graph/file_io.h"
-#include "problems/plan.h"
+#include "cli/terminal/text.h"
+#include "graph/base/file_io.h"
+#include "problems/plan/plan.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

@@ -1,4 +1,4 @@
-#include "cli/planning_flags.h"
+#include "cli/input/planning_flags.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "cli/command.h"
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

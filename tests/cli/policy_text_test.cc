@@ -1,4 +1,4 @@
-#include "cli/policy_text.h"
+#include "cli/planning/policy_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,10 +2,10 @@
 #include <string>
 #include <vector>
 
-#include "graph/aggregate.h"
-#include "graph/file_io.h"
-#include "graph/profile.h"
-#include "graph/trace.h"
+#include "graph/base/file_io.h"
+#include "graph/profile/profile.h"
+#include "graph/trace/aggregate.h"
+#include "graph/trace/trace.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

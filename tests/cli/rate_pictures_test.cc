@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <regex>
 
-#include "cli/heatmap_picture.h"
-#include "cli/picture.h"
-#include "cli/surface_picture.h"
+#include "cli/pictures/heatmap_picture.h"
+#include "cli/pictures/picture.h"
+#include "cli/pictures/surface_picture.h"
 #include "tests/cli/cli_test.h"
 #include "tests/cli/xml_check.h"
 

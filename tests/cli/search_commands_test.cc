@@ -4,7 +4,7 @@
 #include <csignal>
 #include <thread>
 
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

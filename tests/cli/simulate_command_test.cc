@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

@@ -1,4 +1,4 @@
-#include "costmodel/llm/corrections.h"
+#include "costmodel/execution/corrections.h"
 
 #include <gtest/gtest.h>
 

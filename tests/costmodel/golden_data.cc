@@ -5,7 +5,7 @@
 #include <map>
 #include <sstream>
 
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 
 namespace acplan::costmodel {
 

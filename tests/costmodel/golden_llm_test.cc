@@ -9,7 +9,7 @@
 #include "costmodel/llm/layer_listing.h"
 #include "costmodel/llm/peers.h"
 #include "costmodel/llm/statistics.h"
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 #include "tests/costmodel/golden_data.h"
 
 namespace acplan::costmodel {

@@ -11,7 +11,7 @@
 #include "costmodel/llm/records.h"
 #include "costmodel/llm/statistics.h"
 #include "costmodel/search/search.h"
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 #include "tests/costmodel/golden_data.h"
 
 namespace acplan::costmodel {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "costmodel/llm/evaluation.h"
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 #include "tests/costmodel/golden_data.h"
 
 namespace acplan::costmodel {

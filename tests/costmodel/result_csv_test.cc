@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "graph/file_io.h"
-#include "graph/input_error.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
 #include "tests/graph/test_files.h"
 
 namespace acplan::costmodel {

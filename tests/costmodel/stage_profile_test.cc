@@ -12,7 +12,7 @@
 #include "costmodel/llm/records.h"
 #include "costmodel/llm/schedule.h"
 #include "costmodel/search/fixed_walk.h"
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 #include "tests/costmodel/golden_data.h"
 
 namespace acplan::costmodel {

@@ -7,8 +7,8 @@
 #include "costmodel/application/model.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
-#include "graph/file_io.h"
-#include "graph/input_error.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
 #include "tests/costmodel/golden_data.h"
 
 namespace acplan::costmodel {

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "graph/byte_size.h"
-#include "graph/input_error.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/input_error.h"
 #include "tests/fuzz/checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -4,7 +4,7 @@
 #include <iostream>
 #include <string_view>
 
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 
 // What the fuzzers demand.
 

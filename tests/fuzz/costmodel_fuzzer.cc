@@ -18,7 +18,7 @@
 #include "costmodel/planning/plan_check.h"
 #include "costmodel/planning/plan_record.h"
 #include "costmodel/planning/strategy_plan.h"
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 #include "tests/fuzz/checks.h"
 
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "graph/dataflow_analysis.h"
-#include "graph/dataflow_graph.h"
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
+#include "graph/dataflow/dataflow_analysis.h"
+#include "graph/dataflow/dataflow_graph.h"
 #include "tests/fuzz/checks.h"
 
 namespace {

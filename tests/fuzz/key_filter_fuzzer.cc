@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "costmodel/search/execution_filter.h"
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 #include "tests/fuzz/checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "graph/input_error.h"
-#include "graph/module_tree.h"
-#include "graph/profile.h"
-#include "graph/sac_statistics.h"
+#include "graph/base/input_error.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "graph/profile/sac_statistics.h"
 #include "tests/fuzz/checks.h"
 
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "graph/aggregate.h"
-#include "graph/input_error.h"
-#include "graph/profile.h"
-#include "graph/trace.h"
+#include "graph/base/input_error.h"
+#include "graph/profile/profile.h"
+#include "graph/trace/aggregate.h"
+#include "graph/trace/trace.h"
 #include "tests/fuzz/checks.h"
 
 namespace {

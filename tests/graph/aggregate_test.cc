@@ -1,4 +1,4 @@
-#include "graph/aggregate.h"
+#include "graph/trace/aggregate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "graph/input_error.h"
-#include "graph/module_tree.h"
-#include "graph/simulation.h"
+#include "graph/base/input_error.h"
+#include "graph/profile/module_tree.h"
+#include "graph/trace/simulation.h"
 #include "tests/support/random_trace.h"
 
 namespace acplan::graph {

@@ -1,4 +1,4 @@
-#include "graph/byte_size.h"
+#include "graph/base/byte_size.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 
 namespace acplan::graph {
 namespace {

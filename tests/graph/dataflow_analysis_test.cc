@@ -1,4 +1,4 @@
-#include "graph/dataflow_analysis.h"
+#include "graph/dataflow/dataflow_analysis.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "graph/dataflow_graph.h"
+#include "graph/dataflow/dataflow_graph.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "graph/file_io.h"
-#include "graph/input_error.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
 #include "tests/graph/document_edits.h"
 #include "tests/graph/test_files.h"
 #include "tests/support/random_dataflow.h"

@@ -1,4 +1,4 @@
-#include "graph/file_io.h"
+#include "graph/base/file_io.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <random>
 #include <string>
 
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 #include "tests/graph/test_files.h"
 
 namespace acplan::graph {

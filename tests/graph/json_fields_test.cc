@@ -1,4 +1,4 @@
-#include "graph/json_fields.h"
+#include "graph/base/json_fields.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "graph/message_text.h"
+#include "graph/base/message_text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "graph/module_tree.h"
+#include "graph/profile/module_tree.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "graph/nearest_names.h"
+#include "graph/base/nearest_names.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "graph/pareto_list.h"
+#include "graph/profile/pareto_list.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <map>
 #include <random>
 
-#include "graph/profile.h"
+#include "graph/profile/profile.h"
 #include "tests/graph/test_files.h"
 
 namespace acplan::graph {

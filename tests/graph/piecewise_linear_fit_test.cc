@@ -1,4 +1,4 @@
-#include "graph/piecewise_linear_fit.h"
+#include "graph/profile/piecewise_linear_fit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

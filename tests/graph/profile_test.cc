@@ -1,4 +1,4 @@
-#include "graph/profile.h"
+#include "graph/profile/profile.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "graph/file_io.h"
-#include "graph/input_error.h"
-#include "graph/module_tree.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/profile/module_tree.h"
 #include "tests/graph/random_profile.h"
 #include "tests/graph/test_files.h"
 

@@ -2,7 +2,7 @@
 
 #include <random>
 
-#include "graph/profile.h"
+#include "graph/profile/profile.h"
 
 namespace acplan::graph {
 

@@ -1,4 +1,4 @@
-#include "graph/sac_statistics.h"
+#include "graph/profile/sac_statistics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "graph/simulation.h"
+#include "graph/trace/simulation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "graph/file_io.h"
-#include "graph/input_error.h"
-#include "graph/trace.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/trace/trace.h"
 #include "tests/support/random_trace.h"
 
 namespace acplan::graph {

@@ -1,4 +1,4 @@
-#include "graph/trace_dataflow.h"
+#include "graph/dataflow/trace_dataflow.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph/dataflow_analysis.h"
+#include "graph/dataflow/dataflow_analysis.h"
 
 namespace acplan::graph {
 namespace {

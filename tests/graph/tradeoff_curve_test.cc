@@ -1,4 +1,4 @@
-#include "graph/tradeoff_curve.h"
+#include "graph/profile/tradeoff_curve.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "graph/file_io.h"
-#include "graph/piecewise_linear_fit.h"
+#include "graph/base/file_io.h"
+#include "graph/profile/piecewise_linear_fit.h"
 #include "tests/graph/random_profile.h"
 #include "tests/graph/test_files.h"
 

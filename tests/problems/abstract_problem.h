@@ -2,8 +2,8 @@
 
 #include <random>
 
-#include "problems/joint_problem.h"
-#include "problems/module_problem.h"
+#include "problems/model/joint_problem.h"
+#include "problems/model/module_problem.h"
 
 namespace acplan::problems {
 

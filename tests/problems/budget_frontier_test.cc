@@ -7,7 +7,7 @@
 #include <atomic>
 #include <string>
 
-#include "graph/module_tree.h"
+#include "graph/profile/module_tree.h"
 #include "tests/support/reference_data.h"
 #include "tests/support/synthetic_profile.h"
 

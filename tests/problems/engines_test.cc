@@ -7,11 +7,11 @@
 #include <stdexcept>
 #include <string>
 
-#include "graph/module_tree.h"
-#include "problems/minimum_budget.h"
-#include "problems/module_labels.h"
-#include "problems/module_milp.h"
-#include "problems/module_solution.h"
+#include "graph/profile/module_tree.h"
+#include "problems/engines/labels/module_labels.h"
+#include "problems/engines/milp/module_milp.h"
+#include "problems/engines/minimum_budget.h"
+#include "problems/model/module_solution.h"
 #include "problems/planner.h"
 #include "tests/problems/abstract_problem.h"
 #include "tests/problems/enumeration.h"
@@ -21,6 +21,7 @@ namespace acplan::problems {
 namespace {
 
 using solver::SearchLimits;
+using solver::SearchStatus;
 using solver::StoppedBy;
 
 void ExpectBest(const ModuleProblem& problem, const ModuleSolution& solution,

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "graph/profile.h"
-#include "problems/memory_model.h"
-#include "problems/module_problem.h"
-#include "problems/plan.h"
+#include "graph/profile/profile.h"
+#include "problems/model/memory_model.h"
+#include "problems/model/module_problem.h"
+#include "problems/plan/plan.h"
 
 namespace acplan::problems {
 

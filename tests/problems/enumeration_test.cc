@@ -7,8 +7,8 @@
 #include <random>
 #include <string>
 
-#include "graph/module_tree.h"
-#include "problems/plan_check.h"
+#include "graph/profile/module_tree.h"
+#include "problems/check/plan_check.h"
 #include "problems/planner.h"
 #include "tests/support/synthetic_profile.h"
 

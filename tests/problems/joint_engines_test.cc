@@ -6,10 +6,10 @@
 #include <random>
 #include <stdexcept>
 
-#include "problems/joint_labels.h"
-#include "problems/joint_milp.h"
-#include "problems/joint_problem.h"
-#include "problems/joint_solution.h"
+#include "problems/engines/labels/joint_labels.h"
+#include "problems/engines/milp/joint_milp.h"
+#include "problems/model/joint_problem.h"
+#include "problems/model/joint_solution.h"
 #include "tests/problems/abstract_problem.h"
 #include "tests/problems/joint_enumeration.h"
 
@@ -17,6 +17,7 @@ namespace acplan::problems {
 namespace {
 
 using solver::SearchLimits;
+using solver::SearchStatus;
 
 // Every unit gets groups of so few bytes that they are settled last, and the
 // budget asks for some of them.

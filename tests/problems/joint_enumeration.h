@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "problems/joint_problem.h"
+#include "problems/model/joint_problem.h"
 
 namespace acplan::problems {
 

@@ -7,16 +7,17 @@
 #include <random>
 #include <string>
 
-#include "graph/module_tree.h"
-#include "problems/joint_labels.h"
-#include "problems/joint_milp.h"
-#include "problems/joint_problem.h"
+#include "graph/profile/module_tree.h"
+#include "problems/engines/labels/joint_labels.h"
+#include "problems/engines/milp/joint_milp.h"
+#include "problems/model/joint_problem.h"
 #include "tests/problems/joint_profile_case.h"
 
 namespace acplan::problems {
 namespace {
 
 using graph::ModuleTree;
+using solver::SearchStatus;
 
 BuiltJointProblem Build(const JointProfileCase& c, const ModuleTree& tree,
                         double budget) {

@@ -1,4 +1,4 @@
-#include "problems/joint_milp.h"
+#include "problems/engines/milp/joint_milp.h"
 
 #include <gtest/gtest.h>
 
@@ -14,6 +14,8 @@
 
 namespace acplan::problems {
 namespace {
+
+using solver::SearchStatus;
 
 // Whether the net bytes are those of a policy.
 bool IsPolicy(const JointProblem::Policies& policies, double net_bytes) {

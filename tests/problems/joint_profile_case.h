@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "graph/profile.h"
+#include "graph/profile/profile.h"
 #include "tests/problems/joint_profile_enumeration.h"
 
 namespace acplan::problems {

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "graph/profile.h"
-#include "graph/sac_statistics.h"
-#include "problems/memory_model.h"
+#include "graph/profile/profile.h"
+#include "graph/profile/sac_statistics.h"
+#include "problems/model/memory_model.h"
 
 namespace acplan::problems {
 

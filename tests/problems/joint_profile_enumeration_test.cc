@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "graph/module_tree.h"
-#include "problems/plan_check.h"
+#include "graph/profile/module_tree.h"
+#include "problems/check/plan_check.h"
 #include "tests/problems/joint_profile_case.h"
 #include "tests/support/operator_rules.h"
 

@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <string>
 
-#include "graph/module_tree.h"
-#include "problems/joint_labels.h"
-#include "problems/joint_problem.h"
-#include "problems/module_solution.h"
+#include "graph/profile/module_tree.h"
+#include "problems/engines/labels/joint_labels.h"
+#include "problems/model/joint_problem.h"
+#include "problems/model/module_solution.h"
 #include "tests/support/reference_data.h"
 
 namespace acplan::problems {
 namespace {
 
 using graph::ModuleTree;
+using solver::SearchStatus;
 using test_support::BundledProfile;
 using test_support::KnownJointOptima;
 using test_support::KnownOptimum;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "graph/module_tree.h"
+#include "graph/profile/module_tree.h"
 #include "problems/planner.h"
 #include "solver/cbc_solver.h"
 #include "tests/problems/enumeration.h"

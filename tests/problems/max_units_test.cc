@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "graph/module_tree.h"
-#include "problems/baseline.h"
-#include "problems/minimum_budget.h"
-#include "problems/module_problem.h"
-#include "problems/plan_check.h"
+#include "graph/profile/module_tree.h"
+#include "problems/check/plan_check.h"
+#include "problems/engines/minimum_budget.h"
+#include "problems/model/module_problem.h"
+#include "problems/plan/baseline.h"
 #include "problems/planner.h"
 #include "tests/support/reference_data.h"
 

@@ -1,4 +1,4 @@
-#include "problems/module_problem.h"
+#include "problems/model/module_problem.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <random>
 #include <string>
 
-#include "graph/input_error.h"
-#include "graph/module_tree.h"
-#include "problems/memory_model.h"
+#include "graph/base/input_error.h"
+#include "graph/profile/module_tree.h"
+#include "problems/model/memory_model.h"
 #include "problems/planner.h"
 #include "tests/support/reference_data.h"
 #include "tests/support/synthetic_profile.h"

@@ -1,4 +1,4 @@
-#include "problems/operator_checkpointing.h"
+#include "problems/engines/operator_checkpointing.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-#include "graph/profile.h"
+#include "graph/profile/profile.h"
 #include "tests/problems/operator_enumeration.h"
 #include "tests/support/operator_rules.h"
 #include "tests/support/random_operators.h"
@@ -24,6 +24,7 @@ using graph::GroupOperators;
 using graph::OperatorGroups;
 using graph::OperatorPatterns;
 using graph::SacStatistics;
+using solver::SearchStatus;
 using test_support::BundledProfile;
 using test_support::HasExactRuntimes;
 using test_support::KeepsRules;

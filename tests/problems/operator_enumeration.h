@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "graph/profile.h"
-#include "graph/sac_statistics.h"
+#include "graph/profile/profile.h"
+#include "graph/profile/sac_statistics.h"
 
 namespace acplan::problems {
 

@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "problems/operator_checkpointing.h"
+#include "problems/engines/operator_checkpointing.h"
 
 namespace acplan::problems {
 namespace {
 
 using graph::OperatorPatterns;
 using graph::SacStatistics;
+using solver::SearchStatus;
 
 bool IsIn(const std::vector<int>& list, int op) {
   return std::ranges::find(list, op) != list.end();

@@ -1,4 +1,4 @@
-#include "problems/plan_check.h"
+#include "problems/check/plan_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <random>
 #include <string>
 
-#include "graph/input_error.h"
-#include "graph/module_tree.h"
+#include "graph/base/input_error.h"
+#include "graph/profile/module_tree.h"
 #include "problems/planner.h"
 #include "tests/problems/enumeration.h"
 #include "tests/support/synthetic_profile.h"

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <string>
 
-#include "graph/module_tree.h"
-#include "problems/baseline.h"
-#include "problems/plan_check.h"
+#include "graph/profile/module_tree.h"
+#include "problems/check/plan_check.h"
+#include "problems/plan/baseline.h"
 #include "problems/planner.h"
 #include "tests/support/reference_data.h"
 

@@ -8,11 +8,13 @@
 #include <random>
 #include <utility>
 
-#include "graph/aggregate.h"
-#include "graph/input_error.h"
-#include "problems/joint_labels.h"
+#include "graph/base/input_error.h"
+#include "graph/trace/aggregate.h"
+#include "problems/engines/labels/joint_labels.h"
 
 namespace acplan::problems {
+
+using solver::SearchStatus;
 
 using graph::CheckpointedModule;
 using graph::GroupRule;

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "graph/module_tree.h"
-#include "graph/profile.h"
-#include "graph/trace.h"
-#include "problems/trace_planner.h"
-#include "problems/trace_problem.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "graph/trace/trace.h"
+#include "problems/trace/trace_problem.h"
+#include "problems/trace/trace_search.h"
 #include "tests/support/random_step.h"
 
 namespace acplan::problems {

@@ -1,11 +1,11 @@
-#include "problems/trace_memory.h"
+#include "problems/plan/trace_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "graph/input_error.h"
+#include "graph/base/input_error.h"
 
 namespace acplan::problems {
 namespace {

@@ -10,8 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include "graph/module_tree.h"
-#include "problems/plan_check.h"
+#include "graph/profile/module_tree.h"
+#include "problems/check/plan_check.h"
 #include "problems/planner.h"
 #include "tests/support/reference_data.h"
 

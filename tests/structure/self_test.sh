@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Shows that check_structure.sh accepts a sound tree and finds each kind of
-# violation in it.
+# Shows that check_structure.py and check_sizes.py accept a sound tree and find
+# each kind of violation in it.
 set -euo pipefail
-check=$(realpath "$(dirname "${BASH_SOURCE[0]}")")/check_structure.sh
+here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -10,64 +10,102 @@ failures=0
 
 sound_tree() {
   rm -rf "$work/tree"
-  mkdir -p "$work"/tree/{graph,solver,costmodel,problems,cli}
+  mkdir -p "$work"/tree/{graph/{base,trace},solver/labels,costmodel,cli/pictures,tests/structure}
+  mkdir -p "$work"/tree/problems/{check,engines/{labels,milp},trace}
   cd "$work/tree"
-  printf '// Comment.\n\n#pragma once\n' >graph/a.h
-  printf '#include "graph/a.h"\n\n#include <vector>\n' >graph/a.cc
+  printf '// Comment.\n\n#pragma once\n' >graph/base/a.h
+  printf '#include "graph/base/a.h"\n\n#include <vector>\n' >graph/base/a.cc
+  printf '#pragma once\n' >graph/trace/t.h
   printf '#pragma once\n' >solver/b.h
   printf '#include <CbcModel.hpp>\n#include "solver/b.h"\n' >solver/cbc_solver.cc
-  printf '#include "graph/a.h"\n#include "solver/b.h"\n' >problems/c.cc
+  printf '#include "graph/base/a.h"\n#include "solver/b.h"\n' >problems/c.cc
+  printf '#include "problems/engines/milp/m.h"\n' >problems/planner.cc
   printf 'target_link_libraries(x acplan::graph)\n' >problems/CMakeLists.txt
 }
 
-# expect_violation MESSAGE FILE TEXT: with TEXT as FILE, the check fails and says
-# MESSAGE.
+# expect_violation CHECK MESSAGE FILE TEXT: with TEXT as FILE, the check fails
+# and says MESSAGE.
 expect_violation() {
   local output
   sound_tree
-  printf '%b\n' "$3" >"$2"
-  if output=$("$BASH" "$check" "$work/tree"); then
-    echo "not found: $1"
+  printf '%b\n' "$4" >"$3"
+  if output=$(python3 "$here/$1" "$work/tree"); then
+    echo "not found: $2"
     failures=$((failures + 1))
-  elif [[ $output != *"$1"* ]]; then
-    printf 'expected: %s\nfound: %s\n' "$1" "$output"
+  elif [[ $output != *"$2"* ]]; then
+    printf 'expected: %s\nfound: %s\n' "$2" "$output"
     failures=$((failures + 1))
   fi
 }
 
-sound_tree
-"$BASH" "$check" "$work/tree" || {
-  echo "a sound tree was rejected"
-  failures=$((failures + 1))
-}
+for check in check_structure.py check_sizes.py; do
+  sound_tree
+  python3 "$here/$check" "$work/tree" || {
+    echo "$check: a sound tree was rejected"
+    failures=$((failures + 1))
+  }
+done
 
-expect_violation 'graph/x.cc: graph/ may not know solver/' \
-  graph/x.cc '#include "solver/b.h"'
-expect_violation 'graph/x.cc: graph/ may not know cli/' \
-  graph/x.cc '  #  include <cli/d.h>'
-expect_violation 'solver/x.cc: solver/ may not know graph/' \
-  solver/x.cc '#include "graph/a.h"'
-expect_violation 'costmodel/x.cc: costmodel/ may not know solver/' \
+structure() { expect_violation check_structure.py "$@"; }
+structure 'graph/base/x.cc: graph/base/ may not know graph/trace/t.h' \
+  graph/base/x.cc '#include "graph/trace/t.h"'
+structure 'graph/trace/x.cc: graph/trace/ may not know solver/b.h' \
+  graph/trace/x.cc '#include "solver/b.h"'
+structure 'graph/base/x.cc: graph/base/ may not know cli/d.h' \
+  graph/base/x.cc '  #  include <cli/d.h>'
+structure 'solver/x.cc: solver/ may not know graph/base/a.h' \
+  solver/x.cc '#include "graph/base/a.h"'
+structure 'costmodel/x.cc: costmodel/ may not know solver/b.h' \
   costmodel/x.cc '#include "solver/b.h"'
-expect_violation 'problems/x.cc: problems/ may not know costmodel/' \
+structure 'costmodel/x.cc: costmodel/ may not know graph/trace/t.h' \
+  costmodel/x.cc '#include "graph/trace/t.h"'
+structure 'problems/x.cc: problems/ may not know costmodel/e.h' \
   problems/x.cc '#include "costmodel/e.h"'
-expect_violation 'problems/x.cc: problems/ may not know cli/' \
+structure 'problems/x.cc: problems/ may not know cli/d.h' \
   problems/x.cc '#include "cli/d.h"'
-expect_violation 'graph/CMakeLists.txt: graph/ may not know solver/' \
+structure 'problems/engines/labels/ may not know problems/engines/milp/m.h' \
+  problems/engines/labels/x.cc '#include "problems/engines/milp/m.h"'
+structure 'problems/engines/milp/ may not know problems/engines/labels/l.h' \
+  problems/engines/milp/x.cc '#include "problems/engines/labels/l.h"'
+structure 'problems/check/ may not know problems/trace/t.h' \
+  problems/check/x.cc '#include "problems/trace/t.h"'
+structure 'problems/check/ may not know solver/b.h' \
+  problems/check/x.cc '#include "solver/b.h"'
+structure 'problems/trace/ may not know problems/planner.h' \
+  problems/trace/x.cc '#include "problems/planner.h"'
+structure 'cli/pictures/ may not know cli/command.h' \
+  cli/pictures/x.cc '#include "cli/command.h"'
+structure 'graph/CMakeLists.txt: graph/ may not know solver/' \
   graph/CMakeLists.txt 'acplan_library(graph PUBLIC acplan::solver)'
-expect_violation '<CoinModel.hpp> belongs in solver/cbc_solver.cc or lp_solver.cc' \
+structure 'no rule covers its folder' graph/x.cc ''
+structure '<CoinModel.hpp> belongs in the files of solver/ that wrap COIN-OR' \
   problems/x.cc '#include <CoinModel.hpp>'
-expect_violation '<coin/OsiClpSolverInterface.hpp> belongs in' \
+structure '<coin/OsiClpSolverInterface.hpp> belongs in' \
   solver/milp.cc '#include <coin/OsiClpSolverInterface.hpp>'
-expect_violation 'graph/x.cc: write "folder/a.h"' \
-  graph/x.cc '#include "a.h"'
-expect_violation '"../solver/b.h" is in no folder of the library' \
-  graph/x.cc '#include "../solver/b.h"'
-expect_violation 'graph/x.h: does not begin with #pragma once' \
-  graph/x.h '#include <vector>\n#pragma once'
-expect_violation 'graph/x.h: does not begin with #pragma once' \
-  graph/x.h ''
-expect_violation 'graph/a.cc: does not include "graph/a.h" first' \
-  graph/a.cc '#include <vector>\n#include "graph/a.h"'
+structure 'graph/base/x.cc: write "folder/a.h"' \
+  graph/base/x.cc '#include "a.h"'
+structure '"../solver/b.h" is in no folder of the library' \
+  graph/base/x.cc '#include "../solver/b.h"'
+structure 'graph/base/x.h: does not begin with #pragma once' \
+  graph/base/x.h '#include <vector>\n#pragma once'
+structure 'graph/base/x.h: does not begin with #pragma once' \
+  graph/base/x.h ''
+structure 'graph/base/a.cc: does not include "graph/base/a.h" first' \
+  graph/base/a.cc '#include <vector>\n#include "graph/base/a.h"'
+
+sizes() { expect_violation check_sizes.py "$@"; }
+# repeat COUNT TEXT: for printf, so with %d for the number of the line.
+repeat() { for ((i = 1; i <= $1; ++i)); do printf "$2\n" "$i"; done; }
+sizes 'cli/x.cc: 501 lines, more than 500' cli/x.cc "$(repeat 501 'int a%d;')"
+sizes 'cli/x.cc: F: 61 lines, more than 60' \
+  cli/x.cc "$(printf 'void F() {  // {\n%s\n}' "$(repeat 59 '  G("{%d");')")"
+sizes 'cli/x.cc: X: 201 lines, more than 200' \
+  cli/x.cc "$(printf 'class X {\n%s\n};' "$(repeat 199 '  void F%d();')")"
+sizes 'cli/x.cc: X: 9 data members, more than 8' \
+  cli/x.cc "$(printf 'class X {\n int F() { return 1; }\n%s\n};' "$(repeat 9 '  int a%d_ = 1;')")"
+sizes 'cli/x.cc: F: 6 parameters, more than 5' \
+  cli/x.cc 'int F(int a, std::map<int, int> b, int c, int d, int e,\n      int f) {\n}'
+sizes 'nothing of cli/x.cc is too large' \
+  tests/structure/sizes.txt 'cli/x.cc -- It is a table.'
 
 ((failures == 0))

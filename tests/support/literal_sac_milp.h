@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "graph/module_tree.h"
-#include "graph/profile.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
 #include "solver/milp.h"
 
 namespace acplan::test_support {

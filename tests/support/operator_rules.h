@@ -3,13 +3,13 @@
 #include <string>
 #include <vector>
 
-#include "graph/profile.h"
-#include "graph/sac_statistics.h"
+#include "graph/profile/profile.h"
+#include "graph/profile/sac_statistics.h"
 
 namespace acplan::test_support {
 
 // The rules of operator policies as PyTorch's MILP states them, one by one.
-// Shares no code with graph/sac_statistics.cc.
+// Shares no code with graph/profile/sac_statistics.cc.
 
 // Whether `name` matches the whole of a shell pattern of '*', '?' and '[...]'
 // (single characters, no ranges).

@@ -2,7 +2,7 @@
 
 #include <random>
 
-#include "graph/dataflow_graph.h"
+#include "graph/dataflow/dataflow_graph.h"
 
 namespace acplan::test_support {
 

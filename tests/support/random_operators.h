@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <random>
 
-#include "graph/profile.h"
-#include "graph/sac_statistics.h"
+#include "graph/profile/profile.h"
+#include "graph/profile/sac_statistics.h"
 
 namespace acplan::test_support {
 

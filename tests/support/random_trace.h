@@ -2,7 +2,7 @@
 
 #include <random>
 
-#include "graph/trace.h"
+#include "graph/trace/trace.h"
 
 namespace acplan::test_support {
 

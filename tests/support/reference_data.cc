@@ -3,8 +3,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "graph/file_io.h"
-#include "graph/json_fields.h"
+#include "graph/base/file_io.h"
+#include "graph/base/json_fields.h"
 
 namespace acplan::test_support {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "graph/profile.h"
-#include "problems/plan.h"
+#include "graph/profile/profile.h"
+#include "problems/plan/plan.h"
 
 namespace acplan::test_support {
 

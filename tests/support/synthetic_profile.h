@@ -1,6 +1,6 @@
 #pragma once
 
-#include "graph/profile.h"
+#include "graph/profile/profile.h"
 
 namespace acplan::test_support {
 

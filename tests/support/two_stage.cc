@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "graph/sac_statistics.h"
-#include "problems/operator_checkpointing.h"
-#include "problems/plan_check.h"
+#include "graph/profile/sac_statistics.h"
+#include "problems/check/plan_check.h"
+#include "problems/engines/operator_checkpointing.h"
 #include "problems/planner.h"
 
 namespace acplan::test_support {
@@ -21,7 +21,7 @@ bool AddPolicy(const graph::SacStatistics& sac, PlannedModule& unit) {
   if (!groups.contradiction.empty()) return false;
   const problems::OperatorSolution solution = problems::SolveOperators(
       groups, problems::CapacityOf(groups, 1 - unit.discard_ratio));
-  if (solution.status != problems::SearchStatus::kOptimal) return false;
+  if (solution.status != solver::SearchStatus::kOptimal) return false;
   for (size_t k = 0; k < sac.func_names.size(); ++k) {
     unit.ops.push_back({.index = static_cast<int>(k),
                         .name = sac.func_names[k],

@@ -2,10 +2,10 @@
 
 #include <cstdint>
 
-#include "graph/module_tree.h"
-#include "graph/profile.h"
-#include "problems/memory_model.h"
-#include "problems/plan.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "problems/model/memory_model.h"
+#include "problems/plan/plan.h"
 
 namespace acplan::test_support {
 

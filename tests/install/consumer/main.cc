@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <string>
 
-#include "graph/module_tree.h"
-#include "graph/profile.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
 #include "problems/planner.h"
 
 int main(int argc, char** argv) {

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/input/profile_input.h"
+#include "graph/profile/sac_statistics.h"
+#include "problems/model/memory_model.h"
+
+namespace acplan::cli {
+
+// The flags of a command, "--budget" and "-o" alike.
+std::vector<std::string> FlagNames(const CLI::App& app);
+
+// Throws InputError where a flag or an argument was given as "", which is a
+// value for lists of names only.
+void RefuseEmptyValues(const CLI::App& app);
+
+// Flag values as the user wrote them, turned into numbers here so that every
+// complaint has one form: "--gap: expected a number from 0 to 1, found 'x'".
+int64_t ParseWhole(const std::string& text, std::string_view flag,
+                   int64_t least, int64_t most);
+double ParseNumber(const std::string& text, std::string_view flag, double least,
+                   double most);
+
+// --reserve: a size, or 0; nothing where not given.
+std::optional<int64_t> ParseReserve(const std::string& text);
+
+// Names given as "a,b" or "@file" (one or more a line, '#' starts a comment),
+// in any number of flags, in order, once each.
+std::vector<std::string> ParseNames(const std::vector<std::string>& values,
+                                    std::string_view flag);
+
+// Throws InputError where --output cannot be written, or would replace the
+// input; "" is none.
+void CheckOutput(const std::string& output, const std::string& input);
+
+// --memory-model, --world-size and --without-states.
+struct MemoryFlags {
+  std::string model;
+  std::string world_size;
+  bool without_states = false;
+
+  void AddTo(CLI::App& app);
+  // With the default for a profile or trace where --memory-model is not given.
+  // Throws InputError for the trace model without a trace.
+  problems::MemoryOptions Resolve(const ProfileInput& input) const;
+  // As given, else as in `fallback`.
+  problems::MemoryOptions Resolve(
+      const problems::MemoryOptions& fallback) const;
+};
+
+// --ac-units, --fsdp-units and --max-units.
+struct UnitFlags {
+  std::vector<std::string> ac_units;
+  std::vector<std::string> fsdp_units;
+  std::string max_units;
+
+  void AddTo(CLI::App& app);
+  std::vector<std::string> AcUnits() const;
+  std::vector<std::string> FsdpUnits() const;
+  std::optional<int> MaxUnits() const;
+};
+
+// --save and --recompute: shell patterns for operator names, "mm|bmm", in any
+// number of flags.
+struct PatternFlags {
+  std::vector<std::string> save;
+  std::vector<std::string> recompute;
+
+  void AddTo(CLI::App& app);
+  // Throws InputError for an alternative without a character.
+  graph::OperatorPatterns Patterns() const;
+};
+
+// Throws InputError where a pattern matches none of these operator names, with
+// the nearest ones.
+void RefuseUnmatched(const graph::OperatorPatterns& patterns,
+                     const std::vector<std::string>& names);
+
+}  // namespace acplan::cli

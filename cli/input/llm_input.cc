@@ -1,0 +1,171 @@
+#include "cli/input/llm_input.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+#include <string_view>
+
+#include "cli/input/flags.h"
+#include "costmodel/planning/plan_check.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/base/nearest_names.h"
+#include "graph/base/text_value.h"
+
+namespace acplan::cli {
+
+namespace {
+
+bool HasExtension(const std::string& name,
+                  const std::vector<std::string>& extensions) {
+  return std::ranges::any_of(extensions, [&](const std::string& extension) {
+    return name.ends_with(extension);
+  });
+}
+
+template <size_t kCount>
+void LogIgnored(const std::string& text, const std::string& path,
+                const std::array<std::string_view, kCount>& known,
+                const Terminal& terminal) {
+  if (!terminal.verbose()) return;
+  for (const auto& [key, unused] : graph::ParseTextValue(text, path).members) {
+    if (std::ranges::find(known, key) == known.end()) {
+      terminal.Log(fmt::format("{}: {}: ignored", graph::OneLine(path, 400),
+                               graph::OneLine(key)));
+    }
+  }
+}
+
+const costmodel::Correction& FindCorrection(const std::string& name) {
+  using costmodel::kCorrections;
+  const auto at =
+      std::ranges::find(kCorrections, name, &costmodel::Correction::name);
+  if (at != kCorrections.end()) return *at;
+  std::vector<std::string> known;
+  for (const costmodel::Correction& correction : kCorrections) {
+    known.emplace_back(correction.name);
+  }
+  const std::vector<std::string> near = graph::NearestNames(name, known);
+  throw InputError(fmt::format(
+      "--correct: expected the name of a correction, found {}{}",
+      graph::Quoted(name),
+      near.empty() ? "" : fmt::format("; nearest: {}", fmt::join(near, ", "))));
+}
+
+}  // namespace
+
+void ModeFlags::AddTo(CLI::App& app) {
+  app.add_option("--mode", mode,
+                 fmt::format("calculon{}: its arithmetic, simplifications "
+                             "included; corrected{}: with all corrections",
+                             mode == "calculon" ? " (default)" : "",
+                             mode == "corrected" ? " (default)" : ""))
+      ->type_name("MODE");
+  app.add_option("--correct", correct,
+                 "single corrections, by name: a,b (docs/llm_cost_model.md)")
+      ->type_name("NAMES")
+      ->allow_extra_args(false);
+}
+
+costmodel::Corrections ModeFlags::Resolve() const {
+  if (mode != "calculon" && mode != "corrected") {
+    throw InputError(
+        fmt::format("--mode: expected calculon or corrected, found {}",
+                    graph::Quoted(mode)));
+  }
+  costmodel::Corrections corrections = mode == "corrected"
+                                           ? costmodel::AllCorrections()
+                                           : costmodel::Corrections();
+  for (const std::string& name : ParseNames(correct, "--correct")) {
+    corrections.*FindCorrection(name).is_on = true;
+  }
+  return corrections;
+}
+
+void StrategyFlags::AddTo(CLI::App& app, const std::string& execution_help) {
+  app.add_option("APPLICATION", application, "model (.json or .json.gz)")
+      ->required();
+  app.add_option("EXECUTION", execution, execution_help)->required();
+  app.add_option("SYSTEM", system, "system (.json or .json.gz)")->required();
+}
+
+costmodel::Model ReadModelInput(const std::string& path,
+                                const Terminal& terminal) {
+  RequireJsonName(path);
+  const std::string text = graph::ReadFile(path);
+  const costmodel::Model model = costmodel::ParseModel(text, path);
+  LogIgnored(text, path, costmodel::kModelKeys, terminal);
+  return model;
+}
+
+costmodel::System ReadSystemInput(const std::string& path,
+                                  const Terminal& terminal) {
+  RequireJsonName(path);
+  const std::string text = graph::ReadFile(path);
+  costmodel::System system = costmodel::ParseSystem(text, path);
+  LogIgnored(text, path, costmodel::kSystemKeys, terminal);
+  return system;
+}
+
+costmodel::Execution ReadExecutionInput(const std::string& path) {
+  RequireJsonName(path);
+  return costmodel::ReadExecution(path);
+}
+
+void RequireJsonName(const std::string& path) {
+  if (!HasExtension(path, {".json", ".json.gz"})) {
+    throw InputError(
+        fmt::format("{}: expected a name that ends in .json or "
+                    ".json.gz",
+                    graph::OneLine(path, 400)));
+  }
+}
+
+std::string FileStem(const std::string& path) {
+  std::string name = std::filesystem::path(path).filename().string();
+  return name.substr(0, name.find(".json"));
+}
+
+void RefuseContradiction(const std::string& path,
+                         const costmodel::Verdict& verdict,
+                         const costmodel::Model& model,
+                         const costmodel::System& system,
+                         const costmodel::Execution& execution) {
+  if (verdict.Fits() || verdict.IsInfeasible()) return;
+  throw InputError(
+      fmt::format("{}: {}", graph::OneLine(path, 400),
+                  DescribeContradiction(verdict, model, system, execution)));
+}
+
+void RequireWholePlan(const costmodel::Model& model,
+                      const costmodel::System& system,
+                      const costmodel::Execution& execution,
+                      const costmodel::StrategyPlan& plan) {
+  if (const auto error =
+          costmodel::FindPlanError(model, system, execution, plan)) {
+    throw std::runtime_error("the plan failed its check: " + *error);
+  }
+}
+
+void CheckResultOutput(const std::string& output,
+                       const std::vector<std::string>& extensions,
+                       const std::vector<std::string>& inputs) {
+  if (!HasExtension(output, extensions)) {
+    throw InputError(fmt::format("{}: expected a name that ends in {}",
+                                 graph::OneLine(output, 400),
+                                 fmt::join(extensions, ", ")));
+  }
+  graph::CheckWritable(output);
+  for (const std::string& input : inputs) {
+    std::error_code none;
+    if (std::filesystem::equivalent(input, output, none)) {
+      throw InputError(fmt::format("{}: expected another file than the input",
+                                   graph::OneLine(output, 400)));
+    }
+  }
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/terminal/terminal.h"
+#include "costmodel/application/model.h"
+#include "costmodel/execution/corrections.h"
+#include "costmodel/execution/execution.h"
+#include "costmodel/hardware/system.h"
+#include "costmodel/llm/evaluation.h"
+#include "costmodel/llm/fit.h"
+#include "costmodel/planning/strategy_plan.h"
+
+namespace acplan::cli {
+
+// --mode and --correct. `mode` is the default.
+struct ModeFlags {
+  std::string mode = "calculon";
+  std::vector<std::string> correct;
+
+  void AddTo(CLI::App& app);
+  costmodel::Corrections Resolve() const;
+};
+
+// A question to the cost model, and its answer.
+struct LlmResult {
+  costmodel::Model model;
+  costmodel::System system;
+  costmodel::Execution execution;
+  costmodel::Corrections corrections;
+  costmodel::Evaluation evaluation;
+};
+
+// APPLICATION, EXECUTION and SYSTEM of a command.
+struct StrategyFlags {
+  std::string application;
+  std::string execution;
+  std::string system;
+
+  void AddTo(CLI::App& app, const std::string& execution_help);
+};
+
+// A file of the cost model. Throws InputError where it is not named `.json` or
+// `.json.gz`. Keys of a model or a system that are ignored are logged.
+costmodel::Model ReadModelInput(const std::string& path,
+                                const Terminal& terminal);
+costmodel::System ReadSystemInput(const std::string& path,
+                                  const Terminal& terminal);
+costmodel::Execution ReadExecutionInput(const std::string& path);
+
+// Throws InputError where a name ends in neither `.json` nor `.json.gz`.
+void RequireJsonName(const std::string& path);
+
+// "data/models/gpt3-13B.json.gz" -> "gpt3-13B".
+std::string FileStem(const std::string& path);
+
+// Throws InputError where the verdict is that the execution of this file
+// contradicts the model or the system.
+void RefuseContradiction(const std::string& path,
+                         const costmodel::Verdict& verdict,
+                         const costmodel::Model& model,
+                         const costmodel::System& system,
+                         const costmodel::Execution& execution);
+
+// Throws std::runtime_error where a plan is not what it says (FindPlanError):
+// none is shown that was not checked.
+void RequireWholePlan(const costmodel::Model& model,
+                      const costmodel::System& system,
+                      const costmodel::Execution& execution,
+                      const costmodel::StrategyPlan& plan);
+
+// Throws InputError where `output` ends in none of the extensions, cannot be
+// written, or would replace one of the inputs.
+void CheckResultOutput(const std::string& output,
+                       const std::vector<std::string>& extensions,
+                       const std::vector<std::string>& inputs);
+
+}  // namespace acplan::cli

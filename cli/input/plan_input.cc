@@ -1,0 +1,54 @@
+#include "cli/input/plan_input.h"
+
+#include <fmt/format.h>
+
+#include "graph/base/message_text.h"
+
+namespace acplan::cli {
+
+problems::Plan ReadAnswer(const std::filesystem::path& path,
+                          const graph::Profile& profile) {
+  problems::Plan plan = problems::ReadPlan(path);
+  RequireAnswer(plan, path);
+  RequireModel(plan, profile.model.name, path);
+  return plan;
+}
+
+void RequireAnswer(const problems::Plan& plan,
+                   const std::filesystem::path& path) {
+  if (plan.HasPlan()) return;
+  throw InputError(fmt::format(
+      "{}: status: expected a plan (optimal or feasible), found \"{}\"",
+      graph::OneLine(path.string()), ToString(plan.status)));
+}
+
+void RequireModel(const problems::Plan& plan, std::string_view model,
+                  const std::filesystem::path& path) {
+  if (plan.model == model) return;
+  throw InputError(fmt::format(
+      "{}: model: expected {} (the profile's), found {}: a plan for another "
+      "model",
+      graph::OneLine(path.string()), graph::Quoted(model),
+      graph::Quoted(plan.model)));
+}
+
+void RequireTrace(const problems::MemoryOptions& memory,
+                  const ProfileInput& input,
+                  const std::filesystem::path& path) {
+  if (memory.model != problems::MemoryModel::kTrace || input.trace) return;
+  throw InputError(fmt::format(
+      "{}: memory_model: expected another one than trace for a profile; give "
+      "the trace in place of the profile, or --memory-model snapshot",
+      graph::OneLine(path.string())));
+}
+
+InputError NamingFile(const InputError& error,
+                      const std::filesystem::path& path) {
+  constexpr std::string_view kPlan = "plan: ";
+  const std::string_view message = error.what();
+  if (!message.starts_with(kPlan)) return error;
+  return InputError(fmt::format("{}: {}", graph::OneLine(path.string()),
+                                message.substr(kPlan.size())));
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+#include "cli/input/profile_input.h"
+#include "graph/base/input_error.h"
+#include "graph/profile/profile.h"
+#include "problems/plan/plan.h"
+
+namespace acplan::cli {
+
+// Reads a plan file that has a plan for the profile's model. Throws InputError
+// where it says that there is none, or names another model.
+problems::Plan ReadAnswer(const std::filesystem::path& path,
+                          const graph::Profile& profile);
+
+// What of ReadAnswer does not need a profile. Throw InputError, naming the file.
+void RequireAnswer(const problems::Plan& plan,
+                   const std::filesystem::path& path);
+void RequireModel(const problems::Plan& plan, std::string_view model,
+                  const std::filesystem::path& path);
+
+// Throws InputError, naming the plan's file, for the trace memory model without
+// a trace.
+void RequireTrace(const problems::MemoryOptions& memory,
+                  const ProfileInput& input, const std::filesystem::path& path);
+
+// The complaint about a plan ("plan: ...") with the file that holds the plan.
+InputError NamingFile(const InputError& error,
+                      const std::filesystem::path& path);
+
+}  // namespace acplan::cli

@@ -1,0 +1,230 @@
+#include "cli/input/planning_flags.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cli/input/exit_codes.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+
+namespace acplan::cli {
+
+using problems::Granularity;
+using problems::Tradeoff;
+
+namespace {
+
+bool HasFitsOnly(const graph::Profile& profile) {
+  bool has_fit = false;
+  for (const graph::Module& module : profile.modules) {
+    if (module.sac) return false;
+    has_fit |= module.torch_fit.has_value();
+  }
+  return has_fit;
+}
+
+}  // namespace
+
+BudgetFlag BudgetFlag::Parse(const std::string& text, std::string_view flag) {
+  if (text == "min") return {.kind = Kind::kMinimum};
+  if (text.ends_with('%')) {
+    double percent = 0;
+    try {
+      percent = ParseNumber(text.substr(0, text.size() - 1), flag, 0, 1e6);
+    } catch (const InputError&) {
+      percent = 0;
+    }
+    if (percent <= 0) {
+      throw InputError(fmt::format(
+          "{}: expected a share of the baseline such as 75%, found {}", flag,
+          graph::Quoted(text, 100)));
+    }
+    return {.kind = Kind::kShare, .share = percent / 100};
+  }
+  return {.kind = Kind::kBytes, .bytes = graph::ParseByteSize(text, flag)};
+}
+
+int64_t BudgetFlag::Resolve(const problems::PlanningProblem& problem,
+                            const solver::SearchLimits& limits) const {
+  switch (kind) {
+    case Kind::kBytes:
+      return bytes;
+    case Kind::kShare: {
+      const double wanted =
+          std::floor(share * static_cast<double>(problem.unplanned_peak_bytes));
+      return static_cast<int64_t>(std::clamp(wanted, 1.0, 0x1p62));
+    }
+    case Kind::kMinimum:
+      break;
+  }
+  const problems::MinimumBudget minimum = LeastBudget(problem, limits);
+  RequireMinimum({.budget = minimum});
+  return minimum.bytes;
+}
+
+void RequireMinimum(const problems::LeastAnswer& least) {
+  if (least.budget.proven || least.has_plan) return;
+  throw LimitError("budget min: " + UnprovenText(least.budget));
+}
+
+std::string UnprovenText(const problems::MinimumBudget& minimum) {
+  const auto bytes = static_cast<double>(minimum.bytes);
+  const double gap =
+      bytes > 0 ? 1 - static_cast<double>(minimum.bound_bytes) / bytes : 0;
+  const std::string why = LimitText(problems::LimitName(minimum.stopped_by));
+  return fmt::format(
+      "{}the least budget was proven; some plan fits in {}, none in less than "
+      "{} (gap {})",
+      minimum.stopped_by == solver::StoppedBy::kUnproven
+          ? std::string("the search came to its end before ")
+          : why + " before ",
+      FormatBytesExactly(minimum.bytes),
+      FormatBytesExactly(minimum.bound_bytes), FormatPercentUp(gap));
+}
+
+solver::SearchLimits TimeLeft(solver::SearchLimits limits,
+                              const solver::Stopwatch& stopwatch) {
+  limits.time_limit_s =
+      std::max(0.0, limits.time_limit_s - stopwatch.Seconds());
+  return limits;
+}
+
+solver::SearchLimits ForTheMinimum(solver::SearchLimits limits) {
+  limits.time_limit_s /= 2;
+  limits.gap = 0;
+  return limits;
+}
+
+problems::Engine ParseEngineFlag(const std::string& name) {
+  const auto engine = problems::ParseEngine(name);
+  if (!engine) {
+    throw InputError(
+        fmt::format("--engine: expected auto, labels or cbc, found '{}'",
+                    graph::OneLine(name)));
+  }
+  return *engine;
+}
+
+double ParseTimeLimit(const std::string& text) {
+  return ParseNumber(text, "--time-limit", 0,
+                     std::numeric_limits<double>::infinity());
+}
+
+std::string LimitText(const std::optional<std::string>& limit) {
+  if (!limit) return "";
+  if (*limit == "interrupted") return *limit;
+  if (*limit == "unproven") return "without a proof";
+  return fmt::format("stopped by the {} limit", *limit);
+}
+
+void PlanningFlags::AddTo(CLI::App& app) {
+  app.add_option("--reserve", reserve, "of the budget, keep SIZE free")
+      ->type_name("SIZE");
+  memory.AddTo(app);
+  units.AddTo(app);
+  patterns.AddTo(app);
+  app.add_option("--granularity", granularity,
+                 "operator (default): which modules, and which operators of "
+                 "each to save; module: how much of each to discard")
+      ->type_name("KIND");
+  app.add_option(
+         "--tradeoff", tradeoff,
+         "what a module recomputes for what it discards; pareto (default): "
+         "what its operators can do; with module granularity also fit: a fit "
+         "of PyTorch's greedy curve, or profile: the fit stored in the profile")
+      ->type_name("KIND");
+  app.add_option("--engine", engine,
+                 "auto (default), labels or cbc: the algorithm; both are exact")
+      ->type_name("NAME");
+  app.add_option("--gap", gap,
+                 "stop within this share of the best possible, 0 to 1 (default "
+                 "0: proven optimal)")
+      ->type_name("G");
+  app.add_option("--time-limit", time_limit,
+                 "stop after S seconds with the best plan so far")
+      ->type_name("S");
+  app.add_option("--seed", seed, "seed of the cbc engine (default 1)")
+      ->type_name("N");
+}
+
+problems::PlanOptions PlanningFlags::Options(const ProfileInput& input) const {
+  const graph::Profile& profile = input.profile;
+  problems::PlanOptions options;
+  options.reserve_bytes = ParseReserve(reserve).value_or(0);
+  options.memory = memory.Resolve(input);
+  options.ac_units = units.AcUnits();
+  options.fsdp_units = units.FsdpUnits();
+  options.max_units = units.MaxUnits();
+  options.patterns = patterns.Patterns();
+  if (!tradeoff.empty()) {
+    const auto kind = problems::ParseTradeoff(tradeoff);
+    if (!kind) {
+      throw InputError(
+          fmt::format("--tradeoff: expected pareto, fit or profile, found '{}'",
+                      graph::OneLine(tradeoff)));
+    }
+    options.tradeoff = *kind;
+  } else if (granularity.empty() && options.patterns.empty() &&
+             HasFitsOnly(profile)) {
+    options.tradeoff = Tradeoff::kProfile;
+  }
+  if (granularity.empty()) {
+    options.granularity = options.tradeoff == Tradeoff::kPareto
+                              ? Granularity::kOperator
+                              : Granularity::kModule;
+  } else {
+    const auto kind = problems::ParseGranularity(granularity);
+    if (!kind) {
+      throw InputError(
+          fmt::format("--granularity: expected operator or module, found '{}'",
+                      graph::OneLine(granularity)));
+    }
+    options.granularity = *kind;
+  }
+  options.engine = ParseEngineFlag(engine);
+  if (memory.model.empty() && input.trace &&
+      (options.granularity == Granularity::kModule ||
+       options.engine == problems::Engine::kCbc ||
+       options.memory.without_states)) {
+    options.memory.model = problems::MemoryModel::kSnapshot;
+  }
+  if (options.memory.model == problems::MemoryModel::kTrace &&
+      options.memory.world_size > 1) {
+    options.memory.fsdp_units = options.fsdp_units;
+  }
+  if (!gap.empty()) options.limits.gap = ParseNumber(gap, "--gap", 0, 1);
+  if (!time_limit.empty()) {
+    options.limits.time_limit_s = ParseTimeLimit(time_limit);
+  }
+  if (!seed.empty()) {
+    options.limits.seed = static_cast<int>(
+        ParseWhole(seed, "--seed", 0, std::numeric_limits<int>::max()));
+  }
+  return options;
+}
+
+std::string ChoiceText(const problems::PlanOptions& options) {
+  std::string text =
+      fmt::format("{} granularity", ToString(options.granularity));
+  if (options.granularity == Granularity::kModule) {
+    text += fmt::format(", trade-off {}", ToString(options.tradeoff));
+  }
+  const auto add = [&](std::string_view verb,
+                       const std::vector<std::string>& patterns) {
+    if (!patterns.empty()) {
+      text += graph::OneLine(
+          fmt::format(", {} {}", verb, fmt::join(patterns, "|")));
+    }
+  };
+  add("save", options.patterns.save);
+  add("recompute", options.patterns.recompute);
+  return text;
+}
+
+}  // namespace acplan::cli

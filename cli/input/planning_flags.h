@@ -1,0 +1,82 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "cli/input/flags.h"
+#include "graph/profile/profile.h"
+#include "problems/planner.h"
+#include "solver/search.h"
+
+namespace acplan::cli {
+
+// A budget as the user wrote it: a size, a share of what a rank uses without
+// checkpointing ("75%"), or the least that any plan needs ("min").
+struct BudgetFlag {
+  enum class Kind { kBytes, kShare, kMinimum };
+  Kind kind = Kind::kBytes;
+  int64_t bytes = 0;
+  double share = 0;  // above 0
+
+  // Throws InputError, naming `flag`.
+  static BudgetFlag Parse(const std::string& text, std::string_view flag);
+  // In bytes, from 1 to 4 EiB, the reserve included in the minimum. Throws
+  // LimitError (command.h) where a limit was hit before that was proven.
+  int64_t Resolve(const problems::PlanningProblem& problem,
+                  const solver::SearchLimits& limits) const;
+};
+
+// Throws LimitError where the minimum is not proven and no plan is known that
+// meets it.
+void RequireMinimum(const problems::LeastAnswer& least);
+
+// "stopped by the time limit before the least budget was proven; some plan fits
+// in 3.00 MiB (...), none in less than 2.90 MiB (..., gap 3.34%)".
+std::string UnprovenText(const problems::MinimumBudget& minimum);
+
+// The limits of a search that goes on where another one ended, which has been
+// running since `stopwatch` was made.
+solver::SearchLimits TimeLeft(solver::SearchLimits limits,
+                              const solver::Stopwatch& stopwatch);
+
+// The same for the least budget, so that time is left for a plan.
+solver::SearchLimits ForTheMinimum(solver::SearchLimits limits);
+
+// --engine.
+problems::Engine ParseEngineFlag(const std::string& name);
+
+// The flags of a planning question, but for its budget.
+struct PlanningFlags {
+  std::string reserve;
+  MemoryFlags memory;
+  UnitFlags units;
+  PatternFlags patterns;
+  std::string granularity;
+  std::string tradeoff;
+  std::string engine = "auto";
+  std::string gap;
+  std::string time_limit;
+  std::string seed;
+
+  void AddTo(CLI::App& app);
+  // With the profile's or the trace's defaults for what is not given: without
+  // --granularity and --tradeoff, operator granularity; but module granularity
+  // with the profile's fits where it has these and no operators. Of a trace what
+  // the simulation cannot answer is planned on its profile.
+  problems::PlanOptions Options(const ProfileInput& input) const;
+};
+
+// "stopped by the time limit"; empty for none. As in Plan::limit.
+std::string LimitText(const std::optional<std::string>& limit);
+
+// --time-limit.
+double ParseTimeLimit(const std::string& text);
+
+// "operator granularity, save mm, recompute gelu": what was asked beyond
+// memory, as part of a heading.
+std::string ChoiceText(const problems::PlanOptions& options);
+
+}  // namespace acplan::cli

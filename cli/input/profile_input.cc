@@ -1,0 +1,35 @@
+#include "cli/input/profile_input.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/trace/aggregate.h"
+
+namespace acplan::cli {
+
+ProfileInput ReadProfileOrTrace(const std::filesystem::path& path) {
+  const std::string text = graph::ReadFile(path);
+  if (text.find("\"acplan.trace\"") == std::string::npos) {
+    return {.profile = graph::ParseProfile(text, path.string()), .trace = {}};
+  }
+  graph::Trace trace = graph::ParseTrace(text, path.string());
+  graph::Profile profile = ProfileOf(trace, path);
+  return {.profile = std::move(profile), .trace = std::move(trace)};
+}
+
+graph::Profile ProfileOf(const graph::Trace& trace,
+                         const std::filesystem::path& path) {
+  try {
+    return graph::Aggregate(trace);
+  } catch (const InputError& error) {
+    throw InputError(
+        fmt::format("{}: {}", graph::OneLine(path.string()), error.what()));
+  }
+}
+
+}  // namespace acplan::cli

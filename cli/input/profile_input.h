@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "graph/profile/profile.h"
+#include "graph/trace/trace.h"
+
+namespace acplan::cli {
+
+// What a command takes as PROFILE.
+struct ProfileInput {
+  graph::Profile profile;
+  std::optional<graph::Trace> trace;  // that the profile is derived from
+
+  const graph::Trace* TraceIfAny() const { return trace ? &*trace : nullptr; }
+};
+
+// Reads a profile, or a trace and derives its profile (graph/trace/aggregate.h). Throws
+// InputError as ReadProfile, ReadTrace and Aggregate do, naming the file.
+ProfileInput ReadProfileOrTrace(const std::filesystem::path& path);
+
+// The profile of a trace. Throws InputError as Aggregate does, naming the file.
+graph::Profile ProfileOf(const graph::Trace& trace,
+                         const std::filesystem::path& path);
+
+}  // namespace acplan::cli

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <string>
+
+#include "cli/input/llm_input.h"
+#include "cli/terminal/terminal.h"
+#include "costmodel/execution/execution.h"
+#include "costmodel/llm/batch_times.h"
+#include "costmodel/llm/statistics.h"
+#include "graph/base/text_value.h"
+
+namespace acplan::cli {
+
+// A number with three decimals and a prefix, as Calculon prints it: "1.266
+// GiB", "1.143 TB/s".
+enum class HumanUnit { kBytes, kBandwidth, kFlops, kCount };
+std::string HumanNumber(double value, HumanUnit unit);
+std::string HumanSeconds(double seconds);  // "1.266 s", "12.345 ms"
+
+// Likewise, but "17 B" below 1 KiB.
+std::string HumanBytes(double bytes);
+
+// Calculon's text for the statistics. `system`: the file, with all its keys.
+std::string CalculonText(const LlmResult& result,
+                         const costmodel::Statistics& statistics,
+                         const graph::TextValue& system);
+
+// "gpt3-175B on a100_80g: 64 processors, tensor 8 x pipeline 8 x data 1".
+std::string LlmHeading(const costmodel::Execution& execution,
+                       const std::string& model, const std::string& system,
+                       const Terminal& terminal);
+
+// The time of a batch by kind.
+std::string TimeTable(const costmodel::BatchTimes& times,
+                      const Terminal& terminal);
+
+// Ours: time, memory and efficiency in tables. The names head it.
+std::string LlmTable(const LlmResult& result,
+                     const costmodel::Statistics& statistics,
+                     const std::string& model, const std::string& system,
+                     const Terminal& terminal);
+
+// Prints why an execution is infeasible, in Calculon's words, and on stderr in
+// numbers. Returns the exit code.
+int ReportInfeasible(const LlmResult& result, const Terminal& terminal);
+
+}  // namespace acplan::cli

@@ -1,0 +1,420 @@
+#include "cli/pictures/surface_picture.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "cli/pictures/picture.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using costmodel::RateMap;
+using nlohmann::ordered_json;
+
+constexpr int kWidth = 860;
+constexpr int kHeight = 720;
+constexpr double kScale = 210;
+constexpr double kAzimuth = 205;
+constexpr double kElevation = 20;
+constexpr double kHalfHeight = 0.7;  // of the box; its base is from -1 to 1
+
+using Point = std::array<double, 3>;
+
+double Dot(const Point& a, const Point& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+// What is drawn, in the space of the box, as the page's script draws it too: a
+// face of several points, a line of two, or a dot or a text at one.
+struct Item {
+  enum class Kind { kFace, kLine, kDot, kText };
+  Kind kind = Kind::kFace;
+  std::vector<Point> points;
+  std::string color;
+  std::string text = {};
+  // Seen only while the eye is on this side of every one of these planes
+  // through the middle.
+  std::vector<Point> facing = {};
+  // Items of a higher layer cover lower ones; within one the nearer cover.
+  int layer = 0;
+};
+
+struct View {
+  View(double azimuth_degrees, double elevation_degrees) {
+    const double a = azimuth_degrees * std::numbers::pi / 180;
+    const double e = elevation_degrees * std::numbers::pi / 180;
+    right = {-std::sin(a), std::cos(a), 0};
+    up = {-std::cos(a) * std::sin(e), -std::sin(a) * std::sin(e), std::cos(e)};
+    eye = {std::cos(a) * std::cos(e), std::sin(a) * std::cos(e), std::sin(e)};
+  }
+  Point right, up, eye;
+};
+
+class Scene {
+ public:
+  explicit Scene(const RateMap& map)
+      : map_(map),
+        tensor_pars_(map.TensorPars()),
+        pipeline_pars_(map.PipelinePars()),
+        least_(map.Least()),
+        most_(map.Most()) {
+    AddPanes();
+    AddTicks();
+    AddSurface();
+  }
+
+  const std::vector<Item>& items() const { return items_; }
+
+ private:
+  static double Across(size_t index, size_t count) {
+    return -1 + 2 * static_cast<double>(index) / static_cast<double>(count - 1);
+  }
+  double Share(double rate) const {
+    return most_ > least_ ? (rate - least_) / (most_ - least_) : 0.5;
+  }
+  static double Up(double share) { return kHalfHeight * (2 * share - 1); }
+  Point PointOf(size_t tensor, size_t pipeline, double rate) const {
+    return {Across(tensor, tensor_pars_.size()),
+            Across(pipeline, pipeline_pars_.size()), Up(Share(rate))};
+  }
+
+  void AddLine(const Point& from, const Point& to, const Point& facing) {
+    items_.push_back({.kind = Item::Kind::kLine,
+                      .points = {from, to},
+                      .color = "#c4c4c4",
+                      .facing = {facing},
+                      .layer = 1});
+  }
+  void AddText(const Point& at, std::string text, std::vector<Point> facing) {
+    items_.push_back({.kind = Item::Kind::kText,
+                      .points = {at},
+                      .color = "#222222",
+                      .text = std::move(text),
+                      .facing = std::move(facing),
+                      .layer = 3});
+  }
+
+  // The floor and, of each pair of walls, the one behind the surface.
+  void AddPanes() {
+    constexpr double kH = kHalfHeight;
+    const auto pane = [&](std::vector<Point> corners, const Point& facing) {
+      items_.push_back({.points = std::move(corners),
+                        .color = "#f3f3f3",
+                        .facing = {facing}});
+    };
+    pane({{-1, -1, -kH}, {1, -1, -kH}, {1, 1, -kH}, {-1, 1, -kH}}, {0, 0, 1});
+    for (const double side : {-1.0, 1.0}) {
+      pane({{side, -1, -kH}, {side, 1, -kH}, {side, 1, kH}, {side, -1, kH}},
+           {-side, 0, 0});
+      pane({{-1, side, -kH}, {1, side, -kH}, {1, side, kH}, {-1, side, kH}},
+           {0, -side, 0});
+    }
+  }
+
+  void AddTicks() {
+    constexpr double kH = kHalfHeight;
+    constexpr double kLabel = 1.13;
+    constexpr double kTitle = 1.55;
+    for (size_t i = 0; i < tensor_pars_.size(); ++i) {
+      const double x = Across(i, tensor_pars_.size());
+      AddLine({x, -1, -kH}, {x, 1, -kH}, {0, 0, 1});
+      for (const double side : {-1.0, 1.0}) {
+        AddLine({x, side, -kH}, {x, side, kH}, {0, -side, 0});
+        AddText({x, side * kLabel, -kH}, fmt::to_string(tensor_pars_[i]),
+                {{0, side, 0}});
+      }
+    }
+    for (size_t i = 0; i < pipeline_pars_.size(); ++i) {
+      const double y = Across(i, pipeline_pars_.size());
+      AddLine({-1, y, -kH}, {1, y, -kH}, {0, 0, 1});
+      for (const double side : {-1.0, 1.0}) {
+        AddLine({side, y, -kH}, {side, y, kH}, {-side, 0, 0});
+        AddText({side * kLabel, y, -kH}, fmt::to_string(pipeline_pars_[i]),
+                {{side, 0, 0}});
+      }
+    }
+    for (const double side : {-1.0, 1.0}) {
+      AddText({0, side * kTitle, -kH - 0.1}, "Tensor Parallelism",
+              {{0, side, 0}});
+      AddText({side * kTitle, 0, -kH - 0.1}, "Pipeline Parallelism",
+              {{side, 0, 0}});
+    }
+    AddRateTicks();
+  }
+
+  // Beside the upright edge that is the leftmost one on the screen.
+  void AddRateTicks() {
+    constexpr int kTicks = 5;
+    for (int tick = 0; tick < kTicks; ++tick) {
+      const double share = static_cast<double>(tick) / (kTicks - 1);
+      const double z = Up(share);
+      for (const double side : {-1.0, 1.0}) {
+        AddLine({side, -1, z}, {side, 1, z}, {-side, 0, 0});
+        AddLine({-1, side, z}, {1, side, z}, {0, -side, 0});
+        for (const double other : {-1.0, 1.0}) {
+          AddText({1.18 * side, 1.18 * other, z},
+                  fmt::format("{:.4g}", least_ + share * (most_ - least_)),
+                  {{0, side, 0}, {-other, 0, 0}});
+        }
+      }
+    }
+    for (const double side : {-1.0, 1.0}) {
+      for (const double other : {-1.0, 1.0}) {
+        AddText({1.1 * side, 1.1 * other, kHalfHeight + 0.18}, "samples/s",
+                {{0, side, 0}, {-other, 0, 0}});
+      }
+    }
+  }
+
+  void AddSurface() {
+    for (size_t tensor = 0; tensor < tensor_pars_.size(); ++tensor) {
+      for (size_t pipeline = 0; pipeline < pipeline_pars_.size(); ++pipeline) {
+        AddDot(tensor, pipeline);
+        if (tensor + 1 < tensor_pars_.size() &&
+            pipeline + 1 < pipeline_pars_.size())
+          AddFace(tensor, pipeline);
+      }
+    }
+  }
+
+  const RateMap::Cell* CellAt(size_t tensor, size_t pipeline) const {
+    return map_.Find(tensor_pars_[tensor], pipeline_pars_[pipeline]);
+  }
+
+  void AddDot(size_t tensor, size_t pipeline) {
+    const RateMap::Cell* cell = CellAt(tensor, pipeline);
+    if (cell == nullptr) return;
+    items_.push_back(
+        {.kind = Item::Kind::kDot,
+         .points = {PointOf(tensor, pipeline, *cell->rate)},
+         .color = "#222222",
+         .text = fmt::format("TP {}, PP {}: {} samples/s", cell->tensor_par,
+                             cell->pipeline_par, cell->text),
+         .layer = 2});
+  }
+
+  void AddFace(size_t tensor, size_t pipeline) {
+    constexpr std::array<std::pair<size_t, size_t>, 4> kCorners{
+        {{0, 0}, {1, 0}, {1, 1}, {0, 1}}};
+    Item face{.points = {}, .color = "", .layer = 2};
+    double sum = 0;
+    for (const auto& [right, far] : kCorners) {
+      const RateMap::Cell* cell = CellAt(tensor + right, pipeline + far);
+      if (cell == nullptr) return;
+      face.points.push_back(
+          PointOf(tensor + right, pipeline + far, *cell->rate));
+      sum += *cell->rate;
+    }
+    face.color = RainbowColor(Share(sum / kCorners.size()));
+    items_.push_back(std::move(face));
+  }
+
+  const RateMap& map_;
+  std::vector<int64_t> tensor_pars_;
+  std::vector<int64_t> pipeline_pars_;
+  double least_;
+  double most_;
+  std::vector<Item> items_;
+};
+
+// The middle of an item towards the eye; a dot lies on the faces it touches.
+double Depth(const Item& item, const View& view) {
+  double sum = 0;
+  for (const Point& point : item.points) sum += Dot(point, view.eye);
+  return sum / static_cast<double>(item.points.size()) +
+         (item.kind == Item::Kind::kDot ? 0.5 : 0);
+}
+
+std::string Drawn(const Item& item, const View& view) {
+  std::vector<std::array<double, 2>> at;
+  for (const Point& point : item.points) {
+    at.push_back({kWidth / 2.0 + kScale * Dot(point, view.right),
+                  kHeight / 2.0 + 20 - kScale * Dot(point, view.up)});
+  }
+  switch (item.kind) {
+    case Item::Kind::kFace: {
+      std::string points;
+      for (const auto& [x, y] : at)
+        points +=
+            fmt::format("{}{:.1f},{:.1f}", points.empty() ? "" : " ", x, y);
+      return fmt::format(
+          "<polygon points=\"{0}\" fill=\"{1}\" stroke=\"#222222\" "
+          "stroke-width=\"0.4\"/>\n",
+          points, item.color);
+    }
+    case Item::Kind::kLine:
+      return fmt::format(
+          "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" "
+          "stroke=\"{}\"/>\n",
+          at[0][0], at[0][1], at[1][0], at[1][1], item.color);
+    case Item::Kind::kDot:
+      return fmt::format(
+          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\">"
+          "<title>{}</title></circle>\n",
+          at[0][0], at[0][1], item.color, Escaped(item.text));
+    case Item::Kind::kText:
+      break;
+  }
+  return fmt::format(
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" "
+      "dominant-baseline=\"middle\" fill=\"{}\">{}</text>\n",
+      at[0][0], at[0][1], item.color, Escaped(item.text));
+}
+
+std::string Drawn(const std::vector<Item>& items, const View& view) {
+  std::vector<const Item*> seen;
+  for (const Item& item : items) {
+    if (std::ranges::all_of(item.facing, [&](const Point& plane) {
+          return Dot(plane, view.eye) > 0;
+        }))
+      seen.push_back(&item);
+  }
+  std::ranges::stable_sort(seen, {}, [&](const Item* item) {
+    return std::pair(item->layer, Depth(*item, view));
+  });
+  std::string svg;
+  for (const Item* item : seen) svg += Drawn(*item, view);
+  return svg;
+}
+
+std::string Svg(const std::vector<Item>& items, std::string_view title) {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
+      "viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\" font-size=\"13\" "
+      "role=\"img\">\n<title>{2}</title>\n"
+      "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n"
+      "<text x=\"{3}\" y=\"30\" text-anchor=\"middle\" "
+      "font-size=\"16\">{4}</text>\n<g id=\"scene\">\n{5}</g>\n</svg>\n",
+      kWidth, kHeight, Escaped(title.empty() ? "Sample rate" : title),
+      kWidth / 2, Escaped(title), Drawn(items, View(kAzimuth, kElevation)));
+}
+
+ordered_json ToJson(const std::vector<Item>& items) {
+  constexpr std::array<std::string_view, 4> kKinds{"face", "line", "dot",
+                                                   "text"};
+  ordered_json json = ordered_json::array();
+  for (const Item& item : items) {
+    json.push_back({{"kind", kKinds[static_cast<size_t>(item.kind)]},
+                    {"points", item.points},
+                    {"color", item.color},
+                    {"text", item.text},
+                    {"facing", item.facing},
+                    {"layer", item.layer}});
+  }
+  return json;
+}
+
+constexpr std::string_view kScript = R"JS(
+const scene = document.getElementById("scene");
+const svg = scene.ownerSVGElement;
+const start = [AZIMUTH, ELEVATION];
+let view = start.slice();
+const dot = (a, b) => a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
+function element(name, attributes, text) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const key in attributes) node.setAttribute(key, attributes[key]);
+  if (text) node.textContent = text;
+  return node;
+}
+function drawn(item, at) {
+  const [x, y] = at[0];
+  if (item.kind === "face") {
+    return element("polygon",
+        {points: at.join(" "), fill: item.color, stroke: "#222222",
+        "stroke-width": 0.4});
+  }
+  if (item.kind === "line") {
+    return element("line", {x1: x, y1: y, x2: at[1][0], y2: at[1][1],
+        stroke: item.color});
+  }
+  if (item.kind === "dot") {
+    const node = element("circle", {cx: x, cy: y, r: 3, fill: item.color});
+    node.appendChild(element("title", {}, item.text));
+    return node;
+  }
+  return element("text", {x: x, y: y, "text-anchor": "middle",
+      "dominant-baseline": "middle", fill: item.color}, item.text);
+}
+function draw() {
+  const [a, e] = view.map(degrees => degrees * Math.PI / 180);
+  const right = [-Math.sin(a), Math.cos(a), 0];
+  const up = [-Math.cos(a) * Math.sin(e), -Math.sin(a) * Math.sin(e),
+      Math.cos(e)];
+  const eye = [Math.cos(a) * Math.cos(e), Math.sin(a) * Math.cos(e),
+      Math.sin(e)];
+  const depth = item => item.points.reduce((sum, p) => sum + dot(p, eye), 0) /
+      item.points.length + (item.kind === "dot" ? 0.5 : 0);
+  const place = p => [WIDTH / 2 + SCALE * dot(p, right),
+      HEIGHT / 2 + 20 - SCALE * dot(p, up)];
+  scene.replaceChildren(...items
+      .filter(item => item.facing.every(plane => dot(plane, eye) > 0))
+      .map(item => [item, depth(item)])
+      .sort((p, q) => p[0].layer - q[0].layer || p[1] - q[1])
+      .map(p => drawn(p[0], p[0].points.map(place))));
+}
+function turn(azimuth, elevation) {
+  view = [view[0] + azimuth,
+      Math.min(90, Math.max(1, view[1] + elevation))];
+  draw();
+}
+svg.style.cursor = "grab";
+svg.style.touchAction = "none";
+svg.addEventListener("pointerdown", e => svg.setPointerCapture(e.pointerId));
+svg.addEventListener("pointermove", e => {
+  if (e.buttons === 1) turn(-e.movementX / 2, e.movementY / 2);
+});
+svg.addEventListener("dblclick", () => { view = start.slice(); draw(); });
+document.addEventListener("keydown", e => {
+  const step = {ArrowLeft: [5, 0], ArrowRight: [-5, 0], ArrowUp: [0, 5],
+      ArrowDown: [0, -5]}[e.key];
+  if (step) { turn(...step); e.preventDefault(); }
+});
+draw();
+)JS";
+
+// `name` becomes `value` everywhere.
+std::string Replaced(std::string text, std::string_view name,
+                     const std::string& value) {
+  for (size_t at = text.find(name); at != std::string::npos;
+       at = text.find(name, at + value.size()))
+    text.replace(at, name.size(), value);
+  return text;
+}
+
+std::string Script(const std::vector<Item>& items) {
+  std::string script(kScript);
+  script = Replaced(script, "AZIMUTH", fmt::to_string(kAzimuth));
+  script = Replaced(script, "ELEVATION", fmt::to_string(kElevation));
+  script = Replaced(script, "WIDTH", fmt::to_string(kWidth));
+  script = Replaced(script, "HEIGHT", fmt::to_string(kHeight));
+  script = Replaced(script, "SCALE", fmt::to_string(kScale));
+  return "const items = " + ToJson(items).dump() + ";" + script;
+}
+
+}  // namespace
+
+std::string SurfaceSvg(const RateMap& map, std::string_view title) {
+  return Svg(Scene(map).items(), title);
+}
+
+std::string SurfaceHtml(const RateMap& map, std::string_view title) {
+  const Scene scene(map);
+  return HtmlPage(
+      title.empty() ? "Sample rate" : title,
+      Svg(scene.items(), title) +
+          "<p>Drag the picture or press the arrow keys to turn it; a double "
+          "click turns it back.</p>\n",
+      Script(scene.items()));
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,109 @@
+#include "problems/plan/baseline.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/input/flags.h"
+#include "cli/input/profile_input.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "problems/check/plan_check.h"
+
+namespace acplan::cli {
+
+namespace {
+
+struct BaselineFlags {
+  std::string profile;
+  MemoryFlags memory;
+  bool json = false;
+};
+
+int RunBaseline(const BaselineFlags& flags, const Terminal& terminal) {
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
+  const graph::ModuleTree tree(profile);
+  const problems::MemoryOptions memory = flags.memory.Resolve(input);
+  const problems::PlanBaseline baseline =
+      ComputeBaseline(profile, tree, memory, input.TraceIfAny());
+  problems::MemoryOptions unsharded = memory;
+  unsharded.world_size = 1;
+  const problems::PlanEffect effect =
+      ComputeEffect(profile, {}, unsharded, "pareto", input.TraceIfAny());
+  const problems::PlanEffect sharded =
+      ComputeEffect(profile, {}, memory, "pareto", input.TraceIfAny());
+  const problems::StepTime runtime = problems::ComputeStepTime(profile, tree);
+
+  if (flags.json) {
+    nlohmann::ordered_json json;
+    json["model"] = profile.model.name;
+    json["memory_model"] = ToString(memory.model);
+    json["without_states"] = memory.without_states;
+    json["peak_bytes"] = baseline.peak_bytes;
+    json["peak_module"] = baseline.peak_module;
+    json["peak_phase"] = ToString(effect.peak_phase);
+    json["persistent_bytes"] = effect.persistent_bytes;
+    json["activation_bytes"] = effect.activation_bytes;
+    json["world_size"] = memory.world_size;
+    json["sharded_peak_bytes"] = sharded.peak_bytes;
+    json["runtime_ms"] = baseline.runtime_ms;
+    json["forward_ms"] = runtime.forward_ms;
+    json["backward_ms"] = runtime.backward_ms;
+    terminal.Print(json.dump(2) + "\n");
+    return kExitOk;
+  }
+  using enum Table::Align;
+  Table table({kLeft, kRight, kLeft});
+  const auto bytes = [](double b) {
+    return graph::FormatBytes(static_cast<int64_t>(b));
+  };
+  table.AddRow({"baseline of " + profile.model.name,
+                std::string(ToString(memory.model)),
+                memory.without_states ? "without states" : ""});
+  table.AddRow(
+      {"peak memory", bytes(static_cast<double>(baseline.peak_bytes)),
+       fmt::format("{} bytes, at {} ({})", FormatCount(baseline.peak_bytes),
+                   baseline.peak_module, ToString(effect.peak_phase))});
+  table.AddRow({"  persistent", bytes(effect.persistent_bytes),
+                memory.model == problems::MemoryModel::kTorch
+                    ? "parameters and gradients"
+                    : "parameters, gradients, states, buffers, inputs"});
+  table.AddRow({"  activations", bytes(effect.activation_bytes),
+                "activations, their gradients, temporaries"});
+  if (memory.world_size > 1) {
+    table.AddRow({"a rank's peak",
+                  bytes(static_cast<double>(sharded.peak_bytes)),
+                  fmt::format("sharded over {} ranks, at {}", memory.world_size,
+                              sharded.peak_module)});
+  }
+  table.AddRow(
+      {"step time", FormatMs(baseline.runtime_ms),
+       fmt::format("forward {}, backward {}", FormatMs(runtime.forward_ms),
+                   FormatMs(runtime.backward_ms))});
+  terminal.Print(table.ToString(terminal));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddBaselineCommand(CLI::App& program) {
+  auto flags = std::make_shared<BaselineFlags>();
+  CLI::App* app = program.add_subcommand(
+      "baseline", "Peak memory and run-time of a model without checkpointing");
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
+      ->required();
+  flags->memory.AddTo(*app);
+  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->footer("Example:\n  acplan baseline data/profiles/llama8b.json.gz");
+  return {app, [flags](const Terminal& terminal) {
+            return RunBaseline(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,190 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/input/flags.h"
+#include "cli/input/plan_input.h"
+#include "cli/input/planning_flags.h"
+#include "cli/input/profile_input.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/input_error.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "problems/check/plan_check.h"
+#include "problems/plan/plan.h"
+#include "problems/planner.h"
+
+namespace acplan::cli {
+
+namespace {
+
+struct CheckFlags {
+  std::string profile;
+  std::string plan;
+  std::string budget;
+  std::string reserve;
+  MemoryFlags memory;
+  UnitFlags units;
+  PatternFlags patterns;
+  bool json = false;
+};
+
+// What any plan for the same question has to keep to.
+problems::PlanOptions QuestionOf(const problems::Plan& plan,
+                                 const problems::PlanRules& rules) {
+  using problems::Granularity;
+  using problems::Tradeoff;
+  const Granularity granularity =
+      problems::ParseGranularity(plan.granularity).value();
+  return {.granularity = granularity,
+          .tradeoff = granularity == Granularity::kOperator
+                          ? Tradeoff::kPareto
+                          : problems::ParseTradeoff(plan.tradeoff).value(),
+          .reserve_bytes = plan.reserve_bytes,
+          .memory = plan.memory,
+          .ac_units = rules.ac_units,
+          .fsdp_units = rules.fsdp_units,
+          .max_units = rules.max_units,
+          .patterns = rules.patterns};
+}
+
+void CheckPatterns(const graph::Profile& profile, const problems::Plan& plan,
+                   const graph::OperatorPatterns& patterns) {
+  if (patterns.empty()) return;
+  if (plan.granularity != ToString(problems::Granularity::kOperator)) {
+    throw InputError(fmt::format(
+        "{}: expected for a plan at operator granularity only, found one at "
+        "{} granularity",
+        patterns.save.empty() ? "--recompute" : "--save", plan.granularity));
+  }
+  std::vector<std::string> names;
+  for (const graph::Module& module : profile.modules) {
+    if (!module.sac) continue;
+    names.insert(names.end(), module.sac->func_names.begin(),
+                 module.sac->func_names.end());
+  }
+  RefuseUnmatched(patterns, names);
+}
+
+int64_t ResolveBudget(const BudgetFlag& budget, const ProfileInput& input,
+                      const graph::ModuleTree& tree, const problems::Plan& plan,
+                      const problems::PlanRules& rules) {
+  if (budget.kind == BudgetFlag::Kind::kBytes) return budget.bytes;
+  const problems::PlanningProblem problem = BuildPlanningProblem(
+      input.profile, tree, QuestionOf(plan, rules), input.TraceIfAny());
+  solver::SearchLimits limits;
+  limits.interrupted = &InterruptFlag();
+  return budget.Resolve(problem, limits);
+}
+
+int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
+  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
+  problems::Plan plan = ReadAnswer(flags.plan, profile);
+  const graph::ModuleTree tree(profile);
+  const problems::MemoryOptions memory = flags.memory.Resolve(plan.memory);
+  // What the plan states of memory holds for its own question only.
+  const bool same_model = memory == plan.memory;
+  if (!same_model) {
+    plan.peak_bytes = problems::kNotStated;
+    plan.peak_module.clear();
+    plan.baseline.peak_bytes = problems::kNotStated;
+  }
+  plan.memory = memory;
+  RequireTrace(memory, input, flags.plan);
+  plan.reserve_bytes = ParseReserve(flags.reserve).value_or(plan.reserve_bytes);
+  const problems::PlanRules rules{.ac_units = flags.units.AcUnits(),
+                                  .fsdp_units = flags.units.FsdpUnits(),
+                                  .max_units = flags.units.MaxUnits(),
+                                  .patterns = flags.patterns.Patterns()};
+  FindModules(profile, tree, rules.ac_units, "--ac-units");
+  FindModules(profile, tree, rules.fsdp_units, "--fsdp-units");
+  CheckPatterns(profile, plan, rules.patterns);
+  plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);
+  if (plan.reserve_bytes >= plan.budget_bytes) {
+    throw InputError(fmt::format(
+        "{}: expected less than the budget ({}), found {}",
+        flags.reserve.empty() ? flags.plan + ": reserve_bytes" : "--reserve",
+        graph::FormatBytes(plan.budget_bytes),
+        graph::FormatBytes(plan.reserve_bytes)));
+  }
+  std::optional<std::string> broken;
+  std::optional<problems::PlanEffect> effect;
+  try {
+    broken = FirstBrokenRule(profile, plan, rules, input.TraceIfAny());
+    effect = ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff,
+                           input.TraceIfAny());
+  } catch (const InputError& error) {
+    // A unit that breaks a rule may have no effect that could be computed.
+    if (!broken) throw NamingFile(error, flags.plan);
+  }
+  if (flags.json) {
+    nlohmann::ordered_json json;
+    json["holds"] = !broken;
+    if (broken) json["broken_rule"] = *broken;
+    json["memory_model"] = ToString(plan.memory.model);
+    json["world_size"] = plan.memory.world_size;
+    json["caveat"] = Caveat(plan.memory.model);
+    json["budget_bytes"] = plan.budget_bytes;
+    json["reserve_bytes"] = plan.reserve_bytes;
+    if (effect) {
+      json["peak_bytes"] = effect->peak_bytes;
+      json["peak_module"] = effect->peak_module;
+      json["recompute_ms"] = effect->recompute_ms;
+    }
+    terminal.Print(json.dump(2) + "\n");
+    return broken ? kExitFailure : kExitOk;
+  }
+  if (broken) {
+    terminal.Print(fmt::format("{}: {}\n", terminal.Yellow("broken"), *broken));
+    return kExitFailure;
+  }
+  terminal.Print(
+      fmt::format(
+          "{}: {} unit{}, peak {} at {}, {} below the budget; recomputes {}\n",
+          terminal.Green("holds"), plan.modules.size(),
+          plan.modules.size() == 1 ? "" : "s",
+          graph::FormatBytes(effect->peak_bytes), effect->peak_module,
+          graph::FormatBytes(plan.budget_bytes - effect->peak_bytes),
+          FormatMs(effect->recompute_ms)) +
+      NoteOn(plan.memory.model, terminal));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddCheckCommand(CLI::App& program) {
+  auto flags = std::make_shared<CheckFlags>();
+  CLI::App* app = program.add_subcommand(
+      "check", "Check a plan against a profile and a budget, independently");
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
+      ->required();
+  app->add_option("PLAN", flags->plan, "plan file")->required();
+  app->add_option("--budget", flags->budget,
+                  "memory a rank may use at its peak: 1.6GiB, 1600MB, bytes; "
+                  "75%: of what it uses without a plan; min: the least that "
+                  "any plan needs")
+      ->required()
+      ->type_name("SIZE");
+  app->add_option("--reserve", flags->reserve, "of the budget, keep SIZE free")
+      ->type_name("SIZE");
+  flags->memory.AddTo(*app);
+  flags->units.AddTo(*app);
+  flags->patterns.AddTo(*app);
+  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->footer(
+      "Memory model, world size and reserve are the plan's unless given.\n"
+      "Example:\n  acplan check data/profiles/gpt2_small.json.gz plan.json "
+      "--budget 10GiB\n"
+      "Exit status: 0 the plan holds, 1 it breaks a rule, 2 bad input.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunCheck(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

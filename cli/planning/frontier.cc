@@ -1,0 +1,337 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/command.h"
+#include "cli/input/flags.h"
+#include "cli/input/planning_flags.h"
+#include "cli/input/profile_input.h"
+#include "cli/terminal/plot.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "problems/budget_frontier.h"
+#include "problems/planner.h"
+
+namespace acplan::cli {
+
+using problems::Plan;
+using problems::PlanStatus;
+
+namespace {
+
+struct FrontierFlags {
+  std::string profile;
+  std::string points;
+  std::vector<std::string> budgets;
+  PlanningFlags planning;
+  bool csv = false;
+  bool json = false;
+  std::string output;
+};
+
+struct FrontierAnswer {
+  std::string model;
+  problems::PlanOptions options;
+  int64_t unplanned_peak_bytes = 0;
+  problems::MinimumBudget minimum = {};
+  std::vector<Plan> plans;  // by budget
+};
+
+double ShareOf(const FrontierAnswer& answer, int64_t bytes) {
+  return static_cast<double>(bytes) /
+         static_cast<double>(std::max<int64_t>(1, answer.unplanned_peak_bytes));
+}
+
+std::string ToCsv(const FrontierAnswer& answer) {
+  std::string text =
+      "budget_bytes,budget_share,status,recompute_ms,bound_ms,gap,overhead,"
+      "peak_bytes,units,seconds,nodes\n";
+  for (const Plan& plan : answer.plans) {
+    text +=
+        fmt::format("{},{},{},", plan.budget_bytes,
+                    ShareOf(answer, plan.budget_bytes), ToString(plan.status));
+    text += plan.HasPlan()
+                ? fmt::format("{},{},{},{},{},{},", plan.recompute_ms,
+                              plan.bound_ms, plan.gap, plan.overhead,
+                              plan.peak_bytes, plan.modules.size())
+                : std::string(",,,,,,");
+    text += fmt::format("{},{}\n", plan.solver.seconds, plan.solver.nodes);
+  }
+  return text;
+}
+
+std::string ToJson(const FrontierAnswer& answer) {
+  nlohmann::ordered_json json;
+  json["format"] = "acplan.frontier";
+  json["version"] = 1;
+  json["model"] = answer.model;
+  if (answer.options.reserve_bytes > 0) {
+    json["reserve_bytes"] = answer.options.reserve_bytes;
+  }
+  json["world_size"] = answer.options.memory.world_size;
+  json["memory_model"] = ToString(answer.options.memory.model);
+  if (answer.options.memory.without_states) json["without_states"] = true;
+  json["granularity"] = ToString(answer.options.granularity);
+  json["tradeoff"] = ToString(answer.options.tradeoff);
+  json["unplanned_peak_bytes"] = answer.unplanned_peak_bytes;
+  if (answer.minimum.proven) {
+    json["minimum_budget_bytes"] = answer.minimum.bytes;
+  } else {
+    json["fitting_budget_bytes"] = answer.minimum.bytes;
+    json["minimum_budget_bound_bytes"] = answer.minimum.bound_bytes;
+  }
+  json["caveat"] = Caveat(answer.options.memory.model);
+  json["plans"] = nlohmann::ordered_json::array();
+  for (const Plan& plan : answer.plans) {
+    json["plans"].push_back(nlohmann::ordered_json::parse(PlanToJson(plan)));
+  }
+  return json.dump(2) + "\n";
+}
+
+std::string Drawing(const FrontierAnswer& answer, const Terminal& terminal) {
+  double most_ms = 0;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  int64_t most = 0;
+  for (const Plan& plan : answer.plans) {
+    if (!plan.HasPlan()) continue;
+    most_ms = std::max(most_ms, plan.recompute_ms);
+    least = std::min(least, plan.budget_bytes);
+    most = std::max(most, plan.budget_bytes);
+  }
+  if (most <= least || most_ms <= 0) return "";
+  const Plot::Pen optimal{"●", Plot::Style::kGreen};
+  const Plot::Pen feasible{"○", Plot::Style::kYellow};
+  Plot plot;
+  bool has_feasible = false;
+  for (const Plan& plan : answer.plans) {
+    if (!plan.HasPlan()) continue;
+    const bool proven = plan.status == PlanStatus::kOptimal;
+    has_feasible |= !proven;
+    plot.AddPoint(static_cast<double>(plan.budget_bytes - least) /
+                      static_cast<double>(most - least),
+                  plan.recompute_ms / most_ms, proven ? optimal : feasible);
+  }
+  plot.AddLegend(optimal, "optimal");
+  if (has_feasible) plot.AddLegend(feasible, "stopped by a limit");
+  return plot.ToString(
+             terminal,
+             fmt::format("budget, {} to {}", graph::FormatBytes(least),
+                         graph::FormatBytes(most)),
+             fmt::format("recomputed, 0 to {}", FormatMs(most_ms))) +
+         "\n";
+}
+
+// "20 budgets: 17 optimal, 3 infeasible (0.912 s, 1,053 labels)".
+std::string Summary(const std::vector<Plan>& plans) {
+  std::vector<std::string> counts;
+  for (const auto& [status, name] :
+       {std::pair(PlanStatus::kOptimal, "optimal"),
+        std::pair(PlanStatus::kFeasible, "feasible"),
+        std::pair(PlanStatus::kInfeasible, "infeasible"),
+        std::pair(PlanStatus::kNoPlan, "without a plan")}) {
+    const auto count = std::ranges::count(plans, status, &Plan::status);
+    if (count > 0) counts.push_back(fmt::format("{} {}", count, name));
+  }
+  double seconds = 0;
+  int64_t nodes = 0;
+  for (const Plan& plan : plans) {
+    seconds += plan.solver.seconds;
+    nodes += plan.solver.nodes;
+  }
+  return fmt::format(
+      "{} budget{}: {} ({:.3f} s, {} {})\n", plans.size(),
+      plans.size() == 1 ? "" : "s", fmt::join(counts, ", "), seconds,
+      FormatCount(nodes),
+      plans.front().solver.name == "cbc" ? "nodes of CBC" : "labels");
+}
+
+std::string ToText(const FrontierAnswer& answer, const Terminal& terminal) {
+  std::string text = fmt::format(
+      "{}, {}\n{}\n",
+      terminal.Bold(answer.model.empty() ? "model"
+                                         : graph::OneLine(answer.model)),
+      QuestionText(answer.options.memory), ChoiceText(answer.options));
+  text += fmt::format("peak without a plan {}",
+                      FormatBytesExactly(answer.unplanned_peak_bytes));
+  if (answer.minimum.proven) {
+    text += fmt::format("\nleast that any plan needs {}",
+                        FormatBytesExactly(answer.minimum.bytes));
+  } else {
+    text += "\n" + UnprovenText(answer.minimum);
+  }
+  if (answer.options.reserve_bytes > 0) {
+    text += fmt::format("\nof each budget {} kept free",
+                        graph::FormatBytes(answer.options.reserve_bytes));
+  }
+  text += "\n\n" + Drawing(answer, terminal);
+
+  using enum Table::Align;
+  Table table({kRight, kRight, kRight, kRight, kRight, kRight, kLeft});
+  table.AddRow({"budget", "share", "peak", "recomputed", "step time", "units",
+                "status"});
+  for (const Plan& plan : answer.plans) {
+    const std::string share =
+        fmt::format("{:.1f}%", 100 * ShareOf(answer, plan.budget_bytes));
+    std::string status(ToString(plan.status));
+    if (!plan.HasPlan()) {
+      table.AddRow({graph::FormatBytes(plan.budget_bytes), share, "", "", "",
+                    "",
+                    plan.status == PlanStatus::kNoPlan ? "no plan" : status});
+      continue;
+    }
+    if (plan.status == PlanStatus::kFeasible) {
+      status += fmt::format(", gap {}", FormatPercentUp(plan.gap));
+    }
+    table.AddRow({graph::FormatBytes(plan.budget_bytes), share,
+                  graph::FormatBytes(plan.peak_bytes),
+                  FormatMs(plan.recompute_ms),
+                  fmt::format("+{}", FormatPercentUp(plan.overhead)),
+                  fmt::format("{}", plan.modules.size()), status});
+  }
+  return text + table.ToString(terminal) + "\n" + Summary(answer.plans) +
+         NoteOn(answer.options.memory.model, terminal);
+}
+
+int ParsePoints(const std::string& text) {
+  return text.empty()
+             ? 20
+             : static_cast<int>(ParseWhole(text, "--points", 1, 100'000));
+}
+
+int ExitCode(const std::vector<Plan>& plans) {
+  const auto has = [&](auto predicate) {
+    return std::ranges::any_of(plans, predicate);
+  };
+  if (has([](const Plan& p) { return p.HasPlan(); })) return kExitOk;
+  return has([](const Plan& p) { return p.status == PlanStatus::kNoPlan; })
+             ? kExitLimit
+             : kExitInfeasible;
+}
+
+int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
+  if (flags.csv && flags.json) {
+    throw InputError("--csv: expected no --json beside it, found both");
+  }
+  if (!flags.points.empty() && !flags.budgets.empty()) {
+    throw InputError("--points: expected no --budgets beside it, found both");
+  }
+  const int points = ParsePoints(flags.points);
+  std::vector<BudgetFlag> given;
+  for (const std::string& text : ParseNames(flags.budgets, "--budgets")) {
+    given.push_back(BudgetFlag::Parse(text, "--budgets"));
+  }
+  if (given.empty() && !flags.budgets.empty()) {
+    throw InputError("--budgets: expected budgets as a,b,c, found none");
+  }
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
+  const graph::ModuleTree tree(profile);
+  FrontierAnswer answer{.model = profile.model.name,
+                        .options = flags.planning.Options(input),
+                        .plans = {}};
+  CheckOutput(flags.output, flags.profile);
+
+  const problems::PlanningProblem problem =
+      BuildPlanningProblem(profile, tree, answer.options, input.TraceIfAny());
+  solver::SearchLimits limits = answer.options.limits;
+  limits.interrupted = &InterruptFlag();
+  terminal.Log(fmt::format("{}: {} modules; searching for plans",
+                           graph::OneLine(flags.profile, 400),
+                           profile.modules.size()));
+  const solver::Stopwatch stopwatch;
+  const problems::LeastAnswer least = LeastPlan(problem, ForTheMinimum(limits));
+  answer.minimum = least.budget;
+  answer.unplanned_peak_bytes = problem.unplanned_peak_bytes;
+
+  std::vector<int64_t> budgets;
+  for (const BudgetFlag& budget : given) {
+    if (budget.kind == BudgetFlag::Kind::kMinimum) {
+      RequireMinimum(least);
+      budgets.push_back(answer.minimum.bytes);
+    } else {
+      budgets.push_back(budget.Resolve(problem, limits));
+    }
+  }
+  if (budgets.empty()) {
+    budgets = problems::EvenBudgets(
+        answer.minimum.bytes,
+        std::max(answer.minimum.bytes,
+                 problem.unplanned_peak_bytes + answer.options.reserve_bytes),
+        points);
+  }
+  {
+    ProgressLine progress(terminal);
+    size_t finished = 0;
+    limits = TimeLeft(limits, stopwatch);
+    limits.on_progress = [&](solver::SearchProgress p) {
+      p.seconds = stopwatch.Seconds();
+      progress.Show(
+          p, fmt::format("{} of {} budgets  ", finished, budgets.size()));
+    };
+    const auto done = [&](size_t count) {
+      finished = count;
+      progress.Clear();
+      terminal.Log(fmt::format("{} of {} budgets", count, budgets.size()));
+    };
+    answer.plans = PlanFrontier(problem, budgets, limits, done, least.units);
+  }
+  for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
+
+  if (!flags.output.empty()) {
+    const bool is_csv =
+        flags.output.ends_with(".csv") || flags.output.ends_with(".csv.gz");
+    graph::WriteFile(flags.output, flags.csv || (is_csv && !flags.json)
+                                       ? ToCsv(answer)
+                                       : ToJson(answer));
+  }
+  terminal.Print(flags.csv    ? ToCsv(answer)
+                 : flags.json ? ToJson(answer)
+                              : ToText(answer, terminal));
+  return ExitCode(answer.plans);
+}
+
+}  // namespace
+
+Command AddFrontierCommand(CLI::App& program) {
+  auto flags = std::make_shared<FrontierFlags>();
+  CLI::App* app = program.add_subcommand(
+      "frontier", "The optimal plan at each of many budgets");
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
+      ->required();
+  app->add_option("--points", flags->points,
+                  "so many budgets, from the least that any plan needs to what "
+                  "the model needs without one (default 20)")
+      ->type_name("N");
+  app->add_option("--budgets", flags->budgets,
+                  "these budgets: sizes, shares as 75%, min; as a,b,c or @FILE")
+      ->type_name("SIZES")
+      ->allow_extra_args(false);
+  flags->planning.AddTo(*app);
+  app->add_flag("--csv", flags->csv, "print CSV, nothing else");
+  app->add_flag("--json", flags->json,
+                "print JSON with every plan, nothing else");
+  app->add_option("-o,--output", flags->output,
+                  "write CSV (.csv or .csv.gz) or JSON here")
+      ->type_name("FILE");
+  app->footer(
+      "Example:\n  acplan frontier data/profiles/gpt2_small.json.gz --points "
+      "10\n"
+      "Exit status: 0 a plan was found for some budget, 2 bad input, 3 all "
+      "proven infeasible, 4 a limit was hit without a plan.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunFrontier(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

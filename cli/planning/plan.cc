@@ -1,0 +1,328 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "cli/command.h"
+#include "cli/input/flags.h"
+#include "cli/input/planning_flags.h"
+#include "cli/input/profile_input.h"
+#include "cli/planning/policy_text.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "graph/trace/simulation.h"
+#include "problems/check/plan_check.h"
+#include "problems/plan/plan_on_trace.h"
+#include "problems/planner.h"
+
+namespace acplan::cli {
+
+using problems::Plan;
+using problems::PlanStatus;
+
+namespace {
+
+struct PlanFlags {
+  std::string profile;
+  std::string budget;
+  PlanningFlags planning;
+  std::string output;
+  bool all = false;
+  bool json = false;
+};
+
+std::string Heading(const graph::Profile& profile, const Plan& plan,
+                    const problems::PlanOptions& options,
+                    const Terminal& terminal) {
+  const graph::ModelInfo& model = profile.model;
+  std::string text =
+      terminal.Bold(model.name.empty() ? "model" : graph::OneLine(model.name));
+  text += fmt::format(", {} modules", profile.modules.size());
+  if (model.batch > 0) text += fmt::format(", batch {}", model.batch);
+  if (model.seq > 0) text += fmt::format(", sequence {}", model.seq);
+  if (!model.dtype.empty()) text += ", " + graph::OneLine(model.dtype);
+  if (!model.optimizer.empty()) text += ", " + graph::OneLine(model.optimizer);
+  text += "\n";
+  text += fmt::format("budget {}", FormatBytesExactly(plan.budget_bytes));
+  if (plan.reserve_bytes > 0) {
+    text += fmt::format(", {} of it kept free",
+                        graph::FormatBytes(plan.reserve_bytes));
+  }
+  text += ", " + QuestionText(plan.memory);
+  text += "\n" + ChoiceText(options);
+  return text + "\n\n";
+}
+
+// `unplanned`: what a rank would need without the plan.
+std::string Comparison(const Plan& plan, int64_t unplanned,
+                       const Terminal& terminal) {
+  const bool sharded = plan.memory.world_size > 1;
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight, kRight});
+  const auto row = [&](const std::string& name, const std::string& baseline,
+                       const std::string& ranks, const std::string& planned,
+                       const std::string& change) {
+    std::vector<std::string> cells{name, baseline};
+    if (sharded) cells.push_back(ranks);
+    cells.insert(cells.end(), {planned, change});
+    table.AddRow(std::move(cells));
+  };
+  const std::string step = FormatMs(plan.baseline.runtime_ms);
+  row("", "baseline", fmt::format("on {} ranks", plan.memory.world_size),
+      "plan", "change");
+  row("peak memory", graph::FormatBytes(plan.baseline.peak_bytes),
+      graph::FormatBytes(unplanned), graph::FormatBytes(plan.peak_bytes),
+      FormatChange(static_cast<double>(unplanned),
+                   static_cast<double>(plan.peak_bytes)));
+  row("step time", step, step,
+      FormatMs(plan.baseline.runtime_ms + plan.recompute_ms),
+      fmt::format("+{}", FormatPercentUp(plan.overhead)));
+  row("recomputed", FormatMs(0), FormatMs(0), FormatMs(plan.recompute_ms), "");
+  std::string text = table.ToString(terminal);
+  text += fmt::format("peak at         {} (baseline: {})\n", plan.peak_module,
+                      plan.baseline.peak_module);
+  return text + "\n";
+}
+
+// Units that do the same on one line, unless `all`.
+std::string UnitTable(const graph::Profile& profile, const Plan& plan, bool all,
+                      const Terminal& terminal) {
+  if (plan.modules.empty()) {
+    return "No module needs to be checkpointed: the model fits as it is.\n\n";
+  }
+  std::vector<UnitGroup> groups;
+  if (all) {
+    for (const problems::PlannedModule& module : plan.modules) {
+      groups.push_back({.name = module.fqn, .units = {&module}});
+    }
+  } else {
+    groups = GroupUnits(plan.modules);
+  }
+  const bool folded = groups.size() < plan.modules.size();
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight, kRight, kRight});
+  const auto row = [&](const std::string& name, const std::string& count,
+                       std::vector<std::string> rest) {
+    std::vector<std::string> cells{name};
+    if (folded) cells.push_back(count);
+    std::ranges::move(rest, std::back_inserter(cells));
+    table.AddRow(std::move(cells));
+  };
+  row("AC unit", "units",
+      {"discard ratio", "memory budget",
+       folded ? "discarded each" : "discarded",
+       folded ? "recomputed each" : "recomputed"});
+  int64_t discarded = 0;
+  for (const UnitGroup& group : groups) {
+    const problems::PlannedModule& module = *group.units.front();
+    discarded += std::max<int64_t>(0, module.discarded_bytes) *
+                 static_cast<int64_t>(group.units.size());
+    const std::string ratio = FormatRatioUp(module.discard_ratio);
+    row(group.name, fmt::format("{}", group.units.size()),
+        {ratio, fmt::format("{:.4f}", std::max(0.0, 1 - std::stod(ratio))),
+         module.discarded_bytes == problems::kNotStated
+             ? std::string("-")
+             : graph::FormatBytes(module.discarded_bytes),
+         FormatMs(module.recompute_ms)});
+  }
+  table.AddRule();
+  const size_t n = plan.modules.size();
+  row(folded ? "in all" : fmt::format("{} unit{}", n, n == 1 ? "" : "s"),
+      fmt::format("{}", n),
+      {"", "", graph::FormatBytes(discarded), FormatMs(plan.recompute_ms)});
+  std::string text = table.ToString(terminal) + "\n";
+
+  std::string policies;
+  for (const UnitGroup& group : groups) {
+    const problems::PlannedModule& module = *group.units.front();
+    if (module.ops.empty()) continue;
+    for (const graph::Module& m : profile.modules) {
+      if (m.fqn == module.fqn) {
+        policies += fmt::format("{}: {}\n", terminal.Bold(group.name),
+                                PolicyText(module, *m.sac));
+      }
+    }
+  }
+  return policies.empty() ? text : text + policies + "\n";
+}
+
+std::string Verdict(const Plan& plan, const Terminal& terminal) {
+  const std::string effort = fmt::format(
+      "{:.3f} s, {} {}", plan.solver.seconds, FormatCount(plan.solver.nodes),
+      plan.solver.name == "cbc" ? "nodes of CBC" : "labels");
+  switch (plan.status) {
+    case PlanStatus::kOptimal:
+      return fmt::format(
+          "{}: no plan within the budget recomputes less (gap 0, {})\n",
+          terminal.Green("optimal"), effort);
+    case PlanStatus::kFeasible:
+      return fmt::format(
+          "{}, {}: no plan recomputes less than {} (gap {}, {})\n",
+          terminal.Yellow("feasible"), LimitText(plan.limit),
+          FormatMs(plan.bound_ms), FormatPercentUp(plan.gap), effort);
+    case PlanStatus::kInfeasible: {
+      std::string text =
+          fmt::format("{}: no plan fits in {}\n", terminal.Yellow("infeasible"),
+                      FormatBytesExactly(plan.budget_bytes));
+      if (plan.minimum_budget_bytes) {
+        text += fmt::format("the smallest budget that a plan fits: {}\n",
+                            FormatBytesExactly(*plan.minimum_budget_bytes));
+      } else if (plan.fitting_budget_bytes) {
+        text += fmt::format("a plan fits in {}; the smallest is not proven\n",
+                            FormatBytesExactly(*plan.fitting_budget_bytes));
+      }
+      return text;
+    }
+    case PlanStatus::kNoPlan:
+      break;
+  }
+  return fmt::format("{}: {} before a plan was found ({})\n",
+                     terminal.Yellow("no plan"), LimitText(plan.limit), effort);
+}
+
+// A simulation is of all the memory of one device, and of operators; under the
+// trace memory model the plan is one already.
+bool CanSimulate(const Plan& plan) {
+  return plan.HasPlan() && plan.memory.world_size == 1 &&
+         !plan.memory.without_states &&
+         plan.memory.model == problems::MemoryModel::kSnapshot &&
+         std::ranges::all_of(plan.modules, [](const auto& module) {
+           return !module.ops.empty() || module.discard_ratio == 1;
+         });
+}
+
+// What a plan made on the trace's profile really uses.
+std::optional<graph::Simulation> SimulationOf(const ProfileInput& input,
+                                              const Plan& plan) {
+  if (!input.trace || !CanSimulate(plan)) return std::nullopt;
+  return Simulate(*input.trace,
+                  problems::CheckpointedModules(*input.trace, plan.modules));
+}
+
+std::string SimulationText(const Plan& plan,
+                           const graph::Simulation& simulation,
+                           const Terminal& terminal) {
+  const bool fits =
+      simulation.peak_bytes <= plan.budget_bytes - plan.reserve_bytes;
+  return fmt::format("simulated operator by operator: peak {}, {}\n",
+                     FormatBytesExactly(simulation.peak_bytes),
+                     fits ? terminal.Green("within the budget")
+                          : terminal.Yellow("over the budget"));
+}
+
+int ExitCode(PlanStatus status) {
+  switch (status) {
+    case PlanStatus::kOptimal:
+    case PlanStatus::kFeasible:
+      return kExitOk;
+    case PlanStatus::kInfeasible:
+      return kExitInfeasible;
+    case PlanStatus::kNoPlan:
+      break;
+  }
+  return kExitLimit;
+}
+
+int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
+  const graph::ModuleTree tree(profile);
+  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
+  problems::PlanOptions options = flags.planning.Options(input);
+  CheckOutput(flags.output, flags.profile);
+
+  const problems::PlanningProblem problem =
+      BuildPlanningProblem(profile, tree, options, input.TraceIfAny());
+  Plan plan;
+  std::string unproven;  // of the least budget
+  {
+    ProgressLine progress(terminal);
+    options.limits.interrupted = &InterruptFlag();
+    terminal.Log(fmt::format("{}: {} modules; searching for a plan",
+                             graph::OneLine(flags.profile, 400),
+                             profile.modules.size()));
+    const solver::Stopwatch stopwatch;
+    options.limits.on_progress = [&](const solver::SearchProgress& p) {
+      progress.Show(p);
+    };
+    problems::LeastAnswer least;
+    int64_t budget_bytes = 0;
+    if (budget.kind == BudgetFlag::Kind::kMinimum) {
+      least = LeastPlan(problem, ForTheMinimum(options.limits));
+      RequireMinimum(least);
+      budget_bytes = least.budget.bytes;
+      if (!least.budget.proven) unproven = UnprovenText(least.budget);
+    } else {
+      budget_bytes = budget.Resolve(problem, options.limits);
+    }
+    plan = PlanFor(problem, budget_bytes, TimeLeft(options.limits, stopwatch),
+                   least.units)
+               .plan;
+  }
+  for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
+  if (!unproven.empty()) terminal.Warn("budget min: " + unproven);
+
+  const std::string json = PlanToJson(plan);
+  if (!flags.output.empty()) graph::WriteFile(flags.output, json);
+  if (flags.json) {
+    terminal.Print(json);
+    return ExitCode(plan.status);
+  }
+  std::string text = Heading(profile, plan, options, terminal);
+  if (plan.HasPlan()) {
+    text += Comparison(plan, problem.unplanned_peak_bytes, terminal) +
+            UnitTable(profile, plan, flags.all, terminal);
+  } else {
+    text += fmt::format("baseline peak {} at {}\n",
+                        graph::FormatBytes(plan.baseline.peak_bytes),
+                        plan.baseline.peak_module);
+  }
+  text += Verdict(plan, terminal);
+  const std::optional<graph::Simulation> simulation = SimulationOf(input, plan);
+  text += simulation ? SimulationText(plan, *simulation, terminal)
+                     : NoteOn(plan.memory.model, terminal);
+  terminal.Print(text);
+  return ExitCode(plan.status);
+}
+
+}  // namespace
+
+Command AddPlanCommand(CLI::App& program) {
+  auto flags = std::make_shared<PlanFlags>();
+  CLI::App* app = program.add_subcommand(
+      "plan", "Choose what to checkpoint under a memory budget, optimally");
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
+      ->required();
+  app->add_option("--budget", flags->budget,
+                  "memory a rank may use at its peak: 1.6GiB, 1600MB, bytes; "
+                  "75%: of what it uses without a plan; min: the least that "
+                  "any plan needs")
+      ->required()
+      ->type_name("SIZE");
+  flags->planning.AddTo(*app);
+  app->add_option("-o,--output", flags->output,
+                  "write the plan file here (.json or .json.gz)")
+      ->type_name("FILE");
+  app->add_flag("--all", flags->all, "show units that do the same one by one");
+  app->add_flag("--json", flags->json, "print the plan file, nothing else");
+  app->footer(
+      "Example:\n  acplan plan data/profiles/gpt2_small.json.gz --budget 10GiB "
+      "-o plan.json\n"
+      "Exit status: 0 a plan was found, 2 bad input, 3 proven infeasible, 4 a "
+      "limit was hit without a plan.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunPlan(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

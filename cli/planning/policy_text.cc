@@ -1,0 +1,162 @@
+#include "cli/planning/policy_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "graph/base/message_text.h"
+
+namespace acplan::cli {
+
+using problems::PlannedModule;
+
+namespace {
+
+// More names than this are counted instead of listed.
+constexpr size_t kMostNames = 4;
+// More different ones than this are cut.
+constexpr size_t kMostCounted = 8;
+
+// A name with one of its numbers taken out.
+struct NumberedName {
+  std::string before, after;
+  int64_t number;
+};
+
+std::vector<NumberedName> NumbersOf(const std::string& fqn) {
+  std::vector<NumberedName> names;
+  for (size_t begin = 0; begin < fqn.size();) {
+    const size_t end = std::min(fqn.find('.', begin), fqn.size());
+    const std::string component = fqn.substr(begin, end - begin);
+    const bool is_padded = component.size() > 1 && component.front() == '0';
+    if (!component.empty() && component.size() < 10 && !is_padded &&
+        std::ranges::all_of(component,
+                            [](char c) { return c >= '0' && c <= '9'; })) {
+      names.push_back(
+          {fqn.substr(0, begin), fqn.substr(end), std::stoll(component)});
+    }
+    begin = end + 1;
+  }
+  return names;
+}
+
+bool DoTheSame(const PlannedModule& a, const PlannedModule& b) {
+  return a.ops == b.ops && a.discarded_bytes == b.discarded_bytes &&
+         std::abs(a.recompute_ms - b.recompute_ms) <=
+             1e-9 * std::abs(a.recompute_ms) &&
+         a.discard_ratio == b.discard_ratio;
+}
+
+// "0-3,7".
+std::string Ranges(std::vector<int64_t> numbers) {
+  std::ranges::sort(numbers);
+  std::vector<std::string> ranges;
+  for (size_t i = 0; i < numbers.size();) {
+    size_t j = i;
+    while (j + 1 < numbers.size() && numbers[j + 1] == numbers[j] + 1) ++j;
+    ranges.push_back(i == j ? fmt::format("{}", numbers[i])
+                            : fmt::format("{}-{}", numbers[i], numbers[j]));
+    i = j + 1;
+  }
+  return fmt::format("{}", fmt::join(ranges, ","));
+}
+
+std::string Names(const std::vector<std::string>& names) {
+  std::vector<std::string> shown;
+  if (names.size() <= kMostNames) {
+    for (const std::string& name : names) shown.push_back(graph::OneLine(name));
+    return fmt::format("{}", fmt::join(shown, ", "));
+  }
+  std::vector<std::string> order;
+  std::map<std::string, size_t> count;
+  for (const std::string& name : names) {
+    if (++count[name] == 1) order.push_back(name);
+  }
+  size_t more = names.size();
+  for (const std::string& name : order) {
+    if (shown.size() == kMostCounted) {
+      shown.push_back(fmt::format("{} more", more));
+      break;
+    }
+    more -= count[name];
+    shown.push_back(graph::OneLine(name) +
+                    (count[name] > 1 ? fmt::format(" × {}", count[name]) : ""));
+  }
+  return fmt::format("{}", fmt::join(shown, ", "));
+}
+
+}  // namespace
+
+std::vector<UnitGroup> GroupUnits(const std::vector<PlannedModule>& units) {
+  // For each unit, the number that most other units differ in.
+  using Key = std::pair<std::string, std::string>;
+  std::map<Key, std::vector<size_t>> alike;
+  std::vector<std::vector<NumberedName>> numbers;
+  for (size_t u = 0; u < units.size(); ++u) {
+    numbers.push_back(NumbersOf(units[u].fqn));
+    for (const NumberedName& name : numbers[u]) {
+      alike[{name.before, name.after}].push_back(u);
+    }
+  }
+  std::vector<UnitGroup> groups;
+  std::vector<char> done(units.size(), 0);
+  for (size_t u = 0; u < units.size(); ++u) {
+    if (done[u]) continue;
+    UnitGroup group{.name = units[u].fqn, .units = {&units[u]}};
+    for (const NumberedName& name : numbers[u]) {
+      std::vector<size_t> members;
+      for (const size_t v : alike[{name.before, name.after}]) {
+        if (!done[v] && DoTheSame(units[u], units[v])) members.push_back(v);
+      }
+      if (members.size() <= group.units.size()) continue;
+      group.units.clear();
+      std::vector<int64_t> members_numbers;
+      for (const size_t v : members) {
+        group.units.push_back(&units[v]);
+        for (const NumberedName& other : numbers[v]) {
+          if (other.before == name.before && other.after == name.after) {
+            members_numbers.push_back(other.number);
+          }
+        }
+      }
+      group.name = name.before + Ranges(members_numbers) + name.after;
+    }
+    for (const PlannedModule* unit : group.units) {
+      done[static_cast<size_t>(unit - units.data())] = 1;
+    }
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+std::string PolicyText(const PlannedModule& unit,
+                       const graph::SacStatistics& sac) {
+  std::vector<char> is_view(unit.ops.size(), 0);
+  for (const int op : sac.view_like_ops) is_view[op] = 1;
+  std::vector<std::string> saved, recomputed;
+  for (const problems::PlannedOp& op : unit.ops) {
+    if (op.save) {
+      saved.push_back(op.name);
+    } else if (!is_view[op.index]) {
+      recomputed.push_back(op.name);
+    }
+  }
+  const auto others = [](size_t n) {
+    return fmt::format("{} other{}", n, n == 1 ? "" : "s");
+  };
+  if (saved.empty()) {
+    return fmt::format("recompute all {}", recomputed.size());
+  }
+  if (recomputed.empty()) return fmt::format("save all {}", saved.size());
+  return saved.size() <= recomputed.size()
+             ? fmt::format("save {}; recompute {}", Names(saved),
+                           others(recomputed.size()))
+             : fmt::format("recompute {}; save {}", Names(recomputed),
+                           others(saved.size()));
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/profile/profile.h"
+#include "problems/plan/plan.h"
+
+namespace acplan::cli {
+
+// Units of a plan that differ only in one number of their name and do the same
+// (times up to rounding): "GPT2.h.0-3,7".
+struct UnitGroup {
+  std::string name;
+  std::vector<const problems::PlannedModule*> units;  // in the plan's order
+};
+
+// The groups of a plan, by their first unit. Refers to the plan.
+std::vector<UnitGroup> GroupUnits(
+    const std::vector<problems::PlannedModule>& units);
+
+// What a policy does, the shorter side spelled out: "save mm, mm, bmm;
+// recompute 14 others". View-like operators are recomputed always, and not
+// counted. Of more than a few, equal names are counted, "mm × 7", and what is
+// still too long ends in "9 more".
+std::string PolicyText(const problems::PlannedModule& unit,
+                       const graph::SacStatistics& sac);
+
+}  // namespace acplan::cli

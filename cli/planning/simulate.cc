@@ -1,0 +1,232 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/input/flags.h"
+#include "cli/input/plan_input.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/file_io.h"
+#include "graph/base/message_text.h"
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+#include "problems/plan/plan.h"
+#include "problems/plan/plan_on_trace.h"
+
+namespace acplan::cli {
+
+using graph::Simulation;
+using graph::Trace;
+
+namespace {
+
+struct SimulateFlags {
+  std::string trace;
+  std::string plan;
+  std::string timeline;
+  std::string output;
+  bool json = false;
+};
+
+struct Answer {
+  const Trace* trace;
+  Simulation baseline;
+  std::optional<Simulation> planned;
+  size_t units = 0;
+
+  const Simulation& last() const { return planned ? *planned : baseline; }
+};
+
+std::string_view PhaseOf(const Trace& trace, const Simulation::Step& step) {
+  if (step.redone >= 0) return "recompute";
+  if (step.op < trace.forward_end) return "forward";
+  return step.op < trace.backward_end ? "backward" : "optimizer";
+}
+
+std::string_view NameOf(const Trace& trace, const Simulation::Step& step) {
+  return trace.operator_names[trace.operators[step.op].name];
+}
+
+// The module that runs the operator, "" outside of all.
+std::string_view ModuleOf(const Trace& trace, const Simulation::Step& step) {
+  const int32_t call = trace.operators[step.op].call;
+  return call < 0
+             ? std::string_view()
+             : std::string_view(trace.modules[trace.calls[call].module].fqn);
+}
+
+int64_t RunAgain(const Simulation& simulation) {
+  return std::ranges::count_if(
+      simulation.steps, [](const auto& step) { return step.redone >= 0; });
+}
+
+nlohmann::ordered_json ToJson(const Trace& trace,
+                              const Simulation& simulation) {
+  nlohmann::ordered_json json;
+  json["peak_bytes"] = simulation.peak_bytes;
+  if (simulation.peak_step >= 0) {
+    const Simulation::Step& step = simulation.steps[simulation.peak_step];
+    json["peak"] = {{"step", simulation.peak_step},
+                    {"operator", NameOf(trace, step)},
+                    {"phase", PhaseOf(trace, step)},
+                    {"module", ModuleOf(trace, step)}};
+  }
+  json["by_category"] = nlohmann::ordered_json::object();
+  for (size_t c = 0; c < graph::kStorageCategories; ++c) {
+    json["by_category"][ToString(static_cast<graph::StorageCategory>(c))] =
+        simulation.peak_by_category[c];
+  }
+  json["operators"] = simulation.steps.size();
+  json["recomputed_operators"] = RunAgain(simulation);
+  json["recompute_ms"] = simulation.recompute_ms;
+  return json;
+}
+
+std::string ToJson(const Answer& answer) {
+  nlohmann::ordered_json json;
+  json["model"] = answer.trace->model.name;
+  if (answer.trace->peak_bytes) {
+    json["measured_peak_bytes"] = *answer.trace->peak_bytes;
+  }
+  json["baseline"] = ToJson(*answer.trace, answer.baseline);
+  if (answer.planned) {
+    json["units"] = answer.units;
+    json["planned"] = ToJson(*answer.trace, *answer.planned);
+  }
+  return json.dump(2) + "\n";
+}
+
+std::string ToCsv(const Trace& trace, const Simulation& simulation) {
+  std::string csv = "step,operator,name,phase,module,live_bytes\n";
+  for (size_t k = 0; k < simulation.steps.size(); ++k) {
+    const Simulation::Step& step = simulation.steps[k];
+    csv += fmt::format("{},{},{},{},{},{}\n", k, step.op, NameOf(trace, step),
+                       PhaseOf(trace, step), ModuleOf(trace, step),
+                       simulation.live_bytes[k]);
+  }
+  return csv;
+}
+
+std::string PeakText(const Trace& trace, const Simulation& simulation) {
+  if (simulation.peak_step < 0) return "";
+  const Simulation::Step& step = simulation.steps[simulation.peak_step];
+  const std::string_view module = ModuleOf(trace, step);
+  return fmt::format("{}, {}{}", PhaseOf(trace, step), NameOf(trace, step),
+                     module.empty() ? "" : fmt::format(" in {}", module));
+}
+
+std::string ToText(const Answer& answer, const Terminal& terminal) {
+  const Trace& trace = *answer.trace;
+  std::string text = fmt::format(
+      "{}, {} operators (forward {}, backward {}, optimizer {}), {} storages\n",
+      terminal.Bold(graph::OneLine(trace.model.name)),
+      FormatCount(std::ssize(trace.operators)), FormatCount(trace.forward_end),
+      FormatCount(trace.backward_end - trace.forward_end),
+      FormatCount(std::ssize(trace.operators) - trace.backward_end),
+      FormatCount(std::ssize(trace.storages)));
+  if (answer.planned) {
+    text += fmt::format("{} {} checkpointed: {} operators run again, {}\n",
+                        FormatCount(static_cast<int64_t>(answer.units)),
+                        answer.units == 1 ? "unit" : "units",
+                        FormatCount(RunAgain(*answer.planned)),
+                        FormatMs(answer.planned->recompute_ms));
+  }
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight});
+  const auto add = [&](const std::string& name, int64_t before, int64_t after) {
+    std::vector<std::string> cells{name, graph::FormatBytes(before)};
+    if (answer.planned) {
+      cells.push_back(graph::FormatBytes(after));
+      if (before > 0) {
+        cells.push_back(FormatChange(static_cast<double>(before),
+                                     static_cast<double>(after)));
+      }
+    }
+    table.AddRow(std::move(cells));
+  };
+  table.AddRow(answer.planned
+                   ? std::vector<std::string>{"", "baseline", "planned", ""}
+                   : std::vector<std::string>{"", "baseline"});
+  const Simulation& before = answer.baseline;
+  const Simulation& after = answer.last();
+  add("peak", before.peak_bytes, after.peak_bytes);
+  for (size_t c = 0; c < graph::kStorageCategories; ++c) {
+    add(fmt::format("  {}", ToString(static_cast<graph::StorageCategory>(c))),
+        before.peak_by_category[c], after.peak_by_category[c]);
+  }
+  text += "\n" + table.ToString(terminal);
+  text += fmt::format("\nbaseline's peak of {} bytes: {}\n",
+                      FormatCount(before.peak_bytes), PeakText(trace, before));
+  if (answer.planned) {
+    text += fmt::format("planned peak of {} bytes: {}\n",
+                        FormatCount(after.peak_bytes), PeakText(trace, after));
+  }
+  return text;
+}
+
+problems::Plan ReadPlanFor(const Trace& trace, const std::string& path) {
+  problems::Plan plan = problems::ReadPlan(path);
+  RequireAnswer(plan, path);
+  RequireModel(plan, trace.model.name, path);
+  return plan;
+}
+
+int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
+  const Trace trace = graph::ReadTrace(flags.trace);
+  CheckOutput(flags.output, flags.trace);
+  CheckOutput(flags.timeline, flags.trace);
+  const graph::Simulator simulator(trace);
+  Answer answer{
+      .trace = &trace, .baseline = simulator.Simulate({}), .planned = {}};
+  if (!flags.plan.empty()) {
+    CheckOutput(flags.output, flags.plan);
+    CheckOutput(flags.timeline, flags.plan);
+    const problems::Plan plan = ReadPlanFor(trace, flags.plan);
+    answer.units = plan.modules.size();
+    try {
+      answer.planned = simulator.Simulate(
+          problems::CheckpointedModules(trace, plan.modules));
+    } catch (const InputError& error) {
+      throw NamingFile(error, flags.plan);
+    }
+  }
+  if (!flags.timeline.empty()) {
+    graph::WriteFile(flags.timeline, ToCsv(trace, answer.last()));
+  }
+  if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
+  terminal.Print(flags.json ? ToJson(answer) : ToText(answer, terminal));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddSimulateCommand(CLI::App& program) {
+  auto flags = std::make_shared<SimulateFlags>();
+  CLI::App* app = program.add_subcommand(
+      "simulate", "Memory in use over a traced training step, under a plan");
+  app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)")
+      ->required();
+  app->add_option("PLAN", flags->plan, "plan file; without, no checkpointing");
+  app->add_option("--timeline", flags->timeline,
+                  "write the bytes in use while each operator runs here, as "
+                  "CSV")
+      ->type_name("FILE");
+  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->add_option("-o,--output", flags->output, "write JSON here")
+      ->type_name("FILE");
+  app->footer(
+      "Example:\n  acplan simulate data/traces/gpt2_tiny.json.gz\n"
+      "Exit status: 0 simulated, 2 bad input.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunSimulate(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

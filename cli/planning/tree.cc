@@ -1,0 +1,217 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/command.h"
+#include "cli/input/flags.h"
+#include "cli/input/profile_input.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/dataflow/dataflow_analysis.h"
+#include "graph/dataflow/trace_dataflow.h"
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "problems/model/memory_model.h"
+
+namespace acplan::cli {
+
+namespace {
+
+struct TreeFlags {
+  std::string profile;
+  std::string depth;
+  MemoryFlags memory;
+  bool all = false;
+  bool json = false;
+};
+
+// The record of each node, where it has one.
+std::vector<double> RecordBytes(const graph::Profile& profile,
+                                const graph::ModuleTree& tree,
+                                const problems::MemoryOptions& memory) {
+  std::vector<double> bytes(tree.size(),
+                            std::numeric_limits<double>::quiet_NaN());
+  for (const problems::MemoryRecord& record :
+       MemoryRecords(profile, tree, memory)) {
+    if (record.node >= 0) bytes[record.node] = record.base_bytes;
+  }
+  return bytes;
+}
+
+// Of the first call of each module of a trace; by name.
+using DataflowByName = std::map<std::string, graph::GraphInfo>;
+
+DataflowByName AnalyseModules(const ProfileInput& input) {
+  DataflowByName infos;
+  if (!input.trace) return infos;
+  const graph::Trace& trace = *input.trace;
+  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    const std::string& fqn = trace.modules[trace.calls[c].module].fqn;
+    if (infos.contains(fqn)) continue;
+    infos[fqn] = Analyse(DataflowOf(trace, c));
+  }
+  return infos;
+}
+
+std::string ToJson(const graph::Profile& profile, const graph::ModuleTree& tree,
+                   const std::vector<double>& records,
+                   const DataflowByName& dataflow, int depth) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (int i = 0; i < tree.size(); ++i) {
+    const graph::ModuleTree::Node& node = tree.node(i);
+    if (node.depth > depth) continue;
+    const graph::Module& m = profile.modules[node.module];
+    nlohmann::ordered_json entry;
+    entry["fqn"] = m.fqn;
+    entry["depth"] = node.depth;
+    entry["parent"] =
+        node.parent < 0
+            ? nlohmann::ordered_json(nullptr)
+            : nlohmann::ordered_json(
+                  profile.modules[tree.node(node.parent).module].fqn);
+    entry["modules"] = node.subtree_size;
+    entry["is_leaf"] = m.is_leaf;
+    entry["calls"] = m.calls;
+    entry["fw_post"] = node.fw_post;
+    entry["param_per_module"] = m.param_per_module;
+    entry["act_fw_per_module"] = m.act_fw_per_module;
+    entry["sac_memory"] = m.torch_fit ? m.torch_fit->sac_memory : 0;
+    entry["sac_runtime"] = m.torch_fit ? m.torch_fit->sac_runtime : 0;
+    entry["fw_runtime_per_module"] = m.fw_runtime_per_module;
+    if (std::isfinite(records[i])) entry["record_bytes"] = records[i];
+    if (const auto info = dataflow.find(m.fqn); info != dataflow.end()) {
+      entry["dataflow"] = {{"fwd_mem_in", info->second.fwd_mem_in},
+                           {"fwd_mem_tmp", info->second.fwd_mem_tmp},
+                           {"bwd_mem_tmp", info->second.bwd_mem_tmp},
+                           {"bwd_mem_out", info->second.bwd_mem_out}};
+    }
+    json.push_back(std::move(entry));
+  }
+  return json.dump(2) + "\n";
+}
+
+std::string Indented(const graph::Profile& profile,
+                     const graph::ModuleTree& tree, int i) {
+  const graph::ModuleTree::Node& node = tree.node(i);
+  std::string name = profile.modules[node.module].fqn;
+  if (node.parent >= 0) {
+    name = name.substr(
+        profile.modules[tree.node(node.parent).module].fqn.size() + 1);
+  }
+  return std::string(2 * static_cast<size_t>(node.depth), ' ') + name;
+}
+
+int RunTree(const TreeFlags& flags, const Terminal& terminal) {
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
+  const graph::ModuleTree tree(profile);
+  const problems::MemoryOptions memory = flags.memory.Resolve(input);
+  const int depth =
+      flags.depth.empty()
+          ? std::numeric_limits<int>::max()
+          : static_cast<int>(ParseWhole(flags.depth, "--depth", 0, 1'000'000));
+  const std::vector<double> records = RecordBytes(profile, tree, memory);
+  const DataflowByName dataflow = AnalyseModules(input);
+  if (flags.json) {
+    terminal.Print(ToJson(profile, tree, records, dataflow, depth));
+    return kExitOk;
+  }
+
+  std::vector<int> copies(tree.size(), 1);
+  std::vector<char> folded(tree.size(), 0);
+  if (!flags.all) {
+    for (const std::vector<int>& group : IdenticalBlocks(profile, tree)) {
+      copies[group.front()] = static_cast<int>(group.size());
+      for (size_t k = 1; k < group.size(); ++k) folded[group[k]] = 1;
+    }
+  }
+  using enum Table::Align;
+  std::vector<std::string> heading = {"module",      "modules",    "parameters",
+                                      "activations", "SAC memory", "forward",
+                                      "recompute",   "in use"};
+  if (!dataflow.empty()) {
+    heading.insert(heading.end(),
+                   {"saved in", "saved inside", "backward", "gradients"});
+  }
+  std::vector<Table::Align> align(heading.size(), kRight);
+  align[0] = kLeft;
+  Table table(align);
+  table.AddRow(heading);
+  for (int i = 0; i < tree.size();) {
+    const graph::ModuleTree::Node& node = tree.node(i);
+    if (folded[i]) {
+      i += node.subtree_size;
+      continue;
+    }
+    const graph::Module& m = profile.modules[node.module];
+    std::string name = Indented(profile, tree, i);
+    if (copies[i] > 1) name += fmt::format(" × {}", copies[i]);
+    if (m.calls == 0) name += " (never called)";
+    if (m.calls > 1) name += fmt::format(" ({} calls)", m.calls);
+    std::vector<std::string> cells = {
+        name,
+        node.subtree_size > 1 ? fmt::format("{}", node.subtree_size) : "",
+        graph::FormatBytes(m.param_per_module),
+        graph::FormatBytes(m.act_fw_per_module),
+        m.torch_fit ? graph::FormatBytes(m.torch_fit->sac_memory) : "",
+        FormatMs(m.fw_runtime_per_module),
+        m.torch_fit ? FormatMs(m.torch_fit->sac_runtime) : "",
+        std::isfinite(records[i]) ? graph::FormatBytes(std::llround(records[i]))
+                                  : ""};
+    if (const auto info = dataflow.find(m.fqn); info != dataflow.end()) {
+      for (const int64_t bytes :
+           {info->second.fwd_mem_in, info->second.fwd_mem_tmp,
+            info->second.bwd_mem_tmp, info->second.bwd_mem_out}) {
+        cells.push_back(graph::FormatBytes(bytes));
+      }
+    } else if (!dataflow.empty()) {
+      cells.resize(heading.size());
+    }
+    table.AddRow(std::move(cells));
+    i += node.depth >= depth ? node.subtree_size : 1;
+  }
+  std::string text = table.ToString(terminal);
+  text += terminal.Dim(
+              "× n: so many identical blocks, the first one shown (--all shows "
+              "each); in use: bytes at the module's record, without "
+              "checkpointing") +
+          "\n";
+  if (!dataflow.empty()) {
+    text += terminal.Dim(
+                "of a module's first call, by dataflow: saved in: arguments "
+                "and parameters that autograd saves; saved inside: what it "
+                "saves of results; backward: values in use at once; gradients: "
+                "what backward returns") +
+            "\n";
+  }
+  terminal.Print(text);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddTreeCommand(CLI::App& program) {
+  auto flags = std::make_shared<TreeFlags>();
+  CLI::App* app =
+      program.add_subcommand("tree", "The module tree with its statistics");
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
+      ->required();
+  app->add_option("--depth", flags->depth, "fold what lies deeper than N")
+      ->type_name("N");
+  app->add_flag("--all", flags->all, "show identical blocks one by one");
+  flags->memory.AddTo(*app);
+  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->footer(
+      "Example:\n  acplan tree data/profiles/llama8b.json.gz --depth 3");
+  return {app, [flags](const Terminal& terminal) {
+            return RunTree(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

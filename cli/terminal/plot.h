@@ -1,0 +1,49 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/terminal/terminal.h"
+
+namespace acplan::cli {
+
+// Curves over the unit square in characters, 73 columns by 21 rows, with axes.
+// What is added later covers what was there before; what is outside of the
+// square is left out.
+class Plot {
+ public:
+  enum class Style { kPlain, kDim, kGreen, kYellow };
+  // How a curve is drawn; the glyph is one column wide.
+  struct Pen {
+    std::string glyph;
+    Style style = Style::kPlain;
+  };
+
+  Plot();
+  void AddPoint(double x, double y, const Pen& pen);
+  // y at each column, NaN for none; where it jumps, the rows in between too.
+  template <typename Function>
+  void AddFunction(Function y_at, const Pen& pen) {
+    std::vector<double> ys;
+    for (int column = 0; column < kColumns; ++column) {
+      ys.push_back(y_at(static_cast<double>(column) / (kColumns - 1)));
+    }
+    AddColumns(ys, pen);
+  }
+  void AddLegend(const Pen& pen, std::string_view text);
+
+  std::string ToString(const Terminal& terminal, std::string_view x_label,
+                       std::string_view y_label) const;
+
+ private:
+  static constexpr int kColumns = 73;
+  static constexpr int kRows = 21;
+
+  void AddColumns(const std::vector<double>& ys, const Pen& pen);
+
+  std::vector<std::vector<Pen>> rows_;  // from the top
+  std::vector<std::pair<Pen, std::string>> legend_;
+};
+
+}  // namespace acplan::cli

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/terminal/terminal.h"
+#include "problems/model/memory_model.h"
+
+namespace acplan::cli {
+
+// Columns on a terminal: code points, which is enough for what is printed here.
+size_t TextWidth(std::string_view text);
+
+// Numbers as tables show them.
+std::string FormatMs(double ms);            // "16.46 ms"
+std::string FormatRatioUp(double ratio);    // four digits, never rounded down
+std::string FormatPercentUp(double ratio);  // "6.47%", never rounded down
+std::string FormatChange(double from, double to);  // "-30.7%"
+// For a person and, in full, for a flag: "9.27 GiB (9,953,203,712 bytes)".
+std::string FormatBytesExactly(int64_t bytes);
+std::string FormatCount(int64_t n);  // "1,234,567"
+
+// "memory model snapshot without states, world size 8".
+std::string QuestionText(const problems::MemoryOptions& memory);
+
+// The line that says what a memory model cannot see.
+std::string NoteOn(problems::MemoryModel model, const Terminal& terminal);
+
+// A table in plain text: columns padded to the widest cell, the first
+// left-aligned unless said otherwise, two spaces apart, no trailing spaces.
+class Table {
+ public:
+  enum class Align { kLeft, kRight };
+
+  explicit Table(std::vector<Align> align) : align_(std::move(align)) {}
+  // Rows may be shorter than the table is wide.
+  void AddRow(std::vector<std::string> cells);
+  void AddRule();
+  // The first row is a heading.
+  std::string ToString(const Terminal& terminal) const;
+
+ private:
+  std::vector<Align> align_;
+  std::vector<std::vector<std::string>> rows_;  // an empty one is a rule
+};
+
+}  // namespace acplan::cli

@@ -1,0 +1,296 @@
+#include "graph/base/file_io.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <system_error>
+#include <utility>
+
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+
+namespace acplan::graph {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kChunk = size_t{1} << 18;
+constexpr int kGzip = 15 + 16;  // the largest window; gzip's header
+
+[[noreturn]] void Fail(const fs::path& path, std::string_view message) {
+  throw InputError(fmt::format("{}: {}", OneLine(path.string(), 400), message));
+}
+
+[[noreturn]] void FailErrno(const fs::path& path, std::string_view what,
+                            int error) {
+  Fail(path,
+       fmt::format("{}: {}", what, std::generic_category().message(error)));
+}
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  ~FileDescriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+  int Close() { return close(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_;
+};
+
+bool IsGzName(const fs::path& path) { return path.string().ends_with(".gz"); }
+
+std::string TooLarge(size_t most) {
+  return fmt::format("expected at most {} bytes, found more", most);
+}
+
+std::string ReadRaw(const fs::path& path, size_t most) {
+  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) FailErrno(path, "cannot be opened", errno);
+  struct stat status = {};
+  if (fstat(file.get(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) Fail(path, "expected a file, found a folder");
+    if (S_ISREG(status.st_mode) &&
+        static_cast<uintmax_t>(status.st_size) > most)
+      Fail(path, TooLarge(most));
+  }
+  std::string bytes;
+  if (S_ISREG(status.st_mode))
+    bytes.reserve(static_cast<size_t>(status.st_size));
+  std::string chunk(kChunk, '\0');
+  while (true) {
+    const ssize_t got = read(file.get(), chunk.data(), chunk.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) FailErrno(path, "cannot be read", errno);
+    if (got == 0) return bytes;
+    bytes.append(chunk, 0, static_cast<size_t>(got));
+    if (bytes.size() > most) Fail(path, TooLarge(most));
+  }
+}
+
+class Inflater {
+ public:
+  Inflater() {
+    if (inflateInit2(&stream_, kGzip) != Z_OK) throw std::bad_alloc();
+  }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+  ~Inflater() { inflateEnd(&stream_); }
+  z_stream& stream() { return stream_; }
+
+ private:
+  z_stream stream_ = {};
+};
+
+bool IsGzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
+
+std::string Inflate(const fs::path& path, std::string_view packed,
+                    size_t most) {
+  Inflater inflater;
+  z_stream& stream = inflater.stream();
+  std::string text;
+  std::string chunk(kChunk, '\0');
+  while (true) {
+    const size_t offered = std::min(packed.size(), kChunk);
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+    stream.avail_in = static_cast<uInt>(offered);
+    stream.next_out = reinterpret_cast<Bytef*>(chunk.data());
+    stream.avail_out = static_cast<uInt>(chunk.size());
+    const int result = inflate(&stream, Z_NO_FLUSH);
+    packed.remove_prefix(offered - stream.avail_in);
+    text.append(chunk, 0, chunk.size() - stream.avail_out);
+    if (text.size() > most) Fail(path, TooLarge(most));
+    if (result == Z_STREAM_END) {
+      if (packed.empty()) return text;
+      if (!IsGzip(packed))
+        Fail(path, fmt::format(
+                       "expected the end of the gzip data, found {} more bytes",
+                       packed.size()));
+      inflateReset(&stream);
+    } else if (result == Z_BUF_ERROR || (result == Z_OK && packed.empty() &&
+                                         stream.avail_out == chunk.size())) {
+      Fail(path, "expected whole gzip data, found its end missing");
+    } else if (result == Z_MEM_ERROR) {
+      throw std::bad_alloc();
+    } else if (result != Z_OK) {
+      Fail(path, fmt::format("expected gzip data, found it corrupt ({})",
+                             stream.msg ? stream.msg : "bad stream"));
+    }
+  }
+}
+
+// gzip, piece by piece.
+class Deflater {
+ public:
+  Deflater() {
+    if (deflateInit2(&stream_, Z_BEST_COMPRESSION, Z_DEFLATED, kGzip, 8,
+                     Z_DEFAULT_STRATEGY) != Z_OK)
+      throw std::bad_alloc();
+  }
+  Deflater(const Deflater&) = delete;
+  Deflater& operator=(const Deflater&) = delete;
+  ~Deflater() { deflateEnd(&stream_); }
+
+  // What is ready after this piece, and, where it is the last one, all.
+  std::string Add(std::string_view text, bool is_last) {
+    std::string packed;
+    std::string chunk(kChunk, '\0');
+    int result = Z_OK;
+    do {
+      const size_t offered = std::min(text.size(), kChunk);
+      stream_.next_in =
+          reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+      stream_.avail_in = static_cast<uInt>(offered);
+      stream_.next_out = reinterpret_cast<Bytef*>(chunk.data());
+      stream_.avail_out = static_cast<uInt>(chunk.size());
+      const bool at_end = is_last && offered == text.size();
+      result = deflate(&stream_, at_end ? Z_FINISH : Z_NO_FLUSH);
+      text.remove_prefix(offered - stream_.avail_in);
+      packed.append(chunk, 0, chunk.size() - stream_.avail_out);
+    } while (is_last ? result != Z_STREAM_END
+                     : !text.empty() || stream_.avail_out == 0);
+    return packed;
+  }
+
+ private:
+  z_stream stream_ = {};
+};
+
+// 0, or errno.
+int WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = write(fd, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return errno;
+    bytes.remove_prefix(static_cast<size_t>(wrote));
+  }
+  return 0;
+}
+
+fs::path Neighbour(const fs::path& target, uint64_t number) {
+  return target.parent_path() /
+         fmt::format(".{}.{:016x}.tmp",
+                     target.filename().string().substr(0, 200), number);
+}
+
+// Where a file is written until it is whole: a neighbour that is renamed, or,
+// what is no regular file, itself.
+struct Destination {
+  fs::path target;
+  fs::path temporary;  // empty: the target itself
+};
+
+Destination DestinationOf(const fs::path& path) {
+  if (path.empty()) Fail(path, "expected the name of a file, found none");
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::is_directory(status)) Fail(path, "expected a file, found a folder");
+  if (fs::exists(status) && !fs::is_regular_file(status)) return {path, {}};
+  std::error_code error;
+  const fs::path resolved = fs::is_symlink(fs::symlink_status(path, ignored))
+                                ? fs::canonical(path, error)
+                                : path;
+  const fs::path& target = error ? path : resolved;
+  std::random_device random;
+  return {target, Neighbour(target, (uint64_t{random()} << 32) | random())};
+}
+
+int Open(const Destination& destination) {
+  return destination.temporary.empty()
+             ? open(destination.target.c_str(), O_WRONLY | O_CLOEXEC)
+             : open(destination.temporary.c_str(),
+                    O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
+
+}  // namespace
+
+std::string ReadFile(const fs::path& path, size_t most) {
+  std::string bytes = ReadRaw(path, most);
+  if (bytes.empty()) Fail(path, "expected a file with content, found it empty");
+  if (IsGzip(bytes)) return Inflate(path, bytes, most);
+  if (IsGzName(path)) Fail(path, "expected gzip data, found something else");
+  return bytes;
+}
+
+struct FileWriter::State {
+  explicit State(const fs::path& file)
+      : path(file),
+        destination(DestinationOf(file)),
+        descriptor(Open(destination)) {
+    if (descriptor.get() < 0) FailErrno(path, "cannot be written", errno);
+    if (IsGzName(path)) deflater.emplace();
+  }
+
+  void Write(std::string_view bytes) {
+    if (const int error = WriteAll(descriptor.get(), bytes))
+      FailErrno(path, "cannot be written", error);
+  }
+
+  fs::path path;
+  Destination destination;
+  FileDescriptor descriptor;
+  std::optional<Deflater> deflater;
+  bool is_committed = false;
+};
+
+FileWriter::FileWriter(const fs::path& path)
+    : state_(std::make_unique<State>(path)) {}
+
+FileWriter::~FileWriter() {
+  if (!state_->is_committed && !state_->destination.temporary.empty())
+    unlink(state_->destination.temporary.c_str());
+}
+
+void FileWriter::Append(std::string_view text) {
+  if (text.empty()) return;
+  state_->Write(state_->deflater ? state_->deflater->Add(text, false)
+                                 : std::string(text));
+}
+
+void FileWriter::Commit() {
+  State& state = *state_;
+  if (state.deflater) state.Write(state.deflater->Add("", true));
+  int error = 0;
+  const fs::path& temporary = state.destination.temporary;
+  if (!temporary.empty() && fsync(state.descriptor.get()) != 0) error = errno;
+  if (state.descriptor.Close() != 0 && error == 0) error = errno;
+  if (error == 0 && !temporary.empty() &&
+      rename(temporary.c_str(), state.destination.target.c_str()) != 0)
+    error = errno;
+  if (error != 0) FailErrno(state.path, "cannot be written", error);
+  state.is_committed = true;
+}
+
+void WriteFile(const fs::path& path, std::string_view text) {
+  FileWriter writer(path);
+  writer.Append(text);
+  writer.Commit();
+}
+
+void CheckWritable(const fs::path& path) {
+  if (path.empty()) Fail(path, "expected the name of a file, found none");
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::is_directory(status)) Fail(path, "expected a file, found a folder");
+  const bool direct = fs::exists(status) && !fs::is_regular_file(status);
+  const fs::path folder =
+      path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const fs::path& written = direct ? path : folder;
+  if (access(written.c_str(), W_OK) != 0) {
+    FailErrno(path, "cannot be written", errno);
+  }
+}
+
+}  // namespace acplan::graph

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/base/input_error.h"
+
+namespace acplan::graph {
+
+// A JSON value together with the place it came from, so that every complaint
+// names file and path ("gpt2.json: modules[3].act_total: expected a whole
+// number of bytes, found \"12\""). Points into the document, which must outlive
+// it.
+class JsonField {
+ public:
+  // `document` is the whole: paths in errors start there.
+  JsonField(const nlohmann::json& document, std::string file);
+
+  // The member `key` of an object. Throws InputError where this is no object or
+  // lacks the key.
+  JsonField Get(std::string_view key) const;
+  // Whether this object has `key` with a value other than null.
+  bool Has(std::string_view key) const;
+  // The elements of an array. Throws InputError where this is no array.
+  std::vector<JsonField> Elements() const;
+
+  // Typed values; each throws InputError where the value is of another type, is
+  // not finite, or is out of range.
+  std::string String() const;
+  bool Bool() const;
+  int64_t Int(int64_t least, int64_t most) const;
+  // Bytes: a whole number, 0 to 2^53; an integral float such as 1e9 is
+  // accepted.
+  int64_t Bytes() const;
+  // Bytes that may be negative: -2^53 to 2^53.
+  int64_t SignedBytes() const;
+  double Number() const;             // finite, magnitude up to 1e18
+  double NonNegativeNumber() const;  // finite, 0 to 1e18
+  std::vector<std::string> Strings() const;
+
+  bool IsNull() const { return value_->is_null(); }
+  const nlohmann::json& json() const { return *value_; }
+
+  // Throws InputError("file: path: expected ..., found ...").
+  [[noreturn]] void Fail(std::string_view expected) const;
+  // Throws InputError("file: path: message").
+  [[noreturn]] void Complain(std::string_view message) const;
+
+ private:
+  // The path is looked up in the document when there is something to complain
+  // about, so that reading costs nothing for it.
+  struct Origin {
+    const nlohmann::json* document;
+    std::string file;
+  };
+
+  JsonField(const nlohmann::json& value, std::shared_ptr<const Origin> origin)
+      : value_(&value), origin_(std::move(origin)) {}
+
+  const nlohmann::json* value_;
+  std::shared_ptr<const Origin> origin_;
+};
+
+// `read` applied to the member `key` of an object; empty where it is missing or
+// null.
+template <typename Read>
+auto Optional(const JsonField& object, std::string_view key, Read read)
+    -> std::optional<decltype(read(object))> {
+  if (!object.Has(key)) return std::nullopt;
+  return read(object.Get(key));
+}
+
+// Parses JSON text (RFC 8259; NaN and Infinity are not numbers in it). Throws
+// InputError with the file's name, line and column where it is no JSON, has a
+// number that no double can hold, or is nested more than 500 deep.
+nlohmann::json ParseJson(std::string_view text, std::string_view file);
+
+// Throws InputError unless `format` and `version` of a document are these.
+void RequireFormat(const JsonField& root, std::string_view format,
+                   int64_t version);
+
+}  // namespace acplan::graph

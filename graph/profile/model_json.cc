@@ -1,0 +1,97 @@
+#include "graph/profile/model_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "graph/base/message_text.h"
+
+namespace acplan::graph {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMostCount = int64_t{1} << 53;
+// Walks over the tree recurse once a level.
+constexpr int kMostDepth = 1000;
+
+std::string StringOr(const JsonField& object, std::string_view key) {
+  return Optional(object, key, [](const JsonField& f) { return f.String(); })
+      .value_or("");
+}
+
+int64_t CountOr(const JsonField& object, std::string_view key) {
+  return Optional(object, key,
+                  [](const JsonField& f) { return f.Int(0, kMostCount); })
+      .value_or(0);
+}
+
+double NumberOr(const JsonField& object, std::string_view key) {
+  return Optional(object, key,
+                  [](const JsonField& f) { return f.NonNegativeNumber(); })
+      .value_or(0);
+}
+
+}  // namespace
+
+ModelInfo ParseModelInfo(const JsonField& field) {
+  return {.name = StringOr(field, "name"),
+          .root_class = StringOr(field, "root_class"),
+          .batch = CountOr(field, "batch"),
+          .seq = CountOr(field, "seq"),
+          .dtype = StringOr(field, "dtype"),
+          .optimizer = StringOr(field, "optimizer")};
+}
+
+DeviceInfo ParseDeviceInfo(const JsonField& field) {
+  return {.name = StringOr(field, "name"),
+          .peak_flops = NumberOr(field, "peak_flops"),
+          .bandwidth = NumberOr(field, "bandwidth")};
+}
+
+Json ModelInfoJson(const ModelInfo& model) {
+  return {{"name", model.name},   {"root_class", model.root_class},
+          {"batch", model.batch}, {"seq", model.seq},
+          {"dtype", model.dtype}, {"optimizer", model.optimizer}};
+}
+
+Json DeviceInfoJson(const DeviceInfo& device) {
+  return {{"name", device.name},
+          {"peak_flops", device.peak_flops},
+          {"bandwidth", device.bandwidth}};
+}
+
+std::string ParseFqn(const JsonField& field) {
+  std::string fqn = field.String();
+  if (fqn.empty() || fqn.front() == '.' || fqn.back() == '.' ||
+      fqn.find("..") != std::string::npos)
+    field.Fail("a module's name without empty components");
+  if (std::ranges::any_of(fqn, [](unsigned char c) { return std::iscntrl(c); }))
+    field.Fail("a module's name without control characters");
+  if (std::ranges::count(fqn, '.') >= kMostDepth)
+    field.Fail(fmt::format("a name of at most {} components", kMostDepth));
+  return fqn;
+}
+
+std::unordered_map<std::string_view, int> IndexFqns(
+    const JsonField& modules, std::span<const std::string_view> fqns,
+    std::string_view list) {
+  std::unordered_map<std::string_view, int> index;
+  for (size_t i = 0; i < fqns.size(); ++i) {
+    const auto [first, is_new] =
+        index.try_emplace(fqns[i], static_cast<int>(i));
+    if (!is_new)
+      modules.Elements()[i].Get("fqn").Complain(
+          fmt::format("expected a name of its own, found {}, which is that of "
+                      "{}[{}] too",
+                      Quoted(fqns[i]), list, first->second));
+  }
+  return index;
+}
+
+std::string CompactText(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace acplan::graph

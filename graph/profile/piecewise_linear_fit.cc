@@ -1,0 +1,353 @@
+#include "graph/profile/piecewise_linear_fit.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+namespace acplan::graph {
+namespace {
+
+using Point = std::pair<double, double>;
+using Points = std::vector<Point>;
+
+// Sums about the mean, updated one by one (Welford): differences of plain sums
+// would lose points that lie close together.
+struct Moments {
+  double n = 0;
+  double x = 0, y = 0;  // means
+  double xx = 0, xy = 0, yy = 0;
+
+  void Add(const Point& point) {
+    n += 1;
+    const double dx = point.first - x;
+    const double dy = point.second - y;
+    x += dx / n;
+    y += dy / n;
+    xx += dx * (point.first - x);
+    xy += dx * (point.second - y);
+    yy += dy * (point.second - y);
+  }
+  double Slope() const { return xx > 0 ? xy / xx : 0; }
+  double LineError() const { return std::max(0.0, yy - Slope() * xy); }
+};
+
+struct Line {
+  double x = 0, y = 0;  // a point of it
+  double slope = 0;
+
+  double At(double at) const { return y + slope * (at - x); }
+};
+
+enum class JoinKind { kPoint, kFree, kFixed };
+
+// A join at point `after`, or between it and the next point: anywhere, where the
+// segments do not heed each other, or at a fixed place. The points up to `after`
+// belong to the segment on its left.
+struct Join {
+  int after = 0;
+  JoinKind kind = JoinKind::kPoint;
+  double x = 0;  // of a free one, where the lines of a fit cross
+};
+
+struct Fit {
+  std::vector<Join> joins;
+  std::vector<Line> lines;  // one more than joins
+  double error = 0;
+};
+
+// The lines of least error through the segments from point `first` to `last`
+// that meet at these joins: the values at the ends by the normal equations,
+// which are tridiagonal, and well-conditioned where every end is a point.
+// Nothing where an end coincides with another.
+bool FitBlock(const Points& points, std::span<const Join> joins, int first,
+              int last, std::span<const Moments> moments,
+              std::span<Line> lines) {
+  const size_t m = moments.size();
+  if (m == 1) {
+    if (first >= last) return false;
+    lines[0] = {moments[0].x, moments[0].y, moments[0].Slope()};
+    return true;
+  }
+  std::vector<double> ends{points[first].first};
+  for (const Join& join : joins) ends.push_back(join.x);
+  ends.push_back(points[last].first);
+  for (size_t s = 0; s < m; ++s) {
+    if (ends[s] >= ends[s + 1]) return false;
+  }
+
+  std::vector<double> diagonal(m + 1, 0), above(m, 0), value(m + 1, 0);
+  for (size_t s = 0; s < m; ++s) {
+    const Moments& sums = moments[s];
+    const double length = ends[s + 1] - ends[s];
+    const double right = (sums.x - ends[s]) / length;
+    const double left = (ends[s + 1] - sums.x) / length;
+    const double spread = sums.xx / length / length;
+    const double tilt = sums.xy / length;
+    diagonal[s] += sums.n * left * left + spread;
+    diagonal[s + 1] += sums.n * right * right + spread;
+    above[s] = sums.n * left * right - spread;
+    value[s] += sums.n * left * sums.y - tilt;
+    value[s + 1] += sums.n * right * sums.y + tilt;
+  }
+  for (size_t s = 0; s < m; ++s) {
+    const double factor = above[s] / diagonal[s];
+    diagonal[s + 1] -= factor * above[s];
+    value[s + 1] -= factor * value[s];
+  }
+  value[m] /= diagonal[m];
+  for (size_t s = m; s-- > 0;) {
+    value[s] = (value[s] - above[s] * value[s + 1]) / diagonal[s];
+  }
+  for (size_t s = 0; s < m; ++s) {
+    const double slope = (value[s + 1] - value[s]) / (ends[s + 1] - ends[s]);
+    lines[s] = {moments[s].x, value[s] + slope * (moments[s].x - ends[s]),
+                slope};
+  }
+  return true;
+}
+
+// Where two lines cross between a point and the next.
+std::optional<double> Crossing(const Points& points, int after,
+                               const Line& left, const Line& right) {
+  const double from = points[after].first;
+  const double to = points[after + 1].first;
+  const double at_from = left.At(from) - right.At(from);
+  const double at_to = left.At(to) - right.At(to);
+  const bool crosses =
+      (at_from <= 0 && at_to >= 0) || (at_from >= 0 && at_to <= 0);
+  if (!crosses || at_from == at_to) return std::nullopt;
+  return std::clamp(from + (to - from) * (at_from / (at_from - at_to)), from,
+                    to);
+}
+
+// The fit with these joins, whose segments have these moments; nothing where a
+// free join is not where it belongs, or the error is not below `below`.
+std::optional<Fit> FitJoins(const Points& points, std::vector<Join> joins,
+                            std::span<const Moments> moments, double below) {
+  Fit fit;
+  fit.lines.resize(moments.size());
+  int first = 0;
+  size_t block = 0;
+  for (size_t s = 0; s < moments.size(); ++s) {
+    const bool is_last = s == joins.size();
+    if (!is_last && joins[s].kind != JoinKind::kFree) continue;
+    const int last =
+        is_last ? static_cast<int>(points.size()) - 1 : joins[s].after;
+    if (!FitBlock(points, std::span(joins).subspan(block, s - block), first,
+                  last, moments.subspan(block, s - block + 1),
+                  std::span(fit.lines).subspan(block, s - block + 1))) {
+      return std::nullopt;
+    }
+    first = last + 1;
+    block = s + 1;
+  }
+  for (size_t s = 0; s < moments.size(); ++s) {
+    const double shift = fit.lines[s].y - moments[s].y;
+    const double turn = fit.lines[s].slope - moments[s].Slope();
+    fit.error += moments[s].LineError() + moments[s].n * shift * shift +
+                 moments[s].xx * turn * turn;
+  }
+  if (!(fit.error < below)) return std::nullopt;
+  for (size_t s = 0; s < joins.size(); ++s) {
+    if (joins[s].kind != JoinKind::kFree) continue;
+    const auto x =
+        Crossing(points, joins[s].after, fit.lines[s], fit.lines[s + 1]);
+    if (!x) return std::nullopt;
+    joins[s].x = *x;
+  }
+  fit.joins = std::move(joins);
+  return fit;
+}
+
+// Of points first, ..., last: the moments of each beginning, and of each end.
+std::vector<Moments> Beginnings(const Points& points, int first, int last) {
+  std::vector<Moments> result;
+  Moments sums;
+  for (int i = first; i <= last; ++i) {
+    sums.Add(points[i]);
+    result.push_back(sums);
+  }
+  return result;
+}
+std::vector<Moments> Ends(const Points& points, int first, int last) {
+  std::vector<Moments> result;
+  Moments sums;
+  for (int i = last; i >= first; --i) {
+    sums.Add(points[i]);
+    result.push_back(sums);
+  }
+  std::ranges::reverse(result);
+  return result;
+}
+
+// What counts as better: rounding does not, nor what a join gains by creeping.
+double Improved(double error) { return error * (1 - 1e-10); }
+
+// The best place of one more join, as the `slot`-th; the others stay.
+std::optional<Fit> BestJoin(const Points& points,
+                            const std::vector<Join>& others, size_t slot,
+                            double below) {
+  std::vector<Join> joins = others;
+  joins.insert(joins.begin() + slot, Join());
+  const int end = static_cast<int>(points.size()) - 1;
+  const auto last_of = [&](size_t s) {
+    return s == joins.size() ? end : joins[s].after;
+  };
+  std::vector<Moments> moments(joins.size() + 1);
+  double fixed = 0;
+  for (size_t s = 0; s < moments.size(); ++s) {
+    if (s == slot || s == slot + 1) continue;
+    const int first = s == 0 ? 0 : last_of(s - 1) + 1;
+    moments[s] = Beginnings(points, first, last_of(s)).back();
+    fixed += moments[s].LineError();
+  }
+  const int first = slot == 0 ? 0 : joins[slot - 1].after + 1;
+  const int last = last_of(slot + 1);
+  const std::vector<Moments> left = Beginnings(points, first, last);
+  const std::vector<Moments> right = Ends(points, first, last);
+  std::optional<Fit> best;
+  for (int i = first; i < last; ++i) {
+    moments[slot] = left[i - first];
+    moments[slot + 1] = right[i - first + 1];
+    if (fixed + moments[slot].LineError() + moments[slot + 1].LineError() >=
+        below) {
+      continue;
+    }
+    for (const JoinKind kind : {JoinKind::kPoint, JoinKind::kFree}) {
+      joins[slot] = {i, kind, points[i].first};
+      if (auto fit = FitJoins(points, joins, moments, below)) {
+        below = Improved(fit->error);
+        best = std::move(fit);
+      }
+    }
+  }
+  return best;
+}
+
+// The best place of one more join. Those that are between points may follow, or
+// stay where they are.
+std::optional<Fit> BestMoreJoin(const Points& points, std::vector<Join> others,
+                                double below) {
+  std::optional<Fit> best;
+  for (const JoinKind kind : {JoinKind::kFree, JoinKind::kFixed}) {
+    for (Join& join : others) {
+      if (join.kind != JoinKind::kPoint) join.kind = kind;
+    }
+    for (size_t slot = 0; slot <= others.size(); ++slot) {
+      if (auto fit = BestJoin(points, others, slot, below)) {
+        below = Improved(fit->error);
+        best = std::move(fit);
+      }
+    }
+  }
+  return best;
+}
+
+// The best places of two joins.
+std::optional<Fit> BestTwoJoins(const Points& points, double below) {
+  const int end = static_cast<int>(points.size()) - 1;
+  const std::vector<Moments> left = Beginnings(points, 0, end);
+  const std::vector<Moments> right = Ends(points, 0, end);
+  std::optional<Fit> best;
+  for (int i = 0; i < end - 1; ++i) {
+    const double left_error = left[i].LineError();
+    if (left_error >= below) break;
+    Moments middle;
+    for (int j = i + 1; j < end; ++j) {
+      middle.Add(points[j]);
+      const double error = left_error + middle.LineError();
+      if (error >= below) break;
+      const Moments& rest = right[j + 1];
+      if (error + rest.LineError() >= below) continue;
+      const Moments moments[] = {left[i], middle, rest};
+      for (const JoinKind first : {JoinKind::kPoint, JoinKind::kFree}) {
+        for (const JoinKind second : {JoinKind::kPoint, JoinKind::kFree}) {
+          const std::vector<Join> joins{{i, first, points[i].first},
+                                        {j, second, points[j].first}};
+          if (auto fit = FitJoins(points, joins, moments, below)) {
+            below = Improved(fit->error);
+            best = std::move(fit);
+          }
+        }
+      }
+    }
+  }
+  return best;
+}
+
+// Moves one join after the other until none moves.
+Fit WithMovedJoins(const Points& points, Fit fit) {
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (size_t k = 0; k < fit.joins.size(); ++k) {
+      std::vector<Join> others = fit.joins;
+      others.erase(others.begin() + k);
+      if (auto moved = BestMoreJoin(points, others, Improved(fit.error))) {
+        fit = *std::move(moved);
+        moves = true;
+      }
+    }
+  }
+  return fit;
+}
+
+}  // namespace
+
+double PiecewiseLinear::At(double x) const {
+  const auto next =
+      std::upper_bound(breakpoints.begin() + 1, breakpoints.end() - 1, x);
+  const size_t k = static_cast<size_t>(next - breakpoints.begin()) - 1;
+  return slopes[k] * x + intercepts[k];
+}
+
+double SquaredError(const PiecewiseLinear& f,
+                    const std::vector<std::pair<double, double>>& points) {
+  double sum = 0;
+  for (const auto& [x, y] : points) {
+    const double error = f.At(x) - y;
+    sum += error * error;
+  }
+  return sum;
+}
+
+PiecewiseLinear FitPiecewiseLinear(
+    const std::vector<std::pair<double, double>>& points, int segments) {
+  const int end = static_cast<int>(points.size()) - 1;
+  const Moments all = Beginnings(points, 0, end).back();
+  const Line trend{all.x, all.y, all.Slope()};
+  // What is left beside one line, so that small bends count in full.
+  Points rest = points;
+  for (auto& [x, y] : rest) y -= trend.At(x);
+
+  Fit fit;
+  const Moments rest_sums = Beginnings(rest, 0, end).back();
+  fit.lines = {{rest_sums.x, rest_sums.y, rest_sums.Slope()}};
+  fit.error = rest_sums.LineError();
+  for (int k = 2; k <= std::min(segments, end); ++k) {
+    if (auto more = BestMoreJoin(rest, fit.joins, Improved(fit.error))) {
+      fit = *std::move(more);
+    }
+    if (k == 3) {
+      if (auto best = BestTwoJoins(rest, Improved(fit.error))) {
+        fit = *std::move(best);
+      }
+    } else if (k > 3) {
+      fit = WithMovedJoins(rest, std::move(fit));
+    }
+  }
+
+  PiecewiseLinear f;
+  f.breakpoints.push_back(points.front().first);
+  for (size_t s = 0; s < fit.lines.size(); ++s) {
+    const Line& line = fit.lines[s];
+    f.slopes.push_back(trend.slope + line.slope);
+    f.intercepts.push_back(trend.At(line.x) + line.y -
+                           f.slopes.back() * line.x);
+    if (s == fit.joins.size()) break;
+    f.breakpoints.push_back(fit.joins[s].x);
+  }
+  f.breakpoints.push_back(points.back().first);
+  return f;
+}
+
+}  // namespace acplan::graph

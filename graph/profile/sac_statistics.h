@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/profile/profile.h"
+
+namespace acplan::graph {
+
+// Which operators of a module a selective-checkpointing policy may save or
+// recompute on its own. The rules are those of PyTorch's
+// get_optimal_checkpointing_policy_per_module:
+// - a view-like operator is recomputed;
+// - an in-place operator is treated as its parent; one that is in place on
+//   itself (its tensor comes from outside of the module) is saved;
+// - random operators are saved or recomputed all together; under
+//   force_store_random they are saved.
+
+// Side constraints: shell patterns for operator names ("mm",
+// "_flash_attention*"; '*', '?' and '[...]').
+struct OperatorPatterns {
+  std::vector<std::string> save;       // whatever matches must be saved
+  std::vector<std::string> recompute;  // must be recomputed
+
+  bool empty() const { return save.empty() && recompute.empty(); }
+  bool operator==(const OperatorPatterns&) const = default;
+};
+
+// Whether `name` matches the whole of `pattern`.
+bool MatchesPattern(const std::string& name, const std::string& pattern);
+
+enum class GroupRule { kFree, kSave, kRecompute };
+
+// Operators that every policy treats alike.
+struct OperatorGroup {
+  std::vector<int> ops;  // ascending
+  int64_t memory = 0;    // bytes, of all its operators
+  double runtime = 0;    // ms
+  GroupRule rule = GroupRule::kFree;
+};
+
+struct OperatorGroups {
+  std::vector<OperatorGroup> groups;  // by their first operator
+  std::vector<int> group_of;          // of each operator
+  // Where rules contradict each other, so that no policy keeps them all, the
+  // operators and rules of the first case: "operator 3 'bernoulli_' is random
+  // and must be saved here, operator 1 'view' is view-like and must be
+  // recomputed, and both are tied to each other"; a case that needs no pattern
+  // goes first. Empty otherwise. The group's rule then is kSave.
+  std::string contradiction;
+  // Whether it takes a pattern to contradict.
+  bool contradicts_pattern = false;
+
+  int64_t TotalBytes() const;
+  int64_t ForcedBytes() const;   // of the groups that must be saved
+  double ForcedRuntime() const;  // of the groups that must be recomputed
+};
+
+// Groups by union-find over in-place pairs and random operators. Statistics
+// must be valid (ParseProfile).
+OperatorGroups GroupOperators(const SacStatistics& sac,
+                              const OperatorPatterns& patterns = {});
+
+// Bytes of the operators that every policy must save, for statistics that may
+// contradict themselves: view-like operators count nothing and tie nothing.
+int64_t ForcedSavedBytes(const SacStatistics& sac);
+
+}  // namespace acplan::graph

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "graph/trace/trace.h"
+
+namespace acplan::graph {
+
+// What a training step would do and use with some of its modules checkpointed,
+// from its trace without checkpointing.
+//
+// The rules are those of torch.utils.checkpoint (not re-entrant, early stop)
+// under a selective policy:
+// - A storage lives as long as someone holds it: the program (until its
+//   scope_end), autograd for what was saved outside of every unit, or one of
+//   the following.
+// - In a unit autograd keeps nothing. Each call has a frame, which holds the
+//   call's arguments until autograd lets go of the last thing saved in it.
+// - When backward first asks for something saved in a call, the call's operators
+//   run again, in order, up to the last save; of that one what comes before the
+//   save. Operators that the policy saved do not run: their results, kept until
+//   then, take the place of what they would make, or until the frame ends where
+//   they are not reached.
+// - What is created again is held by the program as before, and no longer
+//   than the recomputation; by autograd as long as the recomputation lasts, if
+//   it is saved; and from then until the backward node that asks for it lets go
+//   of it. A view that the policy saved is one of the original storage.
+// - A unit may be inside another. The inner frame's arguments that are tensors
+//   given by position then are saves of the outer unit, so the outer one runs
+//   again first, the inner one's operators among the others, and the inner one
+//   with the arguments that this made. Its other arguments the inner frame holds
+//   itself, from the forward pass on.
+// - A cast that autocast kept from before the call is made again, before the
+//   operator that needs it, and kept until the recomputation ends.
+// - A tensor that a module keeps as an attribute is replaced when it is made
+//   again, and then holds all that autograd saved on the way to it.
+// - A unit called without gradients is only called.
+// Bytes are those of live storages, each rounded up to 512 as CUDA's caching
+// allocator does.
+
+struct CheckpointedModule {
+  int32_t module = 0;  // in Trace::modules
+  // One entry an operator of each of its calls: 1 saved, 0 recomputed. Empty:
+  // all are recomputed.
+  std::vector<char> save = {};
+};
+
+struct Simulation {
+  struct Step {
+    int32_t op = 0;       // in Trace::operators
+    int32_t redone = -1;  // the call for which it runs again; -1: it does not
+    bool operator==(const Step&) const = default;
+  };
+  std::vector<Step> steps;          // the operators that run, in order
+  std::vector<int64_t> live_bytes;  // while each of them runs
+  int64_t peak_bytes = 0;
+  int32_t peak_step = -1;  // the first with the peak; -1: nothing runs
+  std::array<int64_t, kStorageCategories> peak_by_category = {};
+  double recompute_ms = 0;  // of what runs again
+
+  bool operator==(const Simulation&) const = default;
+};
+
+// Throws InputError, naming the module, for one that is never called, for `save`
+// whose length is not the number of operators of each call, and for what PyTorch
+// refuses to run or computes wrongly: an operator saved whose result another one
+// writes to in place later, unless that is saved as well and nothing that runs
+// again reads the result in between; a tensor given by position that is written
+// to between the call and its recomputation; something saved in a unit that
+// backward asks for twice; and a policy where a cast by autocast would be made
+// again.
+Simulation Simulate(const Trace& trace,
+                    const std::vector<CheckpointedModule>& modules);
+
+// A storage: until when others than autograd hold it in the step as it was.
+std::vector<int32_t> HeldByOthers(const Trace& trace);
+
+struct PreparedTrace;
+
+// Simulates many plans of one trace: what does not depend on the plan is found
+// once. Refers to the trace, which must not change.
+class Simulator {
+ public:
+  explicit Simulator(const Trace& trace);
+  explicit Simulator(Trace&&) = delete;
+
+  // The same as the function above.
+  Simulation Simulate(const std::vector<CheckpointedModule>& modules) const;
+
+ private:
+  std::shared_ptr<const PreparedTrace> prepared_;
+};
+
+}  // namespace acplan::graph

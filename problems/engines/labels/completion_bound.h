@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "problems/model/module_problem.h"
+#include "solver/labels/convex_cost.h"
+
+namespace acplan::problems {
+
+// What walks over a module problem with prefix structure share: its bytes as
+// integers, and lower bounds on what the rest of a walk costs.
+
+// The bytes of a module problem in fixed point: needs rounded up, what units
+// discard rounded down.
+struct FixedProblem {
+  double scale = 1;  // fixed-point units a byte
+  std::vector<std::vector<solver::FixedKnot>> curve;  // a node
+  std::vector<int64_t> held;
+  std::vector<int64_t> need;          // at the node's own record; may be < 0
+  std::vector<int64_t> subtree_need;  // largest over the subtree's records
+  std::vector<int64_t> unit_need;     // of a candidate as a unit, held included
+  std::vector<int64_t> need_after;    // largest that any later step asks for
+  std::vector<char> has_units;        // any candidate in the subtree
+  int64_t largest_need = 0;           // at least 0
+};
+
+// The scale is a power of two, at most `finest`, such that sums do not overflow.
+FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest);
+
+// A lower bound on the cost of the rest of the walk as a convex function of the
+// bytes that are still missing, largest_need - D: the recursion of the walk run
+// backwards with every step made convex (docs/formulation.md). Every unit costs
+// `unit_price` more. Refers to both problems, which must outlive it.
+class CompletionBound {
+ public:
+  CompletionBound(const ModuleProblem& problem, const FixedProblem& fixed,
+                  double unit_price);
+
+  // Of the whole walk.
+  double AtRoot() const { return root_.At(fixed_.largest_need); }
+  // What the last byte costs there, ms a fixed-point byte.
+  double PriceAtRoot() const;
+  // After node i; only for nodes with candidates in their subtree.
+  const solver::ConvexCost& After(int i) const { return after_[i]; }
+  double unit_price() const { return unit_price_; }
+
+ private:
+  solver::ConvexCost WalkSiblings(int begin, int end, solver::ConvexCost rest);
+  solver::ConvexCost Walk(int i, solver::ConvexCost rest);
+
+  const ModuleProblem& problem_;
+  const FixedProblem& fixed_;
+  double unit_price_;
+  size_t most_kept_ = 0;  // segments a node
+  std::vector<solver::ConvexCost> after_;
+  solver::ConvexCost root_;
+};
+
+// The price of a unit for which the root bound under max_units is largest; 0
+// without max_units.
+double BestUnitPrice(const ModuleProblem& problem, const FixedProblem& fixed);
+
+}  // namespace acplan::problems

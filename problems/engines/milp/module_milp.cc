@@ -1,0 +1,368 @@
+#include "problems/engines/milp/module_milp.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "solver/cbc_solver.h"
+
+namespace acplan::problems {
+
+using solver::SearchStatus;
+
+using solver::Milp;
+using solver::MilpSolution;
+using solver::MilpStatus;
+
+namespace {
+
+constexpr double kProofTolerance = 1e-6;
+constexpr double kRowTolerance = 1e-6;
+
+double Need(const ModuleProblem& problem, int node) {
+  return problem.nodes[node].base_bytes - problem.budget_bytes;
+}
+
+std::vector<int> CandidatesOf(const ModuleProblem& problem) {
+  std::vector<int> candidates;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    if (!problem.nodes[i].curve.empty())
+      candidates.push_back(static_cast<int>(i));
+  }
+  return candidates;
+}
+
+// The most that units ending in the time window [from, to) can discard.
+double MostDiscarded(const ModuleProblem& problem, int from, int to) {
+  const int n = static_cast<int>(problem.nodes.size());
+  std::vector<double> most(n, 0);
+  double total = 0;
+  for (int i = n - 1; i >= 0; --i) {
+    const ModuleProblem::Node& node = problem.nodes[i];
+    double children = 0;
+    for (int c = i + 1; c < i + node.subtree_size;
+         c += problem.nodes[c].subtree_size) {
+      children += most[c];
+    }
+    const bool inside =
+        !node.curve.empty() && from <= node.time && node.time < to;
+    most[i] = std::max(children, inside ? node.curve.back().bytes : 0.0);
+  }
+  for (int i = 0; i < n; i += problem.nodes[i].subtree_size) total += most[i];
+  return total;
+}
+
+bool HoldsBytes(const ModuleProblem& problem) {
+  return std::ranges::any_of(problem.nodes, [](const auto& node) {
+    return !node.curve.empty() && node.held_bytes > 0;
+  });
+}
+
+// What no unit need ever exceed: it meets every record alone.
+double UsefulBytes(const ModuleProblem& problem) {
+  double need = 0;
+  double held = 0;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    const ModuleProblem::Node& node = problem.nodes[i];
+    if (node.time >= 0) {
+      need = std::max(need, Need(problem, static_cast<int>(i)));
+    }
+    if (!node.curve.empty()) held = std::max(held, node.held_bytes);
+  }
+  return need + held > 0 ? need + held
+                         : std::numeric_limits<double>::infinity();
+}
+
+std::vector<Knot> CutTo(std::vector<Knot> curve, double bytes) {
+  if (bytes >= curve.back().bytes) return curve;
+  if (bytes <= curve.front().bytes) return {curve.front()};
+  const double ms = CurveCost(curve, bytes);
+  while (!curve.empty() && curve.back().bytes >= bytes) curve.pop_back();
+  curve.push_back({bytes, ms});
+  return curve;
+}
+
+std::vector<int> UnitNodes(const ModuleMilp& form,
+                           const std::vector<double>& x) {
+  std::vector<int> nodes;
+  for (size_t c = 0; c < form.candidates.size(); ++c) {
+    if (x[ModuleMilp::UnitColumn(c)] > 0.5) nodes.push_back(form.candidates[c]);
+  }
+  return nodes;
+}
+
+// What every solution obeys that meets the record which these units, all their
+// bytes discarded, break most: another unit before it, or one less that holds
+// bytes there.
+Milp::Row CutOff(const ModuleProblem& problem, const ModuleMilp& form,
+                 const std::vector<int>& unit_nodes) {
+  const int n = static_cast<int>(problem.nodes.size());
+  std::vector<char> is_unit(n, 0);
+  for (const int i : unit_nodes) is_unit[i] = 1;
+  const auto holds_at = [&](int unit, int record) {
+    const ModuleProblem::Node& node = problem.nodes[unit];
+    return node.held_bytes > 0 && unit <= record &&
+           record < unit + node.subtree_size;
+  };
+  int worst = -1;
+  double worst_bytes = -std::numeric_limits<double>::infinity();
+  for (int k = 0; k < n; ++k) {
+    if (problem.nodes[k].time < 0) continue;
+    double bytes = problem.nodes[k].base_bytes;
+    for (const int j : unit_nodes) {
+      const ModuleProblem::Node& node = problem.nodes[j];
+      if (node.time < problem.nodes[k].time) bytes -= node.curve.back().bytes;
+      if (holds_at(j, k)) bytes += node.held_bytes;
+    }
+    if (bytes > worst_bytes) {
+      worst = k;
+      worst_bytes = bytes;
+    }
+  }
+  Milp::Row cut{.name = fmt::format("cut{}", form.milp.rows.size()),
+                .lower = 1};
+  for (size_t c = 0; c < form.candidates.size(); ++c) {
+    const int j = form.candidates[c];
+    if (is_unit[j] && holds_at(j, worst)) {
+      cut.terms.push_back({ModuleMilp::UnitColumn(c), -1});
+      cut.lower -= 1;
+    } else if (!is_unit[j] &&
+               problem.nodes[j].time < problem.nodes[worst].time) {
+      cut.terms.push_back({ModuleMilp::UnitColumn(c), 1});
+    }
+  }
+  return cut;
+}
+
+}  // namespace
+
+std::vector<int> BindingRecords(const ModuleProblem& problem) {
+  const bool holds = HoldsBytes(problem);
+  std::vector<int> records;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    const int node = static_cast<int>(i);
+    if (problem.nodes[i].time >= 0 && (holds || Need(problem, node) > 0)) {
+      records.push_back(node);
+    }
+  }
+  std::ranges::sort(records, {}, [&](int i) { return problem.nodes[i].time; });
+  if (holds) return records;
+
+  std::vector<int> rising;
+  for (const int record : records) {
+    if (rising.empty() ||
+        Need(problem, record) > Need(problem, rising.back())) {
+      rising.push_back(record);
+    }
+  }
+  std::vector<int> kept;
+  std::ranges::reverse(rising);
+  for (const int record : rising) {
+    const bool implied =
+        !kept.empty() &&
+        Need(problem, kept.back()) -
+                MostDiscarded(problem, problem.nodes[record].time,
+                              problem.nodes[kept.back()].time) >=
+            Need(problem, record);
+    if (!implied) kept.push_back(record);
+  }
+  std::ranges::reverse(kept);
+  return kept;
+}
+
+std::vector<Milp::Row> ChoiceRows(const ModuleProblem& problem,
+                                  const std::vector<int>& unit_column) {
+  const int n = static_cast<int>(problem.nodes.size());
+  std::vector<Milp::Row> rows;
+  for (int leaf = 0; leaf < n; ++leaf) {
+    if (unit_column[leaf] < 0) continue;
+    const int end = leaf + problem.nodes[leaf].subtree_size;
+    bool has_candidate_below = false;
+    for (int i = leaf + 1; i < end; ++i)
+      has_candidate_below |= unit_column[i] >= 0;
+    if (has_candidate_below) continue;
+    Milp::Row path{.name = fmt::format("path{}", leaf), .upper = 1};
+    for (int i = 0; i <= leaf;) {
+      if (leaf >= i + problem.nodes[i].subtree_size) {
+        i += problem.nodes[i].subtree_size;
+        continue;
+      }
+      if (unit_column[i] >= 0) path.terms.push_back({unit_column[i], 1});
+      ++i;
+    }
+    if (path.terms.size() > 1) rows.push_back(std::move(path));
+  }
+  if (problem.max_units) {
+    Milp::Row row{.name = "max_units",
+                  .upper = static_cast<double>(*problem.max_units)};
+    for (const int column : unit_column) {
+      if (column >= 0) row.terms.push_back({column, 1});
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+ModuleMilp ToMilp(const ModuleProblem& problem) {
+  ModuleMilp result;
+  result.candidates = CandidatesOf(problem);
+  Milp& milp = result.milp;
+  milp.name = "module_checkpointing";
+  std::vector<int> y_column(problem.nodes.size(), -1);
+  const double useful = UsefulBytes(problem);
+  for (const int i : result.candidates) {
+    const std::vector<Knot> curve = CutTo(problem.nodes[i].curve, useful);
+    const double most = curve.back().bytes;
+    const int y = milp.AddColumn(
+        {.name = fmt::format("y{}", i), .upper = 1, .is_integer = true});
+    const int share =
+        milp.AddColumn({.name = fmt::format("s{}", i), .upper = 1});
+    const int cost = milp.AddColumn({.name = fmt::format("c{}", i), .cost = 1});
+    y_column[i] = y;
+    milp.AddRow({.name = fmt::format("unit{}", i),
+                 .upper = 0,
+                 .terms = {{share, 1}, {y, -1}}});
+    if (curve.front().ms > 0) {
+      milp.AddRow({.name = fmt::format("entry{}", i),
+                   .lower = 0,
+                   .terms = {{cost, 1}, {y, -curve.front().ms}}});
+    }
+    for (size_t k = 0; k + 1 < curve.size(); ++k) {
+      const double slope = (curve[k + 1].ms - curve[k].ms) /
+                           (curve[k + 1].bytes - curve[k].bytes);
+      milp.AddRow({.name = fmt::format("cost{}_{}", i, k),
+                   .lower = 0,
+                   .terms = {{cost, 1},
+                             {share, -slope * most},
+                             {y, slope * curve[k].bytes - curve[k].ms}}});
+    }
+  }
+
+  for (Milp::Row& row : ChoiceRows(problem, y_column)) {
+    milp.AddRow(std::move(row));
+  }
+
+  const std::vector<int> records = BindingRecords(problem);
+  double unit = 1;
+  for (const int k : records) unit = std::max(unit, Need(problem, k));
+  for (const int k : records) {
+    Milp::Row row{.name = fmt::format("record{}", k),
+                  .lower = Need(problem, k) / unit};
+    for (size_t c = 0; c < result.candidates.size(); ++c) {
+      const int j = result.candidates[c];
+      const ModuleProblem::Node& node = problem.nodes[j];
+      if (node.time < problem.nodes[k].time) {
+        row.terms.push_back({ModuleMilp::ShareColumn(c),
+                             std::min(node.curve.back().bytes, useful) / unit});
+      }
+      if (node.held_bytes > 0 && j <= k && k < j + node.subtree_size) {
+        row.terms.push_back(
+            {ModuleMilp::UnitColumn(c), -node.held_bytes / unit});
+      }
+    }
+    result.record_rows.push_back(milp.AddRow(std::move(row)));
+  }
+  return result;
+}
+
+namespace {
+
+ModuleSolution Solve(const ModuleProblem& problem,
+                     const solver::SearchLimits& limits) {
+  const solver::Stopwatch stopwatch;
+  ModuleSolution solution;
+  solution.engine = "cbc";
+  if (problem.fixed_bytes > problem.budget_bytes) {
+    solution.status = SearchStatus::kInfeasible;
+    solution.bound_ms = std::numeric_limits<double>::infinity();
+    return solution;
+  }
+  ModuleMilp form = ToMilp(problem);
+  solution.columns = static_cast<int64_t>(form.milp.columns.size());
+  MilpSolution milp;
+  std::optional<std::vector<ChosenUnit>> units;
+  bool relaxed = false;
+  const auto relax = [&] {
+    relaxed = true;
+    for (const int row : form.record_rows) {
+      form.milp.rows[row].lower -= kRowTolerance;
+    }
+  };
+  while (!units) {
+    solver::SearchLimits left = limits;
+    left.time_limit_s =
+        std::max(0.0, limits.time_limit_s - stopwatch.Seconds());
+    left.node_limit = std::max<int64_t>(0, limits.node_limit - solution.nodes);
+    try {
+      milp = SolveWithCbc(form.milp, {.limits = left});
+    } catch (const std::runtime_error&) {
+      // CBC's tolerances are wider than what decides here.
+      if (relaxed) throw;
+      relax();
+      continue;
+    }
+    solution.rows = static_cast<int64_t>(form.milp.rows.size());
+    solution.stopped_by = milp.stopped_by;
+    solution.nodes += milp.nodes;
+    solution.bound_ms = std::max(0.0, milp.bound);
+    solution.seconds = stopwatch.Seconds();
+    if (milp.status == MilpStatus::kInfeasible) {
+      // What a budget leaves by less than CBC's tolerances may look infeasible.
+      if (!relaxed) {
+        relax();
+        continue;
+      }
+      solution.status = SearchStatus::kInfeasible;
+      solution.bound_ms = std::numeric_limits<double>::infinity();
+      return solution;
+    }
+    if (milp.status != MilpStatus::kOptimal &&
+        milp.status != MilpStatus::kFeasible) {
+      return solution;
+    }
+    const std::vector<int> nodes = UnitNodes(form, milp.x);
+    units = CheapestBytes(problem, nodes);
+    // Within CBC's tolerances, but not within the budget: not these units.
+    if (!units) {
+      Milp::Row cut = CutOff(problem, form, nodes);
+      if (cut.terms.empty()) {
+        solution.status = SearchStatus::kInfeasible;
+        solution.bound_ms = std::numeric_limits<double>::infinity();
+        return solution;
+      }
+      form.milp.AddRow(std::move(cut));
+    }
+  }
+  solution.units = WithoutNeedlessUnits(problem, *std::move(units));
+  solution.ms = SolutionCost(problem, solution.units);
+  const bool proven = solution.ms - solution.bound_ms <=
+                      kProofTolerance * std::max(1.0, std::abs(solution.ms));
+  if (milp.status == MilpStatus::kOptimal && proven) {
+    solution.status = SearchStatus::kOptimal;
+    solution.stopped_by = solver::StoppedBy::kNothing;
+    solution.bound_ms = solution.ms;
+  } else {
+    solution.status = SearchStatus::kFeasible;
+    solution.bound_ms = std::min(solution.bound_ms, solution.ms);
+  }
+  return solution;
+}
+
+}  // namespace
+
+ModuleSolution SolveByCbc(const ModuleProblem& problem,
+                          const solver::SearchLimits& limits) {
+  // Times are scaled by what may be used, which is little where little is
+  // missing.
+  ModuleProblem useful = problem;
+  for (const int i : CandidatesOf(problem)) {
+    ModuleProblem::Node& node = useful.nodes[i];
+    node.curve = CutTo(std::move(node.curve), UsefulBytes(problem));
+  }
+  return SolveWithScaledTimes(useful, limits, Solve);
+}
+
+}  // namespace acplan::problems

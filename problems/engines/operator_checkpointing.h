@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/profile/sac_statistics.h"
+#include "problems/model/module_solution.h"
+#include "solver/milp.h"
+#include "solver/search.h"
+
+namespace acplan::problems {
+
+// The operator-level problem of one module: which operators to save for
+// backward, and which to recompute. This is PyTorch's
+// torch.distributed._tools.sac_ilp.get_optimal_checkpointing_policy_per_module.
+//
+// Data
+//   Operators k with m_k bytes and t_k ms, and the rules of
+//   graph/profile/sac_statistics.h, which make groups g of operators that are treated
+//   alike, some of them forced; a capacity C in bytes.
+// Variables
+//   x_g in {0, 1}      group g is saved
+// Model
+//   maximise   sum_g t_g x_g
+//   subject to sum_g m_g x_g <= C
+//              x_g = 1, x_g = 0           for groups that must be saved,
+//                                         recomputed
+// Of the best policies the one that saves the fewest bytes is taken, and of
+// those the first one in the order of operators, a saved operator before a
+// recomputed one. Times are compared in fixed point (group_cover.h).
+
+// A policy for one module.
+struct OperatorPolicy {
+  std::vector<char> save;  // an operator: 1 save, 0 recompute
+  int64_t saved_bytes = 0;
+  double saved_ms = 0;      // run-time of what is saved
+  double recompute_ms = 0;  // of the rest
+};
+
+struct OperatorSolution {
+  solver::SearchStatus status = solver::SearchStatus::kNoSolution;
+  solver::StoppedBy stopped_by = solver::StoppedBy::kNothing;
+  OperatorPolicy policy;  // where there is one
+  double bound_ms = 0;    // no policy recomputes less
+  std::string engine;     // "labels" or "cbc"
+  int64_t nodes = 0;      // labels made, or branch-and-bound nodes
+  double seconds = 0;
+};
+
+// The capacity for a share of a module's memory, as PyTorch computes it:
+// ceil(share * sum of memory). 0 <= share <= 1.
+int64_t CapacityOf(const graph::OperatorGroups& groups, double share);
+
+// Proven optimal for the capacity, by labels: groups whose decision a bound
+// settles are left out, the others are added one at a time, and what cannot
+// beat the best policy known is dropped. Infeasible where the forced groups
+// exceed the capacity. The groups must not contradict each other.
+OperatorSolution SolveOperators(const graph::OperatorGroups& groups,
+                                int64_t capacity,
+                                const solver::SearchLimits& limits = {});
+
+// The model above as a MILP, one binary an operator, PyTorch's rows one by one
+// (ties as equations, forced operators as fixed columns).
+solver::Milp ToOperatorMilp(const graph::SacStatistics& sac,
+                            const graph::OperatorPatterns& patterns,
+                            int64_t capacity);
+
+// The same by CBC at gap 0: a second opinion. Ties are CBC's. Contradictory
+// rules are infeasible here.
+OperatorSolution SolveOperatorsByCbc(const graph::SacStatistics& sac,
+                                     const graph::OperatorPatterns& patterns,
+                                     int64_t capacity,
+                                     const solver::SearchLimits& limits = {});
+
+// What a policy (one entry an operator) saves and recomputes.
+OperatorPolicy PolicyOf(const graph::SacStatistics& sac,
+                        std::vector<char> save);
+
+}  // namespace acplan::problems

@@ -1,0 +1,195 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "problems/engines/operator_checkpointing.h"
+#include "solver/cbc_solver.h"
+#include "solver/cut_off.h"
+
+namespace acplan::problems {
+
+using solver::SearchStatus;
+
+using graph::OperatorPatterns;
+using graph::SacStatistics;
+using solver::Milp;
+using solver::MilpSolution;
+using solver::MilpStatus;
+
+namespace {
+
+constexpr double kProofTolerance = 1e-6;
+// The capacity in its row. CBC's tolerances are 1e-7, a byte in 10 GB is 1e-10.
+constexpr double kCapacityScale = 1000;
+constexpr const char* kCapacityRow = "capacity";
+
+struct Forced {
+  std::vector<char> save, recompute;  // an operator
+};
+
+Forced ForcedOperators(const SacStatistics& sac,
+                       const OperatorPatterns& patterns) {
+  const size_t n = sac.memory.size();
+  Forced forced{std::vector<char>(n, 0), std::vector<char>(n, 0)};
+  for (const int op : sac.view_like_ops) forced.recompute[op] = 1;
+  for (const auto& [op, parent] : sac.inplace_ops) {
+    if (op == parent) forced.save[op] = 1;
+  }
+  if (sac.force_store_random) {
+    for (const int op : sac.rand_ops) forced.save[op] = 1;
+  }
+  const auto matches = [&](const std::vector<std::string>& list, size_t op) {
+    return std::ranges::any_of(list, [&](const std::string& pattern) {
+      return graph::MatchesPattern(sac.func_names[op], pattern);
+    });
+  };
+  for (size_t op = 0; !patterns.empty() && op < n; ++op) {
+    forced.save[op] |= matches(patterns.save, op);
+    forced.recompute[op] |= matches(patterns.recompute, op);
+  }
+  return forced;
+}
+
+int CapacityRow(const Milp& milp) {
+  const auto row = std::ranges::find(milp.rows, kCapacityRow, &Milp::Row::name);
+  return static_cast<int>(row - milp.rows.begin());
+}
+
+OperatorSolution Infeasible(OperatorSolution solution) {
+  solution.status = SearchStatus::kInfeasible;
+  solution.stopped_by = solver::StoppedBy::kNothing;
+  solution.bound_ms = std::numeric_limits<double>::infinity();
+  return solution;
+}
+
+}  // namespace
+
+int64_t CapacityOf(const graph::OperatorGroups& groups, double share) {
+  return static_cast<int64_t>(
+      std::ceil(share * static_cast<double>(groups.TotalBytes())));
+}
+
+OperatorPolicy PolicyOf(const SacStatistics& sac, std::vector<char> save) {
+  OperatorPolicy policy;
+  for (size_t op = 0; op < save.size(); ++op) {
+    if (save[op]) {
+      policy.saved_bytes += sac.memory[op];
+      policy.saved_ms += sac.runtimes[op];
+    } else {
+      policy.recompute_ms += sac.runtimes[op];
+    }
+  }
+  policy.save = std::move(save);
+  return policy;
+}
+
+Milp ToOperatorMilp(const SacStatistics& sac, const OperatorPatterns& patterns,
+                    int64_t capacity) {
+  const Forced forced = ForcedOperators(sac, patterns);
+  Milp milp;
+  milp.name = "operator_checkpointing";
+  for (size_t op = 0; op < sac.memory.size(); ++op) {
+    milp.objective_offset += sac.runtimes[op];
+    const int column = milp.AddColumn({.name = fmt::format("x{}", op),
+                                       .lower = forced.save[op] ? 1.0 : 0.0,
+                                       .upper = 1,
+                                       .cost = -sac.runtimes[op],
+                                       .is_integer = true});
+    if (!forced.recompute[op]) continue;
+    if (forced.save[op]) {
+      milp.AddRow({.name = fmt::format("recompute{}", op),
+                   .upper = 0,
+                   .terms = {{column, 1}}});
+    } else {
+      milp.columns.back().upper = 0;
+    }
+  }
+  const auto tie = [&](int a, int b) {
+    milp.AddRow({.name = fmt::format("tie{}_{}", a, b),
+                 .lower = 0,
+                 .upper = 0,
+                 .terms = {{a, 1}, {b, -1}}});
+  };
+  for (size_t k = 1; k < sac.rand_ops.size(); ++k) {
+    tie(sac.rand_ops[k - 1], sac.rand_ops[k]);
+  }
+  for (const auto& [op, parent] : sac.inplace_ops) {
+    if (op != parent) tie(op, parent);
+  }
+  const double unit =
+      capacity > 0 ? static_cast<double>(capacity) / kCapacityScale : 1;
+  Milp::Row row{.name = kCapacityRow,
+                .upper = static_cast<double>(capacity) / unit};
+  for (size_t op = 0; op < sac.memory.size(); ++op) {
+    if (sac.memory[op] == 0) continue;
+    row.terms.push_back(
+        {static_cast<int>(op), static_cast<double>(sac.memory[op]) / unit});
+  }
+  milp.AddRow(std::move(row));
+  return milp;
+}
+
+OperatorSolution SolveOperatorsByCbc(const SacStatistics& sac,
+                                     const OperatorPatterns& patterns,
+                                     int64_t capacity,
+                                     const solver::SearchLimits& limits) {
+  const solver::Stopwatch stopwatch;
+  OperatorSolution solution;
+  solution.engine = "cbc";
+  if (sac.memory.empty()) {
+    if (capacity < 0) return Infeasible(solution);
+    solution.status = SearchStatus::kOptimal;
+    return solution;
+  }
+  Milp milp = ToOperatorMilp(sac, patterns, capacity);
+  const int capacity_row = CapacityRow(milp);
+  const double all_ms = milp.objective_offset;
+  while (true) {
+    solver::SearchLimits left = limits;
+    left.time_limit_s =
+        std::max(0.0, limits.time_limit_s - stopwatch.Seconds());
+    left.node_limit = std::max<int64_t>(0, limits.node_limit - solution.nodes);
+    const MilpSolution found = SolveWithCbc(milp, {.limits = left});
+    solution.stopped_by = found.stopped_by;
+    solution.nodes += found.nodes;
+    solution.bound_ms = std::max(solution.bound_ms, found.bound);
+    solution.seconds = stopwatch.Seconds();
+    if (found.status == MilpStatus::kInfeasible) return Infeasible(solution);
+    if (found.status != MilpStatus::kOptimal &&
+        found.status != MilpStatus::kFeasible) {
+      return solution;
+    }
+
+    std::vector<char> save;
+    for (size_t op = 0; op < sac.memory.size(); ++op) {
+      save.push_back(found.x[op] > 0.5 ? 1 : 0);
+    }
+    OperatorPolicy policy = PolicyOf(sac, std::move(save));
+    if (policy.saved_bytes > capacity) {
+      // Within CBC's tolerances, but not within the capacity: not this one.
+      milp = solver::WithCutOff(std::move(milp), capacity_row, found.x);
+      continue;
+    }
+    solution.policy = std::move(policy);
+    const double ms = solution.policy.recompute_ms;
+    const bool proven =
+        ms - solution.bound_ms <= kProofTolerance * ms + 1e-9 * all_ms;
+    if (found.status == MilpStatus::kOptimal && proven) {
+      solution.status = SearchStatus::kOptimal;
+      solution.stopped_by = solver::StoppedBy::kNothing;
+      solution.bound_ms = ms;
+    } else {
+      solution.status = SearchStatus::kFeasible;
+      solution.bound_ms = std::min(solution.bound_ms, ms);
+    }
+    return solution;
+  }
+}
+
+}  // namespace acplan::problems

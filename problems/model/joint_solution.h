@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "problems/model/joint_problem.h"
+#include "problems/model/module_solution.h"
+#include "solver/search.h"
+
+namespace acplan::problems {
+
+// An answer to a joint problem is a ModuleSolution: the units with the policy
+// of each, and the bytes that it discards, net of held ones.
+
+using SolveJointProblem = std::function<ModuleSolution(
+    const JointProblem&, const solver::SearchLimits&)>;
+
+// As SolveWithScaledTimes (module_solution.h).
+ModuleSolution SolveJointWithScaledTimes(const JointProblem& problem,
+                                         const solver::SearchLimits& limits,
+                                         const SolveJointProblem& solve);
+
+// Total cost of the units' policies.
+double JointCost(const JointProblem& problem,
+                 const std::vector<ChosenUnit>& units);
+
+// The unit with a policy that discards as much and costs no more: the cheapest
+// there is, unless that takes long to find.
+ChosenUnit WithCheapPolicy(const JointProblem& problem, ChosenUnit unit);
+
+}  // namespace acplan::problems

@@ -1,0 +1,189 @@
+#include "problems/model/module_problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "graph/profile/sac_statistics.h"
+#include "graph/profile/tradeoff_curve.h"
+#include "problems/model/unit_forest.h"
+
+namespace acplan::problems {
+
+using graph::Module;
+using graph::ModuleTree;
+using graph::Profile;
+using graph::TradeoffFit;
+
+namespace {
+
+bool IsUsable(const TradeoffFit& fit) {
+  const auto given = [](const std::optional<double>& v) {
+    return v.has_value();
+  };
+  return !fit.slopes.empty() && std::ranges::all_of(fit.slopes, given) &&
+         std::ranges::all_of(fit.intercepts, given);
+}
+
+bool IsConvex(const TradeoffFit& fit) {
+  return std::ranges::is_sorted(fit.slopes);
+}
+
+std::vector<Knot> NetOfHeldBytes(const std::vector<Knot>& curve, double held) {
+  if (held <= 0) return curve;
+  std::vector<Knot> net;
+  for (size_t k = 0; k < curve.size(); ++k) {
+    const Knot knot{curve[k].bytes - held, curve[k].ms};
+    if (knot.bytes >= 0) {
+      if (k > 0 && net.empty() && knot.bytes > 0) {
+        const Knot& before = curve[k - 1];
+        const double share =
+            (held - before.bytes) / (curve[k].bytes - before.bytes);
+        net.push_back({0, before.ms + share * (knot.ms - before.ms)});
+      }
+      net.push_back(knot);
+    }
+  }
+  if (!net.empty() && net.back().bytes <= 0) net.clear();
+  return net;
+}
+
+}  // namespace
+
+double CurveCost(const std::vector<Knot>& curve, double net_bytes) {
+  if (net_bytes > curve.back().bytes) {
+    return std::numeric_limits<double>::infinity();
+  }
+  const auto after =
+      std::ranges::lower_bound(curve, net_bytes, {}, &Knot::bytes);
+  if (after == curve.begin()) return after->ms;
+  const Knot& right = *after;
+  const Knot& left = *std::prev(after);
+  const double share = (net_bytes - left.bytes) / (right.bytes - left.bytes);
+  return left.ms + share * (right.ms - left.ms);
+}
+
+std::vector<Knot> CurveOfLines(std::vector<std::pair<double, double>> lines,
+                               double most_bytes) {
+  lines.emplace_back(0.0, 0.0);
+  std::ranges::sort(lines);
+  struct EnvelopeLine {
+    double slope, at_zero, from;
+  };
+  std::vector<EnvelopeLine> envelope;
+  for (const auto& [slope, at_zero] : lines) {
+    double from = -std::numeric_limits<double>::infinity();
+    while (!envelope.empty()) {
+      const EnvelopeLine& last = envelope.back();
+      if (slope == last.slope) {
+        envelope.pop_back();
+        continue;
+      }
+      from = (last.at_zero - at_zero) / (slope - last.slope);
+      if (from > last.from) break;
+      envelope.pop_back();
+    }
+    if (envelope.empty()) from = -std::numeric_limits<double>::infinity();
+    envelope.push_back({slope, at_zero, from});
+  }
+  const auto cost = [&](double bytes) {
+    const EnvelopeLine& e = *std::prev(
+        std::ranges::upper_bound(envelope, bytes, {}, &EnvelopeLine::from));
+    return std::max(0.0, e.at_zero + e.slope * bytes);
+  };
+  std::vector<Knot> knots;
+  const auto add = [&](double bytes) {
+    const double ms = cost(bytes);
+    while (!knots.empty() &&
+           (knots.back().ms >= ms || knots.back().bytes >= bytes)) {
+      knots.pop_back();
+    }
+    knots.push_back({bytes, ms});
+  };
+  add(0);
+  for (const EnvelopeLine& e : envelope) {
+    if (e.from > 0 && e.from < most_bytes) add(e.from);
+  }
+  add(most_bytes);
+  return knots;
+}
+
+BuiltModuleProblem BuildModuleProblem(const Profile& profile,
+                                      const ModuleTree& tree,
+                                      const ModuleProblemOptions& options) {
+  BuiltModuleProblem built;
+  UnitForest forest = BuildUnitForest(profile, tree, options);
+  built.problem = std::move(forest.problem);
+  ModuleProblem& problem = built.problem;
+  built.scales.resize(tree.size());
+  WarningsByType& by_type = forest.by_type;
+  for (int i = 0; i < tree.size(); ++i) {
+    if (!forest.may_be_unit[i]) continue;
+    const Module& module = profile.modules[tree.node(i).module];
+    ModuleProblem::Node& node = problem.nodes[i];
+    std::optional<TradeoffFit> given = module.torch_fit;
+    if (options.fit_anew) {
+      given.reset();
+      if (module.sac) given = graph::FitTradeoff(*module.sac);
+    }
+    if (!given || !IsUsable(*given)) {
+      if (module.act_fw_per_module > 0) {
+        by_type.Add(module.fqn,
+                    options.fit_anew
+                        ? "no operator statistics, so it is no AC unit"
+                        : "no usable trade-off fit, so it is no AC unit at "
+                          "module granularity");
+      }
+      continue;
+    }
+    const TradeoffFit& fit = *given;
+    if (fit.sac_memory < module.act_fw_per_module) {
+      by_type.Add(module.fqn,
+                  "SAC memory is below the activation memory, which is used "
+                  "instead",
+                  fmt::format(" ({} < {} bytes)", fit.sac_memory,
+                              module.act_fw_per_module));
+    }
+    if (!IsConvex(fit)) {
+      by_type.Add(
+          module.fqn,
+          "the trade-off fit is not convex; the maximum of its segments "
+          "is used");
+    }
+    UnitScale& scale = built.scales[i];
+    scale.internal_bytes = static_cast<double>(module.act_fw_per_module);
+    scale.sac_bytes =
+        std::max(static_cast<double>(fit.sac_memory), scale.internal_bytes);
+    if (options.memory.model != MemoryModel::kTorch) {
+      scale.held_bytes = static_cast<double>(module.held_per_module);
+    }
+    double most_bytes = scale.internal_bytes;
+    if (options.bound_by_forced_saves && module.sac) {
+      most_bytes -= static_cast<double>(graph::ForcedSavedBytes(*module.sac));
+    }
+    if (most_bytes <= scale.held_bytes) continue;
+
+    std::vector<std::pair<double, double>> lines;
+    for (size_t s = 0; s < fit.slopes.size(); ++s) {
+      const double slope = fit.sac_runtime * *fit.slopes[s];
+      const double intercept = fit.sac_runtime * *fit.intercepts[s];
+      lines.emplace_back(
+          slope / scale.sac_bytes,
+          intercept + slope * (scale.sac_bytes - scale.internal_bytes) /
+                          scale.sac_bytes);
+    }
+    node.held_bytes = scale.held_bytes;
+    node.curve = NetOfHeldBytes(CurveOfLines(std::move(lines), most_bytes),
+                                scale.held_bytes);
+  }
+  DropUselessLimit(problem);
+  built.warnings = std::move(forest.warnings);
+  for (std::string& line : by_type.Lines()) {
+    built.warnings.push_back(std::move(line));
+  }
+  return built;
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "problems/model/module_problem.h"
+
+namespace acplan::problems {
+
+// What the problems over units have in common: forest, records, budget, and
+// which modules may be units at all.
+
+// One warning a module type ("GPT.h.*.attn") and kind of complaint, with the
+// number of modules it speaks of and the details of the first.
+class WarningsByType {
+ public:
+  void Add(const std::string& fqn, const std::string& kind,
+           const std::string& details = "");
+  std::vector<std::string> Lines() const;
+
+ private:
+  struct Entry {
+    std::string fqn, type, text;
+    int modules;
+  };
+  std::map<std::pair<std::string, std::string>, size_t> index_;
+  std::vector<Entry> entries_;
+};
+
+struct UnitForest {
+  ModuleProblem problem;  // without curves
+  // A node: whether it may be a unit as far as it is no leaf, is called and is
+  // not ruled out by ac_units or fsdp_units.
+  std::vector<char> may_be_unit;
+  std::vector<std::string> warnings;
+  WarningsByType by_type;  // to be added to, and told after `warnings`
+
+  std::vector<std::string> Warnings() const;  // all, a line each
+};
+
+// Uses all options but bound_by_forced_saves. Throws InputError as
+// BuildModuleProblem.
+UnitForest BuildUnitForest(const graph::Profile& profile,
+                           const graph::ModuleTree& tree,
+                           const ModuleProblemOptions& options);
+
+// Drops max_units where no set of candidates can exceed it.
+void DropUselessLimit(ModuleProblem& problem);
+
+}  // namespace acplan::problems

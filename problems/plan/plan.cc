@@ -1,0 +1,256 @@
+#include "problems/plan/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/json_fields.h"
+
+namespace acplan::problems {
+
+using graph::JsonField;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr std::string_view kFormat = "acplan.plan";
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+constexpr std::array kStatuses = {PlanStatus::kOptimal, PlanStatus::kFeasible,
+                                  PlanStatus::kInfeasible, PlanStatus::kNoPlan};
+
+double Share(const JsonField& field) {
+  const double value = field.Number();
+  if (value < 0 || value > 1) field.Fail("a number from 0 to 1");
+  return value;
+}
+
+std::string OneOf(const JsonField& field,
+                  const std::vector<std::string>& known) {
+  std::string name = field.String();
+  if (std::ranges::find(known, name) == known.end()) {
+    field.Fail(fmt::format("\"{}\"", fmt::join(known, "\" or \"")));
+  }
+  return name;
+}
+
+PlannedOp ReadOp(const JsonField& field) {
+  PlannedOp op;
+  op.index = static_cast<int>(
+      field.Get("index").Int(0, std::numeric_limits<int>::max()));
+  op.name = field.Get("name").String();
+  const std::string decision = field.Get("decision").String();
+  if (decision != "save" && decision != "recompute") {
+    field.Get("decision").Fail("\"save\" or \"recompute\"");
+  }
+  op.save = decision == "save";
+  return op;
+}
+
+PlannedModule ReadModule(const JsonField& field) {
+  PlannedModule module;
+  module.fqn = field.Get("fqn").String();
+  module.discard_ratio = Share(field.Get("discard_ratio"));
+  module.memory_budget = field.Has("memory_budget")
+                             ? Share(field.Get("memory_budget"))
+                             : 1 - module.discard_ratio;
+  if (field.Has("discarded_bytes")) {
+    module.discarded_bytes = field.Get("discarded_bytes").Bytes();
+  }
+  if (field.Has("recompute_ms")) {
+    module.recompute_ms = field.Get("recompute_ms").NonNegativeNumber();
+  }
+  if (field.Has("ops")) {
+    for (const JsonField& op : field.Get("ops").Elements()) {
+      module.ops.push_back(ReadOp(op));
+    }
+  }
+  return module;
+}
+
+}  // namespace
+
+std::string_view ToString(PlanStatus status) {
+  switch (status) {
+    case PlanStatus::kOptimal:
+      return "optimal";
+    case PlanStatus::kFeasible:
+      return "feasible";
+    case PlanStatus::kInfeasible:
+      return "infeasible";
+    case PlanStatus::kNoPlan:
+      break;
+  }
+  return "no_plan";
+}
+
+Plan ReadPlan(const std::filesystem::path& path) {
+  return ParsePlan(graph::ReadFile(path), path.string());
+}
+
+Plan ParsePlan(std::string_view text, std::string_view name) {
+  const nlohmann::json document = graph::ParseJson(text, name);
+  const JsonField root(document, std::string(name));
+  graph::RequireFormat(root, kFormat, 1);
+  Plan plan;
+  plan.model = root.Get("model").String();
+  if (root.Has("budget_bytes")) {
+    plan.budget_bytes = root.Get("budget_bytes").Bytes();
+  }
+  if (root.Has("reserve_bytes")) {
+    plan.reserve_bytes = root.Get("reserve_bytes").Bytes();
+  }
+  if (root.Has("world_size")) {
+    plan.memory.world_size = root.Get("world_size").Int(1, kMost);
+  }
+  const std::string memory_model = root.Get("memory_model").String();
+  const std::optional<MemoryModel> model = ParseMemoryModel(memory_model);
+  if (!model)
+    root.Get("memory_model").Fail("\"torch\", \"snapshot\" or \"trace\"");
+  plan.memory.model = *model;
+  if (root.Has("without_states")) {
+    plan.memory.without_states = root.Get("without_states").Bool();
+  }
+  if (root.Has("fsdp_units")) {
+    for (const JsonField& unit : root.Get("fsdp_units").Elements()) {
+      plan.memory.fsdp_units.push_back(unit.String());
+    }
+  }
+  if (root.Has("granularity")) {
+    plan.granularity = OneOf(root.Get("granularity"), {"module", "operator"});
+  }
+  if (root.Has("tradeoff")) {
+    plan.tradeoff = OneOf(root.Get("tradeoff"), {"profile", "fit", "pareto"});
+  }
+  if (root.Has("status")) {
+    const std::string status = root.Get("status").String();
+    bool known = false;
+    for (const PlanStatus s : kStatuses) {
+      if (ToString(s) == status) {
+        plan.status = s;
+        known = true;
+      }
+    }
+    if (!known) {
+      root.Get("status").Fail(
+          "\"optimal\", \"feasible\", \"infeasible\" or \"no_plan\"");
+    }
+  } else {
+    plan.status = PlanStatus::kFeasible;
+  }
+  if (root.Has("limit")) plan.limit = root.Get("limit").String();
+  const auto number = [&](std::string_view key, double fallback) {
+    return root.Has(key) ? root.Get(key).NonNegativeNumber() : fallback;
+  };
+  plan.recompute_ms = number("recompute_ms", kNotStated);
+  plan.bound_ms = number("bound_ms", kNotStated);
+  plan.gap = number("gap", kNotStated);
+  plan.overhead = number("overhead", kNotStated);
+  if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
+  if (root.Has("peak_module")) {
+    plan.peak_module = root.Get("peak_module").String();
+  }
+  if (root.Has("minimum_budget_bytes")) {
+    plan.minimum_budget_bytes = root.Get("minimum_budget_bytes").Bytes();
+  }
+  if (root.Has("fitting_budget_bytes")) {
+    plan.fitting_budget_bytes = root.Get("fitting_budget_bytes").Bytes();
+  }
+  if (root.Has("baseline")) {
+    const JsonField baseline = root.Get("baseline");
+    plan.baseline = {
+        .peak_bytes = baseline.Get("peak_bytes").Bytes(),
+        .peak_module = baseline.Get("peak_module").String(),
+        .runtime_ms = baseline.Get("runtime_ms").NonNegativeNumber()};
+  }
+  if (root.Has("solver")) {
+    const JsonField solver = root.Get("solver");
+    plan.solver = {.name = solver.Get("name").String(),
+                   .seconds = solver.Get("seconds").NonNegativeNumber(),
+                   .nodes = solver.Get("nodes").Int(0, kMost),
+                   .rows = solver.Get("rows").Int(0, kMost),
+                   .columns = solver.Get("columns").Int(0, kMost)};
+  }
+  std::unordered_set<std::string> seen;
+  for (const JsonField& field : root.Get("modules").Elements()) {
+    plan.modules.push_back(ReadModule(field));
+    if (!seen.insert(plan.modules.back().fqn).second) {
+      field.Get("fqn").Complain(
+          fmt::format("module '{}' is listed twice", plan.modules.back().fqn));
+    }
+  }
+  return plan;
+}
+
+std::string PlanToJson(const Plan& plan) {
+  Json root;
+  root["format"] = kFormat;
+  root["version"] = 1;
+  root["model"] = plan.model;
+  root["budget_bytes"] = plan.budget_bytes;
+  if (plan.reserve_bytes > 0) root["reserve_bytes"] = plan.reserve_bytes;
+  root["world_size"] = plan.memory.world_size;
+  root["memory_model"] = ToString(plan.memory.model);
+  if (plan.memory.without_states) root["without_states"] = true;
+  if (!plan.memory.fsdp_units.empty()) {
+    root["fsdp_units"] = plan.memory.fsdp_units;
+  }
+  root["granularity"] = plan.granularity;
+  root["tradeoff"] = plan.tradeoff;
+  root["status"] = ToString(plan.status);
+  if (plan.limit) root["limit"] = *plan.limit;
+  const auto state = [](Json& object, const char* key, auto value) {
+    if (value != kNotStated) object[key] = value;
+  };
+  state(root, "recompute_ms", plan.recompute_ms);
+  state(root, "bound_ms", plan.bound_ms);
+  state(root, "gap", plan.gap);
+  state(root, "overhead", plan.overhead);
+  state(root, "peak_bytes", plan.peak_bytes);
+  if (!plan.peak_module.empty()) root["peak_module"] = plan.peak_module;
+  if (plan.minimum_budget_bytes) {
+    root["minimum_budget_bytes"] = *plan.minimum_budget_bytes;
+  }
+  if (plan.fitting_budget_bytes) {
+    root["fitting_budget_bytes"] = *plan.fitting_budget_bytes;
+  }
+  if (plan.baseline.peak_bytes != kNotStated) {
+    root["baseline"] = {{"peak_bytes", plan.baseline.peak_bytes},
+                        {"peak_module", plan.baseline.peak_module},
+                        {"runtime_ms", plan.baseline.runtime_ms}};
+  }
+  root["caveat"] = Caveat(plan.memory.model);
+  root["modules"] = Json::array();
+  for (const PlannedModule& module : plan.modules) {
+    Json entry;
+    entry["fqn"] = module.fqn;
+    entry["discard_ratio"] = module.discard_ratio;
+    entry["memory_budget"] = module.memory_budget;
+    state(entry, "discarded_bytes", module.discarded_bytes);
+    state(entry, "recompute_ms", module.recompute_ms);
+    if (!module.ops.empty()) {
+      entry["ops"] = Json::array();
+      for (const PlannedOp& op : module.ops) {
+        entry["ops"].push_back({{"index", op.index},
+                                {"name", op.name},
+                                {"decision", op.save ? "save" : "recompute"}});
+      }
+    }
+    root["modules"].push_back(std::move(entry));
+  }
+  root["solver"] = {{"name", plan.solver.name},
+                    {"seconds", plan.solver.seconds},
+                    {"nodes", plan.solver.nodes},
+                    {"rows", plan.solver.rows},
+                    {"columns", plan.solver.columns}};
+  return root.dump(2) + "\n";
+}
+
+}  // namespace acplan::problems

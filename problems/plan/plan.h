@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "problems/model/memory_model.h"
+
+namespace acplan::problems {
+
+// The answer to a planning problem and the plan file `acplan.plan`, version 1
+// (docs/file_formats.md).
+
+enum class PlanStatus {
+  kOptimal,     // proven
+  kFeasible,    // a plan within the budget, stopped before the proof
+  kInfeasible,  // proven that no plan fits
+  kNoPlan,      // a limit was hit before a plan was found
+};
+std::string_view ToString(PlanStatus status);  // "optimal" ... "no_plan"
+
+// What a plan file may leave out. Everything that can be is never negative.
+inline constexpr int kNotStated = -1;
+
+struct PlannedOp {
+  int index = 0;  // into the module's SAC statistics
+  std::string name;
+  bool save = false;
+
+  bool operator==(const PlannedOp&) const = default;
+};
+
+// An AC unit.
+struct PlannedModule {
+  std::string fqn;
+  double discard_ratio = 0;  // r: share of the SAC memory that is discarded
+  double memory_budget = 0;  // 1 - r, as torch's per-module policies take it
+  int64_t discarded_bytes = kNotStated;  // of IA, to the nearest byte
+  double recompute_ms = kNotStated;
+  std::vector<PlannedOp> ops;  // one an operator, or none: ratio only
+
+  bool operator==(const PlannedModule&) const = default;
+};
+
+struct PlanBaseline {
+  int64_t peak_bytes = kNotStated;
+  std::string peak_module;
+  double runtime_ms = kNotStated;
+
+  bool operator==(const PlanBaseline&) const = default;
+};
+
+struct PlanSolver {
+  std::string name;
+  double seconds = 0;
+  int64_t nodes = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+
+  bool operator==(const PlanSolver&) const = default;
+};
+
+struct Plan {
+  std::string model;
+  int64_t budget_bytes = 0;
+  int64_t reserve_bytes = 0;  // of the budget, kept free
+  MemoryOptions memory;
+  std::string granularity = "module";
+  std::string tradeoff = "profile";
+  PlanStatus status = PlanStatus::kNoPlan;
+  // time | gap | nodes | memory | unproven | interrupted
+  std::optional<std::string> limit;
+  // Meaningful where there is a plan (optimal, feasible):
+  double recompute_ms = kNotStated;
+  double bound_ms = kNotStated;  // proven: no plan recomputes less
+  double gap = kNotStated;  // (recompute - bound) / recompute; 0 where optimal
+  double overhead = kNotStated;  // recompute_ms / baseline runtime
+  int64_t peak_bytes = kNotStated;
+  std::string peak_module;
+  std::vector<PlannedModule> modules;  // in forward pre-order
+  // Where infeasible:
+  std::optional<int64_t> minimum_budget_bytes;
+  // Where that is not proven: one that a plan fits.
+  std::optional<int64_t> fitting_budget_bytes;
+  PlanBaseline baseline;
+  PlanSolver solver;
+
+  bool HasPlan() const {
+    return status == PlanStatus::kOptimal || status == PlanStatus::kFeasible;
+  }
+};
+
+// Reads a plan file (.json or .json.gz). Of the answer, only `model`, `modules`
+// and what identifies the problem are needed; the rest may be missing. Throws
+// InputError as ReadProfile does: not JSON, wrong format or version, missing or
+// ill-typed fields, ratios outside [0, 1], a
+// module named twice, an unknown granularity or trade-off.
+Plan ReadPlan(const std::filesystem::path& path);
+Plan ParsePlan(std::string_view text, std::string_view name);
+
+// The text of the plan file, numbers in full precision.
+std::string PlanToJson(const Plan& plan);
+
+}  // namespace acplan::problems

@@ -1,0 +1,98 @@
+#include "problems/plan/plan_on_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/base/nearest_names.h"
+
+namespace acplan::problems {
+
+using graph::Quoted;
+using graph::Trace;
+
+namespace {
+
+bool IsNamed(std::string_view full, std::string_view name) {
+  if (name == full) return true;
+  const size_t begin = full.find('.');
+  const size_t end = full.rfind('.');
+  return begin < end && name == full.substr(begin + 1, end - begin - 1);
+}
+
+int32_t ModuleNamed(const Trace& trace, const std::string& fqn) {
+  const auto found =
+      std::ranges::find(trace.modules, fqn, &graph::TraceModule::fqn);
+  if (found != trace.modules.end()) {
+    return static_cast<int32_t>(found - trace.modules.begin());
+  }
+  std::vector<std::string> names;
+  for (const graph::TraceModule& module : trace.modules) {
+    names.push_back(module.fqn);
+  }
+  const std::vector<std::string> near = graph::NearestNames(fqn, names);
+  throw InputError(fmt::format(
+      "plan: expected a module of the trace, found {}{}", Quoted(fqn),
+      near.empty() ? "" : fmt::format("; nearest: {}", near.front())));
+}
+
+void RequireSameOperators(const Trace& trace, const graph::TraceCall& call,
+                          const PlannedModule& unit) {
+  const auto length = static_cast<size_t>(call.end - call.start);
+  if (unit.ops.size() != length) {
+    throw InputError(fmt::format(
+        "plan: {}: expected the {} operators of the trace, found {}",
+        Quoted(unit.fqn), length, unit.ops.size()));
+  }
+  for (size_t k = 0; k < length; ++k) {
+    const int32_t name =
+        trace.operators[static_cast<size_t>(call.start) + k].name;
+    if (!IsNamed(trace.operator_names[name], unit.ops[k].name)) {
+      throw InputError(fmt::format(
+          "plan: {}: operator {}: expected {} as in the trace, found {}",
+          Quoted(unit.fqn), k, Quoted(trace.operator_names[name]),
+          Quoted(unit.ops[k].name)));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<graph::CheckpointedModule> CheckpointedModules(
+    const Trace& trace, const std::vector<PlannedModule>& units) {
+  std::vector<graph::CheckpointedModule> modules;
+  for (const PlannedModule& unit : units) {
+    graph::CheckpointedModule module{.module = ModuleNamed(trace, unit.fqn)};
+    if (std::ranges::find(modules, module.module,
+                          &graph::CheckpointedModule::module) !=
+        modules.end()) {
+      throw InputError(fmt::format("plan: {}: expected once, found twice",
+                                   Quoted(unit.fqn)));
+    }
+    if (unit.ops.empty() && unit.discard_ratio < 1) {
+      throw InputError(
+          fmt::format("plan: {}: expected a decision for each operator, found "
+                      "only the ratio {}",
+                      Quoted(unit.fqn), unit.discard_ratio));
+    }
+    if (!unit.ops.empty()) {
+      for (const graph::TraceCall& call : trace.calls) {
+        if (call.module == module.module) {
+          RequireSameOperators(trace, call, unit);
+        }
+      }
+      for (const PlannedOp& op : unit.ops) {
+        module.save.push_back(op.save ? 1 : 0);
+      }
+    }
+    modules.push_back(std::move(module));
+  }
+  return modules;
+}
+
+}  // namespace acplan::problems

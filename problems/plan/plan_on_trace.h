@@ -1,0 +1,22 @@
+#pragma once
+
+#include <vector>
+
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+#include "problems/plan/plan.h"
+
+namespace acplan::problems {
+
+// The units of a plan among the modules of a trace, as the simulation takes them: a
+// unit's `ops` are the operators of each of its calls.
+//
+// Throws InputError ("plan: ...") for a unit that the trace does not have or
+// that is there twice, for operators that are not those of the trace (their
+// names as in the trace, or without namespace and overload: "mm" for
+// "aten.mm.default"), and for a unit with a ratio but without operators, which
+// does not say what is kept.
+std::vector<graph::CheckpointedModule> CheckpointedModules(
+    const graph::Trace& trace, const std::vector<PlannedModule>& units);
+
+}  // namespace acplan::problems

@@ -1,0 +1,198 @@
+#include "problems/plan/trace_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/profile/module_tree.h"
+#include "graph/trace/allocation.h"
+
+namespace acplan::problems {
+
+using graph::kNever;
+using graph::Simulation;
+using graph::StorageCategory;
+using graph::Trace;
+using graph::TraceCall;
+using graph::TraceStorage;
+
+namespace {
+
+// What a rank has less of a storage that is sharded.
+int64_t Saving(const TraceStorage& storage, int64_t ranks) {
+  return graph::AllocatedBytes(storage.bytes) -
+         graph::AllocatedBytes((storage.bytes + ranks - 1) / ranks);
+}
+
+struct Window {
+  int32_t begin, end;
+  int unit;
+};
+
+class Sharding {
+ public:
+  Sharding(const Trace& trace, const MemoryOptions& options)
+      : trace_(trace),
+        options_(options),
+        count_(static_cast<int32_t>(trace.operators.size())),
+        change_(static_cast<size_t>(count_) + 1, 0) {}
+
+  std::vector<int64_t> Run() {
+    if (options_.world_size > 1) {
+      FindUnits();
+      for (const TraceStorage& storage : trace_.storages) Shard(storage);
+      if (!options_.fsdp_units.empty()) KeepWhole();
+    }
+    for (int32_t t = 1; t < count_; ++t) change_[t] += change_[t - 1];
+    change_.resize(count_);
+    return std::move(change_);
+  }
+
+ private:
+  void Add(int32_t begin, int32_t end, int64_t bytes) {
+    begin = std::clamp(begin, 0, count_);
+    end = std::clamp(end, begin, count_);
+    change_[begin] += bytes;
+    change_[end] -= bytes;
+  }
+
+  // Units in forward order, and when they run.
+  void FindUnits() {
+    std::map<std::string, int> index;
+    for (const std::string& fqn : options_.fsdp_units) {
+      const auto found =
+          std::ranges::find(trace_.modules, fqn, &graph::TraceModule::fqn);
+      if (found == trace_.modules.end()) {
+        throw InputError(
+            fmt::format("--fsdp-units: expected modules of the trace, found {}",
+                        graph::Quoted(fqn)));
+      }
+      index.try_emplace(fqn, static_cast<int>(index.size()));
+    }
+    whole_.assign(index.size() + 1, 0);
+    std::vector<int> unit_of(trace_.modules.size(), -1);
+    for (size_t m = 0; m < trace_.modules.size(); ++m) {
+      size_t longest = 0;
+      for (const auto& [fqn, unit] : index) {
+        const bool is_around =
+            graph::IsSelfOrSubmodule(trace_.modules[m].fqn, fqn);
+        if (!is_around || fqn.size() < longest) continue;
+        longest = fqn.size();
+        unit_of[m] = unit;
+      }
+      for (const int32_t s : trace_.modules[m].parameters) {
+        if (is_counted_.insert(s).second) {
+          whole_[unit_of[m] < 0 ? index.size() : unit_of[m]] +=
+              Saving(trace_.storages[s], options_.world_size);
+        }
+      }
+    }
+    for (const TraceCall& call : trace_.calls) {
+      const auto unit = index.find(trace_.modules[call.module].fqn);
+      if (unit == index.end()) continue;
+      forward_.push_back({call.start, call.end, unit->second});
+      if (call.backward_start != kNever) {
+        backward_.push_back(
+            {call.backward_start, call.backward_end, unit->second});
+      }
+    }
+    std::ranges::sort(backward_, {}, &Window::begin);
+  }
+
+  void Shard(const TraceStorage& storage) {
+    const bool is_gradient = storage.category == StorageCategory::kGradient;
+    if (storage.category != StorageCategory::kParameter && !is_gradient &&
+        storage.category != StorageCategory::kOptimizer) {
+      return;
+    }
+    int32_t begin = std::max(storage.born, 0);
+    if (is_gradient) {
+      for (const Window& window : backward_) {
+        if (window.begin <= storage.born && storage.born < window.end) {
+          begin = std::max(begin, window.end);
+        }
+      }
+    }
+    Add(begin, storage.freed, -Saving(storage, options_.world_size));
+  }
+
+  void KeepWhole() {
+    for (const std::vector<Window>* windows : {&forward_, &backward_}) {
+      for (size_t k = 0; k < windows->size(); ++k) {
+        const Window& window = (*windows)[k];
+        const int32_t begin = k == 0 ? window.begin : (*windows)[k - 1].begin;
+        Add(begin, window.end, whole_[window.unit]);
+      }
+    }
+    Add(0, trace_.backward_end, whole_.back());
+  }
+
+  const Trace& trace_;
+  const MemoryOptions& options_;
+  const int32_t count_;
+  std::vector<int64_t> change_;
+  std::vector<int64_t> whole_;    // a unit, and last what is outside of all
+  std::set<int32_t> is_counted_;  // of the parameters
+  std::vector<Window> forward_, backward_;
+};
+
+}  // namespace
+
+std::vector<int64_t> BytesOfRank(const Trace& trace,
+                                 const MemoryOptions& options) {
+  return Sharding(trace, options).Run();
+}
+
+std::vector<int32_t> TimesOf(const Simulation& simulation) {
+  std::vector<int32_t> times(simulation.steps.size());
+  int32_t time = 0;
+  for (size_t k = times.size(); k-- > 0;) {
+    if (simulation.steps[k].redone < 0) time = simulation.steps[k].op;
+    times[k] = time;
+  }
+  return times;
+}
+
+Simulation OnRank(Simulation simulation,
+                  const std::vector<int64_t>& bytes_of_rank) {
+  const std::vector<int32_t> times = TimesOf(simulation);
+  simulation.peak_bytes = 0;
+  simulation.peak_step = -1;
+  for (size_t k = 0; k < times.size(); ++k) {
+    int64_t& live = simulation.live_bytes[k];
+    live += bytes_of_rank[times[k]];
+    if (live > simulation.peak_bytes || k == 0) {
+      simulation.peak_bytes = live;
+      simulation.peak_step = static_cast<int32_t>(k);
+    }
+  }
+  return simulation;
+}
+
+std::string ModuleAt(const Trace& trace, const Simulation& simulation,
+                     int32_t step) {
+  if (step < 0) return "";
+  const auto fqn = [&](int32_t call) {
+    return trace.modules[call < 0 ? 0 : trace.calls[call].module].fqn;
+  };
+  const Simulation::Step& at = simulation.steps[step];
+  if (at.redone >= 0) return fqn(at.redone);
+  if (at.op < trace.forward_end) return fqn(trace.operators[at.op].call);
+  if (at.op >= trace.backward_end) return "optimizer step";
+  int32_t innermost = -1;
+  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    const TraceCall& call = trace.calls[c];
+    if (call.backward_start <= at.op && at.op < call.backward_end) {
+      innermost = c;
+    }
+  }
+  return fqn(innermost);
+}
+
+}  // namespace acplan::problems

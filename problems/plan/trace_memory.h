@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+#include "problems/model/memory_model.h"
+
+namespace acplan::problems {
+
+// What a rank uses of a traced step: the trace is that of one device which has
+// everything.
+
+// Bytes that a rank has more than the one device, at each operator of the trace
+// (negative: less). With W = options.world_size > 1:
+// - parameters, gradients and optimizer state are a W-th each, rounded up;
+// - with options.fsdp_units, whole are the parameters of a unit (those of units
+//   inside it apart) while it runs, forward and backward, and while the unit
+//   before it does, which is when FSDP2 prefetches them; those outside of all
+//   units from the start of the step to the end of the backward pass; and the
+//   gradients of a unit until its backward ends. What FSDP2 copies to
+//   communicate is not in it.
+// Throws InputError for a unit that is no module of the trace.
+std::vector<int64_t> BytesOfRank(const graph::Trace& trace,
+                                 const MemoryOptions& options);
+
+// The simulated step with these bytes added: live_bytes, peak_bytes and
+// peak_step are those of a rank; peak_by_category stays that of the one device.
+// Always a multiple of 512.
+graph::Simulation OnRank(graph::Simulation simulation,
+                         const std::vector<int64_t>& bytes_of_rank);
+
+// The operator of the trace before or at which a step runs: what runs again
+// does so before the operator that asks for it.
+std::vector<int32_t> TimesOf(const graph::Simulation& simulation);
+
+// The innermost module that runs at a step, forward, backward or again;
+// "optimizer step" there, the root where none does.
+std::string ModuleAt(const graph::Trace& trace,
+                     const graph::Simulation& simulation, int32_t step);
+
+}  // namespace acplan::problems

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""check_sizes.py ROOT: fails, with a line for each violation, where a source or header
+under ROOT is too large to read in one go: a file of more than 500 lines, a class of more
+than 200 or with more than 8 data members (names that end in _: a struct of values may
+have as many as its file format), a function of more than 60 lines or 5 parameters.
+
+What cannot keep them stands in sizes.txt, a line each: the place, and the reason why. An
+entry that nothing needs any more is a violation, too.
+
+The sources are formatted, so braces tell where things begin and end: no parser is needed.
+"""
+
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+
+FOLDERS = ("graph", "solver", "costmodel", "problems", "cli")
+FILE_LINES = 500
+CLASS_LINES = 200
+CLASS_MEMBERS = 8
+FUNCTION_LINES = 60
+PARAMETERS = 5
+
+_TOKENS = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"(\w*)\((?:.*?)\)\1"|"(?:[^"\\\n]|\\.)*"'
+    r"|(?<!\w)'(?:[^'\\\n]|\\.)+'",
+    re.DOTALL,
+)
+
+
+def without_text(source: str) -> str:
+    """The source with comments, strings and preprocessor lines blanked, of as many lines."""
+
+    def blank(found: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", found.group())
+
+    return re.sub(r"(?m)^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, _TOKENS.sub(blank, source))
+
+
+def parameters(signature: str) -> int:
+    """How many parameters the first pair of parentheses holds."""
+    signature = signature.replace("operator()", "operator_call")
+    start = signature.index("(")
+    depth = 0
+    commas = 0
+    text = ""
+    for char in signature[start:]:
+        depth += (char in "([{<") - (char in ")]}>")
+        text += char
+        if depth == 0:
+            break
+        commas += char == "," and depth == 1
+    return commas + 1 if text.strip("() \n") not in ("", "void") else 0
+
+
+def violations_of(path: str, source: str) -> Iterator[tuple[str, str]]:
+    """The place ("file" or "file: name") and what is too much there."""
+    lines = source.count("\n")
+    if lines > FILE_LINES:
+        yield path, f"{lines} lines, more than {FILE_LINES}"
+    code = without_text(source)
+    # Of what is open: kind, name, first line, members.
+    open_scopes: list[list] = []
+    header_start = 0
+    line = 1
+    for i, char in enumerate(code):
+        if char == "\n":
+            line += 1
+        inside = open_scopes[-1][0] if open_scopes else "namespace"
+        if char == ";":
+            if inside == "class":
+                statement = code[header_start:i]
+                member = re.search(r"(\w+_)\s*(=.*|\[.*\])?$", statement.strip(), re.DOTALL)
+                if member and not re.match(
+                    r"\s*(using|friend|typedef|return)\b|.*\bstatic\b", statement
+                ):
+                    open_scopes[-1][3] += 1
+            if inside != "other":
+                header_start = i + 1
+        elif char == "{":
+            header = code[header_start:i]
+            stripped = re.sub(r"^\s*((public|private|protected):\s*)*", "", header)
+            first = line - header.rstrip().count("\n") + (
+                len(header) - len(header.lstrip())
+                and header[: len(header) - len(header.lstrip())].count("\n")
+            )
+            kind, name = "other", ""
+            if inside in ("namespace", "class"):
+                plain = re.sub(r"template <[^{;]*?>\s*(?=\w)", "", stripped, count=1)
+                if re.match(r"(inline )?namespace\b|extern\b", plain):
+                    kind = "namespace"
+                elif found := re.match(r"(?:enum )?(class|struct|union)\s+(\w+)", plain):
+                    kind, name = "class", found.group(2)
+                elif found := re.search(r"([\w:~]+|operator\W+?)\s*\(", plain):
+                    if not re.search(r"=\s*$|\breturn$", plain):
+                        kind, name = "function", found.group(1)
+                elif re.search(r"\w+_\s*$", plain) and inside == "class":
+                    open_scopes[-1][3] += 1
+                if kind == "function" and (count := parameters(plain)) > PARAMETERS:
+                    yield f"{path}: {name}", f"{count} parameters, more than {PARAMETERS}"
+            open_scopes.append([kind, name, first, 0])
+            if kind != "other":
+                header_start = i + 1
+        elif char == "}" and open_scopes:
+            kind, name, first, members = open_scopes.pop()
+            length = line - first + 1
+            place = f"{path}: {name}"
+            if kind == "function" and length > FUNCTION_LINES:
+                yield place, f"{length} lines, more than {FUNCTION_LINES}"
+            if kind == "class" and length > CLASS_LINES:
+                yield place, f"{length} lines, more than {CLASS_LINES}"
+            if kind == "class" and members > CLASS_MEMBERS:
+                yield place, f"{members} data members, more than {CLASS_MEMBERS}"
+            if kind != "other":
+                header_start = i + 1
+
+
+def _main(root: pathlib.Path) -> int:
+    listed = {}
+    exceptions = root / "tests/structure/sizes.txt"
+    if exceptions.exists():
+        for entry in exceptions.read_text().splitlines():
+            if entry and not entry.startswith("#"):
+                place, _, reason = entry.partition(" -- ")
+                listed[place] = reason.strip()
+    status = 0
+    unused = set(listed)
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in (".h", ".cc"):
+                continue
+            name = str(path.relative_to(root))
+            for place, what in violations_of(name, path.read_text()):
+                unused.discard(place)
+                if not listed.get(place):
+                    print(f"{place}: {what}")
+                    status = 1
+    for place in sorted(unused):
+        print(f"tests/structure/sizes.txt: nothing of {place} is too large")
+        status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(_main(pathlib.Path(sys.argv[1])))

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""check_structure.py ROOT: fails, with a line for each violation, where under ROOT
+- a source or header includes what its folder may not know, or a folder links such a target;
+- a COIN-OR header is included outside of the two files that wrap COIN-OR;
+- an #include "..." is no path from the root;
+- a header does not begin with #pragma once (comments may come before);
+- x.cc does not include its own x.h first.
+
+All folders share one include root, so the compiler notices none of this.
+"""
+
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+
+LIBRARIES = ("graph", "solver", "costmodel", "problems", "cli")
+
+# What a folder may know besides itself; of several entries, the longest that begins a
+# file's path counts. An entry covers the folders inside of it. Order: from the bottom up.
+MAY_KNOW: dict[str, tuple[str, ...]] = {
+    "graph/base": (),
+    "graph/profile": ("graph/base",),
+    "graph/trace": ("graph/base", "graph/profile"),
+    "graph/dataflow": ("graph/base", "graph/profile", "graph/trace"),
+    "solver": (),
+    "solver/labels": ("solver",),
+    "costmodel": ("graph/base", "graph/profile"),
+    "problems/model": ("graph", "solver"),
+    "problems/plan": ("graph", "problems/model"),
+    # Shares nothing with what makes plans.
+    "problems/check": ("graph", "problems/model", "problems/plan"),
+    "problems/engines": ("graph", "solver", "problems/model"),
+    # Neither engine knows the other.
+    "problems/engines/labels": ("graph", "solver", "problems/model"),
+    "problems/engines/milp": ("graph", "solver", "problems/model"),
+    "problems/trace": (
+        "graph",
+        "solver",
+        "problems/model",
+        "problems/plan",
+        "problems/engines",
+    ),
+    "problems": ("graph", "solver"),
+    "cli/terminal": ("graph/base", "solver/search.h", "problems/model"),
+    "cli/pictures": ("graph/base", "costmodel/results"),
+    "cli/input": ("graph", "solver", "problems", "costmodel", "cli/terminal"),
+    "cli/planning": (
+        "graph",
+        "solver",
+        "problems",
+        "cli/command.h",
+        "cli/input",
+        "cli/terminal",
+    ),
+    "cli/llm": (
+        "graph",
+        "solver",
+        "costmodel",
+        "cli/command.h",
+        "cli/input",
+        "cli/terminal",
+        "cli/pictures",
+    ),
+    "cli": LIBRARIES,
+}
+
+# The targets that a folder's CMakeLists.txt may link: one library a folder at the top,
+# and graph/base.
+MAY_LINK = {
+    "graph/base": ("base",),
+    "graph": ("base", "graph"),
+    "solver": ("solver",),
+    "costmodel": ("base", "graph", "costmodel"),
+    "problems": ("base", "graph", "solver", "problems"),
+    "cli": ("base", "graph", "solver", "costmodel", "problems", "cli"),
+}
+
+WRAPS_COIN_OR = re.compile(r"solver/(cbc|clp|lp)_\w+\.cc$")
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
+
+
+def covers(entry: str, path: str) -> bool:
+    return path == entry or path.startswith(entry + "/")
+
+
+def room(path: str) -> str | None:
+    """The longest entry of MAY_KNOW that covers the path."""
+    return max((e for e in MAY_KNOW if covers(e, path)), key=len, default=None)
+
+
+def violations_of(path: str, source: str) -> Iterator[str]:
+    folder = room(path)
+    if folder is None:
+        yield f"no rule covers its folder: see {pathlib.Path(__file__).name}"
+        return
+    known = (folder, *MAY_KNOW[folder])
+    for include in _INCLUDE.finditer(source):
+        header = include.group(1) or include.group(2)
+        is_ours = header.split("/")[0] in LIBRARIES and "/" in header
+        if include.group(1) and "/" not in header:
+            yield f'write "folder/{header}"'
+        elif is_ours and room(header) is not None:
+            if not any(covers(entry, header) for entry in known):
+                yield f"{folder}/ may not know {header} (only: {', '.join(known)})"
+        elif include.group(1):
+            yield f'"{header}" is in no folder of the library'
+        elif re.match(r"(Cbc|Cgl|Osi|Clp|Coin)", header.split("/")[-1]):
+            if not WRAPS_COIN_OR.match(path):
+                yield f"<{header}> belongs in the files of solver/ that wrap COIN-OR"
+
+
+def starts_wrongly(source: str) -> bool:
+    lines = (line for line in source.splitlines() if line.strip())
+    first = next((line for line in lines if not line.startswith("//")), "")
+    return first != "#pragma once"
+
+
+def _check(root: pathlib.Path) -> Iterator[str]:
+    for library in LIBRARIES:
+        for file in sorted((root / library).rglob("*")):
+            path = str(file.relative_to(root))
+            if file.name == "CMakeLists.txt":
+                where = str(pathlib.Path(path).parent)
+                for target in re.findall(r"acplan::([a-z]+)", file.read_text()):
+                    if target not in MAY_LINK.get(where, ()):
+                        yield f"{path}: {where}/ may not know {target}/"
+            if file.suffix not in (".h", ".cc"):
+                continue
+            source = file.read_text()
+            for violation in violations_of(path, source):
+                yield f"{path}: {violation}"
+            if file.suffix == ".h" and starts_wrongly(source):
+                yield f"{path}: does not begin with #pragma once"
+            own = path.removesuffix(".cc") + ".h"
+            if file.suffix == ".cc" and (root / own).exists():
+                first = _INCLUDE.search(source)
+                if first is None or first.group(1) != own:
+                    yield f'{path}: does not include "{own}" first'
+
+
+def _main(root: pathlib.Path) -> int:
+    found = list(_check(root))
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(pathlib.Path(sys.argv[1])))
