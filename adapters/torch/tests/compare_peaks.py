@@ -3,7 +3,7 @@ models with the plan applied.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_peaks.py
 
-prints the tables of docs/exactness.md; names of models after it print only those.
+prints docs/measured/exactness.md; with names of models after it, only those.
 """
 
 import sys
@@ -12,8 +12,32 @@ from collections.abc import Iterator
 from acplan import AcplanError, Plan, Trace, plan, trace, verify
 
 from models import MODELS
+from pages import start_page
 from zoo import Example, plans
 
+
+_PAGE = """
+`acplan simulate` says what a training step uses at every operator with a plan, from the
+trace of the step without it. Here each plan is also applied to the model (`acplan.apply`),
+and a step of that is traced again on fake tensors, without a GPU: the bytes of all live
+storages while each operator runs, each rounded up to 512 as CUDA's caching allocator does.
+`acplan.verify` does both for a model of yours. [Which of PyTorch's rules make them
+equal](../exactness.md).
+
+The models have real sizes, on fake CUDA tensors of an A100, in their second training step,
+with AdamW. The plans are: all blocks, every second one, the last; parts of blocks (attention, feed-forward);
+both; parts inside of blocks, and those inside of the module around all (units inside units
+inside units); policies by chance over half of the operators, views among them, alone and
+with units inside units; and those of `acplan plan` on the profile derived from the trace, at
+90%, 75% and 60% of the peak and at the least budget, where one fits. Plans that are made on
+the trace itself are in [plans on traces](plans_on_traces.md).
+
+*Equal at all*: every operator that the simulation says runs is the one that runs, those that
+run again included, and the bytes in use at each are equal. Refused are policies for a block
+that is called three times under autocast: its first call casts the weights and the others do
+not, so that they run different operators. (In training, what a plan does not know is
+recomputed, with a warning.)
+"""
 
 _BUDGETS = ("90%", "75%", "60%", "min")
 
@@ -31,6 +55,9 @@ def _plans(example: Example, traced: Trace) -> Iterator[tuple[str, Plan]]:
 
 
 def _main(names: list[str]) -> None:
+    start_page(
+        "Traces: simulated against re-traced", _PAGE, "transformers"
+    )
     every = worst = equal = everywhere = 0
     print("| model | plan | predicted | re-traced | error | operators |")
     print("|---|---|---:|---:|---:|---|")

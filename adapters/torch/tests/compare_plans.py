@@ -3,7 +3,7 @@ and those made on the derived profile beside them.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_plans.py
 
-prints tables of docs/plans_on_traces.md; names of models after it print only those.
+prints docs/measured/plans_on_traces.md; with names of models after it, only those.
 """
 
 import dataclasses
@@ -15,6 +15,27 @@ from acplan import AcplanError, Plan
 
 from measured import Measured, Subject, same_ms, subject
 from models import MODELS
+from pages import start_page
+
+_PAGE = """
+`acplan plan TRACE` has the simulation of the step, operator by operator, as its memory model
+(`--memory-model trace`). Here its plans are applied to the models (`acplan.apply`), and a step
+of each is traced again on fake tensors, as in [exactness](exactness.md): nothing here ran on a
+GPU, and run-times are the roofline of an A100.
+
+Budgets lie between the least that any plan needs (0%) and what the step needs without one
+(100%). *As predicted*: the peak is the predicted one to the byte, as are the bytes in use at
+every operator, and the run-time of the operators that ran again is the one that was predicted,
+to 1e-9. Times are of two cores that others used too.
+"""
+
+_PROFILES = """
+## On the trace, and on the profile derived from it
+
+The same budgets with `--memory-model snapshot`, which knows modules, not operators. *Budget*:
+whether the plan, simulated, keeps it. Where the plan on the profile recomputes less, it does
+not keep the budget, or the plan on the trace is not proven optimal.
+"""
 
 # Of the way from the least that any plan needs to what the step needs without one.
 SHARES = (0.9, 0.6, 0.3, 0.1, 0.0)
@@ -117,6 +138,7 @@ def _row(*cells: str) -> str:
 
 def _main(names: list[str]) -> None:
     results = []
+    start_page("Plans on traces, re-traced", _PAGE, "transformers")
     print(
         "| model | budget | bytes | status | units | recomputed ms | bound | gap "
         "| solver s | command s | re-traced peak | operators |\n"
@@ -139,7 +161,7 @@ def _main(names: list[str]) -> None:
         f"\n{len(results)} plans: {optimal} optimal, {promised} re-traced as predicted, "
         f"within the budget; at most "
         f"{max(r.planned.data['solver']['seconds'] for r in results):.2f} s in the "
-        f"solver, {max(r.seconds for r in results):.2f} s in all\n\n"
+        f"solver, {max(r.seconds for r in results):.2f} s in all\n{_PROFILES}\n"
         "| model | budget | on the trace, ms | on the profile, ms | more | budget |\n"
         "|---|---:|---:|---:|---:|---|"
     )

@@ -4,7 +4,7 @@ all applied and re-traced in the same way.
     PYTHONPATH=. python tests/torch_planner.py torch_plans.json
     ACPLAN=... PYTHONPATH=. python tests/compare_recipes.py torch_plans.json
 
-prints a table of docs/plans_on_traces.md; names of models after it print only those.
+prints docs/measured/recipes.md; with names of models after it, only those.
 """
 
 import dataclasses
@@ -20,7 +20,38 @@ from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, Trace
 
 from measured import SAME, Measured, Subject, subject
 from models import MODELS
+from pages import start_page
 from recipes import operators_of, recipes
+
+_PAGE = """
+What rules of thumb and PyTorch's own planner do, and what acplan does at the same peak. All
+plans are applied and a step of each is traced again on fake tensors, as in
+[exactness](exactness.md); run-times are the roofline of an A100.
+
+| recipe | what it is |
+|---|---|
+| every block, every k-th block | wholly recomputed; `selective_ac_option = "k"` of torchtitan counts so |
+| torchtitan's operators | every block, saving attention, `max` and every other `mm` (`selective_ac_option = "op"`) |
+| the same, later | saving besides what PyTorch's partitioner takes for compute-intensive (`addmm`, `bmm`, `convolution`), and `topk` |
+| PyTorch's planner | `sac_milp` at 80% and 60% of what it takes for the peak, then `get_optimal_checkpointing_policy_per_module` for each unit |
+
+*Ours at this peak* is the recomputation of acplan's plan with the recipe's re-traced peak as
+its budget; *our peak with as much* is the least memory with no more recomputation than the
+recipe's, by bisection.
+
+A recipe that makes the same plan as one before it is left out. Where torchtitan's lists save
+one random operator of a block, all are saved: a dropout that ran again after attention that
+did not would draw another mask. PyTorch's planner gets statistics from its own tools with
+acplan's roofline, less modules without memory or run-time, by which it divides. Where its
+second stage fails on an operator that costs nothing, acplan's solves the same problem. It has
+180 s for statistics and as much for each plan; `tests/torch_planner.py torch_plans.json`
+writes its plans.
+
+Refused recipes save an operator whose result is written to in place later, which PyTorch's
+checkpoints refuse or compute wrongly, or have a policy for a block whose calls run different
+operators. Llama's recipes all peak in the optimizer step, which no plan changes, so that little has to be
+recomputed at their peak.
+"""
 
 # Of the memory between the least and the recipe's: how near the least budget with as
 # little recomputation is sought.
@@ -172,6 +203,12 @@ def _share(ours: float, theirs: float) -> str:
 
 def _main(path: str, names: list[str]) -> None:
     of_torch = json.loads(pathlib.Path(path).read_text())
+    start_page(
+        "Rules of thumb, PyTorch's planner, and acplan",
+        _PAGE,
+        "transformers",
+        arguments=" torch_plans.json",
+    )
     outcomes: Counter[Outcome] = Counter()
     print(f"| {' | '.join(_COLUMNS)} |\n|---|---|{'---:|' * (len(_COLUMNS) - 2)}")
     for name in names or MODELS:

@@ -2,7 +2,7 @@
 
     ACPLAN=... PYTHONPATH=. python tests/compare_statistics.py
 
-prints the tables of docs/statistics.md.
+prints docs/measured/statistics.md.
 """
 
 import dataclasses
@@ -15,8 +15,26 @@ import torch
 from acplan import Trace, profile, trace
 from torch import nn
 
+from pages import start_page
 from torch_statistics import ModuleMemory, SACStats, TorchStatistics, torch_statistics
 from zoo import EXAMPLES
+
+_PAGE = """
+`acplan profile` derives a profile from one traced training step. PyTorch makes the same
+statistics with three tools that run a model four times (`torch.distributed._tools`:
+MemTracker, RuntimeEstimator, SACEstimator, joined by `aggregate_stats`). [What each statistic
+is, and why both differ where they do](../statistics.md).
+
+Small models (the adapter's `tests/zoo.py`, PyTorch's own test Transformer among
+them), every module that is called, fake CUDA tensors, the second training step, one roofline
+for the run-times of both, traces without the workspaces of kernels, which PyTorch's tools do
+not see. `tests/test_statistics.py` fails where a difference is none of those named there.
+
+*Equal* counts modules. PyTorch's hooks hold gradients until the last one of a module's inputs
+has arrived (`register_multi_grad_hook`), and so raise what MemTracker measures in backward.
+The first column is with hooks that hold nothing, the second with PyTorch's own. *The others*
+says in which class those fall that are not equal, with hooks that hold nothing.
+"""
 
 CATEGORIES = ("param", "buffer", "grad", "act", "temp", "opt", "other", "total")
 MOMENTS = ("pre_fw", "post_fw", "peak_fw", "pre_bw", "post_bw", "peak_bw")
@@ -273,6 +291,7 @@ def _reasons_of_backward(row: Row, of: Comparison) -> set[str]:
 
 
 def _main() -> None:
+    start_page("Statistics of a trace beside those of PyTorch's tools", _PAGE, "transformers")
     equal: dict[str, dict[bool, list[bool]]] = {}
     why: dict[str, dict[str, int]] = {}
     operators: dict[str, list[bool]] = {"sac.memory": [], "sac.runtimes": []}
