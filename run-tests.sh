@@ -4,7 +4,19 @@
 # PyTorch adapter's tests, and the format check. The last line is "N passed, M
 # failed", where N and M count the tests of all; a build or check that fails
 # counts as one failure.
+#
+# With --quick, for between two edits: the release build's tests, the adapter's
+# that say most in a minute, and the format check.
 set -euo pipefail
+quick=
+case "$*" in
+  "") ;;
+  --quick) quick=1 ;;
+  *)
+    echo "run-tests.sh: expected --quick or nothing, found: $*" >&2
+    exit 2
+    ;;
+esac
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/setup.sh"
 
 passed=0
@@ -44,11 +56,13 @@ build_and_test() {
   failed=$((failed + failures))
 }
 
-# The adapter's tests, with the release build, in the Python environment that the
-# job $1 installs.
+# The adapter's tests, all or the files given, with the release build, in the
+# Python environment that the job $1 installs.
 test_adapter() {
+  local environment=$1
+  shift
   echo "=== adapters/torch"
-  if ! wait "$1"; then
+  if ! wait "$environment"; then
     cat "$environment_log"
     echo "adapters/torch: no Python environment"
     failed=$((failed + 1))
@@ -62,7 +76,7 @@ test_adapter() {
   (cd "$root/adapters/torch" && HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 \
     ACPLAN="$root/build/release/cli/acplan" PYTHONPATH=. \
     "$python" -m pytest -q -n auto --dist worksteal -p no:cacheprovider \
-    --junit-xml "$report") || status=$?
+    --junit-xml "$report" "$@") || status=$?
   local tests=0 failures=0 errors=0 skipped=0
   if [[ -f $report ]]; then
     local suite
@@ -90,8 +104,12 @@ python_environment accelerate==1.15.0 diffusers==0.42.1 expecttest 'pulp<4' pwlf
 environment=$!
 
 build_and_test release
-build_and_test debug
-test_adapter "$environment"
+if [[ $quick ]]; then
+  test_adapter "$environment" tests/test_{applying,planning,tracing,versions}.py
+else
+  build_and_test debug
+  test_adapter "$environment"
+fi
 
 echo "=== format"
 if ! "$root/scripts/format.sh" --check; then

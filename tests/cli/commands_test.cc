@@ -413,6 +413,10 @@ TEST_F(CommandsTest, Version) {
   const std::string out = AcplanOut({"version"});
   EXPECT_THAT(out, testing::MatchesRegex("acplan [0-9]+\\.[0-9]+\\.[0-9]+\n"));
   EXPECT_EQ(AcplanOut({"--version"}), out);
+  EXPECT_THAT(AcplanOut({"version", "--verbose"}),
+              testing::AllOf(testing::StartsWith(out),
+                             testing::HasSubstr(" build\nCBC "),
+                             testing::HasSubstr("CLI11 ")));
 }
 
 }  // namespace

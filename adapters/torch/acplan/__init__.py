@@ -1,5 +1,6 @@
 """Plans activation checkpointing of PyTorch models with acplan."""
 
+from acplan._version import __version__
 from acplan.applying import Plan, PlannedModule, PlannedOperator, apply, remove
 from acplan.dataflow import dataflow_graph
 from acplan.devices import DEVICES, Device
@@ -26,6 +27,7 @@ __all__ = [
     "Profile",
     "Trace",
     "Verification",
+    "__version__",
     "apply",
     "auto_checkpoint",
     "dataflow_graph",

@@ -1,5 +1,14 @@
+import pathlib
 import subprocess
 import sys
+
+import acplan
+
+_ROOT = pathlib.Path(__file__).parents[3]
+
+
+def test_the_package_has_the_version_of_the_program() -> None:
+    assert acplan.__version__ == (_ROOT / "VERSION").read_text().strip()
 
 
 def test_a_pytorch_without_fully_shard_is_refused_in_one_line() -> None:
