@@ -94,7 +94,8 @@ LogFlags TakeLogFlags(const std::vector<std::string>& arguments) {
       level = name->value;
       i += name->count;
     } else {
-      const bool has_value = arguments[i] == "--color";
+      const bool has_value =
+          arguments[i] == "--color" || arguments[i] == "--errors";
       if (!has_value && !arguments[i].starts_with('-')) break;
       flags.arguments.push_back(arguments[i++]);
       if (has_value && i < arguments.size()) {

@@ -73,36 +73,14 @@ uint64_t Fnv1a(std::string_view bytes) {
   return hash;
 }
 
-// A line that follows a search, rewritten on a terminal.
-class SearchLine {
- public:
-  explicit SearchLine(const Terminal& terminal) : terminal_(terminal) {}
-  ~SearchLine() {
-    if (is_shown_) WriteToStderr("\r\033[K");
-  }
-  SearchLine(const SearchLine&) = delete;
-  SearchLine& operator=(const SearchLine&) = delete;
-
-  void Show(const SearchProgress& progress, double seconds) {
-    const bool on_terminal = terminal_.ShowsProgress();
-    if ((!on_terminal && !terminal_.verbose()) || seconds < 1) return;
-    if (seconds - last_seconds_ < (on_terminal ? 0.2 : 1)) return;
-    last_seconds_ = seconds;
-    const double rate = static_cast<double>(progress.done) / seconds;
-    const std::string line = fmt::format(
-        "{} of {} executions  {}/s  best {:.6g} samples/s  {:.0f} s left",
-        FormatCount(progress.done), FormatCount(progress.total),
-        FormatCount(static_cast<int64_t>(rate)), progress.best_rate,
-        static_cast<double>(progress.total - progress.done) / rate);
-    is_shown_ = on_terminal;
-    WriteToStderr(on_terminal ? "\r\033[K" + line : line + "\n");
-  }
-
- private:
-  const Terminal& terminal_;
-  bool is_shown_ = false;
-  double last_seconds_ = 0;
-};
+std::string ProgressText(const SearchProgress& progress, double seconds) {
+  const double rate = static_cast<double>(progress.done) / seconds;
+  return fmt::format(
+      "{} of {} executions  {}/s  best {:.6g} samples/s  {:.0f} s left",
+      FormatCount(progress.done), FormatCount(progress.total),
+      FormatCount(static_cast<int64_t>(rate)), progress.best_rate,
+      static_cast<double>(progress.total - progress.done) / rate);
+}
 
 std::string CsvHeading(const ordered_json& entry) {
   std::string text;
@@ -190,11 +168,12 @@ TimedOutcome RunSearch(const costmodel::SearchOptions& options,
   const auto seconds = [&] {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
-  SearchLine line(terminal);
+  ProgressLine line(terminal);
   costmodel::SearchOptions watched = options;
   watched.interrupt = &InterruptFlag();
   watched.on_progress = [&](const SearchProgress& progress) {
-    line.Show(progress, seconds());
+    const double elapsed = seconds();
+    line.Show(elapsed, [&] { return ProgressText(progress, elapsed); });
   };
   costmodel::SearchOutcome outcome = search(watched);
   return {std::move(outcome), seconds()};
@@ -219,7 +198,13 @@ void ReportCounts(const costmodel::SearchCounts& counts, double seconds,
 int ReportNone(bool none_ok, const Terminal& terminal) {
   terminal.Report(none_ok ? ResultLevel::kInfo : ResultLevel::kCritical,
                   "No acceptable configurations found :(");
-  return none_ok ? kExitOk : kExitInfeasible;
+  return none_ok
+             ? kExitOk
+             : terminal.Explain("no execution is feasible", kExitInfeasible);
+}
+
+int ReportUnfinished(const Terminal& terminal) {
+  return terminal.Explain("interrupted before there was a result", kExitLimit);
 }
 
 void WarnInterrupted(const TimedOutcome& timed, const Terminal& terminal) {

@@ -54,8 +54,10 @@ void ReportCounts(const costmodel::SearchCounts& counts, double seconds,
                   const Terminal& terminal);
 // Exit code of a search without a feasible execution.
 int ReportNone(bool none_ok, const Terminal& terminal);
-// Says that a search was interrupted.
+// Warns where a search was interrupted.
 void WarnInterrupted(const TimedOutcome& timed, const Terminal& terminal);
+// Exit code of an interrupted search without a result.
+int ReportUnfinished(const Terminal& terminal);
 
 // The executions of a search by rank, as files have them.
 nlohmann::ordered_json RankedJson(

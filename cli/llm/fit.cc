@@ -197,7 +197,9 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
         ToText(result, flags.all ? survey.rows.size() : kMostRows, terminal) +
         (fits ? "" : EnoughText(problem)));
   }
-  return fits ? kExitOk : kExitInfeasible;
+  return fits ? kExitOk
+              : terminal.Explain("infeasible: no division fits",
+                                 kExitInfeasible);
 }
 
 }  // namespace

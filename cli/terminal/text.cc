@@ -66,6 +66,22 @@ std::string QuestionText(const problems::MemoryOptions& memory) {
   return text;
 }
 
+std::string ProgressText(const solver::SearchProgress& progress) {
+  std::string text = std::isfinite(progress.best)
+                         ? fmt::format("best {:.2f} ms", progress.best)
+                         : std::string("no plan yet");
+  if (std::isfinite(progress.bound)) {
+    text += fmt::format("  bound {:.2f} ms", progress.bound);
+    if (std::isfinite(progress.best) && progress.best > 0) {
+      text +=
+          fmt::format("  gap {:.3f}%",
+                      100 * (progress.best - progress.bound) / progress.best);
+    }
+  }
+  return text + fmt::format("  {} labels or nodes  {:.1f} s", progress.nodes,
+                            progress.seconds);
+}
+
 std::string NoteOn(problems::MemoryModel model, const Terminal& terminal) {
   return terminal.Dim(fmt::format("note: {}", Caveat(model))) + "\n";
 }

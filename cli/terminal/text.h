@@ -7,6 +7,7 @@
 
 #include "cli/terminal/terminal.h"
 #include "problems/model/memory_model.h"
+#include "solver/search.h"
 
 namespace acplan::cli {
 
@@ -24,6 +25,9 @@ std::string FormatCount(int64_t n);  // "1,234,567"
 
 // "memory model snapshot without states, world size 8".
 std::string QuestionText(const problems::MemoryOptions& memory);
+
+// "best 12.30 ms  bound 12.00 ms  gap 2.439%  1234 labels or nodes  2.0 s".
+std::string ProgressText(const solver::SearchProgress& progress);
 
 // The line that says what a memory model cannot see.
 std::string NoteOn(problems::MemoryModel model, const Terminal& terminal);
