@@ -147,10 +147,11 @@ TEST(HeatmapTest, OneCellIsAPictureToo) {
 
 // Of the dot of a pair: x and y.
 std::vector<double> DotOf(const std::string& svg, int tp, int pp) {
-  const auto dots =
-      Found(svg, fmt::format(R"re(<circle cx="([\d.]+)" cy="([\d.]+)"[^>]*>)re"
-                             R"re(<title>TP {}, PP {}: )re",
-                             tp, pp));
+  const auto dots = Found(
+      svg, fmt::format(
+               R"re(<circle transform="translate\(([\d.]+),([\d.]+)\)"[^>]*>)re"
+               R"re(<title>TP {}, PP {}: )re",
+               tp, pp));
   EXPECT_EQ(dots.size(), 1U);
   return {std::stod(dots[0][0]), std::stod(dots[0][1])};
 }
@@ -188,7 +189,7 @@ TEST(SurfaceTest, HigherRatesAreHigherUp) {
 class SurfaceScriptTest : public CliTest {};
 
 // Where node is installed.
-TEST_F(SurfaceScriptTest, DrawsWhatThePageShowsAndTurnsIt) {
+TEST_F(SurfaceScriptTest, TurnsWhatThePageShows) {
   if (std::system("command -v node >/dev/null") != 0)
     GTEST_SKIP() << "no node here";
   Put("page.html", SurfaceHtml(SmallMap(), "t"));

@@ -102,12 +102,12 @@ TEST(StagedSearch, ALeastRateThatIsHigherStays) {
 TEST(StagedSearch, WithFewStrategiesNothingIsKnown) {
   SearchProblem problem = SmallProblem();
   problem.filters = {ParseKeyFilter("tensor_par=8", "--fix"),
-                     ParseKeyFilter("microbatch_size=1", "--fix"),
-                     ParseKeyFilter("optimizer_sharding=true", "--fix")};
+                     ParseKeyFilter("microbatch_size=1", "--fix")};
   std::vector<Call> calls;
   const StagedOutcome staged =
       FindBestInStages(problem, {.top_n = 10'000}, Noting(calls));
   EXPECT_EQ(calls.at(1).least_rate, 0);
+  EXPECT_GT(staged.Answer().counts.good, 0);
   EXPECT_EQ(static_cast<int64_t>(staged.Answer().best.size()),
             staged.Answer().counts.good);
 }
@@ -146,7 +146,7 @@ TEST(StagedSearch, IsProvenWhereTheBoundIsNoFaster) {
   SearchOutcome outcome;
   EXPECT_EQ(BestRate(outcome), 0);
   EXPECT_FALSE(IsProven(outcome));
-  outcome.best.push_back({.sample_rate = 4});
+  outcome.best.emplace_back().sample_rate = 4;
   outcome.rate_bound = 4 * (1 + kRateTolerance / 2);
   EXPECT_TRUE(IsProven(outcome));
   outcome.rate_bound = 4 * (1 + 2 * kRateTolerance);
