@@ -94,7 +94,7 @@ std::string DescribeUnknown(const CLI::App& program,
       if (&app == &program) known.push_back(command->get_name());
     }
   }
-  // To one letter any other is near.
+  // A single letter is near to any other.
   const std::vector<std::string> near =
       what.size() > 3 ? graph::NearestNames(what, known, 1)
                       : std::vector<std::string>();

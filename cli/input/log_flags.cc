@@ -39,15 +39,15 @@ bool IsCommand(std::string_view argument) {
 }
 
 int ParseLevel(const std::string& text) {
-  const auto at = std::ranges::find(kLevels, text,
-                                    &std::pair<std::string_view, int>::first);
-  if (at == kLevels.end()) {
+  const auto place = std::ranges::find(
+      kLevels, text, &std::pair<std::string_view, int>::first);
+  if (place == kLevels.end()) {
     throw InputError(fmt::format(
         "-v: expected DEBUG, INFO, WARNING, ERROR or CRITICAL before the "
         "command, found {}",
         graph::Quoted(text)));
   }
-  return at->second;
+  return place->second;
 }
 
 // The value of a flag at `index`, beside it or behind it, and how many

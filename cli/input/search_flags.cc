@@ -41,13 +41,13 @@ std::vector<bool> ParseFused(const std::string& text) {
 }
 
 costmodel::Datatype ParseDatatype(const std::string& text) {
-  const auto at = std::ranges::find(costmodel::kDatatypeNames, text);
-  if (at == costmodel::kDatatypeNames.end()) {
+  const auto place = std::ranges::find(costmodel::kDatatypeNames, text);
+  if (place == costmodel::kDatatypeNames.end()) {
     throw InputError(fmt::format("DATATYPE: expected {}, found {}",
                                  fmt::join(costmodel::kDatatypeNames, ", "),
                                  graph::Quoted(text)));
   }
-  return static_cast<costmodel::Datatype>(at -
+  return static_cast<costmodel::Datatype>(place -
                                           costmodel::kDatatypeNames.begin());
 }
 
@@ -273,7 +273,8 @@ ShardNote ParseShardNote(const nlohmann::json& json, const std::string& file) {
   return note;
 }
 
-std::string SearchDigest(const SearchFlags& flags, const std::string& more) {
+std::string SearchDigest(const SearchFlags& flags,
+                         const std::string& other_flags) {
   const costmodel::Corrections corrections = flags.mode.Resolve();
   std::string text;
   for (const costmodel::Correction& correction : costmodel::kCorrections) {
@@ -282,7 +283,7 @@ std::string SearchDigest(const SearchFlags& flags, const std::string& more) {
   for (const std::string& part :
        {graph::ReadFile(flags.application), graph::ReadFile(flags.system),
         flags.num_procs, flags.max_batch, flags.datatype,
-        flags.fused_activation, more}) {
+        flags.fused_activation, other_flags}) {
     text += '\0' + part;
   }
   return fmt::format("{:016x}", Fnv1a(text));

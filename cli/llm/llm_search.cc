@@ -203,14 +203,14 @@ int ReportNothing(bool was_interrupted, const Terminal& terminal) {
 void WriteShard(const PlanSearchFlags& flags, const Question& question,
                 const StagedOutcome& found,
                 const std::vector<ordered_json>& entries) {
-  std::string more =
+  std::string other_flags =
       fmt::format("{}{}{}{}{}", question.problem.plans, flags.any_batch,
                   flags.no_tp_overlap, flags.no_dp_overlap, flags.budget);
-  for (const std::string& fix : flags.fix) more += " " + fix;
+  for (const std::string& fix : flags.fix) other_flags += " " + fix;
   ordered_json json;
   json[std::string(kShardKey)] = ToJson(ShardNote{
       .command = "llm-search",
-      .search = SearchDigest(flags.search, more),
+      .search = SearchDigest(flags.search, other_flags),
       .shard = question.options.shard,
       .top_n = question.options.top_n,
       .ties_by_memory = question.problem.corrections.ties_by_memory,

@@ -87,7 +87,8 @@ std::string BatchSecondsText(const Candidate& candidate) {
                          candidate.sample_rate);
 }
 
-// What is recomputed in the first stage, as a share of the batch.
+// The time of recomputation in the first stage, as a share of the batch; or the
+// fixed policy.
 std::string RecomputeText(const RankedStrategy& strategy) {
   if (!strategy.plan) {
     return std::string(costmodel::kRecomputeNames[static_cast<size_t>(

@@ -16,7 +16,7 @@ struct RankedStrategy {
   std::optional<costmodel::StrategyPlan> plan;
 };
 
-// What was searched, what both stages found, and what is proven.
+// Tells what was searched, what both stages found, and what is proven.
 std::string SearchSummary(const costmodel::SearchProblem& problem,
                           const costmodel::StagedOutcome& found);
 

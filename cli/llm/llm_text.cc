@@ -63,8 +63,8 @@ std::string ExecutionText(const costmodel::Execution& execution) {
 
 std::string Bytes(double bytes) { return HumanBytes(bytes); }
 
-// What is kept where: all of a kind of state, and what remains of it in the
-// first tier where it is offloaded.
+// A kind of state: how much there is, and how much of that remains in the first
+// tier where it is offloaded.
 struct MemoryRow {
   std::string_view name;
   StateSize size;

@@ -157,7 +157,8 @@ class Scene {
     AddRateTicks();
   }
 
-  // Beside the upright edge that is the leftmost one on the screen.
+  // Adds ticks beside each upright edge, of which the leftmost on the screen
+  // shows them.
   void AddRateTicks() {
     constexpr int kTicks = 5;
     for (int tick = 0; tick < kTicks; ++tick) {
@@ -241,7 +242,7 @@ struct Placed {
   double depth = 0;
 };
 
-// In the order in which they are drawn.
+// Returns the items in the order in which they are drawn.
 std::vector<Placed> Place(const std::vector<Item>& items, const View& view) {
   std::vector<Placed> placed;
   for (const Item& item : items) {
@@ -370,9 +371,9 @@ document.addEventListener("keydown", e => {
 
 std::string Replaced(std::string text, std::string_view name,
                      const std::string& value) {
-  for (size_t at = text.find(name); at != std::string::npos;
-       at = text.find(name, at + value.size()))
-    text.replace(at, name.size(), value);
+  for (size_t place = text.find(name); place != std::string::npos;
+       place = text.find(name, place + value.size()))
+    text.replace(place, name.size(), value);
   return text;
 }
 

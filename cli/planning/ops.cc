@@ -52,7 +52,7 @@ struct Answer {
   int64_t capacity_bytes = 0;
   std::vector<std::string> rules;  // an operator, "" for none
   OperatorSolution solution;
-  // Where no policy fits: the least memory budget that one does.
+  // The least memory budget that a policy fits, where none fits this one.
   std::optional<double> minimum;
 
   bool HasPolicy() const {

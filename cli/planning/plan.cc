@@ -210,7 +210,7 @@ bool CanSimulate(const Plan& plan) {
          });
 }
 
-// What a plan made on the trace's profile really uses.
+// Simulates a plan that was made on the trace's profile.
 std::optional<graph::Simulation> SimulationOf(const ProfileInput& input,
                                               const Plan& plan) {
   if (!input.trace || !CanSimulate(plan)) return std::nullopt;

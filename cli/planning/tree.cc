@@ -43,7 +43,7 @@ std::vector<double> RecordBytes(const graph::Profile& profile,
   return bytes;
 }
 
-// Of the first call of each module of a trace; by name.
+// The dataflow of the first call of each module of a trace, by name.
 using DataflowByName = std::map<std::string, graph::GraphInfo>;
 
 DataflowByName AnalyseModules(const ProfileInput& input) {
@@ -58,7 +58,7 @@ DataflowByName AnalyseModules(const ProfileInput& input) {
   return infos;
 }
 
-// What the tree of a profile or trace shows.
+// The figures that the tree of a profile or trace shows.
 struct TreeAnswer {
   const graph::Profile& profile;
   const graph::ModuleTree& tree;

@@ -9,7 +9,8 @@
 
 namespace acplan::cli {
 
-// Of the result lines of the cost model's commands, after Python's logging.
+// The levels of the result lines of the cost model's commands are those of
+// Python's logging.
 enum class ResultLevel { kDebug = 10, kInfo = 20, kCritical = 50 };
 
 // Which of them are shown, and where: "" is stdout.
@@ -31,7 +32,7 @@ void WriteToStderr(std::string_view text);
 // EXIT_CODE}, on one line. Returns the exit code.
 int WriteError(ErrorFormat format, std::string_view message, int exit_code);
 
-// Where the program writes: results to stdout, the rest to stderr.
+// Writes results to stdout, and the rest to stderr.
 class Terminal {
  public:
   // Throws InputError where the log's file cannot be written.
@@ -49,14 +50,14 @@ class Terminal {
   void Report(ResultLevel level, std::string_view line) const;
   bool Reports(ResultLevel level) const;
 
-  // To stdout, at once. Throws std::runtime_error where it cannot be written.
+  // Writes to stdout, at once. Throws std::runtime_error where it cannot be written.
   void Print(std::string_view text) const;
-  // "acplan: warning: ..." to stderr, or {"warning": ...}, unless quiet.
+  // Writes "acplan: warning: ..." or {"warning": ...} to stderr, unless quiet.
   void Warn(std::string_view text) const;
-  // WriteError.
+  // As WriteError, in the format of this terminal.
   int Complain(std::string_view message, int exit_code) const;
-  // The same where errors are JSON alone, for a message that a person has read
-  // in the results. Its lines are joined by "; ".
+  // As Complain where errors are JSON, else silent: for a message that a person
+  // reads in the results. Its lines are joined by "; ".
   int Explain(std::string_view message, int exit_code) const;
 
   // "acplan: ..." to stderr with --verbose.
@@ -99,7 +100,7 @@ class ProgressLine {
   double last_seconds_ = 0;
 };
 
-// From now on the first Ctrl-C (SIGINT) or SIGTERM sets the flag; a second one
+// After a call the first Ctrl-C (SIGINT) or SIGTERM sets the flag; a second one
 // ends the program at once.
 const std::atomic<bool>& InterruptFlag();
 

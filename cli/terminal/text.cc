@@ -42,8 +42,9 @@ std::string FormatChange(double from, double to) {
 std::string FormatCount(int64_t n) {
   std::string digits = fmt::format("{}", n);
   const int first = n < 0 ? 1 : 0;
-  for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+  for (int place = static_cast<int>(digits.size()) - 3; place > first;
+       place -= 3) {
+    digits.insert(static_cast<size_t>(place), ",");
   }
   return digits;
 }

@@ -19,7 +19,7 @@ std::string FormatMs(double ms);            // "16.46 ms"
 std::string FormatRatioUp(double ratio);    // four digits, never rounded down
 std::string FormatPercentUp(double ratio);  // "6.47%", never rounded down
 std::string FormatChange(double from, double to);  // "-30.7%"
-// For a person and, in full, for a flag: "9.27 GiB (9,953,203,712 bytes)".
+// Formats bytes for a person and, in full, for a flag: "9.27 GiB (9,953,203,712 bytes)".
 std::string FormatBytesExactly(int64_t bytes);
 std::string FormatCount(int64_t n);  // "1,234,567"
 

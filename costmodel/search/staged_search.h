@@ -23,7 +23,7 @@ struct SearchStage {
   double seconds = 0;
 };
 
-// What FindBestInStages found.
+// The answer of FindBestInStages.
 struct StagedOutcome {
   SearchStage fixed;                 // with none, attn_only and full
   std::optional<SearchStage> plans;  // with a plan for each strategy
@@ -62,8 +62,8 @@ struct RateFrontPoint {
   Candidate best;
 };
 
-// By ascending budget. Where the search was interrupted, larger budgets are
-// missing.
+// Points by ascending budget. Where the search was interrupted, larger budgets
+// are missing.
 struct RateFront {
   std::vector<RateFrontPoint> points;
   bool was_interrupted = false;

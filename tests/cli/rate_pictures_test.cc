@@ -43,7 +43,7 @@ std::vector<std::vector<std::string>> Found(const std::string& text,
   return found;
 }
 
-// Of the cell of a pair: x, y and colour.
+// Finds x, y and colour of the cell of a pair.
 std::vector<std::string> CellOf(const std::string& svg, int tp, int pp) {
   const auto cells = Found(
       svg,
@@ -145,7 +145,7 @@ TEST(HeatmapTest, OneCellIsAPictureToo) {
   EXPECT_EQ(CellOf(HeatmapSvg(map, ""), 8, 4)[2], HotColor(0));
 }
 
-// Of the dot of a pair: x and y.
+// Finds x and y of the dot of a pair.
 std::vector<double> DotOf(const std::string& svg, int tp, int pp) {
   const auto dots = Found(
       svg, fmt::format(
@@ -188,7 +188,7 @@ TEST(SurfaceTest, HigherRatesAreHigherUp) {
 
 class SurfaceScriptTest : public CliTest {};
 
-// Where node is installed.
+// Runs where node is installed.
 TEST_F(SurfaceScriptTest, TurnsWhatThePageShows) {
   if (std::system("command -v node >/dev/null") != 0)
     GTEST_SKIP() << "no node here";
