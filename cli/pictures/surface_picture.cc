@@ -14,6 +14,22 @@
 
 #include "cli/pictures/picture.h"
 
+// A scene is a list of items in the space of a box with the corners (-1, -1, -h)
+// and (1, 1, h): the surface over the indices of both parallelisms, and around it
+// the floor, walls, lines, ticks and titles. Of all that stands on a side of the
+// box there is a copy on each side; an item knows the planes through the middle
+// on whose positive side the eye must be to see it, so that of each pair of walls
+// the one behind the surface shows, and of the ticks those in front of it.
+//
+// A view is a direction, without perspective: three unit vectors to the right, up
+// and to the eye, onto which points are projected. Items are drawn from the back
+// to the front by the distance of their middle (the painter's algorithm). That is
+// right for faces of one height field over a grid, of which none cuts another;
+// floor, lines, surface and texts are layers, one over the other.
+//
+// The page has the elements of all items, hidden ones among them. Its script
+// moves, hides and reorders them by the same three steps as the view is turned;
+// what they look like is known here alone.
 namespace acplan::cli {
 
 namespace {
