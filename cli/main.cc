@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@ namespace {
 
 struct GlobalFlags {
   std::string color = "auto";
+  std::string errors = "text";
   bool quiet = false;
   bool verbose = false;
 };
@@ -35,18 +37,36 @@ ColorMode ParseColor(const std::string& name) {
       fmt::format("--color: expected auto, always or never, found '{}'", name));
 }
 
+ErrorFormat ParseErrors(const std::string& name) {
+  if (name == "text") return ErrorFormat::kText;
+  if (name == "json") return ErrorFormat::kJson;
+  throw InputError(fmt::format("--errors: expected text or json, found '{}'",
+                               graph::OneLine(name)));
+}
+
+// Returns how errors are written while arguments are parsed, which may fail.
+ErrorFormat FindErrorFormat(const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool is_last = i + 1 == arguments.size();
+    if (arguments[i] == "--errors=json" ||
+        (arguments[i] == "--errors" && !is_last &&
+         arguments[i + 1] == "json")) {
+      return ErrorFormat::kJson;
+    }
+  }
+  return ErrorFormat::kText;
+}
+
 // Global flags may stand before or after the command.
 void AddGlobalFlags(CLI::App& app, GlobalFlags& flags) {
   app.add_option("--color", flags.color, "auto (default), always or never")
       ->type_name("WHEN");
+  app.add_option("--errors", flags.errors,
+                 "text (default), or json: a JSON object a line on stderr")
+      ->type_name("FORMAT");
   app.add_flag("-q,--quiet", flags.quiet, "no warnings, no progress");
   app.add_flag("-v,--verbose", flags.verbose,
                "log the progress of long searches, terminal or not");
-}
-
-int Complain(std::string_view message, int exit_code) {
-  WriteToStderr(fmt::format("acplan: {}\n", graph::OneLine(message, 4000)));
-  return exit_code;
 }
 
 const CLI::App& ChosenApp(const CLI::App& program) {
@@ -54,7 +74,7 @@ const CLI::App& ChosenApp(const CLI::App& program) {
   return parsed.empty() ? program : *parsed.front();
 }
 
-// What was given and is not known: a flag before anything else.
+// Describes the first argument that is not known, flags before others.
 std::string DescribeUnknown(const CLI::App& program,
                             const std::vector<std::string>& unknown) {
   const CLI::App& app = ChosenApp(program);
@@ -74,7 +94,7 @@ std::string DescribeUnknown(const CLI::App& program,
       if (&app == &program) known.push_back(command->get_name());
     }
   }
-  // To one letter any other is near.
+  // A single letter is near to any other.
   const std::vector<std::string> near =
       what.size() > 3 ? graph::NearestNames(what, known, 1)
                       : std::vector<std::string>();
@@ -98,17 +118,8 @@ std::string DescribeUsageError(const CLI::App& program,
                    : ": expected a value, found none");
 }
 
-int Run(int argc, char** argv) {
-  CLI::App program(
-      "acplan: optimal activation checkpointing under a memory budget");
-  program.name("acplan");
-  GlobalFlags global;
-  AddGlobalFlags(program, global);
-  program.footer(
-      "Example:\n  acplan plan data/profiles/gpt2_small.json.gz --budget "
-      "10GiB\n"
-      "'acplan COMMAND --help' explains a command.");
-  const std::vector<Command> commands = {
+std::vector<Command> AddCommands(CLI::App& program) {
+  return {
       AddPlanCommand(program),
       AddFrontierCommand(program),
       AddBaselineCommand(program),
@@ -138,34 +149,62 @@ int Run(int argc, char** argv) {
       AddLlmFindHugeCommand(program),
       AddFitCommand(program),
   };
-  for (const Command& command : commands) AddGlobalFlags(*command.app, global);
-  program.require_subcommand(0, 1);
-  LogFlags log_flags = TakeLogFlags({argv + std::min(argc, 1), argv + argc});
+}
 
+// The text of --help or --version, where an error of parsing is that one of them
+// was given.
+std::optional<std::string> RequestedText(const CLI::App& program,
+                                         const CLI::ParseError& error) {
+  if (error.get_name() == "CallForVersion") {
+    return std::string(error.what()) + "\n";
+  }
+  if (error.get_exit_code() == 0) return program.help();
+  return std::nullopt;
+}
+
+// Parses the arguments into the flags of the program and its commands. Returns
+// the exit code where there is nothing else to do.
+std::optional<int> Parse(CLI::App& program,
+                         std::vector<std::string> arguments) {
   try {
-    std::ranges::reverse(log_flags.arguments);
-    program.parse(std::move(log_flags.arguments));
+    std::ranges::reverse(arguments);
+    program.parse(std::move(arguments));
+    return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    const Terminal terminal(ColorMode::kNever, false, false);
-    if (error.get_name() == "CallForVersion") {
-      terminal.Print(std::string(error.what()) + "\n");
-      return kExitOk;
-    }
-    if (error.get_exit_code() == 0) {
-      terminal.Print(program.help());
+    if (const auto text = RequestedText(program, error)) {
+      Terminal(ColorMode::kNever, false, false).Print(*text);
       return kExitOk;
     }
     const CLI::App& app = ChosenApp(program);
-    return Complain(fmt::format("{} (see 'acplan{} --help')",
-                                DescribeUsageError(program, error),
-                                &app == &program ? "" : " " + app.get_name()),
-                    kExitBadInput);
+    throw InputError(fmt::format("{} (see 'acplan{} --help')",
+                                 DescribeUsageError(program, error),
+                                 &app == &program ? "" : " " + app.get_name()));
+  }
+}
+
+int Run(const std::vector<std::string>& arguments) {
+  CLI::App program(
+      "acplan: optimal activation checkpointing under a memory budget");
+  program.name("acplan");
+  GlobalFlags global;
+  AddGlobalFlags(program, global);
+  program.footer(
+      "Example:\n  acplan plan data/profiles/gpt2_small.json.gz --budget "
+      "10GiB\n"
+      "'acplan COMMAND --help' explains a command.");
+  const std::vector<Command> commands = AddCommands(program);
+  for (const Command& command : commands) AddGlobalFlags(*command.app, global);
+  program.require_subcommand(0, 1);
+  LogFlags log_flags = TakeLogFlags(arguments);
+  if (const auto exit_code = Parse(program, std::move(log_flags.arguments))) {
+    return *exit_code;
   }
   for (const Command& command : commands) {
     if (command.app->parsed()) {
       RefuseEmptyValues(*command.app);
       return command.run(Terminal(ParseColor(global.color), global.quiet,
-                                  global.verbose, log_flags.log));
+                                  global.verbose, log_flags.log,
+                                  ParseErrors(global.errors)));
     }
   }
   WriteToStderr(program.help());
@@ -177,16 +216,19 @@ int Run(int argc, char** argv) {
 }  // namespace acplan::cli
 
 int main(int argc, char** argv) {
-  using acplan::cli::Complain;
+  using acplan::cli::WriteError;
+  const std::vector<std::string> arguments(argv + std::min(argc, 1),
+                                           argv + argc);
+  const auto format = acplan::cli::FindErrorFormat(arguments);
   try {
-    return acplan::cli::Run(argc, argv);
+    return acplan::cli::Run(arguments);
   } catch (const acplan::InputError& error) {
-    return Complain(error.what(), acplan::cli::kExitBadInput);
+    return WriteError(format, error.what(), acplan::cli::kExitBadInput);
   } catch (const acplan::cli::LimitError& error) {
-    return Complain(error.what(), acplan::cli::kExitLimit);
+    return WriteError(format, error.what(), acplan::cli::kExitLimit);
   } catch (const std::bad_alloc&) {
-    return Complain("out of memory", acplan::cli::kExitFailure);
+    return WriteError(format, "out of memory", acplan::cli::kExitFailure);
   } catch (const std::exception& error) {
-    return Complain(error.what(), acplan::cli::kExitFailure);
+    return WriteError(format, error.what(), acplan::cli::kExitFailure);
   }
 }

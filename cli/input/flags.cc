@@ -95,15 +95,16 @@ void RefuseEmptyValues(const CLI::App& app) {
 }
 
 int64_t ParseWhole(const std::string& text, std::string_view flag,
-                   int64_t least, int64_t most) {
+                   int64_t least, int64_t largest) {
   int64_t value = 0;
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() ||
-      value < least || value > most) {
-    const std::string range = most == std::numeric_limits<int64_t>::max()
-                                  ? fmt::format("of at least {}", least)
-                                  : fmt::format("from {} to {}", least, most);
+      value < least || value > largest) {
+    const std::string range =
+        largest == std::numeric_limits<int64_t>::max()
+            ? fmt::format("of at least {}", least)
+            : fmt::format("from {} to {}", least, largest);
     throw InputError(fmt::format("{}: expected a whole number {}, found '{}'",
                                  flag, range, text));
   }
@@ -111,15 +112,15 @@ int64_t ParseWhole(const std::string& text, std::string_view flag,
 }
 
 double ParseNumber(const std::string& text, std::string_view flag, double least,
-                   double most) {
+                   double largest) {
   double value = 0;
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() ||
-      !std::isfinite(value) || value < least || value > most) {
-    const std::string range = std::isinf(most)
-                                  ? fmt::format("of at least {}", least)
-                                  : fmt::format("from {} to {}", least, most);
+      !std::isfinite(value) || value < least || value > largest) {
+    const std::string range =
+        std::isinf(largest) ? fmt::format("of at least {}", least)
+                            : fmt::format("from {} to {}", least, largest);
     throw InputError(
         fmt::format("{}: expected a number {}, found '{}'", flag, range, text));
   }

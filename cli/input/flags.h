@@ -21,10 +21,13 @@ void RefuseEmptyValues(const CLI::App& app);
 
 // Flag values as the user wrote them, turned into numbers here so that every
 // complaint has one form: "--gap: expected a number from 0 to 1, found 'x'".
+// Options of CLI11 are strings for that reason: typed ones are refused while
+// arguments are parsed, thus before --help is seen and before an argument that is
+// missing is told, and in other words ("Could not convert: --gap = x").
 int64_t ParseWhole(const std::string& text, std::string_view flag,
-                   int64_t least, int64_t most);
+                   int64_t least, int64_t largest);
 double ParseNumber(const std::string& text, std::string_view flag, double least,
-                   double most);
+                   double largest);
 
 // --reserve: a size, or 0; nothing where not given.
 std::optional<int64_t> ParseReserve(const std::string& text);
@@ -45,10 +48,10 @@ struct MemoryFlags {
   bool without_states = false;
 
   void AddTo(CLI::App& app);
-  // With the default for a profile or trace where --memory-model is not given.
+  // Uses the default for a profile or trace where --memory-model is not given.
   // Throws InputError for the trace model without a trace.
   problems::MemoryOptions Resolve(const ProfileInput& input) const;
-  // As given, else as in `fallback`.
+  // Uses `fallback` for what is not given.
   problems::MemoryOptions Resolve(
       const problems::MemoryOptions& fallback) const;
 };

@@ -41,9 +41,9 @@ void LogIgnored(const std::string& text, const std::string& path,
 
 const costmodel::Correction& FindCorrection(const std::string& name) {
   using costmodel::kCorrections;
-  const auto at =
+  const auto place =
       std::ranges::find(kCorrections, name, &costmodel::Correction::name);
-  if (at != kCorrections.end()) return *at;
+  if (place != kCorrections.end()) return *place;
   std::vector<std::string> known;
   for (const costmodel::Correction& correction : kCorrections) {
     known.emplace_back(correction.name);

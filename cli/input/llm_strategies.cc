@@ -39,7 +39,7 @@ StrategyArgument Split(const std::string& argument) {
   return {file, argument.substr(colon + 1)};
 }
 
-// Those of a search that found nothing are empty.
+// The results of a search that found nothing are empty.
 bool IsResults(const nlohmann::json& document) {
   return document.is_object() &&
          (document.empty() ||
@@ -52,7 +52,7 @@ bool IsPlan(const nlohmann::json& document) {
   return document.is_object() && document.contains("format");
 }
 
-// Of results of llm-search, which have plans.
+// Returns the budget of a result of llm-search, which has a plan.
 std::optional<double> BudgetOfResult(const graph::JsonField& entry) {
   if (!entry.json().contains("plan")) return {};
   const graph::JsonField budget = entry.Get("stats").Get("budget_bytes");

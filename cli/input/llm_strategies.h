@@ -22,14 +22,14 @@ std::string StrategyFile(const std::string& argument);
 std::vector<costmodel::NamedExecution> ReadStrategies(
     const std::vector<std::string>& arguments);
 
-// What is to be planned: a strategy that trains, named as above, with the
+// Reads a question to plan: a strategy that trains, named as above, with the
 // verdict on all but its memory. `budget`: of the first tier; empty: that of the
 // plan or result, or the system's. Throws InputError.
 LlmResult ReadPlanQuestion(const StrategyFlags& flags,
                            const costmodel::Corrections& corrections,
                            const std::string& budget, const Terminal& terminal);
 
-// As the help of a command says it that calls ReadPlanQuestion.
+// The help on EXECUTION of a command that calls ReadPlanQuestion.
 inline constexpr const char* kPlannedExecutionHelp =
     "strategy (.json or .json.gz): an execution, a plan of llm-plan, or one of "
     "the results of llm-optimal-execution and llm-search, FILE:RANK or FILE "

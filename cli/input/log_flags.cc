@@ -39,15 +39,15 @@ bool IsCommand(std::string_view argument) {
 }
 
 int ParseLevel(const std::string& text) {
-  const auto at = std::ranges::find(kLevels, text,
-                                    &std::pair<std::string_view, int>::first);
-  if (at == kLevels.end()) {
+  const auto place = std::ranges::find(
+      kLevels, text, &std::pair<std::string_view, int>::first);
+  if (place == kLevels.end()) {
     throw InputError(fmt::format(
         "-v: expected DEBUG, INFO, WARNING, ERROR or CRITICAL before the "
         "command, found {}",
         graph::Quoted(text)));
   }
-  return at->second;
+  return place->second;
 }
 
 // The value of a flag at `index`, beside it or behind it, and how many
@@ -94,7 +94,8 @@ LogFlags TakeLogFlags(const std::vector<std::string>& arguments) {
       level = name->value;
       i += name->count;
     } else {
-      const bool has_value = arguments[i] == "--color";
+      const bool has_value =
+          arguments[i] == "--color" || arguments[i] == "--errors";
       if (!has_value && !arguments[i].starts_with('-')) break;
       flags.arguments.push_back(arguments[i++]);
       if (has_value && i < arguments.size()) {

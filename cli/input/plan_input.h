@@ -15,7 +15,8 @@ namespace acplan::cli {
 problems::Plan ReadAnswer(const std::filesystem::path& path,
                           const graph::Profile& profile);
 
-// What of ReadAnswer does not need a profile. Throw InputError, naming the file.
+// The checks of ReadAnswer that need no profile. They throw InputError that
+// names the file.
 void RequireAnswer(const problems::Plan& plan,
                    const std::filesystem::path& path);
 void RequireModel(const problems::Plan& plan, std::string_view model,

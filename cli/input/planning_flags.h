@@ -23,7 +23,7 @@ struct BudgetFlag {
 
   // Throws InputError, naming `flag`.
   static BudgetFlag Parse(const std::string& text, std::string_view flag);
-  // In bytes, from 1 to 4 EiB, the reserve included in the minimum. Throws
+  // Returns bytes, from 1 to 4 EiB, the reserve included in the minimum. Throws
   // LimitError (command.h) where a limit was hit before that was proven.
   int64_t Resolve(const problems::PlanningProblem& problem,
                   const solver::SearchLimits& limits) const;
@@ -62,7 +62,7 @@ struct PlanningFlags {
   std::string seed;
 
   void AddTo(CLI::App& app);
-  // With the profile's or the trace's defaults for what is not given: without
+  // Uses the profile's or the trace's defaults for what is not given: without
   // --granularity and --tradeoff, operator granularity; but module granularity
   // with the profile's fits where it has these and no operators. Of a trace what
   // the simulation cannot answer is planned on its profile.

@@ -8,7 +8,7 @@
 
 namespace acplan::cli {
 
-// What a command takes as PROFILE.
+// The value of a PROFILE argument.
 struct ProfileInput {
   graph::Profile profile;
   std::optional<graph::Trace> trace;  // that the profile is derived from

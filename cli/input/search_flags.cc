@@ -41,13 +41,13 @@ std::vector<bool> ParseFused(const std::string& text) {
 }
 
 costmodel::Datatype ParseDatatype(const std::string& text) {
-  const auto at = std::ranges::find(costmodel::kDatatypeNames, text);
-  if (at == costmodel::kDatatypeNames.end()) {
+  const auto place = std::ranges::find(costmodel::kDatatypeNames, text);
+  if (place == costmodel::kDatatypeNames.end()) {
     throw InputError(fmt::format("DATATYPE: expected {}, found {}",
                                  fmt::join(costmodel::kDatatypeNames, ", "),
                                  graph::Quoted(text)));
   }
-  return static_cast<costmodel::Datatype>(at -
+  return static_cast<costmodel::Datatype>(place -
                                           costmodel::kDatatypeNames.begin());
 }
 
@@ -73,36 +73,14 @@ uint64_t Fnv1a(std::string_view bytes) {
   return hash;
 }
 
-// A line that follows a search, rewritten on a terminal.
-class SearchLine {
- public:
-  explicit SearchLine(const Terminal& terminal) : terminal_(terminal) {}
-  ~SearchLine() {
-    if (is_shown_) WriteToStderr("\r\033[K");
-  }
-  SearchLine(const SearchLine&) = delete;
-  SearchLine& operator=(const SearchLine&) = delete;
-
-  void Show(const SearchProgress& progress, double seconds) {
-    const bool on_terminal = terminal_.ShowsProgress();
-    if ((!on_terminal && !terminal_.verbose()) || seconds < 1) return;
-    if (seconds - last_seconds_ < (on_terminal ? 0.2 : 1)) return;
-    last_seconds_ = seconds;
-    const double rate = static_cast<double>(progress.done) / seconds;
-    const std::string line = fmt::format(
-        "{} of {} executions  {}/s  best {:.6g} samples/s  {:.0f} s left",
-        FormatCount(progress.done), FormatCount(progress.total),
-        FormatCount(static_cast<int64_t>(rate)), progress.best_rate,
-        static_cast<double>(progress.total - progress.done) / rate);
-    is_shown_ = on_terminal;
-    WriteToStderr(on_terminal ? "\r\033[K" + line : line + "\n");
-  }
-
- private:
-  const Terminal& terminal_;
-  bool is_shown_ = false;
-  double last_seconds_ = 0;
-};
+std::string ProgressText(const SearchProgress& progress, double seconds) {
+  const double rate = static_cast<double>(progress.done) / seconds;
+  return fmt::format(
+      "{} of {} executions  {}/s  best {:.6g} samples/s  {:.0f} s left",
+      FormatCount(progress.done), FormatCount(progress.total),
+      FormatCount(static_cast<int64_t>(rate)), progress.best_rate,
+      static_cast<double>(progress.total - progress.done) / rate);
+}
 
 std::string CsvHeading(const ordered_json& entry) {
   std::string text;
@@ -190,11 +168,12 @@ TimedOutcome RunSearch(const costmodel::SearchOptions& options,
   const auto seconds = [&] {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
-  SearchLine line(terminal);
+  ProgressLine line(terminal);
   costmodel::SearchOptions watched = options;
   watched.interrupt = &InterruptFlag();
   watched.on_progress = [&](const SearchProgress& progress) {
-    line.Show(progress, seconds());
+    const double elapsed = seconds();
+    line.Show(elapsed, [&] { return ProgressText(progress, elapsed); });
   };
   costmodel::SearchOutcome outcome = search(watched);
   return {std::move(outcome), seconds()};
@@ -219,7 +198,13 @@ void ReportCounts(const costmodel::SearchCounts& counts, double seconds,
 int ReportNone(bool none_ok, const Terminal& terminal) {
   terminal.Report(none_ok ? ResultLevel::kInfo : ResultLevel::kCritical,
                   "No acceptable configurations found :(");
-  return none_ok ? kExitOk : kExitInfeasible;
+  return none_ok
+             ? kExitOk
+             : terminal.Explain("no execution is feasible", kExitInfeasible);
+}
+
+int ReportUnfinished(const Terminal& terminal) {
+  return terminal.Explain("interrupted before there was a result", kExitLimit);
 }
 
 void WarnInterrupted(const TimedOutcome& timed, const Terminal& terminal) {
@@ -288,7 +273,8 @@ ShardNote ParseShardNote(const nlohmann::json& json, const std::string& file) {
   return note;
 }
 
-std::string SearchDigest(const SearchFlags& flags, const std::string& more) {
+std::string SearchDigest(const SearchFlags& flags,
+                         const std::string& other_flags) {
   const costmodel::Corrections corrections = flags.mode.Resolve();
   std::string text;
   for (const costmodel::Correction& correction : costmodel::kCorrections) {
@@ -297,7 +283,7 @@ std::string SearchDigest(const SearchFlags& flags, const std::string& more) {
   for (const std::string& part :
        {graph::ReadFile(flags.application), graph::ReadFile(flags.system),
         flags.num_procs, flags.max_batch, flags.datatype,
-        flags.fused_activation, more}) {
+        flags.fused_activation, other_flags}) {
     text += '\0' + part;
   }
   return fmt::format("{:016x}", Fnv1a(text));

@@ -12,7 +12,7 @@
 
 namespace acplan::cli {
 
-// What both searches take.
+// The flags that all searches share.
 struct SearchFlags {
   std::string application;
   std::string num_procs;
@@ -42,7 +42,7 @@ struct TimedOutcome {
   double seconds = 0;
 };
 
-// With a progress line; Ctrl-C ends it.
+// Runs a search with a progress line; Ctrl-C ends it.
 TimedOutcome RunSearch(const costmodel::SearchOptions& options,
                        const Terminal& terminal,
                        const std::function<costmodel::SearchOutcome(
@@ -54,18 +54,20 @@ void ReportCounts(const costmodel::SearchCounts& counts, double seconds,
                   const Terminal& terminal);
 // Exit code of a search without a feasible execution.
 int ReportNone(bool none_ok, const Terminal& terminal);
-// Says that a search was interrupted.
+// Warns where a search was interrupted.
 void WarnInterrupted(const TimedOutcome& timed, const Terminal& terminal);
+// Exit code of an interrupted search without a result.
+int ReportUnfinished(const Terminal& terminal);
 
 // The executions of a search by rank, as files have them.
 nlohmann::ordered_json RankedJson(
     const std::vector<nlohmann::ordered_json>& entries);
 std::string RankedCsv(const std::vector<nlohmann::ordered_json>& entries);
-// In the format that the name says.
+// Writes them in the format that the name says.
 void WriteRanked(const std::string& output,
                  const std::vector<nlohmann::ordered_json>& entries);
 
-// What the file of a shard says of itself.
+// The note in the file of a shard that tells what the shard is part of.
 struct ShardNote {
   std::string command;
   std::string search;  // a digest of what is searched, and how
@@ -80,7 +82,8 @@ inline constexpr std::string_view kShardKey = "acplan.llm_search";
 
 nlohmann::ordered_json ToJson(const ShardNote& note);
 ShardNote ParseShardNote(const nlohmann::json& json, const std::string& file);
-// `more`: flags of a command that change its result.
-std::string SearchDigest(const SearchFlags& flags, const std::string& more);
+// `other_flags`: flags of a command that change its result.
+std::string SearchDigest(const SearchFlags& flags,
+                         const std::string& other_flags);
 
 }  // namespace acplan::cli

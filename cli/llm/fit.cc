@@ -52,7 +52,7 @@ bool HasDatatype(const System& system, Datatype datatype) {
   return system.matrix.Supports(datatype) && system.vector.Supports(datatype);
 }
 
-// By name; else bfloat16 or float16.
+// Returns the datatype of the flag; without one, bfloat16 or float16.
 Datatype ChooseDatatype(const FitFlags& flags, const System& system) {
   std::vector<std::string_view> names;
   for (size_t i = 0; i < costmodel::kDatatypes; ++i) {
@@ -153,7 +153,7 @@ void Write(const std::string& output, const FitResult& result) {
              : costmodel::ResultText(ToJson(result), output.ends_with(".gz")));
 }
 
-// What would, where nothing does.
+// Tells how many processors would be enough, where these are not.
 std::string EnoughText(const FitProblem& problem) {
   const auto enough = FindEnoughProcessors(problem);
   return enough
@@ -197,7 +197,9 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
         ToText(result, flags.all ? survey.rows.size() : kMostRows, terminal) +
         (fits ? "" : EnoughText(problem)));
   }
-  return fits ? kExitOk : kExitInfeasible;
+  return fits ? kExitOk
+              : terminal.Explain("infeasible: no division fits",
+                                 kExitInfeasible);
 }
 
 }  // namespace

@@ -58,17 +58,18 @@ std::string Longer(const FitRow& row) {
   return FormatChange(row.all_kept_seconds, row.plan.times.total);
 }
 
-// Of all stages: those of the first one, then what only others recompute.
+// Lists what all stages recompute: the first one's operators come first, then
+// those that only others recompute.
 std::vector<RecomputedOperator> RecomputedByAll(const FitRow& row) {
   std::vector<RecomputedOperator> all;
   for (const auto& stage : row.recomputed) {
     for (const RecomputedOperator& one : stage) {
-      const auto at =
+      const auto place =
           std::ranges::find(all, one.name, &RecomputedOperator::name);
-      if (at == all.end()) {
+      if (place == all.end()) {
         all.push_back(one);
       } else {
-        at->blocks += one.blocks;
+        place->blocks += one.blocks;
       }
     }
   }
@@ -181,7 +182,7 @@ int64_t Count(const FitResult& result, FitStatus status) {
 std::string SummaryText(const FitResult& result, const Terminal& terminal) {
   const costmodel::FitProblem& problem = result.problem;
   const auto& rows = result.survey.rows;
-  const auto of = [&](FitStatus status) {
+  const auto count = [&](FitStatus status) {
     return FormatCount(Count(result, status));
   };
   std::string text = fmt::format(
@@ -192,11 +193,12 @@ std::string SummaryText(const FitResult& result, const Terminal& terminal) {
       FormatCount(problem.model.seq_size), FormatCount(problem.batch_size),
       FormatCount(problem.microbatch_size),
       costmodel::kDatatypeNames[static_cast<size_t>(problem.datatype)],
-      of(FitStatus::kKeepsAll), FormatCount(static_cast<int64_t>(rows.size())),
-      of(FitStatus::kRecomputes), of(FitStatus::kChanges),
+      count(FitStatus::kKeepsAll),
+      FormatCount(static_cast<int64_t>(rows.size())),
+      count(FitStatus::kRecomputes), count(FitStatus::kChanges),
       problem.microbatch_size > 1 ? "offloading or a smaller microbatch"
                                   : "offloading",
-      of(FitStatus::kNone));
+      count(FitStatus::kNone));
   if (rows.empty() || !rows.front().Fits()) return text + "\n";
   const FitRow& best = rows.front();
   text += fmt::format("; fastest: tensor {}, pipeline {}, data {}",
@@ -379,7 +381,7 @@ std::string ToCsv(const FitResult& result) {
   return text;
 }
 
-std::string ToText(const FitResult& result, size_t most,
+std::string ToText(const FitResult& result, size_t max_rows,
                    const Terminal& terminal) {
   using enum Table::Align;
   const auto& rows = result.survey.rows;
@@ -391,7 +393,7 @@ std::string ToText(const FitResult& result, size_t most,
   table.AddRow({"tensor", "pipeline", "data", "fits", "all kept: first", "last",
                 "planned: first", "last", "longer", "batch", "samples/s",
                 "how"});
-  const size_t shown = std::min(most, rows.size());
+  const size_t shown = std::min(max_rows, rows.size());
   for (size_t i = 0; i < shown; ++i) table.AddRow(Cells(result, rows[i]));
   text += "\n" + table.ToString(terminal);
   if (shown < rows.size()) {

@@ -20,8 +20,8 @@ struct FitResult {
 nlohmann::ordered_json ToJson(const FitResult& result);
 std::string ToCsv(const FitResult& result);
 
-// A sentence that sums it up, and a table of the first `most` rows.
-std::string ToText(const FitResult& result, size_t most,
+// A sentence that sums it up, and a table of the first `max_rows` rows.
+std::string ToText(const FitResult& result, size_t max_rows,
                    const Terminal& terminal);
 
 }  // namespace acplan::cli

@@ -58,13 +58,13 @@ int RunAllExecutions(const SearchFlags& flags, const Terminal& terminal) {
   ReportCounts(timed.outcome.counts, timed.seconds, terminal);
   WarnInterrupted(timed, terminal);
   if (flags.IsSharded() && file) {
-    if (timed.outcome.was_interrupted) return kExitLimit;
+    if (timed.outcome.was_interrupted) return ReportUnfinished(terminal);
     file->Append(ShardLine(flags, options, timed));
     file->Commit();
     return kExitOk;
   }
   if (timed.outcome.counts.good == 0) {
-    if (timed.outcome.was_interrupted) return kExitLimit;
+    if (timed.outcome.was_interrupted) return ReportUnfinished(terminal);
     const int exit_code = ReportNone(flags.none_ok, terminal);
     if (exit_code != kExitOk) return exit_code;
   }

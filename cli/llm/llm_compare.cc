@@ -114,7 +114,9 @@ int RunLlmCompare(const LlmCompareFlags& flags, const Terminal& terminal) {
   const bool has_feasible = std::ranges::any_of(
       comparison.strategies,
       [](const ComparedStrategy& one) { return one.verdict.Fits(); });
-  return has_feasible ? kExitOk : kExitInfeasible;
+  return has_feasible ? kExitOk
+                      : terminal.Explain("infeasible: no strategy fits",
+                                         kExitInfeasible);
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ void AddVerdicts(Rows& rows, Strategies all) {
   rows.AddWords("  verdict", std::move(words));
 }
 
-// What a plan decides in an execution's place.
+// Returns whether a plan decides this in an execution's place.
 bool IsPlanned(std::string_view key) {
   return key == "activation_recompute" || key == "seq_par_ag_redo";
 }
@@ -154,7 +154,7 @@ void AddExecutions(Rows& rows, Strategies all) {
 
 void AddMemory(Rows& rows) {
   using F = StrategyFigures;
-  // Of a tier that is used.
+  // The share of a tier that is left, where the tier is used.
   const auto left = [](double F::*used, double F::*rest, double sign) {
     return [used, rest, sign](const F& figures) {
       const double bytes = sign * figures.*rest;

@@ -109,7 +109,7 @@ class LayerText {
     return TimeProcessing(layer_, TimeWork(layer_, stage, hardware_),
                           Net(stage), hardware_);
   }
-  // Of overlapped layers, the stage that was computed last.
+  // An overlapped layer exposes only the stage that was computed last.
   double Exposed(Stage stage, Stage last) const {
     const bool is_overlapped =
         layer_.comm.kind == costmodel::LayerComm::Kind::kOverlapped;

@@ -6,7 +6,7 @@
 
 namespace acplan::cli {
 
-// What Calculon logs at level DEBUG: each layer, the block, the batch.
+// The text that Calculon logs at level DEBUG: each layer, the block, the batch.
 std::string DebugText(const LlmResult& result,
                       const costmodel::Statistics& statistics);
 

@@ -94,7 +94,7 @@ ShardNote ReadJsonNote(const std::string& name) {
   return note;
 }
 
-// In order. Throws InputError where they are not all the shards of one search.
+// Returns the shards in order. Throws InputError where they are not all the shards of one search.
 std::vector<ShardFile> ReadShards(const std::vector<std::string>& names) {
   std::vector<ShardFile> shards;
   for (const std::string& name : names) {

@@ -103,12 +103,12 @@ int RunOptimalExecution(const OptimalExecutionFlags& flags,
   const std::vector<ordered_json> entries =
       EntriesOf(problem, outcome, flags.layers);
   if (search.IsSharded()) {
-    if (outcome.was_interrupted) return kExitLimit;
+    if (outcome.was_interrupted) return ReportUnfinished(terminal);
     WriteShard(flags, options, timed, entries);
     return kExitOk;
   }
   if (outcome.best.empty()) {
-    if (outcome.was_interrupted) return kExitLimit;
+    if (outcome.was_interrupted) return ReportUnfinished(terminal);
     const int exit_code = ReportNone(search.none_ok, terminal);
     if (exit_code != kExitOk) return exit_code;
   } else {

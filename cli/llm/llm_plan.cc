@@ -85,7 +85,9 @@ int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
     terminal.Report(ResultLevel::kInfo,
                     PlanText(record, flags.stages == "first", terminal));
   }
-  return record.status == PlanStatus::kInfeasible ? kExitInfeasible : kExitOk;
+  return record.status == PlanStatus::kInfeasible
+             ? terminal.Explain("infeasible: no plan fits", kExitInfeasible)
+             : kExitOk;
 }
 
 }  // namespace

@@ -244,7 +244,7 @@ std::string InfeasibleText(const PlanRecord& record,
   return text;
 }
 
-// In mode calculon.
+// The text of a plan in mode calculon.
 std::string FixedChoiceText(const PlanRecord& record,
                             const Terminal& terminal) {
   std::string text = "\n" + Comparison(record, terminal) + "\n";

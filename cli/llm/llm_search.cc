@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,11 +11,12 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/search_flags.h"
-#include "cli/terminal/text.h"
+#include "cli/llm/llm_search_text.h"
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/llm/records.h"
 #include "costmodel/planning/plan_record.h"
 #include "costmodel/planning/plan_statistics.h"
+#include "costmodel/search/staged_search.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
@@ -29,8 +28,8 @@ namespace {
 
 using costmodel::Candidate;
 using costmodel::SearchOptions;
-using costmodel::SearchOutcome;
 using costmodel::SearchProblem;
+using costmodel::StagedOutcome;
 using nlohmann::ordered_json;
 
 struct PlanSearchFlags {
@@ -45,7 +44,7 @@ struct PlanSearchFlags {
   bool no_dp_overlap = false;
 };
 
-// What was asked, after its flags were checked.
+// A question whose flags were checked.
 struct Question {
   SearchProblem problem;
   SearchOptions options;
@@ -93,8 +92,8 @@ bool IsFiltered(const SearchProblem& problem, std::string_view key) {
   return !FiltersOn(problem.filters, {key}).empty();
 }
 
-// With the space opened to what the filters ask for. Refuses those that none can
-// pass.
+// Opens the space to what the filters ask for. Refuses filters that no
+// execution can pass.
 SearchProblem Opened(SearchProblem problem) {
   if (IsFiltered(problem, "fused_activation")) {
     problem.fused_activation = {false, true};
@@ -143,353 +142,175 @@ Question Ask(const PlanSearchFlags& flags, const Terminal& terminal) {
   return question;
 }
 
-// The search with none, attn_only and full, and the one with plans.
-struct Answer {
-  TimedOutcome fixed;
-  std::optional<TimedOutcome> plans;
-
-  const SearchOutcome& best() const {
-    return plans ? plans->outcome : fixed.outcome;
-  }
-  bool was_interrupted() const {
-    return fixed.outcome.was_interrupted ||
-           (plans && plans->outcome.was_interrupted);
-  }
-};
-
-double BestRate(const SearchOutcome& outcome) {
-  return outcome.best.empty() ? 0 : outcome.best.front().sample_rate;
-}
-
-Answer Search(const Question& question, double known_rate,
-              const Terminal& terminal) {
-  const auto run = [&](bool plans, int64_t top_n, double least_rate) {
-    SearchProblem problem = question.problem;
-    problem.plans = plans;
-    SearchOptions options = question.options;
-    options.top_n = top_n;
-    options.least_rate = least_rate;
-    return RunSearch(options, terminal, [&](const SearchOptions& watched) {
-      return FindBest(problem, watched);
-    });
-  };
-  Answer answer;
-  const int64_t top_n = question.options.top_n;
-  if (!question.problem.plans) {
-    answer.fixed = run(false, top_n, 0);
-    return answer;
-  }
-  // Of most strategies there are several with other recomputation.
-  constexpr int64_t kPolicies = 3;
-  answer.fixed = run(false, kPolicies * top_n, 0);
-  SearchOutcome& fixed = answer.fixed.outcome;
-  if (fixed.was_interrupted) {
-    fixed.best.resize(std::min(fixed.best.size(), static_cast<size_t>(top_n)));
-    return answer;
-  }
-  const std::vector<Candidate> reached =
-      costmodel::PlanCandidates(question.problem, fixed.best, top_n);
-  double least = static_cast<int64_t>(reached.size()) < top_n
-                     ? 0
-                     : reached.back().sample_rate;
-  if (top_n == 1) least = std::max(least, known_rate);
-  answer.plans = run(true, top_n, least);
-  // Before it came to them.
-  if (answer.plans->outcome.was_interrupted) {
-    std::vector<Candidate>& best = answer.plans->outcome.best;
-    best = costmodel::MergeBest(best, reached, top_n);
-  }
-  return answer;
-}
-
-bool IsProven(const SearchOutcome& outcome) {
-  return !outcome.was_interrupted && !outcome.best.empty() &&
-         outcome.rate_bound <= outcome.best.front().sample_rate * (1 + 1e-9);
-}
-
-ordered_json PlanEntry(const SearchProblem& problem,
-                       const Candidate& candidate) {
-  const costmodel::StrategyPlan plan = costmodel::PlanStrategy(
+// Plans each strategy once, and checks its plan: none is shown that was not
+// checked.
+RankedStrategy Ranked(const SearchProblem& problem,
+                      const Candidate& candidate) {
+  if (!problem.plans) return {candidate, std::nullopt};
+  costmodel::StrategyPlan plan = costmodel::PlanStrategy(
       problem.model, problem.system, candidate.execution);
   RequireWholePlan(problem.model, problem.system, candidate.execution, plan);
-  ordered_json entry = {
-      {"execution", costmodel::ToJson(candidate.execution)},
-      {"stats", costmodel::PlanStatistics(candidate.execution, plan)}};
+  return {candidate, std::move(plan)};
+}
+
+std::vector<RankedStrategy> Ranked(SearchProblem problem,
+                                   const StagedOutcome& found) {
+  problem.plans = found.plans.has_value();
+  std::vector<RankedStrategy> strategies;
+  for (const Candidate& candidate : found.Answer().best) {
+    strategies.push_back(Ranked(problem, candidate));
+  }
+  return strategies;
+}
+
+// A strategy as files have it.
+ordered_json EntryOf(const SearchProblem& problem,
+                     const RankedStrategy& strategy) {
+  const costmodel::Execution& execution = strategy.candidate.execution;
+  ordered_json entry = {{"execution", costmodel::ToJson(execution)}};
+  if (!strategy.plan) {
+    entry["stats"] = costmodel::ToJson(
+        ComputeStatistics(problem.model, problem.system, execution,
+                          Evaluate(problem.model, problem.system, execution,
+                                   problem.corrections)));
+    return entry;
+  }
+  entry["stats"] = costmodel::PlanStatistics(execution, *strategy.plan);
   entry["stats"]["budget_bytes"] = costmodel::NumberJson(
       std::min(problem.system.mem1.capacity, costmodel::kMostPlanBudget));
   entry["plan"] = ToJson(costmodel::RecordPlan(
-      problem.model, problem.system, candidate.execution, plan))["stages"];
+      problem.model, problem.system, execution, *strategy.plan))["stages"];
   return entry;
 }
 
-ordered_json FixedEntry(const SearchProblem& problem,
-                        const Candidate& candidate) {
-  const costmodel::Evaluation evaluation = Evaluate(
-      problem.model, problem.system, candidate.execution, problem.corrections);
-  return {{"execution", costmodel::ToJson(candidate.execution)},
-          {"stats", costmodel::ToJson(
-                        ComputeStatistics(problem.model, problem.system,
-                                          candidate.execution, evaluation))}};
-}
-
-std::vector<ordered_json> EntriesOf(const SearchProblem& problem,
-                                    const Answer& answer) {
+std::vector<ordered_json> EntriesOf(
+    const SearchProblem& problem,
+    const std::vector<RankedStrategy>& strategies) {
   std::vector<ordered_json> entries;
-  for (const Candidate& candidate : answer.best().best) {
-    entries.push_back(answer.plans ? PlanEntry(problem, candidate)
-                                   : FixedEntry(problem, candidate));
+  for (const RankedStrategy& strategy : strategies) {
+    entries.push_back(EntryOf(problem, strategy));
   }
   return entries;
 }
 
-std::string OffloadText(const costmodel::Execution& execution) {
-  std::string text;
-  if (execution.weight_offload) text += 'w';
-  if (execution.activations_offload) text += 'a';
-  if (execution.optimizer_offload) text += 'o';
-  return text.empty() ? "-" : text;
-}
-
-std::string YesNo(bool value) { return value ? "yes" : "no"; }
-
-std::vector<std::string> StrategyCells(const costmodel::Execution& e) {
-  return {std::to_string(e.tensor_par),
-          std::to_string(e.pipeline_par),
-          std::to_string(e.data_par),
-          std::to_string(e.pipeline_interleaving),
-          std::to_string(e.batch_size),
-          std::to_string(e.microbatch_size),
-          std::string(costmodel::kTensorCommTypeNames[static_cast<size_t>(
-              e.tensor_par_comm_type)]),
-          std::string(costmodel::kTensorOverlapNames[static_cast<size_t>(
-              e.tensor_par_overlap)]),
-          YesNo(e.data_par_overlap),
-          YesNo(e.optimizer_sharding),
-          OffloadText(e)};
-}
-
-std::vector<std::string> StrategyHeading() {
-  return {"TP",   "PP",      "DP",         "chunks",  "batch",  "microbatch",
-          "comm", "overlap", "DP overlap", "sharded", "offload"};
-}
-
-Table StrategyTable(size_t more) {
-  return Table(std::vector<Table::Align>(StrategyHeading().size() + more,
-                                         Table::Align::kRight));
-}
-
-// What is recomputed in the first stage, as a share of the batch.
-std::string RecomputeText(const SearchProblem& problem, bool plans,
-                          const Candidate& candidate) {
-  const costmodel::Execution& execution = candidate.execution;
-  if (!plans) {
-    return std::string(costmodel::kRecomputeNames[static_cast<size_t>(
-        execution.activation_recompute)]);
-  }
-  const costmodel::StrategyPlan plan =
-      costmodel::PlanStrategy(problem.model, problem.system, execution);
-  const double seconds =
-      plan.times.recompute + plan.times.repeated_comm_exposed;
-  return fmt::format("{:.1f}%", 100 * seconds / plan.times.total);
-}
-
-std::string BestText(const Question& question, const Answer& answer,
-                     const Terminal& terminal) {
-  Table table = StrategyTable(5);
-  std::vector<std::string> heading = {"rank", "samples/s", "s a batch",
-                                      "memory", "recompute"};
-  std::ranges::copy(StrategyHeading(), std::back_inserter(heading));
-  table.AddRow(heading);
-  table.AddRule();
-  size_t rank = 0;
-  for (const Candidate& candidate : answer.best().best) {
-    std::vector<std::string> row = {
-        std::to_string(rank++), fmt::format("{:.5g}", candidate.sample_rate),
-        fmt::format("{:.5g}",
-                    static_cast<double>(candidate.execution.batch_size) /
-                        candidate.sample_rate),
-        graph::FormatManyBytes(candidate.memory),
-        RecomputeText(question.problem, answer.plans.has_value(), candidate)};
-    std::ranges::copy(StrategyCells(candidate.execution),
-                      std::back_inserter(row));
-    table.AddRow(row);
-  }
-  return table.ToString(terminal);
-}
-
-std::string PhaseText(const char* name, const TimedOutcome& timed) {
-  const SearchOutcome& outcome = timed.outcome;
-  return fmt::format(
-      "{:<15}{:>13} strategies, {:>11} feasible, best {:.6g} samples/s ({:.2f} "
-      "s, {}/s)",
-      name, FormatCount(outcome.counts.total), FormatCount(outcome.counts.good),
-      BestRate(outcome), timed.seconds,
-      FormatCount(static_cast<int64_t>(
-          timed.seconds > 0
-              ? static_cast<double>(outcome.counts.total) / timed.seconds
-              : 0)));
-}
-
-std::string ProofText(const SearchOutcome& outcome) {
-  if (outcome.was_interrupted) return "interrupted: others may be faster";
-  if (IsProven(outcome)) return "proven: no strategy with any plan is faster";
-  return fmt::format(
-      "no strategy with any plan is faster than {:.6g} ({:.3f}%)",
-      outcome.rate_bound, 100 * (outcome.rate_bound / BestRate(outcome) - 1));
-}
-
-std::string SummaryText(const PlanSearchFlags& flags, const Question& question,
-                        const Answer& answer) {
-  std::string text = fmt::format(
-      "{} processors, batch {}, {}, {} of memory\n\n", flags.search.num_procs,
-      flags.search.max_batch, flags.search.datatype,
-      graph::FormatManyBytes(question.problem.system.mem1.capacity));
-  text += PhaseText("fixed policies", answer.fixed) + "\n";
-  if (!answer.plans) return text;
-  text += PhaseText("plans", *answer.plans) + "\n";
-  const double fixed = BestRate(answer.fixed.outcome);
-  const double best = BestRate(answer.plans->outcome);
-  if (fixed > 0) {
-    text +=
-        fmt::format("{:<15}{:+.2f}% samples/s; ", "", 100 * (best / fixed - 1));
-  } else {
-    text += fmt::format("{:<15}no fixed policy fits; ", "");
-  }
-  return text + ProofText(answer.plans->outcome) + "\n";
-}
-
-int ReportNothing(bool was_interrupted) {
+int ReportNothing(bool was_interrupted, const Terminal& terminal) {
   if (was_interrupted) {
     throw LimitError("interrupted before anything was found");
   }
-  WriteToStderr("acplan: no strategy fits\n");
-  return kExitInfeasible;
+  return terminal.Complain("no strategy fits", kExitInfeasible);
 }
 
 void WriteShard(const PlanSearchFlags& flags, const Question& question,
-                const Answer& answer,
+                const StagedOutcome& found,
                 const std::vector<ordered_json>& entries) {
-  std::string more =
+  std::string other_flags =
       fmt::format("{}{}{}{}{}", question.problem.plans, flags.any_batch,
                   flags.no_tp_overlap, flags.no_dp_overlap, flags.budget);
-  for (const std::string& fix : flags.fix) more += " " + fix;
+  for (const std::string& fix : flags.fix) other_flags += " " + fix;
   ordered_json json;
   json[std::string(kShardKey)] = ToJson(ShardNote{
       .command = "llm-search",
-      .search = SearchDigest(flags.search, more),
+      .search = SearchDigest(flags.search, other_flags),
       .shard = question.options.shard,
       .top_n = question.options.top_n,
       .ties_by_memory = question.problem.corrections.ties_by_memory,
-      .counts = answer.best().counts,
+      .counts = found.Answer().counts,
       .seconds =
-          answer.fixed.seconds + (answer.plans ? answer.plans->seconds : 0)});
+          found.fixed.seconds + (found.plans ? found.plans->seconds : 0)});
   json.update(RankedJson(entries));
   graph::WriteFile(
       flags.search.output,
       costmodel::ResultText(json, flags.search.output.ends_with(".gz")));
 }
 
-// A budget and the fastest strategy that fits it.
-struct FrontPoint {
-  double budget = 0;
-  Candidate best;
-};
-
-struct Front {
-  std::vector<FrontPoint> points;
-  bool was_interrupted = false;
-};
-
-// From the smallest budget on: what fits a budget fits all larger ones.
-Front FindFront(Question question, const Terminal& terminal) {
-  const double capacity = question.problem.system.mem1.capacity;
-  question.options.top_n = 1;
-  Front front;
-  std::vector<FrontPoint>& points = front.points;
-  for (int64_t i = 1; i <= question.budgets; ++i) {
-    const double budget = std::floor(capacity * static_cast<double>(i) /
-                                     static_cast<double>(question.budgets));
-    question.problem.system.mem1.capacity = budget;
-    const double known = points.empty() ? 0 : points.back().best.sample_rate;
-    const Answer answer = Search(question, known, terminal);
-    if (answer.was_interrupted()) {
-      front.was_interrupted = true;
-      break;
-    }
-    if (answer.best().best.empty()) continue;
-    const Candidate& best = answer.best().best.front();
-    if (best.sample_rate > known) points.push_back({budget, best});
-  }
-  return front;
+// Each stage with its progress line.
+costmodel::SearchRunner ShowingProgress(const Terminal& terminal) {
+  return
+      [&terminal](const SearchProblem& problem, const SearchOptions& options) {
+        return RunSearch(options, terminal,
+                         [&](const SearchOptions& watched) {
+                           return FindBest(problem, watched);
+                         })
+            .outcome;
+      };
 }
 
 int RunFront(const PlanSearchFlags& flags, const Question& question,
              const Terminal& terminal) {
-  const Front front = FindFront(question, terminal);
-  if (front.points.empty()) return ReportNothing(front.was_interrupted);
-  Table table = StrategyTable(4);
-  std::vector<std::string> heading = {"budget", "memory", "samples/s",
-                                      "s a batch"};
-  std::ranges::copy(StrategyHeading(), std::back_inserter(heading));
-  table.AddRow(heading);
-  table.AddRule();
+  const costmodel::RateFront front =
+      FindRateFront(question.problem, question.options, question.budgets,
+                    ShowingProgress(terminal));
+  if (front.points.empty()) {
+    return ReportNothing(front.was_interrupted, terminal);
+  }
   std::vector<ordered_json> entries;
   SearchProblem problem = question.problem;
-  for (const FrontPoint& point : front.points) {
-    std::vector<std::string> row = {
-        graph::FormatManyBytes(point.budget),
-        graph::FormatManyBytes(point.best.memory),
-        fmt::format("{:.5g}", point.best.sample_rate),
-        fmt::format("{:.5g}",
-                    static_cast<double>(point.best.execution.batch_size) /
-                        point.best.sample_rate)};
-    std::ranges::copy(StrategyCells(point.best.execution),
-                      std::back_inserter(row));
-    table.AddRow(row);
-    problem.system.mem1.capacity = point.budget;
-    entries.push_back(problem.plans ? PlanEntry(problem, point.best)
-                                    : FixedEntry(problem, point.best));
-    entries.back()["stats"]["budget_bytes"] = costmodel::NumberJson(
-        std::min(point.budget, costmodel::kMostPlanBudget));
+  for (const auto& [budget, best] : front.points) {
+    problem.system.mem1.capacity = budget;
+    entries.push_back(EntryOf(problem, Ranked(problem, best)));
+    entries.back()["stats"]["budget_bytes"] =
+        costmodel::NumberJson(std::min(budget, costmodel::kMostPlanBudget));
   }
   if (!flags.search.output.empty()) WriteRanked(flags.search.output, entries);
-  terminal.Print(table.ToString(terminal));
+  terminal.Print(FrontTable(front, terminal));
   if (front.was_interrupted) {
     terminal.Warn("interrupted: budgets above the last are missing");
   }
   return kExitOk;
 }
 
+void CheckRankedOutput(const SearchFlags& search) {
+  if (search.output.empty()) {
+    if (search.IsSharded()) throw InputError("--shard: expected --output too");
+    return;
+  }
+  std::vector<std::string> extensions = {".json", ".json.gz"};
+  if (!search.IsSharded()) {
+    extensions.insert(extensions.end(), {".csv", ".csv.gz"});
+  }
+  CheckResultOutput(search.output, extensions, search.Inputs());
+}
+
 int RunPlanSearch(const PlanSearchFlags& flags, const Terminal& terminal) {
   const SearchFlags& search = flags.search;
-  if (!search.output.empty()) {
-    std::vector<std::string> extensions = {".json", ".json.gz"};
-    if (!search.IsSharded()) {
-      extensions.insert(extensions.end(), {".csv", ".csv.gz"});
-    }
-    CheckResultOutput(search.output, extensions, search.Inputs());
-  } else if (search.IsSharded()) {
-    throw InputError("--shard: expected --output too");
-  }
+  CheckRankedOutput(search);
   const Question question = Ask(flags, terminal);
   if (question.budgets > 0) return RunFront(flags, question, terminal);
 
-  Answer answer = Search(question, 0, terminal);
+  const SearchProblem& problem = question.problem;
+  const StagedOutcome found =
+      FindBestInStages(problem, question.options, ShowingProgress(terminal));
   if (search.IsSharded()) {
-    if (answer.was_interrupted()) {
+    if (found.WasInterrupted()) {
       throw LimitError("interrupted: the shard is not whole");
     }
-    WriteShard(flags, question, answer, EntriesOf(question.problem, answer));
+    WriteShard(flags, question, found,
+               EntriesOf(problem, Ranked(problem, found)));
     return kExitOk;
   }
-  if (answer.best().best.empty())
-    return ReportNothing(answer.was_interrupted());
-  const std::vector<ordered_json> entries = EntriesOf(question.problem, answer);
-  if (!search.output.empty()) WriteRanked(search.output, entries);
-  terminal.Print(SummaryText(flags, question, answer) + "\n" +
-                 BestText(question, answer, terminal));
-  if (answer.was_interrupted()) terminal.Warn("interrupted");
+  if (found.Answer().best.empty()) {
+    return ReportNothing(found.WasInterrupted(), terminal);
+  }
+  const std::vector<RankedStrategy> strategies = Ranked(problem, found);
+  if (!search.output.empty()) {
+    WriteRanked(search.output, EntriesOf(problem, strategies));
+  }
+  terminal.Print(SearchSummary(problem, found) + "\n" +
+                 RankTable(strategies, terminal));
+  if (found.WasInterrupted()) terminal.Warn("interrupted");
   return kExitOk;
+}
+
+void AddPositionals(CLI::App& app, SearchFlags& search) {
+  app.add_option("APPLICATION", search.application, "model (.json or .json.gz)")
+      ->required();
+  app.add_option("SYSTEM", search.system, "system (.json or .json.gz)")
+      ->required();
+  app.add_option("PROCS", search.num_procs, "processors")->required();
+  app.add_option("BATCH", search.max_batch, "samples of a batch")->required();
+  app.add_option("DATATYPE", search.datatype,
+                 "float8, float16, float32 or bfloat16")
+      ->required();
 }
 
 }  // namespace
@@ -501,16 +322,7 @@ Command AddLlmSearchCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "llm-search",
       "Search the fastest strategies, each with its best checkpointing plan");
-  app->add_option("APPLICATION", search.application,
-                  "model (.json or .json.gz)")
-      ->required();
-  app->add_option("SYSTEM", search.system, "system (.json or .json.gz)")
-      ->required();
-  app->add_option("PROCS", search.num_procs, "processors")->required();
-  app->add_option("BATCH", search.max_batch, "samples of a batch")->required();
-  app->add_option("DATATYPE", search.datatype,
-                  "float8, float16, float32 or bfloat16")
-      ->required();
+  AddPositionals(*app, search);
   app->add_option("-o,--output", search.output,
                   "write the best here (.json or .csv, with .gz packed)")
       ->type_name("FILE");

@@ -63,8 +63,8 @@ std::string ExecutionText(const costmodel::Execution& execution) {
 
 std::string Bytes(double bytes) { return HumanBytes(bytes); }
 
-// What is kept where: all of a kind of state, and what remains of it in the
-// first tier where it is offloaded.
+// A kind of state: how much there is, and how much of that remains in the first
+// tier where it is offloaded.
 struct MemoryRow {
   std::string_view name;
   StateSize size;
@@ -185,6 +185,66 @@ std::string TimeTable(const costmodel::BatchTimes& times,
   return table.ToString(terminal);
 }
 
+namespace {
+
+std::string CalculonBytes(double value) {
+  return HumanNumber(value, HumanUnit::kBytes);
+}
+std::string CalculonBandwidth(double value) {
+  return HumanNumber(value, HumanUnit::kBandwidth);
+}
+std::string CalculonSeconds(double value) {
+  return fmt::format("{:.4f}", value);
+}
+std::string CalculonShare(double value) {
+  return fmt::format("{:.2f}%", value * 100);
+}
+std::string CalculonRate(double value) { return fmt::format("{:.2f}", value); }
+
+// A line of Calculon's text: a statistic, and how it is written.
+struct CalculonLine {
+  std::string_view label;
+  std::string_view key;
+  std::string (*format)(double value);
+};
+constexpr auto kCalculonLines = std::to_array<CalculonLine>({
+    {"Weights", "weight_space", CalculonBytes},
+    {"Act", "act_space", CalculonBytes},
+    {"Act CP", "act_checkpoint_size", CalculonBytes},
+    {"Act grad", "act_grad_space", CalculonBytes},
+    {"Weight grad", "weight_grad_space", CalculonBytes},
+    {"Optim space", "optimizer_space", CalculonBytes},
+    {"Batch FW time", "fw_time", CalculonSeconds},
+    {"Batch BW time", "bw_time", CalculonSeconds},
+    {"Batch optim time", "optim_step_time", CalculonSeconds},
+    {"Batch FW offload overhead", "fw_offload_exposed_time", CalculonSeconds},
+    {"Batch BW offload overhead", "bw_offload_exposed_time", CalculonSeconds},
+    {"Batch recompute overhead", "recompute_time", CalculonSeconds},
+    {"Batch recomm overhead", "recomm_exposed_time", CalculonSeconds},
+    {"Batch bubble overhead", "bubble_time", CalculonSeconds},
+    {"Batch TP comm overhead", "tp_comm_exposed_time", CalculonSeconds},
+    {"Batch PP comm overhead", "pp_comm_exposed_time", CalculonSeconds},
+    {"Batch DP comm overhead", "dp_comm_exposed_time", CalculonSeconds},
+    {"Batch TP comm time on link", "tp_comm_link_time", CalculonSeconds},
+    {"Batch PP comm time on link", "pp_comm_link_time", CalculonSeconds},
+    {"Batch DP comm time on link", "dp_comm_link_time", CalculonSeconds},
+    {"Batch total time", "total_time", CalculonSeconds},
+    {"Activation offload required BW", "act_offload_bw_req", CalculonBandwidth},
+    {"Weight offload required BW", "weight_offload_bw_req", CalculonBandwidth},
+    {"Optimizer offload required BW", "optim_offload_bw_req",
+     CalculonBandwidth},
+    {"Total offload required BW", "offload_mem_bw_req", CalculonBandwidth},
+    {"Mem tier1 capacity requirement", "proc_mem_tier1_cap_req", CalculonBytes},
+    {"Mem tier2 capacity requirement", "proc_mem_tier2_cap_req", CalculonBytes},
+    {"Mem tier2 BW for offload", "offload_mem_bw_req", CalculonBandwidth},
+    {"Compute efficiency", "compute_efficiency", CalculonShare},
+    {"System efficiency", "system_efficiency", CalculonShare},
+    {"Total efficiency", "total_efficiency", CalculonShare},
+    {"Sample rate", "sample_rate", CalculonRate},
+});
+
+}  // namespace
+
 std::string CalculonText(const LlmResult& result,
                          const costmodel::Statistics& statistics,
                          const graph::TextValue& system) {
@@ -204,56 +264,10 @@ std::string CalculonText(const LlmResult& result,
       execution.tensor_par, execution.pipeline_par, execution.data_par,
       BlocksPerProcessor(model, execution), ExecutionText(execution),
       PythonText(system));
-  const auto add = [&](std::string_view label, const std::string& value) {
-    text += fmt::format("{}: {};\n", label, value);
-  };
-  const auto value = [&](std::string_view key) {
-    return Statistic(statistics, key);
-  };
-  const auto bytes = [&](std::string_view label, std::string_view key) {
-    add(label, HumanNumber(value(key), HumanUnit::kBytes));
-  };
-  const auto seconds = [&](std::string_view label, std::string_view key) {
-    add(label, fmt::format("{:.4f}", value(key)));
-  };
-  const auto bandwidth = [&](std::string_view label, std::string_view key) {
-    add(label, HumanNumber(value(key), HumanUnit::kBandwidth));
-  };
-  const auto share = [&](std::string_view label, std::string_view key) {
-    add(label, fmt::format("{:.2f}%", value(key) * 100));
-  };
-  bytes("Weights", "weight_space");
-  bytes("Act", "act_space");
-  bytes("Act CP", "act_checkpoint_size");
-  bytes("Act grad", "act_grad_space");
-  bytes("Weight grad", "weight_grad_space");
-  bytes("Optim space", "optimizer_space");
-  seconds("Batch FW time", "fw_time");
-  seconds("Batch BW time", "bw_time");
-  seconds("Batch optim time", "optim_step_time");
-  seconds("Batch FW offload overhead", "fw_offload_exposed_time");
-  seconds("Batch BW offload overhead", "bw_offload_exposed_time");
-  seconds("Batch recompute overhead", "recompute_time");
-  seconds("Batch recomm overhead", "recomm_exposed_time");
-  seconds("Batch bubble overhead", "bubble_time");
-  seconds("Batch TP comm overhead", "tp_comm_exposed_time");
-  seconds("Batch PP comm overhead", "pp_comm_exposed_time");
-  seconds("Batch DP comm overhead", "dp_comm_exposed_time");
-  seconds("Batch TP comm time on link", "tp_comm_link_time");
-  seconds("Batch PP comm time on link", "pp_comm_link_time");
-  seconds("Batch DP comm time on link", "dp_comm_link_time");
-  seconds("Batch total time", "total_time");
-  bandwidth("Activation offload required BW", "act_offload_bw_req");
-  bandwidth("Weight offload required BW", "weight_offload_bw_req");
-  bandwidth("Optimizer offload required BW", "optim_offload_bw_req");
-  bandwidth("Total offload required BW", "offload_mem_bw_req");
-  bytes("Mem tier1 capacity requirement", "proc_mem_tier1_cap_req");
-  bytes("Mem tier2 capacity requirement", "proc_mem_tier2_cap_req");
-  bandwidth("Mem tier2 BW for offload", "offload_mem_bw_req");
-  share("Compute efficiency", "compute_efficiency");
-  share("System efficiency", "system_efficiency");
-  share("Total efficiency", "total_efficiency");
-  add("Sample rate", fmt::format("{:.2f}", value("sample_rate")));
+  for (const CalculonLine& line : kCalculonLines) {
+    text += fmt::format("{}: {};\n", line.label,
+                        line.format(Statistic(statistics, line.key)));
+  }
   return text;
 }
 
@@ -329,9 +343,8 @@ std::string InfeasibleNumbers(const LlmResult& result) {
 
 int ReportInfeasible(const LlmResult& result, const Terminal& terminal) {
   terminal.Print(fmt::format("ERROR: {}\n", InfeasibleText(result)));
-  WriteToStderr(
-      fmt::format("acplan: infeasible: {}\n", InfeasibleNumbers(result)));
-  return kExitInfeasible;
+  return terminal.Complain("infeasible: " + InfeasibleNumbers(result),
+                           kExitInfeasible);
 }
 
 }  // namespace acplan::cli

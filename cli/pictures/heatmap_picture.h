@@ -7,7 +7,7 @@
 
 namespace acplan::cli {
 
-// From this rate on a cell is bright enough for dark text.
+// The rate from which on a cell is bright enough for dark text.
 double DarkTextThreshold(const costmodel::RateMap& map);
 
 // Tensor parallelism upwards, pipeline parallelism to the right, a cell for each

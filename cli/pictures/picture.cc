@@ -19,7 +19,7 @@ table { border-collapse: collapse; margin-top: 1.5em; }
 th, td { border: 1px solid #ccc; padding: .25em .7em; text-align: right; }
 )";
 
-// From 0 at `begin` to 1 at `end`.
+// Rises from 0 at `begin` to 1 at `end`.
 double Ramp(double share, double begin, double end) {
   return std::clamp((share - begin) / (end - begin), 0.0, 1.0);
 }

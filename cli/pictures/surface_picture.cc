@@ -14,6 +14,22 @@
 
 #include "cli/pictures/picture.h"
 
+// A scene is a list of items in the space of a box with the corners (-1, -1, -h)
+// and (1, 1, h): the surface over the indices of both parallelisms, and around it
+// the floor, walls, lines, ticks and titles. Of all that stands on a side of the
+// box there is a copy on each side; an item knows the planes through the middle
+// on whose positive side the eye must be to see it, so that of each pair of walls
+// the one behind the surface shows, and of the ticks those in front of it.
+//
+// A view is a direction, without perspective: three unit vectors to the right, up
+// and to the eye, onto which points are projected. Items are drawn from the back
+// to the front by the distance of their middle (the painter's algorithm). That is
+// right for faces of one height field over a grid, of which none cuts another;
+// floor, lines, surface and texts are layers, one over the other.
+//
+// The page has the elements of all items, hidden ones among them. Its script
+// moves, hides and reorders them by the same three steps as the view is turned;
+// what they look like is known here alone.
 namespace acplan::cli {
 
 namespace {
@@ -34,8 +50,8 @@ double Dot(const Point& a, const Point& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// What is drawn, in the space of the box, as the page's script draws it too: a
-// face of several points, a line of two, or a dot or a text at one.
+// A part of the picture in the space of the box: a face of several points, a
+// line of two, or a dot or a text at one.
 struct Item {
   enum class Kind { kFace, kLine, kDot, kText };
   Kind kind = Kind::kFace;
@@ -47,6 +63,8 @@ struct Item {
   std::vector<Point> facing = {};
   // Items of a higher layer cover lower ones; within one the nearer cover.
   int layer = 0;
+  // How much nearer to the eye it counts than its middle is.
+  double lift = 0;
 };
 
 struct View {
@@ -60,6 +78,8 @@ struct View {
   Point right, up, eye;
 };
 
+// The picture of a map: a box with the floor, four walls of which a view shows
+// two, ticks and titles on all sides of which it shows one, and the surface.
 class Scene {
  public:
   explicit Scene(const RateMap& map)
@@ -95,9 +115,10 @@ class Scene {
                       .facing = {facing},
                       .layer = 1});
   }
-  void AddText(const Point& at, std::string text, std::vector<Point> facing) {
+  void AddText(const Point& point, std::string text,
+               std::vector<Point> facing) {
     items_.push_back({.kind = Item::Kind::kText,
-                      .points = {at},
+                      .points = {point},
                       .color = "#222222",
                       .text = std::move(text),
                       .facing = std::move(facing),
@@ -152,7 +173,8 @@ class Scene {
     AddRateTicks();
   }
 
-  // Beside the upright edge that is the leftmost one on the screen.
+  // Adds ticks beside each upright edge, of which the leftmost on the screen
+  // shows them.
   void AddRateTicks() {
     constexpr int kTicks = 5;
     for (int tick = 0; tick < kTicks; ++tick) {
@@ -200,7 +222,9 @@ class Scene {
          .color = "#222222",
          .text = fmt::format("TP {}, PP {}: {} samples/s", cell->tensor_par,
                              cell->pipeline_par, cell->text),
-         .layer = 2});
+         .layer = 2,
+         // It lies on the faces that it touches.
+         .lift = 0.5});
   }
 
   void AddFace(size_t tensor, size_t pipeline) {
@@ -227,67 +251,67 @@ class Scene {
   std::vector<Item> items_;
 };
 
-// The middle of an item towards the eye; a dot lies on the faces it touches.
-double Depth(const Item& item, const View& view) {
-  double sum = 0;
-  for (const Point& point : item.points) sum += Dot(point, view.eye);
-  return sum / static_cast<double>(item.points.size()) +
-         (item.kind == Item::Kind::kDot ? 0.5 : 0);
+// An item as a view shows it.
+struct Placed {
+  const Item* item = nullptr;
+  bool is_seen = false;
+  double depth = 0;
+};
+
+// Returns the items in the order in which they are drawn.
+std::vector<Placed> Place(const std::vector<Item>& items, const View& view) {
+  std::vector<Placed> placed;
+  for (const Item& item : items) {
+    const bool is_seen = std::ranges::all_of(
+        item.facing,
+        [&](const Point& plane) { return Dot(plane, view.eye) > 0; });
+    double sum = 0;
+    for (const Point& point : item.points) sum += Dot(point, view.eye);
+    placed.push_back(
+        {&item, is_seen,
+         sum / static_cast<double>(item.points.size()) + item.lift});
+  }
+  std::ranges::stable_sort(placed, {}, [](const Placed& one) {
+    return std::pair(one.item->layer, one.depth);
+  });
+  return placed;
 }
 
-std::string Drawn(const Item& item, const View& view) {
-  std::vector<std::array<double, 2>> at;
+// Where an item is drawn is either in `points` or in `transform`, which are all
+// that the page's script changes of it.
+std::string Drawn(const Item& item, const View& view, bool is_seen) {
+  std::string points;
   for (const Point& point : item.points) {
-    at.push_back({kWidth / 2.0 + kScale * Dot(point, view.right),
-                  kHeight / 2.0 + 20 - kScale * Dot(point, view.up)});
+    points += fmt::format("{}{:.1f},{:.1f}", points.empty() ? "" : " ",
+                          kWidth / 2.0 + kScale * Dot(point, view.right),
+                          kHeight / 2.0 + 20 - kScale * Dot(point, view.up));
   }
+  const std::string_view hidden = is_seen ? "" : " display=\"none\"";
   switch (item.kind) {
-    case Item::Kind::kFace: {
-      std::string points;
-      for (const auto& [x, y] : at)
-        points +=
-            fmt::format("{}{:.1f},{:.1f}", points.empty() ? "" : " ", x, y);
+    case Item::Kind::kFace:
       return fmt::format(
-          "<polygon points=\"{0}\" fill=\"{1}\" stroke=\"#222222\" "
-          "stroke-width=\"0.4\"/>\n",
-          points, item.color);
-    }
+          "<polygon points=\"{}\" fill=\"{}\" stroke=\"#222222\" "
+          "stroke-width=\"0.4\"{}/>\n",
+          points, item.color, hidden);
     case Item::Kind::kLine:
       return fmt::format(
-          "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" "
-          "stroke=\"{}\"/>\n",
-          at[0][0], at[0][1], at[1][0], at[1][1], item.color);
+          "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\"{}/>\n", points,
+          item.color, hidden);
     case Item::Kind::kDot:
       return fmt::format(
-          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\">"
+          "<circle transform=\"translate({})\" r=\"3\" fill=\"{}\"{}>"
           "<title>{}</title></circle>\n",
-          at[0][0], at[0][1], item.color, Escaped(item.text));
+          points, item.color, hidden, Escaped(item.text));
     case Item::Kind::kText:
       break;
   }
   return fmt::format(
-      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" "
-      "dominant-baseline=\"middle\" fill=\"{}\">{}</text>\n",
-      at[0][0], at[0][1], item.color, Escaped(item.text));
+      "<text transform=\"translate({})\" text-anchor=\"middle\" "
+      "dominant-baseline=\"middle\" fill=\"{}\"{}>{}</text>\n",
+      points, item.color, hidden, Escaped(item.text));
 }
 
-std::string Drawn(const std::vector<Item>& items, const View& view) {
-  std::vector<const Item*> seen;
-  for (const Item& item : items) {
-    if (std::ranges::all_of(item.facing, [&](const Point& plane) {
-          return Dot(plane, view.eye) > 0;
-        }))
-      seen.push_back(&item);
-  }
-  std::ranges::stable_sort(seen, {}, [&](const Item* item) {
-    return std::pair(item->layer, Depth(*item, view));
-  });
-  std::string svg;
-  for (const Item* item : seen) svg += Drawn(*item, view);
-  return svg;
-}
-
-std::string Svg(const std::vector<Item>& items, std::string_view title) {
+std::string Svg(const std::string& drawn, std::string_view title) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
       "viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\" font-size=\"13\" "
@@ -296,76 +320,56 @@ std::string Svg(const std::vector<Item>& items, std::string_view title) {
       "<text x=\"{3}\" y=\"30\" text-anchor=\"middle\" "
       "font-size=\"16\">{4}</text>\n<g id=\"scene\">\n{5}</g>\n</svg>\n",
       kWidth, kHeight, Escaped(title.empty() ? "Sample rate" : title),
-      kWidth / 2, Escaped(title), Drawn(items, View(kAzimuth, kElevation)));
+      kWidth / 2, Escaped(title), drawn);
 }
 
-ordered_json ToJson(const std::vector<Item>& items) {
-  constexpr std::array<std::string_view, 4> kKinds{"face", "line", "dot",
-                                                   "text"};
+// The places of the items, in the order in which they are drawn.
+ordered_json ToJson(const std::vector<Placed>& placed) {
   ordered_json json = ordered_json::array();
-  for (const Item& item : items) {
-    json.push_back({{"kind", kKinds[static_cast<size_t>(item.kind)]},
-                    {"points", item.points},
-                    {"color", item.color},
-                    {"text", item.text},
-                    {"facing", item.facing},
-                    {"layer", item.layer}});
+  for (const Placed& one : placed) {
+    json.push_back({{"points", one.item->points},
+                    {"facing", one.item->facing},
+                    {"layer", one.item->layer},
+                    {"lift", one.item->lift}});
   }
   return json;
 }
 
+// Moves what is drawn when the picture is turned: `items` has the place of each
+// element of the scene.
 constexpr std::string_view kScript = R"JS(
 const scene = document.getElementById("scene");
 const svg = scene.ownerSVGElement;
 const start = [AZIMUTH, ELEVATION];
 let view = start.slice();
+[...scene.children].forEach((node, i) => { items[i].node = node; });
 const dot = (a, b) => a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
-function element(name, attributes, text) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const key in attributes) node.setAttribute(key, attributes[key]);
-  if (text) node.textContent = text;
-  return node;
-}
-function drawn(item, at) {
-  const [x, y] = at[0];
-  if (item.kind === "face") {
-    return element("polygon",
-        {points: at.join(" "), fill: item.color, stroke: "#222222",
-        "stroke-width": 0.4});
-  }
-  if (item.kind === "line") {
-    return element("line", {x1: x, y1: y, x2: at[1][0], y2: at[1][1],
-        stroke: item.color});
-  }
-  if (item.kind === "dot") {
-    const node = element("circle", {cx: x, cy: y, r: 3, fill: item.color});
-    node.appendChild(element("title", {}, item.text));
-    return node;
-  }
-  return element("text", {x: x, y: y, "text-anchor": "middle",
-      "dominant-baseline": "middle", fill: item.color}, item.text);
-}
-function draw() {
+function show() {
   const [a, e] = view.map(degrees => degrees * Math.PI / 180);
   const right = [-Math.sin(a), Math.cos(a), 0];
   const up = [-Math.cos(a) * Math.sin(e), -Math.sin(a) * Math.sin(e),
       Math.cos(e)];
   const eye = [Math.cos(a) * Math.cos(e), Math.sin(a) * Math.cos(e),
       Math.sin(e)];
-  const depth = item => item.points.reduce((sum, p) => sum + dot(p, eye), 0) /
-      item.points.length + (item.kind === "dot" ? 0.5 : 0);
   const place = p => [WIDTH / 2 + SCALE * dot(p, right),
       HEIGHT / 2 + 20 - SCALE * dot(p, up)];
-  scene.replaceChildren(...items
-      .filter(item => item.facing.every(plane => dot(plane, eye) > 0))
-      .map(item => [item, depth(item)])
-      .sort((p, q) => p[0].layer - q[0].layer || p[1] - q[1])
-      .map(p => drawn(p[0], p[0].points.map(place))));
+  for (const item of items) {
+    const at = item.points.map(place).join(" ");
+    if (item.points.length > 1) item.node.setAttribute("points", at);
+    else item.node.setAttribute("transform", `translate(${at})`);
+    const isSeen = item.facing.every(plane => dot(plane, eye) > 0);
+    item.node.setAttribute("display", isSeen ? "inline" : "none");
+    item.depth = item.points.reduce((sum, p) => sum + dot(p, eye), 0) /
+        item.points.length + item.lift;
+  }
+  scene.replaceChildren(...items.slice()
+      .sort((p, q) => p.layer - q.layer || p.depth - q.depth)
+      .map(item => item.node));
 }
 function turn(azimuth, elevation) {
   view = [view[0] + azimuth,
       Math.min(90, Math.max(1, view[1] + elevation))];
-  draw();
+  show();
 }
 svg.style.cursor = "grab";
 svg.style.touchAction = "none";
@@ -373,48 +377,58 @@ svg.addEventListener("pointerdown", e => svg.setPointerCapture(e.pointerId));
 svg.addEventListener("pointermove", e => {
   if (e.buttons === 1) turn(-e.movementX / 2, e.movementY / 2);
 });
-svg.addEventListener("dblclick", () => { view = start.slice(); draw(); });
+svg.addEventListener("dblclick", () => { view = start.slice(); show(); });
 document.addEventListener("keydown", e => {
   const step = {ArrowLeft: [5, 0], ArrowRight: [-5, 0], ArrowUp: [0, 5],
       ArrowDown: [0, -5]}[e.key];
   if (step) { turn(...step); e.preventDefault(); }
 });
-draw();
 )JS";
 
-// `name` becomes `value` everywhere.
 std::string Replaced(std::string text, std::string_view name,
                      const std::string& value) {
-  for (size_t at = text.find(name); at != std::string::npos;
-       at = text.find(name, at + value.size()))
-    text.replace(at, name.size(), value);
+  for (size_t place = text.find(name); place != std::string::npos;
+       place = text.find(name, place + value.size()))
+    text.replace(place, name.size(), value);
   return text;
 }
 
-std::string Script(const std::vector<Item>& items) {
+std::string Script(const std::vector<Placed>& placed) {
   std::string script(kScript);
   script = Replaced(script, "AZIMUTH", fmt::to_string(kAzimuth));
   script = Replaced(script, "ELEVATION", fmt::to_string(kElevation));
   script = Replaced(script, "WIDTH", fmt::to_string(kWidth));
   script = Replaced(script, "HEIGHT", fmt::to_string(kHeight));
   script = Replaced(script, "SCALE", fmt::to_string(kScale));
-  return "const items = " + ToJson(items).dump() + ";" + script;
+  return "const items = " + ToJson(placed).dump() + ";" + script;
 }
 
 }  // namespace
 
 std::string SurfaceSvg(const RateMap& map, std::string_view title) {
-  return Svg(Scene(map).items(), title);
+  const Scene scene(map);
+  const View view(kAzimuth, kElevation);
+  std::string drawn;
+  for (const Placed& one : Place(scene.items(), view)) {
+    if (one.is_seen) drawn += Drawn(*one.item, view, true);
+  }
+  return Svg(drawn, title);
 }
 
 std::string SurfaceHtml(const RateMap& map, std::string_view title) {
   const Scene scene(map);
+  const View view(kAzimuth, kElevation);
+  const std::vector<Placed> placed = Place(scene.items(), view);
+  std::string drawn;
+  for (const Placed& one : placed) {
+    drawn += Drawn(*one.item, view, one.is_seen);
+  }
   return HtmlPage(
       title.empty() ? "Sample rate" : title,
-      Svg(scene.items(), title) +
+      Svg(drawn, title) +
           "<p>Drag the picture or press the arrow keys to turn it; a double "
           "click turns it back.</p>\n",
-      Script(scene.items()));
+      Script(placed));
 }
 
 }  // namespace acplan::cli

@@ -12,7 +12,8 @@ namespace acplan::cli {
 // azimuth of 205 degrees. A face with a corner without a rate is left out. "" is
 // no title.
 std::string SurfaceSvg(const costmodel::RateMap& map, std::string_view title);
-// The same picture, turned by dragging it or with the arrow keys.
+// The same picture, which a script turns as it is dragged, or with the arrow
+// keys: it moves, hides and reorders what is drawn.
 std::string SurfaceHtml(const costmodel::RateMap& map, std::string_view title);
 
 }  // namespace acplan::cli

@@ -24,46 +24,58 @@ struct BaselineFlags {
   bool json = false;
 };
 
-int RunBaseline(const BaselineFlags& flags, const Terminal& terminal) {
-  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+struct BaselineAnswer {
+  std::string model;
+  problems::MemoryOptions memory;
+  problems::PlanBaseline baseline;
+  problems::PlanEffect effect;  // on one rank
+  problems::PlanEffect sharded;
+  problems::StepTime time;
+};
+
+BaselineAnswer Compute(const ProfileInput& input,
+                       const problems::MemoryOptions& memory) {
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
-  const problems::MemoryOptions memory = flags.memory.Resolve(input);
-  const problems::PlanBaseline baseline =
-      ComputeBaseline(profile, tree, memory, input.TraceIfAny());
   problems::MemoryOptions unsharded = memory;
   unsharded.world_size = 1;
-  const problems::PlanEffect effect =
-      ComputeEffect(profile, {}, unsharded, "pareto", input.TraceIfAny());
-  const problems::PlanEffect sharded =
-      ComputeEffect(profile, {}, memory, "pareto", input.TraceIfAny());
-  const problems::StepTime runtime = problems::ComputeStepTime(profile, tree);
+  return {
+      .model = profile.model.name,
+      .memory = memory,
+      .baseline = ComputeBaseline(profile, tree, memory, input.TraceIfAny()),
+      .effect =
+          ComputeEffect(profile, {}, unsharded, "pareto", input.TraceIfAny()),
+      .sharded =
+          ComputeEffect(profile, {}, memory, "pareto", input.TraceIfAny()),
+      .time = problems::ComputeStepTime(profile, tree)};
+}
 
-  if (flags.json) {
-    nlohmann::ordered_json json;
-    json["model"] = profile.model.name;
-    json["memory_model"] = ToString(memory.model);
-    json["without_states"] = memory.without_states;
-    json["peak_bytes"] = baseline.peak_bytes;
-    json["peak_module"] = baseline.peak_module;
-    json["peak_phase"] = ToString(effect.peak_phase);
-    json["persistent_bytes"] = effect.persistent_bytes;
-    json["activation_bytes"] = effect.activation_bytes;
-    json["world_size"] = memory.world_size;
-    json["sharded_peak_bytes"] = sharded.peak_bytes;
-    json["runtime_ms"] = baseline.runtime_ms;
-    json["forward_ms"] = runtime.forward_ms;
-    json["backward_ms"] = runtime.backward_ms;
-    terminal.Print(json.dump(2) + "\n");
-    return kExitOk;
-  }
+std::string ToJson(const BaselineAnswer& answer) {
+  nlohmann::ordered_json json;
+  json["model"] = answer.model;
+  json["memory_model"] = ToString(answer.memory.model);
+  json["without_states"] = answer.memory.without_states;
+  json["peak_bytes"] = answer.baseline.peak_bytes;
+  json["peak_module"] = answer.baseline.peak_module;
+  json["peak_phase"] = ToString(answer.effect.peak_phase);
+  json["persistent_bytes"] = answer.effect.persistent_bytes;
+  json["activation_bytes"] = answer.effect.activation_bytes;
+  json["world_size"] = answer.memory.world_size;
+  json["sharded_peak_bytes"] = answer.sharded.peak_bytes;
+  json["runtime_ms"] = answer.baseline.runtime_ms;
+  json["forward_ms"] = answer.time.forward_ms;
+  json["backward_ms"] = answer.time.backward_ms;
+  return json.dump(2) + "\n";
+}
+
+std::string ToText(const BaselineAnswer& answer, const Terminal& terminal) {
+  const auto& [model, memory, baseline, effect, sharded, time] = answer;
   using enum Table::Align;
   Table table({kLeft, kRight, kLeft});
   const auto bytes = [](double b) {
     return graph::FormatBytes(static_cast<int64_t>(b));
   };
-  table.AddRow({"baseline of " + profile.model.name,
-                std::string(ToString(memory.model)),
+  table.AddRow({"baseline of " + model, std::string(ToString(memory.model)),
                 memory.without_states ? "without states" : ""});
   table.AddRow(
       {"peak memory", bytes(static_cast<double>(baseline.peak_bytes)),
@@ -83,9 +95,15 @@ int RunBaseline(const BaselineFlags& flags, const Terminal& terminal) {
   }
   table.AddRow(
       {"step time", FormatMs(baseline.runtime_ms),
-       fmt::format("forward {}, backward {}", FormatMs(runtime.forward_ms),
-                   FormatMs(runtime.backward_ms))});
-  terminal.Print(table.ToString(terminal));
+       fmt::format("forward {}, backward {}", FormatMs(time.forward_ms),
+                   FormatMs(time.backward_ms))});
+  return table.ToString(terminal);
+}
+
+int RunBaseline(const BaselineFlags& flags, const Terminal& terminal) {
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const BaselineAnswer answer = Compute(input, flags.memory.Resolve(input));
+  terminal.Print(flags.json ? ToJson(answer) : ToText(answer, terminal));
   return kExitOk;
 }
 

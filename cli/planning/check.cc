@@ -32,7 +32,7 @@ struct CheckFlags {
   bool json = false;
 };
 
-// What any plan for the same question has to keep to.
+// The question that a plan with these rules answers.
 problems::PlanOptions QuestionOf(const problems::Plan& plan,
                                  const problems::PlanRules& rules) {
   using problems::Granularity;
@@ -80,16 +80,12 @@ int64_t ResolveBudget(const BudgetFlag& budget, const ProfileInput& input,
   return budget.Resolve(problem, limits);
 }
 
-int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
-  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  const ProfileInput input = ReadProfileOrTrace(flags.profile);
-  const graph::Profile& profile = input.profile;
-  problems::Plan plan = ReadAnswer(flags.plan, profile);
-  const graph::ModuleTree tree(profile);
+// The plan, with the memory and the reserve of the flags where these are given.
+problems::Plan ReadPlan(const CheckFlags& flags, const ProfileInput& input) {
+  problems::Plan plan = ReadAnswer(flags.plan, input.profile);
   const problems::MemoryOptions memory = flags.memory.Resolve(plan.memory);
   // What the plan states of memory holds for its own question only.
-  const bool same_model = memory == plan.memory;
-  if (!same_model) {
+  if (memory != plan.memory) {
     plan.peak_bytes = problems::kNotStated;
     plan.peak_module.clear();
     plan.baseline.peak_bytes = problems::kNotStated;
@@ -97,62 +93,103 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   plan.memory = memory;
   RequireTrace(memory, input, flags.plan);
   plan.reserve_bytes = ParseReserve(flags.reserve).value_or(plan.reserve_bytes);
-  const problems::PlanRules rules{.ac_units = flags.units.AcUnits(),
-                                  .fsdp_units = flags.units.FsdpUnits(),
-                                  .max_units = flags.units.MaxUnits(),
-                                  .patterns = flags.patterns.Patterns()};
-  FindModules(profile, tree, rules.ac_units, "--ac-units");
-  FindModules(profile, tree, rules.fsdp_units, "--fsdp-units");
-  CheckPatterns(profile, plan, rules.patterns);
-  plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);
-  if (plan.reserve_bytes >= plan.budget_bytes) {
-    throw InputError(fmt::format(
-        "{}: expected less than the budget ({}), found {}",
-        flags.reserve.empty() ? flags.plan + ": reserve_bytes" : "--reserve",
-        graph::FormatBytes(plan.budget_bytes),
-        graph::FormatBytes(plan.reserve_bytes)));
-  }
+  return plan;
+}
+
+problems::PlanRules ReadRules(const CheckFlags& flags,
+                              const ProfileInput& input,
+                              const graph::ModuleTree& tree,
+                              const problems::Plan& plan) {
+  problems::PlanRules rules{.ac_units = flags.units.AcUnits(),
+                            .fsdp_units = flags.units.FsdpUnits(),
+                            .max_units = flags.units.MaxUnits(),
+                            .patterns = flags.patterns.Patterns()};
+  FindModules(input.profile, tree, rules.ac_units, "--ac-units");
+  FindModules(input.profile, tree, rules.fsdp_units, "--fsdp-units");
+  CheckPatterns(input.profile, plan, rules.patterns);
+  return rules;
+}
+
+void RequireRoom(const CheckFlags& flags, const problems::Plan& plan) {
+  if (plan.reserve_bytes < plan.budget_bytes) return;
+  throw InputError(fmt::format(
+      "{}: expected less than the budget ({}), found {}",
+      flags.reserve.empty() ? flags.plan + ": reserve_bytes" : "--reserve",
+      graph::FormatBytes(plan.budget_bytes),
+      graph::FormatBytes(plan.reserve_bytes)));
+}
+
+// The first rule that a plan breaks, and what the plan does; a plan that breaks
+// no rule has an effect.
+struct CheckAnswer {
   std::optional<std::string> broken;
   std::optional<problems::PlanEffect> effect;
+};
+
+CheckAnswer Check(const CheckFlags& flags, const ProfileInput& input,
+                  const problems::Plan& plan,
+                  const problems::PlanRules& rules) {
+  CheckAnswer answer;
   try {
-    broken = FirstBrokenRule(profile, plan, rules, input.TraceIfAny());
-    effect = ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff,
-                           input.TraceIfAny());
+    answer.broken =
+        FirstBrokenRule(input.profile, plan, rules, input.TraceIfAny());
+    answer.effect = ComputeEffect(input.profile, plan.modules, plan.memory,
+                                  plan.tradeoff, input.TraceIfAny());
   } catch (const InputError& error) {
     // A unit that breaks a rule may have no effect that could be computed.
-    if (!broken) throw NamingFile(error, flags.plan);
+    if (!answer.broken) throw NamingFile(error, flags.plan);
   }
-  if (flags.json) {
-    nlohmann::ordered_json json;
-    json["holds"] = !broken;
-    if (broken) json["broken_rule"] = *broken;
-    json["memory_model"] = ToString(plan.memory.model);
-    json["world_size"] = plan.memory.world_size;
-    json["caveat"] = Caveat(plan.memory.model);
-    json["budget_bytes"] = plan.budget_bytes;
-    json["reserve_bytes"] = plan.reserve_bytes;
-    if (effect) {
-      json["peak_bytes"] = effect->peak_bytes;
-      json["peak_module"] = effect->peak_module;
-      json["recompute_ms"] = effect->recompute_ms;
-    }
-    terminal.Print(json.dump(2) + "\n");
-    return broken ? kExitFailure : kExitOk;
+  return answer;
+}
+
+std::string ToJson(const problems::Plan& plan, const CheckAnswer& answer) {
+  nlohmann::ordered_json json;
+  json["holds"] = !answer.broken;
+  if (answer.broken) json["broken_rule"] = *answer.broken;
+  json["memory_model"] = ToString(plan.memory.model);
+  json["world_size"] = plan.memory.world_size;
+  json["caveat"] = Caveat(plan.memory.model);
+  json["budget_bytes"] = plan.budget_bytes;
+  json["reserve_bytes"] = plan.reserve_bytes;
+  if (answer.effect) {
+    json["peak_bytes"] = answer.effect->peak_bytes;
+    json["peak_module"] = answer.effect->peak_module;
+    json["recompute_ms"] = answer.effect->recompute_ms;
   }
-  if (broken) {
-    terminal.Print(fmt::format("{}: {}\n", terminal.Yellow("broken"), *broken));
-    return kExitFailure;
+  return json.dump(2) + "\n";
+}
+
+std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
+                   const Terminal& terminal) {
+  if (answer.broken) {
+    return fmt::format("{}: {}\n", terminal.Yellow("broken"), *answer.broken);
   }
-  terminal.Print(
-      fmt::format(
-          "{}: {} unit{}, peak {} at {}, {} below the budget; recomputes {}\n",
-          terminal.Green("holds"), plan.modules.size(),
-          plan.modules.size() == 1 ? "" : "s",
-          graph::FormatBytes(effect->peak_bytes), effect->peak_module,
-          graph::FormatBytes(plan.budget_bytes - effect->peak_bytes),
-          FormatMs(effect->recompute_ms)) +
-      NoteOn(plan.memory.model, terminal));
-  return kExitOk;
+  const problems::PlanEffect& effect = *answer.effect;
+  return fmt::format(
+             "{}: {} unit{}, peak {} at {}, {} below the budget; recomputes "
+             "{}\n",
+             terminal.Green("holds"), plan.modules.size(),
+             plan.modules.size() == 1 ? "" : "s",
+             graph::FormatBytes(effect.peak_bytes), effect.peak_module,
+             graph::FormatBytes(plan.budget_bytes - effect.peak_bytes),
+             FormatMs(effect.recompute_ms)) +
+         NoteOn(plan.memory.model, terminal);
+}
+
+int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
+  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  problems::Plan plan = ReadPlan(flags, input);
+  const graph::ModuleTree tree(input.profile);
+  const problems::PlanRules rules = ReadRules(flags, input, tree, plan);
+  plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);
+  RequireRoom(flags, plan);
+  const CheckAnswer answer = Check(flags, input, plan, rules);
+  terminal.Print(flags.json ? ToJson(plan, answer)
+                            : ToText(plan, answer, terminal));
+  return answer.broken
+             ? terminal.Explain("broken: " + *answer.broken, kExitFailure)
+             : kExitOk;
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ double Overhead(const Column& column, double runtime_ms) {
   return runtime_ms > 0 ? column.effect.recompute_ms / runtime_ms : 0;
 }
 
-// Whether the plan's own budget holds here; "-" without one.
+// Tells whether the plan's own budget holds here; "-" without one.
 std::string HoldsText(const Column& column) {
   if (column.plan.budget_bytes == 0) return "-";
   return column.effect.peak_bytes <=

@@ -290,8 +290,8 @@ std::string FitTable(const Curve& curve, const Terminal& terminal) {
   return table.ToString(terminal);
 }
 
-// All, or for each twentieth of the memory the policy that recomputes least
-// within it.
+// Returns all policies or, where there are many, the one that recomputes least
+// within each twentieth of the memory.
 std::vector<Choice> ShownPolicies(const Curve& curve) {
   constexpr int kParts = 20;
   if (curve.pareto.size() <= kParts) return curve.pareto;

@@ -218,73 +218,103 @@ int ExitCode(const std::vector<Plan>& plans) {
              : kExitInfeasible;
 }
 
-int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
+std::vector<BudgetFlag> ParseBudgets(const std::vector<std::string>& texts) {
+  std::vector<BudgetFlag> budgets;
+  for (const std::string& text : ParseNames(texts, "--budgets")) {
+    budgets.push_back(BudgetFlag::Parse(text, "--budgets"));
+  }
+  if (budgets.empty() && !texts.empty()) {
+    throw InputError("--budgets: expected budgets as a,b,c, found none");
+  }
+  return budgets;
+}
+
+// The budgets that are asked for: given ones, or so many even ones.
+struct AskedBudgets {
+  int points = 0;
+  std::vector<BudgetFlag> given;
+};
+
+AskedBudgets ReadBudgets(const FrontierFlags& flags) {
   if (flags.csv && flags.json) {
     throw InputError("--csv: expected no --json beside it, found both");
   }
   if (!flags.points.empty() && !flags.budgets.empty()) {
     throw InputError("--points: expected no --budgets beside it, found both");
   }
-  const int points = ParsePoints(flags.points);
-  std::vector<BudgetFlag> given;
-  for (const std::string& text : ParseNames(flags.budgets, "--budgets")) {
-    given.push_back(BudgetFlag::Parse(text, "--budgets"));
-  }
-  if (given.empty() && !flags.budgets.empty()) {
-    throw InputError("--budgets: expected budgets as a,b,c, found none");
-  }
-  const ProfileInput input = ReadProfileOrTrace(flags.profile);
-  const graph::Profile& profile = input.profile;
-  const graph::ModuleTree tree(profile);
-  FrontierAnswer answer{.model = profile.model.name,
-                        .options = flags.planning.Options(input),
-                        .plans = {}};
-  CheckOutput(flags.output, flags.profile);
+  return {ParsePoints(flags.points), ParseBudgets(flags.budgets)};
+}
 
-  const problems::PlanningProblem problem =
-      BuildPlanningProblem(profile, tree, answer.options, input.TraceIfAny());
-  solver::SearchLimits limits = answer.options.limits;
-  limits.interrupted = &InterruptFlag();
-  terminal.Log(fmt::format("{}: {} modules; searching for plans",
-                           graph::OneLine(flags.profile, 400),
-                           profile.modules.size()));
-  const solver::Stopwatch stopwatch;
-  const problems::LeastAnswer least = LeastPlan(problem, ForTheMinimum(limits));
-  answer.minimum = least.budget;
-  answer.unplanned_peak_bytes = problem.unplanned_peak_bytes;
-
+std::vector<int64_t> ResolveBudgets(const AskedBudgets& asked,
+                                    const problems::PlanningProblem& problem,
+                                    const problems::LeastAnswer& least,
+                                    const solver::SearchLimits& limits) {
+  const int64_t minimum = least.budget.bytes;
   std::vector<int64_t> budgets;
-  for (const BudgetFlag& budget : given) {
+  for (const BudgetFlag& budget : asked.given) {
     if (budget.kind == BudgetFlag::Kind::kMinimum) {
       RequireMinimum(least);
-      budgets.push_back(answer.minimum.bytes);
+      budgets.push_back(minimum);
     } else {
       budgets.push_back(budget.Resolve(problem, limits));
     }
   }
-  if (budgets.empty()) {
-    budgets = problems::EvenBudgets(
-        answer.minimum.bytes,
-        std::max(answer.minimum.bytes,
-                 problem.unplanned_peak_bytes + answer.options.reserve_bytes),
-        points);
-  }
-  {
-    ProgressLine progress(terminal);
-    size_t finished = 0;
-    limits = TimeLeft(limits, stopwatch);
-    limits.on_progress = [&](solver::SearchProgress p) {
-      p.seconds = stopwatch.Seconds();
-      progress.Show(
-          p, fmt::format("{} of {} budgets  ", finished, budgets.size()));
-    };
-    const auto done = [&](size_t count) {
-      finished = count;
-      progress.Clear();
-      terminal.Log(fmt::format("{} of {} budgets", count, budgets.size()));
-    };
-    answer.plans = PlanFrontier(problem, budgets, limits, done, least.units);
-  }
+  if (!budgets.empty()) return budgets;
+  return problems::EvenBudgets(
+      minimum,
+      std::max(minimum,
+               problem.unplanned_peak_bytes + problem.options.reserve_bytes),
+      asked.points);
+}
+
+// Fills in what the search finds.
+FrontierAnswer FindPlans(const problems::PlanningProblem& problem,
+                         const AskedBudgets& asked, FrontierAnswer answer,
+                         const Terminal& terminal) {
+  solver::SearchLimits limits = answer.options.limits;
+  limits.interrupted = &InterruptFlag();
+  const solver::Stopwatch stopwatch;
+  const problems::LeastAnswer least = LeastPlan(problem, ForTheMinimum(limits));
+  answer.minimum = least.budget;
+  answer.unplanned_peak_bytes = problem.unplanned_peak_bytes;
+  const std::vector<int64_t> budgets =
+      ResolveBudgets(asked, problem, least, limits);
+
+  ProgressLine progress(terminal);
+  size_t finished = 0;
+  limits = TimeLeft(limits, stopwatch);
+  limits.on_progress = [&](solver::SearchProgress p) {
+    p.seconds = stopwatch.Seconds();
+    progress.Show(p.seconds, [&] {
+      return fmt::format("{} of {} budgets  ", finished, budgets.size()) +
+             ProgressText(p);
+    });
+  };
+  const auto done = [&](size_t count) {
+    finished = count;
+    progress.Clear();
+    terminal.Log(fmt::format("{} of {} budgets", count, budgets.size()));
+  };
+  answer.plans = PlanFrontier(problem, budgets, limits, done, least.units);
+  return answer;
+}
+
+int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
+  const AskedBudgets asked = ReadBudgets(flags);
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  const graph::Profile& profile = input.profile;
+  const graph::ModuleTree tree(profile);
+  const problems::PlanOptions options = flags.planning.Options(input);
+  CheckOutput(flags.output, flags.profile);
+
+  const problems::PlanningProblem problem =
+      BuildPlanningProblem(profile, tree, options, input.TraceIfAny());
+  terminal.Log(fmt::format("{}: {} modules; searching for plans",
+                           graph::OneLine(flags.profile, 400),
+                           profile.modules.size()));
+  const FrontierAnswer answer = FindPlans(
+      problem, asked,
+      {.model = profile.model.name, .options = options, .plans = {}}, terminal);
   for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
 
   if (!flags.output.empty()) {
@@ -297,7 +327,11 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
   terminal.Print(flags.csv    ? ToCsv(answer)
                  : flags.json ? ToJson(answer)
                               : ToText(answer, terminal));
-  return ExitCode(answer.plans);
+  const int exit_code = ExitCode(answer.plans);
+  return exit_code == kExitOk
+             ? kExitOk
+             : terminal.Explain("no plan: there is none for any budget",
+                                exit_code);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ struct Answer {
   int64_t capacity_bytes = 0;
   std::vector<std::string> rules;  // an operator, "" for none
   OperatorSolution solution;
-  // Where no policy fits: the least memory budget that one does.
+  // The least memory budget that a policy fits, where none fits this one.
   std::optional<double> minimum;
 
   bool HasPolicy() const {
@@ -234,24 +234,38 @@ std::string OperatorTable(const Answer& answer, const Terminal& terminal) {
   return table.ToString(terminal);
 }
 
-std::string Verdict(const Answer& answer, const Terminal& terminal) {
+// Why there is no policy: in a word, and what that says.
+struct Reason {
+  std::string word;
+  std::string text;
+};
+
+std::optional<Reason> ReasonForNone(const Answer& answer) {
   const OperatorSolution& solution = answer.solution;
-  const std::string limit = LimitText(problems::LimitName(solution.stopped_by));
   if (solution.status == SearchStatus::kNoSolution) {
-    return fmt::format("{}: {} before a policy was found\n",
-                       terminal.Yellow("no policy"), limit);
+    return Reason{
+        "no policy",
+        fmt::format(": {} before a policy was found\n",
+                    LimitText(problems::LimitName(solution.stopped_by)))};
   }
-  if (!answer.HasPolicy()) {
-    return fmt::format(
-        "{}: the operators that must be saved take {}\n"
-        "the least memory budget that works: {:.6f}\n",
-        terminal.Yellow("infeasible"),
-        FormatBytesExactly(answer.statistics.groups.ForcedBytes()),
-        *answer.minimum);
+  if (answer.HasPolicy()) return std::nullopt;
+  return Reason{
+      "infeasible",
+      fmt::format(": the operators that must be saved take {}\n"
+                  "the least memory budget that works: {:.6f}\n",
+                  FormatBytesExactly(answer.statistics.groups.ForcedBytes()),
+                  *answer.minimum)};
+}
+
+std::string Verdict(const Answer& answer, const Terminal& terminal) {
+  if (const auto reason = ReasonForNone(answer)) {
+    return terminal.Yellow(reason->word) + reason->text;
   }
+  const OperatorSolution& solution = answer.solution;
   const bool is_optimal = solution.status == SearchStatus::kOptimal;
   const double ms = solution.policy.recompute_ms;
   const double gap = ms > 0 ? (ms - solution.bound_ms) / ms : 0;
+  const std::string limit = LimitText(problems::LimitName(solution.stopped_by));
   return fmt::format(
       "{}{}: no policy within the capacity recomputes less{} (gap {}, {:.3f} "
       "s, {} {})\n",
@@ -291,9 +305,12 @@ int RunOps(const OpsFlags& flags, const Terminal& terminal) {
   const Answer answer = Solve(profile, flags);
   if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
   terminal.Print(flags.json ? ToJson(answer) : ToText(answer, terminal));
-  if (answer.HasPolicy()) return kExitOk;
-  return answer.solution.status == SearchStatus::kNoSolution ? kExitLimit
-                                                             : kExitInfeasible;
+  const std::optional<Reason> reason = ReasonForNone(answer);
+  if (!reason) return kExitOk;
+  return terminal.Explain(reason->word + reason->text,
+                          answer.solution.status == SearchStatus::kNoSolution
+                              ? kExitLimit
+                              : kExitInfeasible);
 }
 
 }  // namespace

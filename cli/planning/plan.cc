@@ -155,38 +155,48 @@ std::string UnitTable(const graph::Profile& profile, const Plan& plan, bool all,
   return policies.empty() ? text : text + policies + "\n";
 }
 
-std::string Verdict(const Plan& plan, const Terminal& terminal) {
+// How a search ended: in a word, and what that says.
+struct Verdict {
+  std::string word;
+  std::string text;
+};
+
+std::string InfeasibleText(const Plan& plan) {
+  std::string text = fmt::format(": no plan fits in {}\n",
+                                 FormatBytesExactly(plan.budget_bytes));
+  if (plan.minimum_budget_bytes) {
+    text += fmt::format("the smallest budget that a plan fits: {}\n",
+                        FormatBytesExactly(*plan.minimum_budget_bytes));
+  } else if (plan.fitting_budget_bytes) {
+    text += fmt::format("a plan fits in {}; the smallest is not proven\n",
+                        FormatBytesExactly(*plan.fitting_budget_bytes));
+  }
+  return text;
+}
+
+Verdict VerdictOn(const Plan& plan) {
   const std::string effort = fmt::format(
       "{:.3f} s, {} {}", plan.solver.seconds, FormatCount(plan.solver.nodes),
       plan.solver.name == "cbc" ? "nodes of CBC" : "labels");
   switch (plan.status) {
     case PlanStatus::kOptimal:
-      return fmt::format(
-          "{}: no plan within the budget recomputes less (gap 0, {})\n",
-          terminal.Green("optimal"), effort);
+      return {"optimal",
+              fmt::format(
+                  ": no plan within the budget recomputes less (gap 0, {})\n",
+                  effort)};
     case PlanStatus::kFeasible:
-      return fmt::format(
-          "{}, {}: no plan recomputes less than {} (gap {}, {})\n",
-          terminal.Yellow("feasible"), LimitText(plan.limit),
-          FormatMs(plan.bound_ms), FormatPercentUp(plan.gap), effort);
-    case PlanStatus::kInfeasible: {
-      std::string text =
-          fmt::format("{}: no plan fits in {}\n", terminal.Yellow("infeasible"),
-                      FormatBytesExactly(plan.budget_bytes));
-      if (plan.minimum_budget_bytes) {
-        text += fmt::format("the smallest budget that a plan fits: {}\n",
-                            FormatBytesExactly(*plan.minimum_budget_bytes));
-      } else if (plan.fitting_budget_bytes) {
-        text += fmt::format("a plan fits in {}; the smallest is not proven\n",
-                            FormatBytesExactly(*plan.fitting_budget_bytes));
-      }
-      return text;
-    }
+      return {
+          "feasible",
+          fmt::format(", {}: no plan recomputes less than {} (gap {}, {})\n",
+                      LimitText(plan.limit), FormatMs(plan.bound_ms),
+                      FormatPercentUp(plan.gap), effort)};
+    case PlanStatus::kInfeasible:
+      return {"infeasible", InfeasibleText(plan)};
     case PlanStatus::kNoPlan:
       break;
   }
-  return fmt::format("{}: {} before a plan was found ({})\n",
-                     terminal.Yellow("no plan"), LimitText(plan.limit), effort);
+  return {"no plan", fmt::format(": {} before a plan was found ({})\n",
+                                 LimitText(plan.limit), effort)};
 }
 
 // A simulation is of all the memory of one device, and of operators; under the
@@ -200,7 +210,7 @@ bool CanSimulate(const Plan& plan) {
          });
 }
 
-// What a plan made on the trace's profile really uses.
+// Simulates a plan that was made on the trace's profile.
 std::optional<graph::Simulation> SimulationOf(const ProfileInput& input,
                                               const Plan& plan) {
   if (!input.trace || !CanSimulate(plan)) return std::nullopt;
@@ -232,66 +242,92 @@ int ExitCode(PlanStatus status) {
   return kExitLimit;
 }
 
+// The plan, and why the least budget is not proven, where that was asked for
+// and is not.
+struct FoundPlan {
+  Plan plan;
+  std::string unproven;
+};
+
+FoundPlan FindPlan(const problems::PlanningProblem& problem,
+                   const BudgetFlag& budget, solver::SearchLimits limits,
+                   const Terminal& terminal) {
+  ProgressLine progress(terminal);
+  limits.interrupted = &InterruptFlag();
+  const solver::Stopwatch stopwatch;
+  limits.on_progress = [&](const solver::SearchProgress& p) {
+    progress.Show(p.seconds, [&] { return ProgressText(p); });
+  };
+  FoundPlan answer;
+  problems::LeastAnswer least;
+  int64_t budget_bytes = 0;
+  if (budget.kind == BudgetFlag::Kind::kMinimum) {
+    least = LeastPlan(problem, ForTheMinimum(limits));
+    RequireMinimum(least);
+    budget_bytes = least.budget.bytes;
+    if (!least.budget.proven) answer.unproven = UnprovenText(least.budget);
+  } else {
+    budget_bytes = budget.Resolve(problem, limits);
+  }
+  answer.plan =
+      PlanFor(problem, budget_bytes, TimeLeft(limits, stopwatch), least.units)
+          .plan;
+  return answer;
+}
+
+// The part of the text between the heading and the verdict.
+std::string Body(const graph::Profile& profile, const Plan& plan,
+                 int64_t unplanned, bool all, const Terminal& terminal) {
+  if (plan.HasPlan()) {
+    return Comparison(plan, unplanned, terminal) +
+           UnitTable(profile, plan, all, terminal);
+  }
+  return fmt::format("baseline peak {} at {}\n",
+                     graph::FormatBytes(plan.baseline.peak_bytes),
+                     plan.baseline.peak_module);
+}
+
+std::string Ending(const ProfileInput& input, const Plan& plan,
+                   const Terminal& terminal) {
+  const Verdict verdict = VerdictOn(plan);
+  const std::string word = plan.status == PlanStatus::kOptimal
+                               ? terminal.Green(verdict.word)
+                               : terminal.Yellow(verdict.word);
+  const std::optional<graph::Simulation> simulation = SimulationOf(input, plan);
+  return word + verdict.text +
+         (simulation ? SimulationText(plan, *simulation, terminal)
+                     : NoteOn(plan.memory.model, terminal));
+}
+
 int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const ProfileInput input = ReadProfileOrTrace(flags.profile);
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  problems::PlanOptions options = flags.planning.Options(input);
+  const problems::PlanOptions options = flags.planning.Options(input);
   CheckOutput(flags.output, flags.profile);
 
   const problems::PlanningProblem problem =
       BuildPlanningProblem(profile, tree, options, input.TraceIfAny());
-  Plan plan;
-  std::string unproven;  // of the least budget
-  {
-    ProgressLine progress(terminal);
-    options.limits.interrupted = &InterruptFlag();
-    terminal.Log(fmt::format("{}: {} modules; searching for a plan",
-                             graph::OneLine(flags.profile, 400),
-                             profile.modules.size()));
-    const solver::Stopwatch stopwatch;
-    options.limits.on_progress = [&](const solver::SearchProgress& p) {
-      progress.Show(p);
-    };
-    problems::LeastAnswer least;
-    int64_t budget_bytes = 0;
-    if (budget.kind == BudgetFlag::Kind::kMinimum) {
-      least = LeastPlan(problem, ForTheMinimum(options.limits));
-      RequireMinimum(least);
-      budget_bytes = least.budget.bytes;
-      if (!least.budget.proven) unproven = UnprovenText(least.budget);
-    } else {
-      budget_bytes = budget.Resolve(problem, options.limits);
-    }
-    plan = PlanFor(problem, budget_bytes, TimeLeft(options.limits, stopwatch),
-                   least.units)
-               .plan;
-  }
+  terminal.Log(fmt::format("{}: {} modules; searching for a plan",
+                           graph::OneLine(flags.profile, 400),
+                           profile.modules.size()));
+  const auto [plan, unproven] =
+      FindPlan(problem, budget, options.limits, terminal);
   for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
   if (!unproven.empty()) terminal.Warn("budget min: " + unproven);
 
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
-  if (flags.json) {
-    terminal.Print(json);
-    return ExitCode(plan.status);
-  }
-  std::string text = Heading(profile, plan, options, terminal);
-  if (plan.HasPlan()) {
-    text += Comparison(plan, problem.unplanned_peak_bytes, terminal) +
-            UnitTable(profile, plan, flags.all, terminal);
-  } else {
-    text += fmt::format("baseline peak {} at {}\n",
-                        graph::FormatBytes(plan.baseline.peak_bytes),
-                        plan.baseline.peak_module);
-  }
-  text += Verdict(plan, terminal);
-  const std::optional<graph::Simulation> simulation = SimulationOf(input, plan);
-  text += simulation ? SimulationText(plan, *simulation, terminal)
-                     : NoteOn(plan.memory.model, terminal);
-  terminal.Print(text);
-  return ExitCode(plan.status);
+  terminal.Print(flags.json
+                     ? json
+                     : Heading(profile, plan, options, terminal) +
+                           Body(profile, plan, problem.unplanned_peak_bytes,
+                                flags.all, terminal) +
+                           Ending(input, plan, terminal));
+  if (plan.HasPlan()) return kExitOk;
+  const Verdict verdict = VerdictOn(plan);
+  return terminal.Explain(verdict.word + verdict.text, ExitCode(plan.status));
 }
 
 }  // namespace

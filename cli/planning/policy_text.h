@@ -19,7 +19,7 @@ struct UnitGroup {
 std::vector<UnitGroup> GroupUnits(
     const std::vector<problems::PlannedModule>& units);
 
-// What a policy does, the shorter side spelled out: "save mm, mm, bmm;
+// Describes a policy, with the shorter side spelled out: "save mm, mm, bmm;
 // recompute 14 others". View-like operators are recomputed always, and not
 // counted. Of more than a few, equal names are counted, "mm × 7", and what is
 // still too long ends in "9 more".

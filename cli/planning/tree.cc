@@ -43,7 +43,7 @@ std::vector<double> RecordBytes(const graph::Profile& profile,
   return bytes;
 }
 
-// Of the first call of each module of a trace; by name.
+// The dataflow of the first call of each module of a trace, by name.
 using DataflowByName = std::map<std::string, graph::GraphInfo>;
 
 DataflowByName AnalyseModules(const ProfileInput& input) {
@@ -58,9 +58,16 @@ DataflowByName AnalyseModules(const ProfileInput& input) {
   return infos;
 }
 
-std::string ToJson(const graph::Profile& profile, const graph::ModuleTree& tree,
-                   const std::vector<double>& records,
-                   const DataflowByName& dataflow, int depth) {
+// The figures that the tree of a profile or trace shows.
+struct TreeAnswer {
+  const graph::Profile& profile;
+  const graph::ModuleTree& tree;
+  std::vector<double> records;
+  DataflowByName dataflow;
+};
+
+std::string ToJson(const TreeAnswer& answer, int depth) {
+  const auto& [profile, tree, records, dataflow] = answer;
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (int i = 0; i < tree.size(); ++i) {
     const graph::ModuleTree::Node& node = tree.node(i);
@@ -106,6 +113,93 @@ std::string Indented(const graph::Profile& profile,
   return std::string(2 * static_cast<size_t>(node.depth), ' ') + name;
 }
 
+// Copies of a block that one row stands for, by node; 0 where another node's
+// row stands for this one.
+std::vector<int> CountCopies(const TreeAnswer& answer, bool shows_all) {
+  std::vector<int> copies(answer.tree.size(), 1);
+  if (shows_all) return copies;
+  for (const std::vector<int>& group :
+       IdenticalBlocks(answer.profile, answer.tree)) {
+    for (const int node : group) copies[node] = 0;
+    copies[group.front()] = static_cast<int>(group.size());
+  }
+  return copies;
+}
+
+std::vector<std::string> Heading(const TreeAnswer& answer) {
+  std::vector<std::string> heading = {"module",      "modules",    "parameters",
+                                      "activations", "SAC memory", "forward",
+                                      "recompute",   "in use"};
+  if (!answer.dataflow.empty()) {
+    heading.insert(heading.end(),
+                   {"saved in", "saved inside", "backward", "gradients"});
+  }
+  return heading;
+}
+
+std::vector<std::string> Cells(const TreeAnswer& answer, int i, int copies) {
+  const graph::ModuleTree::Node& node = answer.tree.node(i);
+  const graph::Module& m = answer.profile.modules[node.module];
+  std::string name = Indented(answer.profile, answer.tree, i);
+  if (copies > 1) name += fmt::format(" × {}", copies);
+  if (m.calls == 0) name += " (never called)";
+  if (m.calls > 1) name += fmt::format(" ({} calls)", m.calls);
+  std::vector<std::string> cells = {
+      name,
+      node.subtree_size > 1 ? fmt::format("{}", node.subtree_size) : "",
+      graph::FormatBytes(m.param_per_module),
+      graph::FormatBytes(m.act_fw_per_module),
+      m.torch_fit ? graph::FormatBytes(m.torch_fit->sac_memory) : "",
+      FormatMs(m.fw_runtime_per_module),
+      m.torch_fit ? FormatMs(m.torch_fit->sac_runtime) : "",
+      std::isfinite(answer.records[i])
+          ? graph::FormatBytes(std::llround(answer.records[i]))
+          : ""};
+  if (answer.dataflow.empty()) return cells;
+  const auto info = answer.dataflow.find(m.fqn);
+  if (info == answer.dataflow.end()) {
+    cells.resize(cells.size() + 4);
+    return cells;
+  }
+  for (const int64_t bytes :
+       {info->second.fwd_mem_in, info->second.fwd_mem_tmp,
+        info->second.bwd_mem_tmp, info->second.bwd_mem_out}) {
+    cells.push_back(graph::FormatBytes(bytes));
+  }
+  return cells;
+}
+
+std::string ToText(const TreeAnswer& answer, int depth, bool shows_all,
+                   const Terminal& terminal) {
+  const std::vector<int> copies = CountCopies(answer, shows_all);
+  const std::vector<std::string> heading = Heading(answer);
+  using enum Table::Align;
+  std::vector<Table::Align> align(heading.size(), kRight);
+  align[0] = kLeft;
+  Table table(align);
+  table.AddRow(heading);
+  for (int i = 0; i < answer.tree.size();) {
+    const graph::ModuleTree::Node& node = answer.tree.node(i);
+    if (copies[i] > 0) table.AddRow(Cells(answer, i, copies[i]));
+    const bool is_folded = copies[i] == 0 || node.depth >= depth;
+    i += is_folded ? node.subtree_size : 1;
+  }
+  std::string text = table.ToString(terminal);
+  text += terminal.Dim(
+              "× n: so many identical blocks, the first one shown (--all shows "
+              "each); in use: bytes at the module's record, without "
+              "checkpointing") +
+          "\n";
+  if (answer.dataflow.empty()) return text;
+  return text +
+         terminal.Dim(
+             "of a module's first call, by dataflow: saved in: arguments "
+             "and parameters that autograd saves; saved inside: what it "
+             "saves of results; backward: values in use at once; gradients: "
+             "what backward returns") +
+         "\n";
+}
+
 int RunTree(const TreeFlags& flags, const Terminal& terminal) {
   const ProfileInput input = ReadProfileOrTrace(flags.profile);
   const graph::Profile& profile = input.profile;
@@ -115,81 +209,10 @@ int RunTree(const TreeFlags& flags, const Terminal& terminal) {
       flags.depth.empty()
           ? std::numeric_limits<int>::max()
           : static_cast<int>(ParseWhole(flags.depth, "--depth", 0, 1'000'000));
-  const std::vector<double> records = RecordBytes(profile, tree, memory);
-  const DataflowByName dataflow = AnalyseModules(input);
-  if (flags.json) {
-    terminal.Print(ToJson(profile, tree, records, dataflow, depth));
-    return kExitOk;
-  }
-
-  std::vector<int> copies(tree.size(), 1);
-  std::vector<char> folded(tree.size(), 0);
-  if (!flags.all) {
-    for (const std::vector<int>& group : IdenticalBlocks(profile, tree)) {
-      copies[group.front()] = static_cast<int>(group.size());
-      for (size_t k = 1; k < group.size(); ++k) folded[group[k]] = 1;
-    }
-  }
-  using enum Table::Align;
-  std::vector<std::string> heading = {"module",      "modules",    "parameters",
-                                      "activations", "SAC memory", "forward",
-                                      "recompute",   "in use"};
-  if (!dataflow.empty()) {
-    heading.insert(heading.end(),
-                   {"saved in", "saved inside", "backward", "gradients"});
-  }
-  std::vector<Table::Align> align(heading.size(), kRight);
-  align[0] = kLeft;
-  Table table(align);
-  table.AddRow(heading);
-  for (int i = 0; i < tree.size();) {
-    const graph::ModuleTree::Node& node = tree.node(i);
-    if (folded[i]) {
-      i += node.subtree_size;
-      continue;
-    }
-    const graph::Module& m = profile.modules[node.module];
-    std::string name = Indented(profile, tree, i);
-    if (copies[i] > 1) name += fmt::format(" × {}", copies[i]);
-    if (m.calls == 0) name += " (never called)";
-    if (m.calls > 1) name += fmt::format(" ({} calls)", m.calls);
-    std::vector<std::string> cells = {
-        name,
-        node.subtree_size > 1 ? fmt::format("{}", node.subtree_size) : "",
-        graph::FormatBytes(m.param_per_module),
-        graph::FormatBytes(m.act_fw_per_module),
-        m.torch_fit ? graph::FormatBytes(m.torch_fit->sac_memory) : "",
-        FormatMs(m.fw_runtime_per_module),
-        m.torch_fit ? FormatMs(m.torch_fit->sac_runtime) : "",
-        std::isfinite(records[i]) ? graph::FormatBytes(std::llround(records[i]))
-                                  : ""};
-    if (const auto info = dataflow.find(m.fqn); info != dataflow.end()) {
-      for (const int64_t bytes :
-           {info->second.fwd_mem_in, info->second.fwd_mem_tmp,
-            info->second.bwd_mem_tmp, info->second.bwd_mem_out}) {
-        cells.push_back(graph::FormatBytes(bytes));
-      }
-    } else if (!dataflow.empty()) {
-      cells.resize(heading.size());
-    }
-    table.AddRow(std::move(cells));
-    i += node.depth >= depth ? node.subtree_size : 1;
-  }
-  std::string text = table.ToString(terminal);
-  text += terminal.Dim(
-              "× n: so many identical blocks, the first one shown (--all shows "
-              "each); in use: bytes at the module's record, without "
-              "checkpointing") +
-          "\n";
-  if (!dataflow.empty()) {
-    text += terminal.Dim(
-                "of a module's first call, by dataflow: saved in: arguments "
-                "and parameters that autograd saves; saved inside: what it "
-                "saves of results; backward: values in use at once; gradients: "
-                "what backward returns") +
-            "\n";
-  }
-  terminal.Print(text);
+  const TreeAnswer answer{profile, tree, RecordBytes(profile, tree, memory),
+                          AnalyseModules(input)};
+  terminal.Print(flags.json ? ToJson(answer, depth)
+                            : ToText(answer, depth, flags.all, terminal));
   return kExitOk;
 }
 

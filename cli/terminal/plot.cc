@@ -42,11 +42,11 @@ void Plot::AddColumns(const std::vector<double>& ys, const Pen& pen) {
     const double y = std::clamp(ys[column], -1.0, 2.0);
     AddPoint(x, y, pen);
     if (column == 0 || std::isnan(y) || std::isnan(ys[column - 1])) continue;
-    const double before = std::clamp(ys[column - 1], -1.0, 2.0);
+    const double left = std::clamp(ys[column - 1], -1.0, 2.0);
     const double step = 1.0 / (kRows - 1);
-    for (double at = std::min(before, y) + step;
-         at < std::max(before, y) - step / 2; at += step) {
-      AddPoint(x, at, pen);
+    for (double middle = std::min(left, y) + step;
+         middle < std::max(left, y) - step / 2; middle += step) {
+      AddPoint(x, middle, pen);
     }
   }
 }

@@ -9,8 +9,8 @@
 namespace acplan::cli {
 
 // Curves over the unit square in characters, 73 columns by 21 rows, with axes.
-// What is added later covers what was there before; what is outside of the
-// square is left out.
+// Marks that are added later cover earlier ones; those outside of the square
+// are left out.
 class Plot {
  public:
   enum class Style { kPlain, kDim, kGreen, kYellow };

@@ -4,10 +4,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cmath>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "graph/base/input_error.h"
@@ -35,6 +36,12 @@ extern "C" void OnSignal(int signal_number) {
   std::signal(signal_number, SIG_DFL);
 }
 
+// On one line; bytes that are no UTF-8 are replaced.
+std::string JsonLine(const nlohmann::ordered_json& json) {
+  using Handler = nlohmann::ordered_json::error_handler_t;
+  return json.dump(-1, ' ', false, Handler::replace) + "\n";
+}
+
 }  // namespace
 
 void WriteToStderr(std::string_view text) {
@@ -42,11 +49,20 @@ void WriteToStderr(std::string_view text) {
   std::fflush(stderr);
 }
 
+int WriteError(ErrorFormat format, std::string_view message, int exit_code) {
+  const std::string line = graph::OneLine(message, 4000);
+  WriteToStderr(format == ErrorFormat::kJson
+                    ? JsonLine({{"error", line}, {"exit_code", exit_code}})
+                    : fmt::format("acplan: {}\n", line));
+  return exit_code;
+}
+
 Terminal::Terminal(ColorMode color, bool quiet, bool verbose,
-                   const ResultLog& log)
+                   const ResultLog& log, ErrorFormat errors)
     : color_(WantsColor(color)),
       quiet_(quiet),
       verbose_(verbose),
+      errors_(errors),
       least_level_(log.least_level) {
   if (log.file.empty()) return;
   log_ = std::shared_ptr<std::FILE>(std::fopen(log.file.c_str(), "w"),
@@ -102,7 +118,26 @@ void Terminal::Report(ResultLevel level, std::string_view line) const {
 }
 
 void Terminal::Warn(std::string_view text) const {
-  if (!quiet_) WriteToStderr(fmt::format("acplan: warning: {}\n", text));
+  if (quiet_) return;
+  WriteToStderr(errors_ == ErrorFormat::kJson
+                    ? JsonLine({{"warning", text}})
+                    : fmt::format("acplan: warning: {}\n", text));
+}
+
+int Terminal::Complain(std::string_view message, int exit_code) const {
+  return WriteError(errors_, message, exit_code);
+}
+
+int Terminal::Explain(std::string_view message, int exit_code) const {
+  if (errors_ != ErrorFormat::kJson) return exit_code;
+  std::string joined;
+  for (size_t begin = 0; begin < message.size();) {
+    const size_t end = std::min(message.find('\n', begin), message.size());
+    if (begin > 0) joined += "; ";
+    joined += message.substr(begin, end - begin);
+    begin = end + 1;
+  }
+  return Complain(joined, exit_code);
 }
 
 void Terminal::Log(std::string_view text) const {
@@ -121,28 +156,14 @@ bool Terminal::ShowsProgress() const {
   return !quiet_ && isatty(STDERR_FILENO);
 }
 
-void ProgressLine::Show(const solver::SearchProgress& progress,
-                        std::string_view before) {
+void ProgressLine::Show(double seconds,
+                        const std::function<std::string()>& text) {
   const bool on_terminal = terminal_.ShowsProgress();
-  if ((!on_terminal && !terminal_.verbose()) || progress.seconds < 1) return;
-  if (progress.seconds - last_seconds_ < (on_terminal ? 0.2 : 1)) return;
-  last_seconds_ = progress.seconds;
-  std::string line(before);
-  line += std::isfinite(progress.best)
-              ? fmt::format("best {:.2f} ms", progress.best)
-              : std::string("no plan yet");
-  if (std::isfinite(progress.bound)) {
-    line += fmt::format("  bound {:.2f} ms", progress.bound);
-    if (std::isfinite(progress.best) && progress.best > 0) {
-      line +=
-          fmt::format("  gap {:.3f}%",
-                      100 * (progress.best - progress.bound) / progress.best);
-    }
-  }
-  line += fmt::format("  {} labels or nodes  {:.1f} s", progress.nodes,
-                      progress.seconds);
+  if ((!on_terminal && !terminal_.verbose()) || seconds < 1) return;
+  if (seconds - last_seconds_ < (on_terminal ? 0.2 : 1)) return;
+  last_seconds_ = seconds;
   is_shown_ = on_terminal;
-  WriteToStderr(on_terminal ? "\r\033[K" + line : line + "\n");
+  WriteToStderr(on_terminal ? "\r\033[K" + text() : text() + "\n");
 }
 
 void ProgressLine::Clear() {

@@ -2,15 +2,15 @@
 
 #include <atomic>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include "solver/search.h"
-
 namespace acplan::cli {
 
-// Of the result lines of the cost model's commands, after Python's logging.
+// The levels of the result lines of the cost model's commands are those of
+// Python's logging.
 enum class ResultLevel { kDebug = 10, kInfo = 20, kCritical = 50 };
 
 // Which of them are shown, and where: "" is stdout.
@@ -21,15 +21,23 @@ struct ResultLog {
 
 enum class ColorMode { kAuto, kAlways, kNever };
 
-// To stderr, at once; what cannot be written is lost.
+// How stderr tells of errors and warnings: for people, or as a JSON object a
+// line (docs/command_line.md, "Errors").
+enum class ErrorFormat { kText, kJson };
+
+// Writes to stderr, at once. Text that cannot be written is lost.
 void WriteToStderr(std::string_view text);
 
-// Where the program writes: results to stdout, the rest to stderr.
+// Writes "acplan: MESSAGE" to stderr, or {"error": MESSAGE, "exit_code":
+// EXIT_CODE}, on one line. Returns the exit code.
+int WriteError(ErrorFormat format, std::string_view message, int exit_code);
+
+// Writes results to stdout, and the rest to stderr.
 class Terminal {
  public:
   // Throws InputError where the log's file cannot be written.
-  Terminal(ColorMode color, bool quiet, bool verbose,
-           const ResultLog& log = {});
+  Terminal(ColorMode color, bool quiet, bool verbose, const ResultLog& log = {},
+           ErrorFormat errors = ErrorFormat::kText);
 
   // Styled for a person where stdout takes colours, else as it is.
   std::string Bold(std::string_view text) const;
@@ -42,10 +50,15 @@ class Terminal {
   void Report(ResultLevel level, std::string_view line) const;
   bool Reports(ResultLevel level) const;
 
-  // To stdout, at once. Throws std::runtime_error where it cannot be written.
+  // Writes to stdout, at once. Throws std::runtime_error where it cannot be written.
   void Print(std::string_view text) const;
-  // "acplan: warning: ..." to stderr, unless quiet.
+  // Writes "acplan: warning: ..." or {"warning": ...} to stderr, unless quiet.
   void Warn(std::string_view text) const;
+  // As WriteError, in the format of this terminal.
+  int Complain(std::string_view message, int exit_code) const;
+  // As Complain where errors are JSON, else silent: for a message that a person
+  // reads in the results. Its lines are joined by "; ".
+  int Explain(std::string_view message, int exit_code) const;
 
   // "acplan: ..." to stderr with --verbose.
   void Log(std::string_view text) const;
@@ -61,6 +74,7 @@ class Terminal {
   bool color_;
   bool quiet_;
   bool verbose_;
+  ErrorFormat errors_;
   int least_level_;
   std::shared_ptr<std::FILE> log_;  // stdout where there is none
 };
@@ -75,9 +89,9 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  // `before`: what the line begins with.
-  void Show(const solver::SearchProgress& progress,
-            std::string_view before = "");
+  // Shows `text()`, where it is time for another line `seconds` after the
+  // search began.
+  void Show(double seconds, const std::function<std::string()>& text);
   void Clear();
 
  private:
@@ -86,7 +100,7 @@ class ProgressLine {
   double last_seconds_ = 0;
 };
 
-// From now on the first Ctrl-C (SIGINT) or SIGTERM sets the flag; a second one
+// After a call the first Ctrl-C (SIGINT) or SIGTERM sets the flag; a second one
 // ends the program at once.
 const std::atomic<bool>& InterruptFlag();
 

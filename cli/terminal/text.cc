@@ -42,8 +42,9 @@ std::string FormatChange(double from, double to) {
 std::string FormatCount(int64_t n) {
   std::string digits = fmt::format("{}", n);
   const int first = n < 0 ? 1 : 0;
-  for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+  for (int place = static_cast<int>(digits.size()) - 3; place > first;
+       place -= 3) {
+    digits.insert(static_cast<size_t>(place), ",");
   }
   return digits;
 }
@@ -64,6 +65,22 @@ std::string QuestionText(const problems::MemoryOptions& memory) {
     text += fmt::format(", {} FSDP units", memory.fsdp_units.size());
   }
   return text;
+}
+
+std::string ProgressText(const solver::SearchProgress& progress) {
+  std::string text = std::isfinite(progress.best)
+                         ? fmt::format("best {:.2f} ms", progress.best)
+                         : std::string("no plan yet");
+  if (std::isfinite(progress.bound)) {
+    text += fmt::format("  bound {:.2f} ms", progress.bound);
+    if (std::isfinite(progress.best) && progress.best > 0) {
+      text +=
+          fmt::format("  gap {:.3f}%",
+                      100 * (progress.best - progress.bound) / progress.best);
+    }
+  }
+  return text + fmt::format("  {} labels or nodes  {:.1f} s", progress.nodes,
+                            progress.seconds);
 }
 
 std::string NoteOn(problems::MemoryModel model, const Terminal& terminal) {

@@ -7,6 +7,7 @@
 
 #include "cli/terminal/terminal.h"
 #include "problems/model/memory_model.h"
+#include "solver/search.h"
 
 namespace acplan::cli {
 
@@ -18,12 +19,15 @@ std::string FormatMs(double ms);            // "16.46 ms"
 std::string FormatRatioUp(double ratio);    // four digits, never rounded down
 std::string FormatPercentUp(double ratio);  // "6.47%", never rounded down
 std::string FormatChange(double from, double to);  // "-30.7%"
-// For a person and, in full, for a flag: "9.27 GiB (9,953,203,712 bytes)".
+// Formats bytes for a person and, in full, for a flag: "9.27 GiB (9,953,203,712 bytes)".
 std::string FormatBytesExactly(int64_t bytes);
 std::string FormatCount(int64_t n);  // "1,234,567"
 
 // "memory model snapshot without states, world size 8".
 std::string QuestionText(const problems::MemoryOptions& memory);
+
+// "best 12.30 ms  bound 12.00 ms  gap 2.439%  1234 labels or nodes  2.0 s".
+std::string ProgressText(const solver::SearchProgress& progress);
 
 // The line that says what a memory model cannot see.
 std::string NoteOn(problems::MemoryModel model, const Terminal& terminal);

@@ -8,7 +8,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// What looks odd and is right.
+// Input that looks odd and is right.
 class AcceptedInputTest : public CliTest {
  protected:
   // A plan of the edited profile that `check` accepts; its warnings.

@@ -219,8 +219,8 @@ std::string Edited(nlohmann::json document, const std::vector<Edit>& edits) {
   std::string text = document.dump();
   for (size_t i = 0; i < edits.size(); ++i) {
     const std::string marked = '"' + mark(i) + '"';
-    if (const size_t at = text.find(marked); at != std::string::npos) {
-      text.replace(at, marked.size(), *edits[i].text);
+    if (const size_t place = text.find(marked); place != std::string::npos) {
+      text.replace(place, marked.size(), *edits[i].text);
     }
   }
   return text;

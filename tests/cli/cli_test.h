@@ -65,7 +65,7 @@ class CliTest : public testing::Test {
 
   Outcome Acplan(const std::vector<std::string>& arguments,
                  const RunOptions& options = {}) const;
-  // Of a run that must succeed and be silent on stderr.
+  // Returns the output of a run that must succeed and be silent on stderr.
   std::string AcplanOut(const std::vector<std::string>& arguments) const;
   nlohmann::json AcplanJson(std::vector<std::string> arguments) const;
 

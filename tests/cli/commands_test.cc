@@ -264,7 +264,7 @@ TEST_F(CommandsTest, CompareTakesOperatorAndModulePlans) {
     EXPECT_EQ(plans[k + 1]["peak_bytes"], plan["peak_bytes"]);
     EXPECT_EQ(plans[k + 1]["holds"], "yes");
   }
-  // What may mix policies recomputes no more.
+  // A plan that may mix policies recomputes no more.
   EXPECT_LE(plans[2]["recompute_ms"].get<double>(),
             plans[1]["recompute_ms"].get<double>() * (1 + 1e-9));
 }

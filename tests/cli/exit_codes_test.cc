@@ -117,7 +117,7 @@ TEST_F(ExitCodesTest, FourWhereALimitIsHitWithoutAPlan) {
   EXPECT_EQ(Read("plan.json"), outcome.out);
 }
 
-// By CBC, which may not get as far as to prove it.
+// CBC may not get as far as to prove it.
 TEST_F(ExitCodesTest, FourWhereTheMinimumIsNotProven) {
   int unproven = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {

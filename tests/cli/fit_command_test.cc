@@ -79,7 +79,7 @@ TEST_F(FitCommandTest, ARowThatFitsIsWithinTheBudget) {
   }
 }
 
-// What a row says where nothing is recomputed, the cost model says too.
+// The cost model says the same as a row that recomputes nothing.
 TEST_F(FitCommandTest, AgreesWithTheCostModel) {
   json system = json::parse(graph::ReadFile(kSystem));
   system["mem1"]["GiB"] = 1000;

@@ -39,7 +39,7 @@ std::vector<std::string> Cells(const std::string& line) {
   return cells;
 }
 
-// By column, numbers and all as text.
+// Rows by column, with numbers as text.
 std::vector<Row> Rows(const std::string& csv) {
   std::vector<Row> rows;
   const std::vector<std::string> lines = Lines(csv);
@@ -53,7 +53,7 @@ std::vector<Row> Rows(const std::string& csv) {
   return rows;
 }
 
-// What took how long differs from run to run.
+// Removes the times, which differ from run to run.
 json WithoutEffort(json frontier) {
   for (json& plan : frontier["plans"]) {
     plan["solver"].erase("seconds");
@@ -240,27 +240,27 @@ TEST_F(FrontierCommandTest, TheTableHasWhatAPersonNeeds) {
 
 TEST_F(FrontierCommandTest, FilesAreWhatIsPrinted) {
   const std::vector<std::string> points{"--points", "4"};
-  const auto with = [&](std::vector<std::string> more) {
+  const auto extended = [&](std::vector<std::string> more) {
     more.insert(more.begin(), points.begin(), points.end());
     return Frontier(more);
   };
-  const json frontier = WithoutEffort(AcplanJson(with({})));
-  const std::string csv = WithoutSeconds(AcplanOut(with({"--csv"})));
+  const json frontier = WithoutEffort(AcplanJson(extended({})));
+  const std::string csv = WithoutSeconds(AcplanOut(extended({"--csv"})));
 
-  EXPECT_THAT(AcplanOut(with({"-o", "f.json"})), HasSubstr("4 budgets: "));
+  EXPECT_THAT(AcplanOut(extended({"-o", "f.json"})), HasSubstr("4 budgets: "));
   EXPECT_EQ(WithoutEffort(json::parse(Read("f.json"))), frontier);
-  AcplanOut(with({"-o", "f.json.gz"}));
+  AcplanOut(extended({"-o", "f.json.gz"}));
   EXPECT_EQ(WithoutEffort(json::parse(graph::ReadFile(folder() / "f.json.gz"))),
             frontier);
-  AcplanOut(with({"-o", "f.csv"}));
+  AcplanOut(extended({"-o", "f.csv"}));
   EXPECT_EQ(WithoutSeconds(Read("f.csv")), csv);
-  AcplanOut(with({"-o", "f.csv.gz"}));
+  AcplanOut(extended({"-o", "f.csv.gz"}));
   EXPECT_EQ(Read("f.csv.gz").substr(0, 2), "\x1f\x8b");
   EXPECT_EQ(WithoutSeconds(graph::ReadFile(folder() / "f.csv.gz")), csv);
 
   for (const std::string format : {"--csv", "--json"}) {
     for (const std::string name : {"odd.csv", "odd.json", "odd"}) {
-      const std::string out = AcplanOut(with({format, "--output", name}));
+      const std::string out = AcplanOut(extended({format, "--output", name}));
       EXPECT_EQ(Read(name), out);
     }
   }

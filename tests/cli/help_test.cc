@@ -64,7 +64,7 @@ class HelpTest : public CliTest {
         .Wait();
   }
 
-  // What bash would complete the last of these words to.
+  // Returns what bash would complete the last of these words to.
   std::vector<std::string> Completions(
       const std::vector<std::string>& words) const {
     std::string quoted;
@@ -114,14 +114,14 @@ TEST_F(HelpTest, TheProgramListsItsCommands) {
 }
 
 TEST_F(HelpTest, EveryExampleRuns) {
-  // What the examples of check and compare read; 10GiB and 12GiB are budgets.
+  // The examples of check and compare read these; 10GiB and 12GiB are budgets.
   for (const std::string name : {"10GiB", "12GiB"}) {
     AcplanOut({"plan", ProfilePath("gpt2_small"), "--budget", name, "-o",
                name + ".json"});
   }
   AcplanOut({"plan", ProfilePath("gpt2_small"), "--budget", "10GiB", "-o",
              "plan.json"});
-  // What those of the pictures read.
+  // The examples of the pictures read these.
   const std::filesystem::path results = ACPLAN_TEST_DATA_DIR "/calculon/search";
   Put("best.json", graph::ReadFile(results / "S01.json.gz"));
   std::filesystem::copy_file(results / "S09.csv.gz", folder() / "all.csv.gz");
@@ -185,7 +185,7 @@ TEST_F(HelpTest, LeavesFilesToTheShell) {
               HasSubstr("complete -o default -F _acplan acplan"));
 }
 
-// Where zsh is installed.
+// Runs where zsh is installed.
 TEST_F(HelpTest, ZshReadsItsScript) {
   if (Bash("command -v zsh").exit_code != 0) GTEST_SKIP() << "no zsh here";
   Put("completion", AcplanOut({"completion", "zsh"}));

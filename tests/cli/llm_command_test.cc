@@ -100,19 +100,19 @@ TEST_F(LlmCommandTest, PrintsJson) {
 
 TEST_F(LlmCommandTest, TheLogsLevelAndFile) {
   const std::string text = AcplanOut(Example({"-"}));
-  const auto with = [&](std::vector<std::string> before) {
+  const auto extended = [&](std::vector<std::string> before) {
     for (const std::string& argument : Example({"-"})) {
       before.push_back(argument);
     }
     return AcplanOut(before);
   };
-  EXPECT_EQ(with({"-v", "INFO"}), text);
-  EXPECT_EQ(with({"-l", "-"}), text);
-  EXPECT_EQ(with({"-v", "WARNING"}), "");
-  EXPECT_EQ(with({"--verbosity=ERROR"}), "");
-  EXPECT_EQ(with({"-l", "log.txt"}), "");
+  EXPECT_EQ(extended({"-v", "INFO"}), text);
+  EXPECT_EQ(extended({"-l", "-"}), text);
+  EXPECT_EQ(extended({"-v", "WARNING"}), "");
+  EXPECT_EQ(extended({"--verbosity=ERROR"}), "");
+  EXPECT_EQ(extended({"-l", "log.txt"}), "");
   EXPECT_EQ(Read("log.txt"), text);
-  EXPECT_EQ(with({"--log=log.txt", "-v", "CRITICAL"}), "");
+  EXPECT_EQ(extended({"--log=log.txt", "-v", "CRITICAL"}), "");
   EXPECT_EQ(Read("log.txt"), "");
   ExpectRefused(Acplan({"-v", "LOUD", "llm", "a", "b", "c"}),
                 {"-v", "DEBUG", "LOUD"});
@@ -229,7 +229,7 @@ TEST_F(LlmCommandTest, WrongFilesAndNames) {
                 {"cut.json.gz", "gzip"});
   EXPECT_EQ(AcplanOut({"llm", "ok.json.gz", kExample, kSystem, "-"}),
             Golden("example.display.txt"));
-  // Before anything is computed or written.
+  // They are refused before anything is computed or written.
   ExpectRefused(Acplan(Example({"stats.txt"})), {"stats.txt", ".json"});
   ExpectRefused(Acplan(Example({"none/stats.json"})), {"none/stats.json"});
   ExpectRefused(Acplan(Example({"stats.json", "-p", "peers.txt"})),

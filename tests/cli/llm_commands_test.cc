@@ -199,7 +199,7 @@ TEST_F(LlmCommandsTest, PicturesOfResults) {
   EXPECT_FALSE(Exists("b.svg"));
 }
 
-// What llm-csv makes can be drawn as well as what it is made from.
+// A file of llm-csv can be drawn as well as the file that it is made from.
 TEST_F(LlmCommandsTest, PicturesOfTheCsvOfResults) {
   AcplanOut({"llm-csv", Golden("search/S01.json.gz"), "a.csv"});
   EXPECT_EQ(AcplanOut({"llm-heatmap", "a.csv", "a.svg"}),

@@ -32,7 +32,7 @@ class LlmPlanCommandTest : public CliTest {
     return arguments;
   }
 
-  // With the strategy changed, in exe.json.
+  // Plans the strategy with changes, in exe.json.
   Outcome Changed(const std::vector<Edit>& edits,
                   const std::vector<std::string>& more = {}) const {
     Put("exe.json", Edited(json::parse(graph::ReadFile(kStrategy)), edits));
@@ -129,7 +129,7 @@ TEST_F(LlmPlanCommandTest, TheBudgetReplacesTheCapacity) {
   }
   EXPECT_EQ(AcplanOut(Command({"--json", "--budget", "80GiB"})),
             AcplanOut(Command({"--json"})));
-  // With all the memory there is, nothing is recomputed.
+  // Nothing is recomputed where there is memory for all.
   EXPECT_THAT(AcplanOut(Command({"--budget", "1TiB", "--color=never"})),
               AllOf(HasSubstr("stages 0 to 7, each\n  12 of 12 blocks "
                               "recompute nothing\n"),
@@ -248,7 +248,7 @@ TEST_F(LlmPlanCommandTest, TakesPlansAndResultsAsStrategies) {
       {"best.json", "another file than the input"});
 }
 
-// What the plan of a stage takes is enough for it.
+// The memory that a plan takes is enough for it.
 TEST_F(LlmPlanCommandTest, ItsOwnPeakIsEnough) {
   const json plan = AcplanJson(Command({"--json", "--budget", "60GiB"}));
   const json again = AcplanJson(Command(
@@ -272,18 +272,19 @@ TEST_F(LlmPlanCommandTest, RulesAreLikeThoseOfLlm) {
 
 TEST_F(LlmPlanCommandTest, RefusesBadInput) {
   const std::vector<std::string> out{"-o", "plan.json"};
-  const auto with = [&](std::vector<std::string> more) {
+  const auto extended = [&](std::vector<std::string> more) {
     more.insert(more.end(), out.begin(), out.end());
     return Acplan(Command(more));
   };
-  ExpectRefused(with({"--budget", "0"}), {"--budget"});
-  ExpectRefused(with({"--budget", "75%"}), {"--budget", "75%"});
-  ExpectRefused(with({"--budget", "80 potatoes"}), {"--budget", "potatoes"});
-  ExpectRefused(with({"--mode", "exact"}), {"--mode", "\"exact\""});
-  ExpectRefused(with({"--correct", "sharded_checkpoints"}),
+  ExpectRefused(extended({"--budget", "0"}), {"--budget"});
+  ExpectRefused(extended({"--budget", "75%"}), {"--budget", "75%"});
+  ExpectRefused(extended({"--budget", "80 potatoes"}),
+                {"--budget", "potatoes"});
+  ExpectRefused(extended({"--mode", "exact"}), {"--mode", "\"exact\""});
+  ExpectRefused(extended({"--correct", "sharded_checkpoints"}),
                 {"--correct", "--mode corrected", "sharded_checkpoints"});
-  ExpectRefused(with({"--stages", "some"}), {"--stages", "\"some\""});
-  ExpectRefused(with({"--stagess", "all"}), {"did you mean --stages?"});
+  ExpectRefused(extended({"--stages", "some"}), {"--stages", "\"some\""});
+  ExpectRefused(extended({"--stagess", "all"}), {"did you mean --stages?"});
   ExpectRefused(Acplan({"llm-plan", kModel, kStrategy}), {"SYSTEM"});
   ExpectRefused(Acplan({"llm-plan", "none.json", kStrategy, kSystem}),
                 {"none.json"});

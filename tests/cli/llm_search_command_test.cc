@@ -170,7 +170,7 @@ TEST_F(LlmSearchCommandTest, FixedKeysOpenTheSpace) {
   }
 }
 
-// What is written of a memory without bounds is read again.
+// A file about a memory without bounds can be read.
 TEST_F(LlmSearchCommandTest, MemoryWithoutBounds) {
   const std::string system = ACPLAN_DATA_DIR "/systems/a100_80e.json";
   const Outcome outcome =

@@ -105,8 +105,9 @@ TEST_F(OpsCommandTest, TheTableHasWhatAPersonNeeds) {
 TEST_F(OpsCommandTest, TheVectorIsThePolicy) {
   const json policy = AcplanJson(Ops("0.4"))["policy"];
   std::string vector = policy.dump();
-  for (size_t at = 0; (at = vector.find(',', at)) != std::string::npos; ++at) {
-    vector.insert(at + 1, " ");
+  for (size_t place = 0; (place = vector.find(',', place)) != std::string::npos;
+       ++place) {
+    vector.insert(place + 1, " ");
   }
   EXPECT_THAT(AcplanOut(Ops("0.4")), HasSubstr("\n" + vector + "\n"));
 }

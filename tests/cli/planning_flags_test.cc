@@ -123,7 +123,7 @@ TEST(RequireMinimumTest, SaysWhatStoppedTheProofAndHowNearItIs) {
   EXPECT_EQ(text(), "budget min: stopped by the time limit" + rest);
   least.budget.stopped_by = solver::StoppedBy::kInterrupt;
   EXPECT_EQ(text(), "budget min: interrupted" + rest);
-  // With a plan at hand there is an answer.
+  // There is an answer where a plan is known.
   least.has_plan = true;
   EXPECT_EQ(text(), "");
   least = {.budget = {.bytes = 7, .proven = true, .bound_bytes = 7}};

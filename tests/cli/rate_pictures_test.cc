@@ -43,7 +43,7 @@ std::vector<std::vector<std::string>> Found(const std::string& text,
   return found;
 }
 
-// Of the cell of a pair: x, y and colour.
+// Finds x, y and colour of the cell of a pair.
 std::vector<std::string> CellOf(const std::string& svg, int tp, int pp) {
   const auto cells = Found(
       svg,
@@ -145,12 +145,13 @@ TEST(HeatmapTest, OneCellIsAPictureToo) {
   EXPECT_EQ(CellOf(HeatmapSvg(map, ""), 8, 4)[2], HotColor(0));
 }
 
-// Of the dot of a pair: x and y.
+// Finds x and y of the dot of a pair.
 std::vector<double> DotOf(const std::string& svg, int tp, int pp) {
-  const auto dots =
-      Found(svg, fmt::format(R"re(<circle cx="([\d.]+)" cy="([\d.]+)"[^>]*>)re"
-                             R"re(<title>TP {}, PP {}: )re",
-                             tp, pp));
+  const auto dots = Found(
+      svg, fmt::format(
+               R"re(<circle transform="translate\(([\d.]+),([\d.]+)\)"[^>]*>)re"
+               R"re(<title>TP {}, PP {}: )re",
+               tp, pp));
   EXPECT_EQ(dots.size(), 1U);
   return {std::stod(dots[0][0]), std::stod(dots[0][1])};
 }
@@ -187,8 +188,8 @@ TEST(SurfaceTest, HigherRatesAreHigherUp) {
 
 class SurfaceScriptTest : public CliTest {};
 
-// Where node is installed.
-TEST_F(SurfaceScriptTest, DrawsWhatThePageShowsAndTurnsIt) {
+// Runs where node is installed.
+TEST_F(SurfaceScriptTest, TurnsWhatThePageShows) {
   if (std::system("command -v node >/dev/null") != 0)
     GTEST_SKIP() << "no node here";
   Put("page.html", SurfaceHtml(SmallMap(), "t"));

@@ -119,15 +119,15 @@ TEST_F(SearchCommandsTest, NothingFeasible) {
   const std::vector<std::string> none = {
       "loe",      Data("models/megatron-1T.json"),        "2", "2",
       "bfloat16", Data("custom/systems/nomem2_1net.json")};
-  const auto with = [&](std::vector<std::string> more) {
+  const auto extended = [&](std::vector<std::string> more) {
     more.insert(more.begin(), none.begin(), none.end());
     return Acplan(more);
   };
-  EXPECT_EQ(with({"best.json"}).exit_code, 3);
+  EXPECT_EQ(extended({"best.json"}).exit_code, 3);
   EXPECT_FALSE(Exists("best.json"));
-  EXPECT_EQ(with({"best.json", "-n"}).exit_code, 0);
+  EXPECT_EQ(extended({"best.json", "-n"}).exit_code, 0);
   EXPECT_EQ(Read("best.json"), "{}");
-  EXPECT_EQ(with({"best.csv", "-n"}).exit_code, 0);
+  EXPECT_EQ(extended({"best.csv", "-n"}).exit_code, 0);
   EXPECT_EQ(Lines(Read("best.csv")).size(), 1);
   EXPECT_THAT(Read("best.csv"), StartsWith(",num_procs,"));
   // No processors, no batch.

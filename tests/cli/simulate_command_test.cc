@@ -103,15 +103,15 @@ TEST_F(SimulateCommandTest, TheTimelineHasEveryOperator) {
   EXPECT_EQ(lines.front(), "step,operator,name,phase,module,live_bytes");
   ASSERT_EQ(lines.size(), answer["planned"]["operators"].get<size_t>() + 1);
   int64_t peak = 0;
-  int again = 0;
+  int repeated = 0;
   for (size_t k = 1; k < lines.size(); ++k) {
     EXPECT_THAT(lines[k], StartsWith(std::to_string(k - 1) + ","));
     peak = std::max<int64_t>(
         peak, std::stoll(lines[k].substr(lines[k].rfind(',') + 1)));
-    again += lines[k].find(",recompute,") != std::string::npos ? 1 : 0;
+    repeated += lines[k].find(",recompute,") != std::string::npos ? 1 : 0;
   }
   EXPECT_EQ(peak, answer["planned"]["peak_bytes"]);
-  EXPECT_EQ(again, answer["planned"]["recomputed_operators"]);
+  EXPECT_EQ(repeated, answer["planned"]["recomputed_operators"]);
 }
 
 TEST_F(SimulateCommandTest, OperatorsMayBeNamedShortly) {

@@ -1,66 +1,69 @@
-// node surface_script_test.js PAGE: runs the page's script in a stand-in for
-// the DOM; fails where it draws something else than the page shows, or does not
-// turn it.
+// node surface_script_test.js PAGE: runs the page's script in a stand-in for the
+// DOM that holds the elements of the page's picture; fails where the script does
+// not turn the picture, or does not turn it back to what the page shows.
 const assert = require("assert");
 const page = require("fs").readFileSync(process.argv[2], "utf8");
 
 class Node {
-  constructor(name) {
-    Object.assign(this, {name, attributes: {}, children: [], style: {}});
+  constructor(name, attributes = {}, text = "") {
+    Object.assign(this, {name, attributes, text, children: [], style: {}});
     this.listeners = {};
   }
   setAttribute(key, value) { this.attributes[key] = String(value); }
-  appendChild(child) { this.children.push(child); }
   replaceChildren(...children) { this.children = children; }
   addEventListener(event, listener) { this.listeners[event] = listener; }
 }
 
+const elements = [...page.match(/<g id="scene">([^]*?)<\/g>/)[1].matchAll(
+    /<(polygon|polyline|circle|text) ([^>]*?)\/?>(?:<title>)?([^<]*)/g)]
+    .map(([, name, attributes, text]) => new Node(name, Object.fromEntries(
+        [...attributes.matchAll(/([\w-]+)="([^"]*)"/g)].map(m => m.slice(1))),
+        text.trim()));
 const scene = new Node("g");
+scene.children = elements.slice();
 const svg = scene.ownerSVGElement = new Node("svg");
 const root = new Node("document");
 const document = {
   getElementById: id => (assert.equal(id, "scene"), scene),
-  createElementNS: (space, name) => new Node(name),
   addEventListener: (event, listener) => root.addEventListener(event, listener),
 };
-new Function("document", page.match(/<!\[CDATA\[([^]*)\/\/\]\]>/)[1])(document);
 
-// Name, numbers of the place, colour and text of each element, in order.
-const numbers = a => ["points", "x", "y", "x1", "y1", "x2", "y2", "cx", "cy"]
-    .filter(key => key in a)
-    .flatMap(key => a[key].split(/[ ,]/).map(Number));
-const described = (name, a, text) => ({name, at: numbers(a),
-  color: a.fill || a.stroke, text: text || ""});
-const drawn = () => scene.children.map(node => described(node.name,
-    node.attributes, node.textContent ||
-    (node.children[0] && node.children[0].textContent)));
-const shown = [...page.match(/<g id="scene">([^]*?)<\/g>/)[1].matchAll(
-    /<(polygon|line|circle|text) ([^>]*?)\/?>(?:<title>)?([^<]*)/g)]
-    .map(([, name, attributes, text]) => described(name, Object.fromEntries(
-        [...attributes.matchAll(/([\w-]+)="([^"]*)"/g)].map(m => m.slice(1))),
-        text.trim()));
+// Each element that is seen, in order, with the numbers of its place.
+const numbers = a => (a.points || a.transform).match(/-?[\d.]+/g).map(Number);
+const shown = () => scene.children
+    .filter(node => node.attributes.display !== "none")
+    .map(node => ({node, at: numbers(node.attributes)}));
 const same = (a, b) => a.length === b.length && a.every((one, i) =>
-    one.name === b[i].name && one.color === b[i].color &&
-    one.text === b[i].text && one.at.length === b[i].at.length &&
+    one.node === b[i].node && one.at.length === b[i].at.length &&
     one.at.every((x, j) => Math.abs(x - b[i].at[j]) <= 0.06));
 
-const first = drawn();
-assert(shown.length > 20);
-assert(same(first, shown), "the script draws something else");
+const first = shown();
+assert(first.length > 20);
+assert(first.length < elements.length, "nothing is hidden");
+new Function("document", page.match(/<!\[CDATA\[([^]*)\/\/\]\]>/)[1])(document);
+assert(same(shown(), first), "moved before it is turned");
 
 const drag = (movementX, movementY, buttons) =>
     svg.listeners.pointermove({movementX, movementY, buttons});
 drag(40, 10, 0);
-assert(same(drawn(), first), "turned without a button");
+assert(same(shown(), first), "turned without a button");
 drag(40, 10, 1);
-assert(!same(drawn(), first), "not turned");
+assert(!same(shown(), first), "not turned");
 svg.listeners.dblclick();
-assert(same(drawn(), first), "not turned back");
+assert(same(shown(), first), "not turned back");
 const press = key => root.listeners.keydown({key, preventDefault() {}});
 press("ArrowLeft");
-assert(!same(drawn(), first), "not turned by a key");
+assert(!same(shown(), first), "not turned by a key");
 press("ArrowRight");
-assert(same(drawn(), first), "keys do not cancel out");
+assert(same(shown(), first), "keys do not cancel out");
+
+// Half a turn shows the other walls and, with those, as many faces.
+const faces = seen => seen.filter(one => one.node.name === "polygon");
+drag(-360, 0, 1);
+assert.equal(faces(shown()).length, faces(first).length);
+assert.equal(faces(shown()).filter(one =>
+    faces(first).some(other => other.node === one.node)).length,
+    faces(first).length - 2);
 drag(0, 10000, 1);
-const faces = drawn().filter(item => item.name === "polygon");
-assert.equal(faces.length, shown.filter(i => i.name === "polygon").length);
+assert.equal(faces(shown()).length, faces(first).length);
+assert.equal(scene.children.length, elements.length);

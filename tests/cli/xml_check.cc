@@ -12,9 +12,10 @@ namespace acplan::cli {
 namespace {
 
 bool HasOnlyKnownEntities(std::string_view text) {
-  for (size_t at = text.find('&'); at != std::string_view::npos;
-       at = text.find('&', at + 1)) {
-    const std::string_view entity = text.substr(at, text.find(';', at) - at);
+  for (size_t place = text.find('&'); place != std::string_view::npos;
+       place = text.find('&', place + 1)) {
+    const std::string_view entity =
+        text.substr(place, text.find(';', place) - place);
     if (entity != "&amp" && entity != "&lt" && entity != "&gt" &&
         entity != "&quot")
       return false;
@@ -22,7 +23,7 @@ bool HasOnlyKnownEntities(std::string_view text) {
   return true;
 }
 
-// What is wrong between "<" and ">".
+// Describes the fault between "<" and ">".
 std::string TagFault(const std::string& tag, std::vector<std::string>& open) {
   static const std::regex kTag(
       R"re(([A-Za-z][\w-]*)((\s+[A-Za-z][\w-]*="[^"<]*")*)\s*(/?))re");

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import logging
 import os
 import pathlib
@@ -11,12 +12,12 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from acplan.errors import AcplanError
 
 _LOGGER = logging.getLogger("acplan")
-_PREFIX = "acplan: "
-_WARNING = _PREFIX + "warning: "
+_JSON_ERRORS = ("--errors", "json")
 # In the source tree: adapters/torch/acplan/program.py.
 _BUILT = "build/release/cli/acplan"
 
@@ -25,7 +26,7 @@ _BUILT = "build/release/cli/acplan"
 class Outcome:
     exit_code: int
     out: str
-    err: str
+    errors: tuple[str, ...] = ()
 
     def require_success(self) -> "Outcome":
         if self.exit_code == 0:
@@ -35,22 +36,40 @@ class Outcome:
     @property
     def message(self) -> str:
         """What the program says is wrong, on one line."""
-        said = [line for line in self.err.splitlines() if line.strip()]
-        if said:
-            return said[-1].removeprefix(_PREFIX)
+        if self.errors:
+            return self.errors[-1]
         ended = f"it ended with {self.exit_code} and said nothing"
-        return _verdict(self.out) or f"the program acplan failed: {ended}"
+        return f"the program acplan failed: {ended}"
 
 
-def _verdict(text: str) -> str:
-    """The lines of `acplan plan` that say why there is no plan."""
-    lines = text.splitlines()
-    starts = ("infeasible: ", "no plan: ", "no policy: ")
-    for place, line in enumerate(lines):
-        if line.startswith(starts):
-            rest = [said for said in lines[place:] if not said.startswith("note: ")]
-            return "; ".join(said for said in rest if said)
-    return ""
+@dataclasses.dataclass(frozen=True)
+class _Said:
+    """What the program writes on stderr with `--errors json`."""
+
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, stderr: str) -> "_Said":
+        errors: list[str] = []
+        warnings: list[str] = []
+        for line in stderr.splitlines():
+            data = _json_object(line)
+            if "warning" in data:
+                warnings.append(str(data["warning"]))
+            elif "error" in data:
+                errors.append(str(data["error"]))
+            elif line.strip():  # of the system, where the program crashes
+                errors.append(line)
+        return cls(tuple(errors), tuple(warnings))
+
+
+def _json_object(line: str) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
 def find_program() -> str:
@@ -96,7 +115,7 @@ def _is_program(path: str) -> bool:
 
 @functools.cache
 def _require_command(program: str, command: str) -> None:
-    """That the program is an acplan, and one that has the command."""
+    """Raises AcplanError where the program is no acplan that has the command."""
     try:
         run = subprocess.run(
             [program, command, "--help"], capture_output=True, text=True, timeout=60
@@ -112,7 +131,7 @@ def _require_command(program: str, command: str) -> None:
 
 
 def call_acplan(arguments: Sequence[str]) -> Outcome:
-    """Runs `acplan ARGUMENTS`; its warnings are logged, each once: what a model is
+    """Runs `acplan ARGUMENTS`. Its warnings are logged, each once: what a model is
     like does not change from command to command.
 
     Ctrl-C goes to the program, which ends with the best that it has; where it has
@@ -122,7 +141,7 @@ def call_acplan(arguments: Sequence[str]) -> Outcome:
     _require_command(program, arguments[0])
     # In a session of its own, the program gets Ctrl-C from here alone.
     process = subprocess.Popen(
-        [program, *arguments],
+        [program, *arguments, *_JSON_ERRORS],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -146,12 +165,10 @@ def call_acplan(arguments: Sequence[str]) -> Outcome:
             process.wait()
     if interrupted and process.returncode != 0:
         raise interrupted
-    said = err.splitlines()
-    for line in said:
-        if line.startswith(_WARNING):
-            _warn_once(line.removeprefix(_WARNING))
-    errors = [line for line in said if not line.startswith(_WARNING)]
-    return Outcome(process.returncode, out, "\n".join(errors))
+    said = _Said.parse(err)
+    for warning in said.warnings:
+        _warn_once(warning)
+    return Outcome(process.returncode, out, said.errors)
 
 
 @functools.cache

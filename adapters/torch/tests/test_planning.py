@@ -230,7 +230,7 @@ def test_other_programs_and_old_ones_are_refused(
 
 
 def test_a_program_that_says_nothing_is_reported() -> None:
-    message = Outcome(7, "", "").message
+    message = Outcome(7, "").message
     assert "ended with 7" in message
 
 
@@ -284,7 +284,7 @@ def test_plans_without_a_proof_say_so_and_warnings_come_once(
     figures = {"recompute_ms": 2.0, "bound_ms": 1.5, "gap": 0.25, "limit": limit}
     data = {"format": "acplan.plan", "version": 1, "status": "feasible", "modules": []}
     (tmp_path / "best.json").write_text(json.dumps({**data, **figures}))
-    warning = f"acplan: warning: a model of {limit}"
+    warning = json.dumps({"warning": f"a model of {limit}"})
     body = f"{_HELP}\ncp {tmp_path}/best.json $6\necho '{warning}' >&2"
     monkeypatch.setenv("ACPLAN", _program(tmp_path / "limited", body))
     with caplog.at_level(logging.WARNING, "acplan"):
@@ -298,7 +298,7 @@ def test_plans_without_a_proof_say_so_and_warnings_come_once(
 
 
 def test_ctrl_c_with_nothing_found_is_an_interrupt(tmp_path: pathlib.Path) -> None:
-    ended = _interrupted(tmp_path, "echo 'acplan: interrupted' >&2; exit 4")
+    ended = _interrupted(tmp_path, "echo interrupted >&2; exit 4")
     assert ended.stdout == ""
     assert "KeyboardInterrupt" in ended.stderr
 
