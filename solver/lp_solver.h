@@ -11,11 +11,12 @@ enum class LpStatus {
   kOptimal,
   kInfeasible,
   kUnbounded,
-  kNoSolution,  // the time limit was hit, or Clp failed
+  kStopped,  // a limit was hit
+  kFailed,   // Clp failed
 };
 
 struct LpSolution {
-  LpStatus status = LpStatus::kNoSolution;
+  LpStatus status = LpStatus::kFailed;
   // Where optimal; otherwise empty.
   std::vector<double> x = {};              // a column
   std::vector<double> reduced_costs = {};  // a column

@@ -1,14 +1,16 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <utility>
 
 namespace acplan::solver {
 
-// What a search reports while it runs. Minimisation: best >= bound.
+// A search reports this while it runs. Minimisation: best >= bound.
 struct SearchProgress {
   double best = std::numeric_limits<double>::infinity();    // incumbent
   double bound = -std::numeric_limits<double>::infinity();  // proven
@@ -16,7 +18,7 @@ struct SearchProgress {
   double seconds = 0;
 };
 
-// Limits of a search and its connections to whoever started it.
+// The limits of a search, and its connections to whoever started it.
 struct SearchLimits {
   double time_limit_s = std::numeric_limits<double>::infinity();
   // Stop once best - bound <= gap * |best|.
@@ -64,6 +66,39 @@ class Stopwatch {
  private:
   std::chrono::steady_clock::time_point start_ =
       std::chrono::steady_clock::now();
+};
+
+// The limits of a search from when it began, which is when this was made.
+class LimitClock {
+ public:
+  explicit LimitClock(SearchLimits limits) : limits_(std::move(limits)) {}
+
+  const SearchLimits& limits() const { return limits_; }
+  double Seconds() const { return stopwatch_.Seconds(); }
+  double SecondsLeft() const {
+    return std::max(0.0, limits_.time_limit_s - Seconds());
+  }
+
+  // The limits of a search that is a part of this one: with the time that is left.
+  SearchLimits Left() const {
+    SearchLimits left = limits_;
+    left.time_limit_s = SecondsLeft();
+    return left;
+  }
+
+  // Says whether to stop now, and why: kInterrupt, kTime or kNothing.
+  StoppedBy Stop() const {
+    if (limits_.interrupted != nullptr &&
+        limits_.interrupted->load(std::memory_order_relaxed)) {
+      return StoppedBy::kInterrupt;
+    }
+    return Seconds() >= limits_.time_limit_s ? StoppedBy::kTime
+                                             : StoppedBy::kNothing;
+  }
+
+ private:
+  SearchLimits limits_;
+  Stopwatch stopwatch_;
 };
 
 }  // namespace acplan::solver

@@ -9,8 +9,9 @@
 
 namespace acplan::graph {
 
-// What a training step would do and use with some of its modules checkpointed,
-// from its trace without checkpointing.
+// Simulates what a training step would do and use with some of its modules
+// checkpointed, from its trace without checkpointing. simulation.cc works one
+// step out.
 //
 // The rules are those of torch.utils.checkpoint (not re-entrant, early stop)
 // under a selective policy:
@@ -75,13 +76,12 @@ struct Simulation {
 Simulation Simulate(const Trace& trace,
                     const std::vector<CheckpointedModule>& modules);
 
-// A storage: until when others than autograd hold it in the step as it was.
+// Returns by storage until when others than autograd hold it in the step as it was.
 std::vector<int32_t> HeldByOthers(const Trace& trace);
 
 struct PreparedTrace;
 
-// Simulates many plans of one trace: what does not depend on the plan is found
-// once. Refers to the trace, which must not change.
+// Simulates many plans of one trace, and finds what no plan changes only once. Refers to the trace, which must not change.
 class Simulator {
  public:
   explicit Simulator(const Trace& trace);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -121,6 +122,13 @@ struct SavedTensor {
 
   bool operator==(const SavedTensor&) const = default;
 };
+
+// Until when autograd holds the tensor: the backward node that asked for it may
+// hand it on.
+inline int32_t HeldByAutogradUntil(const SavedTensor& saved) {
+  return saved.unpacked == kNever ? saved.released
+                                  : std::max(saved.released, saved.local_end);
+}
 
 // A storage born in the forward pass that a module keeps as an attribute beyond
 // the step.

@@ -12,7 +12,6 @@
 
 namespace acplan::solver {
 
-
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();

@@ -1,0 +1,123 @@
+#include "graph/trace/frames.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "graph/base/input_error.h"
+
+namespace acplan::graph {
+namespace {
+
+void RequireDecisions(const CheckpointedModule& unit, const TraceCall& call,
+                      const Trace& trace) {
+  const auto length = static_cast<size_t>(call.end - call.start);
+  if (unit.save.empty() || unit.save.size() == length) return;
+  throw InputError(
+      fmt::format("module '{}': expected a decision for each of the {} "
+                  "operators of a call, found {}",
+                  trace.modules[call.module].fqn, length, unit.save.size()));
+}
+
+// In the order of calls, so frames inside follow those around them.
+Frames FramesOfCalls(const Trace& trace,
+                     const std::vector<CheckpointedModule>& modules) {
+  std::vector<const CheckpointedModule*> unit_of(trace.modules.size());
+  for (const CheckpointedModule& unit : modules) unit_of[unit.module] = &unit;
+  Frames frames;
+  frames.innermost.assign(trace.calls.size(), kNoFrame);
+  std::vector<char> is_called(trace.modules.size(), 0);
+  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    const TraceCall& call = trace.calls[c];
+    const int32_t parent =
+        call.parent < 0 ? kNoFrame : frames.innermost[call.parent];
+    frames.innermost[c] = parent;
+    is_called[call.module] = 1;
+    const CheckpointedModule* unit = unit_of[call.module];
+    if (unit == nullptr) continue;
+    RequireDecisions(*unit, call, trace);
+    if (call.no_grad) continue;
+    Frame frame = {
+        .unit = unit, .call = &call, .call_index = c, .parent = parent};
+    frame.arguments.reserve(call.arguments.size());
+    for (const int32_t t : call.arguments) {
+      frame.arguments.push_back(trace.tensors[t].storage);
+    }
+    frames.innermost[c] = static_cast<int32_t>(frames.list.size());
+    frames.list.push_back(std::move(frame));
+  }
+  for (const CheckpointedModule& unit : modules) {
+    if (is_called[unit.module]) continue;
+    throw InputError(
+        fmt::format("module '{}': expected one that is called, found none",
+                    trace.modules[unit.module].fqn));
+  }
+  return frames;
+}
+
+std::vector<Recast> RecastsOf(const Frame& frame,
+                              const PreparedTrace& prepared) {
+  const Trace& trace = *prepared.trace;
+  const int32_t start = frame.call->start;
+  // What stops at a save of an operator's argument has cast all of them.
+  const bool casts_at_stop =
+      !frame.saved.empty() && frame.rerun_stop < frame.call->end &&
+      std::ranges::find(trace.operators[frame.rerun_stop].reads,
+                        trace.saved[frame.saved.back()].storage) !=
+          trace.operators[frame.rerun_stop].reads.end();
+  const int32_t end = casts_at_stop ? frame.rerun_stop + 1 : frame.rerun_stop;
+  std::vector<Recast> recasts;
+  for (auto recast =
+           std::ranges::lower_bound(prepared.recasts, std::pair(start, 0));
+       recast != prepared.recasts.end() && recast->first < end; ++recast) {
+    const auto& [op, cast] = *recast;
+    const bool is_made =
+        cast >= start ||
+        std::ranges::find(recasts, cast, &Recast::op) != recasts.end();
+    if (!is_made) recasts.push_back({.op = cast, .before = op});
+  }
+  return recasts;
+}
+
+// From the frames inside to those around them.
+void FindWhenFramesRunAgain(std::vector<Frame>& frames,
+                            const PreparedTrace& prepared) {
+  for (auto f = static_cast<int32_t>(frames.size()) - 1; f >= 0; --f) {
+    Frame& frame = frames[f];
+    frame.subtree_end = std::max(frame.subtree_end, f + 1);
+    frame.release_time = std::max(frame.release_time, frame.call->end);
+    for (const int32_t s : frame.saved) {
+      const SavedTensor& saved = prepared.trace->saved[s];
+      frame.release_time = std::max(frame.release_time, saved.released);
+      frame.rerun_time = std::min(frame.rerun_time, saved.unpacked);
+      frame.rerun_stop = std::max(frame.rerun_stop, saved.packed);
+    }
+    frame.recasts = RecastsOf(frame, prepared);
+    if (frame.parent == kNoFrame) continue;
+    Frame& parent = frames[frame.parent];
+    parent.subtree_end = std::max(parent.subtree_end, frame.subtree_end);
+    if (!frame.IsSavedByParent()) continue;
+    parent.release_time = std::max(parent.release_time, frame.release_time);
+    parent.rerun_time = std::min(parent.rerun_time, frame.rerun_time);
+    parent.rerun_stop = std::max(parent.rerun_stop, frame.call->start);
+  }
+}
+
+}  // namespace
+
+Frames MakeFrames(const PreparedTrace& prepared,
+                  const std::vector<CheckpointedModule>& modules) {
+  const Trace& trace = *prepared.trace;
+  Frames frames = FramesOfCalls(trace, modules);
+  for (int32_t s = 0; s < std::ssize(trace.saved); ++s) {
+    const int32_t call = trace.saved[s].call;
+    const int32_t f = call < 0 ? kNoFrame : frames.innermost[call];
+    if (f != kNoFrame) frames.list[f].saved.push_back(s);
+  }
+  FindWhenFramesRunAgain(frames.list, prepared);
+  return frames;
+}
+
+}  // namespace acplan::graph

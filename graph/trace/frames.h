@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/trace/prepared_trace.h"
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+
+namespace acplan::graph {
+
+// "None" among frames, as it is -1 among the trace's indices.
+inline constexpr int32_t kNoFrame = -1;
+
+// A cast that autocast kept from before a call, and makes again when the call
+// runs again.
+struct Recast {
+  int32_t op = 0;      // the cast
+  int32_t before = 0;  // the operator that needs it
+};
+
+// A call of a unit with gradients: PyTorch's checkpoint frame. It holds the call's
+// arguments until autograd lets go of the last thing saved in it. When backward
+// first asks for something saved in it, at `rerun_time`, the operators
+// [call->start, rerun_stop) run again, without those that the policy saves.
+struct Frame {
+  // Whether the policy saves what an operator of the call returns.
+  bool Saves(int32_t op) const {
+    return !unit->save.empty() && unit->save[op - call->start] != 0;
+  }
+
+  // Whether the frame's arguments are saves of the frame around it.
+  bool IsSavedByParent() const {
+    return parent != kNoFrame && !arguments.empty();
+  }
+
+  const CheckpointedModule* unit = nullptr;
+  const TraceCall* call = nullptr;
+  int32_t call_index = 0;
+  int32_t parent = kNoFrame;  // the frame directly around it
+  int32_t subtree_end = 0;    // after the last of the frames inside it
+  // In Trace::saved; without what is saved in the frames inside.
+  std::vector<int32_t> saved = {};
+  // By argument that is a tensor given by position: its storage.
+  std::vector<int32_t> arguments = {};
+  // When autograd lets go of the last of what the frame saves, the arguments of
+  // frames inside among it.
+  int32_t release_time = 0;
+  int32_t rerun_time = kNever;       // kNever: its operators do not run again
+  int32_t rerun_stop = 0;            // the operator before which they stop
+  std::vector<Recast> recasts = {};  // in the order in which they are made
+};
+
+// The frames of a plan: those inside a frame follow it directly.
+struct Frames {
+  std::vector<Frame> list;
+  std::vector<int32_t> innermost;  // by call: the innermost frame, or kNoFrame
+};
+
+// Refers to the trace and to `modules`. Throws InputError, naming the module, for
+// one that is never called and for `save` of a wrong length.
+Frames MakeFrames(const PreparedTrace& prepared,
+                  const std::vector<CheckpointedModule>& modules);
+
+}  // namespace acplan::graph

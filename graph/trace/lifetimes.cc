@@ -1,0 +1,454 @@
+#include "graph/trace/lifetimes.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+#include "graph/trace/trace.h"
+
+// Until when each storage lives.
+//
+// A life ends when the last of its holders lets go of it. So every life begins
+// with an empty end, and every holder extends it (Hold): the end is the maximum
+// over the holders, whatever the order in which they come. Holders of what the
+// trace has are the program, autograd outside of the frames, the arguments of the
+// frames, and the results that policies save. This is all that there is without
+// frames that run again.
+//
+// A rerun makes some of a frame's storages anew. Each of these copies is a life
+// of its own beside the original's. Which life a storage means depends on the
+// frame: in a rerun it is the copy for what runs again, the original for what a
+// policy saved, and for an argument what the rerun of the frame around it made of
+// it, if that runs again, too. RerunLives answers this while one frame is at hand.
+// Where a policy saves one of two views of the same storage, the views are of two
+// lives, so there it is the tensors that have lives.
+//
+// Frames are visited from the ones around to the ones inside, so that the lives
+// of a frame's arguments are known before its own holders are.
+//
+// Attributes. A module may keep a tensor beyond the step. A rerun that makes it
+// again puts its copy in the place of the one before: each lives until the next
+// one comes. The copy's autograd graph lives as long as the copy does, and with
+// it all that autograd saved on the way to it (stuck operators).
+//
+// These rules are PyTorch's, found by measuring it: tests/graph/simulation_test.cc
+// compares with every allocation of real steps.
+
+namespace acplan::graph {
+namespace {
+
+bool Contains(const std::vector<int32_t>& values, int32_t value) {
+  return std::ranges::find(values, value) != values.end();
+}
+
+// When the tensors that a module keeps in one attribute are replaced.
+struct RemadeAttribute {
+  int32_t original_end = 0;
+  std::map<int32_t, int32_t> copy_ends;  // by frame that makes a copy
+};
+
+// By storage.
+using RemadeAttributes = std::map<int32_t, RemadeAttribute>;
+
+RemadeAttributes FindRemadeAttributes(const Trace& trace, const Frames& frames,
+                                      const StepLayout& layout) {
+  RemadeAttributes remade;
+  for (const KeptAttribute& kept : trace.kept) {
+    const int32_t born = trace.storages[kept.storage].born;
+    int32_t* latest_end = nullptr;
+    for (int32_t f = 0; f < std::ssize(frames.list); ++f) {
+      const Frame& frame = frames.list[f];
+      const bool is_remade =
+          layout.reruns[f].is_laid_out && frame.call->start <= born &&
+          born < frame.rerun_stop && kept.since <= frame.rerun_stop;
+      if (!is_remade) continue;
+      RemadeAttribute& attribute = remade[kept.storage];
+      if (latest_end == nullptr) latest_end = &attribute.original_end;
+      *latest_end = layout.RerunStepAt(f, frame, kept.since);
+      latest_end = &attribute.copy_ends[f];
+      *latest_end = layout.StepCount();
+    }
+  }
+  return remade;
+}
+
+// When the copy of a kept storage that frame `f` makes is replaced.
+std::optional<int32_t> CopyEnd(const RemadeAttributes& remade, int32_t f,
+                               int32_t storage) {
+  const auto attribute = remade.find(storage);
+  if (attribute == remade.end()) return std::nullopt;
+  const auto end = attribute->second.copy_ends.find(f);
+  if (end == attribute->second.copy_ends.end()) return std::nullopt;
+  return end->second;
+}
+
+// The operators of frame `f` on the way to an attribute that its rerun makes, and
+// until when that holds what autograd saves for them.
+std::map<int32_t, int32_t> StuckOperators(const Trace& trace, int32_t f,
+                                          const Frame& frame,
+                                          const RemadeAttributes& remade) {
+  std::map<int32_t, int32_t> stuck;
+  for (const auto& [storage, attribute] : remade) {
+    const auto end = attribute.copy_ends.find(f);
+    if (end == attribute.copy_ends.end()) continue;
+    std::vector<int32_t> todo = {trace.storages[storage].born};
+    std::set<int32_t> seen;
+    while (!todo.empty()) {
+      const int32_t op = todo.back();
+      todo.pop_back();
+      if (!seen.insert(op).second) continue;
+      stuck[op] = std::max(stuck[op], end->second);
+      for (int32_t before = frame.call->start; before < op; ++before) {
+        for (const int32_t s : trace.operators[before].outputs) {
+          if (Contains(trace.operators[op].reads, s)) todo.push_back(before);
+        }
+      }
+    }
+  }
+  return stuck;
+}
+
+// Until when the attribute at the end of the way holds what autograd saves for a
+// stuck operator, an argument or a result: 0 where it is neither.
+int32_t StuckEnd(const SavedTensor& saved, const Trace& trace,
+                 const std::map<int32_t, int32_t>& stuck) {
+  int32_t end = 0;
+  for (const auto& [op, stuck_end] : stuck) {
+    const bool is_argument = op == saved.packed &&
+                             Contains(trace.operators[op].reads, saved.storage);
+    const bool is_result = op == saved.packed - 1 &&
+                           Contains(trace.operators[op].outputs, saved.storage);
+    if (is_argument || is_result) end = std::max(end, stuck_end);
+  }
+  return end;
+}
+
+// Autograd holds what a rerun saves as long as that lasts, and from then until the
+// backward node that asks for it lets go of it.
+int32_t AutogradEnd(const SavedTensor& saved, int32_t f, const Frame& frame,
+                    const StepLayout& layout) {
+  if (saved.released <= frame.rerun_time) {
+    return layout.RerunStepAt(f, frame, saved.released);
+  }
+  const int32_t node_end =
+      saved.unpacked == kNever ? saved.released : saved.local_end;
+  return std::max(layout.reruns[f].end, layout.StepAt(node_end));
+}
+
+struct Lives {
+  void Hold(int32_t life, int32_t end) {
+    list[life].end = std::max(list[life].end, end);
+  }
+
+  std::vector<Life> list;
+};
+
+// The lives of the storages as the trace has them, with all their holders but
+// those of reruns.
+Lives OriginalLives(const PreparedTrace& prepared, const Frames& frames,
+                    const StepLayout& layout, const RemadeAttributes& remade) {
+  const Trace& trace = *prepared.trace;
+  Lives lives;
+  lives.list.reserve(trace.storages.size() + layout.steps.size() -
+                     trace.operators.size());
+  for (int32_t s = 0; s < std::ssize(trace.storages); ++s) {
+    const int32_t born = trace.storages[s].born;
+    const auto attribute = remade.find(s);
+    const int32_t end = attribute == remade.end()
+                            ? layout.StepAt(prepared.held[s])
+                            : attribute->second.original_end;
+    lives.list.push_back(
+        {s, born < 0 ? 0 : layout.step_of_operator[born], end});
+  }
+  for (const SavedTensor& saved : trace.saved) {
+    if (saved.call < 0 || frames.innermost[saved.call] == kNoFrame) {
+      lives.Hold(saved.storage, layout.StepAt(HeldByAutogradUntil(saved)));
+    }
+  }
+  for (int32_t f = 0; f < std::ssize(frames.list); ++f) {
+    const Frame& frame = frames.list[f];
+    const int32_t release_step = layout.StepAt(frame.release_time);
+    for (const int32_t s : frame.call->inputs) {
+      const bool is_saved_by_parent =
+          frame.parent != kNoFrame && Contains(frame.arguments, s);
+      if (!is_saved_by_parent) lives.Hold(s, release_step);
+    }
+    if (frame.unit->save.empty()) continue;
+    // A saved result waits for its operator's turn in the rerun, or for the end of
+    // the frame where no rerun gets there.
+    for (int32_t op = frame.call->start; op < frame.call->end; ++op) {
+      if (!frame.Saves(op)) continue;
+      const bool is_reached =
+          layout.reruns[f].is_laid_out && op < frame.rerun_stop;
+      const int32_t end =
+          is_reached ? layout.RerunStepAt(f, frame, op + 1) : release_step;
+      for (const int32_t s : trace.operators[op].outputs) lives.Hold(s, end);
+    }
+  }
+  return lives;
+}
+
+// Which life is meant by a storage and by a tensor in the rerun at hand: without
+// one, the original's. Lives are indices in the order of FindLives.
+class RerunLives {
+ public:
+  explicit RerunLives(const PreparedTrace& prepared)
+      : prepared_(prepared), of_storage_(prepared.trace->storages.size()) {
+    std::iota(of_storage_.begin(), of_storage_.end(), 0);
+  }
+
+  void Set(int32_t storage, int32_t life) { of_storage_[storage] = life; }
+  void Reset(int32_t storage) { of_storage_[storage] = storage; }
+
+  // The tensors that a frame's operators make when they run again. Where no policy
+  // saves any, each is of the life that its storage means.
+  void SetTensors(const Frame& frame) {
+    lives_of_tensors_.clear();
+    if (frame.unit->save.empty()) return;
+    const int32_t start = frame.call->start;
+    first_tensor_ = FirstTensorMadeFrom(start);
+    const int32_t end = FirstTensorMadeFrom(frame.rerun_stop);
+    for (int32_t t = first_tensor_; t < end; ++t) {
+      const TraceTensor& tensor = prepared_.trace->tensors[t];
+      if (tensor.op >= start && frame.Saves(tensor.op)) {
+        lives_of_tensors_.push_back(tensor.storage);
+      } else if (tensor.base >= first_tensor_) {
+        lives_of_tensors_.push_back(
+            lives_of_tensors_[tensor.base - first_tensor_]);
+      } else {
+        lives_of_tensors_.push_back(of_storage_[tensor.storage]);
+      }
+    }
+  }
+
+  int32_t OfStorage(int32_t storage) const { return of_storage_[storage]; }
+
+  int32_t OfTensor(int32_t tensor) const {
+    const int32_t place = tensor - first_tensor_;
+    return place >= 0 && place < std::ssize(lives_of_tensors_)
+               ? lives_of_tensors_[place]
+               : of_storage_[prepared_.trace->tensors[tensor].storage];
+  }
+
+  // The storages of which some tensors are made anew while others are views of the
+  // original.
+  std::set<int32_t> SplitStorages() const {
+    std::set<int32_t> split;
+    for (size_t k = 0; k < lives_of_tensors_.size(); ++k) {
+      const int32_t s = prepared_.trace->tensors[first_tensor_ + k].storage;
+      if (of_storage_[s] != lives_of_tensors_[k]) split.insert(s);
+    }
+    return split;
+  }
+
+  // The tensors that are of lives of their own.
+  int32_t first_tensor() const { return first_tensor_; }
+  int32_t end_of_tensors() const {
+    return first_tensor_ + static_cast<int32_t>(lives_of_tensors_.size());
+  }
+
+ private:
+  int32_t FirstTensorMadeFrom(int32_t op) const {
+    const Trace& trace = *prepared_.trace;
+    const auto found = std::ranges::lower_bound(
+        prepared_.made_tensors, op, {},
+        [&](int32_t t) { return trace.tensors[t].op; });
+    return found == prepared_.made_tensors.end()
+               ? static_cast<int32_t>(trace.tensors.size())
+               : *found;
+  }
+
+  const PreparedTrace& prepared_;
+  std::vector<int32_t> of_storage_;
+  int32_t first_tensor_ = 0;
+  std::vector<int32_t> lives_of_tensors_;
+};
+
+// Adds to the lives of the originals those that reruns make, and the holders that
+// reruns bring.
+class RerunVisitor {
+ public:
+  RerunVisitor(const PreparedTrace& prepared, const Frames& frames,
+               const StepLayout& layout)
+      : prepared_(prepared),
+        trace_(*prepared.trace),
+        frames_(frames),
+        layout_(layout),
+        remade_(FindRemadeAttributes(trace_, frames, layout)),
+        lives_(OriginalLives(prepared, frames, layout, remade_)),
+        now_(prepared) {
+    argument_lives_.reserve(frames.list.size());
+    for (const Frame& frame : frames.list) {
+      argument_lives_.push_back(frame.arguments);
+    }
+  }
+
+  std::vector<Life> Visit() && {
+    for (int32_t f = 0; f < std::ssize(frames_.list); ++f) {
+      if (layout_.reruns[f].is_laid_out) AddRerun(f);
+    }
+    return std::move(lives_.list);
+  }
+
+ private:
+  // What a frame makes anew, and all that holds it.
+  void AddRerun(int32_t f) {
+    const Frame& frame = frames_.list[f];
+    const auto first_copy = static_cast<int32_t>(lives_.list.size());
+    // An argument that is given twice is the first of the two.
+    for (size_t k = frame.arguments.size(); k-- > 0;) {
+      now_.Set(frame.arguments[k], argument_lives_[f][k]);
+    }
+    AddCopies(f);
+    now_.SetTensors(frame);
+    const std::map<int32_t, int32_t> stuck =
+        StuckOperators(trace_, f, frame, remade_);
+    HoldByTheProgram(f);
+    HoldByAutograd(f, stuck);
+    HoldByFramesInside(f, stuck);
+    for (const int32_t s : frame.arguments) now_.Reset(s);
+    for (auto life = first_copy; life < std::ssize(lives_.list); ++life) {
+      now_.Reset(lives_.list[life].storage);
+    }
+  }
+
+  void AddCopies(int32_t f) {
+    const Frame& frame = frames_.list[f];
+    const auto add = [&](int32_t op, int32_t step) {
+      for (const int32_t s : prepared_.CreatedBy(op)) {
+        now_.Set(s, static_cast<int32_t>(lives_.list.size()));
+        lives_.list.push_back({s, step, step});
+      }
+    };
+    for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
+      if (!frame.Saves(op)) add(op, layout_.RerunStepOf(f, frame, op));
+    }
+    for (size_t k = 0; k < frame.recasts.size(); ++k) {
+      add(frame.recasts[k].op, layout_.reruns[f].recast_steps[k]);
+    }
+  }
+
+  // The program holds what it makes again as it did before, and no longer than the
+  // rerun.
+  void HoldByTheProgram(int32_t f) {
+    const Frame& frame = frames_.list[f];
+    const auto until = [&](int32_t scope_end) {
+      return layout_.RerunStepAt(f, frame,
+                                 std::min(scope_end, frame.rerun_stop));
+    };
+    const std::set<int32_t> split = now_.SplitStorages();
+    if (!split.empty()) {
+      for (auto t = now_.first_tensor(); t < now_.end_of_tensors(); ++t) {
+        const TraceTensor& tensor = trace_.tensors[t];
+        if (!split.contains(tensor.storage)) continue;
+        lives_.Hold(now_.OfTensor(t), until(tensor.scope_end));
+      }
+    }
+    for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
+      for (const int32_t s : prepared_.CreatedBy(op)) {
+        // Of what is saved only the results are there again.
+        if (frame.Saves(op) && !Contains(trace_.operators[op].outputs, s)) {
+          continue;
+        }
+        if (const auto end = CopyEnd(remade_, f, s)) {
+          lives_.Hold(now_.OfStorage(s), *end);
+        } else if (!split.contains(s)) {
+          lives_.Hold(now_.OfStorage(s), until(trace_.storages[s].scope_end));
+        }
+      }
+    }
+    for (const Recast& recast : frame.recasts) {
+      for (const int32_t s : prepared_.CreatedBy(recast.op)) {
+        lives_.Hold(now_.OfStorage(s), layout_.reruns[f].end);
+      }
+    }
+  }
+
+  void HoldByAutograd(int32_t f, const std::map<int32_t, int32_t>& stuck) {
+    for (const int32_t k : frames_.list[f].saved) {
+      const SavedTensor& saved = trace_.saved[k];
+      const int32_t end =
+          std::max(AutogradEnd(saved, f, frames_.list[f], layout_),
+                   StuckEnd(saved, trace_, stuck));
+      const int32_t copy = now_.OfStorage(saved.storage);
+      lives_.Hold(saved.tensor < 0 ? copy : now_.OfTensor(saved.tensor), end);
+      // A saved view is handed out as one of what was made again.
+      if (!saved.requires_grad) lives_.Hold(copy, end);
+    }
+  }
+
+  // The rerun enters the frames inside anew, and these hold what they did in the
+  // forward pass, now of what the rerun makes.
+  void HoldByFramesInside(int32_t f, const std::map<int32_t, int32_t>& stuck) {
+    const Frame& frame = frames_.list[f];
+    for (int32_t g = f + 1; g < frame.subtree_end; ++g) {
+      const Frame& inside = frames_.list[g];
+      if (inside.call->start > frame.rerun_stop) break;
+      const bool lets_go = inside.release_time <= frame.rerun_time;
+      const int32_t release_step =
+          lets_go ? layout_.RerunStepAt(f, frame, inside.release_time)
+                  : layout_.reruns[f].end;
+      if (inside.parent == f) {
+        const StepLayout::Rerun& own = layout_.reruns[g];
+        int32_t end = release_step;
+        if (!lets_go) {
+          end = std::max(end, own.is_laid_out
+                                  ? own.end
+                                  : layout_.StepAt(inside.release_time));
+        }
+        for (size_t k = 0; k < inside.arguments.size(); ++k) {
+          argument_lives_[g][k] = now_.OfTensor(inside.call->arguments[k]);
+          lives_.Hold(argument_lives_[g][k], end);
+        }
+      }
+      // The frames that this rerun makes end with it, unless they are stuck.
+      int32_t end = release_step;
+      for (auto it = stuck.lower_bound(inside.call->start);
+           it != stuck.end() && it->first < inside.call->end; ++it) {
+        end = std::max(end, it->second);
+      }
+      HoldByFrameInside(f, g, end);
+    }
+  }
+
+  void HoldByFrameInside(int32_t f, int32_t g, int32_t end) {
+    const Frame& inside = frames_.list[g];
+    for (const int32_t s : inside.call->inputs) {
+      const bool is_saved_by_parent =
+          inside.parent != f && Contains(inside.arguments, s);
+      if (!is_saved_by_parent) lives_.Hold(now_.OfStorage(s), end);
+    }
+    const int32_t last = std::min(inside.call->end, frames_.list[f].rerun_stop);
+    for (int32_t op = inside.call->start; op < last; ++op) {
+      if (!inside.Saves(op)) continue;
+      const TraceOperator& saved = trace_.operators[op];
+      for (const int32_t t : saved.results) lives_.Hold(now_.OfTensor(t), end);
+      if (!saved.results.empty()) continue;
+      for (const int32_t s : saved.outputs) lives_.Hold(now_.OfStorage(s), end);
+    }
+  }
+
+  const PreparedTrace& prepared_;
+  const Trace& trace_;
+  const Frames& frames_;
+  const StepLayout& layout_;
+  RemadeAttributes remade_;
+  Lives lives_;
+  // By frame and argument that is a tensor given by position: the life that it is
+  // part of when the frame runs again.
+  std::vector<std::vector<int32_t>> argument_lives_;
+  RerunLives now_;
+};
+
+}  // namespace
+
+std::vector<Life> FindLives(const PreparedTrace& prepared, const Frames& frames,
+                            const StepLayout& layout) {
+  return RerunVisitor(prepared, frames, layout).Visit();
+}
+
+}  // namespace acplan::graph

@@ -1,0 +1,245 @@
+#include "graph/trace/operator_statistics.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/trace/allocation.h"
+
+// A module's operators are those of one of its calls; operator i is the i-th of
+// each call. What a policy decides holds in all calls, so a rule that one call asks
+// for is one of the module, and run-times and bytes are sums over the calls.
+//
+// Writes in place. When a call runs again, a result that the policy saved is there
+// as it was in the end, so whatever writes to it, and whatever reads it before the
+// last write, must be saved with it or run again with it: such operators are tied
+// to the one that created the result. A result that something outside of the call
+// writes to before the call runs again cannot be saved at all, since nothing could
+// be tied to that.
+
+namespace acplan::graph {
+namespace {
+
+// "aten.mm.default" -> "mm".
+std::string_view ShortName(std::string_view name) {
+  const size_t begin = name.find('.');
+  const size_t end = name.rfind('.');
+  return begin < end ? name.substr(begin + 1, end - begin - 1) : name;
+}
+
+bool IsAmong(const std::vector<int32_t>& ascending, int32_t value) {
+  return std::ranges::binary_search(ascending, value);
+}
+
+// Operators by their place in the call.
+struct InPlaceRules {
+  std::set<std::pair<int, int>> ties;  // an operator, its parent
+  std::set<int> unsavable;
+};
+
+class InPlaceRuleFinder {
+ public:
+  explicit InPlaceRuleFinder(const CallFacts& facts) : facts_(facts) {}
+
+  InPlaceRules Find(const std::vector<int32_t>& calls) && {
+    for (const int32_t c : calls) {
+      const TraceCall& call = facts_.trace.calls[c];
+      for (int32_t k = call.start; k < call.end; ++k) {
+        const TraceOperator& op = facts_.trace.operators[k];
+        for (const int32_t s : op.mutates) {
+          if (IsAmong(op.outputs, s)) AddWriter(call, k, s);
+        }
+        for (const int32_t s : op.creates) {
+          if (IsAmong(op.outputs, s)) AddCreator(c, k, s);
+        }
+      }
+    }
+    return std::move(rules_);
+  }
+
+ private:
+  // Operator `k` returns the storage that it writes to.
+  void AddWriter(const TraceCall& call, int32_t k, int32_t storage) {
+    const int32_t born = facts_.trace.storages[storage].born;
+    const bool is_of_call = born >= call.start;
+    rules_.ties.emplace(k - call.start, (is_of_call ? born : k) - call.start);
+    if (is_of_call) return;
+    // What reads it before another operator of the call writes to it.
+    const InPlaceAccesses& accesses = facts_.writes.at(storage);
+    const int32_t last =
+        *std::prev(std::ranges::lower_bound(accesses.writers, call.end));
+    for (const int32_t reader : accesses.readers) {
+      if (reader > k && reader < last) {
+        rules_.ties.emplace(reader - call.start, k - call.start);
+      }
+    }
+  }
+
+  // Operator `k` of call `c` creates the storage and returns it.
+  void AddCreator(int32_t c, int32_t k, int32_t storage) {
+    const auto found = facts_.writes.find(storage);
+    if (found == facts_.writes.end()) return;
+    const auto& [writers, readers] = found->second;
+    const TraceCall& call = facts_.trace.calls[c];
+    int32_t last = k;
+    for (const int32_t writer : writers) {
+      if (writer < call.end) {
+        rules_.ties.emplace(writer - call.start, k - call.start);
+        last = writer;
+      } else if (writer < facts_.saves.first_request[c]) {
+        rules_.unsavable.insert(k - call.start);
+      }
+    }
+    for (const int32_t reader : readers) {
+      if (reader < last) {
+        rules_.ties.emplace(reader - call.start, k - call.start);
+      }
+    }
+  }
+
+  const CallFacts& facts_;
+  InPlaceRules rules_;
+};
+
+// Returns whether a storage is written to after `time` and before backward first
+// asks for something saved in call `c`.
+bool IsWrittenSince(const CallFacts& facts, int32_t c, int32_t storage,
+                    int32_t time) {
+  const auto found = facts.writes.find(storage);
+  if (found == facts.writes.end()) return false;
+  const std::vector<int32_t>& writers = found->second.writers;
+  const auto next = std::ranges::lower_bound(writers, time);
+  return next != writers.end() && *next < facts.saves.first_request[c];
+}
+
+// Returns whether PyTorch can run a call again, with a policy.
+bool CanBeUnit(const CallFacts& facts, int32_t c) {
+  const Trace& trace = facts.trace;
+  const TraceCall& call = trace.calls[c];
+  if (call.no_grad) return false;
+  for (const int32_t t : call.arguments) {
+    if (IsWrittenSince(facts, c, trace.tensors[t].storage, call.start)) {
+      return false;
+    }
+  }
+  // What the call writes to in place and is not its own, others may write to
+  // after it.
+  const int32_t last = std::min(call.end, facts.saves.last_save[c]);
+  for (int32_t k = call.start; k < last; ++k) {
+    for (const int32_t s : trace.operators[k].mutates) {
+      if (trace.storages[s].born < call.start &&
+          IsWrittenSince(facts, c, s, call.end)) {
+        return false;
+      }
+    }
+  }
+  return !facts.saves.is_asked_twice[c] && !facts.saves.is_recast[c];
+}
+
+bool RunSameOperators(const Trace& trace, const TraceCall& a,
+                      const TraceCall& b) {
+  if (&a == &b) return true;
+  if (a.end - a.start != b.end - b.start) return false;
+  for (int32_t k = 0; k < a.end - a.start; ++k) {
+    const TraceOperator& in_a = trace.operators[a.start + k];
+    const TraceOperator& in_b = trace.operators[b.start + k];
+    if (in_a.name != in_b.name || in_a.view != in_b.view ||
+        in_a.random != in_b.random) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// A call runs again up to its last save, if at all.
+int32_t RerunStop(const CallFacts& facts, int32_t c) {
+  return facts.saves.first_request[c] == kNever ? 0 : facts.saves.last_save[c];
+}
+
+// The bytes that saving what operator `k` of call `c` returns would add: `results`
+// of the call that outlive the forward pass are there anyway. What never runs again
+// is not worth saving unless that is free all the time.
+int64_t SavedBytes(const CallFacts& facts, int32_t c, int32_t k,
+                   const std::vector<int32_t>& results) {
+  const TraceOperator& op = facts.trace.operators[k];
+  const int32_t kept_until = k < RerunStop(facts, c)
+                                 ? facts.trace.forward_end + 1
+                                 : facts.saves.first_request[c];
+  int64_t bytes = 0;
+  for (const int32_t s : op.creates) {
+    const TraceStorage& storage = facts.trace.storages[s];
+    if (IsAmong(op.outputs, s) &&
+        (storage.freed < kept_until || !IsAmong(results, s))) {
+      bytes += AllocatedBytes(storage.bytes);
+    }
+  }
+  return bytes;
+}
+
+// Returns whether autograd has saved all that an operator returns when call `c`
+// ends.
+bool IsSavedByAutograd(const CallFacts& facts, int32_t c,
+                       const TraceOperator& op) {
+  const int32_t end = facts.trace.calls[c].end;
+  const auto is_saved = [&](int32_t s) {
+    const int32_t first = facts.saves.first_by_storage[s];
+    if (first < 0) return false;
+    const SavedTensor& saved = facts.trace.saved[first];
+    return saved.packed < end || (saved.packed == end && saved.call >= c &&
+                                  saved.call < facts.forest.subtree_end[c]);
+  };
+  return !op.outputs.empty() && std::ranges::all_of(op.outputs, is_saved);
+}
+
+}  // namespace
+
+std::optional<SacStatistics> OperatorStatistics(const CallFacts& facts,
+                                                int32_t module) {
+  const Trace& trace = facts.trace;
+  const std::vector<int32_t>& calls = facts.forest.by_module[module];
+  const TraceCall& first = trace.calls[calls.front()];
+  for (const int32_t c : calls) {
+    if (!facts.forest.is_outermost[c] || !CanBeUnit(facts, c) ||
+        !RunSameOperators(trace, first, trace.calls[c])) {
+      return std::nullopt;
+    }
+  }
+  const InPlaceRules rules = InPlaceRuleFinder(facts).Find(calls);
+
+  SacStatistics sac;
+  sac.inplace_ops.assign(rules.ties.begin(), rules.ties.end());
+  const auto count = static_cast<size_t>(first.end - first.start);
+  sac.func_names.reserve(count);
+  sac.runtimes.assign(count, 0);
+  sac.memory.assign(count, 0);
+  for (int32_t k = first.start; k < first.end; ++k) {
+    const TraceOperator& op = trace.operators[k];
+    const int i = k - first.start;
+    sac.func_names.emplace_back(ShortName(trace.operator_names[op.name]));
+    if (op.view || rules.unsavable.contains(i)) sac.view_like_ops.push_back(i);
+    if (op.random) sac.rand_ops.push_back(i);
+    if (IsSavedByAutograd(facts, calls.front(), op)) {
+      sac.saved_autograd_ops.push_back(i);
+    }
+  }
+  for (const int32_t c : calls) {
+    const TraceCall& call = trace.calls[c];
+    std::vector<int32_t> results = call.outputs;
+    std::ranges::sort(results);
+    for (size_t i = 0; i < count; ++i) {
+      const int32_t k = call.start + static_cast<int32_t>(i);
+      if (k < RerunStop(facts, c)) {
+        sac.runtimes[i] += trace.operators[k].runtime_ms;
+      }
+      sac.memory[i] += SavedBytes(facts, c, k, results);
+    }
+    if (call.arguments.empty()) sac.force_store_random = true;
+  }
+  return sac;
+}
+
+}  // namespace acplan::graph

@@ -1,0 +1,149 @@
+#include "graph/trace/rerun_refusal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+
+#include "graph/trace/trace.h"
+
+namespace acplan::graph {
+namespace {
+
+const std::string& NameOf(int32_t op, const Trace& trace) {
+  return trace.operator_names[trace.operators[op].name];
+}
+
+// A result that the policy saves and that is written to in place later is, when
+// the call runs again, as it was in the end. So all that writes to it must have
+// been saved with it, and nothing that runs again may have read it before.
+class SavedResults {
+ public:
+  SavedResults(const Frame& frame, const PreparedTrace& prepared)
+      : frame_(frame), prepared_(prepared), trace_(*prepared.trace) {}
+
+  // Why the policy is refused.
+  std::optional<std::string> Refusal() {
+    const int32_t last = std::min(frame_.call->end, frame_.rerun_stop);
+    for (int32_t op = frame_.call->start;
+         op < std::min(last, frame_.rerun_time); ++op) {
+      if (auto refusal = RefusalOfWrites(op, frame_.Saves(op))) return refusal;
+      Run(op);
+    }
+    // What does not run again may write as well.
+    for (int32_t begin = last; begin < frame_.rerun_time;) {
+      int32_t next = kNever;
+      for (const auto& [storage, op] : saved_by_) {
+        next = std::min(
+            next, prepared_.FirstWrite(storage, begin, frame_.rerun_time));
+      }
+      if (next == kNever) break;
+      const bool is_saved = next < frame_.call->end && frame_.Saves(next);
+      if (auto refusal = RefusalOfWrites(next, is_saved)) return refusal;
+      begin = next + 1;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  // "operator 3 (aten.add_.Tensor)", counted from the start of the call.
+  std::string Place(int32_t op) const {
+    return fmt::format("operator {} ({})", op - frame_.call->start,
+                       NameOf(op, trace_));
+  }
+
+  std::optional<std::string> RefusalOfWrites(int32_t op, bool is_saved) const {
+    for (const int32_t s : trace_.operators[op].mutates) {
+      const auto saved = saved_by_.find(s);
+      if (saved == saved_by_.end()) {
+        if (is_saved && trace_.storages[s].born >= frame_.call->start) {
+          return fmt::format(
+              "{} cannot be saved: it writes in place to what is not saved",
+              Place(op));
+        }
+        continue;
+      }
+      if (!is_saved) {
+        return fmt::format(
+            "{} cannot be saved: {} writes to its result in "
+            "place later, and is not saved",
+            Place(saved->second), Place(op));
+      }
+      const auto reader = read_by_.find(s);
+      if (reader == read_by_.end()) continue;
+      return fmt::format(
+          "{} cannot be saved: {} writes to its result in place later, and "
+          "{}, which runs again, reads it before",
+          Place(saved->second), Place(op), Place(reader->second));
+    }
+    return std::nullopt;
+  }
+
+  void Run(int32_t op) {
+    const TraceOperator& now = trace_.operators[op];
+    const bool is_saved = frame_.Saves(op);
+    for (const int32_t s : now.reads) {
+      if (!is_saved && !now.view && saved_by_.contains(s)) read_by_[s] = op;
+    }
+    if (!is_saved) return;
+    for (const int32_t s : now.outputs) {
+      if (!prepared_.is_written[s]) continue;
+      saved_by_[s] = op;
+      if (!now.view) read_by_.erase(s);
+    }
+  }
+
+  const Frame& frame_;
+  const PreparedTrace& prepared_;
+  const Trace& trace_;
+  // By storage that is written to at all: the operator whose saved result it is,
+  // and one that runs again and has read it since.
+  std::map<int32_t, int32_t> saved_by_, read_by_;
+};
+
+std::optional<std::string> Reason(const Frame& frame,
+                                  const PreparedTrace& prepared) {
+  const Trace& trace = *prepared.trace;
+  const bool asks_twice = std::ranges::any_of(
+      frame.saved, [&](int32_t s) { return trace.saved[s].unpacked_again; });
+  if (asks_twice) {
+    return "cannot be a unit: backward asks for a tensor saved in it twice, "
+           "which PyTorch refuses";
+  }
+  const bool has_policy = !frame.unit->save.empty();
+  if (has_policy && !frame.recasts.empty()) {
+    return fmt::format(
+        "cannot have a policy: autocast cast a weight that it uses before the "
+        "call (operator {}), and would cast it again, which PyTorch then "
+        "refuses",
+        frame.recasts.front().op);
+  }
+  int32_t writer = kNever;
+  if (frame.parent == kNoFrame) {
+    for (const int32_t storage : frame.arguments) {
+      writer = std::min(writer, prepared.FirstWrite(storage, frame.call->start,
+                                                    frame.rerun_time));
+    }
+  }
+  if (writer != kNever) {
+    return fmt::format(
+        "cannot be a unit: operator {} ({}) of the step writes to an argument "
+        "of it in place, which PyTorch refuses",
+        writer, NameOf(writer, trace));
+  }
+  return has_policy ? SavedResults(frame, prepared).Refusal() : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> RerunRefusal(const Frame& frame,
+                                        const PreparedTrace& prepared) {
+  if (frame.rerun_time == kNever) return std::nullopt;
+  const std::optional<std::string> reason = Reason(frame, prepared);
+  if (!reason) return std::nullopt;
+  return fmt::format("module '{}': {}",
+                     prepared.trace->modules[frame.call->module].fqn, *reason);
+}
+
+}  // namespace acplan::graph

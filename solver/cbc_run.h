@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "solver/cbc_relaxation.h"
+#include "solver/cbc_watch.h"
+#include "solver/checked_solution.h"
+#include "solver/milp.h"
+
+class OsiClpSolverInterface;
+
+namespace acplan::solver {
+
+// One branch-and-bound of CBC. `relaxation` holds the scaled program with its linear
+// relaxation solved.
+struct CbcTask {
+  const Milp& milp;
+  const OsiClpSolverInterface& relaxation;
+  const ObjectiveScale& scale;
+  // A solution to start from.
+  std::optional<CheckedSolution> start = std::nullopt;
+  // With tight tolerances, and without heuristics and cuts.
+  bool is_careful = false;
+};
+
+// What a run came to, as CBC sees it.
+struct CbcRun {
+  enum class End { kOptimal, kInfeasible, kStopped, kGap, kFailed };
+
+  bool has_searched = false;  // the search began and ended, if by a limit
+  bool was_stopped = false;   // it was to stop when it ended
+  int status = -1;            // CbcModel's
+  int secondary_status = -1;
+  double claimed = kInfinity;  // the objective that CBC says x has
+  double bound = -kInfinity;
+  int64_t nodes = 0;
+  std::vector<double> x = {};
+  std::optional<CheckedSolution> seen = {};  // the best solution of an event
+};
+
+// Runs CBC, which is not safe to be run concurrently. Throws std::runtime_error
+// where CBC throws.
+CbcRun RunCbc(const CbcTask& task, CbcWatch& watch);
+
+CbcRun::End EndOf(const CbcRun& run, CbcWatch& watch);
+
+// Says whether CBC came to its limit on nodes.
+bool IsAtNodeLimit(const CbcRun& run);
+
+}  // namespace acplan::solver

@@ -1,0 +1,47 @@
+#include "solver/search.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <limits>
+
+namespace acplan::solver {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+TEST(LimitClock, StopsForNothingWithoutLimits) {
+  const LimitClock clock(SearchLimits{});
+  EXPECT_EQ(clock.Stop(), StoppedBy::kNothing);
+  EXPECT_EQ(clock.SecondsLeft(), kInfinity);
+  EXPECT_EQ(clock.Left().time_limit_s, kInfinity);
+}
+
+TEST(LimitClock, LeavesNoNegativeTime) {
+  const LimitClock clock({.time_limit_s = -1, .gap = 0.25, .seed = 7});
+  EXPECT_EQ(clock.Stop(), StoppedBy::kTime);
+  EXPECT_EQ(clock.SecondsLeft(), 0);
+  const SearchLimits left = clock.Left();
+  EXPECT_EQ(left.time_limit_s, 0);
+  EXPECT_EQ(left.gap, 0.25);
+  EXPECT_EQ(left.seed, 7);
+}
+
+TEST(LimitClock, CountsFromWhenItWasMade) {
+  const LimitClock clock({.time_limit_s = 3600});
+  const double first = clock.SecondsLeft();
+  EXPECT_LE(first, 3600);
+  EXPECT_LE(clock.SecondsLeft(), first);
+  EXPECT_EQ(clock.Stop(), StoppedBy::kNothing);
+}
+
+TEST(LimitClock, AnInterruptComesBeforeTheTime) {
+  std::atomic<bool> interrupted = false;
+  const LimitClock clock({.time_limit_s = 0, .interrupted = &interrupted});
+  EXPECT_EQ(clock.Stop(), StoppedBy::kTime);
+  interrupted = true;
+  EXPECT_EQ(clock.Stop(), StoppedBy::kInterrupt);
+}
+
+}  // namespace
+}  // namespace acplan::solver
