@@ -228,6 +228,61 @@ std::string MpsBounds(const Milp::Column& column, const std::string& name) {
   return text;
 }
 
+// The matrix is written by columns.
+std::string MpsColumns(const Milp& milp, const Names& names) {
+  std::vector<std::string> entries(milp.columns.size());
+  for (size_t i = 0; i < milp.rows.size(); ++i) {
+    for (const Milp::Term& term : milp.rows[i].terms) {
+      const size_t j = static_cast<size_t>(term.column);
+      entries[j] += fmt::format(" {} {} {}\n", names.columns[j], names.rows[i],
+                                Number(term.coefficient));
+    }
+  }
+  std::string text = "COLUMNS\n";
+  bool in_integers = false;
+  int markers = 0;
+  const auto marker = [&markers](bool begin) {
+    return fmt::format(" M{} 'MARKER' '{}'\n", markers++,
+                       begin ? "INTORG" : "INTEND");
+  };
+  for (size_t j = 0; j < milp.columns.size(); ++j) {
+    const Milp::Column& column = milp.columns[j];
+    if (column.is_integer != in_integers) text += marker(column.is_integer);
+    in_integers = column.is_integer;
+    if (column.cost != 0 || entries[j].empty()) {
+      text += fmt::format(" {} {} {}\n", names.columns[j], kObjectiveName,
+                          Number(column.cost));
+    }
+    text += entries[j];
+  }
+  if (in_integers) text += marker(false);
+  return text;
+}
+
+// The right-hand sides, and the ranges of rows with two.
+std::string MpsSides(const Milp& milp, const Names& names) {
+  std::string text = "RHS\n";
+  if (milp.objective_offset != 0) {
+    text += fmt::format(" RHS {} {}\n", kObjectiveName,
+                        Number(-milp.objective_offset));
+  }
+  std::string ranges;
+  for (size_t i = 0; i < milp.rows.size(); ++i) {
+    const Milp::Row& row = milp.rows[i];
+    const char type = MpsRowType(row);
+    const double side = type == 'L' ? row.upper : row.lower;
+    if (type != 'N' && side != 0) {
+      text += fmt::format(" RHS {} {}\n", names.rows[i], Number(side));
+    }
+    if (type == 'L' && row.lower != -kInfinity) {
+      ranges += fmt::format(" RNG {} {}\n", names.rows[i],
+                            Number(row.upper - row.lower));
+    }
+  }
+  if (!ranges.empty()) text += "RANGES\n" + ranges;
+  return text;
+}
+
 }  // namespace
 
 std::string ToLp(const Milp& milp) {
@@ -262,54 +317,11 @@ std::string ToMps(const Milp& milp) {
   std::string text =
       fmt::format("NAME {} FREE\nROWS\n N {}\n",
                   ValidName(milp.name, "program", 0), kObjectiveName);
-  // The matrix is written by columns.
-  std::vector<std::string> entries(milp.columns.size());
   for (size_t i = 0; i < milp.rows.size(); ++i) {
-    const Milp::Row& row = milp.rows[i];
-    text += fmt::format(" {} {}\n", MpsRowType(row), names.rows[i]);
-    for (const Milp::Term& term : row.terms) {
-      const size_t j = static_cast<size_t>(term.column);
-      entries[j] += fmt::format(" {} {} {}\n", names.columns[j], names.rows[i],
-                                Number(term.coefficient));
-    }
+    text += fmt::format(" {} {}\n", MpsRowType(milp.rows[i]), names.rows[i]);
   }
-  text += "COLUMNS\n";
-  bool in_integers = false;
-  int markers = 0;
-  const auto marker = [&markers](bool begin) {
-    return fmt::format(" M{} 'MARKER' '{}'\n", markers++,
-                       begin ? "INTORG" : "INTEND");
-  };
-  for (size_t j = 0; j < milp.columns.size(); ++j) {
-    const Milp::Column& column = milp.columns[j];
-    if (column.is_integer != in_integers) text += marker(column.is_integer);
-    in_integers = column.is_integer;
-    if (column.cost != 0 || entries[j].empty()) {
-      text += fmt::format(" {} {} {}\n", names.columns[j], kObjectiveName,
-                          Number(column.cost));
-    }
-    text += entries[j];
-  }
-  if (in_integers) text += marker(false);
-  text += "RHS\n";
-  if (milp.objective_offset != 0) {
-    text += fmt::format(" RHS {} {}\n", kObjectiveName,
-                        Number(-milp.objective_offset));
-  }
-  std::string ranges;
-  for (size_t i = 0; i < milp.rows.size(); ++i) {
-    const Milp::Row& row = milp.rows[i];
-    const char type = MpsRowType(row);
-    const double side = type == 'L' ? row.upper : row.lower;
-    if (type != 'N' && side != 0) {
-      text += fmt::format(" RHS {} {}\n", names.rows[i], Number(side));
-    }
-    if (type == 'L' && row.lower != -kInfinity) {
-      ranges += fmt::format(" RNG {} {}\n", names.rows[i],
-                            Number(row.upper - row.lower));
-    }
-  }
-  if (!ranges.empty()) text += "RANGES\n" + ranges;
+  text += MpsColumns(milp, names);
+  text += MpsSides(milp, names);
   text += "BOUNDS\n";
   for (size_t j = 0; j < milp.columns.size(); ++j) {
     text += MpsBounds(milp.columns[j], names.columns[j]);

@@ -4,6 +4,27 @@
 #include <optional>
 #include <span>
 
+// Where two segments join, an optimum either has a point, or the two are free of each
+// other: their lines are those of least error through their own points, and happen
+// to cross between the last point of one and the first of the other (Hudson, 1966).
+// So a join is tried at every point and between every two neighbours. Joins that are
+// free part the segments into blocks, each of which is a small linear least-squares
+// problem; the fit with these joins counts only if the lines on both sides of each
+// free join cross where it should be.
+//
+// The error of separate lines is a lower bound on the error of lines that meet, and
+// takes constant time from running moments. Places whose bound is not below the best
+// error are skipped, and since the bound of a beginning grows with its length, so
+// are all longer ones.
+//
+// Two segments: all places of the one join. Three: all pairs of places, which is the
+// global optimum. More: the best place for one join more, those so far staying, and
+// then one join after the other moves to its best place until none moves, which is a
+// local one. A join counts as better only by more than rounding (Improved), so this
+// ends.
+//
+// The points are fitted less their common line, so small bends count in full.
+
 namespace acplan::graph {
 namespace {
 
@@ -35,7 +56,7 @@ struct Line {
   double x = 0, y = 0;  // a point of it
   double slope = 0;
 
-  double At(double at) const { return y + slope * (at - x); }
+  double At(double place) const { return y + slope * (place - x); }
 };
 
 enum class JoinKind { kPoint, kFree, kFixed };
@@ -55,13 +76,19 @@ struct Fit {
   double error = 0;
 };
 
-// The lines of least error through the segments from point `first` to `last`
-// that meet at these joins: the values at the ends by the normal equations,
-// which are tridiagonal, and well-conditioned where every end is a point.
-// Nothing where an end coincides with another.
-bool FitBlock(const Points& points, std::span<const Join> joins, int first,
-              int last, std::span<const Moments> moments,
-              std::span<Line> lines) {
+// Neighbouring segments between two free joins, or an end of the points: they meet
+// at the joins, one less than there are segments.
+struct Block {
+  std::span<const Join> joins;
+  std::span<const Moments> moments;  // a segment
+  int first, last;                   // points
+};
+
+// Writes the lines of least error through the segments of a block: the values at
+// the ends by the normal equations, which are tridiagonal, and well-conditioned
+// where every end is a point. Returns false where an end coincides with another.
+bool FitBlock(const Points& points, const Block& block, std::span<Line> lines) {
+  const auto& [joins, moments, first, last] = block;
   const size_t m = moments.size();
   if (m == 1) {
     if (first >= last) return false;
@@ -133,8 +160,11 @@ std::optional<Fit> FitJoins(const Points& points, std::vector<Join> joins,
     if (!is_last && joins[s].kind != JoinKind::kFree) continue;
     const int last =
         is_last ? static_cast<int>(points.size()) - 1 : joins[s].after;
-    if (!FitBlock(points, std::span(joins).subspan(block, s - block), first,
-                  last, moments.subspan(block, s - block + 1),
+    const Block segments = {.joins = std::span(joins).subspan(block, s - block),
+                            .moments = moments.subspan(block, s - block + 1),
+                            .first = first,
+                            .last = last};
+    if (!FitBlock(points, segments,
                   std::span(fit.lines).subspan(block, s - block + 1))) {
       return std::nullopt;
     }
@@ -159,7 +189,7 @@ std::optional<Fit> FitJoins(const Points& points, std::vector<Join> joins,
   return fit;
 }
 
-// Of points first, ..., last: the moments of each beginning, and of each end.
+// The moments of the points [first, i], by i, and of [i, last].
 std::vector<Moments> Beginnings(const Points& points, int first, int last) {
   std::vector<Moments> result;
   Moments sums;
@@ -180,8 +210,9 @@ std::vector<Moments> Ends(const Points& points, int first, int last) {
   return result;
 }
 
-// What counts as better: rounding does not, nor what a join gains by creeping.
-double Improved(double error) { return error * (1 - 1e-10); }
+// Rounding is no improvement, nor is what a join gains by creeping.
+constexpr double kLeastImprovement = 1e-10;
+double Improved(double error) { return error * (1 - kLeastImprovement); }
 
 // The best place of one more join, as the `slot`-th; the others stay.
 std::optional<Fit> BestJoin(const Points& points,

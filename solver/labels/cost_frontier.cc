@@ -4,6 +4,20 @@
 #include <cmath>
 #include <deque>
 
+// Both operations sweep over the bytes from the left to the right, in whole bytes,
+// and emit what is best on the stretch at hand.
+//
+// The envelope (LowerEnvelope). Between two ends of pieces both frontiers are
+// straight, or not attained, where the next point to the right stands for them. The
+// difference of two lines changes its sign at most once, so bisection finds the one
+// byte up to which the better one at the left end stays better.
+//
+// A segment added (SegmentSum). Every vertex begins a copy of the segment, all of one
+// slope, so the best of those that cover a point is the one whose line is lowest: a
+// minimum over a sliding window of vertices, kept as a queue with ascending keys. A
+// vertex enters it where its copy begins and drops those of no smaller key, which end
+// earlier and are beaten everywhere from then on.
+
 namespace acplan::solver {
 
 namespace {
@@ -12,93 +26,235 @@ bool IsLess(double a, double b) {
   return a < b - kSameCost * std::max(1.0, std::abs(b));
 }
 
-// Each vertex of the frontier followed by the segment from knot to knot.
-CostFrontier AddSegment(const FixedKnot& from, const FixedKnot& to,
-                        const CostFrontier& frontier) {
-  struct Base {
-    int64_t bytes;
-    double cost;
-    double key;  // cost at 0 bytes of the segment's line through the base
-    int32_t label;
-  };
-  const double slope =
-      (to.ms - from.ms) / static_cast<double>(to.bytes - from.bytes);
+// A vertex of a frontier, from which a segment goes on.
+struct Base {
+  int64_t bytes;
+  double cost;
+  double key;  // cost at 0 bytes of the segment's line through the base
+  int32_t label;
+};
+
+std::vector<Base> Bases(const CostFrontier& frontier, double slope) {
   std::vector<Base> bases;
   bases.reserve(2 * frontier.size());
-  const auto add_base = [&](const FrontierPiece& p, int64_t bytes) {
+  const auto add = [&](const FrontierPiece& p, int64_t bytes) {
     const double cost = p.CostAt(bytes);
     bases.push_back(
         {bytes, cost, cost - slope * static_cast<double>(bytes), p.label});
   };
   for (const FrontierPiece& p : frontier) {
-    if (p.lo_is_vertex) add_base(p, p.lo);
-    if (p.hi_is_vertex && !(p.lo_is_vertex && p.hi == p.lo)) {
-      add_base(p, p.hi);
+    if (p.lo_is_vertex) add(p, p.lo);
+    if (p.hi_is_vertex && !(p.lo_is_vertex && p.hi == p.lo)) add(p, p.hi);
+  }
+  return bases;
+}
+
+// The segment from knot to knot behind every vertex of a frontier.
+class SegmentSum {
+ public:
+  SegmentSum(const FixedKnot& first, const FixedKnot& last)
+      : first_(first),
+        last_(last),
+        slope_((last.ms - first.ms) /
+               static_cast<double>(last.bytes - first.bytes)) {}
+
+  CostFrontier Behind(const CostFrontier& frontier) && {
+    const std::vector<Base> bases = Bases(frontier, slope_);
+    std::deque<const Base*> window;  // keys ascending: the front is the least
+    size_t next = 0;
+    int64_t x = 0;
+    const auto drop_ended = [&] {
+      while (!window.empty() && window.front()->bytes + last_.bytes < x) {
+        window.pop_front();
+      }
+    };
+    while (next < bases.size() || !window.empty()) {
+      drop_ended();
+      if (window.empty()) {
+        if (next == bases.size()) break;
+        x = std::max(x, bases[next].bytes + first_.bytes);
+      }
+      while (next < bases.size() && bases[next].bytes + first_.bytes <= x) {
+        while (!window.empty() && window.back()->key >= bases[next].key) {
+          window.pop_back();
+        }
+        window.push_back(&bases[next++]);
+      }
+      drop_ended();
+      if (window.empty()) continue;
+      int64_t y = window.front()->bytes + last_.bytes;
+      if (next < bases.size()) {
+        y = std::min(y, bases[next].bytes + first_.bytes - 1);
+      }
+      Append(*window.front(), x, y);
+      x = y + 1;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  // Appends [x, y] of the segment behind a base.
+  void Append(const Base& base, int64_t x, int64_t y) {
+    const bool is_end = y == base.bytes + last_.bytes;
+    if (!result_.empty() && result_.back().value == base.bytes &&
+        result_.back().hi + 1 == x) {
+      result_.back().hi = y;
+      result_.back().hi_is_vertex = is_end;
+      return;
+    }
+    const int64_t begin = base.bytes + first_.bytes;
+    const double cost =
+        base.cost + first_.ms + slope_ * static_cast<double>(x - begin);
+    DropBeaten(cost);
+    result_.push_back({.lo = x,
+                       .hi = y,
+                       .cost = cost,
+                       .slope = slope_,
+                       .value = base.bytes,
+                       .label = base.label,
+                       .shifted = false,
+                       .lo_is_vertex = x == begin,
+                       .hi_is_vertex = is_end});
+  }
+
+  // Where a flat stretch ends, everything before it that cost as much is beaten by
+  // what lies further right.
+  void DropBeaten(double cost) {
+    while (!result_.empty() && !IsLess(result_.back().cost, cost)) {
+      result_.pop_back();
+    }
+    if (!result_.empty() && result_.back().hi > result_.back().lo &&
+        result_.back().CostAt(result_.back().hi) > cost) {
+      FrontierPiece& back = result_.back();
+      const int64_t keep =
+          back.lo + static_cast<int64_t>((cost - back.cost) / back.slope);
+      back.hi = std::clamp(keep, back.lo, back.hi);
+      back.hi_is_vertex = false;
     }
   }
 
-  CostFrontier result;
-  std::deque<const Base*> window;  // keys ascending: the front is the least
-  size_t next = 0;
-  int64_t x = 0;
-  while (next < bases.size() || !window.empty()) {
-    while (!window.empty() && window.front()->bytes + to.bytes < x) {
-      window.pop_front();
-    }
-    if (window.empty()) {
-      if (next == bases.size()) break;
-      x = std::max(x, bases[next].bytes + from.bytes);
-    }
-    while (next < bases.size() && bases[next].bytes + from.bytes <= x) {
-      while (!window.empty() && window.back()->key >= bases[next].key) {
-        window.pop_back();
-      }
-      window.push_back(&bases[next++]);
-    }
-    while (!window.empty() && window.front()->bytes + to.bytes < x) {
-      window.pop_front();
-    }
-    if (window.empty()) continue;
-    const Base& base = *window.front();
-    int64_t y = base.bytes + to.bytes;
-    if (next < bases.size()) {
-      y = std::min(y, bases[next].bytes + from.bytes - 1);
-    }
-    const int64_t begin = base.bytes + from.bytes;
-    const double cost =
-        base.cost + from.ms + slope * static_cast<double>(x - begin);
-    if (!result.empty() && result.back().value == base.bytes &&
-        result.back().hi + 1 == x) {
-      result.back().hi = y;
-      result.back().hi_is_vertex = y == base.bytes + to.bytes;
-    } else {
-      // Where a flat stretch ends, everything before it that cost as much is
-      // beaten by what lies further right; drop it.
-      while (!result.empty() && !IsLess(result.back().cost, cost)) {
-        result.pop_back();
-      }
-      if (!result.empty() && result.back().hi > result.back().lo &&
-          result.back().CostAt(result.back().hi) > cost) {
-        FrontierPiece& back = result.back();
-        const int64_t keep =
-            back.lo + static_cast<int64_t>((cost - back.cost) / back.slope);
-        back.hi = std::clamp(keep, back.lo, back.hi);
-        back.hi_is_vertex = false;
-      }
-      result.push_back({.lo = x,
-                        .hi = y,
-                        .cost = cost,
-                        .slope = slope,
-                        .value = base.bytes,
-                        .label = base.label,
-                        .shifted = false,
-                        .lo_is_vertex = x == begin,
-                        .hi_is_vertex = y == base.bytes + to.bytes});
-    }
-    x = y + 1;
+  const FixedKnot& first_;
+  const FixedKnot& last_;
+  double slope_;
+  CostFrontier result_;
+};
+
+// The last of [lo, hi] up to which `holds` is as it is at lo, where it changes once
+// before hi.
+template <typename Predicate>
+int64_t LastWhile(int64_t lo, int64_t hi, Predicate holds) {
+  while (hi - lo > 1) {
+    const int64_t middle = lo + (hi - lo) / 2;
+    (holds(middle) ? lo : hi) = middle;
   }
-  return result;
+  return lo;
 }
+
+class EnvelopeBuilder {
+ public:
+  EnvelopeBuilder(const CostFrontier& a, const CostFrontier& b, Take take)
+      : a_(a), b_(b), take_(take) {
+    result_.reserve(a.size() + b.size());
+  }
+
+  CostFrontier Build() && {
+    size_t i = 0;
+    size_t j = 0;
+    int64_t x = std::min(a_.front().lo, b_.front().lo);
+    while (i < a_.size() || j < b_.size()) {
+      if (i < a_.size() && a_[i].hi < x) {
+        ++i;
+        continue;
+      }
+      if (j < b_.size() && b_[j].hi < x) {
+        ++j;
+        continue;
+      }
+      if (j == b_.size() || i == a_.size()) {
+        const FrontierPiece& piece = j == b_.size() ? a_[i] : b_[j];
+        if (j == b_.size() || take_ == Take::kBoth) {
+          Emit(piece, std::max(piece.lo, x), piece.hi);
+        }
+        x = piece.hi + 1;
+        continue;
+      }
+      const FrontierPiece& p = a_[i];
+      const FrontierPiece& q = b_[j];
+      const int64_t y =
+          std::min(p.lo <= x ? p.hi : p.lo - 1, q.lo <= x ? q.hi : q.lo - 1);
+      if (p.lo <= x || q.lo <= x) EmitBetter(p, q, x, y);
+      x = y + 1;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void Emit(const FrontierPiece& piece, int64_t first, int64_t last) {
+    if (source_ == &piece && result_.back().hi + 1 == first) {
+      result_.back().hi = last;
+      result_.back().hi_is_vertex = last == piece.hi && piece.hi_is_vertex;
+      return;
+    }
+    source_ = &piece;
+    FrontierPiece cut = piece;
+    cut.lo = first;
+    cut.hi = last;
+    cut.cost = piece.CostAt(first);
+    cut.lo_is_vertex = first == piece.lo && piece.lo_is_vertex;
+    cut.hi_is_vertex = last == piece.hi && piece.hi_is_vertex;
+    result_.push_back(cut);
+  }
+
+  // Emits what is better on [x, y], where each piece is attained all along or
+  // nowhere, and at least one is.
+  void EmitBetter(const FrontierPiece& p, const FrontierPiece& q, int64_t x,
+                  int64_t y) {
+    const bool on_p = p.lo <= x;
+    const bool on_q = q.lo <= x;
+    const auto p_at = [&](int64_t d) { return on_p ? p.CostAt(d) : p.cost; };
+    const auto q_at = [&](int64_t d) { return on_q ? q.CostAt(d) : q.cost; };
+    const auto emit_q = [&](int64_t first, int64_t last) {
+      if (take_ == Take::kBoth) Emit(q, first, last);
+    };
+    if (!on_p) {
+      // q stands where it is less than p's next point.
+      const auto q_wins = [&](int64_t d) { return IsLess(q_at(d), p_at(d)); };
+      if (q_wins(y)) {
+        emit_q(x, y);
+      } else if (q_wins(x)) {
+        emit_q(x, LastWhile(x, y, q_wins));
+      }
+      return;
+    }
+    // p wins where it is less, or equal while q is attained too.
+    const auto p_wins = [&](int64_t d) {
+      return on_q ? !IsLess(q_at(d), p_at(d)) : IsLess(p_at(d), q_at(d));
+    };
+    const auto emit = [&](bool is_p, int64_t first, int64_t last) {
+      if (is_p) {
+        Emit(p, first, last);
+      } else if (on_q) {
+        emit_q(first, last);
+      }
+    };
+    const bool first = p_wins(x);
+    const bool last = p_wins(y);
+    if (first == last) {
+      emit(first, x, y);
+      return;
+    }
+    const int64_t end =
+        LastWhile(x, y, [&](int64_t d) { return p_wins(d) == first; });
+    emit(first, x, end);
+    emit(last, end + 1, y);
+  }
+
+  const CostFrontier& a_;
+  const CostFrontier& b_;
+  Take take_;
+  CostFrontier result_;
+  const FrontierPiece* source_ = nullptr;  // of the last piece of the result
+};
 
 }  // namespace
 
@@ -106,94 +262,7 @@ CostFrontier LowerEnvelope(const CostFrontier& a, const CostFrontier& b,
                            Take take) {
   if (a.empty()) return take == Take::kBoth ? b : CostFrontier{};
   if (b.empty()) return a;
-  CostFrontier result;
-  result.reserve(a.size() + b.size());
-  const FrontierPiece* source = nullptr;
-  const auto emit = [&](const FrontierPiece& piece, int64_t from, int64_t to) {
-    if (source == &piece && result.back().hi + 1 == from) {
-      result.back().hi = to;
-      result.back().hi_is_vertex = to == piece.hi && piece.hi_is_vertex;
-      return;
-    }
-    source = &piece;
-    FrontierPiece cut = piece;
-    cut.lo = from;
-    cut.hi = to;
-    cut.cost = piece.CostAt(from);
-    cut.lo_is_vertex = from == piece.lo && piece.lo_is_vertex;
-    cut.hi_is_vertex = to == piece.hi && piece.hi_is_vertex;
-    result.push_back(cut);
-  };
-
-  size_t i = 0;
-  size_t j = 0;
-  int64_t x = std::min(a.front().lo, b.front().lo);
-  while (i < a.size() || j < b.size()) {
-    if (i < a.size() && a[i].hi < x) {
-      ++i;
-      continue;
-    }
-    if (j < b.size() && b[j].hi < x) {
-      ++j;
-      continue;
-    }
-    if (j == b.size() || i == a.size()) {
-      const FrontierPiece& piece = j == b.size() ? a[i] : b[j];
-      if (j == b.size() || take == Take::kBoth) {
-        emit(piece, std::max(piece.lo, x), piece.hi);
-      }
-      x = piece.hi + 1;
-      continue;
-    }
-    const FrontierPiece& p = a[i];
-    const FrontierPiece& q = b[j];
-    const bool on_p = p.lo <= x;
-    const bool on_q = q.lo <= x;
-    const int64_t y = std::min(on_p ? p.hi : p.lo - 1, on_q ? q.hi : q.lo - 1);
-    if (on_p || on_q) {
-      const auto p_at = [&](int64_t d) { return on_p ? p.CostAt(d) : p.cost; };
-      const auto q_at = [&](int64_t d) { return on_q ? q.CostAt(d) : q.cost; };
-      // p wins where it is attained and less, or equal while q is attained too.
-      const auto p_wins = [&](int64_t d) {
-        return on_q ? !IsLess(q_at(d), p_at(d)) : IsLess(p_at(d), q_at(d));
-      };
-      const bool first = on_p && p_wins(x);
-      const bool last = on_p && p_wins(y);
-      const auto emit_one = [&](bool p_part, int64_t from, int64_t to) {
-        if (from > to) return;
-        if (p_part) {
-          emit(p, from, to);
-        } else if (on_q && take == Take::kBoth) {
-          emit(q, from, to);
-        }
-      };
-      if (first == last || !on_p) {
-        // With p not attained, q stands where it is less than p's next point.
-        if (on_p || IsLess(q_at(y), p_at(y))) {
-          emit_one(first, x, y);
-        } else if (IsLess(q_at(x), p_at(x))) {
-          int64_t lo = x;
-          int64_t hi = y;
-          while (hi - lo > 1) {
-            const int64_t middle = lo + (hi - lo) / 2;
-            (IsLess(q_at(middle), p_at(middle)) ? lo : hi) = middle;
-          }
-          emit_one(false, x, lo);
-        }
-      } else {
-        int64_t lo = x;
-        int64_t hi = y;
-        while (hi - lo > 1) {
-          const int64_t middle = lo + (hi - lo) / 2;
-          (p_wins(middle) == first ? lo : hi) = middle;
-        }
-        emit_one(first, x, lo);
-        emit_one(last, hi, y);
-      }
-    }
-    x = y + 1;
-  }
-  return result;
+  return EnvelopeBuilder(a, b, take).Build();
 }
 
 void Cut(CostFrontier& frontier, int64_t need) {
@@ -228,7 +297,8 @@ CostFrontier AddCurve(const std::vector<FixedKnot>& curve,
       sum = LowerEnvelope(sum, shifted, Take::kBoth);
     }
     if (k + 1 < curve.size()) {
-      sum = LowerEnvelope(sum, AddSegment(curve[k], curve[k + 1], frontier),
+      sum = LowerEnvelope(sum,
+                          SegmentSum(curve[k], curve[k + 1]).Behind(frontier),
                           Take::kBoth);
     }
   }

@@ -10,14 +10,33 @@
 
 #include "solver/labels/convex_cost.h"
 
+// Labels (bytes, ticks) over the items, one after the other, that no other label
+// beats: a knapsack. Most items are never decided. The relaxation, the cheapest bytes
+// first, is a lower bound, and the slope at its end is the price of a byte. At that
+// price each item has a reduced cost, |t - price m|: what an answer costs more than
+// the relaxation at least if it puts the item on the other side than that does. An
+// item whose reduced cost exceeds what is between the best answer known and the bound
+// is settled, since no answer that is better has it on the other side.
+//
+// The open items are added from the last to the first, so that the lists of labels
+// that remain, one for each item, tell the first of the best answers in
+// lexicographic order: at every item, in order, it is left out if the list behind it
+// has a label that gets by without.
+//
+// A label is dropped where its ticks and the relaxation of the items before it exceed
+// the best answer. Passes keep few labels first, those with the least bounds: such a
+// pass finds answers, and its bound is the least of what it dropped for its width.
+// A pass that dropped nothing for its width has found the optimum. Times are whole
+// ticks, so ties are ties, and bounds, which are not, get slack.
+
 namespace acplan::solver {
 
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-// Of the sum of all times, in ticks.
+// The sum of all times is about so many ticks.
 constexpr double kTicks = 0x1p50;
-// What bounds in floating point may be wrong by, in ticks.
+// Bounds in floating point may be wrong by so many ticks.
 constexpr double kSlack = 1024;
 constexpr size_t kManyTies = 16384;
 constexpr int64_t kMostLabels = 1 << 27;
@@ -34,8 +53,8 @@ struct Label {
 };
 using Labels = std::vector<Label>;  // both strictly ascending
 
-// What neither `labels` nor they with the item beat; in the given memory, which
-// serves every time.
+// Returns the labels, with and without the item, that no other one of them beats, at
+// the end of `memory`, which serves every time.
 std::span<Label> WithOrWithout(const Labels& labels, const TickItem& item,
                                Labels& memory) {
   if (memory.size() < 2 * labels.size()) memory.resize(3 * labels.size());
@@ -75,135 +94,183 @@ std::vector<CostSegment> Sorted(const std::vector<TickItem>& items) {
   return segments;
 }
 
-// The items that are worth a decision, and what is known of the answer.
+// The items that are worth a decision.
+struct Problem {
+  Problem(std::vector<TickItem> tick_items, int64_t need_bytes)
+      : items(std::move(tick_items)),
+        need(need_bytes),
+        relaxed(ConvexCost::Free(0).Plus(Sorted(items))),
+        root_bound(relaxed.At(need)) {}
+
+  std::vector<TickItem> items;
+  int64_t need;
+  ConvexCost relaxed;
+  double root_bound;  // ticks
+};
+
+struct Answer {
+  std::vector<char> take;  // an item
+  int64_t ticks = 0;
+};
+
+// The cheapest bytes first; then what turns out not to be needed is left.
+Answer RoundedRelaxation(const Problem& problem) {
+  const std::vector<TickItem>& items = problem.items;
+  std::vector<int> order(items.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int i) { return items[i].Slope(); });
+  Answer answer = {.take = std::vector<char>(items.size(), 0)};
+  int64_t bytes = 0;
+  for (const int i : order) {
+    if (bytes >= problem.need) break;
+    answer.take[i] = 1;
+    bytes += items[i].bytes;
+    answer.ticks += items[i].ticks;
+  }
+  std::ranges::reverse(order);
+  for (const int i : order) {
+    if (answer.take[i] && bytes - items[i].bytes >= problem.need) {
+      answer.take[i] = 0;
+      bytes -= items[i].bytes;
+      answer.ticks -= items[i].ticks;
+    }
+  }
+  return answer;
+}
+
+// The items on the side of the relaxation, but for those whose other side may lead
+// to an answer within the threshold.
+struct Settled {
+  std::vector<char> take;  // an item, those that are open apart
+  Label taken = {0, 0};    // their sums
+  std::vector<int> open;   // items
+  std::vector<TickItem> open_items;
+};
+
+Settled Settle(const Problem& problem, double threshold) {
+  const double price =
+      ConvexCost::Reader(problem.relaxed).SlopeAt(problem.need);
+  Settled settled;
+  settled.take.assign(problem.items.size(), 0);
+  for (size_t i = 0; i < problem.items.size(); ++i) {
+    const TickItem& item = problem.items[i];
+    const double reduced = static_cast<double>(item.ticks) -
+                           price * static_cast<double>(item.bytes);
+    if (problem.root_bound + std::abs(reduced) <= threshold) {
+      settled.open.push_back(static_cast<int>(i));
+      settled.open_items.push_back(item);
+    } else if (reduced < 0) {
+      settled.take[i] = 1;
+      settled.taken.bytes += item.bytes;
+      settled.taken.ticks += item.ticks;
+    }
+  }
+  return settled;
+}
+
+// For every open item, and behind the last: the relaxation of those before it.
+std::vector<ConvexCost> RelaxedBefore(const std::vector<TickItem>& items) {
+  std::vector<ConvexCost> before(items.size() + 1);
+  before[0] = ConvexCost::Free(0);
+  for (size_t k = 0; k < items.size(); ++k) {
+    before[k + 1] = before[k].Plus({{items[k].bytes, items[k].Slope()}});
+  }
+  return before;
+}
+
+// The first of the answers that `found` of lists[0] stands for.
+Answer ReadOff(Settled settled, const std::vector<Labels>& lists,
+               const Label& found) {
+  Label rest = found;
+  for (size_t k = 0; k < settled.open.size(); ++k) {
+    const Labels& behind = lists[k + 1];
+    const auto without =
+        std::ranges::lower_bound(behind, rest.bytes, {}, &Label::bytes);
+    const bool leaves = without != behind.end() && without->ticks <= rest.ticks;
+    settled.take[settled.open[k]] = leaves ? 0 : 1;
+    if (!leaves) {
+      rest.bytes -= settled.open_items[k].bytes;
+      rest.ticks -= settled.open_items[k].ticks;
+    }
+  }
+  return {.take = std::move(settled.take), .ticks = found.ticks};
+}
+
 class Search {
  public:
   Search(std::vector<TickItem> items, int64_t need, const SearchLimits& limits)
-      : items_(std::move(items)), need_(need), limits_(limits) {
-    relaxed_ = ConvexCost::Free(0).Plus(Sorted(items_));
-    bound_ = relaxed_.At(need_);
-    RoundTheRelaxation();
-  }
+      : problem_(std::move(items), need),
+        clock_(limits),
+        best_(RoundedRelaxation(problem_)),
+        bound_(problem_.root_bound) {}
 
-  // The items to take.
-  std::vector<char> Run() {
+  // What the search comes to.
+  struct End {
+    std::vector<char> take;
+    bool is_complete = false;
+    StoppedBy stopped_by = StoppedBy::kNothing;
+    double bound_ticks = 0;
+    int64_t labels = 0;
+  };
+
+  End Run() && {
     constexpr std::array<size_t, 4> kWidths = {
         64, 1024, kManyTies, std::numeric_limits<size_t>::max()};
+    End end;
     for (const size_t width : kWidths) {
-      RunPass(width);
-      if (stopped_by_ != StoppedBy::kNothing || is_complete_) break;
+      const PassEnd pass = RunPass(width);
+      end.is_complete = pass.is_complete;
+      end.stopped_by = pass.stopped_by;
+      if (end.stopped_by != StoppedBy::kNothing || end.is_complete) break;
       if (width >= kManyTies &&
-          bound_ + kSlack >= static_cast<double>(best_ticks_)) {
-        is_complete_ = true;
+          bound_ + kSlack >= static_cast<double>(best_.ticks)) {
+        end.is_complete = true;
         break;
       }
     }
-    return best_;
+    end.take = std::move(best_.take);
+    end.bound_ticks = bound_;
+    end.labels = labels_;
+    return end;
   }
-
-  bool is_complete() const { return is_complete_; }
-  StoppedBy stopped_by() const { return stopped_by_; }
-  double bound_ticks() const { return bound_; }
-  int64_t labels() const { return labels_; }
 
  private:
-  // The cheapest bytes first, then what turns out not to be needed is left.
-  void RoundTheRelaxation() {
-    std::vector<int> order(items_.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, {},
-                             [&](int i) { return items_[i].Slope(); });
-    best_.assign(items_.size(), 0);
-    best_ticks_ = 0;
-    int64_t bytes = 0;
-    for (const int i : order) {
-      if (bytes >= need_) break;
-      best_[i] = 1;
-      bytes += items_[i].bytes;
-      best_ticks_ += items_[i].ticks;
-    }
-    std::ranges::reverse(order);
-    for (const int i : order) {
-      if (best_[i] && bytes - items_[i].bytes >= need_) {
-        best_[i] = 0;
-        bytes -= items_[i].bytes;
-        best_ticks_ -= items_[i].ticks;
-      }
-    }
-  }
+  struct PassEnd {
+    bool is_complete = false;
+    StoppedBy stopped_by = StoppedBy::kNothing;
+  };
 
-  void RunPass(size_t width) {
-    labels_kept_ = 0;
-    // Each item on the side of the relaxation unless the other side may do.
-    const double price = ConvexCost::Reader(relaxed_).SlopeAt(need_);
-    std::vector<char> take(items_.size(), 0);
-    std::vector<int> open;
-    std::vector<TickItem> open_items;
-    int64_t taken_bytes = 0;
-    int64_t taken_ticks = 0;
-    for (size_t i = 0; i < items_.size(); ++i) {
-      const double reduced = static_cast<double>(items_[i].ticks) -
-                             price * static_cast<double>(items_[i].bytes);
-      if (bound_at_root() + std::abs(reduced) <= Threshold()) {
-        open.push_back(static_cast<int>(i));
-        open_items.push_back(items_[i]);
-      } else if (reduced < 0) {
-        take[i] = 1;
-        taken_bytes += items_[i].bytes;
-        taken_ticks += items_[i].ticks;
-      }
-    }
-
-    const size_t n = open.size();
-    std::vector<ConvexCost> before(n + 1);  // bounds for the items before
-    before[0] = ConvexCost::Free(0);
-    for (size_t k = 0; k < n; ++k) {
-      before[k + 1] =
-          before[k].Plus({{open_items[k].bytes, open_items[k].Slope()}});
-    }
-    std::vector<Labels> after(n + 1);
-    after[n] = {{taken_bytes, taken_ticks}};
-    is_complete_ = true;
+  // Betters the best answer and the bound, unless it is stopped.
+  PassEnd RunPass(size_t width) {
+    Settled settled = Settle(problem_, Threshold());
+    const size_t n = settled.open.size();
+    const std::vector<ConvexCost> before = RelaxedBefore(settled.open_items);
+    std::vector<Labels> lists(n + 1);  // of the items from k on
+    lists[n] = {settled.taken};
+    int64_t labels_kept = 0;
     double least_dropped = kInf;
     for (size_t k = n; k-- > 0;) {
       std::span<Label> labels =
-          WithOrWithout(after[k + 1], open_items[k], memory_);
+          WithOrWithout(lists[k + 1], settled.open_items[k], memory_);
       labels_ += std::ssize(labels);
       const auto [kept, dropped] = Prune(before[k], width, labels);
-      after[k].assign(labels.begin(), labels.begin() + kept);
-      labels_kept_ += kept;
+      lists[k].assign(labels.begin(), labels.begin() + kept);
+      labels_kept += kept;
       least_dropped = std::min(least_dropped, dropped);
-      stopped_by_ = Stop();
-      if (stopped_by_ != StoppedBy::kNothing) {
-        is_complete_ = false;
-        return;
-      }
+      const StoppedBy stop = Stop(labels_kept);
+      if (stop != StoppedBy::kNothing) return {.stopped_by = stop};
     }
-    is_complete_ = least_dropped == kInf;
     const auto found =
-        std::ranges::lower_bound(after[0], need_, {}, &Label::bytes);
-    if (found != after[0].end() && found->ticks <= best_ticks_) {
-      best_ticks_ = found->ticks;
-      Label rest = *found;
-      for (size_t k = 0; k < n; ++k) {
-        const auto without = std::ranges::lower_bound(after[k + 1], rest.bytes,
-                                                      {}, &Label::bytes);
-        const bool leaves =
-            without != after[k + 1].end() && without->ticks <= rest.ticks;
-        take[open[k]] = leaves ? 0 : 1;
-        if (!leaves) {
-          rest.bytes -= open_items[k].bytes;
-          rest.ticks -= open_items[k].ticks;
-        }
-      }
-      best_ = std::move(take);
+        std::ranges::lower_bound(lists[0], problem_.need, {}, &Label::bytes);
+    if (found != lists[0].end() && found->ticks <= best_.ticks) {
+      best_ = ReadOff(std::move(settled), lists, *found);
     }
     bound_ = std::max(
-        bound_, std::min(static_cast<double>(best_ticks_), least_dropped));
+        bound_, std::min(static_cast<double>(best_.ticks), least_dropped));
+    return {.is_complete = least_dropped == kInf};
   }
 
-  double bound_at_root() const { return relaxed_.At(need_); }
-  double Threshold() const { return static_cast<double>(best_ticks_) + kSlack; }
+  double Threshold() const { return static_cast<double>(best_.ticks) + kSlack; }
 
   struct Pruned {
     ptrdiff_t kept;
@@ -216,12 +283,12 @@ class Search {
     ConvexCost::Reader reader(rest);
     ptrdiff_t kept = 0;
     for (const Label& label : labels) {
-      const double bound =
-          static_cast<double>(label.ticks) + reader.At(need_ - label.bytes);
+      const double bound = static_cast<double>(label.ticks) +
+                           reader.At(problem_.need - label.bytes);
       if (bound > Threshold()) continue;
       bounds_.push_back(bound);
       labels[kept++] = label;
-      if (label.bytes >= need_) break;
+      if (label.bytes >= problem_.need) break;
     }
     if (static_cast<size_t>(kept) <= width) return {kept, kInf};
     std::vector<double> ranked = bounds_;
@@ -241,30 +308,22 @@ class Search {
     return {kept, limit};
   }
 
-  StoppedBy Stop() const {
-    if (limits_.interrupted && limits_.interrupted->load()) {
-      return StoppedBy::kInterrupt;
-    }
-    if (stopwatch_.Seconds() > limits_.time_limit_s) return StoppedBy::kTime;
-    if (labels_ > limits_.node_limit) return StoppedBy::kNodes;
-    if (labels_kept_ > kMostLabels) return StoppedBy::kMemory;
+  StoppedBy Stop(int64_t labels_kept) const {
+    const StoppedBy stop = clock_.Stop();
+    if (stop != StoppedBy::kNothing) return stop;
+    if (labels_ > clock_.limits().node_limit) return StoppedBy::kNodes;
+    if (labels_kept > kMostLabels) return StoppedBy::kMemory;
     return StoppedBy::kNothing;
   }
 
-  std::vector<TickItem> items_;
-  int64_t need_;
-  const SearchLimits& limits_;
-  Stopwatch stopwatch_;
-  ConvexCost relaxed_;
-  double bound_ = 0;  // ticks
-  std::vector<char> best_;
-  int64_t best_ticks_ = 0;
+  Problem problem_;
+  LimitClock clock_;
+  Answer best_;
+  double bound_;  // ticks
   int64_t labels_ = 0;
-  int64_t labels_kept_ = 0;  // in this pass
+  // Memory that serves every item.
   Labels memory_;
   std::vector<double> bounds_;
-  bool is_complete_ = false;
-  StoppedBy stopped_by_ = StoppedBy::kNothing;
 };
 
 }  // namespace
@@ -303,13 +362,13 @@ Cover LeastCover(const std::vector<CoverItem>& items, int64_t need,
 
   bool is_complete = true;
   if (need > free_bytes) {
-    Search search(open_items, need - free_bytes, limits);
-    const std::vector<char> chosen = search.Run();
-    for (size_t k = 0; k < open.size(); ++k) take[open[k]] = chosen[k];
-    is_complete = search.is_complete();
-    cover.stopped_by = search.stopped_by();
-    cover.bound_ms = search.bound_ticks() / scale;
-    cover.labels = search.labels();
+    const Search::End end =
+        Search(std::move(open_items), need - free_bytes, limits).Run();
+    for (size_t k = 0; k < open.size(); ++k) take[open[k]] = end.take[k];
+    is_complete = end.is_complete;
+    cover.stopped_by = end.stopped_by;
+    cover.bound_ms = end.bound_ticks / scale;
+    cover.labels = end.labels;
   }
   for (size_t i = 0; i < items.size(); ++i) {
     if (!take[i]) continue;
