@@ -281,7 +281,7 @@ PlannedModule WholeUnit(const TraceProblem& built, const std::string& fqn,
   unit.discard_ratio = 1;
   unit.memory_budget = 0;
   unit.recompute_ms = 0;
-  for (const TraceProblem::Candidate& candidate : built.candidates) {
+  for (const CandidateCall& candidate : built.candidates) {
     if (built.trace->calls[candidate.call].module == module) {
       unit.recompute_ms += WholeMs(built, candidate);
     }
