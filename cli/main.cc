@@ -16,6 +16,7 @@
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
+#include "problems/plan_options.h"
 
 namespace acplan::cli {
 
@@ -96,6 +97,18 @@ std::string DescribeUsageError(const CLI::App& program,
   return graph::OneLine(message.substr(0, message.find(':')), 400) +
          (too_many ? ": expected once, found more often"
                    : ": expected a value, found none");
+}
+
+// The flag of an option that a library names: "max_units" is --max-units.
+std::string FlagOf(std::string option) {
+  std::ranges::replace(option, '_', '-');
+  return "--" + option;
+}
+
+std::string FlagMessage(const problems::OptionError& error) {
+  std::string message = FlagOf(error.option()) + ": " + error.complaint();
+  if (!error.remedy().empty()) message += "; use " + FlagOf(error.remedy());
+  return message;
 }
 
 int Run(int argc, char** argv) {
@@ -180,6 +193,9 @@ int main(int argc, char** argv) {
   using acplan::cli::Complain;
   try {
     return acplan::cli::Run(argc, argv);
+  } catch (const acplan::problems::OptionError& error) {
+    return Complain(acplan::cli::FlagMessage(error),
+                    acplan::cli::kExitBadInput);
   } catch (const acplan::InputError& error) {
     return Complain(error.what(), acplan::cli::kExitBadInput);
   } catch (const acplan::cli::LimitError& error) {

@@ -128,7 +128,7 @@ Split Miscount(const TraceProblem& problem, const TracePart& part,
                const RelaxedPlan& plan, const Witnesses& witnesses,
                int64_t budget_bytes) {
   Split split{.decision = {}, .next = witnesses};
-  int64_t most = 0;
+  int64_t largest = 0;
   // The worst time comes last, so it has the last word on witnesses.
   for (const int32_t time : ViolatedTimes(problem, *plan.use, budget_bytes)) {
     for (Miscounted& m :
@@ -146,8 +146,8 @@ Split Miscount(const TraceProblem& problem, const TracePart& part,
       if (split.decision && split.decision->subject == m.storage) {
         split.decision->detail = std::max(split.decision->detail, time);
       }
-      if (m.bytes <= most) continue;
-      most = m.bytes;
+      if (m.bytes <= largest) continue;
+      largest = m.bytes;
       split.decision = is_live;
     }
   }
@@ -174,7 +174,7 @@ std::optional<Decision> MostSavedForLater(const TraceProblem& problem,
   const auto unit =
       std::ranges::find(plan.modules, call.module, &CheckpointedModule::module);
   std::map<int32_t, int64_t> saved;  // a group
-  std::optional<Decision> most;
+  std::optional<Decision> best;
   for (int32_t later = step.op + 1; later < call.end; ++later) {
     if (!unit->save[later - call.start]) continue;
     const Decision group =
@@ -183,9 +183,9 @@ std::optional<Decision> MostSavedForLater(const TraceProblem& problem,
     for (const int32_t s : problem.trace->operators[later].creates) {
       saved[group.detail] += problem.trace->storages[s].bytes;
     }
-    if (!most || saved[group.detail] > saved[most->detail]) most = group;
+    if (!best || saved[group.detail] > saved[best->detail]) best = group;
   }
-  return most;
+  return best;
 }
 
 // A group of a unit that breaks the budget while it runs again: one that runs
@@ -235,9 +235,9 @@ std::set<int> ModulesExcludedBy(const TraceProblem& problem,
   std::set<int> excluded;
   for (const CandidateCall& candidate : problem.candidates) {
     for (int a = candidate.parent; a >= 0; a = problem.candidates[a].parent) {
-      const int around = problem.candidates[a].module_node;
-      if (units.contains(around)) excluded.insert(candidate.module_node);
-      if (units.contains(candidate.module_node)) excluded.insert(around);
+      const int parent = problem.candidates[a].module_node;
+      if (units.contains(parent)) excluded.insert(candidate.module_node);
+      if (units.contains(candidate.module_node)) excluded.insert(parent);
     }
   }
   return excluded;

@@ -28,7 +28,7 @@ Witnesses Blend(const Witnesses& first, const ChangedWitnesses& current,
 // The plans that keep some decisions, and what is known of them.
 struct TracePart {
   std::vector<Decision> decisions = {};
-  // Those that gave the bound, and those to try next.
+  // The witnesses that gave the bound, and those to try next.
   ChangedWitnesses witnesses = {};
   ChangedWitnesses next = {};
   // No plan of the part recomputes less, in ms; or none needs less, in bytes.
@@ -75,12 +75,12 @@ struct RelaxedPlan {
 
 struct Split {
   std::optional<Decision> decision = {};
-  // Those of the plan's relaxation, but for storages that they miss.
+  // The witnesses of the plan's relaxation, but for storages that they miss.
   Witnesses next = {};
 };
 
-// What to split a part on, because of a plan of its relaxation that is no answer:
-// it has too many units, its calls of one module differ, or it breaks the budget.
+// Chooses what to split a part on, because of a plan of its relaxation that is no
+// answer: it has too many units, its calls of one module differ, or it breaks the budget.
 // Preferred is a decision that mends this; but as long as the part may have more
 // than one plan, there is one. So a search that splits every part that is not
 // settled ends, and then has seen all plans. `witnesses`: those of the relaxation.

@@ -71,8 +71,8 @@ class TimePlacement {
   }
 
  private:
-  // In the forward pass: inside the innermost candidate that runs, after what has
-  // ended in it.
+  // Places a time of the forward pass inside the innermost candidate that runs, after
+  // what has ended in it.
   std::vector<int> RecordsInForward() const {
     std::vector<int> record_of;
     int inside = -1;
@@ -135,8 +135,8 @@ class TimePlacement {
       const int node = walk_.node_of[d];
       return node + walk_.forest.nodes[node].subtree_size;
     };
-    const int around = candidates_[c].parent;
-    return around >= 0 && next_of(c) == next_of(around) ? walk_.node_of[around]
+    const int parent = candidates_[c].parent;
+    return parent >= 0 && next_of(c) == next_of(parent) ? walk_.node_of[parent]
                                                         : next_of(c);
   }
 

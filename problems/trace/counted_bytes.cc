@@ -31,8 +31,8 @@ class Counting {
     counted_.live_end.assign(storages, 0);
   }
 
-  // Of candidates inside each other the innermost ones stand for the time before
-  // the end of their calls.
+  // Where candidates are inside each other, the innermost ones stand for the time
+  // before the end of their calls.
   void Add(int32_t storage, const Witness& witness, bool has_inside) {
     const int64_t bytes = AddToCandidates(storage, witness);
     if (has_inside) return;
@@ -72,7 +72,7 @@ class Counting {
     return end;
   }
 
-  // What candidates keep or release if they are units. Returns the bytes that the
+  // Adds what candidates keep or release if they are units. Returns the bytes that the
   // witness stands for; what is counted is rounded down, what is released up.
   int64_t AddToCandidates(int32_t storage, const Witness& witness) {
     const double share =
@@ -110,11 +110,11 @@ class Counting {
   void AddLate(const SavedTensor& saved, int32_t end, int64_t bytes) {
     const int c = CandidateAround(problem_, saved);
     if (c < 0 || end < trace_.forward_end) return;
-    const CandidateCall& around = problem_.candidates[c];
-    const int first = around.node;
+    const CandidateCall& candidate = problem_.candidates[c];
+    const int first = candidate.node;
     const int beyond = first + problem_.forest.nodes[first].subtree_size;
     const int32_t late_end =
-        std::min({SavedHoldsUntil(saved), around.frame_end, count_});
+        std::min({SavedHoldsUntil(saved), candidate.frame_end, count_});
     for (int32_t t = end; t < late_end; ++t) {
       const int record = problem_.record_of[t];
       if (record >= first && record < beyond) {

@@ -41,10 +41,10 @@ class Deciding {
     // Where it may be none, one around it must be one.
     for (size_t c = problem_.candidates.size(); c-- > 0;) {
       if (!choices_.must_be_unit[c] || !choices_.is_no_unit[c]) continue;
-      const int around = problem_.candidates[c].parent;
+      const int parent = problem_.candidates[c].parent;
       choices_.must_be_unit[c] = 0;
-      choices_.is_impossible |= around < 0;
-      if (around >= 0) choices_.must_be_unit[around] = 1;
+      choices_.is_impossible |= parent < 0;
+      if (parent >= 0) choices_.must_be_unit[parent] = 1;
     }
     choices_.is_impossible |= HasTooManyUnits();
     return std::move(choices_);

@@ -30,7 +30,7 @@ inline int CandidateAround(const TraceProblem& problem,
 // Returns until when autograd holds what it saved outside of units.
 int32_t SavedHoldsUntil(const graph::SavedTensor& saved);
 
-// The same for what a unit that ran again made anew.
+// Returns until when autograd holds what a unit that ran again made anew.
 int32_t CopyHoldsUntil(const graph::SavedTensor& saved);
 
 // Returns whether the storage is an argument of the candidate.

@@ -7,7 +7,7 @@
 
 namespace acplan::problems {
 
-// What the relaxations of a search took together.
+// The effort that the relaxations of a search took together.
 struct SearchEffort {
   int64_t labels = 0;
   int64_t rows = 0;     // of the largest
@@ -27,7 +27,7 @@ class LimitWatch {
 
   void Count(const ModuleSolution& relaxed);
 
-  // What is left of time and labels, everything else as given.
+  // Returns what is left of time and labels; everything else is as given.
   solver::SearchLimits Left() const;
 
   // The limit that is reached, if any. `best`: infinity where nothing is found.

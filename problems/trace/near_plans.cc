@@ -12,7 +12,7 @@ using graph::Simulation;
 
 namespace {
 
-// What costs are equal up to.
+// Costs that differ by less than this share are equal.
 constexpr double kTolerance = 1e-9;
 // Simulations that try to make a plan cheaper.
 constexpr int kMostPolishing = 500;

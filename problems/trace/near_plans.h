@@ -32,7 +32,7 @@ class BestPlan {
   }
   const graph::Simulation& use() const { return use_; }
 
-  // What it recomputes; infinity where none is found.
+  // Returns what it recomputes; infinity where none is found.
   double Ms() const {
     return is_found_ ? use_.recompute_ms
                      : std::numeric_limits<double>::infinity();

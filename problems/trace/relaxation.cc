@@ -60,8 +60,8 @@ void RequireUnit(ModuleProblem& relaxed, int node) {
   }
 }
 
-// In the relaxation each call of a module is a unit: the most calls that as many
-// modules have.
+// Returns the most calls that as many modules have: in the relaxation each call of a
+// module is a unit.
 int MostCallsOf(const TraceProblem& problem, int modules) {
   std::map<int, int> calls_of;  // a module
   for (const CandidateCall& candidate : problem.candidates) {
@@ -75,7 +75,7 @@ int MostCallsOf(const TraceProblem& problem, int modules) {
                          calls.begin() + static_cast<ptrdiff_t>(counted), 0);
 }
 
-// For each group the bytes that saving it keeps.
+// Returns for each group the bytes that saving it keeps.
 std::vector<int64_t> BytesOfGroups(const TraceProblem& problem,
                                    const CountedBytes& counted, int c) {
   const CandidateCall& candidate = problem.candidates[c];

@@ -26,13 +26,13 @@ int64_t MostInForward(const TraceProblem& problem, const CountedBytes& counted,
     const int32_t since = std::max(problem.held[s], call.start);
     if (since < call.end) gone[since - call.start] += bytes;
   }
-  int64_t most = 0;
+  int64_t peak = 0;
   int64_t sum = 0;
   for (int32_t t = call.start; t < call.end; ++t) {
     sum += gone[t - call.start];
-    most = std::max(most, counted.live[t] - sum);
+    peak = std::max(peak, counted.live[t] - sum);
   }
-  return most;
+  return peak;
 }
 
 // While it runs again, and until its frame is gone, where no unit that comes
@@ -52,21 +52,21 @@ int64_t MostInBackward(const TraceProblem& problem, const CountedBytes& counted,
       late[t - begin] += l.bytes;
     }
   }
-  int64_t most = 0;
+  int64_t peak = 0;
   for (int32_t t = begin; t < end; ++t) {
     if (nodes[problem.record_of[t]].time > nodes[candidate.node].time) {
       continue;
     }
-    most = std::max(
-        most, counted.live[t] - late[t - begin] + counted.kept_arguments[c]);
+    peak = std::max(
+        peak, counted.live[t] - late[t - begin] + counted.kept_arguments[c]);
   }
   const int beyond = candidate.node + nodes[candidate.node].subtree_size;
   for (int32_t t = end; t < count; ++t) {
     const int record = problem.record_of[t];
     if (record < candidate.node || record >= beyond) break;
-    most = std::max(most, counted.live[t]);
+    peak = std::max(peak, counted.live[t]);
   }
-  return most;
+  return peak;
 }
 
 bool RunsAgainInItsRecords(const TraceProblem& problem, int c) {
@@ -155,14 +155,14 @@ int64_t MostWhileRunningAgain(const TraceProblem& problem,
   const OperatorGroups& groups = problem.groups[candidate.module_node];
   const std::vector<int64_t> bytes =
       BytesWhenRunAgain(problem, choices, counted, c, stop);
-  int64_t most = 0;
+  int64_t peak = 0;
   for (int32_t k = 0; k < stop - call.start; ++k) {
     const bool runs = candidate.is_whole ||
                       choices.Recomputes(problem, candidate, groups.group_of[k])
                           .value_or(false);
-    if (runs) most = std::max(most, bytes[k]);
+    if (runs) peak = std::max(peak, bytes[k]);
   }
-  return most;
+  return peak;
 }
 
 }  // namespace
@@ -170,12 +170,12 @@ int64_t MostWhileRunningAgain(const TraceProblem& problem,
 int64_t BytesWhileRunning(const TraceProblem& problem,
                           const DecidedChoices& choices,
                           const CountedBytes& counted, int c) {
-  int64_t most = std::max(MostInForward(problem, counted, c),
+  int64_t peak = std::max(MostInForward(problem, counted, c),
                           MostInBackward(problem, counted, c));
   if (RunsAgainInItsRecords(problem, c)) {
-    most = std::max(most, MostWhileRunningAgain(problem, choices, counted, c));
+    peak = std::max(peak, MostWhileRunningAgain(problem, choices, counted, c));
   }
-  return most;
+  return peak;
 }
 
 }  // namespace acplan::problems

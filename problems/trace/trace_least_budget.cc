@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kMostParts = 20'000;
 // Relaxations of a part before it is split.
 constexpr int kRounds = 4;
-// For a plan of a relaxation, which need not be the cheapest.
+// A search for a plan of a relaxation, which need not be the cheapest, makes as many.
 constexpr int64_t kLabelsAPlan = 200'000;
 
 // The least budget of a relaxation in whole allocations; nothing where it is above

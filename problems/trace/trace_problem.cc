@@ -77,7 +77,8 @@ std::map<std::string, int> NodesByName(const graph::Profile& profile,
 
 struct Candidates {
   std::vector<CandidateCall> calls = {};  // in pre-order
-  std::vector<int> around = {};  // a call of the trace: the innermost candidate
+  std::vector<int> innermost =
+      {};  // a call of the trace: the innermost candidate
 };
 
 // `node_of_module`: a module of the trace: its node, -1 if it is no candidate.
@@ -85,11 +86,11 @@ Candidates CallsOfCandidates(const TraceProblem& problem,
                              const std::vector<int>& node_of_module) {
   const Trace& trace = *problem.trace;
   Candidates found;
-  found.around.assign(trace.calls.size(), -1);
+  found.innermost.assign(trace.calls.size(), -1);
   for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
     const TraceCall& call = trace.calls[c];
-    const int parent = call.parent < 0 ? -1 : found.around[call.parent];
-    found.around[c] = parent;
+    const int parent = call.parent < 0 ? -1 : found.innermost[call.parent];
+    found.innermost[c] = parent;
     const int node = node_of_module[call.module];
     if (call.no_grad || node < 0) continue;
     const auto index = static_cast<int>(found.calls.size());
@@ -100,7 +101,7 @@ Candidates CallsOfCandidates(const TraceProblem& problem,
                            .frame_end = call.end,
                            .is_whole = problem.groups[node].groups.empty()});
     if (parent >= 0) found.calls[parent].is_innermost = false;
-    found.around[c] = index;
+    found.innermost[c] = index;
   }
   for (size_t c = found.calls.size(); c-- > 0;) {
     if (found.calls[c].parent < 0) continue;
@@ -214,15 +215,15 @@ TraceProblem BuildTraceProblem(const Trace& trace,
                                const graph::ModuleTree& tree,
                                const JointProblemOptions& options) {
   TraceProblem problem{.trace = &trace, .simulator = graph::Simulator(trace)};
-  JointProblemOptions of_snapshot = options;
-  of_snapshot.memory.model = MemoryModel::kSnapshot;
-  UnitChoices choices = ChoicesOfUnits(profile, tree, of_snapshot);
+  JointProblemOptions snapshot_options = options;
+  snapshot_options.memory.model = MemoryModel::kSnapshot;
+  UnitChoices choices = ChoicesOfUnits(profile, tree, snapshot_options);
   problem.groups = std::move(choices.groups);
   problem.bytes_of_rank = BytesOfRank(trace, options.memory);
   Candidates found = CallsOfCandidates(
       problem, NodesOfCandidateModules(problem, choices.forest.may_be_unit,
                                        NodesByName(profile, tree)));
-  problem.candidate_of = std::move(found.around);
+  problem.candidate_of = std::move(found.innermost);
   problem.has_repeated_calls = HasRepeatedCalls(found.calls);
   problem.candidates = WithTimes(problem, std::move(found.calls));
   problem.warnings = WarningsThatHold(problem, choices.forest.Warnings());

@@ -68,7 +68,7 @@ constexpr int kRounds = 3;
 constexpr int kMostRounds = 8;
 // A search that makes as many takes long.
 constexpr int64_t kManyLabels = 1'000'000;
-// How exactly relaxations are solved at first.
+// These say how exactly relaxations are solved at first.
 constexpr int64_t kLabelsOfParts = 100'000;
 constexpr double kShareOfGap = .1;
 constexpr double kLeastGapOfParts = 5e-4;
@@ -80,6 +80,33 @@ constexpr int kFirstRepairRounds = 40;
 constexpr double kGapOfRepairs = 1e-3;
 constexpr double kGapOfFirst = .02;
 constexpr double kGapOfPolished = .01;
+
+TraceSolution SolutionOf(const BestPlan& best, const LimitWatch& watch,
+                         double bound_ms, StoppedBy stopped_by) {
+  const SearchEffort& effort = watch.effort();
+  TraceSolution solution = {.stopped_by = stopped_by,
+                            .modules = best.modules(),
+                            .use = best.use(),
+                            .bound_ms = bound_ms,
+                            .nodes = effort.labels,
+                            .rows = effort.rows,
+                            .columns = effort.columns,
+                            .seconds = watch.Seconds()};
+  if (best.is_found()) {
+    solution.status = best.IsAsGoodAs(bound_ms) ? SearchStatus::kOptimal
+                                                : SearchStatus::kFeasible;
+  } else if (bound_ms == kInf) {
+    solution.status = SearchStatus::kInfeasible;
+  }
+  if (solution.status == SearchStatus::kOptimal ||
+      solution.status == SearchStatus::kInfeasible) {
+    solution.stopped_by = StoppedBy::kNothing;
+  } else if (stopped_by == StoppedBy::kNothing) {
+    solution.stopped_by =
+        effort.is_memory_full ? StoppedBy::kMemory : StoppedBy::kUnproven;
+  }
+  return solution;
+}
 
 class TraceSearch {
  public:
@@ -110,7 +137,7 @@ class TraceSearch {
     if (!parts_.empty() && stopped_by_ == StoppedBy::kNothing) {
       stopped_by_ = StoppedBy::kNodes;
     }
-    return Conclusion();
+    return SolutionOf(best_, watch_, Bound(), stopped_by_);
   }
 
  private:
@@ -144,33 +171,6 @@ class TraceSearch {
 
   // No plan recomputes less.
   double Bound() const { return std::min(parts_.Bound(), best_.Ms()); }
-
-  TraceSolution Conclusion() const {
-    const SearchEffort& effort = watch_.effort();
-    TraceSolution solution = {.stopped_by = stopped_by_,
-                              .modules = best_.modules(),
-                              .use = best_.use(),
-                              .bound_ms = Bound(),
-                              .nodes = effort.labels,
-                              .rows = effort.rows,
-                              .columns = effort.columns,
-                              .seconds = watch_.Seconds()};
-    if (best_.is_found()) {
-      solution.status = best_.IsAsGoodAs(solution.bound_ms)
-                            ? SearchStatus::kOptimal
-                            : SearchStatus::kFeasible;
-    } else if (solution.bound_ms == kInf) {
-      solution.status = SearchStatus::kInfeasible;
-    }
-    if (solution.status == SearchStatus::kOptimal ||
-        solution.status == SearchStatus::kInfeasible) {
-      solution.stopped_by = StoppedBy::kNothing;
-    } else if (solution.stopped_by == StoppedBy::kNothing) {
-      solution.stopped_by =
-          effort.is_memory_full ? StoppedBy::kMemory : StoppedBy::kUnproven;
-    }
-    return solution;
-  }
 
   bool IsStopped() {
     const StoppedBy reached = watch_.LimitReached(best_.Ms(), Bound());
@@ -211,8 +211,8 @@ class TraceSearch {
     return plan.use && plan.use->peak_bytes > best_.budget_bytes();
   }
 
-  // How exactly to solve the relaxations of a part at first: not at all more
-  // exactly than the bound is near to the best plan.
+  // Returns how exactly to solve the relaxations of a part at first: no more exactly
+  // than the bound is near to the best plan.
   double GapFor(const TracePart& part) const {
     if (!best_.is_found()) return kMostGapOfParts;
     const double gap = kShareOfGap * (1 - part.bound / best_.Ms());

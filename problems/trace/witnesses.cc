@@ -13,7 +13,7 @@ using graph::SavedTensor;
 
 namespace {
 
-// When nothing holds a storage any more without units.
+// Returns when nothing holds a storage any more without units.
 int32_t EndWithoutUnits(const TraceProblem& problem, int32_t storage) {
   int32_t end = problem.held[storage];
   for (const int32_t k : problem.saved_of[storage]) {
@@ -107,11 +107,11 @@ int32_t HoldsUntil(const TraceProblem& problem, int32_t storage,
 
 bool HasWitnessInside(const TraceProblem& problem,
                       const std::vector<Witness>& witnesses,
-                      const Witness& around) {
-  return IsOfCandidate(around) &&
+                      const Witness& outer) {
+  return IsOfCandidate(outer) &&
          std::ranges::any_of(witnesses, [&](const Witness& witness) {
-           return IsOfCandidate(witness) && witness.index > around.index &&
-                  witness.index <= problem.candidates[around.index].last;
+           return IsOfCandidate(witness) && witness.index > outer.index &&
+                  witness.index <= problem.candidates[outer.index].last;
          });
 }
 

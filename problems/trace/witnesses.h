@@ -60,7 +60,7 @@ int32_t HoldsUntil(const TraceProblem& problem, int32_t storage,
 // one's.
 bool HasWitnessInside(const TraceProblem& problem,
                       const std::vector<Witness>& witnesses,
-                      const Witness& around);
+                      const Witness& outer);
 
 // Holders of a storage as its witnesses, with equal shares: at most so many of
 // them hold in a plan as are not around another one.
@@ -70,7 +70,7 @@ std::vector<Witness> WithEqualShares(const TraceProblem& problem,
 // Adds a candidate's frame to the holders that are candidates, unless it is there.
 std::vector<Witness> WithFrame(std::vector<Witness> holders, int candidate);
 
-// How many candidates, as units, keep a saved tensor from holding its storage.
+// Returns how many candidates, as units, keep a saved tensor from holding its storage.
 int CountReleasing(const TraceProblem& problem, int32_t saved_index);
 
 }  // namespace acplan::problems
