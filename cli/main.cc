@@ -17,6 +17,7 @@
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
+#include "problems/plan_options.h"
 
 namespace acplan::cli {
 
@@ -116,6 +117,18 @@ std::string DescribeUsageError(const CLI::App& program,
   return graph::OneLine(message.substr(0, message.find(':')), 400) +
          (too_many ? ": expected once, found more often"
                    : ": expected a value, found none");
+}
+
+// The flag of an option that a library names: "max_units" is --max-units.
+std::string FlagOf(std::string option) {
+  std::ranges::replace(option, '_', '-');
+  return "--" + option;
+}
+
+std::string FlagMessage(const problems::OptionError& error) {
+  std::string message = FlagOf(error.option()) + ": " + error.complaint();
+  if (!error.remedy().empty()) message += "; use " + FlagOf(error.remedy());
+  return message;
 }
 
 std::vector<Command> AddCommands(CLI::App& program) {
@@ -222,6 +235,9 @@ int main(int argc, char** argv) {
   const auto format = acplan::cli::FindErrorFormat(arguments);
   try {
     return acplan::cli::Run(arguments);
+  } catch (const acplan::problems::OptionError& error) {
+    return WriteError(format, acplan::cli::FlagMessage(error),
+                      acplan::cli::kExitBadInput);
   } catch (const acplan::InputError& error) {
     return WriteError(format, error.what(), acplan::cli::kExitBadInput);
   } catch (const acplan::cli::LimitError& error) {

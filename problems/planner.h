@@ -1,20 +1,18 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
-#include "graph/profile/sac_statistics.h"
 #include "problems/engines/minimum_budget.h"
 #include "problems/model/joint_problem.h"
 #include "problems/model/memory_model.h"
 #include "problems/model/module_problem.h"
 #include "problems/plan/plan.h"
+#include "problems/plan_options.h"
 #include "problems/trace/trace_problem.h"
 #include "solver/search.h"
 
@@ -22,57 +20,13 @@ namespace acplan::problems {
 
 // Plans, end to end: from a profile and a question to a checked answer.
 
-enum class Granularity {
-  kModule,    // which modules, and how much of each: module_problem.h
-  kOperator,  // which modules, and which operators of each: joint_problem.h
-};
-std::string_view ToString(Granularity granularity);
-std::optional<Granularity> ParseGranularity(std::string_view name);
-
-// What a module recomputes for what it discards, at module granularity.
-enum class Tradeoff {
-  // The convex hull of what its operators can do, mixtures allowed: no policy
-  // does better. At operator granularity, the policies themselves.
-  kPareto,
-  kFit,      // a piecewise-linear fit of PyTorch's greedy curve, computed here
-  kProfile,  // the fit that the profile carries
-};
-std::string_view ToString(Tradeoff tradeoff);
-std::optional<Tradeoff> ParseTradeoff(std::string_view name);
-
-enum class Engine {
-  kAuto,    // kLabels where the module tree allows it, else kCbc
-  kLabels,  // module_labels.h, joint_labels.h
-  kCbc,     // module_milp.h, joint_milp.h
-};
-std::string_view ToString(Engine engine);
-std::optional<Engine> ParseEngine(std::string_view name);
-
-// "time", "gap", "nodes", "memory" or "interrupted" (Plan::limit); nullopt for
-// kNothing.
-std::optional<std::string> LimitName(solver::StoppedBy stopped_by);
-
-struct PlanOptions {
-  Granularity granularity = Granularity::kOperator;
-  Tradeoff tradeoff = Tradeoff::kPareto;
-  int64_t budget_bytes = 0;
-  int64_t reserve_bytes = 0;  // kept free: the plan has budget - reserve
-  MemoryOptions memory = {};
-  std::vector<std::string> ac_units = {};    // only these; empty: any module
-  std::vector<std::string> fsdp_units = {};  // no AC unit strictly above these
-  std::optional<int> max_units = {};         // at most so many AC units
-  graph::OperatorPatterns patterns = {};     // operators to save or recompute
-  Engine engine = Engine::kAuto;
-  solver::SearchLimits limits = {};
-};
-
 struct PlanResult {
   Plan plan;
   std::vector<std::string> warnings;  // a line each
 };
 
 // Plans, and checks the plan with code that shares nothing with the engines
-// (plan_check.h) before it returns. Where no plan fits, the plan says so and
+// (check/plan_check.h) before it returns. Where no plan fits, the plan says so and
 // has the smallest budget that one would fit. Throws InputError for what
 // BuildModuleProblem or BuildJointProblem refuses, options out of range or that
 // do not go together (kOperator takes kPareto only, patterns take kOperator), a
@@ -83,7 +37,7 @@ PlanResult MakePlan(const graph::Profile& profile,
                     const graph::ModuleTree& tree, const PlanOptions& options,
                     const graph::Trace* trace = nullptr);
 
-// The same in steps, for several budgets. Refers to profile and tree, which
+// These do the same in steps, for several budgets. Refers to profile and tree, which
 // must outlive it. options.budget_bytes counts for nothing.
 struct PlanningProblem {
   const graph::Profile* profile = nullptr;
@@ -92,7 +46,7 @@ struct PlanningProblem {
   const graph::Trace* trace = nullptr;  // under kTrace
   std::variant<BuiltModuleProblem, BuiltJointProblem, TraceProblem> built;
   PlanBaseline baseline;
-  // What a rank uses at its peak without checkpointing: where it differs from
+  // A rank uses as much at its peak without checkpointing. Where that differs from
   // the baseline, parameters and the like are sharded.
   int64_t unplanned_peak_bytes = 0;
 

@@ -99,7 +99,7 @@ struct JointProblemOptions {
   graph::OperatorPatterns patterns = {};
 };
 
-// What the modules of a profile may do as units.
+// Tells what the modules of a profile may do as units.
 struct UnitChoices {
   UnitForest forest;
   // A node of the tree: the groups of its operators; empty: no candidate.

@@ -15,7 +15,7 @@ namespace acplan::problems {
 using SolveJointProblem = std::function<ModuleSolution(
     const JointProblem&, const solver::SearchLimits&)>;
 
-// As SolveWithScaledTimes (module_solution.h).
+// Does the same as SolveWithScaledTimes (module_solution.h).
 ModuleSolution SolveJointWithScaledTimes(const JointProblem& problem,
                                          const solver::SearchLimits& limits,
                                          const SolveJointProblem& solve);

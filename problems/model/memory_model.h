@@ -11,7 +11,7 @@
 
 namespace acplan::problems {
 
-// Where the bytes of a training step come from. A memory model turns a profile
+// A memory model says where the bytes of a training step come from. It turns a profile
 // into records: moments of the step, the bytes in use then without
 // checkpointing, and which units have discarded by then.
 enum class MemoryModel {
@@ -34,7 +34,7 @@ enum class MemoryModel {
 std::string_view ToString(MemoryModel model);  // "torch" ...
 std::optional<MemoryModel> ParseMemoryModel(std::string_view name);
 
-// What the model cannot see, as a sentence to print with every plan made with
+// Says what the model cannot see, as a sentence to print with every plan made with
 // it.
 std::string_view Caveat(MemoryModel model);
 

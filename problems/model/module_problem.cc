@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "graph/profile/sac_statistics.h"
@@ -48,6 +49,68 @@ std::vector<Knot> NetOfHeldBytes(const std::vector<Knot>& curve, double held) {
   }
   if (!net.empty() && net.back().bytes <= 0) net.clear();
   return net;
+}
+
+// The fit to take for a module; nothing where there is none that can be used, about
+// which it warns.
+std::optional<TradeoffFit> FitOf(const Module& module, bool fit_anew,
+                                 WarningsByType& warnings) {
+  std::optional<TradeoffFit> fit = module.torch_fit;
+  if (fit_anew) {
+    fit.reset();
+    if (module.sac) fit = graph::FitTradeoff(*module.sac);
+  }
+  if (fit && IsUsable(*fit)) return fit;
+  if (module.act_fw_per_module > 0) {
+    warnings.Add(module.fqn,
+                 fit_anew ? "no operator statistics, so it is no AC unit"
+                          : "no usable trade-off fit, so it is no AC unit at "
+                            "module granularity");
+  }
+  return std::nullopt;
+}
+
+void WarnOf(const Module& module, const TradeoffFit& fit,
+            WarningsByType& warnings) {
+  if (fit.sac_memory < module.act_fw_per_module) {
+    warnings.Add(module.fqn,
+                 "SAC memory is below the activation memory, which is used "
+                 "instead",
+                 fmt::format(" ({} < {} bytes)", fit.sac_memory,
+                             module.act_fw_per_module));
+  }
+  if (!IsConvex(fit)) {
+    warnings.Add(module.fqn,
+                 "the trade-off fit is not convex; the maximum of its segments "
+                 "is used");
+  }
+}
+
+UnitScale ScaleOf(const Module& module, const TradeoffFit& fit,
+                  MemoryModel model) {
+  UnitScale scale;
+  scale.internal_bytes = static_cast<double>(module.act_fw_per_module);
+  scale.sac_bytes =
+      std::max(static_cast<double>(fit.sac_memory), scale.internal_bytes);
+  if (model != MemoryModel::kTorch) {
+    scale.held_bytes = static_cast<double>(module.held_per_module);
+  }
+  return scale;
+}
+
+// The fit's segments in terms of discarded bytes: ms a byte, and ms at 0.
+std::vector<std::pair<double, double>> LinesOf(const TradeoffFit& fit,
+                                               const UnitScale& scale) {
+  std::vector<std::pair<double, double>> lines;
+  for (size_t s = 0; s < fit.slopes.size(); ++s) {
+    const double slope = fit.sac_runtime * *fit.slopes[s];
+    const double intercept = fit.sac_runtime * *fit.intercepts[s];
+    lines.emplace_back(
+        slope / scale.sac_bytes,
+        intercept +
+            slope * (scale.sac_bytes - scale.internal_bytes) / scale.sac_bytes);
+  }
+  return lines;
 }
 
 }  // namespace
@@ -116,73 +179,28 @@ BuiltModuleProblem BuildModuleProblem(const Profile& profile,
   BuiltModuleProblem built;
   UnitForest forest = BuildUnitForest(profile, tree, options);
   built.problem = std::move(forest.problem);
-  ModuleProblem& problem = built.problem;
   built.scales.resize(tree.size());
-  WarningsByType& by_type = forest.by_type;
   for (int i = 0; i < tree.size(); ++i) {
     if (!forest.may_be_unit[i]) continue;
     const Module& module = profile.modules[tree.node(i).module];
-    ModuleProblem::Node& node = problem.nodes[i];
-    std::optional<TradeoffFit> given = module.torch_fit;
-    if (options.fit_anew) {
-      given.reset();
-      if (module.sac) given = graph::FitTradeoff(*module.sac);
-    }
-    if (!given || !IsUsable(*given)) {
-      if (module.act_fw_per_module > 0) {
-        by_type.Add(module.fqn,
-                    options.fit_anew
-                        ? "no operator statistics, so it is no AC unit"
-                        : "no usable trade-off fit, so it is no AC unit at "
-                          "module granularity");
-      }
-      continue;
-    }
-    const TradeoffFit& fit = *given;
-    if (fit.sac_memory < module.act_fw_per_module) {
-      by_type.Add(module.fqn,
-                  "SAC memory is below the activation memory, which is used "
-                  "instead",
-                  fmt::format(" ({} < {} bytes)", fit.sac_memory,
-                              module.act_fw_per_module));
-    }
-    if (!IsConvex(fit)) {
-      by_type.Add(
-          module.fqn,
-          "the trade-off fit is not convex; the maximum of its segments "
-          "is used");
-    }
-    UnitScale& scale = built.scales[i];
-    scale.internal_bytes = static_cast<double>(module.act_fw_per_module);
-    scale.sac_bytes =
-        std::max(static_cast<double>(fit.sac_memory), scale.internal_bytes);
-    if (options.memory.model != MemoryModel::kTorch) {
-      scale.held_bytes = static_cast<double>(module.held_per_module);
-    }
+    const std::optional<TradeoffFit> fit =
+        FitOf(module, options.fit_anew, forest.by_type);
+    if (!fit) continue;
+    WarnOf(module, *fit, forest.by_type);
+    const UnitScale scale = ScaleOf(module, *fit, options.memory.model);
+    built.scales[i] = scale;
     double most_bytes = scale.internal_bytes;
     if (options.bound_by_forced_saves && module.sac) {
       most_bytes -= static_cast<double>(graph::ForcedSavedBytes(*module.sac));
     }
     if (most_bytes <= scale.held_bytes) continue;
-
-    std::vector<std::pair<double, double>> lines;
-    for (size_t s = 0; s < fit.slopes.size(); ++s) {
-      const double slope = fit.sac_runtime * *fit.slopes[s];
-      const double intercept = fit.sac_runtime * *fit.intercepts[s];
-      lines.emplace_back(
-          slope / scale.sac_bytes,
-          intercept + slope * (scale.sac_bytes - scale.internal_bytes) /
-                          scale.sac_bytes);
-    }
+    ModuleProblem::Node& node = built.problem.nodes[i];
     node.held_bytes = scale.held_bytes;
-    node.curve = NetOfHeldBytes(CurveOfLines(std::move(lines), most_bytes),
+    node.curve = NetOfHeldBytes(CurveOfLines(LinesOf(*fit, scale), most_bytes),
                                 scale.held_bytes);
   }
-  DropUselessLimit(problem);
-  built.warnings = std::move(forest.warnings);
-  for (std::string& line : by_type.Lines()) {
-    built.warnings.push_back(std::move(line));
-  }
+  DropUselessLimit(built.problem);
+  built.warnings = forest.Warnings();
   return built;
 }
 

@@ -66,7 +66,7 @@ struct ModuleProblem {
   double fixed_bytes = 0;
   double budget_bytes = 0;  // what the records must not exceed
   std::optional<int> max_units;
-  // Whether time order is the post-order of the forest, so that what has been
+  // Says whether time order is the post-order of the forest, so that what has been
   // discarded at a record is a prefix of the walk.
   bool prefix_structure = true;
 };
@@ -77,15 +77,15 @@ struct ModuleProblemOptions {
   std::vector<std::string> ac_units = {};    // only these; empty: all
   std::vector<std::string> fsdp_units = {};  // no unit strictly above these
   std::optional<int> max_units = {};
-  // Whether operators that every policy must save bound the discard ratio. Not
-  // in PyTorch's own problem.
+  // Operators that every policy must save bound the discard ratio. They do not in
+  // PyTorch's own problem.
   bool bound_by_forced_saves = true;
-  // Whether to fit the trade-offs anew from the operator statistics
-  // (graph::FitTradeoff), not to take the profile's.
+  // The trade-offs are fitted anew from the operator statistics
+  // (graph::FitTradeoff) and not taken from the profile.
   bool fit_anew = false;
 };
 
-// How a candidate's discarded bytes and discard ratio hang together.
+// Converts between a candidate's discarded bytes and its discard ratio.
 struct UnitScale {
   double internal_bytes = 0;  // IA
   double sac_bytes = 0;       // ACM
@@ -99,7 +99,7 @@ struct UnitScale {
 struct BuiltModuleProblem {
   ModuleProblem problem;
   std::vector<UnitScale> scales;  // a node; only candidates' are meaningful
-  // What the user should know about the profile and the restrictions, a line
+  // The user should know this about the profile and the restrictions, a line
   // each: contradictions that were overridden (once a module type), fits that
   // are not convex, modules without a usable fit, restrictions without effect.
   std::vector<std::string> warnings;
@@ -114,7 +114,7 @@ BuiltModuleProblem BuildModuleProblem(const graph::Profile& profile,
 struct ChosenUnit {
   int node = 0;
   double net_bytes = 0;  // d_i
-  // Of a joint problem (joint_problem.h): how many of each kind of groups are
+  // In a joint problem (joint_problem.h) says how many of each kind of groups are
   // recomputed.
   std::vector<int> counts = {};
 };

@@ -12,7 +12,7 @@ namespace acplan::problems {
 
 namespace {
 
-// For every record its time and the bytes in use, in time order.
+// Returns the time and the bytes in use of every record, in time order.
 struct RecordBytes {
   int time;
   double bytes;

@@ -29,7 +29,7 @@ struct ModuleSolution {
 using SolveModuleProblem = std::function<ModuleSolution(
     const ModuleProblem&, const solver::SearchLimits&)>;
 
-// What every engine does around its search: a problem that meets its budget
+// Does what every engine does around its search: a problem that meets its budget
 // without units is solved at once, whatever the limits; else `solve` gets it
 // with all times multiplied by a power of two that brings the dearest unit near
 // 1000, so that tolerances mean the same for microseconds and for hours, and
@@ -38,7 +38,7 @@ ModuleSolution SolveWithScaledTimes(const ModuleProblem& problem,
                                     const solver::SearchLimits& limits,
                                     const SolveModuleProblem& solve);
 
-// As above for problems that are more than a module problem: `solve` is told
+// Does the same for problems that are more than a module problem: `solve` is told
 // the factor. A problem that needs no units has no candidates left.
 using SolveScaled = std::function<ModuleSolution(
     double factor, ModuleProblem scaled, const solver::SearchLimits&)>;
@@ -46,7 +46,7 @@ ModuleSolution SolveWithTimeFactor(const ModuleProblem& problem,
                                    const solver::SearchLimits& limits,
                                    const SolveScaled& solve);
 
-// What sums of doubles may lose: a record may exceed the budget by as much.
+// Sums of doubles may lose as much: a record may exceed the budget by it.
 double ByteTolerance(const ModuleProblem& problem);
 
 // Total cost of the chosen units.

@@ -11,7 +11,7 @@
 
 namespace acplan::problems {
 
-// What the problems over units have in common: forest, records, budget, and
+// The problems over units have this in common: forest, records, budget, and
 // which modules may be units at all.
 
 // One warning a module type ("GPT.h.*.attn") and kind of complaint, with the

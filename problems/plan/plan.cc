@@ -7,7 +7,9 @@
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_set>
+#include <utility>
 
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
@@ -75,6 +77,112 @@ PlannedModule ReadModule(const JsonField& field) {
   return module;
 }
 
+MemoryOptions ReadMemory(const JsonField& root) {
+  MemoryOptions memory;
+  if (root.Has("world_size")) {
+    memory.world_size = root.Get("world_size").Int(1, kMost);
+  }
+  const std::string name = root.Get("memory_model").String();
+  const std::optional<MemoryModel> model = ParseMemoryModel(name);
+  if (!model) {
+    root.Get("memory_model").Fail("\"torch\", \"snapshot\" or \"trace\"");
+  }
+  memory.model = *model;
+  if (root.Has("without_states")) {
+    memory.without_states = root.Get("without_states").Bool();
+  }
+  if (root.Has("fsdp_units")) {
+    for (const JsonField& unit : root.Get("fsdp_units").Elements()) {
+      memory.fsdp_units.push_back(unit.String());
+    }
+  }
+  return memory;
+}
+
+PlanStatus ReadStatus(const JsonField& root) {
+  if (!root.Has("status")) return PlanStatus::kFeasible;
+  const JsonField field = root.Get("status");
+  const std::string name = field.String();
+  const auto found = std::ranges::find_if(
+      kStatuses, [&](PlanStatus status) { return ToString(status) == name; });
+  if (found == kStatuses.end()) {
+    field.Fail("\"optimal\", \"feasible\", \"infeasible\" or \"no_plan\"");
+  }
+  return *found;
+}
+
+// The plan with what it says of itself as a whole.
+Plan WithStatements(Plan plan, const JsonField& root) {
+  const auto number = [&](std::string_view key) {
+    return root.Has(key) ? root.Get(key).NonNegativeNumber() : kNotStated;
+  };
+  plan.recompute_ms = number("recompute_ms");
+  plan.bound_ms = number("bound_ms");
+  plan.gap = number("gap");
+  plan.overhead = number("overhead");
+  if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
+  if (root.Has("peak_module")) {
+    plan.peak_module = root.Get("peak_module").String();
+  }
+  if (root.Has("minimum_budget_bytes")) {
+    plan.minimum_budget_bytes = root.Get("minimum_budget_bytes").Bytes();
+  }
+  if (root.Has("fitting_budget_bytes")) {
+    plan.fitting_budget_bytes = root.Get("fitting_budget_bytes").Bytes();
+  }
+  if (root.Has("baseline")) {
+    const JsonField baseline = root.Get("baseline");
+    plan.baseline = {
+        .peak_bytes = baseline.Get("peak_bytes").Bytes(),
+        .peak_module = baseline.Get("peak_module").String(),
+        .runtime_ms = baseline.Get("runtime_ms").NonNegativeNumber()};
+  }
+  if (root.Has("solver")) {
+    const JsonField solver = root.Get("solver");
+    plan.solver = {.name = solver.Get("name").String(),
+                   .seconds = solver.Get("seconds").NonNegativeNumber(),
+                   .nodes = solver.Get("nodes").Int(0, kMost),
+                   .rows = solver.Get("rows").Int(0, kMost),
+                   .columns = solver.Get("columns").Int(0, kMost)};
+  }
+  return plan;
+}
+
+std::vector<PlannedModule> ReadModules(const JsonField& modules) {
+  std::vector<PlannedModule> result;
+  std::unordered_set<std::string> seen;
+  for (const JsonField& field : modules.Elements()) {
+    result.push_back(ReadModule(field));
+    if (!seen.insert(result.back().fqn).second) {
+      field.Get("fqn").Complain(
+          fmt::format("module '{}' is listed twice", result.back().fqn));
+    }
+  }
+  return result;
+}
+
+template <typename Value>
+void State(Json& object, const char* key, Value value) {
+  if (value != kNotStated) object[key] = value;
+}
+
+Json ToEntry(const PlannedModule& module) {
+  Json entry;
+  entry["fqn"] = module.fqn;
+  entry["discard_ratio"] = module.discard_ratio;
+  entry["memory_budget"] = module.memory_budget;
+  State(entry, "discarded_bytes", module.discarded_bytes);
+  State(entry, "recompute_ms", module.recompute_ms);
+  if (module.ops.empty()) return entry;
+  entry["ops"] = Json::array();
+  for (const PlannedOp& op : module.ops) {
+    entry["ops"].push_back({{"index", op.index},
+                            {"name", op.name},
+                            {"decision", op.save ? "save" : "recompute"}});
+  }
+  return entry;
+}
+
 }  // namespace
 
 std::string_view ToString(PlanStatus status) {
@@ -107,85 +215,17 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
   if (root.Has("reserve_bytes")) {
     plan.reserve_bytes = root.Get("reserve_bytes").Bytes();
   }
-  if (root.Has("world_size")) {
-    plan.memory.world_size = root.Get("world_size").Int(1, kMost);
-  }
-  const std::string memory_model = root.Get("memory_model").String();
-  const std::optional<MemoryModel> model = ParseMemoryModel(memory_model);
-  if (!model)
-    root.Get("memory_model").Fail("\"torch\", \"snapshot\" or \"trace\"");
-  plan.memory.model = *model;
-  if (root.Has("without_states")) {
-    plan.memory.without_states = root.Get("without_states").Bool();
-  }
-  if (root.Has("fsdp_units")) {
-    for (const JsonField& unit : root.Get("fsdp_units").Elements()) {
-      plan.memory.fsdp_units.push_back(unit.String());
-    }
-  }
+  plan.memory = ReadMemory(root);
   if (root.Has("granularity")) {
     plan.granularity = OneOf(root.Get("granularity"), {"module", "operator"});
   }
   if (root.Has("tradeoff")) {
     plan.tradeoff = OneOf(root.Get("tradeoff"), {"profile", "fit", "pareto"});
   }
-  if (root.Has("status")) {
-    const std::string status = root.Get("status").String();
-    bool known = false;
-    for (const PlanStatus s : kStatuses) {
-      if (ToString(s) == status) {
-        plan.status = s;
-        known = true;
-      }
-    }
-    if (!known) {
-      root.Get("status").Fail(
-          "\"optimal\", \"feasible\", \"infeasible\" or \"no_plan\"");
-    }
-  } else {
-    plan.status = PlanStatus::kFeasible;
-  }
+  plan.status = ReadStatus(root);
   if (root.Has("limit")) plan.limit = root.Get("limit").String();
-  const auto number = [&](std::string_view key, double fallback) {
-    return root.Has(key) ? root.Get(key).NonNegativeNumber() : fallback;
-  };
-  plan.recompute_ms = number("recompute_ms", kNotStated);
-  plan.bound_ms = number("bound_ms", kNotStated);
-  plan.gap = number("gap", kNotStated);
-  plan.overhead = number("overhead", kNotStated);
-  if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
-  if (root.Has("peak_module")) {
-    plan.peak_module = root.Get("peak_module").String();
-  }
-  if (root.Has("minimum_budget_bytes")) {
-    plan.minimum_budget_bytes = root.Get("minimum_budget_bytes").Bytes();
-  }
-  if (root.Has("fitting_budget_bytes")) {
-    plan.fitting_budget_bytes = root.Get("fitting_budget_bytes").Bytes();
-  }
-  if (root.Has("baseline")) {
-    const JsonField baseline = root.Get("baseline");
-    plan.baseline = {
-        .peak_bytes = baseline.Get("peak_bytes").Bytes(),
-        .peak_module = baseline.Get("peak_module").String(),
-        .runtime_ms = baseline.Get("runtime_ms").NonNegativeNumber()};
-  }
-  if (root.Has("solver")) {
-    const JsonField solver = root.Get("solver");
-    plan.solver = {.name = solver.Get("name").String(),
-                   .seconds = solver.Get("seconds").NonNegativeNumber(),
-                   .nodes = solver.Get("nodes").Int(0, kMost),
-                   .rows = solver.Get("rows").Int(0, kMost),
-                   .columns = solver.Get("columns").Int(0, kMost)};
-  }
-  std::unordered_set<std::string> seen;
-  for (const JsonField& field : root.Get("modules").Elements()) {
-    plan.modules.push_back(ReadModule(field));
-    if (!seen.insert(plan.modules.back().fqn).second) {
-      field.Get("fqn").Complain(
-          fmt::format("module '{}' is listed twice", plan.modules.back().fqn));
-    }
-  }
+  plan = WithStatements(std::move(plan), root);
+  plan.modules = ReadModules(root.Get("modules"));
   return plan;
 }
 
@@ -206,14 +246,11 @@ std::string PlanToJson(const Plan& plan) {
   root["tradeoff"] = plan.tradeoff;
   root["status"] = ToString(plan.status);
   if (plan.limit) root["limit"] = *plan.limit;
-  const auto state = [](Json& object, const char* key, auto value) {
-    if (value != kNotStated) object[key] = value;
-  };
-  state(root, "recompute_ms", plan.recompute_ms);
-  state(root, "bound_ms", plan.bound_ms);
-  state(root, "gap", plan.gap);
-  state(root, "overhead", plan.overhead);
-  state(root, "peak_bytes", plan.peak_bytes);
+  State(root, "recompute_ms", plan.recompute_ms);
+  State(root, "bound_ms", plan.bound_ms);
+  State(root, "gap", plan.gap);
+  State(root, "overhead", plan.overhead);
+  State(root, "peak_bytes", plan.peak_bytes);
   if (!plan.peak_module.empty()) root["peak_module"] = plan.peak_module;
   if (plan.minimum_budget_bytes) {
     root["minimum_budget_bytes"] = *plan.minimum_budget_bytes;
@@ -229,21 +266,7 @@ std::string PlanToJson(const Plan& plan) {
   root["caveat"] = Caveat(plan.memory.model);
   root["modules"] = Json::array();
   for (const PlannedModule& module : plan.modules) {
-    Json entry;
-    entry["fqn"] = module.fqn;
-    entry["discard_ratio"] = module.discard_ratio;
-    entry["memory_budget"] = module.memory_budget;
-    state(entry, "discarded_bytes", module.discarded_bytes);
-    state(entry, "recompute_ms", module.recompute_ms);
-    if (!module.ops.empty()) {
-      entry["ops"] = Json::array();
-      for (const PlannedOp& op : module.ops) {
-        entry["ops"].push_back({{"index", op.index},
-                                {"name", op.name},
-                                {"decision", op.save ? "save" : "recompute"}});
-      }
-    }
-    root["modules"].push_back(std::move(entry));
+    root["modules"].push_back(ToEntry(module));
   }
   root["solver"] = {{"name", plan.solver.name},
                     {"seconds", plan.solver.seconds},

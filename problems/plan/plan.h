@@ -22,7 +22,7 @@ enum class PlanStatus {
 };
 std::string_view ToString(PlanStatus status);  // "optimal" ... "no_plan"
 
-// What a plan file may leave out. Everything that can be is never negative.
+// The value of what a plan file leaves out. What it may leave out is never negative.
 inline constexpr int kNotStated = -1;
 
 struct PlannedOp {
@@ -81,7 +81,7 @@ struct Plan {
   int64_t peak_bytes = kNotStated;
   std::string peak_module;
   std::vector<PlannedModule> modules;  // in forward pre-order
-  // Where infeasible:
+  // Where the budget is infeasible:
   std::optional<int64_t> minimum_budget_bytes;
   // Where that is not proven: one that a plan fits.
   std::optional<int64_t> fitting_budget_bytes;

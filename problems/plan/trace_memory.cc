@@ -24,7 +24,7 @@ using graph::TraceStorage;
 
 namespace {
 
-// What a rank has less of a storage that is sharded.
+// Returns how much less a rank has of a storage that is sharded.
 int64_t Saving(const TraceStorage& storage, int64_t ranks) {
   return graph::AllocatedBytes(storage.bytes) -
          graph::AllocatedBytes((storage.bytes + ranks - 1) / ranks);
@@ -181,14 +181,15 @@ std::string ModuleAt(const Trace& trace, const Simulation& simulation,
   const auto fqn = [&](int32_t call) {
     return trace.modules[call < 0 ? 0 : trace.calls[call].module].fqn;
   };
-  const Simulation::Step& at = simulation.steps[step];
-  if (at.redone >= 0) return fqn(at.redone);
-  if (at.op < trace.forward_end) return fqn(trace.operators[at.op].call);
-  if (at.op >= trace.backward_end) return "optimizer step";
+  const Simulation::Step& current = simulation.steps[step];
+  if (current.redone >= 0) return fqn(current.redone);
+  if (current.op < trace.forward_end)
+    return fqn(trace.operators[current.op].call);
+  if (current.op >= trace.backward_end) return "optimizer step";
   int32_t innermost = -1;
   for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
     const TraceCall& call = trace.calls[c];
-    if (call.backward_start <= at.op && at.op < call.backward_end) {
+    if (call.backward_start <= current.op && current.op < call.backward_end) {
       innermost = c;
     }
   }

@@ -10,7 +10,7 @@
 
 namespace acplan::problems {
 
-// What a rank uses of a traced step: the trace is that of one device which has
+// Computes what a rank uses of a traced step. The trace is that of one device which has
 // everything.
 
 // Bytes that a rank has more than the one device, at each operator of the trace

@@ -11,10 +11,10 @@ namespace acplan::problems {
 
 // The least budget that a plan of a trace problem meets, and such a plan.
 //
-// Idea. Whether a relaxation (trace_problem.h) has a plan within a budget is one
+// Idea. Whether a relaxation (relaxation.h) has a plan within a budget is one
 // walk, so the least budget of a relaxation is found in a moment
 // (minimum_budget.h). It is a lower bound, for each part of the plans
-// (trace_parts.h) one of its own. The cheapest plan of the relaxation at that
+// (branching.h) one of its own. The cheapest plan of the relaxation at that
 // budget is simulated: its peak is an upper bound, whatever it is.
 //
 // Invariant. Every plan is in an open part, or in one whose bound was no less
@@ -23,7 +23,7 @@ namespace acplan::problems {
 //
 // Proof. The first part holds all plans. A part is closed where its bound
 // reaches the best peak: nothing in it is better. Else it is split in two on a
-// decision, which lose no plan and inherit the bound. SplitOn finds a decision
+// decision; the halves lose no plan and inherit the bound. SplitOn finds a decision
 // as long as the part has more than one plan; the plan of a part with one plan
 // is that of its relaxation, which was simulated. So the best peak and the least
 // bound of open parts enclose the least budget at any time, and meet in the end.

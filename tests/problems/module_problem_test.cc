@@ -316,17 +316,17 @@ TEST(MakePlan, RefusesOptionsOutOfRange) {
   };
   PlanOptions options{.granularity = Granularity::kModule,
                       .tradeoff = Tradeoff::kProfile};
-  EXPECT_THAT(message(options), HasSubstr("--budget"));
+  EXPECT_THAT(message(options), HasSubstr("budget: "));
   options.budget_bytes = 1'000'000'000;
   PlanOptions bad = options;
   bad.reserve_bytes = options.budget_bytes;
-  EXPECT_THAT(message(bad), HasSubstr("--reserve"));
+  EXPECT_THAT(message(bad), HasSubstr("reserve: "));
   bad = options;
   bad.memory.world_size = 0;
-  EXPECT_THAT(message(bad), HasSubstr("--world-size"));
+  EXPECT_THAT(message(bad), HasSubstr("world_size: "));
   bad = options;
   bad.max_units = -1;
-  EXPECT_THAT(message(bad), HasSubstr("--max-units"));
+  EXPECT_THAT(message(bad), HasSubstr("max_units: "));
   std::swap(model.profile.order.fw_post.front(),
             model.profile.order.fw_post.back());
   bad = options;
@@ -335,7 +335,7 @@ TEST(MakePlan, RefusesOptionsOutOfRange) {
     MakePlan(model.profile, ModuleTree(model.profile), bad);
     ADD_FAILURE() << "no error";
   } catch (const InputError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--engine cbc"));
+    EXPECT_THAT(error.what(), HasSubstr("use engine cbc"));
   }
 }
 

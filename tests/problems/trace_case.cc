@@ -11,6 +11,8 @@
 #include "graph/base/input_error.h"
 #include "graph/trace/aggregate.h"
 #include "problems/engines/labels/joint_labels.h"
+#include "problems/trace/miscounted.h"
+#include "problems/trace/relaxation.h"
 
 namespace acplan::problems {
 
@@ -63,9 +65,9 @@ class Enumerator {
   Enumerator(const TraceProblem& problem, std::optional<int> max_units)
       : problem_(problem),
         max_units_(max_units.value_or(std::numeric_limits<int>::max())) {
-    const std::vector<TraceProblem::Candidate>& candidates = problem.candidates;
+    const std::vector<CandidateCall>& candidates = problem.candidates;
     std::vector<int> index(problem.groups.size(), -1);
-    for (const TraceProblem::Candidate& candidate : candidates) {
+    for (const CandidateCall& candidate : candidates) {
       int& of = index[candidate.module_node];
       if (of >= 0) continue;
       of = static_cast<int>(units_.size());
@@ -73,7 +75,7 @@ class Enumerator {
                         .module = problem.trace->calls[candidate.call].module});
     }
     for (Unit& unit : units_) unit.excludes.assign(units_.size(), 0);
-    for (const TraceProblem::Candidate& candidate : candidates) {
+    for (const CandidateCall& candidate : candidates) {
       const int of = index[candidate.module_node];
       for (int c = candidate.parent; c >= 0; c = candidates[c].parent) {
         const int around = index[candidates[c].module_node];
@@ -321,9 +323,9 @@ Witnesses RandomWitnesses(const TraceProblem& problem,
   const auto any = [&](int32_t s) -> std::vector<Witness> {
     const std::vector<int32_t>& saved = problem.saved_of[s];
     for (const Decision& decision : decisions) {
-      if (decision.kind == Decision::Kind::kLife && decision.of == s &&
+      if (decision.kind == Decision::Kind::kLife && decision.subject == s &&
           decision.is_so && random() % 2 == 0) {
-        return {{.kind = kDecided, .index = decision.at}};
+        return {{.kind = kDecided, .index = decision.detail}};
       }
     }
     if (random() % 2 == 0) {
@@ -359,21 +361,21 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
     if (trace.storages[of].born > at) continue;
     decisions.push_back(
         {.kind = Decision::Kind::kLife,
-         .of = of,
-         .at = at,
+         .subject = of,
+         .detail = at,
          .is_so = std::ranges::any_of(live, [&](const Miscounted& m) {
            return m.storage == of && !m.is_copy;
          })});
   }
   for (auto k = random() % 3; k > 0 && !problem.candidates.empty(); --k) {
-    const TraceProblem::Candidate& candidate =
+    const CandidateCall& candidate =
         problem.candidates[random() % problem.candidates.size()];
     const int32_t module = trace.calls[candidate.call].module;
     const auto unit =
         std::ranges::find(plan.modules, module, &CheckpointedModule::module);
     if (random() % 2 == 0) {
       decisions.push_back({.kind = Decision::Kind::kUnit,
-                           .of = candidate.module_node,
+                           .subject = candidate.module_node,
                            .is_so = unit != plan.modules.end()});
       continue;
     }
@@ -383,8 +385,8 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
     if (groups.groups[group].rule != GroupRule::kFree) continue;
     decisions.push_back(
         {.kind = Decision::Kind::kGroup,
-         .of = candidate.module_node,
-         .at = static_cast<int32_t>(group),
+         .subject = candidate.module_node,
+         .detail = static_cast<int32_t>(group),
          .is_so = unit == plan.modules.end()
                       ? random() % 2 == 0
                       : unit->save[groups.groups[group].ops.front()] == 0});

@@ -9,8 +9,10 @@
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "graph/trace/trace.h"
+#include "problems/trace/decisions.h"
 #include "problems/trace/trace_problem.h"
 #include "problems/trace/trace_search.h"
+#include "problems/trace/witnesses.h"
 #include "tests/support/random_step.h"
 
 namespace acplan::problems {

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/profile/profile.h"
+#include "graph/trace/trace.h"
+#include "problems/model/memory_model.h"
+#include "problems/plan/plan.h"
+
+namespace acplan::problems {
+
+// Computes what a plan does to a model, from the profile and the plan alone.
+
+struct RecordUse {
+  std::string module;  // FQN, or "optimizer step"
+  Phase phase = Phase::kBackward;
+  double base_bytes = 0;  // without checkpointing
+  // By units that finished before, net of held bytes.
+  double discarded_bytes = 0;
+  double Bytes() const { return base_bytes - discarded_bytes; }
+};
+
+struct PlanEffect {
+  std::vector<RecordUse> records;  // in forward post-order
+  int64_t peak_bytes = 0;          // largest record, whole bytes
+  std::string peak_module;
+  Phase peak_phase = Phase::kBackward;
+  // The two add up to the peak: parameters, gradients, optimizer state, buffers and
+  // inputs as the memory model counts them, and the rest.
+  double persistent_bytes = 0;
+  double activation_bytes = 0;
+  double recompute_ms = 0;
+};
+
+// A unit with operator decisions discards min(IA, sum of the SAC memory) -
+// saved bytes and recomputes what it does not save; one with a ratio alone
+// follows the trade-off: "profile" (the profile's fit), "fit"
+// (graph::FitTradeoff) or "pareto" (graph::ParetoHull). Throws InputError where the plan
+// names a module that the profile lacks ("plan for another model"), one whose
+// effect cannot be computed (no statistics, no fit), or operators that do not
+// match the profile's.
+// Under kTrace that is the simulated step of the trace that the profile is
+// derived from: one record, the peak. Without a trace kTrace is refused.
+PlanEffect ComputeEffect(const graph::Profile& profile,
+                         const std::vector<PlannedModule>& modules,
+                         const MemoryOptions& memory,
+                         std::string_view tradeoff = "profile",
+                         const graph::Trace* trace = nullptr);
+
+// The run-time of a step without checkpointing: that of the root modules.
+double StepMs(const graph::Profile& profile);
+
+}  // namespace acplan::problems

@@ -1,0 +1,279 @@
+#include "problems/check/plan_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "problems/check/plan_effect.h"
+#include "problems/check/policy_rules.h"
+#include "problems/check/stated_number.h"
+#include "problems/check/unit_effect.h"
+
+namespace acplan::problems {
+
+using graph::Module;
+using graph::Profile;
+
+namespace {
+
+using BrokenRule = std::optional<std::string>;
+
+// A unit that has no policy and needs none: the simulation says what it does.
+bool IsWhole(const Module& module, const PlannedModule& planned,
+             const MemoryOptions& memory) {
+  return memory.model == MemoryModel::kTrace && !module.sac &&
+         planned.ops.empty() && planned.discard_ratio == 1;
+}
+
+std::optional<std::string> BrokenRatioRule(const Module& module,
+                                           const PlannedModule& planned,
+                                           const Plan& plan) {
+  const UnitEffect effect = EffectOf(module, planned, plan.tradeoff);
+  const double internal = InternalBytes(module, plan.tradeoff);
+  double limit = internal;
+  if (module.sac && (plan.memory.model != MemoryModel::kTorch ||
+                     plan.tradeoff != "profile")) {
+    limit -= ForcedBytes(*module.sac);
+  }
+  if (effect.discarded_bytes < -ByteRounding(internal)) {
+    return fmt::format(
+        "{}: discard ratio {} is below (ACM - IA) / ACM = {}, so it "
+        "saves no memory",
+        planned.fqn, planned.discard_ratio,
+        1 - internal / SacBytes(module, plan.tradeoff));
+  }
+  if (effect.discarded_bytes > limit + ByteRounding(internal)) {
+    return fmt::format(
+        "{}: discards {:.0f} bytes, more than the {:.0f} that can be "
+        "discarded",
+        planned.fqn, effect.discarded_bytes, limit);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> BrokenUnitRule(
+    const Module& module, const PlannedModule& planned, const Plan& plan,
+    const graph::OperatorPatterns& patterns) {
+  if (module.is_leaf) {
+    return fmt::format("{} is a leaf; leaves are never AC units", planned.fqn);
+  }
+  if (module.calls == 0) {
+    return fmt::format("{} is never called, so it cannot be an AC unit",
+                       planned.fqn);
+  }
+  if (IsWhole(module, planned, plan.memory)) return std::nullopt;
+  if (planned.ops.empty() && plan.granularity == "operator") {
+    return fmt::format(
+        "{} has no operator decisions, in a plan at operator granularity",
+        planned.fqn);
+  }
+  if (planned.ops.empty()) return BrokenRatioRule(module, planned, plan);
+  // Throws where the operators are not the profile's.
+  EffectOf(module, planned, plan.tradeoff);
+  const auto saves = [&](int k) { return planned.ops[k].save; };
+  if (auto broken = BrokenOperatorRule(*module.sac, patterns, saves)) {
+    return fmt::format("{}: {}", planned.fqn, *broken);
+  }
+  return std::nullopt;
+}
+
+// Checks what each unit is, and where and how many units there are.
+BrokenRule BrokenUnitRules(const Profile& profile, const Plan& plan,
+                           const PlanRules& rules) {
+  const ModulesByName by_name = ByName(profile);
+  std::unordered_set<std::string_view> units;
+  for (const PlannedModule& planned : plan.modules) units.insert(planned.fqn);
+  const std::unordered_set<std::string_view> only(rules.ac_units.begin(),
+                                                  rules.ac_units.end());
+  std::unordered_map<std::string_view, std::string_view> above_fsdp;
+  for (const std::string& fsdp_unit : rules.fsdp_units) {
+    NearestAbove(fsdp_unit, [&](std::string_view name) {
+      above_fsdp[name] = fsdp_unit;
+      return false;
+    });
+  }
+  for (const PlannedModule& planned : plan.modules) {
+    const Module& module = Lookup(by_name, planned.fqn);
+    if (auto broken = BrokenUnitRule(module, planned, plan, rules.patterns))
+      return broken;
+    if (const auto above = NearestAbove(
+            planned.fqn,
+            [&](std::string_view name) { return units.contains(name); })) {
+      return fmt::format("{} lies inside {}; AC units must not be nested",
+                         planned.fqn, *above);
+    }
+    if (!only.empty() && !only.contains(planned.fqn)) {
+      return fmt::format("{} is not among the given AC units", planned.fqn);
+    }
+    if (const auto found = above_fsdp.find(planned.fqn);
+        found != above_fsdp.end()) {
+      return fmt::format("{} contains the FSDP unit {}", planned.fqn,
+                         found->second);
+    }
+  }
+  if (rules.max_units &&
+      plan.modules.size() > static_cast<size_t>(*rules.max_units)) {
+    return fmt::format("{} AC units, more than the {} allowed",
+                       plan.modules.size(), *rules.max_units);
+  }
+  return std::nullopt;
+}
+
+BrokenRule BrokenBudget(const Plan& plan, const PlanEffect& effect) {
+  const auto usable =
+      static_cast<double>(plan.budget_bytes - plan.reserve_bytes);
+  for (const RecordUse& record : effect.records) {
+    if (record.Bytes() > usable + ByteRounding(record.base_bytes)) {
+      return fmt::format(
+          "over the budget at {} ({}): {:.0f} bytes in use, {:.0f} allowed",
+          record.module, ToString(record.phase), std::ceil(record.Bytes()),
+          usable);
+    }
+  }
+  return std::nullopt;
+}
+
+// The first thing that the plan says of a unit and that is not so.
+std::optional<std::string> FalseUnitStatement(const Module& module,
+                                              const PlannedModule& planned,
+                                              std::string_view tradeoff) {
+  const UnitEffect effect = EffectOf(module, planned, tradeoff);
+  if (std::abs(planned.discard_ratio + planned.memory_budget - 1) > 1e-6) {
+    return fmt::format("{}: memory budget {} is not 1 - discard ratio {}",
+                       planned.fqn, planned.memory_budget,
+                       planned.discard_ratio);
+  }
+  if (!planned.ops.empty()) {
+    const double total = SumOfMemory(*module.sac);
+    double saved = 0;
+    for (const PlannedOp& op : planned.ops) {
+      if (op.save) saved += static_cast<double>(module.sac->memory[op.index]);
+    }
+    const double ratio = total > 0 ? 1 - saved / total : 0;
+    if (std::abs(planned.discard_ratio - ratio) > 1e-6) {
+      return fmt::format(
+          "{}: the plan says its discard ratio is {}; its operators make it {}",
+          planned.fqn, planned.discard_ratio, ratio);
+    }
+  }
+  if (planned.discarded_bytes != kNotStated &&
+      std::abs(static_cast<double>(planned.discarded_bytes) -
+               effect.discarded_bytes) > 1) {
+    return fmt::format("{}: the plan says {} bytes are discarded; it is {:.2f}",
+                       planned.fqn, planned.discarded_bytes,
+                       effect.discarded_bytes);
+  }
+  if (IsFalse(planned.recompute_ms, effect.recompute_ms)) {
+    return fmt::format("{}: the plan says it recomputes {} ms; it is {} ms",
+                       planned.fqn, planned.recompute_ms, effect.recompute_ms);
+  }
+  return std::nullopt;
+}
+
+template <typename Value>
+std::string Differs(std::string_view what, const Value& stated,
+                    const Value& actual) {
+  return fmt::format("the plan says its {} is {}; it is {}", what, stated,
+                     actual);
+}
+
+BrokenRule FalsePeak(const Plan& plan, const PlanEffect& effect) {
+  if (plan.peak_bytes != kNotStated &&
+      AreOtherBytes(plan.peak_bytes, effect.peak_bytes)) {
+    return fmt::format("the plan says its peak is {} bytes; it is {}",
+                       plan.peak_bytes, effect.peak_bytes);
+  }
+  double peak = 0;
+  bool is_at_peak = false;
+  for (const RecordUse& record : effect.records) {
+    if (record.module == effect.peak_module) peak = record.Bytes();
+  }
+  for (const RecordUse& record : effect.records) {
+    is_at_peak |=
+        record.module == plan.peak_module && record.Bytes() >= peak - 1;
+  }
+  if (!plan.peak_module.empty() && !is_at_peak) {
+    return Differs("peak module", plan.peak_module, effect.peak_module);
+  }
+  return std::nullopt;
+}
+
+// Checks the stated recomputation, and the bound and the gap that go with it.
+BrokenRule FalseCost(const Plan& plan, double recompute_ms) {
+  if (IsFalse(plan.recompute_ms, recompute_ms)) {
+    return fmt::format("the plan says it recomputes {} ms; it is {} ms",
+                       plan.recompute_ms, recompute_ms);
+  }
+  if (plan.bound_ms > recompute_ms && IsFalse(plan.bound_ms, recompute_ms)) {
+    return fmt::format(
+        "the plan's bound of {} ms is above what it recomputes, "
+        "{} ms",
+        plan.bound_ms, recompute_ms);
+  }
+  if (plan.bound_ms != kNotStated && recompute_ms > 0) {
+    const double gap = std::max(0.0, 1 - plan.bound_ms / recompute_ms);
+    if (IsFalse(plan.gap, gap)) return Differs("gap", plan.gap, gap);
+    if (plan.status == PlanStatus::kOptimal && IsFalse(0, gap)) {
+      return fmt::format("the plan says it is optimal; its gap is {}", gap);
+    }
+  }
+  return std::nullopt;
+}
+
+// Checks what is stated of the step without checkpointing, and the overhead over it.
+BrokenRule FalseBaseline(const Profile& profile, const Plan& plan,
+                         double recompute_ms, const graph::Trace* trace) {
+  const double step_ms = StepMs(profile);
+  if (step_ms > 0 && IsFalse(plan.overhead, recompute_ms / step_ms)) {
+    return Differs("overhead", plan.overhead, recompute_ms / step_ms);
+  }
+  if (plan.baseline.peak_bytes == kNotStated) return std::nullopt;
+  MemoryOptions unsharded = plan.memory;
+  unsharded.world_size = 1;
+  const PlanEffect baseline =
+      ComputeEffect(profile, {}, unsharded, "pareto", trace);
+  if (AreOtherBytes(plan.baseline.peak_bytes, baseline.peak_bytes)) {
+    return Differs("baseline's peak in bytes", plan.baseline.peak_bytes,
+                   baseline.peak_bytes);
+  }
+  if (IsFalse(plan.baseline.runtime_ms, step_ms)) {
+    return Differs("baseline's run-time in ms", plan.baseline.runtime_ms,
+                   step_ms);
+  }
+  return std::nullopt;
+}
+
+// The first thing that the plan says and that is not so.
+BrokenRule FalseStatement(const Profile& profile, const Plan& plan,
+                          const PlanEffect& effect, const graph::Trace* trace) {
+  const ModulesByName by_name = ByName(profile);
+  for (const PlannedModule& planned : plan.modules) {
+    const Module& module = Lookup(by_name, planned.fqn);
+    if (IsWhole(module, planned, plan.memory)) continue;
+    if (auto broken = FalseUnitStatement(module, planned, plan.tradeoff)) {
+      return broken;
+    }
+  }
+  if (auto broken = FalsePeak(plan, effect)) return broken;
+  if (auto broken = FalseCost(plan, effect.recompute_ms)) return broken;
+  return FalseBaseline(profile, plan, effect.recompute_ms, trace);
+}
+
+}  // namespace
+
+std::optional<std::string> FirstBrokenRule(const Profile& profile,
+                                           const Plan& plan,
+                                           const PlanRules& rules,
+                                           const graph::Trace* trace) {
+  if (auto broken = BrokenUnitRules(profile, plan, rules)) return broken;
+  const PlanEffect effect =
+      ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff, trace);
+  if (auto broken = BrokenBudget(plan, effect)) return broken;
+  return FalseStatement(profile, plan, effect, trace);
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/profile/profile.h"
+#include "graph/profile/sac_statistics.h"
+
+namespace acplan::problems {
+
+// Rules of what is decided about one module's operators, stated once more.
+
+// The first of PyTorch's rules (graph/profile/sac_statistics.h) or of the patterns
+// that decisions break, as one line; nullopt where they keep all. `saves(k)`: whether
+// operator k is saved.
+std::optional<std::string> BrokenOperatorRule(
+    const graph::SacStatistics& sac, const graph::OperatorPatterns& patterns,
+    const std::function<bool(int)>& saves);
+
+// Bytes of the operators that every policy must save; view-like operators count
+// nothing and tie nothing.
+double ForcedBytes(const graph::SacStatistics& sac);
+
+// A policy for one module's operators, with what is said of it.
+struct StatedPolicy {
+  std::vector<char> save;    // an operator: 1 save, 0 recompute
+  double memory_budget = 1;  // the share of the memory that may be saved
+  int64_t capacity_bytes = 0;
+  int64_t saved_bytes = 0;
+  double saved_ms = 0;
+  double recompute_ms = 0;
+};
+
+// The first rule that the policy breaks, as one line; nullopt where it keeps
+// all: one decision an operator; PyTorch's rules (graph/profile/sac_statistics.h) and
+// the patterns; the capacity is ceil(memory_budget * sum of memory), and no
+// more is saved; the sums are true.
+std::optional<std::string> FirstBrokenRule(
+    const graph::SacStatistics& sac, const StatedPolicy& policy,
+    const graph::OperatorPatterns& patterns = {});
+
+}  // namespace acplan::problems

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "problems/plan/plan.h"
+
+namespace acplan::problems {
+
+// Returns whether something is stated that is not so, but for rounding.
+inline bool IsFalse(double stated, double actual) {
+  return stated != kNotStated &&
+         std::abs(stated - actual) > 1e-6 * std::abs(actual) + 1e-9;
+}
+
+// Returns whether these are different bytes, but for the rounding of sums.
+inline bool AreOtherBytes(int64_t stated, int64_t actual) {
+  return static_cast<double>(std::abs(stated - actual)) >
+         1 + 1e-12 * static_cast<double>(actual);
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,177 @@
+#include "problems/check/unit_effect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "graph/base/input_error.h"
+#include "graph/profile/pareto_list.h"
+#include "graph/profile/sac_statistics.h"
+#include "graph/profile/tradeoff_curve.h"
+
+namespace acplan::problems {
+
+using graph::Module;
+using graph::Profile;
+using graph::SacStatistics;
+
+namespace {
+
+UnitEffect EffectOfOps(const Module& module, const PlannedModule& planned) {
+  const auto mismatch = [&](const std::string& what) {
+    return InputError(fmt::format("plan: {}: {} (plan for another model?)",
+                                  planned.fqn, what));
+  };
+  if (!module.sac)
+    throw mismatch("operator decisions, but the profile has no operators");
+  const SacStatistics& sac = *module.sac;
+  const size_t n = sac.func_names.size();
+  if (planned.ops.size() != n) {
+    throw mismatch(fmt::format("{} operators in the plan, {} in the profile",
+                               planned.ops.size(), n));
+  }
+  UnitEffect effect;
+  double saved = 0;
+  for (size_t k = 0; k < n; ++k) {
+    const PlannedOp& op = planned.ops[k];
+    if (op.index != static_cast<int>(k) || op.name != sac.func_names[k]) {
+      throw mismatch(
+          fmt::format("operator {} is {} '{}' in the plan, '{}' in the "
+                      "profile",
+                      k, op.index, op.name, sac.func_names[k]));
+    }
+    if (op.save) {
+      saved += static_cast<double>(sac.memory[k]);
+    } else {
+      effect.recompute_ms += sac.runtimes[k];
+    }
+  }
+  effect.discarded_bytes =
+      std::min(static_cast<double>(module.act_fw_per_module),
+               SumOfMemory(sac)) -
+      saved;
+  return effect;
+}
+
+// The share of the SAC run-time that a fit's largest segment says.
+double FitMs(const graph::TradeoffFit& fit, const PlannedModule& planned) {
+  double share = 0;
+  for (size_t s = 0; s < fit.slopes.size(); ++s) {
+    if (!fit.slopes[s] || !fit.intercepts[s]) {
+      throw InputError(
+          fmt::format("plan: {}: the profile's trade-off fit of this module is "
+                      "null, so the "
+                      "effect of a discard ratio is unknown",
+                      planned.fqn));
+    }
+    share = std::max(
+        share, *fit.slopes[s] * planned.discard_ratio + *fit.intercepts[s]);
+  }
+  return share * fit.sac_runtime;
+}
+
+// Between the policies at the corners of the Pareto list.
+double HullMs(const SacStatistics& sac, const PlannedModule& planned) {
+  const graph::OperatorGroups groups = graph::GroupOperators(sac);
+  if (!groups.contradiction.empty()) {
+    throw InputError(
+        fmt::format("plan: {}: no policy keeps all rules of its operators ({})",
+                    planned.fqn, groups.contradiction));
+  }
+  const std::vector<graph::PolicyCost> hull = graph::ParetoHull(groups);
+  const double saved = (1 - planned.discard_ratio) * SumOfMemory(sac);
+  size_t k = 0;
+  while (k < hull.size() && static_cast<double>(hull[k].saved_bytes) < saved) {
+    ++k;
+  }
+  if (k == 0) return hull.front().recompute_ms;
+  if (k == hull.size()) return hull.back().recompute_ms;
+  const auto left = static_cast<double>(hull[k - 1].saved_bytes);
+  const auto right = static_cast<double>(hull[k].saved_bytes);
+  return hull[k - 1].recompute_ms +
+         (saved - left) / (right - left) *
+             (hull[k].recompute_ms - hull[k - 1].recompute_ms);
+}
+
+UnitEffect EffectOfRatio(const Module& module, const PlannedModule& planned,
+                         std::string_view tradeoff) {
+  UnitEffect effect;
+  const double sac_bytes = SacBytes(module, tradeoff);
+  effect.discarded_bytes = sac_bytes * planned.discard_ratio -
+                           (sac_bytes - InternalBytes(module, tradeoff));
+  if (tradeoff == "profile") {
+    if (!module.torch_fit || module.torch_fit->slopes.empty()) {
+      throw InputError(fmt::format(
+          "plan: {}: the profile has no trade-off fit of this module, so "
+          "the effect of a discard ratio is unknown",
+          planned.fqn));
+    }
+    effect.recompute_ms = FitMs(*module.torch_fit, planned);
+    return effect;
+  }
+  if (!module.sac) {
+    throw InputError(fmt::format(
+        "plan: {}: the profile has no operators of this module, so the effect "
+        "of a discard ratio is unknown",
+        planned.fqn));
+  }
+  effect.recompute_ms = tradeoff == "fit"
+                            ? FitMs(graph::FitTradeoff(*module.sac), planned)
+                            : HullMs(*module.sac, planned);
+  return effect;
+}
+
+}  // namespace
+
+ModulesByName ByName(const Profile& profile) {
+  ModulesByName by_name;
+  for (const Module& module : profile.modules) by_name[module.fqn] = &module;
+  return by_name;
+}
+
+const Module& Lookup(const ModulesByName& by_name, const std::string& fqn) {
+  const auto found = by_name.find(fqn);
+  if (found == by_name.end()) {
+    throw InputError(fmt::format(
+        "plan: the profile has no module '{}' (plan for another model?)", fqn));
+  }
+  return *found->second;
+}
+
+bool IsRoot(const ModulesByName& by_name, const Module& module) {
+  return !NearestAbove(module.fqn, [&](std::string_view name) {
+    return by_name.contains(name);
+  });
+}
+
+double SumOfMemory(const SacStatistics& sac) {
+  double sum = 0;
+  for (const int64_t bytes : sac.memory) sum += static_cast<double>(bytes);
+  return sum;
+}
+
+double SacBytes(const Module& module, std::string_view tradeoff) {
+  if (tradeoff == "pareto" && module.sac) return SumOfMemory(*module.sac);
+  double bytes = static_cast<double>(module.act_fw_per_module);
+  if (tradeoff == "fit" && module.sac) {
+    bytes = std::max(bytes, SumOfMemory(*module.sac));
+  } else if (module.torch_fit) {
+    bytes = std::max(bytes, static_cast<double>(module.torch_fit->sac_memory));
+  }
+  return bytes;
+}
+
+double InternalBytes(const Module& module, std::string_view tradeoff) {
+  const auto internal = static_cast<double>(module.act_fw_per_module);
+  return tradeoff == "pareto" ? std::min(internal, SacBytes(module, tradeoff))
+                              : internal;
+}
+
+UnitEffect EffectOf(const Module& module, const PlannedModule& planned,
+                    std::string_view tradeoff) {
+  return planned.ops.empty() ? EffectOfRatio(module, planned, tradeoff)
+                             : EffectOfOps(module, planned);
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,138 @@
+#include "problems/decode_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "graph/profile/sac_statistics.h"
+#include "problems/engines/operator_checkpointing.h"
+
+namespace acplan::problems {
+
+using graph::ModuleTree;
+using graph::Profile;
+using solver::SearchStatus;
+
+namespace {
+
+constexpr int64_t kMostDecodingLabels = 1 << 20;
+
+// The unit's policy, of equal groups the later ones recomputed.
+OperatorPolicy EnginesPolicy(const graph::SacStatistics& sac,
+                             const graph::OperatorGroups& groups,
+                             const JointProblem::Policies& policies,
+                             const ChosenUnit& unit) {
+  std::vector<int> left = unit.counts;
+  std::vector<char> save(groups.group_of.size(), 1);
+  for (size_t g = groups.groups.size(); g-- > 0;) {
+    const graph::OperatorGroup& group = groups.groups[g];
+    bool recomputed = group.rule == graph::GroupRule::kRecompute;
+    if (group.rule == graph::GroupRule::kFree && group.memory > 0) {
+      recomputed = group.runtime == 0;
+      for (size_t k = 0; k < left.size() && !recomputed; ++k) {
+        const GroupKind& kind = policies.kinds[k];
+        recomputed = kind.bytes == group.memory && kind.ms == group.runtime &&
+                     left[k]-- > 0;
+      }
+    }
+    for (const int op : group.ops) save[op] = recomputed ? 0 : 1;
+  }
+  return PolicyOf(sac, std::move(save));
+}
+
+PlannedModule Planned(const graph::Module& module,
+                      const OperatorPolicy& policy) {
+  const std::vector<int64_t>& memory = module.sac->memory;
+  const int64_t total =
+      std::accumulate(memory.begin(), memory.end(), int64_t{0});
+  PlannedModule planned;
+  planned.fqn = module.fqn;
+  planned.memory_budget = total > 0 ? static_cast<double>(policy.saved_bytes) /
+                                          static_cast<double>(total)
+                                    : 1;
+  planned.discard_ratio = 1 - planned.memory_budget;
+  // Below 0 where temporaries are saved.
+  planned.discarded_bytes =
+      std::max<int64_t>(kNotStated, std::min(module.act_fw_per_module, total) -
+                                        policy.saved_bytes);
+  planned.recompute_ms = policy.recompute_ms;
+  for (size_t k = 0; k < policy.save.size(); ++k) {
+    planned.ops.push_back({.index = static_cast<int>(k),
+                           .name = module.sac->func_names[k],
+                           .save = policy.save[k] != 0});
+  }
+  return planned;
+}
+
+// A unit without a policy.
+PlannedModule WholeUnit(const TraceProblem& built, const std::string& fqn,
+                        int32_t module) {
+  PlannedModule unit;
+  unit.fqn = fqn;
+  unit.discard_ratio = 1;
+  unit.memory_budget = 0;
+  unit.recompute_ms = 0;
+  for (const CandidateCall& candidate : built.candidates) {
+    if (built.trace->calls[candidate.call].module == module) {
+      unit.recompute_ms += WholeMs(built, candidate);
+    }
+  }
+  return unit;
+}
+
+}  // namespace
+
+PlannedModule DecodeModule(const Profile& profile, const ModuleTree& tree,
+                           const BuiltModuleProblem& built,
+                           const ChosenUnit& unit) {
+  const UnitScale& scale = built.scales[unit.node];
+  PlannedModule module;
+  module.fqn = profile.modules[tree.node(unit.node).module].fqn;
+  module.discard_ratio = std::clamp(scale.Ratio(unit.net_bytes), 0.0, 1.0);
+  module.memory_budget = 1 - module.discard_ratio;
+  module.discarded_bytes = std::llround(unit.net_bytes + scale.held_bytes);
+  module.recompute_ms =
+      CurveCost(built.problem.nodes[unit.node].curve, unit.net_bytes);
+  return module;
+}
+
+PlannedModule DecodeUnit(const Profile& profile, const ModuleTree& tree,
+                         const BuiltJointProblem& built,
+                         const ChosenUnit& unit) {
+  const graph::Module& module = profile.modules[tree.node(unit.node).module];
+  const graph::OperatorGroups& groups = built.groups[unit.node];
+  const int64_t discarded = std::llround(
+      unit.net_bytes + built.problem.relaxed.nodes[unit.node].held_bytes);
+  const int64_t total = groups.TotalBytes();
+  const int64_t kept = std::min(module.act_fw_per_module, total);
+  const JointProblem::Policies& policies =
+      built.problem.policies[built.problem.policies_of[unit.node]];
+  OperatorPolicy policy = EnginesPolicy(*module.sac, groups, policies, unit);
+  OperatorSolution least = SolveOperators(groups, kept - discarded,
+                                          {.node_limit = kMostDecodingLabels});
+  if (least.status == SearchStatus::kOptimal ||
+      least.policy.recompute_ms < policy.recompute_ms) {
+    policy = std::move(least.policy);
+  }
+  return Planned(module, policy);
+}
+
+std::vector<PlannedModule> DecodeUnits(
+    const Profile& profile, const ModuleTree& tree, const TraceProblem& built,
+    const std::vector<graph::CheckpointedModule>& units) {
+  std::vector<PlannedModule> modules;
+  for (int i = 0; i < tree.size(); ++i) {
+    const graph::Module& module = profile.modules[tree.node(i).module];
+    const auto unit = std::ranges::find(units, module.fqn, [&](const auto& u) {
+      return built.trace->modules[u.module].fqn;
+    });
+    if (unit == units.end()) continue;
+    modules.push_back(unit->save.empty()
+                          ? WholeUnit(built, module.fqn, unit->module)
+                          : Planned(module, PolicyOf(*module.sac, unit->save)));
+  }
+  return modules;
+}
+
+}  // namespace acplan::problems

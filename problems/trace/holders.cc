@@ -1,0 +1,45 @@
+#include "problems/trace/holders.h"
+
+#include <utility>
+
+namespace acplan::problems {
+
+using graph::kNever;
+using graph::SavedTensor;
+
+int32_t SavedHoldsUntil(const SavedTensor& saved) {
+  return saved.unpacked == kNever ? saved.released
+                                  : std::max(saved.released, saved.local_end);
+}
+
+int32_t CopyHoldsUntil(const SavedTensor& saved) {
+  return saved.unpacked == kNever ? saved.released : saved.local_end;
+}
+
+bool HoldsArguments(const TraceProblem& problem, int candidate, int32_t time) {
+  return CallOf(problem, candidate).start <= time &&
+         problem.candidates[candidate].frame_end > time;
+}
+
+bool IsBetweenRuns(const TraceProblem& problem, int candidate, int32_t time) {
+  return CallOf(problem, candidate).end <= time &&
+         problem.candidates[candidate].first_request > time;
+}
+
+bool Releases(const TraceProblem& problem, int candidate, int32_t storage,
+              int32_t end) {
+  return !IsArgument(problem, candidate, storage) &&
+         problem.held[storage] <
+             std::min(problem.candidates[candidate].first_request, end);
+}
+
+std::optional<int> GroupThatKeeps(const CandidateCall& candidate,
+                                  int32_t storage) {
+  const auto found =
+      std::ranges::lower_bound(candidate.results, std::pair(storage, -1));
+  const bool is_result =
+      found != candidate.results.end() && found->first == storage;
+  return is_result ? std::optional(found->second) : std::nullopt;
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "problems/trace/trace_problem.h"
+#include "problems/trace/witnesses.h"
+
+namespace acplan::problems {
+
+// A storage that is live at a time in a plan, but for the witnesses.
+struct Miscounted {
+  int32_t storage = 0;
+  int64_t bytes = 0;                    // that are missing
+  std::vector<Witness> witnesses = {};  // that would count it
+  bool is_copy = false;                 // what is live was made again
+};
+
+// The storages that a plan shows as live at a time and that the witnesses count
+// too low by half an allocation or more, ascending. The witnesses that would
+// count one are the first of these that hold it in this plan: the program; the
+// saved tensor outside of units that the fewest units would keep from holding;
+// all units that hold it, with equal shares; a saved tensor of a unit that ran
+// again.
+std::vector<Miscounted> FindMiscounted(
+    const TraceProblem& problem,
+    const std::vector<graph::CheckpointedModule>& modules, int32_t time,
+    const Witnesses& witnesses);
+
+}  // namespace acplan::problems

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <vector>
+
+#include "problems/model/joint_problem.h"
+#include "problems/trace/decisions.h"
+#include "problems/trace/trace_problem.h"
+#include "problems/trace/witnesses.h"
+
+namespace acplan::problems {
+
+// A joint problem (joint_problem.h) that relaxes a trace problem: no plan that the
+// simulation accepts and that keeps all decisions is left out or costs more there
+// than in the step. So its optimum is a lower bound, and where the simulation
+// accepts its plan, that plan is optimal.
+//
+// With witnesses (witnesses.h) as the holders of storages, at a time t outside of
+// units at least
+//   b(t) - sum over units c before t of D_c,  D_c = a_c + sum_g m_cg z_cg
+// bytes are live (z as in joint_problem.h), b(t) being what witnesses hold
+// without units, and while a unit c runs or runs again at least
+//   b(t) - sum over units before c - what c has let go of by t in forward
+//     + the arguments for which c is a witness
+// (ModuleProblem::Node::unit_base_bytes). Times are ordered by the walk over the
+// calls (call_walk.h). Calls of one module are units of their own.
+struct TraceRelaxation {
+  JointProblem joint;
+  // A node with a candidate: for each group of its module the kind of the node's
+  // policies that it is one of, or one of the values below.
+  static constexpr int kSaved = -1;
+  static constexpr int kRecomputed = -2;
+  std::vector<std::vector<int>> kind_of_group;
+};
+
+TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
+                      const std::vector<Decision>& decisions = {});
+
+// A group of the unit's module: whether it is recomputed.
+std::vector<char> RecomputedGroups(const TraceRelaxation& relaxation,
+                                   const ChosenUnit& unit);
+
+// Units of the relaxation as the simulation takes them: of a module with several
+// calls among them a group is recomputed that any of them recomputes.
+std::vector<graph::CheckpointedModule> CheckpointedModules(
+    const TraceProblem& problem, const TraceRelaxation& relaxation,
+    const std::vector<ChosenUnit>& units);
+
+}  // namespace acplan::problems
