@@ -61,7 +61,11 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
+// After so many parts a search ends, unless all of them were little work: so few
+// labels were made, and so few operators simulated.
 constexpr int64_t kMostParts = 1000;
+constexpr int64_t kFewLabels = 10'000'000;
+constexpr int64_t kFewOperators = 4'000'000;
 // Relaxations of a part with plans that break the budget before it is split: at
 // first, and where another decision is not needed for the next.
 constexpr int kRounds = 3;
@@ -125,7 +129,7 @@ class TraceSearch {
     }
     parts_.Add(std::move(all));
     int64_t parts = 0;
-    for (; parts < kMostParts && !parts_.empty() && !IsStopped(); ++parts) {
+    for (; MayTakePart(parts) && !parts_.empty() && !IsStopped(); ++parts) {
       TracePart part = parts_.TakeLeast();
       if (best_.IsAsGoodAs(part.bound)) {
         parts_.Close(part.bound);
@@ -141,6 +145,13 @@ class TraceSearch {
   }
 
  private:
+  // Returns whether the search may go on after so many parts.
+  bool MayTakePart(int64_t parts) const {
+    const int64_t operators = std::ssize(problem_.trace->operators);
+    return parts < kMostParts || (watch_.effort().labels < kFewLabels &&
+                                  parts * operators < kFewOperators);
+  }
+
   // Finds a plan in little time, whatever the proof takes. Returns a bound.
   double FindFirst() {
     RelaxedPlan plan = {.relaxation = Relax(problem_, first_)};
