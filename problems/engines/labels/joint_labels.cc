@@ -35,13 +35,13 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// What a byte costs in the relaxation.
+// Returns the price of a byte in the relaxation.
 double PriceOfAByte(const ModuleProblem& relaxed) {
   const FixedProblem fixed = ToFixedPoint(relaxed, 1);
   return CompletionBound(relaxed, fixed, 0).PriceAtRoot();
 }
 
-// What is left of some limits.
+// Limits that several searches share.
 class LeftLimits {
  public:
   explicit LeftLimits(const SearchLimits& limits) : limits_(limits) {}

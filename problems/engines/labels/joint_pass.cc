@@ -60,7 +60,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// What all passes over a problem have in common.
+// The input that all passes over a problem share.
 class PassInput {
  public:
   explicit PassInput(const JointProblem& problem)
@@ -98,7 +98,7 @@ class PassInput {
            lost_from_[node + problem_.relaxed.nodes[node].subtree_size];
   }
 
-  // What the bound charges for units that a label has left.
+  // Returns what the bound charges for units that a label has left.
   double Credit(size_t count) const {
     const auto& max_units = problem_.relaxed.max_units;
     return max_units

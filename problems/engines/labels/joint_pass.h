@@ -8,7 +8,7 @@
 
 namespace acplan::problems {
 
-// What is known of a joint problem before a search.
+// The knowledge of a joint problem that a search starts from.
 struct JointStart {
   std::vector<ChosenUnit> known = {};  // a plan that keeps every record, if any
   // Goes straight for the proof, since `known` is thought to be nearly optimal.

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-// What is proven, and when a search ends.
+// This is what a search has proven at any time, and when it ends.
 //
 // `best` is the cost of the best plan, or the cut-off; `proven` a cost below which
 // there is no plan. A pass looks for plans below a threshold and reports the
@@ -34,7 +34,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 // Proof tolerance, relative to the objective.
 constexpr double kTolerance = 1e-9;
 
-// Of the passes that look for a good plan, and of those that prove.
+// Widths of the passes that look for a good plan, and of those that prove.
 constexpr std::array<size_t, 2> kBeamWidths = {64, 1024};
 constexpr std::array<size_t, 3> kProofWidths = {1 << 16, 1 << 20, 1 << 23};
 // A best plan so near to the bound is taken for the optimum.

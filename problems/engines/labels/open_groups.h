@@ -32,7 +32,7 @@ struct TickPolicies {
 
 TickPolicies ToTicks(const JointProblem::Policies& policies);
 
-// What a pass asks of its labels.
+// The bar that a pass sets to its labels.
 struct PassBar {
   double threshold;      // only plans that cost less are of interest
   double credit;         // what the bound charges for units that are left, ms
@@ -47,7 +47,7 @@ struct OpenKind {
   double distance;  // from the relaxation's price, ms
 };
 
-// What is known of a unit's groups before any of them is decided.
+// A unit's groups before any of them is decided.
 struct OpenedUnit {
   PointLabels labels;  // those that may lead to a better plan
   int64_t bytes = 0;   // of the copies settled to be recomputed

@@ -128,7 +128,7 @@ std::vector<int> ParentsOf(const JointProblem& problem, int records,
   return parent;
 }
 
-// What makes two candidates alike.
+// Two candidates are alike where their keys are equal.
 std::vector<int> ShapeKey(const JointProblem& problem,
                           const CandidateForest& forest, int node) {
   std::vector<int> inside;
@@ -292,8 +292,8 @@ double RecordScale(const JointProblem& problem,
   return largest > 0 ? largest / JointMilp::kNeedScale : 1;
 }
 
-// What a class adds to the row of the r-th record. `enough` bytes meet the record
-// alone.
+// Returns the terms that a class adds to the row of the r-th record. `enough`
+// bytes meet the record alone.
 std::vector<Milp::Term> TermsOf(const JointProblem& problem,
                                 const JointMilp::UnitClass& units,
                                 const Sight& sight, size_t r, double enough) {

@@ -52,13 +52,14 @@ struct JointMilp {
 };
 JointMilp ToMilp(const JointProblem& problem);
 
-// What readers of the form need of the problem.
+// The parts of the problem that readers of the form need.
 const JointProblem::Policies& PoliciesOf(const JointProblem& problem, int node);
 // The bytes that a record asks for.
 double NeedAt(const JointProblem& problem, int record);
 // Returns whether `other` is the node or inside of it.
 bool Contains(const JointProblem& problem, int node, int other);
-// What a unit discards when it recomputes only what costs nothing.
+// Returns the bytes that a unit discards when it recomputes only what costs
+// nothing.
 double FirstBytes(const JointProblem::Policies& policies);
 
 }  // namespace acplan::problems

@@ -176,7 +176,7 @@ double DearestMs(const JointProblem& problem) {
   return dearest;
 }
 
-// What CBC is given.
+// The input of CBC.
 struct Core {
   Milp milp;
   std::optional<std::vector<double>> start = {};

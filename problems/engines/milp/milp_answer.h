@@ -9,13 +9,13 @@
 
 namespace acplan::problems {
 
-// What the searches with CBC have in common. A Solution has the members status,
-// stopped_by, bound_ms and nodes.
+// The parts that all searches with CBC share. A Solution has the members
+// status, stopped_by and bound_ms.
 
 // Proofs by CBC hold to this share of the objective.
 inline constexpr double kProofTolerance = 1e-6;
 
-// What is left of `limits` after some time and nodes.
+// Returns the limits that are left after some time and nodes.
 inline solver::SearchLimits LeftOf(const solver::SearchLimits& limits,
                                    double seconds, int64_t nodes) {
   solver::SearchLimits left = limits;

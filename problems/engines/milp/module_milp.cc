@@ -61,7 +61,8 @@ bool HoldsBytes(const ModuleProblem& problem) {
   });
 }
 
-// What no unit need ever exceed: it meets every record alone.
+// Returns the bytes with which a unit meets every record alone. No unit need
+// discard more.
 double UsefulBytes(const ModuleProblem& problem) {
   double need = 0;
   double held = 0;
@@ -94,9 +95,9 @@ std::vector<int> UnitNodes(const ModuleMilp& form,
   return nodes;
 }
 
-// What every solution obeys that meets the record which these units, all their
-// bytes discarded, break most: another unit before it, or one less that holds
-// bytes there.
+// Returns a row that cuts these units off. Of the records that they break with
+// all their bytes discarded, every solution meets the worst: it has another
+// unit before that record, or one less that holds bytes there.
 Milp::Row CutOff(const ModuleProblem& problem, const ModuleMilp& form,
                  const std::vector<int>& unit_nodes) {
   const int n = static_cast<int>(problem.nodes.size());
