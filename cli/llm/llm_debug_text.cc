@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "costmodel/layers/layer_times.h"
-#include "costmodel/llm/block.h"
+#include "costmodel/llm/block_costs.h"
 #include "costmodel/llm/schedule.h"
 #include "graph/base/number_text.h"
 

@@ -22,9 +22,10 @@ template <typename Enum, size_t kCount>
 Enum ReadEnum(const JsonField& field,
               const std::array<std::string_view, kCount>& names) {
   const std::string name = field.String();
-  const auto at = std::ranges::find(names, name);
-  if (at == names.end()) field.Fail(fmt::format("{}", fmt::join(names, ", ")));
-  return static_cast<Enum>(at - names.begin());
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end())
+    field.Fail(fmt::format("{}", fmt::join(names, ", ")));
+  return static_cast<Enum>(found - names.begin());
 }
 
 int ReadTier(const JsonField& field) {

@@ -10,7 +10,7 @@ struct EfficiencyStep {
   double efficiency = 1;  // in (0, 1]
 };
 
-// What an operation reaches of a peak, by its size.
+// The share of a peak that an operation reaches, by its size.
 class EfficiencyCurve {
  public:
   EfficiencyCurve() = default;
@@ -19,7 +19,7 @@ class EfficiencyCurve {
 
   double peak() const { return peak_; }
 
-  // Of the first step that begins at or below `size`.
+  // Returns the throughput of the first step that begins at or below `size`.
   double Throughput(double size) const {
     for (const Step& step : steps_) {
       if (size >= step.least_size) return step.throughput;

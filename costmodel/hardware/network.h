@@ -18,8 +18,8 @@ inline constexpr std::array<std::string_view, kNetworkOperations>
     kNetworkOperationNames = {"p2p", "reduce_scatter", "all_gather",
                               "all_reduce"};
 
-// What an operation on b bytes with n participants puts on the wire:
-// b scalar (1 + offset / n).
+// An operation on b bytes with n participants puts b scalar (1 + offset / n) on
+// the wire.
 struct NetworkVolume {
   double scalar = 1;  // above 0
   double offset = 0;

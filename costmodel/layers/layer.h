@@ -13,13 +13,13 @@ enum class Stage : uint8_t {
   kOptimizerStep
 };
 
-// What a processor does in a stage of a layer.
+// The work of a processor in a stage of a layer.
 struct Work {
   double flops = 0;
   double mem_accessed = 0;  // bytes of the first tier of memory
 };
 
-// What a layer sends to its tensor-parallel peers.
+// The communication of a layer with its tensor-parallel peers.
 struct LayerComm {
   enum class Kind : uint8_t {
     kNone,
@@ -78,7 +78,7 @@ struct Layer {
   const Work& At(Stage stage) const { return work[static_cast<size_t>(stage)]; }
 };
 
-// What is told of any layer.
+// Flags that every type of layer takes.
 struct LayerFlags {
   bool is_recomputed = false;
   bool is_communication_repeated = false;

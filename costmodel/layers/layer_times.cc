@@ -28,13 +28,14 @@ bool IsSplit(BlockPlace place, const LayerHardware& hardware) {
           place == BlockPlace::kEdge);
 }
 
-// Whether a pass gathers or reduces: a conjugate layer reduces forward.
+// Returns whether a pass reduces; otherwise it gathers. A conjugate layer
+// reduces forward.
 bool IsReduction(const LayerComm& comm, bool is_forward) {
   return comm.is_conjugate == is_forward;
 }
 
-// What a pass sends; where reductions are not split, their counterpart sends
-// nothing.
+// Returns the operation of a pass on the network. Where reductions are not
+// split, their counterpart sends nothing.
 std::optional<NetworkOperation> Operation(const LayerComm& comm,
                                           bool is_forward, bool is_split) {
   if (IsReduction(comm, is_forward)) {

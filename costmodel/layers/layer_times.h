@@ -11,7 +11,7 @@ namespace acplan::costmodel {
 // pipeline's sends are scattered.
 enum class BlockPlace : uint8_t { kBase, kEdge };
 
-// What layers run on.
+// The hardware that layers run on.
 struct LayerHardware {
   const EfficiencyCurve* matrix = nullptr;
   const EfficiencyCurve* vector = nullptr;

@@ -72,13 +72,15 @@ Layer MakeLayer(const LayerContext& context, std::string_view name,
   return layer;
 }
 
-Sizes OverlappedSizes(const LayerContext& context, double rows, double c_in,
-                      double c_out, bool is_conjugate) {
+Sizes OverlappedSizes(const LayerContext& context, const LinearShape& shape,
+                      bool is_conjugate) {
   const Corrections& corrections = context.corrections;
   const double tiles = context.tensor_par;
-  const double inputs = rows * c_in;
-  const double outputs = rows * c_out;
-  Sizes sizes{.inputs = inputs, .outputs = outputs, .weights = c_in * c_out};
+  const double inputs = shape.rows * shape.c_in;
+  const double outputs = shape.rows * shape.c_out;
+  Sizes sizes{.inputs = inputs,
+              .outputs = outputs,
+              .weights = shape.c_in * shape.c_out};
   if (context.comm_type == TensorCommType::kScattered) {
     if (is_conjugate) {
       sizes.activations = inputs;
@@ -97,16 +99,19 @@ Sizes OverlappedSizes(const LayerContext& context, double rows, double c_in,
   return sizes;
 }
 
-// Whose backward pass moves as many bytes as its forward pass.
+// The sizes of a layer with one input and an output of the same size.
+Sizes UnarySizes(double elements, double stored) {
+  return {.inputs = elements,
+          .outputs = elements,
+          .activations = stored,
+          .activation_grads = stored};
+}
+
+// A layer whose backward pass moves as many bytes as its forward pass.
 Layer UnaryLayer(const LayerContext& context, std::string_view name,
-                 double elements, double stored, const Flops& flops,
+                 const Sizes& sizes, const Flops& flops,
                  const LayerFlags& flags) {
-  Layer layer = MakeLayer(context, name,
-                          {.inputs = elements,
-                           .outputs = elements,
-                           .activations = stored,
-                           .activation_grads = stored},
-                          flops, flags);
+  Layer layer = MakeLayer(context, name, sizes, flops, flags);
   At(layer, Stage::kActivationGradient).mem_accessed =
       layer.At(Stage::kForward).mem_accessed;
   return layer;
@@ -114,9 +119,10 @@ Layer UnaryLayer(const LayerContext& context, std::string_view name,
 
 }  // namespace
 
-Layer Linear(const LayerContext& context, std::string_view name, double rows,
-             double c_in, double c_out, const LayerFlags& flags) {
-  const double flops = 2 * rows * c_in * c_out;
+Layer Linear(const LayerContext& context, std::string_view name,
+             const LinearShape& shape, const LayerFlags& flags) {
+  const auto& [rows, c_in, c_out] = shape;
+  const double flops = shape.Flops();
   Layer layer = MakeLayer(context, name,
                           {.inputs = rows * c_in,
                            .outputs = rows * c_out,
@@ -129,17 +135,13 @@ Layer Linear(const LayerContext& context, std::string_view name, double rows,
 }
 
 Layer OverlappedLinear(const LayerContext& context, std::string_view name,
-                       double rows, double c_in, double c_out,
-                       bool is_conjugate, const LayerFlags& flags) {
-  if (is_conjugate) {
-    c_in /= context.tensor_par;
-  } else {
-    c_out /= context.tensor_par;
-  }
-  const double flops = 2 * rows * c_in * c_out;
-  Layer layer = MakeLayer(
-      context, name, OverlappedSizes(context, rows, c_in, c_out, is_conjugate),
-      {flops, flops, flops}, flags);
+                       LinearShape shape, bool is_conjugate,
+                       const LayerFlags& flags) {
+  (is_conjugate ? shape.c_in : shape.c_out) /= context.tensor_par;
+  const double flops = shape.Flops();
+  Layer layer =
+      MakeLayer(context, name, OverlappedSizes(context, shape, is_conjugate),
+                {flops, flops, flops}, flags);
   layer.uses_matrix_engine = true;
   layer.comm = {.kind = LayerComm::Kind::kOverlapped,
                 .is_conjugate = is_conjugate,
@@ -156,8 +158,8 @@ Layer OverlappedLinear(const LayerContext& context, std::string_view name,
 }
 
 Layer BatchMatMul(const LayerContext& context, std::string_view name,
-                  double batch, double rows, double inner, double columns,
-                  const LayerFlags& flags) {
+                  const MatMulShape& shape, const LayerFlags& flags) {
+  const auto& [batch, rows, inner, columns] = shape;
   const double inputs = batch * (rows * inner + inner * columns);
   const double outputs = batch * rows * columns;
   Layer layer = MakeLayer(context, name,
@@ -206,13 +208,14 @@ Layer DropOut(const LayerContext& context, std::string_view name,
 
 Layer Activation(const LayerContext& context, std::string_view name,
                  double elements, bool is_fused, const LayerFlags& flags) {
-  return UnaryLayer(context, name, elements, is_fused ? 0 : elements,
+  return UnaryLayer(context, name,
+                    UnarySizes(elements, is_fused ? 0 : elements),
                     {8 * elements, 13 * elements, 0}, flags);
 }
 
 Layer SoftMax(const LayerContext& context, std::string_view name,
               double elements, const LayerFlags& flags) {
-  return UnaryLayer(context, name, elements, elements,
+  return UnaryLayer(context, name, UnarySizes(elements, elements),
                     {5 * elements, 8 * elements, 0}, flags);
 }
 

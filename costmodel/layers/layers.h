@@ -8,7 +8,7 @@
 
 namespace acplan::costmodel {
 
-// What all layers of a block share.
+// The context that all layers of a block share.
 struct LayerContext {
   double bytes_per_element = 2;
   double optimizer_shards = 1;  // processors that share the optimizer's state
@@ -24,21 +24,35 @@ struct LayerContext {
 // is narrower; Adam takes 11 FLOPs a parameter.
 
 // Batch * sequence rows times a c_in x c_out matrix.
-Layer Linear(const LayerContext& context, std::string_view name, double rows,
-             double c_in, double c_out, const LayerFlags& flags);
+struct LinearShape {
+  double rows;
+  double c_in;
+  double c_out;
+
+  double Flops() const { return 2 * rows * c_in * c_out; }
+};
+
+Layer Linear(const LayerContext& context, std::string_view name,
+             const LinearShape& shape, const LayerFlags& flags);
 
 // As above with the whole c_in and c_out, of which tensor parallelism divides
 // one: the output where it gathers its input (column-parallel), the input
 // where it reduces its output (row-parallel, conjugate). Communication and
 // computing are tiled, a tile a peer.
 Layer OverlappedLinear(const LayerContext& context, std::string_view name,
-                       double rows, double c_in, double c_out,
-                       bool is_conjugate, const LayerFlags& flags);
+                       LinearShape shape, bool is_conjugate,
+                       const LayerFlags& flags);
 
 // `batch` products of a rows x inner by an inner x columns matrix.
+struct MatMulShape {
+  double batch;
+  double rows;
+  double inner;
+  double columns;
+};
+
 Layer BatchMatMul(const LayerContext& context, std::string_view name,
-                  double batch, double rows, double inner, double columns,
-                  const LayerFlags& flags);
+                  const MatMulShape& shape, const LayerFlags& flags);
 
 Layer LayerNorm(const LayerContext& context, std::string_view name,
                 double elements, double hidden, const LayerFlags& flags);

@@ -6,7 +6,7 @@
 namespace acplan::costmodel {
 namespace {
 
-// What the parts of the computation read.
+// The input of all parts of the computation.
 struct Context {
   const System& system;
   const Execution& execution;
@@ -105,7 +105,8 @@ PassTimes BackwardPass(const Context& c) {
   return pass;
 }
 
-// Of a stage that lacks a block: all of the only one of a chunk, or a mean one.
+// Returns the seconds that a stage saves by lacking a block: all of the only
+// one of a chunk, or a mean one.
 double LackedTime(const Schedule& schedule, const PassTimes& forward,
                   const PassTimes& backward) {
   if (schedule.base_blocks > 0) {
@@ -131,8 +132,8 @@ double BubbleTime(const Context& c, const PassTimes& forward,
          (waiting * chunk_time - saved);
 }
 
-// What hides gradients' communication: computing, not memory traffic, nor
-// communication in the same network.
+// The seconds that hide gradients' communication: computing, not memory
+// traffic, nor communication in the same network.
 struct OverlapTimes {
   double chunk = 0;          // seconds of a chunk
   double chunk_compute = 0;  // of those, computing, which it slows down

@@ -5,7 +5,7 @@
 #include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
-#include "costmodel/llm/block.h"
+#include "costmodel/llm/block_costs.h"
 #include "costmodel/llm/schedule.h"
 
 namespace acplan::costmodel {
@@ -35,14 +35,14 @@ struct DataParallelTimes {
   // last one.
   double chunk_window = 0;
   double tail_window = 0;
-  // Of a chunk's backward pass, what hides communication; what a chunk's
-  // communication exceeds it by; what the last chunk exposes.
+  // Seconds of a chunk's backward pass that hide communication; those by which
+  // a chunk's communication exceeds them; those that the last chunk exposes.
   double chunk_overlap = 0;
   double chunk_excess = 0;
   double tail_exposed = 0;
-  // What communication exceeds computing by, negative where it does not, in
-  // chunks but the last, for collisions with the pipeline's there, and in the
-  // last.
+  // Seconds by which communication exceeds computing, negative where it does
+  // not: in all chunks but the last, for collisions with the pipeline's there,
+  // and in the last.
   double chunk_balance = 0;
   double chunk_collisions = 0;
   double tail_balance = 0;

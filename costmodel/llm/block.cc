@@ -1,26 +1,11 @@
 #include "costmodel/llm/block.h"
 
-#include <algorithm>
+#include <string_view>
 
 #include "costmodel/layers/layers.h"
 
 namespace acplan::costmodel {
 namespace {
-
-// What a block is made from, in elements.
-struct BlockShape {
-  double rows;  // microbatch * sequence
-  double tensor_par;
-  double hidden;
-  double feedforward;
-  double heads;       // on this processor
-  double heads_size;  // of all heads
-  double head_size;
-  double seq;
-  double microbatch;
-  double activation;         // rows * hidden
-  double shared_activation;  // as above, divided under sequence parallelism
-};
 
 struct RecomputeFlags {
   bool all;
@@ -28,24 +13,6 @@ struct RecomputeFlags {
   bool qkv_input;
   bool mlp_input;
 };
-
-BlockShape ShapeOf(const Model& model, const Execution& execution) {
-  BlockShape shape{};
-  shape.tensor_par = static_cast<double>(execution.tensor_par);
-  shape.hidden = static_cast<double>(model.hidden);
-  shape.feedforward = static_cast<double>(model.feedforward);
-  shape.heads = static_cast<double>(model.attn_heads / execution.tensor_par);
-  shape.head_size = static_cast<double>(model.attn_size);
-  shape.heads_size = static_cast<double>(model.attn_heads) * shape.head_size;
-  shape.seq = static_cast<double>(model.seq_size);
-  shape.microbatch = static_cast<double>(execution.microbatch_size);
-  shape.rows = shape.microbatch * shape.seq;
-  shape.activation = shape.rows * shape.hidden;
-  shape.shared_activation = execution.IsSequenceParallel()
-                                ? shape.rows / shape.tensor_par * shape.hidden
-                                : shape.activation;
-  return shape;
-}
 
 RecomputeFlags FlagsOf(const Execution& execution,
                        const Corrections& corrections) {
@@ -72,6 +39,14 @@ LayerContext ContextOf(const Execution& execution,
           .corrections = corrections};
 }
 
+// The input of all parts of a block.
+struct BlockPlan {
+  const Execution& execution;
+  LayerContext context;
+  BlockShape shape;
+  RecomputeFlags flags;
+};
+
 // Where queries, keys and values are made.
 struct Projections {
   int query = 0;
@@ -79,9 +54,11 @@ struct Projections {
   int value = 0;
 };
 
-Projections AddProjections(Block& block, const LayerContext& context,
-                           const BlockShape& shape, const Execution& execution,
-                           const RecomputeFlags& flags) {
+Projections AddProjections(Block& block, const BlockPlan& plan) {
+  const Execution& execution = plan.execution;
+  const LayerContext& context = plan.context;
+  const BlockShape& shape = plan.shape;
+  const RecomputeFlags& flags = plan.flags;
   const LayerFlags shared_input{.is_recomputed = flags.all,
                                 .reuses_activation = true,
                                 .stores_activation = false};
@@ -95,12 +72,14 @@ Projections AddProjections(Block& block, const LayerContext& context,
   const double key_size = is_multiquery ? shape.head_size : own_heads;
   Projections projections;
   const auto add_keys_and_values = [&](int input) {
-    projections.key = block.Add(Linear(context, "AttnBlock_Key", shape.rows,
-                                       shape.hidden, key_size, shared_input),
-                                input);
-    projections.value = block.Add(Linear(context, "AttnBlock_Value", shape.rows,
-                                         shape.hidden, key_size, shared_input),
-                                  input);
+    projections.key =
+        block.Add(Linear(context, "AttnBlock_Key",
+                         {shape.rows, shape.hidden, key_size}, shared_input),
+                  input);
+    projections.value =
+        block.Add(Linear(context, "AttnBlock_Value",
+                         {shape.rows, shape.hidden, key_size}, shared_input),
+                  input);
   };
   if (execution.tensor_par_overlap == TensorOverlap::kNone) {
     block.Add(
@@ -109,64 +88,80 @@ Projections AddProjections(Block& block, const LayerContext& context,
     const int fork = block.Add(
         Fork(context, "AttnBlock_Multihead_Fork", shape.activation, 3, forked));
     projections.query =
-        block.Add(Linear(context, "AttnBlock_Query", shape.rows, shape.hidden,
-                         own_heads, shared_input));
+        block.Add(Linear(context, "AttnBlock_Query",
+                         {shape.rows, shape.hidden, own_heads}, shared_input));
     add_keys_and_values(fork);
   } else if (is_multiquery) {
-    projections.query = block.Add(
-        OverlappedLinear(context, "AttnBlock_Query_AG", shape.rows,
-                         shape.hidden, shape.heads_size, false, gathered));
+    projections.query = block.Add(OverlappedLinear(
+        context, "AttnBlock_Query_AG",
+        {shape.rows, shape.hidden, shape.heads_size}, false, gathered));
     Layer fork =
         Fork(context, "AttnBlock_KV_Fork", shape.activation, 2, forked);
     fork.reads_gathered_input = true;
     add_keys_and_values(block.Add(fork));
   } else {
-    projections.query = projections.key = projections.value = block.Add(
-        OverlappedLinear(context, "AttnBlock_QKV_AG", shape.rows, shape.hidden,
-                         shape.heads_size * 3, false, gathered));
+    projections.query = projections.key = projections.value =
+        block.Add(OverlappedLinear(
+            context, "AttnBlock_QKV_AG",
+            {shape.rows, shape.hidden, shape.heads_size * 3}, false, gathered));
   }
   return projections;
 }
 
-// A linear layer whose output the tensor-parallel peers add up.
-void AddReducedLinear(Block& block, const LayerContext& context,
-                      const BlockShape& shape, const Execution& execution,
-                      const RecomputeFlags& flags, double c_in,
-                      std::string_view name, std::string_view overlapped_name,
-                      std::string_view comm_name) {
+// A linear layer whose output the tensor-parallel peers add up, alone or with the
+// sum in tiles.
+struct ReducedLinearNames {
+  std::string_view alone;
+  std::string_view overlapped;
+  std::string_view comm;
+};
+
+void AddReducedLinear(Block& block, const BlockPlan& plan, double c_in,
+                      const ReducedLinearNames& names) {
+  const auto& [execution, context, shape, flags] = plan;
   if (execution.tensor_par_overlap != TensorOverlap::kNone) {
     block.Add(OverlappedLinear(
-        context, overlapped_name, shape.rows, c_in, shape.hidden, true,
+        context, names.overlapped, {shape.rows, c_in, shape.hidden}, true,
         {.is_recomputed = flags.all, .is_communication_repeated = flags.all}));
     return;
   }
-  block.Add(Linear(context, name, shape.rows, c_in / shape.tensor_par,
-                   shape.hidden, {.is_recomputed = flags.all}));
+  block.Add(Linear(context, names.alone,
+                   {shape.rows, c_in / shape.tensor_par, shape.hidden},
+                   {.is_recomputed = flags.all}));
   block.Add(TensorParallelComm(
-      context, comm_name, shape.activation, true,
+      context, names.comm, shape.activation, true,
       {.is_communication_repeated = flags.all, .stores_activation = false}));
 }
 
+// The layers around attention and MLP: the residual stream is forked before, and
+// added afterwards.
+struct ResidualNames {
+  std::string_view fork;
+  std::string_view norm;
+  std::string_view dropout;
+  std::string_view residual;
+};
+
 // Returns the index of the fork.
-int AddFirst(Block& block, const LayerContext& context, const BlockShape& shape,
-             const RecomputeFlags& flags, std::string_view fork_name,
-             std::string_view norm_name) {
-  const int fork = block.Add(Fork(context, fork_name, shape.shared_activation,
+int AddFirst(Block& block, const BlockPlan& plan, const ResidualNames& names) {
+  const auto& [execution, context, shape, flags] = plan;
+  const int fork = block.Add(Fork(context, names.fork, shape.shared_activation,
                                   2, {.is_recomputed = flags.all}));
-  block.Add(LayerNorm(context, norm_name, shape.shared_activation, shape.hidden,
+  block.Add(LayerNorm(context, names.norm, shape.shared_activation,
+                      shape.hidden,
                       {.is_recomputed = flags.all,
                        .reuses_activation = true,
                        .stores_activation = false}));
   return fork;
 }
 
-void AddLast(Block& block, const LayerContext& context, const BlockShape& shape,
-             const RecomputeFlags& flags, int fork,
-             std::string_view dropout_name, std::string_view residual_name) {
+void AddLast(Block& block, const BlockPlan& plan, const ResidualNames& names,
+             int fork) {
+  const auto& [execution, context, shape, flags] = plan;
   const int dropout =
-      block.Add(DropOut(context, dropout_name, shape.shared_activation,
+      block.Add(DropOut(context, names.dropout, shape.shared_activation,
                         {.is_recomputed = flags.all}));
-  block.Add(ElementWise(context, residual_name, shape.shared_activation,
+  block.Add(ElementWise(context, names.residual, shape.shared_activation,
                         shape.shared_activation,
                         {.is_recomputed = flags.all,
                          .reuses_activation = true,
@@ -174,316 +169,101 @@ void AddLast(Block& block, const LayerContext& context, const BlockShape& shape,
             dropout, fork);
 }
 
-void AddAttention(Block& block, const LayerContext& context,
-                  const BlockShape& shape, const Execution& execution,
-                  const RecomputeFlags& flags) {
-  const int fork = AddFirst(block, context, shape, flags, "AttnBlock_Fork",
-                            "AttnBlock_LayerNorm");
-  const Projections projections =
-      AddProjections(block, context, shape, execution, flags);
+void AddAttention(Block& block, const BlockPlan& plan) {
+  constexpr ResidualNames kNames = {"AttnBlock_Fork", "AttnBlock_LayerNorm",
+                                    "AttnBlock_DropOut", "AttnBlock_Residual"};
+  const auto& [execution, context, shape, flags] = plan;
+  const int fork = AddFirst(block, plan, kNames);
+  const Projections projections = AddProjections(block, plan);
   const double batch = shape.microbatch * shape.heads;
   const double scores =
       shape.heads * (shape.seq * shape.seq) * shape.microbatch;
   const LayerFlags unsaved{.is_recomputed = flags.attention,
                            .stores_output = !flags.attention};
-  block.Add(BatchMatMul(context, "AttnBlock_Multihead_Key_Query", batch,
-                        shape.seq, shape.head_size, shape.seq, unsaved),
-            projections.query, projections.key);
+  block.Add(
+      BatchMatMul(context, "AttnBlock_Multihead_Key_Query",
+                  {batch, shape.seq, shape.head_size, shape.seq}, unsaved),
+      projections.query, projections.key);
   block.Add(SoftMax(context, "AttnBlock_Multihead_SoftMax", scores, unsaved));
   const int dropout =
       block.Add(DropOut(context, "AttnBlock_Multihead_DropOut", scores,
                         {.is_recomputed = flags.attention,
                          .stores_activation = !flags.attention}));
   block.Add(
-      BatchMatMul(context, "AttnBlock_Multihead_Attn", batch, shape.seq,
-                  shape.seq, shape.head_size,
+      BatchMatMul(context, "AttnBlock_Multihead_Attn",
+                  {batch, shape.seq, shape.seq, shape.head_size},
                   {.is_recomputed = context.corrections.attention_recompute_all
                                         ? flags.attention
                                         : flags.all}),
       dropout, projections.value);
-  AddReducedLinear(block, context, shape, execution, flags, shape.heads_size,
-                   "AttnBlock_MLP", "AttnBlock_MLP_RS", "AttnBlock_G");
-  AddLast(block, context, shape, flags, fork, "AttnBlock_DropOut",
-          "AttnBlock_Residual");
+  AddReducedLinear(block, plan, shape.heads_size,
+                   {"AttnBlock_MLP", "AttnBlock_MLP_RS", "AttnBlock_G"});
+  AddLast(block, plan, kNames, fork);
 }
 
-void AddMlp(Block& block, const LayerContext& context, const BlockShape& shape,
-            const Execution& execution, const RecomputeFlags& flags) {
-  const int fork = AddFirst(block, context, shape, flags, "MlpBlock_Fork",
-                            "MlpBlock_LayerNorm");
+void AddMlp(Block& block, const BlockPlan& plan) {
+  constexpr ResidualNames kNames = {"MlpBlock_Fork", "MlpBlock_LayerNorm",
+                                    "MlpBlock_DropOut", "MlpBlock_Residual"};
+  const auto& [execution, context, shape, flags] = plan;
+  const int fork = AddFirst(block, plan, kNames);
   const double own_feedforward = shape.feedforward / shape.tensor_par;
   if (execution.tensor_par_overlap == TensorOverlap::kNone) {
     block.Add(
         TensorParallelComm(context, "MlpBlock_F", shape.activation, false,
                            {.is_communication_repeated = flags.mlp_input}));
     block.Add(Linear(
-        context, "MlpBlock_Mlp1", shape.rows, shape.hidden, own_feedforward,
+        context, "MlpBlock_Mlp1", {shape.rows, shape.hidden, own_feedforward},
         {.is_recomputed = flags.all, .stores_activation = !flags.mlp_input}));
   } else {
-    block.Add(OverlappedLinear(context, "MlpBlock_Mlp1_AG", shape.rows,
-                               shape.hidden, shape.feedforward, false,
+    block.Add(OverlappedLinear(context, "MlpBlock_Mlp1_AG",
+                               {shape.rows, shape.hidden, shape.feedforward},
+                               false,
                                {.is_recomputed = flags.all,
                                 .is_communication_repeated = flags.mlp_input}));
   }
   block.Add(Activation(context, "MlpBlock_GeLU", own_feedforward * shape.rows,
                        execution.fused_activation,
                        {.is_recomputed = flags.all}));
-  AddReducedLinear(block, context, shape, execution, flags, shape.feedforward,
-                   "MlpBlock_Mlp2", "MlpBlock_Mlp2_RS", "MlpBlock_G");
-  AddLast(block, context, shape, flags, fork, "MlpBlock_DropOut",
-          "MlpBlock_Residual");
-}
-
-void AddWork(StageCosts& costs, const Work& work, const WorkTime& time) {
-  costs.flops += work.flops;
-  costs.flops_time += time.flops;
-  costs.mem_accessed += work.mem_accessed;
-  costs.mem_time += time.mem;
-}
-
-// Adds up the layers of a block, stage by stage.
-class BlockSum {
- public:
-  BlockSum(const LayerHardware& hardware, bool is_training)
-      : hardware_(hardware), is_training_(is_training) {}
-
-  void Add(const Layer& layer) {
-    const WorkTime forward = TimeWork(layer, Stage::kForward, hardware_);
-    AddWork(costs_.forward, layer.At(Stage::kForward), forward);
-    const StageTimes forward_times = AddStage(
-        layer, Stage::kForward, forward, costs_.forward, costs_.forward_comm);
-    RequireBandwidth(layer, Stage::kForward, forward);
-    forward_useful_ += layer.At(Stage::kForward).flops;
-    if (is_training_) AddBackward(layer, forward, forward_times);
-    AddSpace(layer);
-  }
-
-  BlockCosts Costs() const {
-    BlockCosts costs = costs_;
-    costs.useful_flops = forward_useful_;
-    if (is_training_) costs.useful_flops += backward_useful_;
-    return costs;
-  }
-
-  // The gradients of a layer's input and output, where they are largest.
-  double LiveGradients() const { return live_gradients_; }
-
- private:
-  struct StageTimes {
-    ProcessingTime base;
-    ProcessingTime edge;
-  };
-
-  bool PlacesDiffer() const {
-    return hardware_.comm_type == TensorCommType::kScatteredSend;
-  }
-
-  StageTimes AddStage(const Layer& layer, Stage stage, const WorkTime& work,
-                      StageCosts& costs, StageComm& comm) {
-    StageTimes times;
-    if (layer.comm.kind == LayerComm::Kind::kNone) {
-      times.base = times.edge = TimeProcessing(layer, work, 0, hardware_);
-      costs.time += times.base.run;
-      return times;
-    }
-    const double base =
-        NetTime(layer, stage, BlockPlace::kBase, work, hardware_);
-    const double edge =
-        PlacesDiffer()
-            ? NetTime(layer, stage, BlockPlace::kEdge, work, hardware_)
-            : base;
-    times.base = TimeProcessing(layer, work, base, hardware_);
-    times.edge = PlacesDiffer() ? TimeProcessing(layer, work, edge, hardware_)
-                                : times.base;
-    costs.time += times.base.run;
-    comm.base_size += CommBytes(layer, stage, BlockPlace::kBase, hardware_);
-    comm.edge_size += CommBytes(layer, stage, BlockPlace::kEdge, hardware_);
-    comm.base_time += base;
-    comm.edge_time += edge;
-    AddExposed(layer, times, comm);
-    return times;
-  }
-
-  // Overlapped layers report what a middle block exposes for both places.
-  void AddExposed(const Layer& layer, const StageTimes& times,
-                  StageComm& comm) const {
-    const bool by_place = layer.comm.kind == LayerComm::Kind::kSeparate ||
-                          hardware_.corrections.exposed_by_stage;
-    comm.base_exposed += times.base.exposed;
-    comm.edge_exposed += by_place ? times.edge.exposed : times.base.exposed;
-  }
-
-  void AddBackward(const Layer& layer, const WorkTime& forward,
-                   const StageTimes& forward_times) {
-    const WorkTime activation =
-        TimeWork(layer, Stage::kActivationGradient, hardware_);
-    const WorkTime weight = TimeWork(layer, Stage::kWeightGradient, hardware_);
-    const WorkTime optimizer =
-        TimeWork(layer, Stage::kOptimizerStep, hardware_);
-    if (layer.is_recomputed) AddRecompute(layer, forward, forward_times);
-    AddWork(costs_.weight_grad, layer.At(Stage::kWeightGradient), weight);
-    AddRepeated(layer, weight, forward_times);
-    AddWork(costs_.activation_grad, layer.At(Stage::kActivationGradient),
-            activation);
-    AddStage(layer, Stage::kActivationGradient, activation,
-             costs_.activation_grad, costs_.backward_comm);
-    RequireBandwidth(layer, Stage::kActivationGradient, activation);
-    AddWork(costs_.optimizer, layer.At(Stage::kOptimizerStep), optimizer);
-    costs_.optimizer.time += TimeProcessing(layer, optimizer, 0, hardware_).run;
-    backward_useful_ += layer.At(Stage::kActivationGradient).flops +
-                        layer.At(Stage::kWeightGradient).flops +
-                        layer.At(Stage::kOptimizerStep).flops;
-  }
-
-  void AddRecompute(const Layer& layer, const WorkTime& forward,
-                    const StageTimes& forward_times) {
-    if (hardware_.corrections.recompute_totals) {
-      AddWork(costs_.recompute, layer.At(Stage::kForward), forward);
-    } else {
-      AddWork(costs_.recompute,
-              {costs_.forward.flops, costs_.forward.mem_accessed},
-              {costs_.forward.flops_time, costs_.forward.mem_time});
-    }
-    costs_.recompute.time += forward_times.base.run;
-  }
-
-  // The weight gradients' stage, and communication that is repeated in it. Of
-  // overlapped layers the forward pass's exposed time counts for it.
-  void AddRepeated(const Layer& layer, const WorkTime& work,
-                   const StageTimes& forward_times) {
-    StageComm comm;
-    StageTimes times =
-        AddStage(layer, Stage::kWeightGradient, work, costs_.weight_grad, comm);
-    if (!layer.comm.is_repeated) return;
-    if (layer.comm.kind == LayerComm::Kind::kOverlapped &&
-        !hardware_.corrections.exposed_by_stage) {
-      times = forward_times;
-    }
-    StageComm& sum = costs_.repeated_comm;
-    sum.base_size += comm.base_size;
-    sum.edge_size += comm.edge_size;
-    sum.base_time += comm.base_time;
-    sum.edge_time += comm.edge_time;
-    AddExposed(layer, times, sum);
-  }
-
-  void RequireBandwidth(const Layer& layer, Stage stage, const WorkTime& work) {
-    if (layer.comm.kind != LayerComm::Kind::kOverlapped) return;
-    for (const BlockPlace place : {BlockPlace::kBase, BlockPlace::kEdge}) {
-      costs_.overlap_bandwidth_required =
-          std::max(costs_.overlap_bandwidth_required,
-                   RequiredBandwidth(layer, stage, place, work, hardware_));
-    }
-  }
-
-  void AddSpace(const Layer& layer) {
-    costs_.weight_space += layer.weight_bytes;
-    if (!layer.reuses_activation) {
-      costs_.act_working_space += layer.activation_bytes;
-    }
-    costs_.act_storage_space += layer.activation_bytes;
-    if (!is_training_) return;
-    costs_.act_storage_space -= layer.dropped_bytes;
-    if (!layer.stores_output) costs_.act_storage_space -= layer.output_bytes;
-    if (!layer.stores_activation) {
-      costs_.act_storage_space -= layer.activation_bytes;
-    }
-    costs_.weight_grad_space += layer.weight_grad_bytes;
-    costs_.weight_grad_space_unsharded += layer.weight_grad_unsharded_bytes;
-    costs_.act_grad_space += layer.activation_grad_bytes;
-    costs_.optimizer_space += layer.optimizer_bytes;
-    live_gradients_ =
-        std::max(live_gradients_, last_gradient_ + layer.activation_grad_bytes);
-    last_gradient_ = layer.activation_grad_bytes;
-  }
-
-  const LayerHardware& hardware_;
-  bool is_training_;
-  BlockCosts costs_;
-  double forward_useful_ = 0;
-  double backward_useful_ = 0;
-  double live_gradients_ = 0;
-  double last_gradient_ = 0;
-};
-
-double SendSize(const BlockShape& shape, const Execution& execution) {
-  const double elements =
-      execution.tensor_par_comm_type == TensorCommType::kAllReduce
-          ? shape.activation
-          : shape.rows / shape.tensor_par * shape.hidden;
-  return elements * BytesPerElement(execution.datatype);
-}
-
-double CheckpointSize(const BlockShape& shape, const Execution& execution,
-                      const Corrections& corrections) {
-  if (!execution.training ||
-      execution.activation_recompute != Recompute::kFull) {
-    return 0;
-  }
-  return (corrections.sharded_checkpoints ? shape.shared_activation
-                                          : shape.activation) *
-         BytesPerElement(execution.datatype);
+  AddReducedLinear(block, plan, shape.feedforward,
+                   {"MlpBlock_Mlp2", "MlpBlock_Mlp2_RS", "MlpBlock_G"});
+  AddLast(block, plan, kNames, fork);
 }
 
 }  // namespace
 
-Block BuildBlock(const Model& model, const Execution& execution,
-                 const Corrections& corrections) {
-  const LayerContext context = ContextOf(execution, corrections);
-  const BlockShape shape = ShapeOf(model, execution);
-  const RecomputeFlags flags = FlagsOf(execution, corrections);
-  Block block;
-  AddAttention(block, context, shape, execution, flags);
-  AddMlp(block, context, shape, execution, flags);
-  return block;
+BlockShape ShapeOf(const Model& model, const Execution& execution) {
+  BlockShape shape{};
+  shape.tensor_par = static_cast<double>(execution.tensor_par);
+  shape.hidden = static_cast<double>(model.hidden);
+  shape.feedforward = static_cast<double>(model.feedforward);
+  shape.heads = static_cast<double>(model.attn_heads / execution.tensor_par);
+  shape.head_size = static_cast<double>(model.attn_size);
+  shape.heads_size = static_cast<double>(model.attn_heads) * shape.head_size;
+  shape.seq = static_cast<double>(model.seq_size);
+  shape.microbatch = static_cast<double>(execution.microbatch_size);
+  shape.rows = shape.microbatch * shape.seq;
+  shape.activation = shape.rows * shape.hidden;
+  shape.shared_activation = execution.IsSequenceParallel()
+                                ? shape.rows / shape.tensor_par * shape.hidden
+                                : shape.activation;
+  return shape;
 }
 
-LayerHardware HardwareOf(const System& system, const Execution& execution,
-                         const Corrections& corrections) {
-  return {.matrix = &system.matrix.Engine(execution.datatype),
-          .vector = &system.vector.Engine(execution.datatype),
-          .mem1 = &system.mem1.bandwidth,
-          .network = &system.networks[execution.tensor_par_net],
-          .is_roofline = system.is_roofline,
-          .bytes_per_element = BytesPerElement(execution.datatype),
-          .peers = static_cast<double>(execution.tensor_par),
-          .comm_type = execution.tensor_par_comm_type,
-          .overlap = execution.tensor_par_overlap,
-          .corrections = corrections};
+Block BuildBlock(const Model& model, const Execution& execution,
+                 const Corrections& corrections) {
+  const BlockPlan plan{.execution = execution,
+                       .context = ContextOf(execution, corrections),
+                       .shape = ShapeOf(model, execution),
+                       .flags = FlagsOf(execution, corrections)};
+  Block block;
+  AddAttention(block, plan);
+  AddMlp(block, plan);
+  return block;
 }
 
 double BlockInputBytes(const Model& model, const Execution& execution) {
   return ShapeOf(model, execution).shared_activation *
          BytesPerElement(execution.datatype);
-}
-
-BlockCosts SumLayers(std::span<const Layer> layers,
-                     const LayerHardware& hardware, bool is_training) {
-  BlockSum sum(hardware, is_training);
-  for (const Layer& layer : layers) sum.Add(layer);
-  return sum.Costs();
-}
-
-BlockCosts ComputeBlockCosts(const Model& model, const System& system,
-                             const Execution& execution,
-                             const Corrections& corrections) {
-  const LayerHardware hardware = HardwareOf(system, execution, corrections);
-  const Block block = BuildBlock(model, execution, corrections);
-  BlockSum sum(hardware, execution.training);
-  for (const Layer& layer : block.layers()) sum.Add(layer);
-  BlockCosts costs = sum.Costs();
-  const BlockShape shape = ShapeOf(model, execution);
-  if (corrections.live_gradients && execution.training) {
-    // The gradient of the residual stream waits beside a layer's own two.
-    costs.act_grad_space = sum.LiveGradients() +
-                           shape.shared_activation * hardware.bytes_per_element;
-  }
-  costs.checkpoint_size = CheckpointSize(shape, execution, corrections);
-  costs.forward_send_size = SendSize(shape, execution);
-  if (execution.activation_recompute == Recompute::kFull) {
-    costs.act_storage_space = 0;
-  }
-  return costs;
 }
 
 }  // namespace acplan::costmodel

@@ -1,16 +1,33 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "costmodel/application/model.h"
 #include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
-#include "costmodel/hardware/system.h"
 #include "costmodel/layers/layer.h"
-#include "costmodel/layers/layer_times.h"
 
 namespace acplan::costmodel {
+
+// The sizes of a block, in elements.
+struct BlockShape {
+  double rows;  // microbatch * sequence
+  double tensor_par;
+  double hidden;
+  double feedforward;
+  double heads;       // on this processor
+  double heads_size;  // of all heads
+  double head_size;
+  double seq;
+  double microbatch;
+  double activation;         // rows * hidden
+  double shared_activation;  // as above, divided under sequence parallelism
+};
+
+BlockShape ShapeOf(const Model& model, const Execution& execution);
 
 // The layers of a block in the order of the forward pass.
 class Block {
@@ -40,69 +57,7 @@ class Block {
 Block BuildBlock(const Model& model, const Execution& execution,
                  const Corrections& corrections);
 
-// What its layers run on; points into the system.
-LayerHardware HardwareOf(const System& system, const Execution& execution,
-                         const Corrections& corrections);
-
-// A stage of all layers of a block, one microbatch.
-struct StageCosts {
-  double flops = 0;
-  double flops_time = 0;
-  double mem_accessed = 0;
-  double mem_time = 0;
-  double time = 0;
-};
-
-// Tensor-parallel communication of a stage, in a middle block and in the one at
-// the end of a chunk.
-struct StageComm {
-  double base_size = 0;
-  double edge_size = 0;
-  double base_time = 0;
-  double edge_time = 0;
-  double base_exposed = 0;
-  double edge_exposed = 0;
-};
-
-// What a block costs for one microbatch. It depends on the model, the system
-// and of the execution only on tensor_par, tensor_par_net, microbatch_size,
-// datatype, fused_activation, attention_type, activation_recompute,
-// tensor_par_comm_type, tensor_par_overlap, seq_par_ag_redo, training, and on
-// data_par where the optimizer is sharded.
-struct BlockCosts {
-  StageCosts forward;
-  StageCosts recompute;
-  StageCosts activation_grad;
-  StageCosts weight_grad;
-  StageCosts optimizer;
-  StageComm forward_comm;
-  StageComm repeated_comm;
-  StageComm backward_comm;
-  double overlap_bandwidth_required = 0;  // bytes/s
-  double useful_flops = 0;
-  double forward_send_size = 0;  // bytes to the next stage of a pipeline
-
-  // Bytes.
-  double checkpoint_size = 0;
-  double weight_space = 0;
-  double act_working_space = 0;
-  double act_storage_space = 0;
-  double act_grad_space = 0;
-  double weight_grad_space = 0;
-  double weight_grad_space_unsharded = 0;
-  double optimizer_space = 0;
-};
-
-BlockCosts ComputeBlockCosts(const Model& model, const System& system,
-                             const Execution& execution,
-                             const Corrections& corrections);
-
 // Bytes of what a block reads, of a microbatch.
 double BlockInputBytes(const Model& model, const Execution& execution);
-
-// What these layers add up to. Of `execution` only `training` matters;
-// checkpoint_size and forward_send_size stay 0.
-BlockCosts SumLayers(std::span<const Layer> layers,
-                     const LayerHardware& hardware, bool is_training);
 
 }  // namespace acplan::costmodel

@@ -5,7 +5,7 @@
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/batch_times.h"
-#include "costmodel/llm/block.h"
+#include "costmodel/llm/block_costs.h"
 #include "costmodel/llm/fit.h"
 #include "costmodel/llm/memory_needs.h"
 

@@ -15,7 +15,7 @@ double MicrobatchesInFlight(const Schedule& schedule) {
                               (schedule.chunks * schedule.pipeline_par));
 }
 
-// Of a block whose gradients are not being added to.
+// Returns the bytes of a block's gradients while they are not being added to.
 double OtherGradients(const BlockCosts& block, const Corrections& corrections) {
   return corrections.full_precision_gradients
              ? block.weight_grad_space_unsharded
@@ -32,17 +32,21 @@ void AddGradients(MemoryNeeds& needs, double blocks, const BlockCosts& block,
   needs.optimizer = {block.optimizer_space * blocks, block.optimizer_space * 2};
 }
 
-// `offloaded`: of activations, bytes in the second tier where they go there.
-void AddTiers(MemoryNeeds& needs, const Execution& execution, double blocks,
-              const BlockCosts& block, double offloaded,
-              const Corrections& corrections) {
+// Bytes in the second tier where their kind is offloaded.
+struct OffloadedBytes {
+  double activations = 0;
+  double gradients = 0;
+};
+
+void AddTiers(MemoryNeeds& needs, const Execution& execution,
+              const OffloadedBytes& offloaded) {
   needs.tier1 =
       execution.weight_offload ? needs.weights.resident : needs.weights.all;
   if (execution.weight_offload) needs.tier2 = needs.weights.all;
   if (execution.activations_offload) {
     needs.tier1 += needs.activations.resident;
     if (needs.checkpoints.all > 0) needs.tier1 += needs.checkpoints.resident;
-    needs.tier2 += offloaded;
+    needs.tier2 += offloaded.activations;
   } else {
     needs.tier1 += needs.activations.all;
     needs.tier1 += needs.checkpoints.all;
@@ -50,7 +54,7 @@ void AddTiers(MemoryNeeds& needs, const Execution& execution, double blocks,
   if (execution.optimizer_offload) {
     needs.tier1 += needs.weight_grads.resident;
     needs.tier1 += needs.optimizer.resident;
-    needs.tier2 += OtherGradients(block, corrections) * blocks;
+    needs.tier2 += offloaded.gradients;
     needs.tier2 += needs.optimizer.all;
   } else {
     needs.tier1 += needs.weight_grads.all + needs.optimizer.all;
@@ -84,9 +88,10 @@ MemoryNeeds ComputeMemoryNeeds(const Execution& execution,
     }
     AddGradients(needs, schedule.blocks, block, corrections);
   }
-  AddTiers(needs, execution, schedule.blocks, block,
-           is_full ? needs.checkpoints.all : needs.activations.all,
-           corrections);
+  AddTiers(
+      needs, execution,
+      {.activations = is_full ? needs.checkpoints.all : needs.activations.all,
+       .gradients = OtherGradients(block, corrections) * schedule.blocks});
   return needs;
 }
 
@@ -100,7 +105,9 @@ MemoryNeeds ComputeStageMemoryNeeds(const Execution& execution, double blocks,
   needs.activations = {block.act_working_space + others,
                        block.act_working_space + kept.most};
   AddGradients(needs, blocks, block, corrections);
-  AddTiers(needs, execution, blocks, block, others, corrections);
+  AddTiers(needs, execution,
+           {.activations = others,
+            .gradients = OtherGradients(block, corrections) * blocks});
   return needs;
 }
 

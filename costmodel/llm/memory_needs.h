@@ -2,7 +2,7 @@
 
 #include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
-#include "costmodel/llm/block.h"
+#include "costmodel/llm/block_costs.h"
 #include "costmodel/llm/schedule.h"
 
 namespace acplan::costmodel {
@@ -33,7 +33,7 @@ MemoryNeeds ComputeMemoryNeeds(const Execution& execution,
                                const BlockCosts& block,
                                const Corrections& corrections);
 
-// What the blocks of a stage keep for the backward pass.
+// Activations that the blocks of a stage keep for the backward pass.
 struct KeptActivations {
   double in_flight = 1;  // microbatches
   double bytes = 0;      // of a microbatch, all blocks of the stage

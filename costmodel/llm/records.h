@@ -22,8 +22,8 @@ nlohmann::ordered_json ToJson(const std::vector<LayerListing>& layers);
 // By the id of each processor.
 nlohmann::ordered_json PeersJson(const Execution& execution);
 
-// Of a `.json` file: two spaces an indent, no newline at the end; of a
-// `.json.gz` file: a single line.
+// Returns the text of a `.json` file, with two spaces an indent and no newline
+// at the end, or that of a `.json.gz` file: a single line.
 std::string ResultText(const nlohmann::ordered_json& json, bool is_packed);
 
 // "num_procs,tensor_par,...,sample_rate": the keys of executions and

@@ -53,7 +53,8 @@ inline int64_t StagesWithBlocks(const Model& model,
   return std::min(model.num_blocks, execution.pipeline_par);
 }
 
-// Whether a stage of the pipeline, from 0, has a block less than the first.
+// Returns whether a stage of the pipeline, from 0, has a block less than the
+// first.
 inline bool StageLacksBlock(const Schedule& schedule, int64_t stage) {
   return static_cast<double>(stage) >=
          schedule.pipeline_par - schedule.missing_blocks;

@@ -15,7 +15,7 @@ double Over(double amount, double seconds) {
   return seconds == 0 ? kNone : amount / seconds;
 }
 
-// What the statistics are read from.
+// The results that the statistics are read from.
 struct Record {
   const System& system;
   const Execution& execution;
@@ -217,8 +217,8 @@ Statistics ComputeStatistics(const Model& model, const System& system,
 }
 
 double Statistic(const Statistics& statistics, std::string_view name) {
-  const auto at = std::ranges::find(kStatisticNames, name);
-  return statistics[static_cast<size_t>(at - kStatisticNames.begin())];
+  const auto found = std::ranges::find(kStatisticNames, name);
+  return statistics[static_cast<size_t>(found - kStatisticNames.begin())];
 }
 
 }  // namespace acplan::costmodel

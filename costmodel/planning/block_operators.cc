@@ -37,9 +37,10 @@ RecomputeCosts CostsOfAgain(Layer layer, bool computes, bool communicates,
   const BlockCosts once = SumLayers({&layer, 1}, hardware, true);
   layer.is_recomputed = computes;
   layer.comm.is_repeated = communicates;
-  const BlockCosts again = SumLayers({&layer, 1}, hardware, true);
-  return {again.recompute, Difference(again.weight_grad, once.weight_grad),
-          again.repeated_comm};
+  const BlockCosts repeated = SumLayers({&layer, 1}, hardware, true);
+  return {repeated.recompute,
+          Difference(repeated.weight_grad, once.weight_grad),
+          repeated.repeated_comm};
 }
 
 // Turns a block into operators, layer by layer.
@@ -196,10 +197,10 @@ BlockCosts CostsWith(const BlockCosts& costs, const BlockOperators& block,
   const std::vector<bool> runs = RunsAgain(block, kept);
   for (size_t i = 0; i < runs.size(); ++i) {
     if (!runs[i]) continue;
-    const RecomputeCosts& again = block.operators[i].recompute;
-    Add(changed.recompute, again.recompute);
-    Add(changed.weight_grad, again.weight_grad);
-    Add(changed.repeated_comm, again.repeated_comm);
+    const RecomputeCosts& repeated = block.operators[i].recompute;
+    Add(changed.recompute, repeated.recompute);
+    Add(changed.weight_grad, repeated.weight_grad);
+    Add(changed.repeated_comm, repeated.repeated_comm);
   }
   return changed;
 }

@@ -9,11 +9,11 @@
 #include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
-#include "costmodel/llm/block.h"
+#include "costmodel/llm/block_costs.h"
 
 namespace acplan::costmodel {
 
-// What running an operator again adds to the costs of a block.
+// The costs that running an operator again adds to those of a block.
 struct RecomputeCosts {
   StageCosts recompute;
   StageCosts weight_grad;  // slower beside repeated communication
@@ -34,7 +34,7 @@ struct Operator {
   RecomputeCosts recompute = {};
 };
 
-// What a block may keep of a microbatch for its backward pass.
+// A tensor of a microbatch that a block may keep for its backward pass.
 struct KeepableTensor {
   int maker = 0;  // operator
   bool is_mask = false;
@@ -50,12 +50,13 @@ struct BlockOperators {
   double input_bytes = 0;
 };
 
-// Of a training execution that passed CheckFit. Its activation_recompute and
-// seq_par_ag_redo do not matter: they are policies. All corrections are on.
+// Lists the operators of a training execution that passed CheckFit. Its
+// activation_recompute and seq_par_ag_redo do not matter: they are policies.
+// All corrections are on.
 BlockOperators ListOperators(const Model& model, const System& system,
                              const Execution& execution);
 
-// Whether a tensor is kept, by its index.
+// A bit a tensor, by its index, that says whether it is kept.
 using KeptTensors = uint32_t;
 
 inline bool IsKept(KeptTensors kept, int tensor) {
@@ -65,8 +66,9 @@ inline KeptTensors AllTensors(const BlockOperators& block) {
   return static_cast<KeptTensors>((uint64_t{1} << block.tensors.size()) - 1);
 }
 
-// Whether each operator runs again before the backward pass, where `kept` is
-// kept: to make a required tensor, or an input of an operator that runs again.
+// Returns for each operator whether it runs again before the backward pass,
+// where `kept` is kept: to make a required tensor, or an input of an operator
+// that runs again.
 std::vector<bool> RunsAgain(const BlockOperators& block, KeptTensors kept);
 
 // Bytes of a microbatch, the block's input among them.

@@ -14,7 +14,7 @@ struct Label {
   BlockPolicy policy;
 };
 
-// Of labels that want the same, those that no other beats.
+// Keeps, of labels that want the same, those that no other beats.
 void Prune(std::vector<Label>& labels) {
   std::ranges::sort(labels, {}, [](const Label& label) {
     const BlockPolicy& policy = label.policy;

@@ -8,10 +8,10 @@
 
 namespace acplan::costmodel {
 
-// What running again costs, by each of up to three measures; 0 by others.
+// The cost of running again, by each of up to three measures; 0 by others.
 using PolicyCosts = std::array<double, 3>;
 
-// What a block keeps of a microbatch.
+// A choice of what a block keeps of a microbatch.
 struct BlockPolicy {
   KeptTensors kept = 0;
   double bytes = 0;

@@ -84,10 +84,10 @@ bool IsClose(double a, double b) {
 }
 
 bool CostsNothing(const Operator& op) {
-  const RecomputeCosts& again = op.recompute;
-  return again.recompute.time == 0 && again.weight_grad.time == 0 &&
-         again.repeated_comm.base_time == 0 &&
-         again.repeated_comm.edge_time == 0;
+  const RecomputeCosts& repeated = op.recompute;
+  return repeated.recompute.time == 0 && repeated.weight_grad.time == 0 &&
+         repeated.repeated_comm.base_time == 0 &&
+         repeated.repeated_comm.edge_time == 0;
 }
 
 std::string OperatorName(const Operator& op) {
@@ -165,9 +165,10 @@ ordered_json ToJson(const FixedPolicy& policy) {
 template <size_t kCount>
 size_t ReadName(const JsonField& field,
                 const std::array<std::string_view, kCount>& names) {
-  const auto at = std::ranges::find(names, field.String());
-  if (at == names.end()) field.Fail(fmt::format("{}", fmt::join(names, ", ")));
-  return static_cast<size_t>(at - names.begin());
+  const auto found = std::ranges::find(names, field.String());
+  if (found == names.end())
+    field.Fail(fmt::format("{}", fmt::join(names, ", ")));
+  return static_cast<size_t>(found - names.begin());
 }
 
 double ReadPositive(const JsonField& field) {

@@ -72,7 +72,7 @@ struct PlanRecord {
 PlanRecord RecordPlan(const Model& model, const System& system,
                       const Execution& execution, const StrategyPlan& plan);
 
-// Of an execution that passed CheckFit, without corrections.
+// Records a choice of an execution that passed CheckFit, without corrections.
 PlanRecord RecordFixedChoice(const Model& model, const System& system,
                              const Execution& execution);
 

@@ -6,6 +6,28 @@
 #include <numeric>
 #include <optional>
 
+// An integer knapsack with many equal items, solved twice over.
+//
+// The block that keeps most of all goes back first, which saves its bytes once. So
+// the problem is solved for each choice as the largest (WithLargest): one block has
+// it, and the others have n - 1 blocks' room among the choices up to it. That is a
+// restriction, and the best of all of them is the optimum, so nothing says that the
+// others must be smaller than it.
+//
+// Enumeration. The linear relaxation of a knapsack whose items are divisible mixes
+// two neighbours on the lower hull of (bytes, cost), an edge. At the price of a byte
+// on that edge every other choice costs an excess over it, at least 0. A solution
+// costs at least the bound of the edge plus the excesses of all blocks that deviate,
+// so blocks that deviate are enumerated in the order of excess until no more can be
+// afforded. The rest takes the two choices of the edge, the larger as often as there
+// is room, which is cheapest. Largest choices are tried by ascending bound.
+//
+// Dynamic program. Where that takes too many nodes, and bytes are multiples of a unit
+// above those of the smallest choice, the least cost of so many blocks in so many
+// steps is exact (StepWalk). Blocks can be put in an order in which their sum stays
+// within a choice's size of the straight line (Steinitz's lemma, in one dimension),
+// so only sums near the line are kept.
+
 namespace acplan::costmodel {
 namespace {
 

@@ -23,7 +23,7 @@ struct StageChoice {
 struct StageChoiceOptions {
   int64_t most_nodes = 5'000;  // of the enumeration
   double most_work = 3e8;      // additions of the dynamic program
-  // What costs as much or more need not be best.
+  // A choice that costs as much or more need not be the best.
   double cutoff = std::numeric_limits<double>::infinity();
 };
 

@@ -8,7 +8,7 @@
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/batch_times.h"
-#include "costmodel/llm/block.h"
+#include "costmodel/llm/block_costs.h"
 #include "costmodel/llm/fit.h"
 #include "costmodel/llm/memory_needs.h"
 #include "costmodel/llm/schedule.h"
@@ -22,7 +22,7 @@ struct PolicyShare {
   int64_t blocks = 0;
 };
 
-// What a stage of the pipeline, from 0, keeps and recomputes.
+// A stage of the pipeline, from 0, with what it keeps and recomputes.
 struct StagePlan {
   int64_t stage = 0;
   int64_t blocks = 0;
@@ -45,7 +45,8 @@ struct StrategyPlan {
   bool IsOptimal() const { return times.total <= bound * (1 + 1e-9); }
 };
 
-// Of the stage that takes most of the first tier. There is a stage.
+// Returns the memory of the stage that takes most of the first tier. There is a
+// stage.
 const MemoryNeeds& FullestMemory(const StrategyPlan& plan);
 
 // A block of an execution, and what it may keep.
@@ -60,7 +61,7 @@ struct PlannedBlock {
 };
 
 // `execution` passed CheckFit. What it depends on of the execution: BlockCosts
-// (llm/block.h) and the blocks of a chunk.
+// (llm/block_costs.h) and the blocks of a chunk.
 PlannedBlock PlanBlock(const Model& model, const System& system,
                        const Execution& execution);
 

@@ -10,8 +10,9 @@
 
 namespace acplan::costmodel {
 
-// What a stage costs that recomputes nothing, as a profile for the planner: of
-// the execution all counts but activation_recompute and seq_par_ag_redo.
+// Returns the costs of a stage that recomputes nothing, as a profile for the
+// planner. Of the execution all counts but activation_recompute and
+// seq_par_ag_redo.
 //
 // Transformer (the model on a processor) holds `stage`, that `blocks.0` and so
 // on, each of them `attention` and `mlp`; `attention` has `core`, the products

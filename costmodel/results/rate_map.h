@@ -35,7 +35,7 @@ struct RateMap {
 //   {"0": {"execution": {...}, "stats": {...}}, ...};
 // - .csv, .csv.gz: the results of a search, with the columns `tensor_par`,
 //   `pipeline_par` and `sample_rate`; a line that begins with # says nothing.
-// Of results it takes the best rate of each pair. Throws InputError, also where
+// Takes the best rate of each pair from results. Throws InputError, also where
 // there is no rate, and where a nested map is no grid.
 RateMap ReadRateMap(const std::filesystem::path& path);
 

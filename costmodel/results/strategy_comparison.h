@@ -26,7 +26,8 @@ struct NamedExecution {
   std::optional<double> plan_budget = {};
 };
 
-// What strategies are compared by; NaN where one has no such figure.
+// The figures that strategies are compared by; NaN where one has no such
+// figure.
 struct StrategyFigures {
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
@@ -39,7 +40,7 @@ struct StrategyFigures {
   double optimizer = kNone;
   double tier1 = kNone;
   double checkpoints = kNone;  // of the activations
-  // What remains of the tiers; negative: what is missing.
+  // The bytes that remain of the tiers; those that are missing, negative.
   double tier1_left = kNone;
   double tier2 = kNone;
   double tier2_left = kNone;
@@ -111,8 +112,8 @@ inline constexpr std::array<StrategyFigure, 4> kRateFigures = {{
 struct ComparedStrategy {
   NamedExecution strategy;
   Verdict verdict;
-  // Of what does not fit in memory those of memory alone, of what breaks
-  // another rule none.
+  // A strategy that does not fit in memory has those of memory alone; one that
+  // breaks another rule has none.
   StrategyFigures figures;
 };
 

@@ -68,11 +68,11 @@ void AddValue(std::string_view text, std::string_view flag, KeyFilter& filter) {
     filter.truths.push_back(text == "true");
   } else {
     const auto names = NamesOf(kExecutionKeys[filter.key]);
-    const auto at = std::ranges::find(names, text);
-    if (at == names.end()) {
+    const auto found = std::ranges::find(names, text);
+    if (found == names.end()) {
       Refuse(flag, fmt::format("{}", fmt::join(names, ", ")), text);
     }
-    filter.names.push_back(*at);
+    filter.names.push_back(*found);
   }
 }
 
@@ -97,8 +97,8 @@ KeyFilter ParseKeyFilter(std::string_view text, std::string_view flag) {
     Refuse(flag, "KEY=VALUE,...", text);
   }
   const std::string_view key = text.substr(0, equals);
-  const auto at = std::ranges::find(kExecutionKeys, key);
-  if (at == kExecutionKeys.end()) {
+  const auto found = std::ranges::find(kExecutionKeys, key);
+  if (found == kExecutionKeys.end()) {
     const std::vector<std::string> near = graph::NearestNames(
         std::string(key),
         std::vector<std::string>(kExecutionKeys.begin(), kExecutionKeys.end()),
@@ -110,7 +110,7 @@ KeyFilter ParseKeyFilter(std::string_view text, std::string_view flag) {
         key);
   }
   KeyFilter filter;
-  filter.key = static_cast<size_t>(at - kExecutionKeys.begin());
+  filter.key = static_cast<size_t>(found - kExecutionKeys.begin());
   std::string_view rest = text.substr(equals + 1);
   while (true) {
     const size_t comma = rest.find(',');

@@ -10,7 +10,7 @@
 
 namespace acplan::costmodel {
 
-// What a key of an execution may be.
+// The values that a key of an execution may have.
 struct KeyFilter {
   struct Range {
     int64_t low = 0;
@@ -29,7 +29,7 @@ struct KeyFilter {
 // "optimizer_sharding=true". Throws InputError; `flag` names where it stands.
 KeyFilter ParseKeyFilter(std::string_view text, std::string_view flag);
 
-// Whether an execution passes all filters.
+// Returns whether an execution passes all filters.
 bool Passes(const std::vector<KeyFilter>& filters, const Execution& execution);
 
 // The filters on some keys.

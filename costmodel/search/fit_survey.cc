@@ -36,7 +36,7 @@ struct Change {
   Execution execution;
   int count = 0;
 
-  // Whether all that `other` changes is changed here alike.
+  // Returns whether all that `other` changes is changed here alike.
   bool Contains(const Change& other, int64_t microbatch_size) const {
     const Execution& less = other.execution;
     return std::ranges::all_of(kOffloads,
@@ -127,8 +127,8 @@ Verdict WhyNone(const FitProblem& problem, Execution strategy) {
   return CheckFit(problem.model, problem.system, strategy);
 }
 
-// Of the first stage, which needs most, where blocks keep nothing but their
-// input.
+// Returns what is missing for the first stage, which needs most, where blocks
+// keep nothing but their input.
 MissingBytes MissingOf(const FitProblem& problem, const Execution& execution) {
   const Schedule schedule = ScheduleOf(problem.model, execution);
   const double input = BlockInputBytes(problem.model, execution);
@@ -250,7 +250,8 @@ class DivisionSurvey {
     }
   }
 
-  // Of a division that does not fit as it is; `base`: on tiers that hold it.
+  // Changes a division that does not fit as it is. `base` is the division on
+  // tiers that hold it.
   void ChangeToFit(const Execution& base, FitRow& row) {
     std::vector<Change> fitting;
     std::optional<Planned> fastest;

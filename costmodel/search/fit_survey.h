@@ -26,7 +26,7 @@ struct FitProblem {
   std::vector<KeyFilter> filters = {};  // on degrees
 };
 
-// What a division needs to fit: the first of these that does.
+// A division needs, to fit, the first of these that does.
 enum class FitStatus : uint8_t { kKeepsAll, kRecomputes, kChanges, kNone };
 
 // An operator that runs again, and in how many blocks.
@@ -70,7 +70,8 @@ struct FitRow {
   bool Fits() const { return status != FitStatus::kNone; }
 };
 
-// Those that fit by descending sample rate, then the others by what is missing.
+// The divisions that fit come first, by descending sample rate, then the others
+// by what is missing.
 struct FitSurvey {
   std::vector<FitRow> rows;
   int64_t divisions = 0;  // rows, if it was not interrupted

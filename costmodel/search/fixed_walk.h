@@ -1,7 +1,7 @@
 #pragma once
 
 #include "costmodel/llm/batch_times.h"
-#include "costmodel/llm/block.h"
+#include "costmodel/llm/block_costs.h"
 #include "costmodel/llm/memory_needs.h"
 #include "costmodel/search/unit_walk.h"
 

@@ -55,8 +55,8 @@ class PlanWalk {
     std::optional<PlannedBlock> planned;
   };
 
-  // Whether the first stage, which needs most, fits where blocks keep nothing
-  // but their input.
+  // Returns whether the first stage, which needs most, fits where blocks keep
+  // nothing but their input.
   bool HasMemory(const Execution& execution, const Schedule& schedule,
                  const BlockCosts& costs) const {
     const double input = BlockInputBytes(problem_.model, execution);

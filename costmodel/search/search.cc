@@ -120,20 +120,32 @@ class BestList {
   std::vector<Candidate> heap_;  // the worst in front
 };
 
-// What is known of the plans of a search.
-struct PlanCounts {
+// The findings in a part of a space.
+struct Found {
+  SearchCounts counts;
+  BestList best;
+  // Where recomputation is planned:
   int64_t planned = 0;
   double rate_bound = 0;
+
+  void Add(const Found& other) {
+    counts.total += other.counts.total;
+    counts.good += other.counts.good;
+    counts.bad += other.counts.bad;
+    best.Merge(other.best);
+    planned += other.planned;
+    rate_bound = std::max(rate_bound, other.rate_bound);
+  }
 };
 
-// What the threads of a search share.
+// The state that the threads of a search share.
 class SharedState {
  public:
   SharedState(const SearchOptions& options, int64_t total, int64_t most,
               bool ties_by_memory)
       : options_(options),
         total_(total),
-        best_(most, ties_by_memory),
+        found_{.counts = {}, .best = BestList(most, ties_by_memory)},
         least_rate_(options.least_rate) {}
 
   bool IsInterrupted() {
@@ -142,27 +154,23 @@ class SharedState {
     return true;
   }
 
-  void Add(const SearchCounts& counts, const BestList& best,
-           const PlanCounts& plans = {}) {
+  void Add(const Found& found) {
     const std::lock_guard lock(mutex_);
-    planned_ += plans.planned;
-    rate_bound_ = std::max(rate_bound_, plans.rate_bound);
-    counts_.total += counts.total;
-    counts_.good += counts.good;
-    counts_.bad += counts.bad;
-    best_.Merge(best);
-    least_rate_ = std::max(options_.least_rate, best_.LeastRate());
-    if (const std::vector<Candidate> first = best.Sorted(); !first.empty()) {
+    found_.Add(found);
+    least_rate_ = std::max(options_.least_rate, found_.best.LeastRate());
+    if (const std::vector<Candidate> first = found.best.Sorted();
+        !first.empty()) {
       best_rate_ = std::max(best_rate_, first.front().sample_rate);
     }
     Report();
   }
 
   SearchOutcome Outcome() const {
-    return {counts_, best_.Sorted(), was_interrupted_, planned_, rate_bound_};
+    return {found_.counts, found_.best.Sorted(), was_interrupted_,
+            found_.planned, found_.rate_bound};
   }
 
-  // Of those that are still wanted.
+  // Returns the least rate that is still wanted.
   double LeastRate() const { return least_rate_.load(); }
 
  private:
@@ -171,37 +179,40 @@ class SharedState {
     const auto now = std::chrono::steady_clock::now();
     if (now - last_report_ < std::chrono::milliseconds(100)) return;
     last_report_ = now;
-    options_.on_progress({counts_.total, total_, best_rate_});
+    options_.on_progress({found_.counts.total, total_, best_rate_});
   }
 
   const SearchOptions& options_;
   int64_t total_;
   std::mutex mutex_;
-  SearchCounts counts_;
-  BestList best_;
-  double best_rate_ = 0;
-  int64_t planned_ = 0;
-  double rate_bound_ = 0;
+  Found found_;
+  double best_rate_ = 0;  // of all that were offered
   std::atomic<double> least_rate_ = 0;
   std::atomic<bool> was_interrupted_ = false;
   std::chrono::steady_clock::time_point last_report_;
 };
 
+// A place in the order of the space.
+struct Place {
+  size_t unit = 0;
+  size_t variant = 0;
+  int64_t index = 0;
+};
+
 Candidate ToCandidate(const Execution& execution, const BatchTimes& times,
-                      const MemoryNeeds& memory, size_t unit, size_t variant,
-                      int64_t index) {
+                      const MemoryNeeds& memory, const Place& place) {
   return {.sample_rate = SampleRate(execution, times),
           .memory = memory.tier1,
-          .unit = static_cast<int64_t>(unit),
-          .variant = static_cast<int64_t>(variant),
-          .index = index,
+          .unit = static_cast<int64_t>(place.unit),
+          .variant = static_cast<int64_t>(place.variant),
+          .index = place.index,
           .execution = execution};
 }
 
-// Its place in the space is not set.
-Candidate PlanCandidate(const Execution& execution, const StrategyPlan& plan) {
+Candidate PlanCandidate(const Execution& execution, const StrategyPlan& plan,
+                        const Place& place) {
   Candidate candidate =
-      ToCandidate(execution, plan.times, FullestMemory(plan), 0, 0, 0);
+      ToCandidate(execution, plan.times, FullestMemory(plan), place);
   candidate.rate_bound = static_cast<double>(execution.batch_size) / plan.bound;
   return candidate;
 }
@@ -238,7 +249,7 @@ Rows ListVariant(const SearchProblem& problem, const SearchOptions& options,
       [&](const Execution& execution, int64_t index, const MemoryNeeds& memory,
           const BatchTimes& times, const BlockCosts& block) {
         const Candidate candidate = ToCandidate(
-            execution, times, memory, unit_index, variant_index, index);
+            execution, times, memory, {unit_index, variant_index, index});
         if (!rows.best || candidate.sample_rate > rows.best->sample_rate) {
           rows.best = candidate;
         }
@@ -253,34 +264,59 @@ Rows ListVariant(const SearchProblem& problem, const SearchOptions& options,
   return rows;
 }
 
+Found NothingFound(const SearchProblem& problem, const SearchOptions& options) {
+  return {.counts = {},
+          .best = BestList(options.top_n, problem.corrections.ties_by_memory)};
+}
+
 // Variants of a unit, with a plan for each execution that may be among the
 // best.
 void PlanItem(const SearchProblem& problem, const SearchOptions& options,
               const WorkItem& item, const SearchUnit& unit,
-              const std::vector<SearchVariant>& variants, SharedState& state) {
+              SharedState& state) {
+  const std::vector<SearchVariant> variants = SearchVariants(problem, unit);
   PlanWalk walk(problem, unit);
   for (size_t v = item.begin; v < item.end; ++v) {
     if (state.IsInterrupted()) return;
-    BestList best(options.top_n, problem.corrections.ties_by_memory);
-    PlanCounts plans;
-    const SearchCounts counts = walk.Run(
+    Found found = NothingFound(problem, options);
+    found.counts = walk.Run(
         variants[v], options,
-        [&] { return std::max(state.LeastRate(), best.LeastRate()); },
+        [&] { return std::max(state.LeastRate(), found.best.LeastRate()); },
         [&](const Execution& execution, int64_t index,
             const StrategyPlan& plan) {
           if (!plan.verdict.Fits()) return;
-          ++plans.planned;
-          Candidate candidate = PlanCandidate(execution, plan);
-          candidate.unit = static_cast<int64_t>(item.unit);
-          candidate.variant = static_cast<int64_t>(v);
-          candidate.index = index;
-          plans.rate_bound = std::max(plans.rate_bound, candidate.rate_bound);
-          // Of slower ones it need not be the best plan.
+          ++found.planned;
+          const Candidate candidate =
+              PlanCandidate(execution, plan, {item.unit, v, index});
+          found.rate_bound = std::max(found.rate_bound, candidate.rate_bound);
+          // The plan of a slower one need not be its best.
           if (candidate.sample_rate >= state.LeastRate() * (1 - 1e-9)) {
-            best.Offer(candidate);
+            found.best.Offer(candidate);
           }
         });
-    state.Add(counts, best, plans);
+    state.Add(found);
+  }
+}
+
+// Variants of a unit, each execution as it is.
+void EvaluateItem(const SearchProblem& problem, const SearchOptions& options,
+                  const WorkItem& item, const SearchUnit& unit,
+                  SharedState& state) {
+  const std::vector<SearchVariant> variants = SearchVariants(problem, unit);
+  FixedWalk walk(problem, unit);
+  for (size_t v = item.begin; v < item.end; ++v) {
+    if (state.IsInterrupted()) return;
+    Found found = NothingFound(problem, options);
+    found.counts =
+        walk.Run(variants[v], options,
+                 [&](const Execution& execution, int64_t index,
+                     const MemoryNeeds& memory, const BatchTimes& times,
+                     const BlockCosts&) {
+                   if (!found.best.Wants(SampleRate(execution, times))) return;
+                   found.best.Offer(ToCandidate(execution, times, memory,
+                                                {item.unit, v, index}));
+                 });
+    state.Add(found);
   }
 }
 
@@ -294,30 +330,15 @@ SearchOutcome FindBest(const SearchProblem& problem,
                        const SearchOptions& options) {
   const bool plans = problem.plans && !options.counts_only;
   const WorkList work = ListWork(problem, options.shard);
-  const bool ties_by_memory = problem.corrections.ties_by_memory;
-  SharedState state(options, work.executions, options.top_n, ties_by_memory);
+  SharedState state(options, work.executions, options.top_n,
+                    problem.corrections.ties_by_memory);
   const auto run_item = [&](size_t i) {
     const WorkItem& item = work.items[i];
     const SearchUnit& unit = work.units[item.unit];
-    const std::vector<SearchVariant> variants = SearchVariants(problem, unit);
     if (plans) {
-      PlanItem(problem, options, item, unit, variants, state);
-      return;
-    }
-    FixedWalk walk(problem, unit);
-    for (size_t v = item.begin; v < item.end; ++v) {
-      if (state.IsInterrupted()) return;
-      BestList best(options.top_n, ties_by_memory);
-      const SearchCounts counts =
-          walk.Run(variants[v], options,
-                   [&](const Execution& execution, int64_t index,
-                       const MemoryNeeds& memory, const BatchTimes& times,
-                       const BlockCosts&) {
-                     if (!best.Wants(SampleRate(execution, times))) return;
-                     best.Offer(ToCandidate(execution, times, memory, item.unit,
-                                            v, index));
-                   });
-      state.Add(counts, best);
+      PlanItem(problem, options, item, unit, state);
+    } else {
+      EvaluateItem(problem, options, item, unit, state);
     }
   };
   RunInArena(options.threads, [&] {
@@ -340,7 +361,7 @@ std::vector<Candidate> PlanCandidates(const SearchProblem& problem,
     const StrategyPlan plan =
         PlanStrategy(problem.model, problem.system, execution);
     if (!plan.verdict.Fits()) continue;
-    planned.push_back(PlanCandidate(execution, plan));
+    planned.push_back(PlanCandidate(execution, plan, {}));
   }
   std::ranges::stable_sort(planned, std::greater<>(), &Candidate::sample_rate);
   return planned;
@@ -386,10 +407,10 @@ SearchOutcome ListAll(const SearchProblem& problem,
     return ListVariant(problem, all, work.units[one.unit], one.unit, one.begin);
   };
   const auto finish = [&](const Rows& rows) {
-    BestList best(1, false);
-    if (rows.best) best.Offer(*rows.best);
+    Found found{.counts = rows.counts, .best = BestList(1, false)};
+    if (rows.best) found.best.Offer(*rows.best);
     write(rows.text);
-    state.Add(rows.counts, best);
+    state.Add(found);
   };
   RunInArena(options.threads, [&] {
     const auto tokens =

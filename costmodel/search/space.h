@@ -11,7 +11,7 @@
 
 namespace acplan::costmodel {
 
-// What is searched: all ways to train a model on so many processors.
+// A search goes through all ways to train a model on so many processors.
 struct SearchProblem {
   Model model;
   System system;
@@ -34,12 +34,13 @@ struct SearchProblem {
 // a variant microbatch sizes, of those tiers of the network for tensor,
 // pipeline and data parallelism.
 
-// What a unit shares: degrees, interleaving, batch, recomputation, optimizer
-// sharding, tensor-parallel communication. The rest is left at its default.
+// The executions of a unit share degrees, interleaving, batch, recomputation,
+// optimizer sharding and tensor-parallel communication. The rest is left at its
+// default.
 using SearchUnit = Execution;
 std::vector<SearchUnit> SearchUnits(const SearchProblem& problem);
 
-// What is chosen inside of a unit, but for microbatches and tiers.
+// A choice inside of a unit, but for microbatches and tiers.
 struct SearchVariant {
   bool seq_par_ag_redo = false;
   bool data_par_overlap = false;

@@ -42,7 +42,7 @@ class UnitWalk {
         continue;
       }
       const int64_t good_before = counts.good;
-      RunMicrobatch(execution, size, counts, make_block, fits, visit);
+      RunMicrobatch(execution, size, Calls{make_block, fits, visit}, counts);
       if (options.breaks_microbatches && counts.good == good_before) break;
     }
     return counts;
@@ -52,8 +52,15 @@ class UnitWalk {
   static constexpr size_t kBlockKinds = 2 * 3 * 2;
 
   template <typename MakeBlock, typename Fits, typename Visit>
-  void RunMicrobatch(Execution& execution, size_t size, SearchCounts& counts,
-                     MakeBlock& make_block, Fits& fits, Visit& visit) {
+  struct Calls {
+    MakeBlock& make_block;
+    Fits& fits;
+    Visit& visit;
+  };
+
+  template <typename CallsOfRun>
+  void RunMicrobatch(Execution& execution, size_t size, const CallsOfRun& calls,
+                     SearchCounts& counts) {
     const Schedule schedule = ScheduleOf(problem_.model, execution);
     std::optional<bool> has_memory;
     for (int t = 0; t < tiers_.tensor; ++t) {
@@ -70,14 +77,16 @@ class UnitWalk {
             continue;
           }
           std::optional<Block>& block = BlockOf(execution, size);
-          if (!block) block = make_block(execution);
-          if (!has_memory) has_memory = fits(execution, schedule, *block);
+          if (!block) block = calls.make_block(execution);
+          if (!has_memory) {
+            has_memory = calls.fits(execution, schedule, *block);
+          }
           if (!*has_memory) {
             ++counts.bad;
             continue;
           }
           ++counts.good;
-          visit(execution, index, schedule, *block);
+          calls.visit(execution, index, schedule, *block);
         }
       }
     }

@@ -29,7 +29,7 @@ struct MegatronRun {
 std::vector<MegatronRun> CompareMegatron2021(const std::filesystem::path& data,
                                              const Corrections& corrections);
 
-// Of the absolute values of TimeError.
+// Returns the mean of the absolute values of TimeError.
 double AverageTimeError(const std::vector<MegatronRun>& runs);
 
 }  // namespace acplan::costmodel

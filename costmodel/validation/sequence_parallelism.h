@@ -22,8 +22,8 @@ struct Comparison {
   double Delta() const { return 100 * (1 - computed / published); }
 };
 
-// Of a figure or table of the paper, model by model. The values of figures 1
-// and 7 come from closed formulas, those of table 5 are measured.
+// A figure or table of the paper, model by model. The values of figures 1 and 7
+// come from closed formulas, those of table 5 are measured.
 using ComparisonTable = std::vector<Comparison>;
 
 double AverageError(const ComparisonTable& table);

@@ -22,7 +22,7 @@ namespace {
 // Whoever set a short limit for the search still wants to know what would fit.
 constexpr double kLeastSeconds = 1;
 
-// Of CBC, relative to the largest record.
+// CBC's tolerance, relative to the largest record.
 constexpr double kMilpTolerance = 1e-6;
 
 constexpr double kImpossible = -std::numeric_limits<double>::infinity();
@@ -42,8 +42,9 @@ double LargestBase(const ModuleProblem& problem) {
   return most;
 }
 
-// Whether some plan meets a budget; entry k is the most discarded so far with
-// at most k units (a single entry where their number is free).
+// Decides whether some plan meets a budget. The walk carries the most bytes
+// discarded so far: entry k with at most k units, a single entry where their
+// number is free. More is never worse, so nothing else need be remembered.
 class FeasibilityWalk {
  public:
   FeasibilityWalk(const ModuleProblem& problem, double budget)

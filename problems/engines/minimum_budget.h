@@ -25,7 +25,7 @@ struct MinimumBudget {
   bool proven = false;
   // No plan meets less: `bytes`, where proven.
   int64_t bound_bytes = 0;
-  // What ended the search before the proof.
+  // The limit that ended the search before the proof.
   solver::StoppedBy stopped_by = solver::StoppedBy::kNothing;
 };
 

@@ -73,7 +73,8 @@ OperatorSolution SolveOperatorsByCbc(const graph::SacStatistics& sac,
                                      int64_t capacity,
                                      const solver::SearchLimits& limits = {});
 
-// What a policy (one entry an operator) saves and recomputes.
+// Returns the policy that saves these operators (one entry each), with its
+// sums.
 OperatorPolicy PolicyOf(const graph::SacStatistics& sac,
                         std::vector<char> save);
 

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "problems/engines/milp/milp_answer.h"
 #include "problems/engines/operator_checkpointing.h"
 #include "solver/cbc_solver.h"
 #include "solver/cut_off.h"
@@ -24,7 +25,6 @@ using solver::MilpStatus;
 
 namespace {
 
-constexpr double kProofTolerance = 1e-6;
 // The capacity in its row. CBC's tolerances are 1e-7, a byte in 10 GB is 1e-10.
 constexpr double kCapacityScale = 1000;
 constexpr const char* kCapacityRow = "capacity";
@@ -59,13 +59,6 @@ Forced ForcedOperators(const SacStatistics& sac,
 int CapacityRow(const Milp& milp) {
   const auto row = std::ranges::find(milp.rows, kCapacityRow, &Milp::Row::name);
   return static_cast<int>(row - milp.rows.begin());
-}
-
-OperatorSolution Infeasible(OperatorSolution solution) {
-  solution.status = SearchStatus::kInfeasible;
-  solution.stopped_by = solver::StoppedBy::kNothing;
-  solution.bound_ms = std::numeric_limits<double>::infinity();
-  return solution;
 }
 
 }  // namespace
@@ -151,11 +144,8 @@ OperatorSolution SolveOperatorsByCbc(const SacStatistics& sac,
   const int capacity_row = CapacityRow(milp);
   const double all_ms = milp.objective_offset;
   while (true) {
-    solver::SearchLimits left = limits;
-    left.time_limit_s =
-        std::max(0.0, limits.time_limit_s - stopwatch.Seconds());
-    left.node_limit = std::max<int64_t>(0, limits.node_limit - solution.nodes);
-    const MilpSolution found = SolveWithCbc(milp, {.limits = left});
+    const MilpSolution found = SolveWithCbc(
+        milp, {.limits = LeftOf(limits, stopwatch.Seconds(), solution.nodes)});
     solution.stopped_by = found.stopped_by;
     solution.nodes += found.nodes;
     solution.bound_ms = std::max(solution.bound_ms, found.bound);
@@ -178,17 +168,8 @@ OperatorSolution SolveOperatorsByCbc(const SacStatistics& sac,
     }
     solution.policy = std::move(policy);
     const double ms = solution.policy.recompute_ms;
-    const bool proven =
-        ms - solution.bound_ms <= kProofTolerance * ms + 1e-9 * all_ms;
-    if (found.status == MilpStatus::kOptimal && proven) {
-      solution.status = SearchStatus::kOptimal;
-      solution.stopped_by = solver::StoppedBy::kNothing;
-      solution.bound_ms = ms;
-    } else {
-      solution.status = SearchStatus::kFeasible;
-      solution.bound_ms = std::min(solution.bound_ms, ms);
-    }
-    return solution;
+    return Concluded(std::move(solution), ms, found.status,
+                     kProofTolerance * ms + 1e-9 * all_ms);
   }
 }
 

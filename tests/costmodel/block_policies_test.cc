@@ -220,8 +220,8 @@ TEST(BlockOperators, WhatRunsAgainIsWhatIsMissing) {
   }
 }
 
-// What makes the input of a gathering by itself: kept although the backward
-// pass reads it only to gather it again.
+// Returns the bytes of the input of a gathering by itself, which are kept
+// although the backward pass reads them only to gather them again.
 double ShardBytes(const Execution& execution) {
   const Block block = BuildBlock(TestModel(), execution, AllCorrections());
   double bytes = 0;

@@ -143,8 +143,8 @@ TEST(FitSurvey, RowsAreThePlansOfTheirStrategies) {
   }
 }
 
-// Of a block's activations, which an evaluation keeps though nothing but other
-// kept ones is made from them.
+// Returns the bytes of a block's activations that an evaluation keeps though
+// nothing but other kept ones is made from them.
 double UnreadBytes(const FitProblem& problem, const Execution& execution) {
   double bytes = 0;
   for (const KeepableTensor& tensor :
@@ -226,7 +226,7 @@ std::vector<Execution> Alternatives(const FitProblem& problem,
   return all;
 }
 
-// Whether `part` changes nothing but what `whole` changes too.
+// Returns whether `part` changes nothing but what `whole` changes too.
 bool IsPart(const Execution& part, const Execution& whole,
             const Execution& base) {
   return (!part.weight_offload || whole.weight_offload) &&

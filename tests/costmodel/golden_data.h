@@ -14,7 +14,7 @@ namespace acplan::costmodel {
 // "models/gpt3-175B.json" or "custom/systems/nomem2_1net.json" -> its path.
 std::filesystem::path GoldenInput(const std::string& name);
 
-// Of tests/data/calculon.
+// Returns the path of a file in tests/data/calculon.
 std::filesystem::path GoldenFile(const std::string& name);
 
 // The objects of a file of JSON lines.
@@ -23,7 +23,7 @@ std::vector<nlohmann::json> GoldenLines(const std::string& name);
 const Model& GoldenModel(const std::string& name);
 const System& GoldenSystem(const std::string& name);
 
-// Whether `ours` is `theirs` but for a relative 1e-9; NaN is null.
+// Returns whether `ours` is `theirs` but for a relative 1e-9; NaN is null.
 bool IsClose(double ours, const nlohmann::json& theirs);
 
 }  // namespace acplan::costmodel

@@ -25,7 +25,7 @@ void ExpectWork(const Layer& layer, Stage stage, double flops, double bytes) {
 
 // 10 rows by a 3 x 5 matrix: 30 inputs, 50 outputs, 15 weights.
 TEST(Layers, Linear) {
-  const Layer layer = Linear(Context(), "linear", 10, 3, 5, {});
+  const Layer layer = Linear(Context(), "linear", {10, 3, 5}, {});
   EXPECT_TRUE(layer.uses_matrix_engine);
   ExpectWork(layer, kForward, 2 * 10 * 3 * 5, 2 * (30 + 50 + 15));
   ExpectWork(layer, kActivationGradient, 300, 2 * (15 + 30 + 50));
@@ -44,13 +44,13 @@ TEST(Layers, Linear) {
 TEST(Layers, NoMasterCopyInFloat32) {
   LayerContext context = Context();
   context.bytes_per_element = 4;
-  EXPECT_EQ(Linear(context, "linear", 10, 3, 5, {}).optimizer_bytes,
+  EXPECT_EQ(Linear(context, "linear", {10, 3, 5}, {}).optimizer_bytes,
             15 * 8. / 4);
 }
 
 // 6 products of a 7 x 2 by a 2 x 3 matrix: 6 (14 + 6) inputs, 6 * 21 outputs.
 TEST(Layers, BatchMatMul) {
-  const Layer layer = BatchMatMul(Context(), "matmul", 6, 7, 2, 3, {});
+  const Layer layer = BatchMatMul(Context(), "matmul", {6, 7, 2, 3}, {});
   EXPECT_TRUE(layer.uses_matrix_engine);
   ExpectWork(layer, kForward, 6 * 2 * 7 * 2 * 3, 2 * (120 + 126));
   ExpectWork(layer, kActivationGradient, 2 * 504, 2 * (120 + 126));
@@ -143,14 +143,15 @@ TEST(Layers, TensorParallelCommAloneIsNothing) {
 // 10 rows, 8 -> 12; column-parallel: 12 / 4 outputs; row-parallel: 8 / 4
 // inputs.
 TEST(Layers, OverlappedLinearDividesOutputOrInput) {
-  const Layer column = OverlappedLinear(Context(), "qkv", 10, 8, 12, false, {});
+  const Layer column =
+      OverlappedLinear(Context(), "qkv", {10, 8, 12}, false, {});
   EXPECT_EQ(column.inputs, 80);
   EXPECT_EQ(column.outputs, 30);
   EXPECT_EQ(column.weights, 24);
   EXPECT_EQ(column.At(kForward).flops, 2 * 10 * 8 * 3);
   EXPECT_EQ(column.activation_bytes, 160);
   EXPECT_EQ(column.activation_grad_bytes, 0);
-  const Layer row = OverlappedLinear(Context(), "mlp", 10, 8, 12, true, {});
+  const Layer row = OverlappedLinear(Context(), "mlp", {10, 8, 12}, true, {});
   EXPECT_EQ(row.inputs, 20);
   EXPECT_EQ(row.outputs, 120);
   EXPECT_EQ(row.activation_bytes, 0);
@@ -159,10 +160,10 @@ TEST(Layers, OverlappedLinearDividesOutputOrInput) {
 
 TEST(Layers, OverlappedLinearWithSequenceParallelism) {
   const LayerContext context = Context(TensorCommType::kScattered);
-  const Layer column = OverlappedLinear(context, "qkv", 10, 8, 12, false, {});
+  const Layer column = OverlappedLinear(context, "qkv", {10, 8, 12}, false, {});
   EXPECT_EQ(column.activation_bytes, 160 / 4);
   EXPECT_EQ(column.activation_grad_bytes, 60);
-  const Layer row = OverlappedLinear(context, "mlp", 10, 8, 12, true, {});
+  const Layer row = OverlappedLinear(context, "mlp", {10, 8, 12}, true, {});
   EXPECT_EQ(row.activation_bytes, 40);
   EXPECT_EQ(row.activation_grad_bytes, 2 * 240 / 4);
 }
@@ -171,16 +172,16 @@ TEST(Layers, CorrectionsOfOverlappedLinears) {
   LayerContext context = Context(TensorCommType::kScattered);
   context.corrections.gathered_input_stored = true;
   EXPECT_EQ(
-      OverlappedLinear(context, "qkv", 10, 8, 12, false, {}).activation_bytes,
+      OverlappedLinear(context, "qkv", {10, 8, 12}, false, {}).activation_bytes,
       160);
-  const Layer again = OverlappedLinear(context, "qkv", 10, 8, 12, false,
+  const Layer again = OverlappedLinear(context, "qkv", {10, 8, 12}, false,
                                        {.is_communication_repeated = true});
   EXPECT_EQ(again.activation_bytes, 160);
   EXPECT_EQ(again.dropped_bytes, 160 - 160 / 4);
   context = Context();
   context.corrections.row_parallel_input_stored = true;
   EXPECT_EQ(
-      OverlappedLinear(context, "mlp", 10, 8, 12, true, {}).activation_bytes,
+      OverlappedLinear(context, "mlp", {10, 8, 12}, true, {}).activation_bytes,
       40);
 }
 
@@ -189,7 +190,7 @@ TEST(Layers, CorrectedOptimizerTraffic) {
   LayerContext context = Context();
   context.corrections.optimizer_traffic = true;
   EXPECT_EQ(
-      Linear(context, "linear", 10, 3, 5, {}).At(kOptimizerStep).mem_accessed,
+      Linear(context, "linear", {10, 3, 5}, {}).At(kOptimizerStep).mem_accessed,
       15 * 30. / 4);
 }
 
@@ -222,7 +223,7 @@ class LayerTimes : public testing::Test {
 };
 
 TEST_F(LayerTimes, WorkRunsOnItsEngine) {
-  const Layer matrix = Linear(Context(), "linear", 1e6, 10, 10, {});
+  const Layer matrix = Linear(Context(), "linear", {1e6, 10, 10}, {});
   const WorkTime forward = TimeWork(matrix, kForward, hardware_);
   EXPECT_DOUBLE_EQ(forward.flops, 2e8 / 5e11);
   EXPECT_DOUBLE_EQ(forward.mem, 2 * (2e7 + 100) / 8e8);
@@ -260,8 +261,8 @@ TEST_F(LayerTimes, WhatAStageSends) {
 
 // Four tiles; computing takes 8 s and 1/.75 of it where it is slowed down.
 TEST_F(LayerTimes, RingHidesCommunicationBehindThreeTiles) {
-  Layer layer = OverlappedLinear(Context(TensorCommType::kScattered), "qkv", 10,
-                                 8, 12, false, {});
+  Layer layer = OverlappedLinear(Context(TensorCommType::kScattered), "qkv",
+                                 {10, 8, 12}, false, {});
   const WorkTime work{6, 2};
   const ProcessingTime hidden = TimeProcessing(layer, work, 4, hardware_);
   EXPECT_EQ(hidden.exposed, 0);
@@ -273,7 +274,7 @@ TEST_F(LayerTimes, RingHidesCommunicationBehindThreeTiles) {
 
 TEST_F(LayerTimes, PipeExposesATileTwice) {
   const Layer layer = OverlappedLinear(Context(TensorCommType::kScattered),
-                                       "qkv", 10, 8, 12, false, {});
+                                       "qkv", {10, 8, 12}, false, {});
   hardware_.overlap = TensorOverlap::kPipe;
   const ProcessingTime twice = TimeProcessing(layer, {6, 2}, 20, hardware_);
   EXPECT_DOUBLE_EQ(twice.exposed, 9 + 5);
@@ -286,7 +287,7 @@ TEST_F(LayerTimes, PipeExposesATileTwice) {
 
 TEST_F(LayerTimes, BandwidthThatHidesATile) {
   const Layer layer = OverlappedLinear(Context(TensorCommType::kScattered),
-                                       "qkv", 10, 8, 12, false, {});
+                                       "qkv", {10, 8, 12}, false, {});
   EXPECT_DOUBLE_EQ(
       RequiredBandwidth(layer, kForward, BlockPlace::kBase, {6, 2}, hardware_),
       160. / 4 / (6 / .75 / 4));

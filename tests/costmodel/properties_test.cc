@@ -22,7 +22,7 @@ System RoomySystem(bool is_roofline) {
   return system;
 }
 
-// Of a whole search: strategies of all kinds.
+// Returns the strategies of a whole search, of all kinds.
 std::vector<Execution> Strategies(const System& system) {
   SearchProblem problem;
   problem.model = TestModel();

@@ -128,7 +128,7 @@ TEST(SearchSpace, EveryExecutionIsConsistent) {
   EXPECT_GT(seen.size(), 1000);
 }
 
-// What is cached is what would be computed.
+// Cached values are those that would be computed.
 TEST(Search, AgreesWithEvaluationsOneByOne) {
   const SearchProblem problem = TightProblem();
   int64_t visited = 0;

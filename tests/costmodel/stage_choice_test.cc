@@ -186,8 +186,8 @@ TEST(StageChoice, IsTheLeastByDynamicProgramming) {
   EXPECT_GT(walked, 1'000);
 }
 
-// Of many blocks, of which a sum of steps leaves the line far behind unless they
-// are walked in a good order.
+// A sum of the steps of many blocks leaves the line far behind unless they are
+// walked in a good order.
 TEST(StageChoice, BothWaysAgreeOnManyBlocks) {
   Random random(4);
   int walked = 0;

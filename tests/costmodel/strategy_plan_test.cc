@@ -198,8 +198,8 @@ class Oracle {
     return later + LeastOfFirst();
   }
 
-  // Whether all plans can be enumerated, but for those of the first stage where
-  // communication of gradients is overlapped.
+  // Returns whether all plans can be enumerated, but for those of the first
+  // stage where communication of gradients is overlapped.
   bool IsSmall() const {
     return Mixtures(Undominated(options_, &Option::cost)) <= kMostMixtures &&
            Mixtures(Undominated(options_, &Option::fill)) <= kMostMixtures &&
@@ -229,7 +229,7 @@ class Oracle {
     return mixtures;
   }
 
-  // Of subsets that run the same again, the smallest counts.
+  // Lists, of subsets that run the same again, the smallest.
   void ListOptions() {
     const BlockOperators& operators = block_.operators;
     std::map<std::vector<bool>, std::pair<double, KeptTensors>> smallest;
@@ -362,7 +362,7 @@ std::vector<Execution> FixedPolicies(Execution execution) {
   return fixed;
 }
 
-// Of four seeds together more than 500 strategies of which all plans can be
+// Four seeds have together more than 500 strategies of which all plans can be
 // enumerated; fewer under sanitizers, where each takes several times as long.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int kStrategies = 100;

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "problems/engines/milp/joint_form.h"
 #include "tests/problems/abstract_problem.h"
 #include "tests/problems/joint_enumeration.h"
 

@@ -6,25 +6,41 @@
 #include <numeric>
 #include <utility>
 
+// The bound is the recursion of the walk, run backwards, with every step made
+// convex. Let Q(n) be a lower bound on the cost of discarding n more bytes from a
+// point of the walk on. A unit's choices are replaced by the lower hull of its curve
+// with (0, 0), and Q becomes the infimal convolution of Q and that hull, which for
+// convex piecewise linear functions is a merge of segments by slope. "Unit or
+// children" becomes the hull of the minimum of both. A record cuts the domain: what
+// is missing must not exceed what may be missing there. A hull lies below its
+// function and each of these steps keeps lower bounds lower bounds, so Q never
+// exceeds the cost of any way to go on. Its domain is exact, since discarding the
+// most is best: where it is empty there is no plan.
+//
+// Q is kept for every node after which labels are pruned. Large problems keep
+// coarser ones: fewer of the same lines, so still bounds.
+
 namespace acplan::problems {
 
 namespace {
 
 using solver::ConvexCost;
+using solver::FixedKnot;
 using solver::HullSegments;
 
-// Of the bound that is carried along, where errors would add up, and of the
-// bounds that are kept for all nodes together.
+// The most segments of the bound that is carried along, where errors would add up,
+// and of the bounds that are kept for all nodes together.
 constexpr size_t kMostSegments = 8192;
 constexpr size_t kMostKeptSegments = 4'000'000;
 
 // Units may discard less than nothing.
 constexpr int64_t kAnyNumber = int64_t{1} << 61;
 
-}  // namespace
+// Low enough for no record, and far from overflow.
+constexpr int64_t kNoNeed = -(int64_t{1} << 61);
 
-FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
-  const int n = static_cast<int>(problem.nodes.size());
+// A power of two, at most `finest`, such that sums of bytes do not overflow.
+double ScaleOf(const ModuleProblem& problem, double finest) {
   double total = std::abs(problem.budget_bytes) + 1;
   double largest_base = 0;
   for (const ModuleProblem::Node& node : problem.nodes) {
@@ -35,56 +51,57 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
                              std::abs(node.unit_base_bytes.value_or(0))});
   }
   const int bits = std::ilogb(total + largest_base) + 1;
-  FixedProblem fixed;
-  fixed.scale = std::min(finest, std::exp2(std::clamp(60 - bits, 0, 40)));
-  const auto down = [&](double bytes) {
-    return static_cast<int64_t>(std::floor(bytes * fixed.scale));
-  };
-  const auto up = [&](double bytes) {
-    return static_cast<int64_t>(std::ceil(bytes * fixed.scale));
-  };
+  return std::min(finest, std::exp2(std::clamp(60 - bits, 0, 40)));
+}
 
-  fixed.curve.resize(n);
-  fixed.held.assign(n, 0);
-  // Low enough for no record, and far from overflow.
-  constexpr int64_t kNoNeed = -(int64_t{1} << 61);
-  fixed.need.assign(n, kNoNeed);
-  fixed.subtree_need.assign(n, kNoNeed);
-  fixed.unit_need.assign(n, kNoNeed);
-  fixed.has_units.assign(n, 0);
-  for (int i = 0; i < n; ++i) {
-    const ModuleProblem::Node& node = problem.nodes[i];
-    for (const Knot& knot : node.curve) {
-      const int64_t bytes = down(knot.bytes);
-      if (!fixed.curve[i].empty() && fixed.curve[i].back().bytes >= bytes) {
-        continue;
-      }
-      fixed.curve[i].push_back({bytes, knot.ms});
-    }
-    if (!node.curve.empty()) fixed.held[i] = up(node.held_bytes);
-    if (node.time >= 0) {
-      fixed.need[i] = up(node.base_bytes - problem.budget_bytes);
-    }
+int64_t RoundedDown(double bytes, double scale) {
+  return static_cast<int64_t>(std::floor(bytes * scale));
+}
+
+int64_t RoundedUp(double bytes, double scale) {
+  return static_cast<int64_t>(std::ceil(bytes * scale));
+}
+
+std::vector<FixedKnot> FixedCurve(const std::vector<Knot>& curve,
+                                  double scale) {
+  std::vector<FixedKnot> fixed;
+  for (const Knot& knot : curve) {
+    const int64_t bytes = RoundedDown(knot.bytes, scale);
+    if (!fixed.empty() && fixed.back().bytes >= bytes) continue;
+    fixed.push_back({bytes, knot.ms});
   }
-  for (int i = n - 1; i >= 0; --i) {
-    fixed.subtree_need[i] = std::max(fixed.subtree_need[i], fixed.need[i]);
-    for (int c = i + 1; c < i + problem.nodes[i].subtree_size;
-         c += problem.nodes[c].subtree_size) {
-      fixed.subtree_need[i] =
-          std::max(fixed.subtree_need[i], fixed.subtree_need[c]);
-      if (fixed.has_units[c]) fixed.has_units[i] = 1;
-    }
-    if (!fixed.curve[i].empty()) {
-      const std::optional<double>& as_unit = problem.nodes[i].unit_base_bytes;
-      fixed.has_units[i] = 1;
-      fixed.unit_need[i] = (as_unit ? up(*as_unit - problem.budget_bytes)
-                                    : fixed.subtree_need[i]) +
-                           fixed.held[i];
-      fixed.largest_need = std::max(fixed.largest_need, fixed.unit_need[i]);
-    }
-    fixed.largest_need = std::max(fixed.largest_need, fixed.subtree_need[i]);
+  return fixed;
+}
+
+// Sets the needs of a node, as a record and as a unit, from those inside of it.
+void SetNeedsInside(const ModuleProblem& problem, int i, FixedProblem& fixed) {
+  const ModuleProblem::Node& node = problem.nodes[i];
+  fixed.subtree_need[i] = std::max(fixed.subtree_need[i], fixed.need[i]);
+  for (int c = i + 1; c < i + node.subtree_size;
+       c += problem.nodes[c].subtree_size) {
+    fixed.subtree_need[i] =
+        std::max(fixed.subtree_need[i], fixed.subtree_need[c]);
+    if (fixed.has_units[c]) fixed.has_units[i] = 1;
   }
-  fixed.need_after.assign(n, kNoNeed);
+  if (!fixed.curve[i].empty()) {
+    fixed.has_units[i] = 1;
+    fixed.unit_need[i] =
+        (node.unit_base_bytes
+             ? RoundedUp(*node.unit_base_bytes - problem.budget_bytes,
+                         fixed.scale)
+             : fixed.subtree_need[i]) +
+        fixed.held[i];
+    fixed.largest_need = std::max(fixed.largest_need, fixed.unit_need[i]);
+  }
+  fixed.largest_need = std::max(fixed.largest_need, fixed.subtree_need[i]);
+}
+
+// The most that any step after each node asks for: the records that come later in
+// post-order, and the units that begin later in pre-order.
+std::vector<int64_t> NeedsAfter(const ModuleProblem& problem,
+                                const FixedProblem& fixed) {
+  const int n = static_cast<int>(problem.nodes.size());
+  std::vector<int64_t> need_after(n, kNoNeed);
   std::vector<int> last_first(n);  // post-order, reversed
   std::iota(last_first.begin(), last_first.end(), 0);
   std::ranges::stable_sort(last_first, std::greater<>(), [&](int i) {
@@ -92,7 +109,7 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
   });
   int64_t later = kNoNeed;
   for (const int i : last_first) {
-    fixed.need_after[i] = later;
+    need_after[i] = later;
     later = std::max(later, fixed.need[i]);
   }
   int64_t later_units = kNoNeed;
@@ -104,9 +121,36 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
     units_from[i] = later_units;
   }
   for (int i = 0; i < n; ++i) {
-    fixed.need_after[i] = std::max(
-        fixed.need_after[i], units_from[i + problem.nodes[i].subtree_size]);
+    need_after[i] =
+        std::max(need_after[i], units_from[i + problem.nodes[i].subtree_size]);
   }
+  return need_after;
+}
+
+}  // namespace
+
+FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
+  const int n = static_cast<int>(problem.nodes.size());
+  FixedProblem fixed;
+  fixed.scale = ScaleOf(problem, finest);
+  fixed.held.assign(n, 0);
+  fixed.need.assign(n, kNoNeed);
+  fixed.subtree_need.assign(n, kNoNeed);
+  fixed.unit_need.assign(n, kNoNeed);
+  fixed.has_units.assign(n, 0);
+  for (int i = 0; i < n; ++i) {
+    const ModuleProblem::Node& node = problem.nodes[i];
+    fixed.curve.push_back(FixedCurve(node.curve, fixed.scale));
+    if (!node.curve.empty()) {
+      fixed.held[i] = RoundedUp(node.held_bytes, fixed.scale);
+    }
+    if (node.time >= 0) {
+      fixed.need[i] =
+          RoundedUp(node.base_bytes - problem.budget_bytes, fixed.scale);
+    }
+  }
+  for (int i = n - 1; i >= 0; --i) SetNeedsInside(problem, i, fixed);
+  fixed.need_after = NeedsAfter(problem, fixed);
   return fixed;
 }
 

@@ -9,8 +9,8 @@
 
 namespace acplan::problems {
 
-// What walks over a module problem with prefix structure share: its bytes as
-// integers, and lower bounds on what the rest of a walk costs.
+// Walks over a module problem with prefix structure share two things: its bytes
+// as integers, and lower bounds on the cost of the rest of a walk.
 
 // The bytes of a module problem in fixed point: needs rounded up, what units
 // discard rounded down.
@@ -38,11 +38,12 @@ class CompletionBound {
   CompletionBound(const ModuleProblem& problem, const FixedProblem& fixed,
                   double unit_price);
 
-  // Of the whole walk.
+  // Returns the bound on the whole walk.
   double AtRoot() const { return root_.At(fixed_.largest_need); }
-  // What the last byte costs there, ms a fixed-point byte.
+  // Returns the price of the last byte there, ms a fixed-point byte.
   double PriceAtRoot() const;
-  // After node i; only for nodes with candidates in their subtree.
+  // Returns the bound on what comes after node i. Only nodes with candidates in
+  // their subtree have one.
   const solver::ConvexCost& After(int i) const { return after_[i]; }
   double unit_price() const { return unit_price_; }
 

@@ -3,12 +3,29 @@
 #include <algorithm>
 #include <array>
 #include <stdexcept>
+#include <utility>
+
+// This is what a search has proven at any time, and when it ends.
+//
+// `best` is the cost of the best plan, or the cut-off; `proven` a cost below which
+// there is no plan. A pass looks for plans below a threshold and reports the
+// cheapest that it found, and a lower bound on what it dropped for its width. What
+// is cheaper than the plan that it found was dropped; what was pruned is not
+// cheaper than the threshold. So after a pass that came to its end no plan costs
+// less than the least of: the plan found (the threshold, where there is none), the
+// threshold, and the bound on what was dropped. A pass that was stopped proves
+// nothing, though a plan may come of those before it.
+//
+// A complete pass, one that dropped nothing, is final where it found a plan: no
+// plan below its threshold costs less. Where it found none, its threshold is
+// proven. So thresholds that move away from the bound meet the optimum or the best
+// plan after finitely many steps, and a width too small for a threshold is
+// replaced by the next; where there is none, memory is what stops the search.
 
 namespace acplan::problems {
 
-using solver::SearchStatus;
-
 using solver::SearchLimits;
+using solver::SearchStatus;
 using solver::StoppedBy;
 
 namespace {
@@ -17,7 +34,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 // Proof tolerance, relative to the objective.
 constexpr double kTolerance = 1e-9;
 
-// Of the passes that look for a good plan, and of those that prove.
+// Widths of the passes that look for a good plan, and of those that prove.
 constexpr std::array<size_t, 2> kBeamWidths = {64, 1024};
 constexpr std::array<size_t, 3> kProofWidths = {1 << 16, 1 << 20, 1 << 23};
 // A best plan so near to the bound is taken for the optimum.
@@ -26,13 +43,149 @@ constexpr double kNear = 2e-3;
 // best plan, then so many times as far.
 constexpr double kFirstStep = 1.0 / 64;
 constexpr double kStepGrowth = 3;
+constexpr double kSecondsAReport = 0.1;
 
-}  // namespace
+// The limits of a search, asked now and then while a pass runs.
+class Guard {
+ public:
+  explicit Guard(const SearchLimits& limits) : limits_(limits) {}
 
-ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
-                              const SearchLimits& limits,
-                              const LabelSearch& search) {
-  const solver::Stopwatch stopwatch;
+  double Seconds() const { return stopwatch_.Seconds(); }
+
+  // `progress` has no time yet.
+  StoppedBy Check(solver::SearchProgress progress) {
+    progress.seconds = stopwatch_.Seconds();
+    if (limits_.on_progress &&
+        progress.seconds - last_report_ > kSecondsAReport) {
+      last_report_ = progress.seconds;
+      limits_.on_progress(progress);
+    }
+    if (limits_.interrupted && limits_.interrupted->load()) {
+      return StoppedBy::kInterrupt;
+    }
+    if (progress.seconds > limits_.time_limit_s) return StoppedBy::kTime;
+    if (progress.nodes > limits_.node_limit) return StoppedBy::kNodes;
+    return StoppedBy::kNothing;
+  }
+
+ private:
+  const SearchLimits& limits_;
+  solver::Stopwatch stopwatch_;
+  double last_report_ = 0;
+};
+
+// The best plan so far, and what is proven of all others.
+struct State {
+  double best = kInf;
+  double proven = 0;
+  std::vector<ChosenUnit> units = {};
+  bool is_found = false;
+  int64_t labels = 0;
+  StoppedBy stopped_by = StoppedBy::kNothing;
+
+  bool IsWithin(double gap) const {
+    return best < kInf && best - proven <= gap * std::max(best, kTolerance);
+  }
+};
+
+class PassSearch {
+ public:
+  PassSearch(const SearchLimits& limits, const LabelSearch& search, State state)
+      : gap_(std::max(limits.gap, kTolerance)),
+        guard_(limits),
+        search_(search),
+        state_(std::move(state)),
+        goes_on_(!state_.IsWithin(gap_)) {}
+
+  // Looks for a good plan, with few labels.
+  void FindGood() {
+    for (const size_t width : kBeamWidths) {
+      if (!goes_on_) return;
+      const bool is_complete = Run(CostOfInterest(), width);
+      if (is_complete) goes_on_ = false;
+    }
+  }
+
+  // Moves the threshold from the bound, by `step` of what is between, to the best
+  // plan.
+  void Prove(double step) {
+    const double root = state_.proven;
+    for (size_t width = 0; goes_on_;) {
+      const double threshold = std::min(
+          CostOfInterest(), root + step * std::max(0.0, state_.best - root));
+      if (!Run(threshold, kProofWidths[width])) {
+        ++width;
+        if (goes_on_ && width == kProofWidths.size()) {
+          state_.stopped_by = StoppedBy::kMemory;
+          goes_on_ = false;
+        }
+      } else if (threshold >= CostOfInterest()) {
+        goes_on_ = false;
+      } else {
+        step *= kStepGrowth;
+      }
+    }
+  }
+
+  // Returns whether the best plan is thought to be nearly optimal.
+  bool IsNear() const {
+    return (search_.known_is_near && state_.best < kInf) ||
+           state_.IsWithin(kNear);
+  }
+
+  State TakeState() { return std::move(state_); }
+  double Seconds() const { return guard_.Seconds(); }
+
+ private:
+  // Only what costs less is better than the best plan by more than the gap.
+  double CostOfInterest() const {
+    return state_.best == kInf
+               ? kInf
+               : state_.best - gap_ * std::max(state_.best, kTolerance);
+  }
+
+  // Runs a pass, and decides whether the search goes on. Returns whether the pass
+  // was complete.
+  bool Run(double threshold, size_t width) {
+    const PassResult pass =
+        search_.run(threshold, width, [this](int64_t labels) {
+          return guard_.Check({.best = state_.best,
+                               .bound = state_.proven,
+                               .nodes = state_.labels + labels});
+        });
+    state_.labels += pass.labels;
+    if (pass.stopped_by != StoppedBy::kNothing) {
+      state_.stopped_by = pass.stopped_by;
+      goes_on_ = false;
+      return false;
+    }
+    if (pass.units) Offer(*pass.units);
+    const bool is_complete = pass.least_dropped == kInf;
+    state_.proven =
+        std::max(state_.proven, std::min({pass.units ? state_.best : threshold,
+                                          threshold, pass.least_dropped}));
+    goes_on_ = !state_.IsWithin(gap_) &&
+               !(is_complete && (pass.units || threshold == kInf));
+    return is_complete;
+  }
+
+  void Offer(std::vector<ChosenUnit> units) {
+    units = search_.improve(std::move(units));
+    const double ms = search_.cost(units);
+    if (!(ms < state_.best)) return;
+    state_.best = ms;
+    state_.units = std::move(units);
+    state_.is_found = true;
+  }
+
+  double gap_;
+  Guard guard_;
+  const LabelSearch& search_;
+  State state_;
+  bool goes_on_;
+};
+
+ModuleSolution WithSizes(const ModuleProblem& problem) {
   ModuleSolution solution;
   solution.engine = "labels";
   solution.columns = std::ranges::count_if(
@@ -40,137 +193,76 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
   solution.rows = std::ranges::count_if(problem.nodes, [&](const auto& node) {
     return node.time >= 0 && node.base_bytes > problem.budget_bytes;
   });
+  return solution;
+}
 
+// Where no plan was found.
+ModuleSolution WithoutPlan(const State& state, double cut_off,
+                           ModuleSolution solution) {
+  solution.bound_ms = std::min(state.proven, cut_off);
+  if (solution.stopped_by != StoppedBy::kNothing) return solution;
+  if (cut_off == kInf) {
+    solution.bound_ms = kInf;
+    solution.status = SearchStatus::kInfeasible;
+  } else if (state.IsWithin(2 * kTolerance)) {
+    solution.bound_ms = cut_off;
+  } else {
+    solution.stopped_by = StoppedBy::kGap;
+  }
+  return solution;
+}
+
+ModuleSolution WithPlan(State state, double gap, ModuleSolution solution) {
+  solution.units = std::move(state.units);
+  solution.ms = state.best;
+  if (state.IsWithin(2 * kTolerance)) {
+    solution.status = SearchStatus::kOptimal;
+    solution.stopped_by = StoppedBy::kNothing;
+    solution.bound_ms = state.best;
+    return solution;
+  }
+  solution.status = SearchStatus::kFeasible;
+  if (solution.stopped_by == StoppedBy::kNothing) {
+    if (gap <= kTolerance) {
+      throw std::logic_error("SearchByPasses: the last pass proved nothing");
+    }
+    solution.stopped_by = StoppedBy::kGap;
+  }
+  solution.bound_ms = std::min(state.proven, state.best);
+  return solution;
+}
+
+}  // namespace
+
+ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
+                              const SearchLimits& limits,
+                              const LabelSearch& search) {
+  ModuleSolution solution = WithSizes(problem);
   if (problem.fixed_bytes > problem.budget_bytes || root_bound == kInf) {
     solution.status = SearchStatus::kInfeasible;
     solution.bound_ms = kInf;
-    solution.seconds = stopwatch.Seconds();
     return solution;
   }
-
-  double best = limits.cut_off;
-  bool is_found = false;
+  State start{.best = limits.cut_off, .proven = std::max(0.0, root_bound)};
   // A problem that needs no units has no candidates.
   if (!search.known.empty() && solution.columns > 0 &&
-      search.cost(search.known) < best) {
-    best = search.cost(search.known);
-    solution.units = search.known;
-    is_found = true;
-  }
-  double proven = std::max(0.0, root_bound);
-  int64_t labels = 0;
-  const auto close_enough = [&](double gap) {
-    return best < kInf && best - proven <= gap * std::max(best, kTolerance);
-  };
-  double last_report = 0;
-  const PassCheck check = [&](int64_t pass_labels) {
-    const double seconds = stopwatch.Seconds();
-    if (limits.on_progress && seconds - last_report > 0.1) {
-      last_report = seconds;
-      limits.on_progress({.best = best,
-                          .bound = proven,
-                          .nodes = labels + pass_labels,
-                          .seconds = seconds});
-    }
-    if (limits.interrupted && limits.interrupted->load()) {
-      return StoppedBy::kInterrupt;
-    }
-    if (seconds > limits.time_limit_s) return StoppedBy::kTime;
-    if (labels + pass_labels > limits.node_limit) return StoppedBy::kNodes;
-    return StoppedBy::kNothing;
-  };
-
-  // Whether the search goes on. `is_complete`: nothing below the threshold was
-  // dropped.
-  bool is_complete = false;
-  const auto run = [&](double threshold, size_t width) {
-    const PassResult pass = search.run(threshold, width, check);
-    labels += pass.labels;
-    if (pass.stopped_by != StoppedBy::kNothing) {
-      solution.stopped_by = pass.stopped_by;
-      return false;
-    }
-    if (pass.units) {
-      std::vector<ChosenUnit> units = search.improve(*pass.units);
-      const double ms = search.cost(units);
-      if (ms < best) {
-        best = ms;
-        solution.units = std::move(units);
-        is_found = true;
-      }
-    }
-    is_complete = pass.least_dropped == kInf;
-    // What is cheaper than the best plan was dropped; what was pruned is not
-    // cheaper than the threshold.
-    proven = std::max(proven, std::min({pass.units ? best : threshold,
-                                        threshold, pass.least_dropped}));
-    return !close_enough(std::max(limits.gap, kTolerance)) &&
-           !(is_complete && (pass.units || threshold == kInf));
-  };
-  const auto improves = [&] {
-    return best == kInf ? kInf
-                        : best - std::max(limits.gap, kTolerance) *
-                                     std::max(best, kTolerance);
-  };
-
-  bool goes_on = !close_enough(std::max(limits.gap, kTolerance));
-  const bool is_near =
-      (search.known_is_near && best < kInf) || close_enough(kNear);
-  for (const size_t width : kBeamWidths) {
-    if (goes_on && !is_near) goes_on = run(improves(), width);
-    if (is_complete) goes_on = false;
-  }
-  const double root = proven;
-  double step = is_near ? 1 : kFirstStep;
-  for (size_t width = 0; goes_on;) {
-    const double threshold =
-        std::min(improves(), root + step * std::max(0.0, best - root));
-    goes_on = run(threshold, kProofWidths[width]);
-    if (!is_complete) {
-      ++width;
-      if (goes_on && width == kProofWidths.size()) {
-        solution.stopped_by = StoppedBy::kMemory;
-        goes_on = false;
-      }
-    } else if (threshold >= improves()) {
-      goes_on = false;
-    } else {
-      step *= kStepGrowth;
-    }
+      search.cost(search.known) < start.best) {
+    start.best = search.cost(search.known);
+    start.units = search.known;
+    start.is_found = true;
   }
 
-  solution.nodes = labels;
-  solution.seconds = stopwatch.Seconds();
-  if (!is_found) {
-    solution.bound_ms = std::min(proven, limits.cut_off);
-    if (solution.stopped_by == StoppedBy::kNothing) {
-      if (limits.cut_off == kInf) {
-        solution.bound_ms = kInf;
-        solution.status = SearchStatus::kInfeasible;
-      } else if (close_enough(2 * kTolerance)) {
-        solution.bound_ms = limits.cut_off;
-      } else {
-        solution.stopped_by = StoppedBy::kGap;
-      }
-    }
-    return solution;
-  }
-  solution.ms = best;
-  if (close_enough(2 * kTolerance)) {
-    solution.status = SearchStatus::kOptimal;
-    solution.stopped_by = StoppedBy::kNothing;
-    solution.bound_ms = best;
-  } else {
-    solution.status = SearchStatus::kFeasible;
-    if (solution.stopped_by == StoppedBy::kNothing) {
-      if (limits.gap <= kTolerance) {
-        throw std::logic_error("SearchByPasses: the last pass proved nothing");
-      }
-      solution.stopped_by = StoppedBy::kGap;
-    }
-    solution.bound_ms = std::min(proven, best);
-  }
-  return solution;
+  PassSearch passes(limits, search, std::move(start));
+  const bool is_near = passes.IsNear();
+  if (!is_near) passes.FindGood();
+  passes.Prove(is_near ? 1 : kFirstStep);
+
+  solution.seconds = passes.Seconds();
+  State state = passes.TakeState();
+  solution.nodes = state.labels;
+  solution.stopped_by = state.stopped_by;
+  return state.is_found ? WithPlan(std::move(state), limits.gap, solution)
+                        : WithoutPlan(state, limits.cut_off, solution);
 }
 
 }  // namespace acplan::problems

@@ -42,7 +42,7 @@ struct LabelSearch {
   std::function<double(const std::vector<ChosenUnit>&)> cost;
   // Units known before that keep every record, if any.
   std::vector<ChosenUnit> known = {};
-  // Whether `known` is thought to be nearly optimal: then the search goes
+  // Says that `known` is thought to be nearly optimal: then the search goes
   // straight for the proof.
   bool known_is_near = false;
 };

@@ -12,10 +12,28 @@
 #include <vector>
 
 #include "problems/engines/labels/completion_bound.h"
+#include "problems/engines/labels/forest_walk.h"
 #include "problems/engines/labels/label_passes.h"
 #include "solver/labels/convex_cost.h"
 #include "solver/labels/cost_frontier.h"
 #include "solver/labels/label_history.h"
+
+// The walk over the forest (forest_walk.h) carries E(D), the least cost of having
+// discarded D bytes so far: a frontier of points and segments, one for each number
+// of units where max_units limits it.
+// A unit adds its convex curve to every point (cost_frontier.h: AddCurve), which
+// is the lower envelope of E moved to each knot and of each vertex of E followed
+// by each piece of the curve.
+//
+// Invariant: at every module, the frontier together with what was dropped for the
+// width contains the beginning of a cheapest plan, if one costs less than the
+// threshold. A piece is dropped where another has at least its bytes for at most
+// its cost, where a record asks for more bytes than it has, and where its cost and
+// the completion bound Q (completion_bound.h) reach the threshold.
+//
+// A piece says how it came about in a way that holds for any part of it: either it
+// was moved by a knot, or it comes from one vertex. So a plan can be read off any
+// point, back from the last unit to the first.
 
 namespace acplan::problems {
 
@@ -43,150 +61,38 @@ struct Move {
   bool shifted;
 };
 
-// One pass over the forest. Its frontiers, one for each number of units with
-// max_units, have as labels the last of the moves that led there; -1: none.
-class Pass {
+using Frontiers = LabelsByCount<CostFrontier>;
+
+// The bounds of a pass: which pieces may be part of a plan that costs less than
+// its threshold.
+class PieceBounds {
  public:
-  Pass(const ModuleProblem& problem, const FixedProblem& fixed,
-       const CompletionBound& bound, double threshold, size_t width,
-       const PassCheck& check)
+  PieceBounds(const ModuleProblem& problem, const FixedProblem& fixed,
+              const CompletionBound& bound, double threshold)
       : problem_(problem),
         fixed_(fixed),
         bound_(bound),
-        threshold_(threshold),
-        width_(width),
-        check_(check) {}
+        threshold_(threshold) {}
 
-  PassResult Run() {
-    const size_t counts =
-        problem_.max_units ? static_cast<size_t>(*problem_.max_units) + 1 : 1;
-    std::vector<CostFrontier> frontiers(counts);
-    frontiers[0].push_back({.lo = 0,
-                            .hi = 0,
-                            .cost = 0,
-                            .slope = 0,
-                            .value = 0,
-                            .label = -1,
-                            .shifted = true,
-                            .lo_is_vertex = true,
-                            .hi_is_vertex = true});
-    frontiers = WalkSiblings(0, static_cast<int>(problem_.nodes.size()),
-                             std::move(frontiers));
-    if (result_.stopped_by != StoppedBy::kNothing) return std::move(result_);
-    const FrontierPiece* last = nullptr;
-    for (const CostFrontier& f : frontiers) {
-      if (!f.empty() && (!last || f.front().cost < last->cost)) {
-        last = &f.front();
-      }
-    }
-    // Unused units are credited in the bounds, so with max_units a label that
-    // is no better than the best plan may get here.
-    if (last && last->cost < threshold_) {
-      result_.units = Backtrack(*last);
-    }
-    return std::move(result_);
-  }
+  double threshold() const { return threshold_; }
 
- private:
-  std::vector<CostFrontier> WalkSiblings(int begin, int end,
-                                         std::vector<CostFrontier> frontiers) {
-    for (int i = begin; i < end && result_.stopped_by == StoppedBy::kNothing;
-         i += problem_.nodes[i].subtree_size) {
-      frontiers = WalkNode(i, std::move(frontiers));
-    }
-    return frontiers;
-  }
-
-  std::vector<CostFrontier> WalkNode(int i,
-                                     std::vector<CostFrontier> frontiers) {
-    if (!fixed_.has_units[i]) {
-      CutAll(frontiers, fixed_.subtree_need[i]);
-      return frontiers;
-    }
-    std::vector<CostFrontier> as_unit;
-    if (!fixed_.curve[i].empty()) as_unit = AddUnit(i, frontiers);
-    set_aside_.push_back(&as_unit);
-    frontiers = WalkSiblings(i + 1, i + problem_.nodes[i].subtree_size,
-                             std::move(frontiers));
-    set_aside_.pop_back();
-    CutAll(frontiers, fixed_.need[i]);
-    for (size_t k = 0; k < as_unit.size(); ++k) {
-      frontiers[k] = LowerEnvelope(frontiers[k], as_unit[k], Take::kBoth);
-    }
-    DropDearerCounts(frontiers);
-    Prune(i, frontiers);
-    Limit(i, frontiers);
-    if (history_.IsLong()) ForgetMoves(frontiers);
-    result_.stopped_by =
-        history_.IsFull() ? StoppedBy::kMemory : check_(result_.labels);
-    return frontiers;
-  }
-
-  // Drops the moves that no label's history needs any more.
-  void ForgetMoves(std::vector<CostFrontier>& frontiers) {
-    std::vector<std::vector<CostFrontier>*> live = set_aside_;
-    live.push_back(&frontiers);
-    history_.Forget([&](auto apply) {
-      for (std::vector<CostFrontier>* group : live) {
-        for (CostFrontier& f : *group) {
-          for (FrontierPiece& p : f) {
-            if (p.label >= 0) apply(p.label);
-          }
-        }
-      }
-    });
-  }
-
-  static void CutAll(std::vector<CostFrontier>& frontiers, int64_t need) {
-    for (CostFrontier& f : frontiers) Cut(f, need);
-  }
-
-  std::vector<CostFrontier> AddUnit(
-      int i, const std::vector<CostFrontier>& frontiers) {
-    const bool counted = problem_.max_units.has_value();
-    std::vector<CostFrontier> result(frontiers.size());
-    for (size_t k = 0; k + (counted ? 1 : 0) < frontiers.size(); ++k) {
-      CostFrontier start = frontiers[k];
-      Cut(start, fixed_.unit_need[i]);
-      if (start.empty()) continue;
-      result[k + (counted ? 1 : 0)] = AddCurve(fixed_.curve[i], start);
-    }
-    Prune(i, result);
-    for (CostFrontier& f : result) {
-      for (FrontierPiece& p : f) {
-        p.label = history_.Add({p.value, p.label, i, p.shifted});
-      }
-      result_.labels += static_cast<int64_t>(f.size());
-    }
-    return result;
-  }
-
-  // With a limit on the units, more of them are worth keeping only where they
-  // cost less.
-  static void DropDearerCounts(std::vector<CostFrontier>& frontiers) {
-    if (frontiers.size() <= 1) return;
-    CostFrontier least = frontiers[0];
-    for (size_t k = 1; k < frontiers.size(); ++k) {
-      frontiers[k] = LowerEnvelope(frontiers[k], least, Take::kFirst);
-      least = LowerEnvelope(least, frontiers[k], Take::kBoth);
-    }
-  }
-
-  double BoundOf(int i, size_t count, const FrontierPiece& p) const {
+  // No plan that begins with a point of the piece costs less. `count` is the
+  // number of its units.
+  double BoundAfter(int node, size_t count, const FrontierPiece& p) const {
     double credit = 0;
     if (problem_.max_units) {
       credit =
           bound_.unit_price() *
           static_cast<double>(*problem_.max_units - static_cast<int>(count));
     }
-    return bound_.After(i).LeastSum(p.lo, p.hi, p.cost, p.slope,
-                                    fixed_.largest_need) -
+    return bound_.After(node).LeastSum(p.lo, p.hi, p.cost, p.slope,
+                                       fixed_.largest_need) -
            credit;
   }
 
-  void Prune(int i, std::vector<CostFrontier>& frontiers) const {
+  void Prune(int node, Frontiers& frontiers) const {
     const int64_t total = fixed_.largest_need;
-    const int64_t least = total - bound_.After(i).end();
+    const int64_t least = total - bound_.After(node).end();
     for (size_t k = 0; k < frontiers.size(); ++k) {
       CostFrontier& f = frontiers[k];
       size_t kept = 0;
@@ -200,7 +106,7 @@ class Pass {
           // knots need start from here.
           p.lo_is_vertex = false;
         }
-        if (BoundOf(i, k, p) < threshold_) f[kept++] = p;
+        if (BoundAfter(node, k, p) < threshold_) f[kept++] = p;
         // Beyond the largest need, the first piece is the cheapest.
         if (p.lo >= total) break;
       }
@@ -208,51 +114,188 @@ class Pass {
     }
   }
 
-  void Limit(int i, std::vector<CostFrontier>& frontiers) {
+ private:
+  const ModuleProblem& problem_;
+  const FixedProblem& fixed_;
+  const CompletionBound& bound_;
+  double threshold_;
+};
+
+// A piece as a limit on their number sees it.
+struct RankedPiece {
+  double bound;
+  size_t count, index;
+};
+
+std::vector<RankedPiece> Ranked(const PieceBounds& bounds, int node,
+                                const Frontiers& frontiers) {
+  std::vector<RankedPiece> ranked;
+  for (size_t k = 0; k < frontiers.size(); ++k) {
+    for (size_t j = 0; j < frontiers[k].size(); ++j) {
+      // The piece that has discarded most is never dropped: where it cannot
+      // meet the records to come, nothing can. So the first pass, which
+      // prunes nothing for its cost, finds a plan if there is one.
+      const bool last = j + 1 == frontiers[k].size();
+      ranked.push_back(
+          {last ? -kInf : bounds.BoundAfter(node, k, frontiers[k][j]), k, j});
+    }
+  }
+  return ranked;
+}
+
+// Keeps the `width` pieces that promise most, and returns a lower bound on what
+// it drops.
+double CutToWidth(size_t width, std::vector<RankedPiece> ranked,
+                  Frontiers& frontiers) {
+  const auto by_bound = [](const RankedPiece& r, const RankedPiece& s) {
+    return std::tie(r.bound, r.count, r.index) <
+           std::tie(s.bound, s.count, s.index);
+  };
+  std::nth_element(ranked.begin(),
+                   ranked.begin() + static_cast<std::ptrdiff_t>(width),
+                   ranked.end(), by_bound);
+  std::vector<std::vector<char>> keep(frontiers.size());
+  for (size_t k = 0; k < frontiers.size(); ++k) {
+    keep[k].assign(frontiers[k].size(), 0);
+  }
+  double least_dropped = kInf;
+  for (size_t r = 0; r < ranked.size(); ++r) {
+    if (r < width || ranked[r].bound == -kInf) {
+      keep[ranked[r].count][ranked[r].index] = 1;
+    } else {
+      least_dropped = std::min(least_dropped, ranked[r].bound);
+    }
+  }
+  for (size_t k = 0; k < frontiers.size(); ++k) {
+    size_t kept = 0;
+    for (size_t j = 0; j < frontiers[k].size(); ++j) {
+      if (keep[k][j]) frontiers[k][kept++] = frontiers[k][j];
+    }
+    frontiers[k].resize(kept);
+  }
+  return least_dropped;
+}
+
+// With a limit on the units, more of them are worth keeping only where they
+// cost less.
+void DropDearerCounts(Frontiers& frontiers) {
+  if (frontiers.size() <= 1) return;
+  CostFrontier least = frontiers[0];
+  for (size_t k = 1; k < frontiers.size(); ++k) {
+    frontiers[k] = LowerEnvelope(frontiers[k], least, Take::kFirst);
+    least = LowerEnvelope(least, frontiers[k], Take::kBoth);
+  }
+}
+
+// The rules of the walk. As labels, pieces have the last of the moves that led
+// there; -1: none.
+class ModulePass {
+ public:
+  using Labels = CostFrontier;
+
+  ModulePass(const ModuleProblem& problem, const FixedProblem& fixed,
+             const PieceBounds& bounds, size_t width, const PassCheck& check)
+      : problem_(problem),
+        fixed_(fixed),
+        bounds_(bounds),
+        width_(width),
+        check_(check) {}
+
+  PassResult Run() {
+    ForestWalk walk(problem_, fixed_, *this);
+    const Frontiers frontiers = walk.Run({{.lo = 0,
+                                           .hi = 0,
+                                           .cost = 0,
+                                           .slope = 0,
+                                           .value = 0,
+                                           .label = -1,
+                                           .shifted = true,
+                                           .lo_is_vertex = true,
+                                           .hi_is_vertex = true}});
+    if (IsStopped()) return std::move(result_);
+    const FrontierPiece* last = nullptr;
+    for (const CostFrontier& f : frontiers) {
+      if (!f.empty() && (!last || f.front().cost < last->cost)) {
+        last = &f.front();
+      }
+    }
+    // Unused units are credited in the bounds, so with max_units a label that
+    // is no better than the best plan may get here.
+    if (last && last->cost < bounds_.threshold()) {
+      result_.units = Backtrack(*last);
+    }
+    return std::move(result_);
+  }
+
+  bool IsStopped() const { return result_.stopped_by != StoppedBy::kNothing; }
+
+  bool IsCandidate(int node) const { return !fixed_.curve[node].empty(); }
+
+  static void CutTo(int64_t need, CostFrontier& frontier) {
+    Cut(frontier, need);
+  }
+
+  Frontiers AddUnit(int node, const Frontiers& before) {
+    const size_t used = problem_.max_units ? 1 : 0;
+    Frontiers as_unit(before.size());
+    for (size_t k = 0; k + used < before.size(); ++k) {
+      CostFrontier start = before[k];
+      Cut(start, fixed_.unit_need[node]);
+      if (start.empty()) continue;
+      as_unit[k + used] = AddCurve(fixed_.curve[node], start);
+    }
+    bounds_.Prune(node, as_unit);
+    for (CostFrontier& f : as_unit) {
+      for (FrontierPiece& p : f) {
+        p.label = history_.Add({p.value, p.label, node, p.shifted});
+      }
+      result_.labels += static_cast<int64_t>(f.size());
+    }
+    return as_unit;
+  }
+
+  static Frontiers Required(int /*node*/, Frontiers as_unit) { return as_unit; }
+
+  Frontiers Join(int node, Frontiers frontiers, const Frontiers& as_unit) {
+    if (IsCandidate(node)) {
+      for (size_t k = 0; k < as_unit.size(); ++k) {
+        frontiers[k] = LowerEnvelope(frontiers[k], as_unit[k], Take::kBoth);
+      }
+    }
+    DropDearerCounts(frontiers);
+    bounds_.Prune(node, frontiers);
+    Limit(node, frontiers);
+    return frontiers;
+  }
+
+  void EndNode(const LiveLabels<CostFrontier>& live) {
+    if (history_.IsLong()) Forget(live);
+    if (IsStopped()) return;
+    result_.stopped_by =
+        history_.IsFull() ? StoppedBy::kMemory : check_(result_.labels);
+  }
+
+ private:
+  void Limit(int node, Frontiers& frontiers) {
     size_t total = 0;
     for (const CostFrontier& f : frontiers) total += f.size();
     if (total <= width_) return;
-    struct Ranked {
-      double bound;
-      size_t count, index;
-    };
-    std::vector<Ranked> ranked;
-    ranked.reserve(total);
-    for (size_t k = 0; k < frontiers.size(); ++k) {
-      for (size_t j = 0; j < frontiers[k].size(); ++j) {
-        // The piece that has discarded most is never dropped: where it cannot
-        // meet the records to come, nothing can. So the first pass, which
-        // prunes nothing for its cost, finds a plan if there is one.
-        const bool last = j + 1 == frontiers[k].size();
-        ranked.push_back({last ? -kInf : BoundOf(i, k, frontiers[k][j]), k, j});
+    result_.least_dropped = std::min(
+        result_.least_dropped,
+        CutToWidth(width_, Ranked(bounds_, node, frontiers), frontiers));
+  }
+
+  // Drops the moves that no label's history needs any more.
+  void Forget(const LiveLabels<CostFrontier>& live) {
+    history_.Forget([&](auto apply) {
+      for (Frontiers* frontiers : live) {
+        for (CostFrontier& f : *frontiers) {
+          for (FrontierPiece& p : f) {
+            if (p.label >= 0) apply(p.label);
+          }
+        }
       }
-    }
-    const auto by_bound = [](const Ranked& r, const Ranked& s) {
-      return std::tie(r.bound, r.count, r.index) <
-             std::tie(s.bound, s.count, s.index);
-    };
-    std::nth_element(ranked.begin(),
-                     ranked.begin() + static_cast<std::ptrdiff_t>(width_),
-                     ranked.end(), by_bound);
-    std::vector<std::vector<char>> keep(frontiers.size());
-    for (size_t k = 0; k < frontiers.size(); ++k) {
-      keep[k].assign(frontiers[k].size(), 0);
-    }
-    for (size_t r = 0; r < ranked.size(); ++r) {
-      if (r < width_ || ranked[r].bound == -kInf) {
-        keep[ranked[r].count][ranked[r].index] = 1;
-      } else {
-        result_.least_dropped =
-            std::min(result_.least_dropped, ranked[r].bound);
-      }
-    }
-    for (size_t k = 0; k < frontiers.size(); ++k) {
-      size_t kept = 0;
-      for (size_t j = 0; j < frontiers[k].size(); ++j) {
-        if (keep[k][j]) frontiers[k][kept++] = frontiers[k][j];
-      }
-      frontiers[k].resize(kept);
-    }
+    });
   }
 
   std::vector<ChosenUnit> Backtrack(const FrontierPiece& last) const {
@@ -271,12 +314,9 @@ class Pass {
 
   const ModuleProblem& problem_;
   const FixedProblem& fixed_;
-  const CompletionBound& bound_;
-  double threshold_;
+  const PieceBounds& bounds_;
   size_t width_;
   const PassCheck& check_;
-  // Units set aside while their children are walked.
-  std::vector<std::vector<CostFrontier>*> set_aside_;
   LabelHistory<Move> history_;
   PassResult result_;
 };
@@ -288,7 +328,8 @@ ModuleSolution Solve(const ModuleProblem& problem, const SearchLimits& limits,
   const CompletionBound bound(problem, fixed, unit_price);
   const auto run_pass = [&](double threshold, size_t width,
                             const PassCheck& check) {
-    return Pass(problem, fixed, bound, threshold, width, check).Run();
+    const PieceBounds bounds(problem, fixed, bound, threshold);
+    return ModulePass(problem, fixed, bounds, width, check).Run();
   };
   const auto improve = [&](std::vector<ChosenUnit> units) {
     return WithoutNeedlessUnits(problem, std::move(units));

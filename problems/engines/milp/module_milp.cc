@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 
+#include "problems/engines/milp/milp_answer.h"
 #include "solver/cbc_solver.h"
 
 namespace acplan::problems {
-
-using solver::SearchStatus;
 
 using solver::Milp;
 using solver::MilpSolution;
@@ -19,7 +20,6 @@ using solver::MilpStatus;
 
 namespace {
 
-constexpr double kProofTolerance = 1e-6;
 constexpr double kRowTolerance = 1e-6;
 
 double Need(const ModuleProblem& problem, int node) {
@@ -61,7 +61,8 @@ bool HoldsBytes(const ModuleProblem& problem) {
   });
 }
 
-// What no unit need ever exceed: it meets every record alone.
+// Returns the bytes with which a unit meets every record alone. No unit need
+// discard more.
 double UsefulBytes(const ModuleProblem& problem) {
   double need = 0;
   double held = 0;
@@ -94,9 +95,9 @@ std::vector<int> UnitNodes(const ModuleMilp& form,
   return nodes;
 }
 
-// What every solution obeys that meets the record which these units, all their
-// bytes discarded, break most: another unit before it, or one less that holds
-// bytes there.
+// Returns a row that cuts these units off. Of the records that they break with
+// all their bytes discarded, every solution meets the worst: it has another
+// unit before that record, or one less that holds bytes there.
 Milp::Row CutOff(const ModuleProblem& problem, const ModuleMilp& form,
                  const std::vector<int>& unit_nodes) {
   const int n = static_cast<int>(problem.nodes.size());
@@ -206,6 +207,40 @@ std::vector<Milp::Row> ChoiceRows(const ModuleProblem& problem,
   return rows;
 }
 
+namespace {
+
+// Adds the columns of a candidate, and the rows of its curve: the perspective.
+// Returns the column of y.
+int AddCandidate(int node, const std::vector<Knot>& curve, Milp& milp) {
+  const double most = curve.back().bytes;
+  const int y = milp.AddColumn(
+      {.name = fmt::format("y{}", node), .upper = 1, .is_integer = true});
+  const int share =
+      milp.AddColumn({.name = fmt::format("s{}", node), .upper = 1});
+  const int cost =
+      milp.AddColumn({.name = fmt::format("c{}", node), .cost = 1});
+  milp.AddRow({.name = fmt::format("unit{}", node),
+               .upper = 0,
+               .terms = {{share, 1}, {y, -1}}});
+  if (curve.front().ms > 0) {
+    milp.AddRow({.name = fmt::format("entry{}", node),
+                 .lower = 0,
+                 .terms = {{cost, 1}, {y, -curve.front().ms}}});
+  }
+  for (size_t k = 0; k + 1 < curve.size(); ++k) {
+    const double slope =
+        (curve[k + 1].ms - curve[k].ms) / (curve[k + 1].bytes - curve[k].bytes);
+    milp.AddRow({.name = fmt::format("cost{}_{}", node, k),
+                 .lower = 0,
+                 .terms = {{cost, 1},
+                           {share, -slope * most},
+                           {y, slope * curve[k].bytes - curve[k].ms}}});
+  }
+  return y;
+}
+
+}  // namespace
+
 ModuleMilp ToMilp(const ModuleProblem& problem) {
   ModuleMilp result;
   result.candidates = CandidatesOf(problem);
@@ -214,31 +249,7 @@ ModuleMilp ToMilp(const ModuleProblem& problem) {
   std::vector<int> y_column(problem.nodes.size(), -1);
   const double useful = UsefulBytes(problem);
   for (const int i : result.candidates) {
-    const std::vector<Knot> curve = CutTo(problem.nodes[i].curve, useful);
-    const double most = curve.back().bytes;
-    const int y = milp.AddColumn(
-        {.name = fmt::format("y{}", i), .upper = 1, .is_integer = true});
-    const int share =
-        milp.AddColumn({.name = fmt::format("s{}", i), .upper = 1});
-    const int cost = milp.AddColumn({.name = fmt::format("c{}", i), .cost = 1});
-    y_column[i] = y;
-    milp.AddRow({.name = fmt::format("unit{}", i),
-                 .upper = 0,
-                 .terms = {{share, 1}, {y, -1}}});
-    if (curve.front().ms > 0) {
-      milp.AddRow({.name = fmt::format("entry{}", i),
-                   .lower = 0,
-                   .terms = {{cost, 1}, {y, -curve.front().ms}}});
-    }
-    for (size_t k = 0; k + 1 < curve.size(); ++k) {
-      const double slope = (curve[k + 1].ms - curve[k].ms) /
-                           (curve[k + 1].bytes - curve[k].bytes);
-      milp.AddRow({.name = fmt::format("cost{}_{}", i, k),
-                   .lower = 0,
-                   .terms = {{cost, 1},
-                             {share, -slope * most},
-                             {y, slope * curve[k].bytes - curve[k].ms}}});
-    }
+    y_column[i] = AddCandidate(i, CutTo(problem.nodes[i].curve, useful), milp);
   }
 
   for (Milp::Row& row : ChoiceRows(problem, y_column)) {
@@ -270,85 +281,98 @@ ModuleMilp ToMilp(const ModuleProblem& problem) {
 
 namespace {
 
-ModuleSolution Solve(const ModuleProblem& problem,
-                     const solver::SearchLimits& limits) {
-  const solver::Stopwatch stopwatch;
-  ModuleSolution solution;
-  solution.engine = "cbc";
-  if (problem.fixed_bytes > problem.budget_bytes) {
-    solution.status = SearchStatus::kInfeasible;
-    solution.bound_ms = std::numeric_limits<double>::infinity();
-    return solution;
+ModuleSolution WithUnits(const ModuleProblem& problem, MilpStatus status,
+                         std::vector<ChosenUnit> units,
+                         ModuleSolution solution) {
+  solution.units = WithoutNeedlessUnits(problem, std::move(units));
+  solution.ms = SolutionCost(problem, solution.units);
+  const double ms = solution.ms;
+  return Concluded(std::move(solution), ms, status,
+                   kProofTolerance * std::max(1.0, std::abs(ms)));
+}
+
+// CBC until its units meet the budget in exact sums. Where they do not, they are
+// cut off; where CBC fails or finds nothing, the records are relaxed, once, by
+// what its tolerances may be.
+class ModuleSearch {
+ public:
+  ModuleSearch(const ModuleProblem& problem, const solver::SearchLimits& limits)
+      : problem_(problem), limits_(limits), form_(ToMilp(problem)) {
+    solution_.engine = "cbc";
+    solution_.columns = static_cast<int64_t>(form_.milp.columns.size());
   }
-  ModuleMilp form = ToMilp(problem);
-  solution.columns = static_cast<int64_t>(form.milp.columns.size());
-  MilpSolution milp;
-  std::optional<std::vector<ChosenUnit>> units;
-  bool relaxed = false;
-  const auto relax = [&] {
-    relaxed = true;
-    for (const int row : form.record_rows) {
-      form.milp.rows[row].lower -= kRowTolerance;
-    }
-  };
-  while (!units) {
-    solver::SearchLimits left = limits;
-    left.time_limit_s =
-        std::max(0.0, limits.time_limit_s - stopwatch.Seconds());
-    left.node_limit = std::max<int64_t>(0, limits.node_limit - solution.nodes);
-    try {
-      milp = SolveWithCbc(form.milp, {.limits = left});
-    } catch (const std::runtime_error&) {
-      // CBC's tolerances are wider than what decides here.
-      if (relaxed) throw;
-      relax();
-      continue;
-    }
-    solution.rows = static_cast<int64_t>(form.milp.rows.size());
-    solution.stopped_by = milp.stopped_by;
-    solution.nodes += milp.nodes;
-    solution.bound_ms = std::max(0.0, milp.bound);
-    solution.seconds = stopwatch.Seconds();
-    if (milp.status == MilpStatus::kInfeasible) {
-      // What a budget leaves by less than CBC's tolerances may look infeasible.
-      if (!relaxed) {
-        relax();
+
+  ModuleSolution Run() {
+    while (true) {
+      const std::optional<MilpSolution> found = Ask();
+      if (!found) continue;
+      if (found->status == MilpStatus::kInfeasible) {
+        // What a budget leaves by less than CBC's tolerances may look infeasible.
+        if (is_relaxed_) return Infeasible(solution_);
+        Relax();
         continue;
       }
-      solution.status = SearchStatus::kInfeasible;
-      solution.bound_ms = std::numeric_limits<double>::infinity();
-      return solution;
-    }
-    if (milp.status != MilpStatus::kOptimal &&
-        milp.status != MilpStatus::kFeasible) {
-      return solution;
-    }
-    const std::vector<int> nodes = UnitNodes(form, milp.x);
-    units = CheapestBytes(problem, nodes);
-    // Within CBC's tolerances, but not within the budget: not these units.
-    if (!units) {
-      Milp::Row cut = CutOff(problem, form, nodes);
-      if (cut.terms.empty()) {
-        solution.status = SearchStatus::kInfeasible;
-        solution.bound_ms = std::numeric_limits<double>::infinity();
-        return solution;
+      if (found->status != MilpStatus::kOptimal &&
+          found->status != MilpStatus::kFeasible) {
+        return solution_;
       }
-      form.milp.AddRow(std::move(cut));
+      const std::vector<int> nodes = UnitNodes(form_, found->x);
+      if (std::optional<std::vector<ChosenUnit>> units =
+              CheapestBytes(problem_, nodes)) {
+        return WithUnits(problem_, found->status, *std::move(units), solution_);
+      }
+      // Within CBC's tolerances, but not within the budget: not these units.
+      Milp::Row cut = CutOff(problem_, form_, nodes);
+      if (cut.terms.empty()) return Infeasible(solution_);
+      form_.milp.AddRow(std::move(cut));
     }
   }
-  solution.units = WithoutNeedlessUnits(problem, *std::move(units));
-  solution.ms = SolutionCost(problem, solution.units);
-  const bool proven = solution.ms - solution.bound_ms <=
-                      kProofTolerance * std::max(1.0, std::abs(solution.ms));
-  if (milp.status == MilpStatus::kOptimal && proven) {
-    solution.status = SearchStatus::kOptimal;
-    solution.stopped_by = solver::StoppedBy::kNothing;
-    solution.bound_ms = solution.ms;
-  } else {
-    solution.status = SearchStatus::kFeasible;
-    solution.bound_ms = std::min(solution.bound_ms, solution.ms);
+
+ private:
+  // Asks CBC. nullopt where it failed: then the records are relaxed.
+  std::optional<MilpSolution> Ask() {
+    MilpSolution found;
+    try {
+      found = SolveWithCbc(
+          form_.milp,
+          {.limits = LeftOf(limits_, stopwatch_.Seconds(), solution_.nodes)});
+    } catch (const std::runtime_error&) {
+      // CBC's tolerances are wider than what decides here.
+      if (is_relaxed_) throw;
+      Relax();
+      return std::nullopt;
+    }
+    solution_.rows = static_cast<int64_t>(form_.milp.rows.size());
+    solution_.stopped_by = found.stopped_by;
+    solution_.nodes += found.nodes;
+    solution_.bound_ms = std::max(0.0, found.bound);
+    solution_.seconds = stopwatch_.Seconds();
+    return found;
   }
-  return solution;
+
+  void Relax() {
+    is_relaxed_ = true;
+    for (const int row : form_.record_rows) {
+      form_.milp.rows[row].lower -= kRowTolerance;
+    }
+  }
+
+  const ModuleProblem& problem_;
+  const solver::SearchLimits& limits_;
+  solver::Stopwatch stopwatch_;
+  ModuleMilp form_;
+  ModuleSolution solution_;
+  bool is_relaxed_ = false;
+};
+
+ModuleSolution Solve(const ModuleProblem& problem,
+                     const solver::SearchLimits& limits) {
+  if (problem.fixed_bytes > problem.budget_bytes) {
+    ModuleSolution solution;
+    solution.engine = "cbc";
+    return Infeasible(std::move(solution));
+  }
+  return ModuleSearch(problem, limits).Run();
 }
 
 }  // namespace

@@ -1,0 +1,71 @@
+#include "problems/engines/labels/joint_history.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace acplan::problems {
+
+namespace {
+
+constexpr int kStepsAMove = 32;
+
+}  // namespace
+
+void JointHistory::BeginUnit(int node, std::vector<int> settled) {
+  added_.push_back({.node = node, .settled = std::move(settled), .steps = {}});
+  first_open_step_ = 0;
+}
+
+uint32_t JointHistory::AddStep(int kind, int copies, PointLabels& labels) {
+  std::vector<AddedUnit::Step>& steps = added_.back().steps;
+  if (static_cast<int>(steps.size()) - first_open_step_ == kStepsAMove) {
+    Fold(labels);
+  }
+  steps.push_back({kind, copies});
+  return uint32_t{1} << (static_cast<int>(steps.size()) - first_open_step_ - 1);
+}
+
+void JointHistory::EndUnit(PointLabels& labels) { Fold(labels); }
+
+void JointHistory::Fold(PointLabels& labels) {
+  for (PointLabel& label : labels) {
+    label.move =
+        moves_.Add({label.move, static_cast<int32_t>(added_.size()) - 1,
+                    first_open_step_, label.taken});
+    label.taken = 0;
+  }
+  first_open_step_ = static_cast<int>(added_.back().steps.size());
+}
+
+void JointHistory::ForgetUnless(const LiveLabels<PointLabels>& live) {
+  if (!moves_.IsLong()) return;
+  moves_.Forget([&](auto apply) {
+    for (LabelsByCount<PointLabels>* lists : live) {
+      for (PointLabels& labels : *lists) {
+        for (PointLabel& label : labels) {
+          if (label.move >= 0) apply(label.move);
+        }
+      }
+    }
+  });
+}
+
+std::vector<ChosenUnit> JointHistory::UnitsOf(const PointLabel& label) const {
+  std::vector<ChosenUnit> units;
+  for (int32_t m = label.move; m >= 0; m = moves_[m].previous) {
+    const Move& move = moves_[m];
+    const AddedUnit& added = added_[move.added];
+    if (units.empty() || units.back().node != added.node) {
+      units.push_back({.node = added.node, .counts = added.settled});
+    }
+    for (int bit = 0; bit < kStepsAMove; ++bit) {
+      if (!(move.taken >> bit & 1)) continue;
+      const AddedUnit::Step& step = added.steps[move.first_step + bit];
+      units.back().counts[step.kind] += step.copies;
+    }
+  }
+  std::ranges::reverse(units);
+  return units;
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "problems/engines/labels/forest_walk.h"
+#include "problems/engines/labels/point_labels.h"
+#include "problems/model/module_problem.h"
+#include "solver/labels/label_history.h"
+
+namespace acplan::problems {
+
+// How labels came about: which unit was added, and which of its groups each label
+// recomputes. A unit is decided in steps, each of which takes some copies of a
+// kind or leaves them. A label has a bit for each step since its last move, and
+// every 32 steps, and at the end of a unit, the bits are folded into a move.
+class JointHistory {
+ public:
+  // Starts a unit of which `settled[k]` copies of kind k are recomputed by every
+  // label.
+  void BeginUnit(int node, std::vector<int> settled);
+
+  // Adds a step that takes `copies` of a kind, and returns its bit in
+  // PointLabel::taken. Folds the bits of `labels` before, where none is left.
+  uint32_t AddStep(int kind, int copies, PointLabels& labels);
+
+  // Folds the bits of the labels that have the unit.
+  void EndUnit(PointLabels& labels);
+
+  bool IsFull() const { return moves_.IsFull(); }
+
+  // Now and then drops the moves that no live label's history needs.
+  void ForgetUnless(const LiveLabels<PointLabels>& live);
+
+  // Returns the units of a label with the copies that each recomputes, in node
+  // order. Net bytes are left 0.
+  std::vector<ChosenUnit> UnitsOf(const PointLabel& label) const;
+
+ private:
+  // Some steps in a label's history: which of those from `first_step` on of an
+  // AddedUnit recompute their copies.
+  struct Move {
+    int32_t previous;
+    int32_t added;
+    int32_t first_step;
+    uint32_t taken;
+  };
+  struct AddedUnit {
+    struct Step {
+      int kind, copies;
+    };
+    int node = 0;
+    std::vector<int> settled;  // copies recomputed, a kind
+    std::vector<Step> steps;
+  };
+
+  void Fold(PointLabels& labels);
+
+  solver::LabelHistory<Move> moves_;
+  std::vector<AddedUnit> added_;
+  int first_open_step_ = 0;  // of the unit added last
+};
+
+}  // namespace acplan::problems

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "problems/engines/labels/point_labels.h"
+#include "problems/model/joint_problem.h"
+#include "solver/labels/convex_cost.h"
+
+namespace acplan::problems {
+
+// Which groups of a unit are to be decided label by label. Of some thirty groups
+// the completion bound settles all but a handful, by their reduced costs.
+
+// The policies of a unit with times in ticks.
+struct TickPolicies {
+  struct Kind {
+    int64_t bytes, ticks;
+    int count;
+    double Slope() const {
+      return static_cast<double>(ticks) / static_cast<double>(bytes);
+    }
+  };
+  int64_t base_bytes = 0;
+  int64_t base_ticks = 0;
+  std::vector<Kind> kinds = {};
+  // The kinds as a convex curve, ms a byte.
+  std::vector<solver::CostSegment> relaxed = {};
+};
+
+TickPolicies ToTicks(const JointProblem::Policies& policies);
+
+// The bar that a pass sets to its labels.
+struct PassBar {
+  double threshold;      // only plans that cost less are of interest
+  double credit;         // what the bound charges for units that are left, ms
+  int64_t largest_need;  // of all records
+};
+
+// Copies of a kind that the bound does not settle.
+struct OpenKind {
+  int kind;
+  int64_t bytes, ticks;
+  int copies;
+  double distance;  // from the relaxation's price, ms
+};
+
+// A unit's groups before any of them is decided.
+struct OpenedUnit {
+  PointLabels labels;  // those that may lead to a better plan
+  int64_t bytes = 0;   // of the copies settled to be recomputed
+  int64_t ticks = 0;
+  std::vector<int> settled;     // how many of each kind these are
+  std::vector<OpenKind> kinds;  // the most settled first
+};
+
+// `labels` have the unit's base. `relaxed` is the bound on what comes after the
+// unit, together with the relaxation of all of its groups.
+OpenedUnit OpenUnit(const TickPolicies& unit, const solver::ConvexCost& relaxed,
+                    const PassBar& bar, PointLabels labels);
+
+// For each open kind, the bound on what is to come. Kinds are to be asked for in
+// ascending order. Refers to `kinds`.
+class BoundsByKind {
+ public:
+  struct Bounds {
+    const solver::ConvexCost& with;     // the kind and all after it
+    const solver::ConvexCost& without;  // all after the kind
+  };
+
+  BoundsByKind(const std::vector<OpenKind>& kinds, solver::ConvexCost after);
+
+  // Holds until the next call.
+  Bounds At(size_t kind);
+
+ private:
+  std::vector<solver::ConvexCost> OfBlock(size_t block) const;
+
+  const std::vector<OpenKind>& kinds_;
+  std::vector<solver::ConvexCost> from_block_;  // the last is what comes after
+  size_t block_ = std::numeric_limits<size_t>::max();
+  std::vector<solver::ConvexCost> in_block_;
+};
+
+}  // namespace acplan::problems

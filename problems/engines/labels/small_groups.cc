@@ -1,0 +1,132 @@
+#include "problems/engines/labels/small_groups.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace acplan::problems {
+
+namespace {
+
+int64_t FewBytes(const JointProblem& problem) {
+  constexpr double kShare = 0x1p-13;
+  double need = 0;
+  for (const ModuleProblem::Node& node : problem.relaxed.nodes) {
+    if (node.time >= 0) {
+      need = std::max(need, node.base_bytes - problem.relaxed.budget_bytes);
+    }
+  }
+  return static_cast<int64_t>(need * kShare);
+}
+
+// The curves in the relaxation follow the policies.
+JointProblem WithCurves(JointProblem problem) {
+  for (size_t i = 0; i < problem.policies_of.size(); ++i) {
+    if (problem.policies_of[i] < 0) continue;
+    problem.relaxed.nodes[i].curve =
+        HullOf(problem.policies[problem.policies_of[i]]);
+  }
+  return problem;
+}
+
+}  // namespace
+
+SmallGroups::SmallGroups(const JointProblem& problem, double price)
+    : problem_(problem), price_(price), few_bytes_(FewBytes(problem)) {}
+
+std::optional<JointProblem> SmallGroups::Priced() const {
+  JointProblem large = problem_;
+  bool has_small = false;
+  for (JointProblem::Policies& policies : large.policies) {
+    std::erase_if(policies.kinds, [&](const GroupKind& kind) {
+      if (!IsSmall(kind)) return false;
+      has_small = true;
+      if (IsCheap(kind)) {
+        policies.base_bytes += kind.bytes * kind.count;
+        policies.base_ms += kind.ms * kind.count;
+      }
+      return true;
+    });
+  }
+  if (!has_small) return std::nullopt;
+  return WithCurves(std::move(large));
+}
+
+JointProblem SmallGroups::Free() const {
+  JointProblem large = problem_;
+  for (JointProblem::Policies& policies : large.policies) {
+    std::erase_if(policies.kinds, [&](const GroupKind& kind) {
+      if (!IsSmall(kind)) return false;
+      policies.base_bytes += kind.bytes * kind.count;
+      return true;
+    });
+  }
+  return WithCurves(std::move(large));
+}
+
+JointProblem SmallGroups::Left(const JointProblem& priced,
+                               const std::vector<ChosenUnit>& units) const {
+  JointProblem left = problem_;
+  left.policies.clear();
+  left.policies_of.assign(problem_.policies_of.size(), -1);
+  for (ModuleProblem::Node& node : left.relaxed.nodes) node.curve.clear();
+  for (const ChosenUnit& unit : units) {
+    const JointProblem::Policies& all =
+        problem_.policies[problem_.policies_of[unit.node]];
+    const JointProblem::Policies& large =
+        priced.policies[priced.policies_of[unit.node]];
+    JointProblem::Policies policies{
+        .base_bytes = all.base_bytes, .base_ms = all.base_ms, .kinds = {}};
+    for (size_t k = 0; k < unit.counts.size(); ++k) {
+      policies.base_bytes += large.kinds[k].bytes * unit.counts[k];
+      policies.base_ms += large.kinds[k].ms * unit.counts[k];
+    }
+    std::ranges::copy_if(all.kinds, std::back_inserter(policies.kinds),
+                         [&](const GroupKind& kind) { return IsSmall(kind); });
+    left.policies_of[unit.node] = static_cast<int>(left.policies.size());
+    left.policies.push_back(std::move(policies));
+  }
+  return WithCurves(std::move(left));
+}
+
+std::vector<ChosenUnit> SmallGroups::FromPriced(
+    const std::vector<ChosenUnit>& units) const {
+  std::vector<ChosenUnit> all;
+  for (const ChosenUnit& unit : units) all.push_back(WithSmall(unit, nullptr));
+  return all;
+}
+
+std::vector<ChosenUnit> SmallGroups::Combined(
+    const std::vector<ChosenUnit>& units,
+    const std::vector<ChosenUnit>& left) const {
+  std::vector<ChosenUnit> all;
+  for (const ChosenUnit& unit : units) {
+    const auto small = std::ranges::find(left, unit.node, &ChosenUnit::node);
+    if (small != left.end()) all.push_back(WithSmall(unit, &*small));
+  }
+  return all;
+}
+
+// A unit's counts of all kinds: the large ones of `large`, the small ones of
+// `small` or, where there is none, recomputed where that is cheap.
+ChosenUnit SmallGroups::WithSmall(const ChosenUnit& large,
+                                  const ChosenUnit* small) const {
+  const JointProblem::Policies& policies =
+      problem_.policies[problem_.policies_of[large.node]];
+  ChosenUnit unit{.node = large.node};
+  size_t next_large = 0;
+  size_t next_small = 0;
+  for (const GroupKind& kind : policies.kinds) {
+    if (!IsSmall(kind)) {
+      unit.counts.push_back(large.counts[next_large++]);
+    } else if (small) {
+      unit.counts.push_back(small->counts[next_small++]);
+    } else {
+      unit.counts.push_back(IsCheap(kind) ? kind.count : 0);
+    }
+  }
+  unit.net_bytes = static_cast<double>(policies.BytesOf(unit.counts));
+  return unit;
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "problems/model/joint_problem.h"
+#include "problems/model/module_problem.h"
+
+namespace acplan::problems {
+
+// A joint problem divided into large and small groups of operators. The bytes of
+// small groups (the statistics of a norm: 16 KiB beside 112 MiB) make nearly all
+// labels, and hardly any difference to a plan.
+class SmallGroups {
+ public:
+  // Groups of less than 2^-13 of the largest need are small. `price`, ms a byte,
+  // says which of them are cheap.
+  SmallGroups(const JointProblem& problem, double price);
+
+  // Returns the problem in which small groups are not decided, but recomputed
+  // where that is cheap and else saved: a restriction, each plan of which is one
+  // of the problem. nullopt where no group is small.
+  std::optional<JointProblem> Priced() const;
+
+  // Returns the problem in which small groups are recomputed for nothing: a
+  // relaxation, so its bound is one for the problem.
+  JointProblem Free() const;
+
+  // Returns the problem in which nothing but the small groups of a plan's units
+  // is left to decide. `units` are a plan for `priced`.
+  JointProblem Left(const JointProblem& priced,
+                    const std::vector<ChosenUnit>& units) const;
+
+  // Returns a plan for `priced` as a plan for the problem.
+  std::vector<ChosenUnit> FromPriced(
+      const std::vector<ChosenUnit>& units) const;
+
+  // Returns the plan for the problem with the large groups of `units` and the
+  // small groups of `left`, a plan for Left(priced, units). Units that `left`
+  // does not have are none.
+  std::vector<ChosenUnit> Combined(const std::vector<ChosenUnit>& units,
+                                   const std::vector<ChosenUnit>& left) const;
+
+ private:
+  bool IsSmall(const GroupKind& kind) const { return kind.bytes <= few_bytes_; }
+  bool IsCheap(const GroupKind& kind) const {
+    return kind.ms < price_ * static_cast<double>(kind.bytes);
+  }
+  ChosenUnit WithSmall(const ChosenUnit& large, const ChosenUnit* small) const;
+
+  const JointProblem& problem_;
+  double price_;
+  int64_t few_bytes_;
+};
+
+}  // namespace acplan::problems
