@@ -8,6 +8,7 @@
 
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
+#include "graph/base/number_limits.h"
 
 namespace acplan::graph {
 namespace {
@@ -15,8 +16,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMostDepth = 500;
-constexpr int64_t kMostBytes = int64_t{1} << 53;
-constexpr double kMostNumber = 1e18;
 constexpr size_t kMostFileName = 400;
 
 bool IsIdentifier(std::string_view key) {
@@ -218,13 +217,14 @@ int64_t JsonField::Int(int64_t least, int64_t most) const {
 
 int64_t JsonField::Bytes() const {
   const std::optional<int64_t> number = WholeNumber(*value_);
-  if (number && *number >= 0 && *number <= kMostBytes) return *number;
+  if (number && *number >= 0 && *number <= kMostExactInteger) return *number;
   Fail("a whole number of bytes, 0 to 2^53");
 }
 
 int64_t JsonField::SignedBytes() const {
   const std::optional<int64_t> number = WholeNumber(*value_);
-  if (number && *number >= -kMostBytes && *number <= kMostBytes) return *number;
+  if (number && *number >= -kMostExactInteger && *number <= kMostExactInteger)
+    return *number;
   Fail("a whole number of bytes, -2^53 to 2^53");
 }
 

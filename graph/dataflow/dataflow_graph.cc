@@ -13,6 +13,7 @@
 #include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
 #include "graph/base/message_text.h"
+#include "graph/base/number_limits.h"
 #include "graph/profile/model_json.h"
 
 namespace acplan::graph {
@@ -23,9 +24,6 @@ constexpr int kVersion = 1;
 // By DataflowStage.
 constexpr std::array<std::string_view, kDataflowStages> kStageNames = {
     "placeholder", "forward", "loss", "backward"};
-constexpr int64_t kMostBytes = int64_t{1} << 53;
-constexpr int64_t kMostFlops = int64_t{1} << 53;
-constexpr int64_t kMostTotal = int64_t{1} << 62;
 
 using NodeIndex = std::unordered_map<std::string, int32_t>;
 
@@ -41,7 +39,7 @@ int64_t ParseNestedBytes(const JsonField& field) {
   int64_t bytes = 0;
   for (const JsonField& element : field.Elements()) {
     bytes += ParseNestedBytes(element);
-    if (bytes > kMostBytes)
+    if (bytes > kMostExactInteger)
       field.Complain("expected at most 2^53 bytes in all, found more");
   }
   return bytes;
@@ -70,8 +68,9 @@ DataflowNode ParseNode(const JsonField& field, const NodeIndex& before) {
                }).value_or(false);
   node.bytes = ParseNestedBytes(field.Get("bytes"));
   node.inputs = ParseInputs(field.Get("inputs"), before);
-  node.flops = Optional(
-      field, "flops", [](const JsonField& f) { return f.Int(0, kMostFlops); });
+  node.flops = Optional(field, "flops", [](const JsonField& f) {
+    return f.Int(0, kMostExactInteger);
+  });
   return node;
 }
 
@@ -88,9 +87,9 @@ std::vector<DataflowNode> ParseNodes(const JsonField& field) {
     index.emplace(node.name, static_cast<int32_t>(index.size()));
     bytes += node.bytes;
     flops += node.flops.value_or(0);
-    if (std::max(bytes, flops) > kMostTotal)
+    if (std::max(bytes, flops) > kMostTotalBytes)
       field.Complain(fmt::format("expected at most 2^62 {} in all, found more",
-                                 bytes > kMostTotal ? "bytes" : "FLOPs"));
+                                 bytes > kMostTotalBytes ? "bytes" : "FLOPs"));
   }
   return nodes;
 }

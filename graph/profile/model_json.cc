@@ -6,13 +6,13 @@
 #include <cctype>
 
 #include "graph/base/message_text.h"
+#include "graph/base/number_limits.h"
 
 namespace acplan::graph {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kMostCount = int64_t{1} << 53;
 // Walks over the tree recurse once a level.
 constexpr int kMostDepth = 1000;
 
@@ -22,8 +22,9 @@ std::string StringOr(const JsonField& object, std::string_view key) {
 }
 
 int64_t CountOr(const JsonField& object, std::string_view key) {
-  return Optional(object, key,
-                  [](const JsonField& f) { return f.Int(0, kMostCount); })
+  return Optional(
+             object, key,
+             [](const JsonField& f) { return f.Int(0, kMostExactInteger); })
       .value_or(0);
 }
 

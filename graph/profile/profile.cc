@@ -12,6 +12,7 @@
 #include "graph/base/json_fields.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
+#include "graph/base/number_limits.h"
 #include "graph/profile/model_json.h"
 
 namespace acplan::graph {
@@ -23,9 +24,6 @@ constexpr std::array<std::string_view, kMemoryCategories> kCategoryNames = {
     "param", "buffer", "grad", "act", "temp", "opt", "other", "total"};
 constexpr int64_t kMostCalls = 1'000'000'000;
 constexpr int64_t kMostSegments = 1'000'000;
-constexpr int64_t kMostBytes = int64_t{1} << 53;
-constexpr double kMostNumber = 1e18;
-constexpr int64_t kMostTotalBytes = int64_t{1} << 62;
 
 using ModuleIndex = std::unordered_map<std::string_view, int>;
 
@@ -121,7 +119,7 @@ SacStatistics ParseSac(const JsonField& field) {
   for (const JsonField& element : memory.Elements()) {
     sac.memory.push_back(element.Bytes());
     total += sac.memory.back();
-    if (total > kMostBytes)
+    if (total > kMostExactInteger)
       memory.Complain("expected at most 2^53 bytes in all, found more");
   }
   ExpectEntries(memory, sac.memory.size(), n, kWhy);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <unordered_map>
@@ -12,59 +11,22 @@
 #include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
 #include "graph/base/message_text.h"
+#include "graph/base/number_limits.h"
 #include "graph/profile/model_json.h"
+#include "graph/trace/trace_fields.h"
 
 namespace acplan::graph {
 namespace {
 
-constexpr std::string_view kFormat = "acplan.trace";
-constexpr int kVersion = 1;
-// By StorageCategory.
-constexpr std::array<std::string_view, kStorageCategories> kCategoryNames = {
-    "parameter", "buffer",     "gradient", "optimizer",
-    "input",     "activation", "temporary"};
-constexpr int64_t kMostTotalBytes = int64_t{1} << 62;
-
-int32_t ParseInt(const JsonField& field, int32_t least, int32_t most) {
-  return static_cast<int32_t>(field.Int(least, most));
-}
-
-int32_t ParseIndex(const JsonField& field, size_t count,
-                   std::string_view what) {
-  if (count == 0) field.Fail(fmt::format("no entry, as there are no {}", what));
-  return ParseInt(field, 0, static_cast<int32_t>(count) - 1);
-}
-
-int32_t ParseIndexOrNone(const JsonField& field, size_t count) {
-  return ParseInt(field, -1, static_cast<int32_t>(count) - 1);
-}
-
-int32_t ParseTimeOrNever(const JsonField& field, int32_t least, int32_t most) {
-  if (field.IsNull()) return kNever;
-  if (!field.json().is_number())
-    field.Fail(fmt::format("a time from {} to {}, or null", least, most));
-  return ParseInt(field, least, most);
-}
-
-bool ParseFlag(const JsonField& object, std::string_view key) {
-  return Optional(object, key, [](const JsonField& f) { return f.Bool(); })
-      .value_or(false);
-}
-
-std::vector<int32_t> ParseIndices(const JsonField& field, size_t storages) {
-  const std::vector<JsonField> elements = field.Elements();
-  std::vector<int32_t> indices;
-  indices.reserve(elements.size());
-  for (const JsonField& element : elements)
-    indices.push_back(ParseIndex(element, storages, "storages"));
-  return indices;
-}
-
 StorageCategory ParseCategory(const JsonField& field) {
-  const auto* const found = std::ranges::find(kCategoryNames, field.String());
-  if (found == kCategoryNames.end())
-    field.Fail(fmt::format("one of {}", fmt::join(kCategoryNames, ", ")));
-  return static_cast<StorageCategory>(found - kCategoryNames.begin());
+  const std::string name = field.String();
+  std::vector<std::string_view> names;
+  for (size_t c = 0; c < kStorageCategories; ++c) {
+    const auto category = static_cast<StorageCategory>(c);
+    if (ToString(category) == name) return category;
+    names.push_back(ToString(category));
+  }
+  field.Fail(fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
 TraceStorage ParseStorage(const JsonField& field, int32_t forward_end,
@@ -129,15 +91,14 @@ std::vector<TraceModule> ParseModules(const JsonField& field, size_t storages) {
   std::vector<std::string_view> fqns;
   for (const TraceModule& module : modules) fqns.push_back(module.fqn);
   IndexFqns(field, fqns);
-  std::vector<std::string_view> around = {fqns[0]};
+  std::vector<std::string_view> open = {fqns[0]};
   for (size_t i = 1; i < fqns.size(); ++i) {
-    while (!around.empty() && around.back() != ParentOf(fqns[i]))
-      around.pop_back();
-    if (around.empty())
+    while (!open.empty() && open.back() != ParentOf(fqns[i])) open.pop_back();
+    if (open.empty())
       elements[i].Get("fqn").Fail(
           fmt::format("a child of {} or of a module around it, in pre-order",
                       Quoted(fqns[i - 1])));
-    around.push_back(fqns[i]);
+    open.push_back(fqns[i]);
   }
   return modules;
 }
@@ -164,15 +125,6 @@ std::vector<TraceTensor> ParseTensors(const JsonField& field, size_t storages,
   for (const JsonField& element : elements)
     tensors.push_back(ParseTensor(element, tensors, storages, operators));
   return tensors;
-}
-
-int32_t ParseOptionalTime(const JsonField& object, std::string_view key,
-                          int32_t least, int32_t most) {
-  return Optional(object, key,
-                  [&](const JsonField& f) {
-                    return ParseTimeOrNever(f, least, most);
-                  })
-      .value_or(kNever);
 }
 
 TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
@@ -207,13 +159,13 @@ TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
     field.Complain(
         "expected backward_start and backward_end or neither, found one");
 
-  int32_t around = static_cast<int32_t>(before.size()) - 1;
+  int32_t ancestor = static_cast<int32_t>(before.size()) - 1;
   int32_t sibling = -1;
-  while (around > call.parent) {
-    sibling = around;
-    around = before[around].parent;
+  while (ancestor > call.parent) {
+    sibling = ancestor;
+    ancestor = before[ancestor].parent;
   }
-  if (around != call.parent)
+  if (ancestor != call.parent)
     parent.Fail(
         fmt::format("-1, or calls[{}] or a call around it", before.size() - 1));
   if (!before.empty() && call.start < before.back().start)
@@ -238,7 +190,7 @@ std::vector<TraceCall> ParseCalls(const JsonField& field, const Trace& trace) {
   return calls;
 }
 
-// The innermost call, -1 where there is none.
+// Innermost calls, -1 where there is none.
 struct InnermostCalls {
   std::vector<int32_t> of_operator;  // that runs the operator
   std::vector<int32_t> at_time;      // that starts before and ends after
@@ -261,45 +213,6 @@ InnermostCalls FindInnermostCalls(std::span<const TraceCall> calls,
     innermost.of_operator.push_back(open);
   }
   return innermost;
-}
-
-void ExpectAlive(const JsonField& field, const TraceStorage& storage,
-                 int32_t time) {
-  if (time < storage.born)
-    field.Fail(fmt::format("a storage born by time {} (this one at {})", time,
-                           storage.born));
-  if (time > storage.freed)
-    field.Fail(fmt::format("a storage alive at time {} (this one freed at {})",
-                           time, storage.freed));
-}
-
-std::vector<int32_t> ParseLiveIndices(const JsonField& field,
-                                      std::span<const TraceStorage> storages,
-                                      int32_t time) {
-  const std::vector<JsonField> elements = field.Elements();
-  std::vector<int32_t> indices;
-  indices.reserve(elements.size());
-  for (const JsonField& element : elements) {
-    indices.push_back(ParseIndex(element, storages.size(), "storages"));
-    ExpectAlive(element, storages[indices.back()], time);
-  }
-  return indices;
-}
-
-void ExpectAscent(const JsonField& field, const std::vector<int32_t>& indices) {
-  const auto fall =
-      std::ranges::adjacent_find(indices, std::ranges::greater_equal());
-  if (fall != indices.end())
-    field.Elements()[fall - indices.begin() + 1].Fail(
-        fmt::format("above {}, as entries ascend", *fall));
-}
-
-std::vector<int32_t> ParseAscendingLiveIndices(
-    const JsonField& field, std::span<const TraceStorage> storages,
-    int32_t time) {
-  std::vector<int32_t> indices = ParseLiveIndices(field, storages, time);
-  ExpectAscent(field, indices);
-  return indices;
 }
 
 std::vector<int32_t> ParseResults(const JsonField& field, int32_t index,
@@ -489,105 +402,16 @@ KeptAttribute ParseKept(const JsonField& field, const Trace& trace) {
   return kept;
 }
 
-using Json = nlohmann::ordered_json;
-
-Json TimeJson(int32_t time) { return time == kNever ? Json() : Json(time); }
-
-Json ModuleJson(const TraceModule& module) {
-  return {{"fqn", module.fqn},
-          {"class", module.class_name},
-          {"parameters", module.parameters},
-          {"buffers", module.buffers}};
-}
-
-Json CallJson(const TraceCall& call) {
-  Json json = {{"module", call.module},  {"parent", call.parent},
-               {"start", call.start},    {"end", call.end},
-               {"inputs", call.inputs},  {"arguments", call.arguments},
-               {"outputs", call.outputs}};
-  if (call.no_grad) json["no_grad"] = true;
-  if (call.backward_start != kNever) {
-    json["backward_start"] = call.backward_start;
-    json["backward_end"] = call.backward_end;
-  }
-  return json;
-}
-
-Json OperatorJson(const TraceOperator& op, const std::string& name) {
-  Json json = {{"name", name},
-               {"call", op.call},
-               {"runtime_ms", op.runtime_ms},
-               {"reads", op.reads},
-               {"creates", op.creates},
-               {"outputs", op.outputs}};
-  if (!op.results.empty()) json["results"] = op.results;
-  if (!op.mutates.empty()) json["mutates"] = op.mutates;
-  if (op.view) json["view"] = true;
-  if (op.random) json["random"] = true;
-  if (!op.recasts.empty()) json["recasts"] = op.recasts;
-  return json;
-}
-
-Json StorageJson(const TraceStorage& storage, int32_t forward_end) {
-  Json json = {
-      {"bytes", storage.bytes},
-      {"category", kCategoryNames[static_cast<size_t>(storage.category)]},
-      {"born", storage.born},
-      {"freed", TimeJson(storage.freed)}};
-  if (storage.born != -1 && storage.born < forward_end)
-    json["scope_end"] = TimeJson(storage.scope_end);
-  return json;
-}
-
-Json TensorJson(const TraceTensor& tensor) {
-  return {{"storage", tensor.storage},
-          {"base", tensor.base},
-          {"scope_end", TimeJson(tensor.scope_end)}};
-}
-
-Json SavedJson(const SavedTensor& saved) {
-  Json json = {{"storage", saved.storage},
-               {"tensor", saved.tensor},
-               {"packed", saved.packed},
-               {"call", saved.call},
-               {"unpacked", TimeJson(saved.unpacked)},
-               {"local_end", TimeJson(saved.local_end)},
-               {"released", TimeJson(saved.released)}};
-  if (saved.requires_grad) json["requires_grad"] = true;
-  if (saved.unpacked_again) json["unpacked_again"] = true;
-  return json;
-}
-
-Json KeptJson(const KeptAttribute& kept) {
-  return {{"storage", kept.storage}, {"since", kept.since}};
-}
-
-// One entry a line.
-template <typename Entry, typename MakeJson>
-std::string ArrayText(const std::vector<Entry>& entries, MakeJson make_json) {
-  if (entries.empty()) return "[]";
-  std::string text = "[";
-  for (const Entry& entry : entries) {
-    text += text.size() == 1 ? "\n" : ",\n";
-    text += CompactText(make_json(entry));
-  }
-  return text + "\n]";
-}
-
 }  // namespace
 
 Trace ReadTrace(const std::filesystem::path& path) {
   return ParseTrace(ReadFile(path), path.string());
 }
 
-std::string_view ToString(StorageCategory category) {
-  return kCategoryNames[static_cast<size_t>(category)];
-}
-
 Trace ParseTrace(std::string_view text, std::string_view name) {
   const nlohmann::json document = ParseJson(text, name);
   const JsonField root(document, std::string(name));
-  RequireFormat(root, kFormat, kVersion);
+  RequireFormat(root, kTraceFormat, kTraceVersion);
 
   Trace trace;
   trace.model = Optional(root, "model", ParseModelInfo).value_or(ModelInfo());
@@ -622,30 +446,6 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
                  return kept;
                }).value_or(std::vector<KeptAttribute>());
   return trace;
-}
-
-std::string ToJson(const Trace& trace) {
-  Json measured = Json::object();
-  if (trace.peak_bytes) measured["peak_bytes"] = *trace.peak_bytes;
-  return fmt::format(
-      "{{\n\"format\":\"{}\",\n\"version\":{},\n\"model\":{},\n\"device\":{},\n"
-      "\"measured\":{},\n\"forward_end\":{},\n\"backward_end\":{},\n"
-      "\"modules\":{},\n\"calls\":{},\n\"operators\":{},\n\"storages\":{},\n"
-      "\"tensors\":{},\n\"saved\":{},\n\"kept\":{}\n}}\n",
-      kFormat, kVersion, CompactText(ModelInfoJson(trace.model)),
-      CompactText(DeviceInfoJson(trace.device)), CompactText(measured),
-      trace.forward_end, trace.backward_end,
-      ArrayText(trace.modules, ModuleJson), ArrayText(trace.calls, CallJson),
-      ArrayText(trace.operators,
-                [&](const TraceOperator& op) {
-                  return OperatorJson(op, trace.operator_names[op.name]);
-                }),
-      ArrayText(trace.storages,
-                [&](const TraceStorage& storage) {
-                  return StorageJson(storage, trace.forward_end);
-                }),
-      ArrayText(trace.tensors, TensorJson), ArrayText(trace.saved, SavedJson),
-      ArrayText(trace.kept, KeptJson));
 }
 
 }  // namespace acplan::graph

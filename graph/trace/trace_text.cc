@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/profile/model_json.h"
+#include "graph/trace/trace.h"
+#include "graph/trace/trace_fields.h"
+
+namespace acplan::graph {
+namespace {
+
+// By StorageCategory.
+constexpr std::array<std::string_view, kStorageCategories> kCategoryNames = {
+    "parameter", "buffer",     "gradient", "optimizer",
+    "input",     "activation", "temporary"};
+
+using Json = nlohmann::ordered_json;
+
+Json TimeJson(int32_t time) { return time == kNever ? Json() : Json(time); }
+
+Json ModuleJson(const TraceModule& module) {
+  return {{"fqn", module.fqn},
+          {"class", module.class_name},
+          {"parameters", module.parameters},
+          {"buffers", module.buffers}};
+}
+
+Json CallJson(const TraceCall& call) {
+  Json json = {{"module", call.module},  {"parent", call.parent},
+               {"start", call.start},    {"end", call.end},
+               {"inputs", call.inputs},  {"arguments", call.arguments},
+               {"outputs", call.outputs}};
+  if (call.no_grad) json["no_grad"] = true;
+  if (call.backward_start != kNever) {
+    json["backward_start"] = call.backward_start;
+    json["backward_end"] = call.backward_end;
+  }
+  return json;
+}
+
+Json OperatorJson(const TraceOperator& op, const std::string& name) {
+  Json json = {{"name", name},
+               {"call", op.call},
+               {"runtime_ms", op.runtime_ms},
+               {"reads", op.reads},
+               {"creates", op.creates},
+               {"outputs", op.outputs}};
+  if (!op.results.empty()) json["results"] = op.results;
+  if (!op.mutates.empty()) json["mutates"] = op.mutates;
+  if (op.view) json["view"] = true;
+  if (op.random) json["random"] = true;
+  if (!op.recasts.empty()) json["recasts"] = op.recasts;
+  return json;
+}
+
+Json StorageJson(const TraceStorage& storage, int32_t forward_end) {
+  Json json = {
+      {"bytes", storage.bytes},
+      {"category", kCategoryNames[static_cast<size_t>(storage.category)]},
+      {"born", storage.born},
+      {"freed", TimeJson(storage.freed)}};
+  if (storage.born != -1 && storage.born < forward_end)
+    json["scope_end"] = TimeJson(storage.scope_end);
+  return json;
+}
+
+Json TensorJson(const TraceTensor& tensor) {
+  return {{"storage", tensor.storage},
+          {"base", tensor.base},
+          {"scope_end", TimeJson(tensor.scope_end)}};
+}
+
+Json SavedJson(const SavedTensor& saved) {
+  Json json = {{"storage", saved.storage},
+               {"tensor", saved.tensor},
+               {"packed", saved.packed},
+               {"call", saved.call},
+               {"unpacked", TimeJson(saved.unpacked)},
+               {"local_end", TimeJson(saved.local_end)},
+               {"released", TimeJson(saved.released)}};
+  if (saved.requires_grad) json["requires_grad"] = true;
+  if (saved.unpacked_again) json["unpacked_again"] = true;
+  return json;
+}
+
+Json KeptJson(const KeptAttribute& kept) {
+  return {{"storage", kept.storage}, {"since", kept.since}};
+}
+
+// One entry a line.
+template <typename Entry, typename MakeJson>
+std::string ArrayText(const std::vector<Entry>& entries, MakeJson make_json) {
+  if (entries.empty()) return "[]";
+  std::string text = "[";
+  for (const Entry& entry : entries) {
+    text += text.size() == 1 ? "\n" : ",\n";
+    text += CompactText(make_json(entry));
+  }
+  return text + "\n]";
+}
+
+}  // namespace
+
+std::string_view ToString(StorageCategory category) {
+  return kCategoryNames[static_cast<size_t>(category)];
+}
+
+std::string ToJson(const Trace& trace) {
+  Json measured = Json::object();
+  if (trace.peak_bytes) measured["peak_bytes"] = *trace.peak_bytes;
+  return fmt::format(
+      "{{\n\"format\":\"{}\",\n\"version\":{},\n\"model\":{},\n\"device\":{},\n"
+      "\"measured\":{},\n\"forward_end\":{},\n\"backward_end\":{},\n"
+      "\"modules\":{},\n\"calls\":{},\n\"operators\":{},\n\"storages\":{},\n"
+      "\"tensors\":{},\n\"saved\":{},\n\"kept\":{}\n}}\n",
+      kTraceFormat, kTraceVersion, CompactText(ModelInfoJson(trace.model)),
+      CompactText(DeviceInfoJson(trace.device)), CompactText(measured),
+      trace.forward_end, trace.backward_end,
+      ArrayText(trace.modules, ModuleJson), ArrayText(trace.calls, CallJson),
+      ArrayText(trace.operators,
+                [&](const TraceOperator& op) {
+                  return OperatorJson(op, trace.operator_names[op.name]);
+                }),
+      ArrayText(trace.storages,
+                [&](const TraceStorage& storage) {
+                  return StorageJson(storage, trace.forward_end);
+                }),
+      ArrayText(trace.tensors, TensorJson), ArrayText(trace.saved, SavedJson),
+      ArrayText(trace.kept, KeptJson));
+}
+
+}  // namespace acplan::graph
