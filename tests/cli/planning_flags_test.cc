@@ -199,19 +199,19 @@ TEST_F(PlanningFlagsTest, RefusesWhatDoesNotGoTogether) {
     flags_.tradeoff = kind;
     EXPECT_EQ(
         Error(),
-        "--tradeoff: expected pareto at operator granularity, found " + kind);
+        "tradeoff: expected pareto at operator granularity, found " + kind);
   }
   flags_.tradeoff.clear();
   flags_.granularity = "module";
   flags_.patterns.save = {"mm"};
   EXPECT_EQ(Error(),
-            "--save: expected at operator granularity only, found at module "
+            "save: expected at operator granularity only, found at module "
             "granularity");
   std::swap(flags_.patterns.save, flags_.patterns.recompute);
-  EXPECT_THAT(Error(), StartsWith("--recompute: expected at operator"));
+  EXPECT_THAT(Error(), StartsWith("recompute: expected at operator"));
   flags_.granularity.clear();
   flags_.tradeoff = "fit";
-  EXPECT_THAT(Error(), StartsWith("--recompute: expected at operator"));
+  EXPECT_THAT(Error(), StartsWith("recompute: expected at operator"));
 }
 
 TEST_F(PlanningFlagsTest, RefusesUnknownKinds) {
