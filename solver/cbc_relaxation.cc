@@ -14,13 +14,13 @@
 namespace acplan::solver {
 namespace {
 
-// How far apart, relative to their size, two values of the objective may be that
-// are meant to be the same.
+// Two values of the objective that are meant to be the same may be so far
+// apart, relative to their size.
 constexpr double kObjectiveTolerance = 1e-6;
 // CBC's tolerances do no harm to costs that are integers up to this.
 constexpr double kMostIntegerCost = 1e6;
-// Clp's primal tolerances for the continuous columns of a solution, the first that
-// leads to one.
+// Clp's primal tolerances for the continuous columns of a solution, the first
+// that leads to one.
 constexpr double kPrimalTolerances[] = {1e-9, 1e-7};
 
 Milp WithoutIdleRows(Milp milp) {
@@ -68,8 +68,8 @@ ObjectiveScale ScaleFor(const Milp& milp) {
                (column.is_integer && column.cost == std::round(column.cost) &&
                 std::abs(column.cost) <= kMostIntegerCost);
       });
-  // CBC makes use of an objective that can only be an integer. It takes solutions
-  // that differ by 1e-5 for equally good.
+  // CBC makes use of an objective that can only be an integer. It takes
+  // solutions that differ by 1e-5 for equally good.
   return {.factor = are_small_integers ? 1 : CostFactor(milp),
           .offset = milp.objective_offset};
 }

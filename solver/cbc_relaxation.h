@@ -13,7 +13,8 @@ class OsiClpSolverInterface;
 
 namespace acplan::solver {
 
-// How a program's objective was changed for COIN-OR, whose tolerances are absolute.
+// Says how a program's objective was changed for COIN-OR, whose tolerances are
+// absolute.
 struct ObjectiveScale {
   double FromCoin(double value) const { return value / factor + offset; }
 
@@ -30,8 +31,8 @@ ObjectiveScale ScaleFor(const Milp& milp);
 bool IsFree(const Milp::Row& row);
 bool IsEmpty(const Milp::Row& row);
 
-// The program as CBC takes it, unsolved: columns in their order, bounds of integers
-// as integers, without free and empty rows.
+// The program as CBC takes it, unsolved: columns in their order, bounds of
+// integers as integers, without free and empty rows.
 std::unique_ptr<OsiClpSolverInterface> LoadForCbc(const Milp& milp,
                                                   const ObjectiveScale& scale);
 
@@ -39,9 +40,9 @@ std::unique_ptr<OsiClpSolverInterface> LoadForCbc(const Milp& milp,
 // that there is no solution.
 LpStatus SolveRelaxation(OsiClpSolverInterface& osi, CbcWatch& watch);
 
-// Returns the best solution with x's values in the integer columns, rounded; the
-// continuous ones are solved for anew, since those of a branch-and-bound belong to
-// integers that are off by its tolerance.
+// Returns the best solution with x's values in the integer columns, rounded;
+// the continuous ones are solved for anew, since those of a branch-and-bound
+// belong to integers that are off by its tolerance.
 std::optional<CheckedSolution> Polished(const Milp& milp,
                                         std::span<const double> x,
                                         CbcWatch& watch);

@@ -15,22 +15,24 @@
 #include <string>
 #include <utility>
 
-// CBC is run by its driver, CbcMain1, as the program `cbc` would be: it takes its
-// options as text, and is what chooses heuristics and cuts. What it claims is not
-// taken for granted (2.10.8 is the version):
+// CBC is run by its driver, CbcMain1, as the program `cbc` would be: it takes
+// its options as text, and is what chooses heuristics and cuts. What it claims
+// is not taken for granted (2.10.8 is the version):
 //
-// - Every solution that an event shows is rounded and checked against the program,
-//   since the driver's last answer may be worse, or none. The objective that goes
-//   with an event need not be that of its solution, so it is computed anew.
-// - A limit is asked for at every event. Not every event's answer is heeded, but
-//   the clock is, so the models, those of heuristics among them, get no more time.
+// - Every solution that an event shows is rounded and checked against the
+//   program, since the driver's last answer may be worse, or none. The
+//   objective that goes with an event need not be that of its solution, so it
+//   is computed anew.
+// - A limit is asked for at every event. Not every event's answer is heeded,
+//   but the clock is, so the models, those of heuristics among them, get no
+//   more time.
 // - A search that was stopped early enough claims to have been complete: then
 //   nothing of its status or bound counts (was_stopped).
 // - After the search the driver would solve the relaxation once more with the
-//   integers fixed, in which Clp's presolve has been seen to crash. So it is ended
-//   behind the search, and the answer is taken from the model.
-// - Preprocessing is off: the optima that come with it are wrong for about one in a
-//   hundred small random programs.
+//   integers fixed, in which Clp's presolve has been seen to crash. So it is
+//   ended behind the search, and the answer is taken from the model.
+// - Preprocessing is off: the optima that come with it are wrong for about one
+//   in a hundred small random programs.
 //
 // Who calls decides from all this whether the run's end is to be believed
 // (cbc_solver.cc).

@@ -13,8 +13,8 @@ class OsiClpSolverInterface;
 
 namespace acplan::solver {
 
-// One branch-and-bound of CBC. `relaxation` holds the scaled program with its linear
-// relaxation solved.
+// One branch-and-bound of CBC. `relaxation` holds the scaled program with its
+// linear relaxation solved.
 struct CbcTask {
   const Milp& milp;
   const OsiClpSolverInterface& relaxation;
@@ -25,7 +25,7 @@ struct CbcTask {
   bool is_careful = false;
 };
 
-// What a run came to, as CBC sees it.
+// A run came to this, as CBC sees it.
 struct CbcRun {
   enum class End { kOptimal, kInfeasible, kStopped, kGap, kFailed };
 

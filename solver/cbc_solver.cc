@@ -25,15 +25,15 @@
 // 1. The relaxation: without a solution there is none of the program; where its
 //    solution is integral, that is the answer; otherwise it is a bound.
 // 2. A run of CBC (cbc_run.cc), from the best solution known. Its solution is
-//    polished, that is, made exact in the integers and solved for anew in the other
-//    columns, and checked against the program.
-// 3. What CBC concludes is believed only if the polished solution costs what CBC
-//    says, and no solution that was seen on the way is better. Otherwise there is
-//    a second run, a careful one: with tight tolerances, without heuristics and
-//    cuts. Where that contradicts itself, too, this has failed.
+//    polished, that is, made exact in the integers and solved for anew in the
+//    other columns, and checked against the program.
+// 3. What CBC concludes is believed only if the polished solution costs what
+//    CBC says, and no solution that was seen on the way is better. Otherwise
+//    there is a second run, a careful one: with tight tolerances, without
+//    heuristics and cuts. Where that contradicts itself, too, this has failed.
 //
-// The answer is the best solution of all runs. A limit that strikes ends with that
-// and with the best bound that nothing contradicts.
+// The answer is the best solution of all runs. A limit that strikes ends with
+// that and with the best bound that nothing contradicts.
 
 namespace acplan::solver {
 namespace {
@@ -197,8 +197,8 @@ class LockedSearch {
     return found;
   }
 
-  // The run's solution, polished: CBC's own, or the best of an event where that is
-  // better.
+  // The run's solution, polished: CBC's own, or the best of an event where that
+  // is better.
   std::optional<CheckedSolution> Found(const CbcRun& run) {
     std::optional<CheckedSolution> found;
     if (!run.x.empty()) found = Polished(milp_, run.x, watch_);

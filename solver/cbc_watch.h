@@ -9,8 +9,8 @@
 
 namespace acplan::solver {
 
-// One call of SolveWithCbc as COIN-OR's event handlers see it: whether to stop, and
-// what to report. COIN-OR copies handlers as it likes, so what they have to
+// One call of SolveWithCbc as COIN-OR's event handlers see it: whether to stop,
+// and what to report. COIN-OR copies handlers as it likes, so what they have to
 // remember is here.
 class CbcWatch {
  public:
@@ -19,8 +19,8 @@ class CbcWatch {
   const LimitClock& clock() const { return clock_; }
   const SearchLimits& limits() const { return clock_.limits(); }
 
-  // Says whether to stop now, and why. An interrupt stays one even if its flag is
-  // taken back.
+  // Says whether to stop now, and why. An interrupt stays one even if its flag
+  // is taken back.
   StoppedBy Poll() {
     if (stop_ == StoppedBy::kNothing) stop_ = clock_.Stop();
     return stop_;
@@ -33,8 +33,8 @@ class CbcWatch {
   double best() const { return best_; }
 
   // Reports what was seen, unless it did so a moment before; with `now` in any
-  // case. Never throws: there are COIN-OR's frames between here and whoever could
-  // catch.
+  // case. Never throws: there are COIN-OR's frames between here and whoever
+  // could catch.
   void Report(bool now);
 
   // Throws what the report threw.

@@ -14,8 +14,9 @@ namespace acplan::solver {
 // 2^15. 1 where nothing costs anything.
 double CostFactor(const Milp& milp);
 
-// A program as the loadProblem of COIN-OR's solvers takes it: all rows and columns
-// in their order, infinities as COIN-OR writes them, costs times a factor.
+// A program as the loadProblem of COIN-OR's solvers takes it: all rows and
+// columns in their order, infinities as COIN-OR writes them, costs times a
+// factor.
 struct ClpModel {
   ClpModel(const Milp& milp, double cost_factor);
 
@@ -31,7 +32,8 @@ struct ClpModel {
 
 LpStatus StatusOf(const ClpSimplex& clp);
 
-// Says whether to solve once more in another way before this status is believed.
+// Says whether to solve once more in another way before this status is
+// believed.
 bool IsDoubtful(LpStatus status);
 
 }  // namespace acplan::solver

@@ -34,7 +34,7 @@ void CheckSize(const Milp& milp, std::span<const double> x) {
   }
 }
 
-// How far a value is outside of a range; a NaN is infinitely far.
+// Returns how far a value is outside of a range; a NaN is infinitely far.
 double Outside(double value, double lower, double upper) {
   if (std::isnan(value)) return kInfinity;
   return std::max({0.0, lower - value, value - upper});

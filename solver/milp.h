@@ -46,15 +46,15 @@ struct Milp {
 // in a row.
 void ValidateMilp(const Milp& milp);
 
-// The objective at x (one value a column), offset included.
+// Returns the objective at x (one value a column), offset included.
 double ObjectiveValue(const Milp& milp, std::span<const double> x);
 
-// The largest violation at x of a bound, a row or integrality; 0 where x is
-// feasible.
+// Returns the largest violation at x of a bound, a row or integrality; 0 where
+// x is feasible.
 double LargestViolation(const Milp& milp, std::span<const double> x);
 
-// Whether x is feasible within `tolerance`, which is relative to the largest
-// number that meets in a bound or row (and to 1 where all are smaller).
+// Returns whether x is feasible within `tolerance`, which is relative to the
+// largest number that meets in a bound or row (and to 1 where all are smaller).
 bool IsFeasible(const Milp& milp, std::span<const double> x,
                 double tolerance = 1e-6);
 

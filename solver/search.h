@@ -23,8 +23,8 @@ struct SearchLimits {
   double time_limit_s = std::numeric_limits<double>::infinity();
   // Stop once best - bound <= gap * |best|.
   double gap = 0;
-  // Labels only: what costs as much is of no interest. Where nothing costs less,
-  // there is no solution, and the bound is the cut-off.
+  // Labels only: what costs as much is of no interest. Where nothing costs
+  // less, there is no solution, and the bound is the cut-off.
   double cut_off = std::numeric_limits<double>::infinity();
   int64_t node_limit = std::numeric_limits<int64_t>::max();
   int seed = 1;
@@ -42,8 +42,8 @@ enum class SearchStatus {
   kNoSolution,  // a limit was hit before a solution was found
 };
 
-// kMemory: the search's own limit on what it remembers. kUnproven: it came to its
-// end without a proof.
+// kMemory: the search's own limit on what it remembers. kUnproven: it came to
+// its end without a proof.
 enum class StoppedBy {
   kNothing,
   kTime,
@@ -79,7 +79,8 @@ class LimitClock {
     return std::max(0.0, limits_.time_limit_s - Seconds());
   }
 
-  // The limits of a search that is a part of this one: with the time that is left.
+  // The limits of a search that is a part of this one: with the time that is
+  // left.
   SearchLimits Left() const {
     SearchLimits left = limits_;
     left.time_limit_s = SecondsLeft();

@@ -25,7 +25,7 @@ class JsonField {
   // The member `key` of an object. Throws InputError where this is no object or
   // lacks the key.
   JsonField Get(std::string_view key) const;
-  // Whether this object has `key` with a value other than null.
+  // Returns whether this object has `key` with a value other than null.
   bool Has(std::string_view key) const;
   // The elements of an array. Throws InputError where this is no array.
   std::vector<JsonField> Elements() const;

@@ -6,7 +6,7 @@
 
 namespace acplan::graph {
 
-// What a graph holds in memory and computes. Names and rules are those of
+// Says what a graph holds in memory and computes. Names and rules are those of
 // ColossalAI's `GraphInfo` and `autograd_graph_analysis`
 // (colossalai/fx/profiler/dataflow.py). Bytes and FLOPs.
 struct GraphInfo {
@@ -40,8 +40,8 @@ struct GraphInfo {
 //
 // ColossalAI's function leaves both at 0, as do nodes without flops here.
 //
-// Time linear in nodes and inputs. The graph must be one that ParseDataflowGraph
-// could return.
+// Time linear in nodes and inputs. The graph must be one that
+// ParseDataflowGraph could return.
 GraphInfo Analyse(const DataflowGraph& graph);
 
 }  // namespace acplan::graph

@@ -44,9 +44,9 @@ struct DataflowGraph {
 // - a field is missing, the stage of a node among them, ill-typed or out of
 //   range;
 // - two nodes have the same name, or an input is no earlier node;
-// - all nodes together are more than 2^62 bytes or 2^62 FLOPs.
-// Unknown keys are ignored. model and the keys inside it, saved and flops may be
-// missing, but not ill-typed.
+// - all nodes together are more than 2^62 bytes or 2^62 FLOPs. Unknown keys are
+//   ignored. model and the keys inside it, saved and flops may be missing, but
+//   not ill-typed.
 DataflowGraph ReadDataflowGraph(const std::filesystem::path& path);
 
 // As ReadDataflowGraph, from text; `name` stands for the file in errors.

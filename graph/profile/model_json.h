@@ -26,8 +26,8 @@ nlohmann::ordered_json DeviceInfoJson(const DeviceInfo& device);
 std::string ParseFqn(const JsonField& field);
 
 // The index of each name; `modules` is the array whose entries have them as
-// `fqn`, and `list` its key. Throws InputError where two are the same. Views the
-// same strings.
+// `fqn`, and `list` its key. Throws InputError where two are the same. Views
+// the same strings.
 std::unordered_map<std::string_view, int> IndexFqns(
     const JsonField& modules, std::span<const std::string_view> fqns,
     std::string_view list = "modules");

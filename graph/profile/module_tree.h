@@ -10,7 +10,7 @@
 
 namespace acplan::graph {
 
-// Whether `descendant` is `ancestor` or lies below it, by whole name
+// Returns whether `descendant` is `ancestor` or lies below it, by whole name
 // components: "a.b.1" is below "a.b", and neither below "a.b.10" nor below "b".
 bool IsSelfOrSubmodule(std::string_view descendant, std::string_view ancestor);
 // As above, but not the same.
@@ -54,10 +54,10 @@ class ModuleTree {
     return IsSelfOrAncestor(row, column) ? 1 : 0;
   }
 
-  // Whether the forward post-order of the called modules is the post-order of
-  // this tree. Then what has finished when a module ends its forward is a
-  // prefix of the walk over the tree; it is not where a child runs outside its
-  // parent's forward.
+  // Returns whether the forward post-order of the called modules is the
+  // post-order of this tree. Then what has finished when a module ends its
+  // forward is a prefix of the walk over the tree; it is not where a child runs
+  // outside its parent's forward.
   bool PostOrderMatchesTree() const { return post_order_matches_tree_; }
 
  private:

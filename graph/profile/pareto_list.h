@@ -21,7 +21,8 @@ struct ParetoList {
   // descending. The first saves the least, the last recomputes the least.
   std::vector<PolicyCost> points;
   // Whether the list is whole; else `points` has the corners of its convex hull
-  // alone, since it, or that of some of the groups, has more than `most` points.
+  // alone, since it, or that of some of the groups, has more than `most`
+  // points.
   bool is_complete = true;
 };
 

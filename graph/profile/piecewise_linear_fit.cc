@@ -4,24 +4,24 @@
 #include <optional>
 #include <span>
 
-// Where two segments join, an optimum either has a point, or the two are free of each
-// other: their lines are those of least error through their own points, and happen
-// to cross between the last point of one and the first of the other (Hudson, 1966).
-// So a join is tried at every point and between every two neighbours. Joins that are
-// free part the segments into blocks, each of which is a small linear least-squares
-// problem; the fit with these joins counts only if the lines on both sides of each
-// free join cross where it should be.
+// Where two segments join, an optimum either has a point, or the two are free
+// of each other: their lines are those of least error through their own points,
+// and happen to cross between the last point of one and the first of the other
+// (Hudson, 1966). So a join is tried at every point and between every two
+// neighbours. Joins that are free part the segments into blocks, each of which
+// is a small linear least-squares problem; the fit with these joins counts only
+// if the lines on both sides of each free join cross where it should be.
 //
-// The error of separate lines is a lower bound on the error of lines that meet, and
-// takes constant time from running moments. Places whose bound is not below the best
-// error are skipped, and since the bound of a beginning grows with its length, so
-// are all longer ones.
+// The error of separate lines is a lower bound on the error of lines that meet,
+// and takes constant time from running moments. Places whose bound is not below
+// the best error are skipped, and since the bound of a beginning grows with its
+// length, so are all longer ones.
 //
-// Two segments: all places of the one join. Three: all pairs of places, which is the
-// global optimum. More: the best place for one join more, those so far staying, and
-// then one join after the other moves to its best place until none moves, which is a
-// local one. A join counts as better only by more than rounding (Improved), so this
-// ends.
+// Two segments: all places of the one join. Three: all pairs of places, which
+// is the global optimum. More: the best place for one join more, those so far
+// staying, and then one join after the other moves to its best place until none
+// moves, which is a local one. A join counts as better only by more than
+// rounding (Improved), so this ends.
 //
 // The points are fitted less their common line, so small bends count in full.
 
@@ -61,9 +61,9 @@ struct Line {
 
 enum class JoinKind { kPoint, kFree, kFixed };
 
-// A join at point `after`, or between it and the next point: anywhere, where the
-// segments do not heed each other, or at a fixed place. The points up to `after`
-// belong to the segment on its left.
+// A join at point `after`, or between it and the next point: anywhere, where
+// the segments do not heed each other, or at a fixed place. The points up to
+// `after` belong to the segment on its left.
 struct Join {
   int after = 0;
   JoinKind kind = JoinKind::kPoint;
@@ -76,17 +76,18 @@ struct Fit {
   double error = 0;
 };
 
-// Neighbouring segments between two free joins, or an end of the points: they meet
-// at the joins, one less than there are segments.
+// Neighbouring segments between two free joins, or an end of the points: they
+// meet at the joins, one less than there are segments.
 struct Block {
   std::span<const Join> joins;
   std::span<const Moments> moments;  // a segment
   int first, last;                   // points
 };
 
-// Writes the lines of least error through the segments of a block: the values at
-// the ends by the normal equations, which are tridiagonal, and well-conditioned
-// where every end is a point. Returns false where an end coincides with another.
+// Writes the lines of least error through the segments of a block: the values
+// at the ends by the normal equations, which are tridiagonal, and
+// well-conditioned where every end is a point. Returns false where an end
+// coincides with another.
 bool FitBlock(const Points& points, const Block& block, std::span<Line> lines) {
   const auto& [joins, moments, first, last] = block;
   const size_t m = moments.size();
@@ -133,7 +134,7 @@ bool FitBlock(const Points& points, const Block& block, std::span<Line> lines) {
   return true;
 }
 
-// Where two lines cross between a point and the next.
+// Returns where two lines cross between a point and the next.
 std::optional<double> Crossing(const Points& points, int after,
                                const Line& left, const Line& right) {
   const double from = points[after].first;

@@ -200,7 +200,7 @@ TradeoffFit ParseTorchFit(const JsonField& field) {
   return fit;
 }
 
-// What a profile's module and torch's ModStats have in common.
+// Reads what a profile's module and torch's ModStats have in common.
 Module ParseCosts(const JsonField& field) {
   Module module;
   module.fqn = ParseFqn(field.Get("fqn"));

@@ -14,9 +14,10 @@
 
 namespace acplan::graph {
 
-// What a model costs, module by module: the profile file `acplan.profile`,
-// version 1. docs/file_formats.md describes the file; the names are those of
-// torch.distributed._tools. Bytes are int64, times are milliseconds.
+// A profile says what a model costs, module by module: the file
+// `acplan.profile`, version 1. docs/file_formats.md describes the file; the
+// names are those of torch.distributed._tools. Bytes are int64, times are
+// milliseconds.
 
 // Statistics of the operators of one non-leaf module, one entry an operator in
 // execution order (PyTorch's SACStats).
@@ -131,9 +132,9 @@ struct Profile {
 
 // Reads and validates a profile (.json or .json.gz), or a ModuleInfo of
 // torch.distributed._tools.ilp_utils as JSON: an object with `mod_order` and
-// `mod_stats` and without `format`, whose modules get a torch_fit, no sac and no
-// snap, and whose model is named after its root. Throws InputError, one line with
-// file, JSON path, what was found and what was expected, where
+// `mod_stats` and without `format`, whose modules get a torch_fit, no sac and
+// no snap, and whose model is named after its root. Throws InputError, one line
+// with file, JSON path, what was found and what was expected, where
 // - the text is no JSON, `format` is not "acplan.profile" or `version` not 1;
 // - a field is missing, ill-typed, not finite or out of range;
 // - there is no module, two modules have the same FQN, or an FQN has an empty

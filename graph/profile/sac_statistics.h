@@ -28,7 +28,7 @@ struct OperatorPatterns {
   bool operator==(const OperatorPatterns&) const = default;
 };
 
-// Whether `name` matches the whole of `pattern`.
+// Returns whether `name` matches the whole of `pattern`.
 bool MatchesPattern(const std::string& name, const std::string& pattern);
 
 enum class GroupRule { kFree, kSave, kRecompute };

@@ -10,9 +10,9 @@ namespace acplan::graph {
 
 // What a module recomputes for what it discards, as PyTorch's SACEstimator
 // estimates it (torch.distributed._tools.sac_estimator): a greedy order of the
-// operators, the curve of its prefixes, and a piecewise-linear fit of the curve.
-// A fit is no bound: policies may be better or worse. pareto_list.h has the
-// exact trade-off.
+// operators, the curve of its prefixes, and a piecewise-linear fit of the
+// curve. A fit is no bound: policies may be better or worse. pareto_list.h has
+// the exact trade-off.
 
 // A candidate of the greedy order: operators that are discarded together.
 struct GreedyItem {
@@ -43,8 +43,8 @@ inline constexpr double kCurveShift = .01;
 // (discarded fraction + kCurveShift, recomputed fraction), x ascending: the
 // first point is what is recomputed in any case, then one a prefix of `order`,
 // and last, as PyTorch does, everything with the stored operators. Where all
-// memory or all run-time is 0, that fraction is 0 throughout. Of equal discarded
-// fractions, the last stays (PyTorch keeps the curve in a dict).
+// memory or all run-time is 0, that fraction is 0 throughout. Of equal
+// discarded fractions, the last stays (PyTorch keeps the curve in a dict).
 std::vector<std::pair<double, double>> GreedyCurve(const SacStatistics& sac,
                                                    const GreedyOrder& order);
 

@@ -20,19 +20,22 @@
 #include "graph/trace/memory_timeline.h"
 #include "graph/trace/operator_statistics.h"
 
-// The profile of a traced step, in one pass over operators, storages and calls each:
+// The profile of a traced step, in one pass over operators, storages and calls
+// each:
 //   MemoryTimeline   bytes by category at every operator and between them
-//   CallFacts        the forest of calls, what autograd saves in each, and what is
-//                    written to in place
-//   run-times and states by module, each operator and each parameter once
-//   the modules, each from the snapshots at the ends of its calls, the sums, and
-//   its operators' statistics
+//   CallFacts        the forest of calls, what autograd saves in each, and what
+//                    is written to in place
+//   sums             run-times and states by module, each operator and each
+//                    parameter once
+//   modules          from the snapshots at the ends of their calls, the sums, and
+//                    their operators' statistics
 //
-// A module is not the sum of its calls: where a call is inside another one of the
-// same module, its operators and activations are those of the outer call already
-// (is_outermost), and calls that overlap in the backward pass count the time that
-// they share once. Parameters that modules share count once in every module around
-// them: where two modules with the same parameter meet, one of both is subtracted.
+// A module is not the sum of its calls: where a call is inside another one of
+// the same module, its operators and activations are those of the outer call
+// already (is_outermost), and calls that overlap in the backward pass count the
+// time that they share once. Parameters that modules share count once in every
+// module around them: where two modules with the same parameter meet, one of
+// both is subtracted.
 
 namespace acplan::graph {
 namespace {
@@ -239,8 +242,8 @@ ModuleOrders Orders(const Trace& trace, const CallForest& forest) {
       firsts.push_back(c);
     }
   }
-  // At equal times backward enters a call before the calls inside it, and leaves
-  // it after them, the last one first.
+  // At equal times backward enters a call before the calls inside it, and
+  // leaves it after them, the last one first.
   std::vector<int32_t> bw_pre(forest.post_order.rbegin(),
                               forest.post_order.rend());
   std::ranges::stable_sort(
@@ -259,8 +262,8 @@ ModuleOrders Orders(const Trace& trace, const CallForest& forest) {
           .bw_post = ModulesOf(trace, bw_post)};
 }
 
-// Snapshots at the ends of a call. What happens between two operators has no order
-// in a trace; Aggregate's contract says what counts.
+// Snapshots at the ends of a call. What happens between two operators has no
+// order in a trace; Aggregate's contract says what counts.
 class CallSnapshots {
  public:
   CallSnapshots(const Trace& trace, const MemoryTimeline& timeline)
@@ -296,8 +299,8 @@ class CallSnapshots {
     return snapshot;
   }
 
-  // The first with the most bytes of `start` and the snapshots while the operators
-  // [begin, end) run.
+  // The first with the most bytes of `start` and the snapshots while the
+  // operators [begin, end) run.
   MemorySnapshot PeakSince(const MemorySnapshot& start, int32_t begin,
                            int32_t end) const {
     if (begin == end) return start;

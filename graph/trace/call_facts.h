@@ -18,7 +18,7 @@ struct CallForest {
 };
 CallForest MakeCallForest(const Trace& trace);
 
-// What autograd saves, by call, those inside it included.
+// Holds what autograd saves, by call, calls inside it included.
 struct CallSaves {
   std::vector<int32_t>
       first_request;                 // when backward first asks for some of it
@@ -29,8 +29,9 @@ struct CallSaves {
 };
 CallSaves FindCallSaves(const Trace& trace);
 
-// For a storage that operators before the optimizer step write to in place: which
-// ones do, and which of the forward pass read it, views apart. Both ascend.
+// For a storage that operators before the optimizer step write to in place:
+// which ones do, and which of the forward pass read it, views apart. Both
+// ascend.
 struct InPlaceAccesses {
   std::vector<int32_t> writers;
   std::vector<int32_t> readers;

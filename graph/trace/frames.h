@@ -19,17 +19,17 @@ struct Recast {
   int32_t before = 0;  // the operator that needs it
 };
 
-// A call of a unit with gradients: PyTorch's checkpoint frame. It holds the call's
-// arguments until autograd lets go of the last thing saved in it. When backward
-// first asks for something saved in it, at `rerun_time`, the operators
+// A call of a unit with gradients: PyTorch's checkpoint frame. It holds the
+// call's arguments until autograd lets go of the last thing saved in it. When
+// backward first asks for something saved in it, at `rerun_time`, the operators
 // [call->start, rerun_stop) run again, without those that the policy saves.
 struct Frame {
-  // Whether the policy saves what an operator of the call returns.
+  // Returns whether the policy saves what an operator of the call returns.
   bool Saves(int32_t op) const {
     return !unit->save.empty() && unit->save[op - call->start] != 0;
   }
 
-  // Whether the frame's arguments are saves of the frame around it.
+  // Returns whether the frame's arguments are saves of the frame around it.
   bool IsSavedByParent() const {
     return parent != kNoFrame && !arguments.empty();
   }
@@ -57,8 +57,8 @@ struct Frames {
   std::vector<int32_t> innermost;  // by call: the innermost frame, or kNoFrame
 };
 
-// Refers to the trace and to `modules`. Throws InputError, naming the module, for
-// one that is never called and for `save` of a wrong length.
+// Refers to the trace and to `modules`. Throws InputError, naming the module,
+// for one that is never called and for `save` of a wrong length.
 Frames MakeFrames(const PreparedTrace& prepared,
                   const std::vector<CheckpointedModule>& modules);
 

@@ -10,22 +10,22 @@
 
 #include "graph/trace/trace.h"
 
-// Until when each storage lives.
+// Finds until when each storage lives.
 //
 // A life ends when the last of its holders lets go of it. So every life begins
 // with an empty end, and every holder extends it (Hold): the end is the maximum
 // over the holders, whatever the order in which they come. Holders of what the
-// trace has are the program, autograd outside of the frames, the arguments of the
-// frames, and the results that policies save. This is all that there is without
-// frames that run again.
+// trace has are the program, autograd outside of the frames, the arguments of
+// the frames, and the results that policies save. This is all that there is
+// without frames that run again.
 //
 // A rerun makes some of a frame's storages anew. Each of these copies is a life
 // of its own beside the original's. Which life a storage means depends on the
 // frame: in a rerun it is the copy for what runs again, the original for what a
-// policy saved, and for an argument what the rerun of the frame around it made of
-// it, if that runs again, too. RerunLives answers this while one frame is at hand.
-// Where a policy saves one of two views of the same storage, the views are of two
-// lives, so there it is the tensors that have lives.
+// policy saved, and for an argument what the rerun of the frame around it made
+// of it, if that runs again, too. RerunLives answers this while one frame is at
+// hand. Where a policy saves one of two views of the same storage, the views
+// are of two lives, so there it is the tensors that have lives.
 //
 // Frames are visited from the ones around to the ones inside, so that the lives
 // of a frame's arguments are known before its own holders are.
@@ -35,8 +35,8 @@
 // one comes. The copy's autograd graph lives as long as the copy does, and with
 // it all that autograd saved on the way to it (stuck operators).
 //
-// These rules are PyTorch's, found by measuring it: tests/graph/simulation_test.cc
-// compares with every allocation of real steps.
+// These rules are PyTorch's, found by measuring it:
+// tests/graph/simulation_test.cc compares with every allocation of real steps.
 
 namespace acplan::graph {
 namespace {
@@ -45,7 +45,7 @@ bool Contains(const std::vector<int32_t>& values, int32_t value) {
   return std::ranges::find(values, value) != values.end();
 }
 
-// When the tensors that a module keeps in one attribute are replaced.
+// Says when the tensors that a module keeps in one attribute are replaced.
 struct RemadeAttribute {
   int32_t original_end = 0;
   std::map<int32_t, int32_t> copy_ends;  // by frame that makes a copy
@@ -76,7 +76,7 @@ RemadeAttributes FindRemadeAttributes(const Trace& trace, const Frames& frames,
   return remade;
 }
 
-// When the copy of a kept storage that frame `f` makes is replaced.
+// Returns when the copy of a kept storage that frame `f` makes is replaced.
 std::optional<int32_t> CopyEnd(const RemadeAttributes& remade, int32_t f,
                                int32_t storage) {
   const auto attribute = remade.find(storage);
@@ -86,8 +86,8 @@ std::optional<int32_t> CopyEnd(const RemadeAttributes& remade, int32_t f,
   return end->second;
 }
 
-// The operators of frame `f` on the way to an attribute that its rerun makes, and
-// until when that holds what autograd saves for them.
+// Returns the operators of frame `f` on the way to an attribute that its rerun
+// makes, and until when that holds what autograd saves for them.
 std::map<int32_t, int32_t> StuckOperators(const Trace& trace, int32_t f,
                                           const Frame& frame,
                                           const RemadeAttributes& remade) {
@@ -112,8 +112,8 @@ std::map<int32_t, int32_t> StuckOperators(const Trace& trace, int32_t f,
   return stuck;
 }
 
-// Until when the attribute at the end of the way holds what autograd saves for a
-// stuck operator, an argument or a result: 0 where it is neither.
+// Returns until when the attribute at the end of the way holds what autograd
+// saves for a stuck operator, an argument or a result: 0 where it is neither.
 int32_t StuckEnd(const SavedTensor& saved, const Trace& trace,
                  const std::map<int32_t, int32_t>& stuck) {
   int32_t end = 0;
@@ -127,8 +127,8 @@ int32_t StuckEnd(const SavedTensor& saved, const Trace& trace,
   return end;
 }
 
-// Autograd holds what a rerun saves as long as that lasts, and from then until the
-// backward node that asks for it lets go of it.
+// Autograd holds what a rerun saves as long as that lasts, and from then until
+// the backward node that asks for it lets go of it.
 int32_t AutogradEnd(const SavedTensor& saved, int32_t f, const Frame& frame,
                     const StepLayout& layout) {
   if (saved.released <= frame.rerun_time) {
@@ -178,8 +178,8 @@ Lives OriginalLives(const PreparedTrace& prepared, const Frames& frames,
       if (!is_saved_by_parent) lives.Hold(s, release_step);
     }
     if (frame.unit->save.empty()) continue;
-    // A saved result waits for its operator's turn in the rerun, or for the end of
-    // the frame where no rerun gets there.
+    // A saved result waits for its operator's turn in the rerun, or for the end
+    // of the frame where no rerun gets there.
     for (int32_t op = frame.call->start; op < frame.call->end; ++op) {
       if (!frame.Saves(op)) continue;
       const bool is_reached =
@@ -192,8 +192,8 @@ Lives OriginalLives(const PreparedTrace& prepared, const Frames& frames,
   return lives;
 }
 
-// Which life is meant by a storage and by a tensor in the rerun at hand: without
-// one, the original's. Lives are indices in the order of FindLives.
+// Which life is meant by a storage and by a tensor in the rerun at hand:
+// without one, the original's. Lives are indices in the order of FindLives.
 class RerunLives {
  public:
   explicit RerunLives(const PreparedTrace& prepared)
@@ -204,8 +204,8 @@ class RerunLives {
   void Set(int32_t storage, int32_t life) { of_storage_[storage] = life; }
   void Reset(int32_t storage) { of_storage_[storage] = storage; }
 
-  // The tensors that a frame's operators make when they run again. Where no policy
-  // saves any, each is of the life that its storage means.
+  // The tensors that a frame's operators make when they run again. Where no
+  // policy saves any, each is of the life that its storage means.
   void SetTensors(const Frame& frame) {
     lives_of_tensors_.clear();
     if (frame.unit->save.empty()) return;
@@ -234,8 +234,8 @@ class RerunLives {
                : of_storage_[prepared_.trace->tensors[tensor].storage];
   }
 
-  // The storages of which some tensors are made anew while others are views of the
-  // original.
+  // The storages of which some tensors are made anew while others are views of
+  // the original.
   std::set<int32_t> SplitStorages() const {
     std::set<int32_t> split;
     for (size_t k = 0; k < lives_of_tensors_.size(); ++k) {
@@ -268,8 +268,8 @@ class RerunLives {
   std::vector<int32_t> lives_of_tensors_;
 };
 
-// Adds to the lives of the originals those that reruns make, and the holders that
-// reruns bring.
+// Adds to the lives of the originals those that reruns make, and the holders
+// that reruns bring.
 class RerunVisitor {
  public:
   RerunVisitor(const PreparedTrace& prepared, const Frames& frames,
@@ -295,7 +295,7 @@ class RerunVisitor {
   }
 
  private:
-  // What a frame makes anew, and all that holds it.
+  // Adds what a frame makes anew, and all that holds it.
   void AddRerun(int32_t f) {
     const Frame& frame = frames_.list[f];
     const auto first_copy = static_cast<int32_t>(lives_.list.size());
@@ -332,8 +332,8 @@ class RerunVisitor {
     }
   }
 
-  // The program holds what it makes again as it did before, and no longer than the
-  // rerun.
+  // The program holds what it makes again as it did before, and no longer than
+  // the rerun.
   void HoldByTheProgram(int32_t f) {
     const Frame& frame = frames_.list[f];
     const auto until = [&](int32_t scope_end) {
@@ -350,7 +350,7 @@ class RerunVisitor {
     }
     for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
       for (const int32_t s : prepared_.CreatedBy(op)) {
-        // Of what is saved only the results are there again.
+        // Only the results are there again of what is saved.
         if (frame.Saves(op) && !Contains(trace_.operators[op].outputs, s)) {
           continue;
         }
@@ -381,8 +381,8 @@ class RerunVisitor {
     }
   }
 
-  // The rerun enters the frames inside anew, and these hold what they did in the
-  // forward pass, now of what the rerun makes.
+  // The rerun enters the frames inside anew, and these hold what they did in
+  // the forward pass, now of what the rerun makes.
   void HoldByFramesInside(int32_t f, const std::map<int32_t, int32_t>& stuck) {
     const Frame& frame = frames_.list[f];
     for (int32_t g = f + 1; g < frame.subtree_end; ++g) {
@@ -438,8 +438,8 @@ class RerunVisitor {
   const StepLayout& layout_;
   RemadeAttributes remade_;
   Lives lives_;
-  // By frame and argument that is a tensor given by position: the life that it is
-  // part of when the frame runs again.
+  // By frame and argument that is a tensor given by position: the life that it
+  // is part of when the frame runs again.
   std::vector<std::vector<int32_t>> argument_lives_;
   RerunLives now_;
 };

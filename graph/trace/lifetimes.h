@@ -9,8 +9,8 @@
 
 namespace acplan::graph {
 
-// A storage is in use during the steps [begin, end). Where end <= begin, it is so
-// during the step that creates it only.
+// A storage is in use during the steps [begin, end). Where end <= begin, it is
+// so during the step that creates it only.
 struct Life {
   int32_t storage = 0;
   int32_t begin = 0;

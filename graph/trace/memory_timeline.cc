@@ -9,8 +9,8 @@
 
 namespace acplan::graph {
 
-// A sparse table: level l knows the place of the largest of every 2^l values in a
-// row, and two such rows, which may overlap, cover any range.
+// A sparse table: level l knows the place of the largest of every 2^l values in
+// a row, and two such rows, which may overlap, cover any range.
 RangeMaximum::RangeMaximum(std::vector<int64_t> values)
     : values_(std::move(values)) {
   first_.emplace_back(values_.size());
@@ -35,8 +35,8 @@ int32_t RangeMaximum::Larger(int32_t a, int32_t b) const {
   return std::min(a, b);
 }
 
-// Every storage adds its bytes where its life begins and takes them away where it
-// ends; running sums over that are the snapshots.
+// Every storage adds its bytes where its life begins and takes them away where
+// it ends; running sums over that are the snapshots.
 MemoryTimeline::MemoryTimeline(const Trace& trace)
     : trace_(trace),
       count_(static_cast<int32_t>(trace.operators.size())),

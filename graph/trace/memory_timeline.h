@@ -39,9 +39,9 @@ class RangeMaximum {
 };
 
 // The bytes of live storages by category, as the trace has them, while every
-// operator runs and between two of them. Takes O(n log n) time for n operators and
-// storages; each answer then takes constant or logarithmic time. Refers to the
-// trace.
+// operator runs and between two of them. Takes O(n log n) time for n operators
+// and storages; each answer then takes constant or logarithmic time. Refers to
+// the trace.
 class MemoryTimeline {
  public:
   explicit MemoryTimeline(const Trace& trace);
@@ -51,14 +51,14 @@ class MemoryTimeline {
   // Without what is freed at the time.
   const MemorySnapshot& Between(int32_t time) const { return between_[time]; }
 
-  // What is freed at a time and born before another one.
+  // Returns what is freed at a time and was born before another one.
   MemorySnapshot FreedAt(int32_t time, int32_t born_before) const;
 
-  // The first snapshot with the most bytes while the operators [begin, end) run.
-  // There must be one.
+  // Returns the first snapshot with the most bytes while the operators [begin,
+  // end) run. There must be one.
   const MemorySnapshot& Peak(int32_t begin, int32_t end) const;
 
-  // The category of a storage that does not become a gradient.
+  // Returns the category of a storage that does not become a gradient.
   MemoryCategory CategoryOf(const TraceStorage& storage) const;
 
  private:

@@ -11,15 +11,16 @@
 #include "graph/trace/allocation.h"
 
 // A module's operators are those of one of its calls; operator i is the i-th of
-// each call. What a policy decides holds in all calls, so a rule that one call asks
-// for is one of the module, and run-times and bytes are sums over the calls.
+// each call. What a policy decides holds in all calls, so a rule that one call
+// asks for is one of the module, and run-times and bytes are sums over the
+// calls.
 //
-// Writes in place. When a call runs again, a result that the policy saved is there
-// as it was in the end, so whatever writes to it, and whatever reads it before the
-// last write, must be saved with it or run again with it: such operators are tied
-// to the one that created the result. A result that something outside of the call
-// writes to before the call runs again cannot be saved at all, since nothing could
-// be tied to that.
+// Writes in place. When a call runs again, a result that the policy saved is
+// there as it was in the end, so whatever writes to it, and whatever reads it
+// before the last write, must be saved with it or run again with it: such
+// operators are tied to the one that created the result. A result that
+// something outside of the call writes to before the call runs again cannot be
+// saved at all, since nothing could be tied to that.
 
 namespace acplan::graph {
 namespace {
@@ -68,7 +69,7 @@ class InPlaceRuleFinder {
     const bool is_of_call = born >= call.start;
     rules_.ties.emplace(k - call.start, (is_of_call ? born : k) - call.start);
     if (is_of_call) return;
-    // What reads it before another operator of the call writes to it.
+    // It is tied to what reads the storage before the last write of the call.
     const InPlaceAccesses& accesses = facts_.writes.at(storage);
     const int32_t last =
         *std::prev(std::ranges::lower_bound(accesses.writers, call.end));
@@ -105,8 +106,8 @@ class InPlaceRuleFinder {
   InPlaceRules rules_;
 };
 
-// Returns whether a storage is written to after `time` and before backward first
-// asks for something saved in call `c`.
+// Returns whether a storage is written to after `time` and before backward
+// first asks for something saved in call `c`.
 bool IsWrittenSince(const CallFacts& facts, int32_t c, int32_t storage,
                     int32_t time) {
   const auto found = facts.writes.find(storage);
@@ -160,9 +161,9 @@ int32_t RerunStop(const CallFacts& facts, int32_t c) {
   return facts.saves.first_request[c] == kNever ? 0 : facts.saves.last_save[c];
 }
 
-// The bytes that saving what operator `k` of call `c` returns would add: `results`
-// of the call that outlive the forward pass are there anyway. What never runs again
-// is not worth saving unless that is free all the time.
+// The bytes that saving what operator `k` of call `c` returns would add:
+// `results` of the call that outlive the forward pass are there anyway. What
+// never runs again is not worth saving unless that is free all the time.
 int64_t SavedBytes(const CallFacts& facts, int32_t c, int32_t k,
                    const std::vector<int32_t>& results) {
   const TraceOperator& op = facts.trace.operators[k];

@@ -8,7 +8,7 @@
 
 namespace acplan::graph {
 
-// What is known of the calls of a step. Refers to the trace.
+// Holds what is known of the calls of a step. Refers to the trace.
 struct CallFacts {
   explicit CallFacts(const Trace& step)
       : trace(step),

@@ -9,13 +9,13 @@
 
 namespace acplan::graph {
 
-// What the simulation asks of a trace and no plan changes. Refers to the trace,
-// which must not change.
+// Holds what the simulation asks of a trace and no plan changes. Refers to the
+// trace, which must not change.
 struct PreparedTrace {
   explicit PreparedTrace(const Trace& step);
 
-  // The first operator of [begin, end) that writes to a storage in place, or
-  // kNever.
+  // Returns the first operator of [begin, end) that writes to a storage in
+  // place, or kNever.
   int32_t FirstWrite(int32_t storage, int32_t begin, int32_t end) const;
 
   // The storages that an operator creates.
@@ -29,8 +29,9 @@ struct PreparedTrace {
   // What operators create, one after the other, and where that of each starts.
   std::vector<int32_t> created, first_created;
   std::vector<std::pair<int32_t, int32_t>> recasts;  // operator, cast
-  // A storage and an operator that writes to it in place, ascending. Writes after
-  // the last request of backward are left out: nothing runs again after it.
+  // A storage and an operator that writes to it in place, ascending. Writes
+  // after the last request of backward are left out: nothing runs again after
+  // it.
   std::vector<std::pair<int32_t, int32_t>> writes;
   std::vector<char> is_written;       // a storage: is among `writes`
   std::vector<int32_t> made_tensors;  // those that are results of operators

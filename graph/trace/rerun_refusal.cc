@@ -97,8 +97,8 @@ class SavedResults {
   const Frame& frame_;
   const PreparedTrace& prepared_;
   const Trace& trace_;
-  // By storage that is written to at all: the operator whose saved result it is,
-  // and one that runs again and has read it since.
+  // By storage that is written to at all: the operator whose saved result it
+  // is, and one that runs again and has read it since.
   std::map<int32_t, int32_t> saved_by_, read_by_;
 };
 

@@ -17,17 +17,18 @@
 // A simulation makes four values, each from those before it:
 //   Frames       the calls of units: when each runs again, and up to where
 //   StepLayout   the order of all that runs, and the way from times to steps
-//   lives        the steps during which each storage is in use: the original, and
-//                what reruns make of it
+//   lives        the steps during which each storage is in use: the original,
+//                and what reruns make of it
 //   Simulation   the sum of the lives at each step
-// What no plan changes is found once, in PreparedTrace. But for policies and frames
-// inside of others, the time is linear in what runs and what that creates.
+// What no plan changes is found once, in PreparedTrace. But for policies and
+// frames inside of others, the time is linear in what runs and what that
+// creates.
 //
 // A worked step (TwoLayers in tests/graph/simulation_test.cc; in units of 512
-// bytes). Layer a makes its product (operator 0), a temporary (1) and its result
-// (2); layer b likewise (3, 4, 5). Operator 6 is the loss, 7 the backward of b, 8
-// that of a. Autograd saves all products and results, a's result twice: as such,
-// and as the argument of b. Without units:
+// bytes). Layer a makes its product (operator 0), a temporary (1) and its
+// result (2); layer b likewise (3, 4, 5). Operator 6 is the loss, 7 the
+// backward of b, 8 that of a. Autograd saves all products and results, a's
+// result twice: as such, and as the argument of b. Without units:
 //
 //   step            0   1   2   3   4   5   6   7   8
 //   input           1   1   1   1   1   1   1   1   1
@@ -40,9 +41,10 @@
 //   loss                                    1   1   1
 //   all             9  13  11  27  31  29  30  30  12
 //
-// With both layers as units, and no policies, autograd saves nothing in the forward
-// pass. Backward asks for b's product at time 7, so the operators [3, 6) run again
-// there; for a's product at time 8, so [0, 3) do. Steps that run again are primed:
+// With both layers as units, and no policies, autograd saves nothing in the
+// forward pass. Backward asks for b's product at time 7, so the operators [3,
+// 6) run again there; for a's product at time 8, so [0, 3) do. Steps that run
+// again are primed:
 //
 //   step            0   1   2   3   4   5   6  3'  4'  5'   7  0'  1'  2'   8
 //   input           1   1   1   1   1   1   1   1   1   1   1   1   1   1   1
@@ -55,11 +57,11 @@
 //   loss                                    1   1   1   1   1   1   1   1   1
 //   all             9  13   3  19  23   5   6  20  24  22  22  10  14  12  12
 //
-// The program lets go of a product once the temporary is made from it. The result
-// of a lives on: frame b holds its argument until autograd lets go of all that b
-// saves, at time 8, which is before step 0'. What a rerun makes is a life of its
-// own: b's product has one before the loss, and one from step 3' on until the
-// backward of b has used it.
+// The program lets go of a product once the temporary is made from it. The
+// result of a lives on: frame b holds its argument until autograd lets go of
+// all that b saves, at time 8, which is before step 0'. What a rerun makes is a
+// life of its own: b's product has one before the loss, and one from step 3' on
+// until the backward of b has used it.
 
 namespace acplan::graph {
 namespace {

@@ -20,11 +20,11 @@ namespace acplan::graph {
 //   the following.
 // - In a unit autograd keeps nothing. Each call has a frame, which holds the
 //   call's arguments until autograd lets go of the last thing saved in it.
-// - When backward first asks for something saved in a call, the call's operators
-//   run again, in order, up to the last save; of that one what comes before the
-//   save. Operators that the policy saved do not run: their results, kept until
-//   then, take the place of what they would make, or until the frame ends where
-//   they are not reached.
+// - When backward first asks for something saved in a call, the call's
+//   operators run again, in order, up to the last save; of that one what comes
+//   before the save. Operators that the policy saved do not run: their results,
+//   kept until then, take the place of what they would make, or until the frame
+//   ends where they are not reached.
 // - What is created again is held by the program as before, and no longer
 //   than the recomputation; by autograd as long as the recomputation lasts, if
 //   it is saved; and from then until the backward node that asks for it lets go
@@ -32,8 +32,8 @@ namespace acplan::graph {
 // - A unit may be inside another. The inner frame's arguments that are tensors
 //   given by position then are saves of the outer unit, so the outer one runs
 //   again first, the inner one's operators among the others, and the inner one
-//   with the arguments that this made. Its other arguments the inner frame holds
-//   itself, from the forward pass on.
+//   with the arguments that this made. Its other arguments the inner frame
+//   holds itself, from the forward pass on.
 // - A cast that autocast kept from before the call is made again, before the
 //   operator that needs it, and kept until the recomputation ends.
 // - A tensor that a module keeps as an attribute is replaced when it is made
@@ -65,23 +65,25 @@ struct Simulation {
   bool operator==(const Simulation&) const = default;
 };
 
-// Throws InputError, naming the module, for one that is never called, for `save`
-// whose length is not the number of operators of each call, and for what PyTorch
-// refuses to run or computes wrongly: an operator saved whose result another one
-// writes to in place later, unless that is saved as well and nothing that runs
-// again reads the result in between; a tensor given by position that is written
-// to between the call and its recomputation; something saved in a unit that
-// backward asks for twice; and a policy where a cast by autocast would be made
-// again.
+// Throws InputError, naming the module, for one that is never called, for
+// `save` whose length is not the number of operators of each call, and for what
+// PyTorch refuses to run or computes wrongly: an operator saved whose result
+// another one writes to in place later, unless that is saved as well and
+// nothing that runs again reads the result in between; a tensor given by
+// position that is written to between the call and its recomputation; something
+// saved in a unit that backward asks for twice; and a policy where a cast by
+// autocast would be made again.
 Simulation Simulate(const Trace& trace,
                     const std::vector<CheckpointedModule>& modules);
 
-// Returns by storage until when others than autograd hold it in the step as it was.
+// Returns by storage until when others than autograd hold it in the step as it
+// was.
 std::vector<int32_t> HeldByOthers(const Trace& trace);
 
 struct PreparedTrace;
 
-// Simulates many plans of one trace, and finds what no plan changes only once. Refers to the trace, which must not change.
+// Simulates many plans of one trace, and finds what no plan changes only once.
+// Refers to the trace, which must not change.
 class Simulator {
  public:
   explicit Simulator(const Trace& trace);

@@ -16,8 +16,8 @@ class LayoutBuilder {
   }
 
   StepLayout Build() && {
-    // Of frames that run again at one time, the last call comes first: that is
-    // the one that backward meets first.
+    // Where several frames run again at one time, the last call comes first: it
+    // is the one that backward meets first.
     std::vector<std::pair<int32_t, int32_t>> requests;
     size_t steps = count_;
     for (int32_t f = 0; f < std::ssize(frames_); ++f) {

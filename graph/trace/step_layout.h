@@ -11,13 +11,13 @@
 
 namespace acplan::graph {
 
-// The operators of a planned step in the order in which they run, its steps, and
-// the way from the times of the trace to them.
+// The operators of a planned step in the order in which they run, its steps,
+// and the way from the times of the trace to them.
 //
-// A time of the trace is between two operators, and what runs again then does so
-// there: between two steps of the trace's own there may be many. Backward nodes
-// let go of what they used before the next one asks for anything, so what ends at
-// a time ends before what runs again then.
+// A time of the trace is between two operators, and what runs again then does
+// so there: between two steps of the trace's own there may be many. Backward
+// nodes let go of what they used before the next one asks for anything, so what
+// ends at a time ends before what runs again then.
 struct StepLayout {
   // The steps of a frame that runs again, [.., end).
   struct Rerun {

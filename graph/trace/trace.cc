@@ -180,7 +180,8 @@ TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
   return call;
 }
 
-// `trace` has the modules, the storages, the tensors and the ends of the passes.
+// `trace` has the modules, the storages, the tensors and the ends of the
+// passes.
 std::vector<TraceCall> ParseCalls(const JsonField& field, const Trace& trace) {
   const std::vector<JsonField> elements = field.Elements();
   std::vector<TraceCall> calls;

@@ -42,8 +42,8 @@ struct TraceStorage {
   StorageCategory category = StorageCategory::kActivation;
   int32_t born = -1;       // the operator that creates it; -1: before the step
   int32_t freed = kNever;  // kNever: outlives the step
-  // When all but autograd has let go of it, which frees it unless autograd keeps
-  // it. kNever: not in the step, or not born in the forward pass.
+  // When all but autograd has let go of it, which frees it unless autograd
+  // keeps it. kNever: not in the step, or not born in the forward pass.
   int32_t scope_end = kNever;
 
   bool operator==(const TraceStorage&) const = default;
@@ -101,8 +101,8 @@ struct TraceOperator {
       {};               // tensors that it makes, in the forward pass
   bool view = false;    // results are views of arguments, nothing is computed
   bool random = false;  // draws random numbers
-  // Operators before it: casts that autocast kept, in the order in which it would
-  // make them for this one otherwise.
+  // Operators before it: casts that autocast kept, in the order in which it
+  // would make them for this one otherwise.
   std::vector<int32_t> recasts = {};
 
   bool operator==(const TraceOperator&) const = default;
@@ -123,8 +123,8 @@ struct SavedTensor {
   bool operator==(const SavedTensor&) const = default;
 };
 
-// Until when autograd holds the tensor: the backward node that asked for it may
-// hand it on.
+// Returns until when autograd holds the tensor: the backward node that asked
+// for it may hand it on.
 inline int32_t HeldByAutogradUntil(const SavedTensor& saved) {
   return saved.unpacked == kNever ? saved.released
                                   : std::max(saved.released, saved.local_end);
@@ -178,8 +178,8 @@ struct Trace {
 //   or autograd saves, a storage that is not alive;
 // - creates is not exactly what is born in the operator;
 // - a tensor's base does not come before it or has another storage, results do
-//   not ascend from operator to operator, are not among its outputs, or are made
-//   in the backward pass;
+//   not ascend from operator to operator, are not among its outputs, or are
+//   made in the backward pass;
 // - an argument's storage is not among the inputs;
 // - a gradient is born in the forward pass, a storage freed before it is born,
 //   or scope_end not within its life in the forward pass, or given for a

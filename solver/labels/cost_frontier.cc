@@ -4,19 +4,19 @@
 #include <cmath>
 #include <deque>
 
-// Both operations sweep over the bytes from the left to the right, in whole bytes,
-// and emit what is best on the stretch at hand.
+// Both operations sweep over the bytes from the left to the right, in whole
+// bytes, and emit what is best on the stretch at hand.
 //
 // The envelope (LowerEnvelope). Between two ends of pieces both frontiers are
-// straight, or not attained, where the next point to the right stands for them. The
-// difference of two lines changes its sign at most once, so bisection finds the one
-// byte up to which the better one at the left end stays better.
+// straight, or not attained, where the next point to the right stands for them.
+// The difference of two lines changes its sign at most once, so bisection finds
+// the one byte up to which the better one at the left end stays better.
 //
-// A segment added (SegmentSum). Every vertex begins a copy of the segment, all of one
-// slope, so the best of those that cover a point is the one whose line is lowest: a
-// minimum over a sliding window of vertices, kept as a queue with ascending keys. A
-// vertex enters it where its copy begins and drops those of no smaller key, which end
-// earlier and are beaten everywhere from then on.
+// A segment added (SegmentSum). Every vertex begins a copy of the segment, all
+// of one slope, so the best of those that cover a point is the one whose line
+// is lowest: a minimum over a sliding window of vertices, kept as a queue with
+// ascending keys. A vertex enters it where its copy begins and drops those of
+// no smaller key, which end earlier and are beaten everywhere from then on.
 
 namespace acplan::solver {
 
@@ -117,8 +117,8 @@ class SegmentSum {
                        .hi_is_vertex = is_end});
   }
 
-  // Where a flat stretch ends, everything before it that cost as much is beaten by
-  // what lies further right.
+  // Where a flat stretch ends, everything before it that cost as much is beaten
+  // by what lies further right.
   void DropBeaten(double cost) {
     while (!result_.empty() && !IsLess(result_.back().cost, cost)) {
       result_.pop_back();
@@ -139,8 +139,8 @@ class SegmentSum {
   CostFrontier result_;
 };
 
-// The last of [lo, hi] up to which `holds` is as it is at lo, where it changes once
-// before hi.
+// The last of [lo, hi] up to which `holds` is as it is at lo, where it changes
+// once before hi.
 template <typename Predicate>
 int64_t LastWhile(int64_t lo, int64_t hi, Predicate holds) {
   while (hi - lo > 1) {

@@ -10,24 +10,26 @@
 
 #include "solver/labels/convex_cost.h"
 
-// Labels (bytes, ticks) over the items, one after the other, that no other label
-// beats: a knapsack. Most items are never decided. The relaxation, the cheapest bytes
-// first, is a lower bound, and the slope at its end is the price of a byte. At that
-// price each item has a reduced cost, |t - price m|: what an answer costs more than
-// the relaxation at least if it puts the item on the other side than that does. An
-// item whose reduced cost exceeds what is between the best answer known and the bound
-// is settled, since no answer that is better has it on the other side.
+// Labels (bytes, ticks) over the items, one after the other, that no other
+// label beats: a knapsack. Most items are never decided. The relaxation, the
+// cheapest bytes first, is a lower bound, and the slope at its end is the price
+// of a byte. At that price each item has a reduced cost, |t - price m|: what an
+// answer costs more than the relaxation at least if it puts the item on the
+// other side than that does. An item whose reduced cost exceeds what is between
+// the best answer known and the bound is settled, since no answer that is
+// better has it on the other side.
 //
-// The open items are added from the last to the first, so that the lists of labels
-// that remain, one for each item, tell the first of the best answers in
-// lexicographic order: at every item, in order, it is left out if the list behind it
-// has a label that gets by without.
+// The open items are added from the last to the first, so that the lists of
+// labels that remain, one for each item, tell the first of the best answers in
+// lexicographic order: at every item, in order, it is left out if the list
+// behind it has a label that gets by without.
 //
-// A label is dropped where its ticks and the relaxation of the items before it exceed
-// the best answer. Passes keep few labels first, those with the least bounds: such a
-// pass finds answers, and its bound is the least of what it dropped for its width.
-// A pass that dropped nothing for its width has found the optimum. Times are whole
-// ticks, so ties are ties, and bounds, which are not, get slack.
+// A label is dropped where its ticks and the relaxation of the items before it
+// exceed the best answer. Passes keep few labels first, those with the least
+// bounds: such a pass finds answers, and its bound is the least of what it
+// dropped for its width. A pass that dropped nothing for its width has found
+// the optimum. Times are whole ticks, so ties are ties, and bounds, which are
+// not, get slack.
 
 namespace acplan::solver {
 
@@ -53,8 +55,8 @@ struct Label {
 };
 using Labels = std::vector<Label>;  // both strictly ascending
 
-// Returns the labels, with and without the item, that no other one of them beats, at
-// the end of `memory`, which serves every time.
+// Returns the labels, with and without the item, that no other one of them
+// beats, at the end of `memory`, which serves every time.
 std::span<Label> WithOrWithout(const Labels& labels, const TickItem& item,
                                Labels& memory) {
   if (memory.size() < 2 * labels.size()) memory.resize(3 * labels.size());
@@ -138,8 +140,8 @@ Answer RoundedRelaxation(const Problem& problem) {
   return answer;
 }
 
-// The items on the side of the relaxation, but for those whose other side may lead
-// to an answer within the threshold.
+// The items on the side of the relaxation, but for those whose other side may
+// lead to an answer within the threshold.
 struct Settled {
   std::vector<char> take;  // an item, those that are open apart
   Label taken = {0, 0};    // their sums
@@ -204,7 +206,7 @@ class Search {
         best_(RoundedRelaxation(problem_)),
         bound_(problem_.root_bound) {}
 
-  // What the search comes to.
+  // The search comes to this.
   struct End {
     std::vector<char> take;
     bool is_complete = false;

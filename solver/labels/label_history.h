@@ -20,9 +20,9 @@ class LabelHistory {
 
   const Move& operator[](int32_t index) const { return moves_[index]; }
 
-  // Whether it is time to forget.
+  // Returns whether it is time to forget.
   bool IsLong() const { return moves_.size() > most_; }
-  // Whether it takes more memory than a search should.
+  // Returns whether it takes more memory than a search should.
   bool IsFull() const { return moves_.size() > kMost; }
 
   // Drops the moves that no live label's history needs and renumbers the rest.
