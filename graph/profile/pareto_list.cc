@@ -89,16 +89,16 @@ std::strong_ordering CompareRatio(const Cost& a, const Cost& b) {
 
 }  // namespace
 
-ParetoList ComputeParetoList(const OperatorGroups& groups, size_t most) {
+ParetoList ComputeParetoList(const OperatorGroups& groups, size_t max_points) {
   FreeGroups free = Reduced(groups);
   // Equals one after the other, so that the lists stay short for longer.
   std::ranges::sort(free.choices);
   std::vector<Cost> list{free.forced};
   for (const Cost& choice : free.choices) {
-    if (list.size() > most) break;
+    if (list.size() > max_points) break;
     list = WithGroup(list, choice);
   }
-  if (list.size() > most) {
+  if (list.size() > max_points) {
     return {.points = ParetoHull(groups), .is_complete = false};
   }
   ParetoList result;

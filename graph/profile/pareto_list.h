@@ -21,7 +21,7 @@ struct ParetoList {
   // descending. The first saves the least, the last recomputes the least.
   std::vector<PolicyCost> points;
   // Whether the list is whole; else `points` has the corners of its convex hull
-  // alone, since it, or that of some of the groups, has more than `most`
+  // alone, since it, or that of some of the groups, has more than `max_points`
   // points.
   bool is_complete = true;
 };
@@ -31,7 +31,7 @@ struct ParetoList {
 // two, at most 2^-50 of their sum), so sums of equal operators are equal in any
 // order. The groups must not be contradictory.
 ParetoList ComputeParetoList(const OperatorGroups& groups,
-                             size_t most = 1'000'000);
+                             size_t max_points = 1'000'000);
 
 // The corners of the lower convex hull of the Pareto list, without computing
 // the list: the policies that recompute the groups with the most bytes a

@@ -61,11 +61,11 @@ struct Line {
 
 enum class JoinKind { kPoint, kFree, kFixed };
 
-// A join at point `after`, or between it and the next point: anywhere, where
+// A join at a point, or between it and the next point: anywhere, where
 // the segments do not heed each other, or at a fixed place. The points up to
-// `after` belong to the segment on its left.
+// `point` belong to the segment on its left.
 struct Join {
-  int after = 0;
+  int point = 0;
   JoinKind kind = JoinKind::kPoint;
   double x = 0;  // of a free one, where the lines of a fit cross
 };
@@ -135,23 +135,25 @@ bool FitBlock(const Points& points, const Block& block, std::span<Line> lines) {
 }
 
 // Returns where two lines cross between a point and the next.
-std::optional<double> Crossing(const Points& points, int after,
+std::optional<double> Crossing(const Points& points, int point,
                                const Line& left, const Line& right) {
-  const double from = points[after].first;
-  const double to = points[after + 1].first;
-  const double at_from = left.At(from) - right.At(from);
-  const double at_to = left.At(to) - right.At(to);
-  const bool crosses =
-      (at_from <= 0 && at_to >= 0) || (at_from >= 0 && at_to <= 0);
-  if (!crosses || at_from == at_to) return std::nullopt;
-  return std::clamp(from + (to - from) * (at_from / (at_from - at_to)), from,
-                    to);
+  const double start = points[point].first;
+  const double stop = points[point + 1].first;
+  const double gap_at_start = left.At(start) - right.At(start);
+  const double gap_at_stop = left.At(stop) - right.At(stop);
+  const bool crosses = (gap_at_start <= 0 && gap_at_stop >= 0) ||
+                       (gap_at_start >= 0 && gap_at_stop <= 0);
+  if (!crosses || gap_at_start == gap_at_stop) return std::nullopt;
+  return std::clamp(
+      start + (stop - start) * (gap_at_start / (gap_at_start - gap_at_stop)),
+      start, stop);
 }
 
 // The fit with these joins, whose segments have these moments; nothing where a
-// free join is not where it belongs, or the error is not below `below`.
+// free join is not where it belongs, or the error is not below `max_error`.
 std::optional<Fit> FitJoins(const Points& points, std::vector<Join> joins,
-                            std::span<const Moments> moments, double below) {
+                            std::span<const Moments> moments,
+                            double max_error) {
   Fit fit;
   fit.lines.resize(moments.size());
   int first = 0;
@@ -160,7 +162,7 @@ std::optional<Fit> FitJoins(const Points& points, std::vector<Join> joins,
     const bool is_last = s == joins.size();
     if (!is_last && joins[s].kind != JoinKind::kFree) continue;
     const int last =
-        is_last ? static_cast<int>(points.size()) - 1 : joins[s].after;
+        is_last ? static_cast<int>(points.size()) - 1 : joins[s].point;
     const Block segments = {.joins = std::span(joins).subspan(block, s - block),
                             .moments = moments.subspan(block, s - block + 1),
                             .first = first,
@@ -178,11 +180,11 @@ std::optional<Fit> FitJoins(const Points& points, std::vector<Join> joins,
     fit.error += moments[s].LineError() + moments[s].n * shift * shift +
                  moments[s].xx * turn * turn;
   }
-  if (!(fit.error < below)) return std::nullopt;
+  if (!(fit.error < max_error)) return std::nullopt;
   for (size_t s = 0; s < joins.size(); ++s) {
     if (joins[s].kind != JoinKind::kFree) continue;
     const auto x =
-        Crossing(points, joins[s].after, fit.lines[s], fit.lines[s + 1]);
+        Crossing(points, joins[s].point, fit.lines[s], fit.lines[s + 1]);
     if (!x) return std::nullopt;
     joins[s].x = *x;
   }
@@ -218,12 +220,12 @@ double Improved(double error) { return error * (1 - kLeastImprovement); }
 // The best place of one more join, as the `slot`-th; the others stay.
 std::optional<Fit> BestJoin(const Points& points,
                             const std::vector<Join>& others, size_t slot,
-                            double below) {
+                            double max_error) {
   std::vector<Join> joins = others;
   joins.insert(joins.begin() + slot, Join());
   const int end = static_cast<int>(points.size()) - 1;
   const auto last_of = [&](size_t s) {
-    return s == joins.size() ? end : joins[s].after;
+    return s == joins.size() ? end : joins[s].point;
   };
   std::vector<Moments> moments(joins.size() + 1);
   double fixed = 0;
@@ -233,7 +235,7 @@ std::optional<Fit> BestJoin(const Points& points,
     moments[s] = Beginnings(points, first, last_of(s)).back();
     fixed += moments[s].LineError();
   }
-  const int first = slot == 0 ? 0 : joins[slot - 1].after + 1;
+  const int first = slot == 0 ? 0 : joins[slot - 1].point + 1;
   const int last = last_of(slot + 1);
   const std::vector<Moments> left = Beginnings(points, first, last);
   const std::vector<Moments> right = Ends(points, first, last);
@@ -242,13 +244,13 @@ std::optional<Fit> BestJoin(const Points& points,
     moments[slot] = left[i - first];
     moments[slot + 1] = right[i - first + 1];
     if (fixed + moments[slot].LineError() + moments[slot + 1].LineError() >=
-        below) {
+        max_error) {
       continue;
     }
     for (const JoinKind kind : {JoinKind::kPoint, JoinKind::kFree}) {
       joins[slot] = {i, kind, points[i].first};
-      if (auto fit = FitJoins(points, joins, moments, below)) {
-        below = Improved(fit->error);
+      if (auto fit = FitJoins(points, joins, moments, max_error)) {
+        max_error = Improved(fit->error);
         best = std::move(fit);
       }
     }
@@ -259,15 +261,15 @@ std::optional<Fit> BestJoin(const Points& points,
 // The best place of one more join. Those that are between points may follow, or
 // stay where they are.
 std::optional<Fit> BestMoreJoin(const Points& points, std::vector<Join> others,
-                                double below) {
+                                double max_error) {
   std::optional<Fit> best;
   for (const JoinKind kind : {JoinKind::kFree, JoinKind::kFixed}) {
     for (Join& join : others) {
       if (join.kind != JoinKind::kPoint) join.kind = kind;
     }
     for (size_t slot = 0; slot <= others.size(); ++slot) {
-      if (auto fit = BestJoin(points, others, slot, below)) {
-        below = Improved(fit->error);
+      if (auto fit = BestJoin(points, others, slot, max_error)) {
+        max_error = Improved(fit->error);
         best = std::move(fit);
       }
     }
@@ -276,28 +278,28 @@ std::optional<Fit> BestMoreJoin(const Points& points, std::vector<Join> others,
 }
 
 // The best places of two joins.
-std::optional<Fit> BestTwoJoins(const Points& points, double below) {
+std::optional<Fit> BestTwoJoins(const Points& points, double max_error) {
   const int end = static_cast<int>(points.size()) - 1;
   const std::vector<Moments> left = Beginnings(points, 0, end);
   const std::vector<Moments> right = Ends(points, 0, end);
   std::optional<Fit> best;
   for (int i = 0; i < end - 1; ++i) {
     const double left_error = left[i].LineError();
-    if (left_error >= below) break;
+    if (left_error >= max_error) break;
     Moments middle;
     for (int j = i + 1; j < end; ++j) {
       middle.Add(points[j]);
       const double error = left_error + middle.LineError();
-      if (error >= below) break;
+      if (error >= max_error) break;
       const Moments& rest = right[j + 1];
-      if (error + rest.LineError() >= below) continue;
+      if (error + rest.LineError() >= max_error) continue;
       const Moments moments[] = {left[i], middle, rest};
       for (const JoinKind first : {JoinKind::kPoint, JoinKind::kFree}) {
         for (const JoinKind second : {JoinKind::kPoint, JoinKind::kFree}) {
           const std::vector<Join> joins{{i, first, points[i].first},
                                         {j, second, points[j].first}};
-          if (auto fit = FitJoins(points, joins, moments, below)) {
-            below = Improved(fit->error);
+          if (auto fit = FitJoins(points, joins, moments, max_error)) {
+            max_error = Improved(fit->error);
             best = std::move(fit);
           }
         }

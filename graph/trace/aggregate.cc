@@ -27,8 +27,8 @@
 //                    is written to in place
 //   sums             run-times and states by module, each operator and each
 //                    parameter once
-//   modules          from the snapshots at the ends of their calls, the sums, and
-//                    their operators' statistics
+//   modules          from the snapshots at the ends of their calls, the sums,
+//                    and their operators' statistics
 //
 // A module is not the sum of its calls: where a call is inside another one of
 // the same module, its operators and activations are those of the outer call

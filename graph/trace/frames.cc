@@ -76,7 +76,7 @@ std::vector<Recast> RecastsOf(const Frame& frame,
     const bool is_made =
         cast >= start ||
         std::ranges::find(recasts, cast, &Recast::op) != recasts.end();
-    if (!is_made) recasts.push_back({.op = cast, .before = op});
+    if (!is_made) recasts.push_back({.op = cast, .user = op});
   }
   return recasts;
 }

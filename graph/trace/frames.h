@@ -15,8 +15,8 @@ inline constexpr int32_t kNoFrame = -1;
 // A cast that autocast kept from before a call, and makes again when the call
 // runs again.
 struct Recast {
-  int32_t op = 0;      // the cast
-  int32_t before = 0;  // the operator that needs it
+  int32_t op = 0;    // the cast
+  int32_t user = 0;  // the operator that needs it
 };
 
 // A call of a unit with gradients: PyTorch's checkpoint frame. It holds the

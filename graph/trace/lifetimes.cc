@@ -102,9 +102,9 @@ std::map<int32_t, int32_t> StuckOperators(const Trace& trace, int32_t f,
       todo.pop_back();
       if (!seen.insert(op).second) continue;
       stuck[op] = std::max(stuck[op], end->second);
-      for (int32_t before = frame.call->start; before < op; ++before) {
-        for (const int32_t s : trace.operators[before].outputs) {
-          if (Contains(trace.operators[op].reads, s)) todo.push_back(before);
+      for (int32_t earlier = frame.call->start; earlier < op; ++earlier) {
+        for (const int32_t s : trace.operators[earlier].outputs) {
+          if (Contains(trace.operators[op].reads, s)) todo.push_back(earlier);
         }
       }
     }
@@ -336,7 +336,7 @@ class RerunVisitor {
   // the rerun.
   void HoldByTheProgram(int32_t f) {
     const Frame& frame = frames_.list[f];
-    const auto until = [&](int32_t scope_end) {
+    const auto scope_step = [&](int32_t scope_end) {
       return layout_.RerunStepAt(f, frame,
                                  std::min(scope_end, frame.rerun_stop));
     };
@@ -345,7 +345,7 @@ class RerunVisitor {
       for (auto t = now_.first_tensor(); t < now_.end_of_tensors(); ++t) {
         const TraceTensor& tensor = trace_.tensors[t];
         if (!split.contains(tensor.storage)) continue;
-        lives_.Hold(now_.OfTensor(t), until(tensor.scope_end));
+        lives_.Hold(now_.OfTensor(t), scope_step(tensor.scope_end));
       }
     }
     for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
@@ -357,7 +357,8 @@ class RerunVisitor {
         if (const auto end = CopyEnd(remade_, f, s)) {
           lives_.Hold(now_.OfStorage(s), *end);
         } else if (!split.contains(s)) {
-          lives_.Hold(now_.OfStorage(s), until(trace_.storages[s].scope_end));
+          lives_.Hold(now_.OfStorage(s),
+                      scope_step(trace_.storages[s].scope_end));
         }
       }
     }
@@ -386,29 +387,29 @@ class RerunVisitor {
   void HoldByFramesInside(int32_t f, const std::map<int32_t, int32_t>& stuck) {
     const Frame& frame = frames_.list[f];
     for (int32_t g = f + 1; g < frame.subtree_end; ++g) {
-      const Frame& inside = frames_.list[g];
-      if (inside.call->start > frame.rerun_stop) break;
-      const bool lets_go = inside.release_time <= frame.rerun_time;
+      const Frame& inner = frames_.list[g];
+      if (inner.call->start > frame.rerun_stop) break;
+      const bool lets_go = inner.release_time <= frame.rerun_time;
       const int32_t release_step =
-          lets_go ? layout_.RerunStepAt(f, frame, inside.release_time)
+          lets_go ? layout_.RerunStepAt(f, frame, inner.release_time)
                   : layout_.reruns[f].end;
-      if (inside.parent == f) {
+      if (inner.parent == f) {
         const StepLayout::Rerun& own = layout_.reruns[g];
         int32_t end = release_step;
         if (!lets_go) {
           end = std::max(end, own.is_laid_out
                                   ? own.end
-                                  : layout_.StepAt(inside.release_time));
+                                  : layout_.StepAt(inner.release_time));
         }
-        for (size_t k = 0; k < inside.arguments.size(); ++k) {
-          argument_lives_[g][k] = now_.OfTensor(inside.call->arguments[k]);
+        for (size_t k = 0; k < inner.arguments.size(); ++k) {
+          argument_lives_[g][k] = now_.OfTensor(inner.call->arguments[k]);
           lives_.Hold(argument_lives_[g][k], end);
         }
       }
       // The frames that this rerun makes end with it, unless they are stuck.
       int32_t end = release_step;
-      for (auto it = stuck.lower_bound(inside.call->start);
-           it != stuck.end() && it->first < inside.call->end; ++it) {
+      for (auto it = stuck.lower_bound(inner.call->start);
+           it != stuck.end() && it->first < inner.call->end; ++it) {
         end = std::max(end, it->second);
       }
       HoldByFrameInside(f, g, end);
@@ -416,15 +417,15 @@ class RerunVisitor {
   }
 
   void HoldByFrameInside(int32_t f, int32_t g, int32_t end) {
-    const Frame& inside = frames_.list[g];
-    for (const int32_t s : inside.call->inputs) {
+    const Frame& inner = frames_.list[g];
+    for (const int32_t s : inner.call->inputs) {
       const bool is_saved_by_parent =
-          inside.parent != f && Contains(inside.arguments, s);
+          inner.parent != f && Contains(inner.arguments, s);
       if (!is_saved_by_parent) lives_.Hold(now_.OfStorage(s), end);
     }
-    const int32_t last = std::min(inside.call->end, frames_.list[f].rerun_stop);
-    for (int32_t op = inside.call->start; op < last; ++op) {
-      if (!inside.Saves(op)) continue;
+    const int32_t last = std::min(inner.call->end, frames_.list[f].rerun_stop);
+    for (int32_t op = inner.call->start; op < last; ++op) {
+      if (!inner.Saves(op)) continue;
       const TraceOperator& saved = trace_.operators[op];
       for (const int32_t t : saved.results) lives_.Hold(now_.OfTensor(t), end);
       if (!saved.results.empty()) continue;

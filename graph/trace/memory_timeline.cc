@@ -16,10 +16,10 @@ RangeMaximum::RangeMaximum(std::vector<int64_t> values)
   first_.emplace_back(values_.size());
   std::iota(first_[0].begin(), first_[0].end(), 0);
   for (size_t half = 1; 2 * half <= values_.size(); half *= 2) {
-    const std::vector<int32_t>& below = first_.back();
+    const std::vector<int32_t>& lower = first_.back();
     std::vector<int32_t> level(values_.size() - 2 * half + 1);
     for (size_t i = 0; i < level.size(); ++i) {
-      level[i] = Larger(below[i], below[i + half]);
+      level[i] = Larger(lower[i], lower[i + half]);
     }
     first_.push_back(std::move(level));
   }
@@ -119,22 +119,22 @@ void MemoryTimeline::AddStorage(const TraceStorage& storage,
   const int32_t end =
       std::min(std::max(storage.freed, std::max(born, 0) + 1), count_);
   const int32_t last = std::min(storage.freed - 1, count_);
-  const auto add = [&](MemoryCategory category, int32_t since, int32_t until) {
+  const auto add = [&](MemoryCategory category, int32_t start, int32_t stop) {
     const auto put = [&](std::vector<MemorySnapshot>& changes, int32_t first,
-                         int32_t behind) {
+                         int32_t end_place) {
       first = std::max(first, 0);
-      if (first >= behind) return;
+      if (first >= end_place) return;
       Add(changes[first], category, bytes);
-      Add(changes[behind], category, -bytes);
+      Add(changes[end_place], category, -bytes);
     };
-    put(running_, std::max(born, since), std::min(end, until));
-    put(between_, std::max(born + 1, since), std::min(last + 1, until));
+    put(running_, std::max(born, start), std::min(end, stop));
+    put(between_, std::max(born + 1, start), std::min(last + 1, stop));
   };
   if (storage.category == StorageCategory::kGradient && born >= 0 &&
       born < trace_.backward_end) {
-    const int32_t since = std::max(gradient_since, born + 1);
-    add(kTemp, 0, since);
-    add(kGrad, since, kNever);
+    const int32_t start = std::max(gradient_since, born + 1);
+    add(kTemp, 0, start);
+    add(kGrad, start, kNever);
   } else {
     add(CategoryOf(storage), 0, kNever);
   }

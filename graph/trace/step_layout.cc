@@ -56,7 +56,7 @@ class LayoutBuilder {
     rerun.recast_steps.reserve(frame.recasts.size());
     auto recast = frame.recasts.begin();
     const auto cast_before = [&](int32_t op) {
-      for (; recast != frame.recasts.end() && recast->before == op; ++recast) {
+      for (; recast != frame.recasts.end() && recast->user == op; ++recast) {
         rerun.recast_steps.push_back(layout_.StepCount());
         RunAgain(frame, recast->op);
       }

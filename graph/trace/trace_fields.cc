@@ -7,8 +7,8 @@
 
 namespace acplan::graph {
 
-int32_t ParseInt(const JsonField& field, int32_t least, int32_t most) {
-  return static_cast<int32_t>(field.Int(least, most));
+int32_t ParseInt(const JsonField& field, int32_t lowest, int32_t highest) {
+  return static_cast<int32_t>(field.Int(lowest, highest));
 }
 
 int32_t ParseIndex(const JsonField& field, size_t count,
@@ -21,11 +21,12 @@ int32_t ParseIndexOrNone(const JsonField& field, size_t count) {
   return ParseInt(field, -1, static_cast<int32_t>(count) - 1);
 }
 
-int32_t ParseTimeOrNever(const JsonField& field, int32_t least, int32_t most) {
+int32_t ParseTimeOrNever(const JsonField& field, int32_t lowest,
+                         int32_t highest) {
   if (field.IsNull()) return kNever;
   if (!field.json().is_number())
-    field.Fail(fmt::format("a time from {} to {}, or null", least, most));
-  return ParseInt(field, least, most);
+    field.Fail(fmt::format("a time from {} to {}, or null", lowest, highest));
+  return ParseInt(field, lowest, highest);
 }
 
 bool ParseFlag(const JsonField& object, std::string_view key) {
@@ -43,10 +44,10 @@ std::vector<int32_t> ParseIndices(const JsonField& field, size_t storages) {
 }
 
 int32_t ParseOptionalTime(const JsonField& object, std::string_view key,
-                          int32_t least, int32_t most) {
+                          int32_t lowest, int32_t highest) {
   return Optional(object, key,
                   [&](const JsonField& f) {
-                    return ParseTimeOrNever(f, least, most);
+                    return ParseTimeOrNever(f, lowest, highest);
                   })
       .value_or(kNever);
 }

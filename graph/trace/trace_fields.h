@@ -17,7 +17,7 @@ namespace acplan::graph {
 inline constexpr std::string_view kTraceFormat = "acplan.trace";
 inline constexpr int kTraceVersion = 1;
 
-int32_t ParseInt(const JsonField& field, int32_t least, int32_t most);
+int32_t ParseInt(const JsonField& field, int32_t lowest, int32_t highest);
 
 // An index below `count`; `what` names the entries.
 int32_t ParseIndex(const JsonField& field, size_t count, std::string_view what);
@@ -26,11 +26,12 @@ int32_t ParseIndex(const JsonField& field, size_t count, std::string_view what);
 int32_t ParseIndexOrNone(const JsonField& field, size_t count);
 
 // A time, or null, which is kNever.
-int32_t ParseTimeOrNever(const JsonField& field, int32_t least, int32_t most);
+int32_t ParseTimeOrNever(const JsonField& field, int32_t lowest,
+                         int32_t highest);
 
 // A time that may be missing, which is kNever, too.
 int32_t ParseOptionalTime(const JsonField& object, std::string_view key,
-                          int32_t least, int32_t most);
+                          int32_t lowest, int32_t highest);
 
 // A boolean that may be missing, which is false.
 bool ParseFlag(const JsonField& object, std::string_view key);

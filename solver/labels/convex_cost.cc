@@ -143,9 +143,9 @@ void ConvexCost::Truncate(int64_t cap) {
   }
 }
 
-void ConvexCost::Coarsen(size_t most) {
-  if (slopes_.size() <= most) return;
-  const size_t step = (2 * slopes_.size() + most - 1) / most;
+void ConvexCost::Coarsen(size_t max_segments) {
+  if (slopes_.size() <= max_segments) return;
+  const size_t step = (2 * slopes_.size() + max_segments - 1) / max_segments;
   const int64_t last_end = end();
   const auto line_at = [this](size_t k, int64_t n) {
     return values_[k] - slopes_[k] * static_cast<double>(ends_[k] - n);

@@ -99,10 +99,10 @@ class ConvexCost {
   // Restricts this to n <= cap; to n <= 0 where cap is negative.
   void Truncate(int64_t cap);
 
-  // Where this has more than `most` segments, replaces it by a lower bound with
-  // the same end and at most about half of `most` segments: the maximum of
+  // Where this has more than `max_segments` segments, replaces it by a lower
+  // bound with the same end and at most about half as many: the maximum of
   // evenly spaced lines of it.
-  void Coarsen(size_t most);
+  void Coarsen(size_t max_segments);
 
  private:
   void Reserve(size_t n);

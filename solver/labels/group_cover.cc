@@ -65,14 +65,14 @@ std::span<Label> WithOrWithout(const Labels& labels, const TickItem& item,
   size_t j = labels.size();
   int64_t least = std::numeric_limits<int64_t>::max();
   while (i > 0 || j > 0) {
-    const int64_t with = j > 0 ? labels[j - 1].bytes + item.bytes
-                               : std::numeric_limits<int64_t>::min();
-    const int64_t without =
+    const int64_t added = j > 0 ? labels[j - 1].bytes + item.bytes
+                                : std::numeric_limits<int64_t>::min();
+    const int64_t kept =
         i > 0 ? labels[i - 1].bytes : std::numeric_limits<int64_t>::min();
     Label next;
-    if (with > without || (with == without && labels[j - 1].ticks + item.ticks <
-                                                  labels[i - 1].ticks)) {
-      next = {with, labels[j - 1].ticks + item.ticks};
+    if (added > kept || (added == kept && labels[j - 1].ticks + item.ticks <
+                                              labels[i - 1].ticks)) {
+      next = {added, labels[j - 1].ticks + item.ticks};
       --j;
     } else {
       next = labels[i - 1];
@@ -185,10 +185,11 @@ Answer ReadOff(Settled settled, const std::vector<Labels>& lists,
                const Label& found) {
   Label rest = found;
   for (size_t k = 0; k < settled.open.size(); ++k) {
-    const Labels& behind = lists[k + 1];
-    const auto without =
-        std::ranges::lower_bound(behind, rest.bytes, {}, &Label::bytes);
-    const bool leaves = without != behind.end() && without->ticks <= rest.ticks;
+    const Labels& rest_list = lists[k + 1];
+    const auto leaner =
+        std::ranges::lower_bound(rest_list, rest.bytes, {}, &Label::bytes);
+    const bool leaves =
+        leaner != rest_list.end() && leaner->ticks <= rest.ticks;
     settled.take[settled.open[k]] = leaves ? 0 : 1;
     if (!leaves) {
       rest.bytes -= settled.open_items[k].bytes;
