@@ -30,11 +30,9 @@ std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
   const solver::Stopwatch stopwatch;
   std::vector<Plan> plans;
   for (const int64_t budget : budgets) {
-    solver::SearchLimits left = limits;
     // What one search does not use is left to those after it.
-    left.time_limit_s =
-        std::max(0.0, limits.time_limit_s - stopwatch.Seconds()) /
-        static_cast<double>(budgets.size() - plans.size());
+    solver::SearchLimits left = solver::LeftOf(limits, stopwatch.Seconds());
+    left.time_limit_s /= static_cast<double>(budgets.size() - plans.size());
     PlanAnswer answer = PlanFor(problem, budget, left, known);
     if (answer.plan.HasPlan()) known = std::move(answer.units);
     plans.push_back(std::move(answer.plan));

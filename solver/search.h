@@ -68,6 +68,14 @@ class Stopwatch {
       std::chrono::steady_clock::now();
 };
 
+// Returns what is left of the limits after some time and nodes.
+inline SearchLimits LeftOf(SearchLimits limits, double seconds,
+                           int64_t nodes = 0) {
+  limits.time_limit_s = std::max(0.0, limits.time_limit_s - seconds);
+  limits.node_limit = std::max<int64_t>(0, limits.node_limit - nodes);
+  return limits;
+}
+
 // The limits of a search from when it began, which is when this was made.
 class LimitClock {
  public:
@@ -81,11 +89,7 @@ class LimitClock {
 
   // The limits of a search that is a part of this one: with the time that is
   // left.
-  SearchLimits Left() const {
-    SearchLimits left = limits_;
-    left.time_limit_s = SecondsLeft();
-    return left;
-  }
+  SearchLimits Left() const { return LeftOf(limits_, Seconds()); }
 
   // Says whether to stop now, and why: kInterrupt, kTime or kNothing.
   StoppedBy Stop() const {

@@ -88,13 +88,6 @@ std::string UnprovenText(const problems::MinimumBudget& minimum) {
       FormatBytesExactly(minimum.bound_bytes), FormatPercentUp(gap));
 }
 
-solver::SearchLimits TimeLeft(solver::SearchLimits limits,
-                              const solver::Stopwatch& stopwatch) {
-  limits.time_limit_s =
-      std::max(0.0, limits.time_limit_s - stopwatch.Seconds());
-  return limits;
-}
-
 solver::SearchLimits ForTheMinimum(solver::SearchLimits limits) {
   limits.time_limit_s /= 2;
   limits.gap = 0;

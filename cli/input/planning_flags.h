@@ -37,11 +37,6 @@ void RequireMinimum(const problems::LeastAnswer& least);
 // in 3.00 MiB (...), none in less than 2.90 MiB (..., gap 3.34%)".
 std::string UnprovenText(const problems::MinimumBudget& minimum);
 
-// The limits of a search that goes on where another one ended, which has been
-// running since `stopwatch` was made.
-solver::SearchLimits TimeLeft(solver::SearchLimits limits,
-                              const solver::Stopwatch& stopwatch);
-
 // The same for the least budget, so that time is left for a plan.
 solver::SearchLimits ForTheMinimum(solver::SearchLimits limits);
 

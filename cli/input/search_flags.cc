@@ -16,6 +16,7 @@
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
 #include "graph/base/message_text.h"
+#include "graph/base/number_limits.h"
 #include "graph/base/number_text.h"
 #include "graph/base/text_value.h"
 
@@ -254,7 +255,7 @@ ordered_json ToJson(const ShardNote& note) {
 }
 
 ShardNote ParseShardNote(const nlohmann::json& json, const std::string& file) {
-  constexpr int64_t kMost = int64_t{1} << 53;
+  constexpr int64_t kMost = graph::kMostExactInteger;
   const graph::JsonField root(json, file);
   root.Get("version").Int(1, 1);
   ShardNote note;

@@ -282,7 +282,7 @@ FrontierAnswer FindPlans(const problems::PlanningProblem& problem,
 
   ProgressLine progress(terminal);
   size_t finished = 0;
-  limits = TimeLeft(limits, stopwatch);
+  limits = solver::LeftOf(limits, stopwatch.Seconds());
   limits.on_progress = [&](solver::SearchProgress p) {
     p.seconds = stopwatch.Seconds();
     progress.Show(p.seconds, [&] {

@@ -270,7 +270,8 @@ FoundPlan FindPlan(const problems::PlanningProblem& problem,
     budget_bytes = budget.Resolve(problem, limits);
   }
   answer.plan =
-      PlanFor(problem, budget_bytes, TimeLeft(limits, stopwatch), least.units)
+      PlanFor(problem, budget_bytes,
+              solver::LeftOf(limits, stopwatch.Seconds()), least.units)
           .plan;
   return answer;
 }

@@ -6,6 +6,7 @@
 
 #include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/number_limits.h"
 
 namespace acplan::costmodel {
 namespace {
@@ -109,7 +110,7 @@ Network ReadNetwork(const JsonField& field) {
   Network network;
   network.bandwidth = Positive(field.Get("bandwidth")) * 1e9;
   network.efficiency = Share(field.Get("efficiency"));
-  network.size = field.Get("size").Int(0, int64_t{1} << 53);
+  network.size = field.Get("size").Int(0, graph::kMostExactInteger);
   network.latency = field.Get("latency").NonNegativeNumber();
   network.must_be_filled = field.Get("must_be_filled").Bool();
   const JsonField usage = field.Get("processor_usage");

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "costmodel/execution/execution_fields.h"
+#include "graph/base/number_limits.h"
 
 namespace acplan::costmodel {
 namespace {
@@ -49,7 +50,7 @@ void AppendNumber(std::string& text, double value) {
 }  // namespace
 
 ordered_json NumberJson(double value) {
-  constexpr double kMostWhole = 9007199254740992;
+  constexpr auto kMostWhole = static_cast<double>(graph::kMostExactInteger);
   if (!std::isfinite(value)) return nullptr;
   if (value == std::trunc(value) && std::abs(value) <= kMostWhole) {
     return static_cast<int64_t>(value);

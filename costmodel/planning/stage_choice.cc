@@ -6,6 +6,8 @@
 #include <numeric>
 #include <optional>
 
+#include "graph/base/number_limits.h"
+
 // An integer knapsack with many equal items, solved twice over.
 //
 // The block that keeps most of all goes back first, which saves its bytes once. So
@@ -196,7 +198,7 @@ struct Steps {
 };
 
 std::optional<Steps> FindSteps(std::span<const BlockChoice> choices) {
-  constexpr double kMostBytes = 9007199254740992;
+  constexpr auto kMostBytes = static_cast<double>(graph::kMostExactInteger);
   int64_t unit = 0;
   Steps steps;
   for (const BlockChoice& choice : choices) {

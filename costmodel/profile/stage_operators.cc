@@ -10,11 +10,12 @@
 #include "costmodel/llm/layer_listing.h"
 #include "costmodel/llm/schedule.h"
 #include "graph/base/input_error.h"
+#include "graph/base/number_limits.h"
 
 namespace acplan::costmodel {
 namespace {
 
-constexpr double kMostBytes = 9007199254740992;
+constexpr auto kMostBytes = static_cast<double>(graph::kMostExactInteger);
 
 size_t IndexOf(std::span<const Layer> layers, std::string_view name) {
   return static_cast<size_t>(std::ranges::find(layers, name, &Layer::name) -

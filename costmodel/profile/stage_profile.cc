@@ -11,12 +11,13 @@
 #include "costmodel/llm/schedule.h"
 #include "costmodel/profile/stage_operators.h"
 #include "graph/base/input_error.h"
+#include "graph/base/number_limits.h"
 
 namespace acplan::costmodel {
 namespace {
 
 constexpr int64_t kMostBlocks = 4096;
-constexpr double kMostMs = 1e18;
+constexpr double kMostMs = graph::kMostNumber;
 
 // All but the memory of the last one, whose result is the module's.
 graph::SacStatistics StatisticsOf(std::span<const LayerCosts> layers,

@@ -114,7 +114,7 @@ class Counting {
     const int first = candidate.node;
     const int beyond = first + problem_.forest.nodes[first].subtree_size;
     const int32_t late_end =
-        std::min({SavedHoldsUntil(saved), candidate.frame_end, count_});
+        std::min({HeldByAutogradUntil(saved), candidate.frame_end, count_});
     for (int32_t t = end; t < late_end; ++t) {
       const int record = problem_.record_of[t];
       if (record >= first && record < beyond) {

@@ -59,7 +59,7 @@ class Deciding {
     };
     for (const int32_t k : problem_.saved_of[storage]) {
       const SavedTensor& saved = problem_.trace->saved[k];
-      if (saved.packed > time || SavedHoldsUntil(saved) <= time) continue;
+      if (saved.packed > time || HeldByAutogradUntil(saved) <= time) continue;
       // Some unit keeps it from holding: this one, where none around it is one.
       int c = CandidateAround(problem_, saved);
       while (c >= 0 && frame_holds(c)) c = problem_.candidates[c].parent;

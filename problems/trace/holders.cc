@@ -7,11 +7,6 @@ namespace acplan::problems {
 using graph::kNever;
 using graph::SavedTensor;
 
-int32_t SavedHoldsUntil(const SavedTensor& saved) {
-  return saved.unpacked == kNever ? saved.released
-                                  : std::max(saved.released, saved.local_end);
-}
-
 int32_t CopyHoldsUntil(const SavedTensor& saved) {
   return saved.unpacked == kNever ? saved.released : saved.local_end;
 }

@@ -27,9 +27,6 @@ inline int CandidateAround(const TraceProblem& problem,
   return saved.call < 0 ? -1 : problem.candidate_of[saved.call];
 }
 
-// Returns until when autograd holds what it saved outside of units.
-int32_t SavedHoldsUntil(const graph::SavedTensor& saved);
-
 // Returns until when autograd holds what a unit that ran again made anew.
 int32_t CopyHoldsUntil(const graph::SavedTensor& saved);
 

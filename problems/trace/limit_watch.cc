@@ -16,10 +16,7 @@ void LimitWatch::Count(const ModuleSolution& relaxed) {
 }
 
 SearchLimits LimitWatch::Left() const {
-  SearchLimits left = limits_;
-  left.time_limit_s = std::max(0.0, limits_.time_limit_s - Seconds());
-  left.node_limit = std::max<int64_t>(0, limits_.node_limit - effort_.labels);
-  return left;
+  return solver::LeftOf(limits_, Seconds(), effort_.labels);
 }
 
 StoppedBy LimitWatch::LimitReached(double best, double bound) const {

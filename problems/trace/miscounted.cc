@@ -99,7 +99,7 @@ std::optional<int32_t> SavedOutsideOfUnits(const PlanAtTime& plan,
     const SavedTensor& saved = problem.trace->saved[k];
     const bool holds = saved.packed <= plan.time &&
                        plan.UnitAround(saved) < 0 &&
-                       SavedHoldsUntil(saved) > plan.time;
+                       HeldByAutogradUntil(saved) > plan.time;
     if (holds && (!best || CountReleasing(problem, k) <
                                CountReleasing(problem, *best))) {
       best = k;

@@ -17,7 +17,7 @@ namespace {
 int32_t EndWithoutUnits(const TraceProblem& problem, int32_t storage) {
   int32_t end = problem.held[storage];
   for (const int32_t k : problem.saved_of[storage]) {
-    end = std::max(end, SavedHoldsUntil(problem.trace->saved[k]));
+    end = std::max(end, HeldByAutogradUntil(problem.trace->saved[k]));
   }
   return end;
 }
@@ -101,7 +101,7 @@ int32_t HoldsUntil(const TraceProblem& problem, int32_t storage,
   if (witness.kind != Witness::Kind::kSavedTensor) return problem.held[storage];
   const SavedTensor& saved = problem.trace->saved[witness.index];
   return std::max(problem.held[storage], CandidateAround(problem, saved) < 0
-                                             ? SavedHoldsUntil(saved)
+                                             ? HeldByAutogradUntil(saved)
                                              : CopyHoldsUntil(saved));
 }
 

@@ -135,19 +135,6 @@ TEST(ForTheMinimumTest, LeavesTimeForAPlan) {
   EXPECT_EQ(ForTheMinimum({.time_limit_s = 8, .gap = .1}).gap, 0);
 }
 
-TEST(TimeLeftTest, IsNeverNegative) {
-  const solver::Stopwatch stopwatch;
-  solver::SearchLimits limits;
-  EXPECT_TRUE(std::isinf(TimeLeft(limits, stopwatch).time_limit_s));
-  limits.seed = 7;
-  limits.time_limit_s = 0;
-  EXPECT_EQ(TimeLeft(limits, stopwatch).time_limit_s, 0);
-  EXPECT_EQ(TimeLeft(limits, stopwatch).seed, 7);
-  limits.time_limit_s = 1e6;
-  EXPECT_LE(TimeLeft(limits, stopwatch).time_limit_s, 1e6);
-  EXPECT_GT(TimeLeft(limits, stopwatch).time_limit_s, 1e6 - 3600);
-}
-
 class PlanningFlagsTest : public testing::Test {
  protected:
   PlanOptions Options() const {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <limits>
 
 namespace acplan::solver {
@@ -41,6 +42,19 @@ TEST(LimitClock, AnInterruptComesBeforeTheTime) {
   EXPECT_EQ(clock.Stop(), StoppedBy::kTime);
   interrupted = true;
   EXPECT_EQ(clock.Stop(), StoppedBy::kInterrupt);
+}
+
+TEST(LeftOf, IsNeverNegative) {
+  SearchLimits limits;
+  EXPECT_TRUE(std::isinf(LeftOf(limits, 5).time_limit_s));
+  limits = {.time_limit_s = 4, .node_limit = 10, .seed = 7};
+  const SearchLimits none = LeftOf(limits, 5, 11);
+  EXPECT_EQ(none.time_limit_s, 0);
+  EXPECT_EQ(none.node_limit, 0);
+  EXPECT_EQ(none.seed, 7);
+  const SearchLimits some = LeftOf(limits, 1, 4);
+  EXPECT_EQ(some.time_limit_s, 3);
+  EXPECT_EQ(some.node_limit, 6);
 }
 
 }  // namespace

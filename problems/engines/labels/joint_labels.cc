@@ -72,11 +72,7 @@ class LeftLimits {
 
  private:
   SearchLimits Rest() const {
-    SearchLimits rest = limits_;
-    rest.time_limit_s =
-        std::max(0.0, limits_.time_limit_s - stopwatch_.Seconds());
-    rest.node_limit = std::max<int64_t>(0, limits_.node_limit - labels_);
-    return rest;
+    return solver::LeftOf(limits_, stopwatch_.Seconds(), labels_);
   }
 
   const SearchLimits& limits_;

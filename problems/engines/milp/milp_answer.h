@@ -15,15 +15,6 @@ namespace acplan::problems {
 // Proofs by CBC hold to this share of the objective.
 inline constexpr double kProofTolerance = 1e-6;
 
-// Returns the limits that are left after some time and nodes.
-inline solver::SearchLimits LeftOf(const solver::SearchLimits& limits,
-                                   double seconds, int64_t nodes) {
-  solver::SearchLimits left = limits;
-  left.time_limit_s = std::max(0.0, limits.time_limit_s - seconds);
-  left.node_limit = std::max<int64_t>(0, limits.node_limit - nodes);
-  return left;
-}
-
 // The answer where there is none.
 template <typename Solution>
 Solution Infeasible(Solution solution) {
