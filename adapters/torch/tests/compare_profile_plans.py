@@ -24,7 +24,7 @@ model of profiles, and what the simulation of the trace, which is [exact](exactn
 of these plans. The models are those of the adapter's tests with sixteen times their batch, budgets are
 shares of the peak, and those that no plan fits are left out.
 
-Models that are up to 5% low have autograd functions or attributes that keep a tensor by
+Where the prediction is low, the model has autograd functions or attributes that keep a tensor by
 themselves, or write in place to what a frame holds, which no module statistic shows.
 """
 
