@@ -7,6 +7,13 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/setup.sh"
 
 install_packages "${build_packages[@]}"
+environment=
+if (($# == 0)); then
+  # Downloads and unpacks, while the compilers run.
+  mkdir -p "$root/build"
+  python_environment tqdm >&2 &
+  environment=$!
+fi
 # Standard output is the plan's alone.
 build release acplan_main >&2 || fail "the build failed"
 program="$root/build/release/cli/acplan"
@@ -14,6 +21,6 @@ if (($#)); then
   exec "$program" "$@"
 fi
 
-python_environment tqdm >&2 || fail "no Python environment with PyTorch"
+wait "$environment" || fail "no Python environment with PyTorch"
 ACPLAN=$program PYTHONPATH="$root/adapters/torch" TRANSFORMERS_VERBOSITY=error \
   exec "$python" "$root/examples/first_plan.py"

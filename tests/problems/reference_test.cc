@@ -167,7 +167,7 @@ TEST(TorchOwnTest, AtASmallBudgetThereIsNoPlan) {
 // PyTorch's plan as it was applied: with its operator decisions, or the whole
 // unit recomputed where it had none.
 std::vector<PlannedModule> Applied(const TorchPlan& torch) {
-  std::vector<PlannedModule> units = torch.units;
+  std::vector<PlannedModule> units = test_support::UnitsOf(torch);
   for (PlannedModule& unit : units) {
     if (!unit.ops.empty()) continue;
     unit.discard_ratio = 1;
@@ -200,7 +200,7 @@ TEST(SnapshotModel, IsWithinOnePercentOnMostPlans) {
 
 TEST_P(AgainstTorch, TheTorchModelPredictsWhatTorchPredicts) {
   const TorchPlan& torch = GetParam();
-  std::vector<PlannedModule> units = torch.units;
+  std::vector<PlannedModule> units = test_support::UnitsOf(torch);
   for (PlannedModule& unit : units) unit.ops.clear();
   const PlanEffect effect =
       ComputeEffect(BundledProfile(torch.profile), units, kTorchModel);

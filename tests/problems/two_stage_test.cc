@@ -82,7 +82,7 @@ std::vector<TorchPlan> PlansWithOperators() {
   std::vector<TorchPlan> plans = test_support::TorchPlans();
   std::erase_if(plans, [](const TorchPlan& plan) {
     return std::ranges::any_of(
-        plan.units, [](const auto& unit) { return unit.ops.empty(); });
+        plan.unnamed_units, [](const auto& unit) { return unit.ops.empty(); });
   });
   return plans;
 }
@@ -103,7 +103,8 @@ TEST_P(TorchsOperators, AreNeverBetter) {
   const TorchPlan& torch = GetParam();
   const Profile& profile = BundledProfile(torch.profile);
   const MemoryOptions memory = {.model = MemoryModel::kTorch};
-  const PlanEffect effect = ComputeEffect(profile, torch.units, memory);
+  const PlanEffect effect =
+      ComputeEffect(profile, test_support::UnitsOf(torch), memory);
   const int64_t budget = std::max(torch.budget_bytes, effect.peak_bytes);
   const Plan joint = MakePlan(profile, ModuleTree(profile),
                               {.budget_bytes = budget, .memory = memory})

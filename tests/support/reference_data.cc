@@ -1,5 +1,6 @@
 #include "tests/support/reference_data.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -18,20 +19,16 @@ json ReadTestData(const std::string& name) {
   return graph::ParseJson(graph::ReadFile(path), path.string());
 }
 
-problems::PlannedModule ReadUnit(const std::string& profile, const json& unit) {
+problems::PlannedModule ReadUnit(const json& unit) {
   problems::PlannedModule planned;
   planned.fqn = unit.at("fqn");
   planned.discard_ratio = unit.at("discard_ratio");
   planned.memory_budget = 1 - planned.discard_ratio;
   if (!unit.contains("policy")) return planned;
   const std::string policy = unit.at("policy");
-  for (const graph::Module& module : BundledProfile(profile).modules) {
-    if (module.fqn != planned.fqn) continue;
-    for (size_t k = 0; k < policy.size(); ++k) {
-      planned.ops.push_back({.index = static_cast<int>(k),
-                             .name = module.sac->func_names.at(k),
-                             .save = policy[k] == '1'});
-    }
+  for (size_t k = 0; k < policy.size(); ++k) {
+    planned.ops.push_back(
+        {.index = static_cast<int>(k), .name = {}, .save = policy[k] == '1'});
   }
   return planned;
 }
@@ -96,13 +93,25 @@ std::vector<TorchPlan> TorchPlans() {
                    .recompute_ms = entry.at("recompute_ms"),
                    .measured_peak = entry.at("measured_peak"),
                    .measured_peak_total = entry.at("measured_peak_total"),
-                   .units = {}};
+                   .unnamed_units = {}};
     for (const json& unit : entry.at("units")) {
-      plan.units.push_back(ReadUnit(plan.profile, unit));
+      plan.unnamed_units.push_back(ReadUnit(unit));
     }
     plans.push_back(std::move(plan));
   }
   return plans;
+}
+
+std::vector<problems::PlannedModule> UnitsOf(const TorchPlan& plan) {
+  std::vector<problems::PlannedModule> units = plan.unnamed_units;
+  const graph::Profile& profile = BundledProfile(plan.profile);
+  for (problems::PlannedModule& unit : units) {
+    if (unit.ops.empty()) continue;
+    const auto module =
+        std::ranges::find(profile.modules, unit.fqn, &graph::Module::fqn);
+    for (auto& op : unit.ops) op.name = module->sac->func_names.at(op.index);
+  }
+  return units;
 }
 
 std::ostream& operator<<(std::ostream& out, const KnownOptimum& optimum) {

@@ -42,10 +42,15 @@ struct TorchPlan {
   double recompute_ms = 0;
   int64_t measured_peak = 0;  // without optimizer state, buffers and inputs
   int64_t measured_peak_total = 0;
-  // Ratios as sac_milp gives them, and the operator decisions where there are.
-  std::vector<problems::PlannedModule> units;
+  // Ratios as sac_milp gives them, and the operator decisions where there are. The
+  // file does not name operators.
+  std::vector<problems::PlannedModule> unnamed_units;
 };
 std::vector<TorchPlan> TorchPlans();
+
+// The plan's units, with operators named as the bundled profile does. Apart, since
+// every run of the tests lists all plans and would read every profile.
+std::vector<problems::PlannedModule> UnitsOf(const TorchPlan& plan);
 
 std::ostream& operator<<(std::ostream& out, const KnownOptimum& optimum);
 std::ostream& operator<<(std::ostream& out, const TorchBaseline& baseline);
