@@ -34,6 +34,10 @@ struct StagePlan {
                                  // than none where offloading that costs more
 };
 
+// Times and rates that differ by a smaller share are the same, summed in another
+// order.
+inline constexpr double kRateTolerance = 1e-9;
+
 // A checkpointing plan for a strategy, all stages together.
 struct StrategyPlan {
   Verdict verdict;  // kMem1, kMem2: no plan fits
@@ -42,7 +46,7 @@ struct StrategyPlan {
   BatchTimes times;  // bubble and total are of the plan
   double bound = 0;  // seconds: no plan is faster
 
-  bool IsOptimal() const { return times.total <= bound * (1 + 1e-9); }
+  bool IsOptimal() const { return times.total <= bound * (1 + kRateTolerance); }
 };
 
 // Returns the memory of the stage that takes most of the first tier. There is a

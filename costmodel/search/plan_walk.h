@@ -34,7 +34,7 @@ class PlanWalk {
             Block& block) {
           // As fast is fast enough.
           const double cutoff = static_cast<double>(execution.batch_size) /
-                                least_rate() * (1 + 1e-9);
+                                least_rate() * (1 + kRateTolerance);
           if (LeastBatchTime(problem_.system, execution, schedule,
                              block.costs) > cutoff) {
             return;

@@ -290,7 +290,8 @@ void PlanItem(const SearchProblem& problem, const SearchOptions& options,
               PlanCandidate(execution, plan, {item.unit, v, index});
           found.rate_bound = std::max(found.rate_bound, candidate.rate_bound);
           // The plan of a slower one need not be its best.
-          if (candidate.sample_rate >= state.LeastRate() * (1 - 1e-9)) {
+          if (candidate.sample_rate >=
+              state.LeastRate() * (1 - kRateTolerance)) {
             found.best.Offer(candidate);
           }
         });

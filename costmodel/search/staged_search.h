@@ -9,10 +9,6 @@
 
 namespace acplan::costmodel {
 
-// Rates that differ by a smaller share are the same rate, summed in another
-// order.
-inline constexpr double kRateTolerance = 1e-9;
-
 // Searches a space once: FindBest, or a function that calls it and, for
 // example, shows its progress.
 using SearchRunner = std::function<SearchOutcome(const SearchProblem& problem,

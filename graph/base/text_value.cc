@@ -16,7 +16,7 @@ namespace {
 using Kind = TextValue::Kind;
 using nlohmann::json;
 
-// Of members with the same key the first place and the last value.
+// Keeps, of members with the same key, the first place and the last value.
 void KeepLastValues(std::vector<TextValue::Member>& members) {
   std::unordered_map<std::string_view, TextValue*> places;
   std::vector<bool> is_repeated(members.size());

@@ -16,8 +16,8 @@ struct TextValue {
   Kind kind = Kind::kNull;
   std::string text;                 // of a scalar
   std::vector<TextValue> elements;  // of an array
-  // Of an object, in the order of the file; a key that comes again keeps its
-  // place and has the last value.
+  // The members of an object, in the order of the file; a key that comes again
+  // keeps its place and has the last value.
   std::vector<Member> members;
 
   // Null where this is no object or lacks the key.

@@ -26,7 +26,7 @@ namespace acplan::problems {
 //   subject to sum_g m_g x_g <= C
 //              x_g = 1, x_g = 0           for groups that must be saved,
 //                                         recomputed
-// Of the best policies the one that saves the fewest bytes is taken, and of
+// The best policy is the one that saves the fewest bytes among the cheapest, and of
 // those the first one in the order of operators, a saved operator before a
 // recomputed one. Times are compared in fixed point (group_cover.h).
 

@@ -65,7 +65,7 @@ class ConvexCost {
              cost_->slopes_[segment_] *
                  static_cast<double>(cost_->ends_[segment_] - n);
     }
-    // Of the segment that ends at or after n; 0 at and below 0 bytes and beyond
+    // Returns the slope of the segment that ends at or after n; 0 at and below 0 bytes and beyond
     // the end.
     double SlopeAt(int64_t n) {
       if (n <= 0) return 0;
