@@ -47,8 +47,8 @@ class NeedDrivenPolicies::Walk {
   Walk(const Trace& trace, const std::vector<Call>& calls)
       : trace_(trace), calls_(calls) {
     for (const Call& call : calls) {
-      needed_.emplace_back(call.storage_count, 0);
-      for (const int32_t s : call.needed) Need(needed_.size() - 1, s);
+      needed_.emplace_back(trace.storages.size(), 0);
+      for (const int32_t s : call.needed) needed_.back()[s] = 1;
     }
   }
 
@@ -58,12 +58,12 @@ class NeedDrivenPolicies::Walk {
     for (size_t c = 0; c < calls_.size(); ++c) {
       const int32_t op = calls_[c].call->start + place;
       for (const int32_t s : trace_.operators[op].creates) {
-        needed_[c][s - calls_[c].first_storage] = 0;
+        needed_[c][s] = 0;
       }
       if (!is_needed || is_saved || op >= calls_[c].stop) continue;
       const TraceOperator& now = trace_.operators[op];
-      for (const int32_t s : now.reads) Need(c, s);
-      for (const int32_t s : now.mutates) Need(c, s);
+      for (const int32_t s : now.reads) needed_[c][s] = 1;
+      for (const int32_t s : now.mutates) needed_[c][s] = 1;
     }
     return is_needed ? SaveOrRecompute(is_saved) : OperatorDecision::kSkip;
   }
@@ -106,31 +106,27 @@ class NeedDrivenPolicies::Walk {
     return OperatorAt(c, place).results;
   }
 
-  bool IsOfCall(size_t c, int32_t storage) const {
-    const int32_t born = trace_.storages[storage].born;
-    return calls_[c].call->start <= born && born < calls_[c].call->end;
-  }
-
-  // What is not of the call is there anyway.
-  void Need(size_t c, int32_t storage) {
-    if (IsOfCall(c, storage)) {
-      needed_[c][storage - calls_[c].first_storage] = 1;
-    }
-  }
-
   bool IsNeeded(size_t c, int32_t storage) const {
-    return IsOfCall(c, storage) &&
-           needed_[c][storage - calls_[c].first_storage] != 0;
+    return needed_[c][storage] != 0;
+  }
+
+  // What was there before the call holds what the forward pass wrote to it.
+  bool WritesToWhatIsThere(size_t c, const TraceOperator& op,
+                           int32_t storage) const {
+    return trace_.storages[storage].born < calls_[c].call->start &&
+           std::ranges::find(op.mutates, storage) != op.mutates.end();
   }
 
   bool IsNeeded(int32_t place, bool is_saved) const {
     for (size_t c = 0; c < calls_.size(); ++c) {
       const TraceOperator& op = OperatorAt(c, place);
-      const auto needed = [&](int32_t s) { return IsNeeded(c, s); };
+      const auto is_wanted = [&](int32_t s) {
+        return IsNeeded(c, s) && !WritesToWhatIsThere(c, op, s);
+      };
       const bool is_reached = calls_[c].call->start + place < calls_[c].stop;
-      if (std::ranges::any_of(op.outputs, needed) ||
-          std::ranges::any_of(op.mutates, needed) ||
-          (!is_saved && std::ranges::any_of(op.creates, needed)) ||
+      if (std::ranges::any_of(op.outputs, is_wanted) ||
+          std::ranges::any_of(op.mutates, is_wanted) ||
+          (!is_saved && std::ranges::any_of(op.creates, is_wanted)) ||
           (is_reached && ReturnsNoTensor(op))) {
         return true;
       }
@@ -140,7 +136,7 @@ class NeedDrivenPolicies::Walk {
 
   const Trace& trace_;
   const std::vector<Call>& calls_;
-  // A call and a storage that is born in it.
+  // A call and a storage.
   std::vector<std::vector<char>> needed_;
 };
 
@@ -157,15 +153,6 @@ NeedDrivenPolicies::Call NeedDrivenPolicies::NeedsOf(
     int32_t call, int32_t subtree_end) const {
   const TraceCall& now = trace_->calls[call];
   Call result = {.call = &now};
-  int32_t end_storage = 0;
-  result.first_storage = static_cast<int32_t>(trace_->storages.size());
-  for (int32_t op = now.start; op < now.end; ++op) {
-    for (const int32_t s : trace_->operators[op].creates) {
-      result.first_storage = std::min(result.first_storage, s);
-      end_storage = std::max(end_storage, s + 1);
-    }
-  }
-  result.storage_count = std::max(0, end_storage - result.first_storage);
   if (now.no_grad) return result;
   bool runs_again = false;
   for (auto saved = std::ranges::lower_bound(trace_->saved, now.start, {},

@@ -35,9 +35,6 @@ class NeedDrivenPolicies {
     const TraceCall* call = nullptr;
     int32_t stop = 0;  // the operator before which it stops
     std::vector<int32_t> needed = {};
-    // The storages born in the call are in [first, first + count).
-    int32_t first_storage = 0;
-    int32_t storage_count = 0;
   };
   class Walk;
 
