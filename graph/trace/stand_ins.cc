@@ -201,7 +201,7 @@ class StandInFinder::Rerun {
           is_saved &&
           (kept == nullptr || std::ranges::find(*kept, result) != kept->end());
       if (is_kept) {
-        to_.kept_[t] = op;
+        to_.is_kept_[t] = 1;
       } else if (!IsArgumentOf(now, trace_.tensors[t])) {
         Hide(t, op);
       }
@@ -241,9 +241,9 @@ class StandInFinder::Rerun {
   int32_t LostBy(const Need& need) const {
     const int32_t lost = to_.lost_[need.storage];
     if (need.tensor < 0) return LostBy(need.storage, need.time);
-    const int32_t kept = to_.kept_[need.tensor];
-    // What is kept is the original, but for writes in place after it.
-    if (kept >= 0) return lost > kept ? lost : -1;
+    // What is kept is the original. RerunRefusal sees to it that all that
+    // writes to it is saved.
+    if (to_.is_kept_[need.tensor] != 0) return -1;
     return lost >= 0 ? lost : to_.stand_ins_[need.tensor];
   }
 
@@ -254,7 +254,8 @@ class StandInFinder::Rerun {
       for (const int32_t s : now.creates) to_.lost_[s] = -1;
       for (const int32_t s : now.mutates) to_.lost_[s] = -1;
       for (const int32_t t : now.results) {
-        to_.stand_ins_[t] = to_.kept_[t] = -1;
+        to_.stand_ins_[t] = -1;
+        to_.is_kept_[t] = 0;
         to_.hidden_[trace_.tensors[t].storage] = {};
       }
     }
@@ -274,7 +275,7 @@ StandInFinder::StandInFinder(const Frames& frames,
       trace_(*prepared.trace),
       lost_(trace_.storages.size(), -1),
       stand_ins_(trace_.tensors.size(), -1),
-      kept_(trace_.tensors.size(), -1),
+      is_kept_(trace_.tensors.size(), 0),
       hidden_(trace_.storages.size()) {}
 
 StandIns StandInFinder::Of(int32_t f) { return Rerun(*this, f).Find(); }
