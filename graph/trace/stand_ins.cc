@@ -28,6 +28,7 @@
 
 namespace acplan::graph {
 namespace {
+
 // What must be there when a frame has run again. `tensor` may be -1: any of the
 // storage that there is at the time.
 struct Need {
@@ -144,12 +145,13 @@ class StandInFinder::Rerun {
   }
 
   std::optional<std::string> RefusalOfReads(int32_t op) const {
-    const std::string reader = Place(op) + ", which runs again, reads";
-    for (const int32_t s : trace_.operators[op].reads) {
-      if (const int32_t by = LostBy(s, op); by >= 0) return Lost(by, s, reader);
-    }
-    for (const int32_t s : trace_.operators[op].mutates) {
-      if (const int32_t by = LostBy(s, op); by >= 0) return Lost(by, s, reader);
+    const TraceOperator& reader = trace_.operators[op];
+    for (const std::vector<int32_t>* read : {&reader.reads, &reader.mutates}) {
+      for (const int32_t s : *read) {
+        const int32_t by = LostBy(s, op);
+        if (by < 0) continue;
+        return Lost(by, s, Place(op) + ", which runs again, reads");
+      }
     }
     return std::nullopt;
   }
