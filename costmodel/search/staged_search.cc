@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "costmodel/planning/strategy_plan.h"
+
 // Planning a strategy takes far longer than evaluating it with a fixed policy,
 // and most strategies are hopeless. Thus a search with plans wants to know early
 // which rate the n-th best strategy reaches at least: FindBest plans no strategy

@@ -28,7 +28,9 @@ problems::PlannedModule ReadUnit(const json& unit) {
   const std::string policy = unit.at("policy");
   for (size_t k = 0; k < policy.size(); ++k) {
     planned.ops.push_back(
-        {.index = static_cast<int>(k), .name = {}, .save = policy[k] == '1'});
+        {.index = static_cast<int>(k),
+         .name = {},
+         .decision = graph::SaveOrRecompute(policy[k] == '1')});
   }
   return planned;
 }
