@@ -8,25 +8,41 @@ Whatever the policy says, losses and gradients are those without it:
 - Where a saved operator drew random numbers, its generators are set to where forward
   left them, so that all that is drawn later is drawn again.
 - What was written to in place since it was saved is not handed out: it is recomputed.
+- What the plan skips is skipped only as long as forward runs the operators of the plan
+  and all that it saves can be handed out; else it is recomputed. Nothing computes with
+  what stands in for a result: that is an error (standing_in.py).
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    is_traceable_wrapper_subclass,
-)
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 
 from acplan.errors import AcplanError
+from acplan.standing_in import Origin, Shape, StandIn, by_shape, reshape, stand_in
+from acplan.tape import (
+    RUN,
+    SAVE,
+    SKIP,
+    CastKey,
+    Choice,
+    Saved,
+    Skipped,
+    Tape,
+    Writes,
+    memory_of,
+    plain_results,
+    tensors_of,
+    written_by,
+)
 
-Decide = Callable[[Any], bool]
+Decide = Callable[[Any], Choice]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +73,7 @@ def _traits_of(func: Any) -> _Traits:
     is_view = not is_mutable and any(argument.alias_info for argument in arguments)
     return _Traits(
         is_ignored=func in SAC_IGNORED_OPS,
-        is_plain=not (is_mutable or is_random or is_cast or is_view),
+        is_plain=not (is_mutable or is_random or is_cast),
         is_mutable=is_mutable,
         is_random=is_random,
         dropout_place=names.index("dropout_p") if "dropout_p" in names else -1,
@@ -96,156 +112,6 @@ def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator |
     index = device.index or 0
     # On fake tensors there may be no device, and nothing is drawn.
     return of_type[index] if index < len(of_type) else None
-
-
-def _alias(value: Any) -> Any:
-    """The same memory, without the graph that autograd is about to hang on the tensor,
-    and without its count of writes."""
-    return value.detach() if isinstance(value, torch.Tensor) else value
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-class _Saved:
-    """A saved result, until it is handed out."""
-
-    __slots__ = ("func", "has_value", "value", "after")
-
-    def __init__(self, func: Any, out: Any) -> None:
-        self.func = func
-        self.has_value = True
-        is_tensor = isinstance(out, torch.Tensor)
-        self.value = _alias(out) if is_tensor else tree_map(_alias, out)
-        self.after: tuple[torch.Generator, torch.Tensor] | None = None
-
-    def take(self) -> Any:
-        value = self.value
-        self.drop()
-        return value
-
-    def drop(self) -> None:
-        self.has_value = False
-        self.value = None
-
-
-class Tape:
-    """What one call of a unit ran, and saved."""
-
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-        self.casts: dict[tuple[int, torch.dtype | None], _Saved] = {}
-        self.first_states: dict[torch.Generator, torch.Tensor] = {}
-        self.skips_writes = False
-        self._is_used = False
-        self._outputs: list[tuple[torch.Tensor, int]] = []
-
-    def saved(self) -> Iterator[_Saved]:
-        yield from (item for item in self.items if type(item) is _Saved)
-        yield from self.casts.values()
-
-    def saved_bytes(self) -> int:
-        sizes = {
-            storage._cdata: storage.nbytes()
-            for saved in self.saved()
-            for tensor in _tensors(saved.value)
-            for storage in (tensor.untyped_storage(),)
-        }
-        return sum(sizes.values())
-
-    def watch(self, outputs: Any) -> None:
-        """The unit's outputs, which may be written to in place and be saved."""
-        saved = {_memory(t) for item in self.saved() for t in _tensors(item.value)}
-        if not saved:
-            return
-        with torch.no_grad():
-            self._outputs = [
-                (tensor.detach(), tensor._version)
-                for tensor in _tensors(outputs)
-                if _memory(tensor) in saved and not tensor.is_inference()
-            ]
-
-    def prepare(self) -> None:
-        """Forgets what cannot be handed out (again)."""
-        changed = any(tensor._version != count for tensor, count in self._outputs)
-        self._outputs.clear()
-        if changed or self._is_used:
-            self.drop()
-        self._is_used = True
-
-    def drop(self) -> None:
-        for saved in self.saved():
-            saved.drop()
-
-
-class _Writes:
-    """Which saved memory may be written to in place by an operator that is saved too,
-    that is left out of the recomputation: what was made by a saved operator, as long
-    as nothing that runs again has read it."""
-
-    _CLEAN, _READ, _RUNS, _SHOWN = range(4)
-
-    def __init__(self) -> None:
-        self._made: dict[int, int] = {}
-
-    def may_skip(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        keys = [_memory(tensor) for tensor in _written(func, args, kwargs)]
-        return None not in keys and all(
-            self._made.get(key, self._CLEAN) == self._CLEAN
-            for key in keys
-            if key is not None
-        )
-
-    def must_forget(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> bool:
-        """Whether what it writes to, running again, has been saved."""
-        return any(
-            key is None or self._made.get(key, self._RUNS) != self._RUNS
-            for key in map(_memory, _written(func, args, kwargs))
-        )
-
-    def forget(self) -> None:
-        self._made = dict.fromkeys(self._made, self._RUNS)
-
-    def note(
-        self, traits: _Traits, read: list[torch.Tensor], out: Any, is_saved: bool
-    ) -> None:
-        keys = {_memory(tensor) for tensor in read}
-        for key in keys:
-            is_read = not is_saved and not traits.is_view
-            if is_read and key in self._made and self._made[key] == self._CLEAN:
-                self._made[key] = self._READ
-        for key in map(_memory, _tensors(out)):
-            if key is None:
-                continue
-            if key not in keys:
-                self._made[key] = self._CLEAN if is_saved else self._RUNS
-            elif is_saved and self._made.get(key, self._RUNS) == self._RUNS:
-                if not traits.is_mutable:
-                    self._made[key] = self._SHOWN
-
-
-def _memory(tensor: torch.Tensor) -> int | None:
-    """Names its storage; what holds several tensors has no memory of its own."""
-    if is_traceable_wrapper_subclass(tensor):
-        return None
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _written(
-    func: Any, args: Sequence[Any], kwargs: dict[str, Any]
-) -> list[torch.Tensor]:
-    values = []
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            values.append(
-                args[place] if place < len(args) else kwargs.get(argument.name)
-            )
-    return _tensors(values)
 
 
 class _Mode(TorchDispatchMode):
@@ -301,13 +167,11 @@ class Forward(_Mode):
         decide: Decide,
         on_end: Callable[[Tape], None],
         sharded: Sequence[torch.nn.Module] = (),
-        saves_writes: bool = False,
     ) -> None:
         super().__init__(tape, sharded)
         self._decide = decide
         self._on_end = on_end
-        self._writes = _Writes() if saves_writes else None
-        self._saved_in: dict[int | None, list[_Saved]] = {}
+        self._saved_in: dict[int | None, list[Saved]] = {}
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
@@ -323,38 +187,51 @@ class Forward(_Mode):
     ) -> Any:
         kwargs = kwargs or {}
         traits = _traits_of(func)
+        tape = self._tape
         if self._is_blind or traits.is_ignored:
             out = func(*args, **kwargs)
             # A tensor's device says nothing of what is in it.
-            if self._writes and func is not torch.ops.prim.device.default:
-                self._writes.note(traits, _tensors((args, kwargs)), out, False)
+            if tape.writes and func is not torch.ops.prim.device.default:
+                self._note(tape.writes, traits, (args, kwargs), out, func)
             return out
-        is_saved = self._decide(func)
-        if not traits.is_plain or self._writes:
-            return self._run_with_care(func, traits, is_saved, args, kwargs)
+        choice = self._decide(func)
+        if not traits.is_plain or tape.writes:
+            return self._run_with_care(func, traits, choice, args, kwargs)
         out = func(*args, **kwargs)
-        self._tape.items.append(self._saved(func, out) if is_saved else func)
+        tape.items.append(func if choice == RUN else self._left_out(func, choice, out))
         return out
 
-    def _saved(self, func: Any, out: Any) -> _Saved:
-        saved = _Saved(func, out)
-        for tensor in _tensors(saved.value):
-            self._saved_in.setdefault(_memory(tensor), []).append(saved)
+    def _left_out(self, func: Any, choice: Choice, out: Any, *call: Any) -> Any:
+        """What the tape has of an operator that does not run again."""
+        tape = self._tape
+        if choice != SAVE:
+            if not plain_results(out):
+                tape.distrust(f"{func} makes a tensor that nothing can stand in for")
+            if not tape.may_skip:
+                choice = RUN if choice == SKIP else SAVE
+        if choice == RUN:
+            return func
+        if choice == SKIP:
+            return Skipped(func, out, *call)
+        if isinstance(choice, tuple):
+            saved = Saved.some(func, out, choice, *call)
+        else:
+            saved = Saved(func, out)
+        for tensor in tensors_of(saved.value):
+            self._saved_in.setdefault(memory_of(tensor), []).append(saved)
         return saved
 
     def _run_with_care(
         self,
         func: Any,
         traits: _Traits,
-        is_saved: bool,
+        choice: Choice,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         tape = self._tape
         if traits.is_mutable:
-            is_saved = is_saved and self._may_skip(func, args, kwargs)
-            if not is_saved:
-                self._forget_what_it_writes_to(func, args, kwargs)
+            choice = self._choice_of_write(func, choice, args, kwargs)
         draws = _draws(traits, args, kwargs)
         generator = _generator(args, kwargs) if draws else None
         if generator is not None and generator is not torch.default_generator:
@@ -362,45 +239,56 @@ class Forward(_Mode):
             if generator not in tape.first_states:
                 tape.first_states[generator] = generator.get_state()
         out = func(*args, **kwargs)
-        if self._writes:
-            self._writes.note(traits, _tensors((args, kwargs)), out, is_saved)
         item = func
-        if is_saved:
-            item = self._saved(func, out)
-            if generator is not None:
-                item.after = (generator, generator.get_state())
+        if choice != RUN:
+            call = ((args, kwargs),) if traits.is_mutable else ()
+            item = self._left_out(func, choice, out, *call)
+        if item is not func and generator is not None:
+            item.after = (generator, generator.get_state())
+        if tape.writes:
+            if type(item) is Skipped and traits.is_mutable:
+                item.leaves_stale = tape.writes.leaves_stale(func, args, kwargs)
+                tape.leaves_stale |= item.leaves_stale
+            self._note(tape.writes, traits, (args, kwargs), out, item)
         if traits.is_cast and _is_kept_cast(args[0]):
-            if is_saved:
+            if item is not func:
                 tape.casts[_cast_key(args, kwargs)] = item
         else:
             tape.items.append(item)
         return out
 
-    def _may_skip(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bool:
-        if self._writes and self._writes.may_skip(func, args, kwargs):
-            self._tape.skips_writes = True
-            return True
-        return False
+    @staticmethod
+    def _note(writes: Writes, traits: _Traits, call: Any, out: Any, item: Any) -> None:
+        kind = (traits.is_view, traits.is_mutable)
+        writes.note(kind, tensors_of(call), out, item)
 
-    def _forget_what_it_writes_to(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """It will run again, on what forward had there before."""
-        if self._writes:
-            if self._writes.must_forget(func, args, kwargs):
-                self._writes.forget()
-                self._tape.drop()
-            return
-        for tensor in _written(func, args, kwargs):
-            for saved in self._saved_in.pop(_memory(tensor), ()):
-                saved.drop()
+    def _choice_of_write(
+        self, func: Any, choice: Choice, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Choice:
+        """It is left out only where what it writes to is then as in forward, or not
+        there; else it will run again, on what forward had there before."""
+        tape = self._tape
+        if choice not in (RUN, SKIP):
+            if tape.writes and tape.writes.may_skip(func, args, kwargs):
+                tape.skips_writes = True
+                return choice
+            choice = RUN
+        if tape.writes is None:
+            if choice == SKIP:
+                tape.distrust(f"{func} is skipped, which writes in place unnamed")
+            for tensor in written_by(func, args, kwargs):
+                for saved in self._saved_in.pop(memory_of(tensor), ()):
+                    tape.distrust(f"{func} writes to what the plan saves")
+                    saved.drop()
+            return choice
+        is_skipped = choice == SKIP and tape.may_skip
+        if tape.writes.must_forget(func, args, kwargs, is_skipped):
+            tape.distrust(f"{func} writes to what the plan saves, or skips")
+            tape.drop()
+        return choice
 
 
-def _cast_key(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[int, torch.dtype | None]:
+def _cast_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CastKey:
     return id(args[0]), kwargs.get("dtype")
 
 
@@ -419,20 +307,29 @@ class Recomputation(_Mode):
         self._module = module
         self._place = 0
         self._is_lost = False
+        self._may_skip = False
+        self._has_stale = False
+        self._has_hooks = False
         self._states: dict[torch.Generator, torch.Tensor] = {}
 
     def __enter__(self) -> "Recomputation":
         self._tape.prepare()
         self._place = 0
-        self._is_lost = False
+        self._is_lost = self._has_stale = False
+        self._may_skip = self._tape.may_skip
         for generator, state in self._tape.first_states.items():
             self._states[generator] = generator.get_state()
             generator.set_state(state)
+        self._has_hooks = self._may_skip and self._tape.leaves_stale
+        if self._has_hooks:
+            _push_hooks_for_stale_memory()
         super().__enter__()
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
+        if self._has_hooks:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
         for generator, state in self._states.items():
             generator.set_state(state)
         self._states.clear()
@@ -445,35 +342,58 @@ class Recomputation(_Mode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if self._is_blind:
-            return func(*args, **kwargs)
         traits = _traits_of(func)
-        if traits.is_ignored:
+        if self._is_blind or traits.is_ignored:
+            if self._may_skip and args and type(args[0]) is StandIn:
+                return _unseen(func, args, kwargs)
             return func(*args, **kwargs)
-        if traits.writes:
-            args = tuple(map(self._spared, args))
-            kwargs = {name: self._spared(value) for name, value in kwargs.items()}
         if self._is_lost:
-            return func(*args, **kwargs)
+            return self._run(func, traits, args, kwargs)
+        place = self._place
         if traits.is_cast and _is_kept_cast(args[0]):
-            cast = self._tape.casts.get(_cast_key(args, kwargs))
-            if cast is not None and cast.has_value:
-                return cast.take()
-            return func(*args, **kwargs)
-        items, place = self._tape.items, self._place
-        self._place = place + 1
-        item = items[place] if place < len(items) else None
+            item = self._tape.casts.get(_cast_key(args, kwargs), func)
+        else:
+            items = self._tape.items
+            self._place = place + 1
+            item = items[place] if place < len(items) else None
         if item is func:
-            return func(*args, **kwargs)
-        if type(item) is not _Saved or item.func is not func:
+            return self._run(func, traits, args, kwargs)
+        kind = type(item)
+        if (kind is not Skipped and kind is not Saved) or item.func is not func:
             self._lose(func)
-            return func(*args, **kwargs)
-        if not item.has_value:
-            return func(*args, **kwargs)
+            return self._run(func, traits, args, kwargs)
+        if not (self._may_skip if kind is Skipped else item.has_value):
+            return self._run(func, traits, args, kwargs)
         if item.after:
             generator, state = item.after
             generator.set_state(state)
-        return item.take()
+        if kind is Saved:
+            return item.take(self._fqn, place, (args, kwargs))
+        if torch.Tag.inplace_view in func.tags:
+            if type(args[0]) is not StandIn:
+                return self._run(func, traits, args, kwargs)
+            reshape(func, args, kwargs)
+        if item.leaves_stale:
+            self._mark_stale(Origin(self._fqn, place, func), args, kwargs)
+        return item.hand_out(self._fqn, place, (args, kwargs))
+
+    def _run(
+        self,
+        func: Any,
+        traits: _Traits,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if traits.is_view and self._may_skip and type(args[0]) is StandIn:
+            return by_shape(func, args, kwargs, args[0].origin)
+        if self._has_stale:
+            for tensor in tensors_of((args, kwargs)):
+                if origin := _stale(tensor):
+                    origin.refuse(func)
+        if traits.writes:
+            args = tuple(map(self._spared, args))
+            kwargs = {name: self._spared(value) for name, value in kwargs.items()}
+        return func(*args, **kwargs)
 
     def _spared(self, value: Any) -> Any:
         """Buffers were written to in forward, and are not again."""
@@ -482,6 +402,14 @@ class Recomputation(_Mode):
         )
         # Nothing is written to fake tensors, and the copy would be counted.
         return value.clone() if is_buffer and not is_fake(value) else value
+
+    def _mark_stale(
+        self, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        for tensor in written_by(origin.func, args, kwargs):
+            if memory_of(tensor) is not None:
+                self._has_stale = True
+                tensor.untyped_storage().acplan_stale = origin
 
     def _lose(self, func: Any) -> None:
         if self._tape.skips_writes:
@@ -492,3 +420,35 @@ class Recomputation(_Mode):
                 "run the same operators each time to be planned operator by operator"
             )
         self._is_lost = True
+
+
+def _unseen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Of a stand-in, what no policy sees."""
+    given = args[0]
+    if func is torch.ops.aten.detach.default:
+        return stand_in(Shape(given), given.origin)
+    if func is torch.ops.prim.device.default:
+        return given.device
+    return by_shape(func, args, kwargs, given.origin)
+
+
+def _stale(tensor: torch.Tensor) -> Origin | None:
+    """What should have written to its memory, and was skipped."""
+    if memory_of(tensor) is None:
+        return None
+    origin: Origin | None = tensor.untyped_storage().__dict__.get("acplan_stale")
+    return origin
+
+
+def _push_hooks_for_stale_memory() -> None:
+    """Whoever saves such memory for backward is given a stand-in. Of saved-tensor hooks
+    only the last ones are called, so these call the checkpoint's."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    assert hooks is not None
+    save, unsave = hooks
+
+    def pack(tensor: torch.Tensor) -> Any:
+        origin = _stale(tensor)
+        return save(stand_in(Shape(tensor), origin) if origin else tensor)
+
+    torch._C._autograd._push_saved_tensors_default_hooks(pack, unsave)
