@@ -26,7 +26,7 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
     return [
         leaf
         for leaf in tree_leaves(values)
-        if isinstance(leaf, torch.Tensor) and type(leaf) is not StandIn
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, StandIn)
     ]
 
 

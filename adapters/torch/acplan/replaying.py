@@ -25,11 +25,19 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 
 from acplan.errors import AcplanError
-from acplan.standing_in import Origin, Shape, StandIn, by_shape, reshape, stand_in
+from acplan.standing_in import (
+    Origin,
+    Shape,
+    StandIn,
+    by_shape,
+    reshape,
+    stand_in,
+)
 from acplan.tape import (
     RUN,
     SAVE,
     SKIP,
+    Call,
     CastKey,
     Choice,
     Saved,
@@ -198,7 +206,11 @@ class Forward(_Mode):
         if not traits.is_plain or tape.writes:
             return self._run_with_care(func, traits, choice, args, kwargs)
         out = func(*args, **kwargs)
-        tape.items.append(func if choice == RUN else self._left_out(func, choice, out))
+        item = func
+        if choice != RUN:
+            call = ((args, kwargs),) if traits.is_view else ()
+            item = self._left_out(func, choice, out, *call)
+        tape.items.append(item)
         return out
 
     def _left_out(self, func: Any, choice: Choice, out: Any, *call: Any) -> Any:
@@ -241,15 +253,15 @@ class Forward(_Mode):
         out = func(*args, **kwargs)
         item = func
         if choice != RUN:
-            call = ((args, kwargs),) if traits.is_mutable else ()
+            is_alias = traits.is_mutable or traits.is_view
+            call = ((args, kwargs),) if is_alias else ()
             item = self._left_out(func, choice, out, *call)
         if item is not func and generator is not None:
             item.after = (generator, generator.get_state())
         if tape.writes:
-            if type(item) is Skipped and traits.is_mutable:
-                item.leaves_stale = tape.writes.leaves_stale(func, args, kwargs)
-                tape.leaves_stale |= item.leaves_stale
             self._note(tape.writes, traits, (args, kwargs), out, item)
+            if tape.may_skip:
+                self._note_memory(tape.writes, traits, (args, kwargs), out, item)
         if traits.is_cast and _is_kept_cast(args[0]):
             if item is not func:
                 tape.casts[_cast_key(args, kwargs)] = item
@@ -257,10 +269,29 @@ class Forward(_Mode):
             tape.items.append(item)
         return out
 
-    @staticmethod
-    def _note(writes: Writes, traits: _Traits, call: Any, out: Any, item: Any) -> None:
+    def _note(
+        self, writes: Writes, traits: _Traits, call: Any, out: Any, item: Any
+    ) -> None:
+        place = len(self._tape.items)
         kind = (traits.is_view, traits.is_mutable)
-        writes.note(kind, tensors_of(call), out, item)
+        writes.note(place, kind, tensors_of(call), out, item)
+
+    def _note_memory(
+        self, writes: Writes, traits: _Traits, call: Call, out: Any, item: Any
+    ) -> None:
+        """What the recomputation needs to know where writes are left out."""
+        tape, place = self._tape, len(self._tape.items)
+        if type(item) is Skipped and traits.is_mutable:
+            item.leaves_stale = writes.leaves_stale(item.func, *call)
+            tape.leaves_stale |= item.leaves_stale
+            tape.unwritten.update(map(memory_of, written_by(item.func, *call)))
+        made = tensors_of(out)
+        made_at = writes.made_at(made[0]) if made else place
+        if type(item) in (Skipped, Saved):
+            tape.made_at[place] = made_at
+        if traits.is_view or (made and made_at != place and not traits.is_mutable):
+            args = call[0]
+            tape.views[place] = (made_at, memory_of(made[0]), tuple(args[1:]))
 
     def _choice_of_write(
         self, func: Any, choice: Choice, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -344,7 +375,7 @@ class Recomputation(_Mode):
         kwargs = kwargs or {}
         traits = _traits_of(func)
         if self._is_blind or traits.is_ignored:
-            if self._may_skip and args and type(args[0]) is StandIn:
+            if args and isinstance(args[0], StandIn):
                 return _unseen(func, args, kwargs)
             return func(*args, **kwargs)
         if self._is_lost:
@@ -354,8 +385,13 @@ class Recomputation(_Mode):
             item = self._tape.casts.get(_cast_key(args, kwargs), func)
         else:
             items = self._tape.items
-            self._place = place + 1
             item = items[place] if place < len(items) else None
+            if traits.is_view and isinstance(args[0], StandIn):
+                if self._is_made_anew(func, item, args):
+                    return by_shape(func, args, kwargs, args[0].origin)
+            self._place = place + 1
+            if self._tape.unwritten and self._is_of_unwritten(place, args):
+                return self._run(func, traits, args, kwargs)
         if item is func:
             return self._run(func, traits, args, kwargs)
         kind = type(item)
@@ -367,15 +403,55 @@ class Recomputation(_Mode):
         if item.after:
             generator, state = item.after
             generator.set_state(state)
+        made_at = self._tape.made_at.get(place, place)
+        origin = Origin(self._fqn, place, func, made_at)
         if kind is Saved:
-            return item.take(self._fqn, place, (args, kwargs))
-        if torch.Tag.inplace_view in func.tags:
-            if type(args[0]) is not StandIn:
+            return item.take(origin, (args, kwargs))
+        if traits.is_mutable:
+            if not self._writes_to_nothing(item, origin, args, kwargs):
                 return self._run(func, traits, args, kwargs)
-            reshape(func, args, kwargs)
+        return item.hand_out(origin, (args, kwargs))
+
+    def _is_made_anew(self, func: Any, item: Any, args: tuple[Any, ...]) -> bool:
+        """Whether autograd views a stand-in once more: where a view is written to, it
+        does so if tensors have a dispatch of their own; forward's have none."""
+        if item is not func and getattr(item, "func", None) is not func:
+            return True
+        of = self._tape.views.get(self._place)
+        return of is not None and of[::2] != (args[0].origin.made_at, args[1:])
+
+    def _is_of_unwritten(self, place: int, args: tuple[Any, ...]) -> bool:
+        """Whether a view is left out of memory that is there, and of which a view is
+        written to. It must be a view as forward's was: autograd looks, and who reads
+        that memory must be told that it is not as it was."""
+        of = self._tape.views.get(place)
+        if of is None or of[1] not in self._tape.unwritten or not args:
+            return False
+        item = self._tape.items[place]
+        is_left_out = type(item) is Skipped or (type(item) is Saved and item.is_partial)
+        return is_left_out and not isinstance(args[0], StandIn)
+
+    def _writes_to_nothing(
+        self,
+        item: Skipped,
+        origin: Origin,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> bool:
+        """Marks what should have been written to; false where an operator must run that
+        writes to a shape."""
+        if torch.Tag.inplace_view in origin.func.tags:
+            if not isinstance(args[0], StandIn):
+                return False
+            reshape(origin.func, args, kwargs)
         if item.leaves_stale:
-            self._mark_stale(Origin(self._fqn, place, func), args, kwargs)
-        return item.hand_out(self._fqn, place, (args, kwargs))
+            for tensor in written_by(origin.func, args, kwargs):
+                if memory_of(tensor) is None:
+                    origin.refuse(origin.func)
+                self._has_stale = True
+                # It is gone with the memory.
+                tensor.untyped_storage().acplan_stale = origin
+        return True
 
     def _run(
         self,
@@ -384,9 +460,9 @@ class Recomputation(_Mode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        if traits.is_view and self._may_skip and type(args[0]) is StandIn:
+        if traits.is_view and isinstance(args[0], StandIn):
             return by_shape(func, args, kwargs, args[0].origin)
-        if self._has_stale:
+        if self._has_stale and not traits.is_view:
             for tensor in tensors_of((args, kwargs)):
                 if origin := _stale(tensor):
                     origin.refuse(func)
@@ -402,14 +478,6 @@ class Recomputation(_Mode):
         )
         # Nothing is written to fake tensors, and the copy would be counted.
         return value.clone() if is_buffer and not is_fake(value) else value
-
-    def _mark_stale(
-        self, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        for tensor in written_by(origin.func, args, kwargs):
-            if memory_of(tensor) is not None:
-                self._has_stale = True
-                tensor.untyped_storage().acplan_stale = origin
 
     def _lose(self, func: Any) -> None:
         if self._tape.skips_writes:

@@ -25,14 +25,16 @@ _STRIDED = torch.strided
 
 
 class Origin:
-    """The operator whose result is not made: of which unit, and where in it."""
+    """The operator whose result is not made: of which unit, and where in it; and the
+    place of the one that made the memory, -1 if it is from outside the unit."""
 
-    __slots__ = ("fqn", "place", "func")
+    __slots__ = ("fqn", "place", "func", "made_at")
 
-    def __init__(self, fqn: str, place: int, func: Any) -> None:
+    def __init__(self, fqn: str, place: int, func: Any, made_at: int) -> None:
         self.fqn = fqn
         self.place = place
         self.func = func
+        self.made_at = made_at
 
     def refuse(self, reader: Any) -> NoReturn:
         raise AcplanError(
@@ -112,7 +114,7 @@ def stand_in(shape: Shape, origin: Origin) -> StandIn:
 
 
 def stand_ins(values: Any) -> Iterator[StandIn]:
-    return (leaf for leaf in tree_leaves(values) if type(leaf) is StandIn)
+    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, StandIn))
 
 
 def can_be_stood_in_for(tensor: torch.Tensor) -> bool:
@@ -176,4 +178,6 @@ def by_shape(
 def reshape(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """What an operator does to the shape of a stand-in, its first argument."""
     given = args[0]
-    given.data = by_shape(func, args, kwargs, given.origin)
+    made = by_shape(func, args, kwargs, given.origin)
+    with no_dispatch():
+        given.data = made

@@ -25,7 +25,7 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
 def memory_of(tensor: torch.Tensor) -> int | None:
     """Names its storage; what holds several tensors has no memory of its own, nor has
     what stands in for one."""
-    if type(tensor) is StandIn or is_traceable_wrapper_subclass(tensor):
+    if isinstance(tensor, StandIn) or is_traceable_wrapper_subclass(tensor):
         return None
     return int(tensor.untyped_storage()._cdata)
 
@@ -57,7 +57,8 @@ def _alias(value: Any) -> Any:
 
 
 class Given:
-    """In place of a result that is an argument, which an operator has written to."""
+    """In place of a result that is an argument: of an operator that writes in place, or
+    that has nothing to do."""
 
     __slots__ = ("place",)
 
@@ -119,12 +120,10 @@ class Saved:
         saved.is_partial = True
         return saved
 
-    def take(self, fqn: str, place: int, call: Call) -> Any:
+    def take(self, origin: Origin, call: Call) -> Any:
         value = self.value
         self.drop()
-        if self.is_partial:
-            return _handed_out(value, Origin(fqn, place, self.func), call)
-        return value
+        return _handed_out(value, origin, call) if self.is_partial else value
 
     def drop(self) -> None:
         self.has_value = False
@@ -137,7 +136,7 @@ class Skipped:
     __slots__ = ("func", "made", "after", "leaves_stale")
 
     def __init__(self, func: Any, out: Any, call: Call = _NO_CALL) -> None:
-        """`call` is what an operator that writes in place was given."""
+        """`call` is what an operator that may return it was given."""
         self.func = func
         if type(out) is torch.Tensor and call is _NO_CALL:
             self.made: Any = Shape(out)
@@ -152,8 +151,8 @@ class Skipped:
         self.after: tuple[torch.Generator, torch.Tensor] | None = None
         self.leaves_stale = False
 
-    def hand_out(self, fqn: str, place: int, call: Call) -> Any:
-        return _handed_out(self.made, Origin(fqn, place, self.func), call)
+    def hand_out(self, origin: Origin, call: Call) -> Any:
+        return _handed_out(self.made, origin, call)
 
 
 def _handed_out(made: Any, origin: Origin, call: Call) -> Any:
@@ -169,6 +168,9 @@ def _handed_out(made: Any, origin: Origin, call: Call) -> Any:
 
 
 CastKey = tuple[int, torch.dtype | None]
+# The place of the operator that made the memory, the memory, and the arguments but for
+# the first.
+ViewOf = tuple[int, int | None, tuple[Any, ...]]
 
 
 class Tape:
@@ -186,6 +188,11 @@ class Tape:
         self.writes: Writes | None = None
         self.skips_writes = False
         self.leaves_stale = False
+        # Where writes are left out, by place: which operator made the memory of what is
+        # left out, and what views are of, and with what; and the memory not written to.
+        self.made_at: dict[int, int] = {}
+        self.views: dict[int, ViewOf] = {}
+        self.unwritten: set[int | None] = set()
         self.may_skip = may_skip
         self.distrusted_for = ""
         self._is_used = False
@@ -257,6 +264,12 @@ class Writes:
 
     def __init__(self) -> None:
         self._made: dict[int, int] = {}
+        self._made_at: dict[int, int] = {}
+
+    def made_at(self, tensor: torch.Tensor) -> int:
+        """The place of the operator that made its memory; -1: it is from outside."""
+        key = memory_of(tensor)
+        return -1 if key is None else self._made_at.get(key, -1)
 
     def may_skip(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         keys = _keys(written_by(func, args, kwargs))
@@ -296,6 +309,7 @@ class Writes:
 
     def note(
         self,
+        place: int,
         is_view_or_writes: tuple[bool, bool],
         read: list[torch.Tensor],
         out: Any,
@@ -314,6 +328,7 @@ class Writes:
             if key is None:
                 continue
             if key not in keys:
+                self._made_at[key] = place
                 left = self._ABSENT if is_saved or is_skipped else self._RUNS
                 self._made[key] = self._CLEAN if key in kept else left
             elif key in kept and not is_mutable:
@@ -323,7 +338,7 @@ class Writes:
 
 def _keys(tensors: list[torch.Tensor]) -> list[int | None]:
     """Of their memory, where there is any: nothing is written to stand-ins."""
-    return [memory_of(tensor) for tensor in tensors if type(tensor) is not StandIn]
+    return [memory_of(tensor) for tensor in tensors if not isinstance(tensor, StandIn)]
 
 
 def plain_results(out: Any) -> bool:

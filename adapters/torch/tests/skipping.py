@@ -78,6 +78,8 @@ class Unit:
         }
         if len(runs) != 1:
             raise ValueError(f"{fqn}: {len(runs)} lists of operators")
+        if any(map(self._writes_to_arguments, self._calls)):
+            raise ValueError(f"{fqn}: what it is given is written to")
         self.fqn = fqn
         self.names = runs.pop()
         self._written = {
@@ -87,6 +89,14 @@ class Unit:
     def _operators(self, call: int) -> list[dict[str, Any]]:
         call = self._data["calls"][call]
         return self._data["operators"][call["start"] : call["end"]]
+
+    def _writes_to_arguments(self, index: int) -> bool:
+        """Which checkpoints do not allow, until they have run again."""
+        data, call = self._data, self._data["calls"][index]
+        given = {data["tensors"][tensor]["storage"] for tensor in call["arguments"]}
+        return any(
+            given & {*op.get("mutates", ())} for op in data["operators"][call["start"] :]
+        )
 
     def can_save(self, place: int) -> bool:
         """Whether nothing is written to that it makes, or is given to write to."""
