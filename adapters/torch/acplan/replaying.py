@@ -323,6 +323,29 @@ def _cast_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CastKey:
     return id(args[0]), kwargs.get("dtype")
 
 
+class StartAgain(BaseException):
+    """A recomputation runs other operators than forward did, and results have been
+    skipped that it may need: all of it is to run."""
+
+    def __init__(self, recomputation: "Recomputation") -> None:
+        super().__init__()
+        self.recomputation = recomputation
+
+
+def run(
+    module: Callable[..., Any], tape: Tape, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Calls a module, in forward and again. It begins anew at most once."""
+    try:
+        return module(*args, **kwargs)
+    except StartAgain as start:
+        # It may be that of a unit around this one.
+        if start.recomputation.tape is not tape:
+            raise
+        start.recomputation.start_again()
+    return module(*args, **kwargs)
+
+
 class Recomputation(_Mode):
     """Reads the tape."""
 
@@ -340,20 +363,28 @@ class Recomputation(_Mode):
         self._is_lost = False
         self._may_skip = False
         self._has_stale = False
+        self._has_skipped = False
         self._has_hooks = False
+        self._saves = 0  # of autograd
+        self._saves_to_ignore = 0
+        self._first_state: torch.Tensor | None = None
         self._states: dict[torch.Generator, torch.Tensor] = {}
+
+    @property
+    def tape(self) -> Tape:
+        return self._tape
 
     def __enter__(self) -> "Recomputation":
         self._tape.prepare()
-        self._place = 0
-        self._is_lost = self._has_stale = False
-        self._may_skip = self._tape.may_skip
+        self._place = self._saves = 0
+        self._is_lost = self._has_stale = self._has_skipped = False
         for generator, state in self._tape.first_states.items():
             self._states[generator] = generator.get_state()
             generator.set_state(state)
-        self._has_hooks = self._may_skip and self._tape.leaves_stale
-        if self._has_hooks:
-            _push_hooks_for_stale_memory()
+        self._has_hooks = self._tape.may_skip and self._push_hooks()
+        self._may_skip = self._has_hooks
+        if self._may_skip:
+            self._first_state = torch.default_generator.get_state()
         super().__enter__()
         return self
 
@@ -361,9 +392,49 @@ class Recomputation(_Mode):
         super().__exit__(kind, error, traceback)
         if self._has_hooks:
             torch._C._autograd._pop_saved_tensors_default_hooks()
+        self._first_state = None
         for generator, state in self._states.items():
             generator.set_state(state)
         self._states.clear()
+
+    def start_again(self) -> None:
+        """From where forward began, with nothing skipped. Autograd has saved something
+        already, which it does not save twice: forward did run what came before."""
+        tape = self._tape
+        tape.distrust("")
+        tape.skips_writes = False
+        if any(type(cast) is Skipped for cast in tape.casts.values()):
+            torch.clear_autocast_cache()
+        for generator, state in tape.first_states.items():
+            generator.set_state(state)
+        if self._first_state is not None:
+            torch.default_generator.set_state(self._first_state)
+        self._place = 0
+        self._is_lost = self._may_skip = self._has_stale = False
+        self._saves_to_ignore, self._saves = self._saves, 0
+
+    def _push_hooks(self) -> bool:
+        """Counts what autograd saves, which is given a stand-in in place of memory that
+        is not as it was. Of saved-tensor hooks only the last ones are called, so these
+        call the checkpoint's. Older versions of PyTorch do not tell them."""
+        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+        hooks = top(True) if top else None
+        if hooks is None:
+            self._tape.distrust("")
+            return False
+        save, unsave = hooks
+
+        def pack(tensor: torch.Tensor) -> Any:
+            if self._saves_to_ignore:
+                self._saves_to_ignore -= 1
+                return tensor.detach()
+            self._saves += 1
+            if self._has_stale and (origin := _stale(tensor)):
+                tensor = stand_in(Shape(tensor), origin)
+            return save(tensor)
+
+        torch._C._autograd._push_saved_tensors_default_hooks(pack, unsave)
+        return True
 
     def __torch_dispatch__(
         self,
@@ -406,10 +477,12 @@ class Recomputation(_Mode):
         made_at = self._tape.made_at.get(place, place)
         origin = Origin(self._fqn, place, func, made_at)
         if kind is Saved:
+            self._has_skipped |= item.is_partial
             return item.take(origin, (args, kwargs))
         if traits.is_mutable:
             if not self._writes_to_nothing(item, origin, args, kwargs):
                 return self._run(func, traits, args, kwargs)
+        self._has_skipped = True
         return item.hand_out(origin, (args, kwargs))
 
     def _is_made_anew(self, func: Any, item: Any, args: tuple[Any, ...]) -> bool:
@@ -480,6 +553,8 @@ class Recomputation(_Mode):
         return value.clone() if is_buffer and not is_fake(value) else value
 
     def _lose(self, func: Any) -> None:
+        if self._may_skip and self._has_skipped:
+            raise StartAgain(self)
         if self._tape.skips_writes:
             # What has been handed out may hold what is only written now.
             raise AcplanError(
@@ -506,17 +581,3 @@ def _stale(tensor: torch.Tensor) -> Origin | None:
         return None
     origin: Origin | None = tensor.untyped_storage().__dict__.get("acplan_stale")
     return origin
-
-
-def _push_hooks_for_stale_memory() -> None:
-    """Whoever saves such memory for backward is given a stand-in. Of saved-tensor hooks
-    only the last ones are called, so these call the checkpoint's."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    assert hooks is not None
-    save, unsave = hooks
-
-    def pack(tensor: torch.Tensor) -> Any:
-        origin = _stale(tensor)
-        return save(stand_in(Shape(tensor), origin) if origin else tensor)
-
-    torch._C._autograd._push_saved_tensors_default_hooks(pack, unsave)

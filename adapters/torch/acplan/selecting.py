@@ -17,7 +17,7 @@ from torch.utils.checkpoint import (
 )
 
 from acplan.errors import AcplanError, PlanMismatchWarning
-from acplan.replaying import Forward, Recomputation
+from acplan.replaying import Forward, Recomputation, run
 from acplan.tape import RUN, SAVE, SKIP, Choice, Tape, Writes
 
 try:
@@ -83,8 +83,9 @@ def checkpoint_of(
             )
         tape = Tape(policy.skips)
         context_fn = functools.partial(_contexts, module, policy, tape)
+        called = functools.partial(run, module, tape) if policy.skips else module
         outputs = checkpoint(
-            module, *args, use_reentrant=False, context_fn=context_fn, **kwargs
+            called, *args, use_reentrant=False, context_fn=context_fn, **kwargs
         )
         tape.watch(outputs)
         return outputs
