@@ -34,6 +34,7 @@
 namespace acplan::problems {
 
 using graph::CheckpointedModule;
+using graph::OperatorDecision;
 using graph::Simulation;
 
 namespace {
@@ -176,7 +177,8 @@ std::optional<Decision> MostSavedForLater(const TraceProblem& problem,
   std::map<int32_t, int64_t> saved;  // a group
   std::optional<Decision> best;
   for (int32_t later = step.op + 1; later < call.end; ++later) {
-    if (!unit->save[later - call.start]) continue;
+    if (unit->decisions[later - call.start] != OperatorDecision::kSave)
+      continue;
     const Decision group =
         GroupDecision(module_node, group_of[later - call.start]);
     if (!IsOpenGroup(problem, part, group)) continue;
@@ -364,17 +366,18 @@ std::vector<CheckpointedModule> OnlyPlanOf(const TraceProblem& problem,
     const graph::OperatorGroups& groups = problem.groups[d.subject];
     CheckpointedModule& unit = units[d.subject];
     unit.module = problem.trace->calls[candidate->call].module;
-    unit.save.assign(groups.group_of.size(), 0);
+    unit.decisions.assign(groups.group_of.size(), OperatorDecision::kRecompute);
     for (const graph::OperatorGroup& group : groups.groups) {
-      const bool is_saved = group.rule == graph::GroupRule::kSave;
-      for (const int op : group.ops) unit.save[op] = is_saved ? 1 : 0;
+      const OperatorDecision decision =
+          graph::SaveOrRecompute(group.rule == graph::GroupRule::kSave);
+      for (const int op : group.ops) unit.decisions[op] = decision;
     }
   }
   for (const Decision& d : part.decisions) {
     if (d.kind != Decision::Kind::kGroup || !units.contains(d.subject))
       continue;
     for (const int op : problem.groups[d.subject].groups[d.detail].ops) {
-      units[d.subject].save[op] = d.is_so ? 0 : 1;
+      units[d.subject].decisions[op] = graph::SaveOrRecompute(!d.is_so);
     }
   }
   std::vector<CheckpointedModule> modules;

@@ -33,7 +33,8 @@ struct PlanAtTime {
         GroupThatKeeps(problem.candidates[c], storage);
     const graph::OperatorGroups& groups =
         problem.groups[problem.candidates[c].module_node];
-    return group && unit_of[c]->save[groups.groups[*group].ops.front()] != 0;
+    return group && unit_of[c]->decisions[groups.groups[*group].ops.front()] ==
+                        graph::OperatorDecision::kSave;
   }
 
   // The unit that a tensor was saved in, or -1.

@@ -8,6 +8,7 @@
 namespace acplan::problems {
 
 using graph::CheckpointedModule;
+using graph::OperatorDecision;
 using graph::Simulation;
 
 namespace {
@@ -39,12 +40,13 @@ int PolishUnit(BestPlan& best, int32_t module, int limit) {
   for (const graph::OperatorGroup& group :
        problem.groups[candidate->module_node].groups) {
     std::vector<CheckpointedModule> units = best.modules();
-    std::vector<char>& save = UnitIn(units, module)->save;
-    const bool is_open = group.rule == graph::GroupRule::kFree &&
-                         group.runtime > 0 && !save.empty() &&
-                         save[group.ops.front()] == 0;
+    std::vector<OperatorDecision>& decisions = UnitIn(units, module)->decisions;
+    const bool is_open =
+        group.rule == graph::GroupRule::kFree && group.runtime > 0 &&
+        !decisions.empty() &&
+        decisions[group.ops.front()] == OperatorDecision::kRecompute;
     if (!is_open || tried >= limit) continue;
-    for (const int op : group.ops) save[op] = 1;
+    for (const int op : group.ops) decisions[op] = OperatorDecision::kSave;
     ++tried;
     best.Try(units);
   }

@@ -40,6 +40,7 @@
 namespace acplan::problems {
 
 using graph::CheckpointedModule;
+using graph::OperatorDecision;
 using graph::OperatorGroups;
 
 namespace {
@@ -200,32 +201,35 @@ std::vector<char> RecomputedGroups(const TraceRelaxation& relaxation,
 std::vector<CheckpointedModule> CheckpointedModules(
     const TraceProblem& problem, const TraceRelaxation& relaxation,
     const std::vector<ChosenUnit>& units) {
-  std::map<int32_t, std::vector<char>> save_of;  // a module
+  std::map<int32_t, std::vector<OperatorDecision>> decisions_of;  // a module
   for (const ChosenUnit& unit : units) {
     const int c = problem.candidate_at[unit.node];
     const OperatorGroups& groups =
         problem.groups[problem.candidates[c].module_node];
-    std::vector<char>& save =
-        save_of
-            .try_emplace(CallOf(problem, c).module, groups.group_of.size(), 1)
+    std::vector<OperatorDecision>& decisions =
+        decisions_of
+            .try_emplace(CallOf(problem, c).module, groups.group_of.size(),
+                         OperatorDecision::kSave)
             .first->second;
     const std::vector<char> recomputed = RecomputedGroups(relaxation, unit);
     for (size_t g = 0; g < recomputed.size(); ++g) {
       if (!recomputed[g]) continue;
-      for (const int op : groups.groups[g].ops) save[op] = 0;
+      for (const int op : groups.groups[g].ops) {
+        decisions[op] = OperatorDecision::kRecompute;
+      }
     }
   }
   // Other calls of a module may be units, those around them or inside them.
-  const std::map<int32_t, std::vector<char>> all = save_of;
+  const std::map<int32_t, std::vector<OperatorDecision>> all = decisions_of;
   for (const CandidateCall& candidate : problem.candidates) {
     for (int a = candidate.parent; a >= 0; a = problem.candidates[a].parent) {
       if (!all.contains(CallOf(problem, a).module)) continue;
-      save_of.erase(problem.trace->calls[candidate.call].module);
+      decisions_of.erase(problem.trace->calls[candidate.call].module);
     }
   }
   std::vector<CheckpointedModule> modules;
-  for (auto& [module, save] : save_of) {
-    modules.push_back({.module = module, .save = std::move(save)});
+  for (auto& [module, decisions] : decisions_of) {
+    modules.push_back({.module = module, .decisions = std::move(decisions)});
   }
   return modules;
 }

@@ -25,6 +25,15 @@ using test_support::RandomTrace;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+// 0 recomputed, 1 saved, 2 skipped.
+std::vector<OperatorDecision> Decisions(const std::vector<int>& values) {
+  std::vector<OperatorDecision> decisions;
+  for (const int value : values) {
+    decisions.push_back(static_cast<OperatorDecision>(value));
+  }
+  return decisions;
+}
+
 int32_t ModuleNamed(const Trace& trace, const std::string& fqn) {
   for (size_t m = 0; m < trace.modules.size(); ++m) {
     if (trace.modules[m].fqn == fqn) return static_cast<int32_t>(m);
@@ -58,7 +67,7 @@ TEST_P(MeasuredByPyTorch, IsSimulatedToTheByte) {
     for (const json& module : plan["modules"]) {
       modules.push_back({.module = ModuleNamed(trace, module["fqn"])});
       for (const int save : module["save"]) {
-        modules.back().save.push_back(static_cast<char>(save));
+        modules.back().decisions.push_back(SaveOrRecompute(save != 0));
       }
     }
     const Simulation simulation = Simulate(trace, modules);
@@ -99,7 +108,12 @@ std::vector<CheckpointedModule> RandomUnits(const Trace& trace,
         const TraceOperator& op = trace.operators[start + k];
         const bool is_mutated = std::ranges::any_of(
             op.outputs, [&](int32_t s) { return mutated.contains(s); });
-        unit.save.push_back(!is_mutated && random() % 2 == 0 ? 1 : 0);
+        unit.decisions.push_back(
+            SaveOrRecompute(!is_mutated && random() % 2 == 0));
+        if (random() % 8 == 0) unit.decisions[k] = OperatorDecision::kSkip;
+        if (unit.decisions[k] == OperatorDecision::kSave && random() % 8 == 0) {
+          unit.kept_results[k] = {};
+        }
       }
     }
     units.push_back(std::move(unit));
@@ -142,7 +156,7 @@ Trace TwoOperators() {
 
 TEST(Simulate, KeepsNoWorkspaceOfWhatIsSaved) {
   const Simulation simulation =
-      Simulate(TwoOperators(), {{.module = 0, .save = {1, 0}}});
+      Simulate(TwoOperators(), {{.module = 0, .decisions = Decisions({1, 0})}});
   EXPECT_EQ(simulation.recompute_ms, 0);
   EXPECT_THAT(simulation.live_bytes, ElementsAre(3584, 1536, 1536, 1024));
 }
@@ -152,11 +166,14 @@ TEST(Simulate, TakesWritersThatAreSavedWhereItStops) {
   Trace trace = TwoOperators();
   trace.operators[1].reads = trace.operators[1].outputs = {0};
   trace.operators[1].mutates = {0};
-  EXPECT_NO_THROW(Simulate(trace, {{.module = 0, .save = {1, 1}}}));
-  EXPECT_THROW(Simulate(trace, {{.module = 0, .save = {1, 0}}}), InputError);
+  EXPECT_NO_THROW(
+      Simulate(trace, {{.module = 0, .decisions = Decisions({1, 1})}}));
+  EXPECT_THROW(Simulate(trace, {{.module = 0, .decisions = Decisions({1, 0})}}),
+               InputError);
   trace.operators[2] = trace.operators[1];
   trace.operators[2].call = -1;
-  EXPECT_THROW(Simulate(trace, {{.module = 0, .save = {1, 1}}}), InputError);
+  EXPECT_THROW(Simulate(trace, {{.module = 0, .decisions = Decisions({1, 1})}}),
+               InputError);
 }
 
 TEST(Simulate, WithoutUnitsIsTheTrace) {
@@ -211,7 +228,9 @@ TEST(Simulate, KeepsItsRules) {
       const auto unit =
           std::ranges::find(units, call.module, &CheckpointedModule::module);
       ASSERT_NE(unit, units.end());
-      EXPECT_TRUE(unit->save.empty() || !unit->save[step.op - call.start]);
+      EXPECT_TRUE(unit->decisions.empty() ||
+                  unit->decisions[step.op - call.start] ==
+                      OperatorDecision::kRecompute);
     }
     ASSERT_EQ(once.size(), trace.operators.size());
     EXPECT_TRUE(std::ranges::is_sorted(once));
@@ -352,7 +371,7 @@ TEST_F(TwoLayers, BothRunAgain) {
 
 TEST_F(TwoLayers, WhatIsSavedDoesNotRunAgain) {
   const std::vector<CheckpointedModule> unit = {
-      {.module = 2, .save = {1, 0, 0}}};
+      {.module = 2, .decisions = Decisions({1, 0, 0})}};
   EXPECT_THAT(Operators(unit), ElementsAre(0, 1, 2, 3, 4, 5, 6, 4, 5, 7, 8));
   EXPECT_THAT(Units(unit),
               ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
@@ -367,7 +386,7 @@ TEST_F(TwoLayers, ASavedViewThatIsLetGoOfBeforeTheCallWaitsForItToRunAgain) {
   // before the operator, which a trace may say.
   trace_.tensors.push_back({4, -1, 3, 5});
   trace_.tensors.push_back({4, 2, 4, 0});
-  EXPECT_THAT(Units({{.module = 2, .save = {0, 1, 0}}}),
+  EXPECT_THAT(Units({{.module = 2, .decisions = Decisions({0, 1, 0})}}),
               ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
                           1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 16 + 4 + 2,
                           1 + 8 + 2 + 16 + 4 + 2 + 1,
@@ -431,7 +450,7 @@ TEST_F(TwoLayers, CastsThatAutocastKeptAreMadeAgain) {
   for (const int op : {2, 3, 5}) trace_.operators[op].recasts = {1};
   EXPECT_THAT(Operators({{.module = 2}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 1, 3, 4, 5, 7, 8));
-  EXPECT_THAT(ErrorOf({{.module = 2, .save = {0, 1, 0}}}),
+  EXPECT_THAT(ErrorOf({{.module = 2, .decisions = Decisions({0, 1, 0})}}),
               HasSubstr("module 'N.b': cannot have a policy: autocast cast a "
                         "weight that it uses before the call (operator 1)"));
   // Not when the call makes it itself.
@@ -459,7 +478,7 @@ TEST_F(TwoLayers, ASavedViewIsOneOfTheOriginal) {
   trace_.saved[3].tensor = 3;
   trace_.saved[3].requires_grad = true;
   const std::vector<CheckpointedModule> view = {
-      {.module = 2, .save = {0, 1, 0}}};
+      {.module = 2, .decisions = Decisions({0, 1, 0})}};
   EXPECT_THAT(Operators(view), ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 5, 7, 8));
   EXPECT_THAT(
       Units(view),
@@ -469,6 +488,167 @@ TEST_F(TwoLayers, ASavedViewIsOneOfTheOriginal) {
                   // held until its last use
                   1 + 8 + 2 + 16 + 1 + 16, 1 + 8 + 2 + 16 + 1 + 2,
                   1 + 8 + 2 + 16 + 1 + 2, 1 + 8 + 2 + 1));
+}
+
+TEST_F(TwoLayers, WhatIsSkippedTakesNeitherTimeNorMemory) {
+  // Nobody needs the temporary of b but its result, which is saved.
+  const std::vector<CheckpointedModule> unit = {
+      {.module = 2, .decisions = Decisions({0, 2, 1})}};
+  EXPECT_THAT(Operators(unit), ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 7, 8));
+  EXPECT_EQ(Simulate(trace_, unit).recompute_ms, 4);
+  EXPECT_THAT(Units(unit),
+              ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
+                          1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 2, 1 + 8 + 2 + 2 + 1,
+                          // no temporary beside the product
+                          1 + 8 + 2 + 2 + 1 + 16, 1 + 8 + 2 + 2 + 1 + 16,
+                          1 + 8 + 2 + 1));
+}
+
+TEST_F(TwoLayers, FramesInsideSkipForThemselves) {
+  const auto nested = [](const std::vector<int>& model,
+                         const std::vector<int>& layer) {
+    return std::vector<CheckpointedModule>{
+        {.module = 0, .decisions = Decisions(model)},
+        {.module = 2, .decisions = Decisions(layer)}};
+  };
+  const std::vector<CheckpointedModule> both =
+      nested({0, 2, 0, 0, 0, 0}, {0, 2, 0});
+  EXPECT_THAT(Operators(both),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 2, 3, 5, 7, 8));
+  EXPECT_THAT(Units(both),
+              ElementsAre(1 + 8, 1 + 8 + 4, 1 + 2, 1 + 2 + 16, 1 + 2 + 16 + 4,
+                          1 + 2 + 2, 1 + 2 + 1,
+                          // the model, without the temporary
+                          1 + 1 + 8, 1 + 1 + 8 + 2,
+                          // b, without the temporary
+                          1 + 1 + 8 + 2 + 16, 1 + 1 + 8 + 2 + 16 + 2,
+                          1 + 1 + 8 + 2 + 16 + 2, 1 + 1 + 8 + 2));
+  // What b saved it has from the forward pass.
+  AddSaved(6, 6, 0, 7, 8);
+  EXPECT_THAT(Operators(nested({0, 0, 0, 2, 2, 0}, {1, 0, 0})),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 5, 4, 5, 7, 8));
+  // The argument of b.
+  trace_.saved[1].unpacked = kNever;
+  EXPECT_THAT(ErrorOf(nested({0, 0, 2, 0, 0, 0}, {0, 0, 0})),
+              HasSubstr("module 'N': operator 2 (op) cannot be skipped: module "
+                        "'N.b' inside of it runs again and is given what it "
+                        "makes"));
+}
+
+TEST_F(TwoLayers, ResultsThatAreNotKeptAreFreed) {
+  // Operator 3 makes the product and a second result, operator 4 none.
+  trace_.operators[3].creates = trace_.operators[3].outputs = {4, 5};
+  trace_.storages[5].born = 3;
+  trace_.operators[4].creates = trace_.operators[4].outputs = {};
+  trace_.operators[4].outputs = {4};
+  trace_.operators[4].view = true;
+  trace_.tensors.push_back({4, -1, 3, 5});
+  trace_.tensors.push_back({5, -1, 3, 4});
+  trace_.operators[3].results = {2, 3};
+  const auto with = [&](std::vector<int32_t> kept) {
+    CheckpointedModule unit{.module = 2, .decisions = Decisions({1, 0, 0})};
+    unit.kept_results[0] = std::move(kept);
+    return std::vector<CheckpointedModule>{unit};
+  };
+  const std::vector<int64_t> all =
+      Units({{.module = 2, .decisions = Decisions({1, 0, 0})}});
+  EXPECT_EQ(Units(with({0, 1})), all);
+  std::vector<int64_t> without = all;
+  // The program holds it during step 4, and where it is handed out again.
+  for (const int step : {5, 6, 7}) without[step] -= 4;
+  EXPECT_EQ(Units(with({0})), without);
+  EXPECT_THAT(ErrorOf(with({1})),
+              HasSubstr("module 'N.b': operator 0 (op) must keep another "
+                        "result: backward asks for what it makes"));
+  EXPECT_THAT(ErrorOf(with({2})),
+              HasSubstr("module 'N.b': operator 0: expected results to be kept "
+                        "of the 2 that it makes, found index 2"));
+  EXPECT_THAT(ErrorOf(with({1, 0})),
+              HasSubstr("expected results to be kept in ascending order, found "
+                        "0 after 1"));
+  CheckpointedModule unit{.module = 2, .decisions = Decisions({0, 0, 0})};
+  unit.kept_results[0] = {0};
+  EXPECT_THAT(ErrorOf({unit}),
+              HasSubstr("module 'N.b': operator 0: expected results to be kept "
+                        "of a saved operator, found one that is not saved"));
+}
+
+TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
+  const auto decide = [&](const std::vector<int>& decisions) {
+    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+  };
+  trace_.operators[4].reads = {4};
+  trace_.operators[5].reads = {5};
+  EXPECT_EQ(decide({0, 2, 1}), "accepted");
+  EXPECT_THAT(decide({0, 2, 0}),
+              HasSubstr("module 'N.b': operator 1 (op) cannot be skipped: "
+                        "operator 2 (op), which runs again, reads what it "
+                        "makes"));
+  EXPECT_THAT(decide({2, 2, 1}),
+              HasSubstr("module 'N.b': operator 0 (op) cannot be skipped: "
+                        "backward asks for what it makes"));
+  trace_.saved[3].unpacked = kNever;
+  EXPECT_EQ(decide({2, 2, 1}), "accepted");
+  trace_.kept = {{5, 5}};
+  EXPECT_THAT(decide({2, 2, 1}),
+              HasSubstr("operator 1 (op) cannot be skipped: a module keeps as "
+                        "an attribute what it makes"));
+  trace_.kept = {};
+  // Operator 4 writes to the product in place.
+  trace_.operators[4].mutates = trace_.operators[4].outputs = {4};
+  trace_.operators[4].creates = {};
+  trace_.storages[5].born = 3;
+  trace_.operators[3].creates = {4, 5};
+  EXPECT_EQ(decide({2, 2, 1}), "accepted");
+  trace_.operators[5].reads = {4};
+  EXPECT_THAT(decide({0, 2, 0}),
+              HasSubstr("operator 1 (op) cannot be skipped: operator 2 (op), "
+                        "which runs again, reads what it writes to in place"));
+  // What is from outside of the unit is as the forward pass left it.
+  trace_.operators[4].mutates = trace_.operators[4].outputs = {0};
+  trace_.operators[5].reads = {0, 4};
+  EXPECT_EQ(decide({0, 2, 0}), "accepted");
+  trace_.operators[4].mutates = trace_.operators[4].outputs = {};
+  EXPECT_THAT(decide({0, 2, 0}),
+              HasSubstr("operator 1 (op) cannot be skipped: it returns no "
+                        "tensor"));
+}
+
+// A view of the product, made by operator 4.
+TEST_F(TwoLayers, ViewsOfStandInsAreStandIns) {
+  trace_.operators[4].view = true;
+  trace_.operators[4].creates = {};
+  trace_.operators[4].reads = trace_.operators[4].outputs = {4};
+  trace_.operators[3].creates = {4, 5};
+  trace_.storages[5].born = 3;
+  trace_.tensors.push_back({4, -1, 3, 5});
+  trace_.tensors.push_back({4, 2, 4, 6});
+  trace_.operators[3].results = {2};
+  trace_.operators[4].results = {3};
+  trace_.operators[5].reads = {};
+  const auto decide = [&](const std::vector<int>& decisions) {
+    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+  };
+  trace_.saved[3].tensor = 2;
+  EXPECT_EQ(decide({0, 2, 0}), "accepted");
+  trace_.operators[5].reads = {4};
+  EXPECT_THAT(decide({0, 2, 0}),
+              HasSubstr("operator 1 (op) cannot be skipped: operator 2 (op), "
+                        "which runs again, reads what it makes"));
+  // The program no longer holds the view.
+  trace_.tensors[3].scope_end = 4;
+  EXPECT_EQ(decide({0, 2, 0}), "accepted");
+  trace_.saved[3].tensor = 3;
+  EXPECT_THAT(decide({0, 2, 0}),
+              HasSubstr("operator 1 (op) cannot be skipped: backward asks for "
+                        "what it makes"));
+  // A saved view is one of the original.
+  trace_.operators[5].reads = {};
+  EXPECT_EQ(decide({2, 1, 0}), "accepted");
+  // No view runs of what is not there.
+  trace_.saved[3].unpacked = kNever;
+  EXPECT_THAT(Operators({{.module = 2, .decisions = Decisions({2, 0, 0})}}),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 5, 7, 8));
 }
 
 TEST_F(TwoLayers, AnAttributeMadeAgainTakesThePlaceOfTheOriginal) {
@@ -487,7 +667,7 @@ TEST_F(TwoLayers, AnAttributeMadeAgainTakesThePlaceOfTheOriginal) {
 }
 
 TEST_F(TwoLayers, RefusesWhatPyTorchCannotDo) {
-  EXPECT_THAT(ErrorOf({{.module = 1, .save = {1}}}),
+  EXPECT_THAT(ErrorOf({{.module = 1, .decisions = Decisions({1})}}),
               HasSubstr("module 'N.a': expected a decision for each of the 3 "
                         "operators of a call, found 1"));
   trace_.operators[4].mutates = {3};
@@ -507,8 +687,8 @@ TEST_F(TwoLayers, RefusesWhatPyTorchCannotDo) {
 }
 
 TEST_F(TwoLayers, WhatIsWrittenToInPlaceIsSavedAsAWholeOrNot) {
-  const auto save = [&](std::vector<char> decisions) {
-    return ErrorOf({{.module = 2, .save = std::move(decisions)}});
+  const auto save = [&](const std::vector<int>& decisions) {
+    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
   };
   // Operator 4 writes to the result of operator 3, and 5 as well.
   for (const int op : {4, 5}) {
