@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 
 from acplan.errors import AcplanError
@@ -110,8 +109,7 @@ def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator |
     """What the operator draws from."""
     if isinstance(given := kwargs.get("generator"), torch.Generator):
         return given
-    tensors = (a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor))
-    tensor = next(tensors, None)
+    tensor = next(iter(tensors_of((args, kwargs))), None)
     device = kwargs.get("device") if tensor is None else tensor.device
     device = torch.device(device or "cpu")
     if device.type == "cpu":
@@ -208,7 +206,8 @@ class Forward(_Mode):
         out = func(*args, **kwargs)
         item = func
         if choice != RUN:
-            call = ((args, kwargs),) if traits.is_view else ()
+            is_given = traits.is_view and args and out is args[0]
+            call = ((args, kwargs),) if is_given else ()
             item = self._left_out(func, choice, out, *call)
         tape.items.append(item)
         return out
@@ -253,8 +252,8 @@ class Forward(_Mode):
         out = func(*args, **kwargs)
         item = func
         if choice != RUN:
-            is_alias = traits.is_mutable or traits.is_view
-            call = ((args, kwargs),) if is_alias else ()
+            is_given = traits.is_mutable or (traits.is_view and out is args[0])
+            call = ((args, kwargs),) if is_given else ()
             item = self._left_out(func, choice, out, *call)
         if item is not func and generator is not None:
             item.after = (generator, generator.get_state())

@@ -120,13 +120,15 @@ def stand_ins(values: Any) -> Iterator[StandIn]:
 def can_be_stood_in_for(tensor: torch.Tensor) -> bool:
     """Whether shape and strides are all that Python sees of it: a tensor of another
     class, or one that is read through a conjugation, is more."""
-    return (
-        type(tensor) in _PLAIN
-        and tensor.layout is _STRIDED
-        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+    if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
+        return False
+    return tensor.dtype in _COMMON or not (
+        tensor.is_conj() or tensor.is_neg() or tensor.is_quantized
     )
 
 
+# Of which there are no conjugations, and no parts of one.
+_COMMON = (torch.float16, torch.bfloat16, torch.bool, torch.int64, torch.int32)
 _PLAIN = (
     torch.Tensor,
     torch.nn.Parameter,

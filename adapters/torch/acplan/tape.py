@@ -1,6 +1,7 @@
 """What one call of a unit ran in forward, for its recomputation: what was saved, what is
 skipped, and which of it can be handed out."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,9 +18,19 @@ Choice = int | tuple[int, ...]
 
 
 def tensors_of(values: Any) -> list[torch.Tensor]:
+    """Of what an operator is given or returns. Quicker than a pytree, which knows more."""
     if isinstance(values, torch.Tensor):
         return [values]
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    found: list[torch.Tensor] = []
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                found.append(value)
+            elif isinstance(value, (list, tuple, dict)):
+                found += tensors_of(value)
+    elif isinstance(values, dict) and values:
+        return tensors_of(list(values.values()))
+    return found
 
 
 def memory_of(tensor: torch.Tensor) -> int | None:
@@ -30,16 +41,24 @@ def memory_of(tensor: torch.Tensor) -> int | None:
     return int(tensor.untyped_storage()._cdata)
 
 
+@functools.cache
+def _places_written(func: Any) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
 def written_by(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[torch.Tensor]:
-    values = []
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            values.append(
-                args[place] if place < len(args) else kwargs.get(argument.name)
-            )
-    return tensors_of(values)
+    return tensors_of(
+        [
+            args[place] if place < len(args) else kwargs.get(name)
+            for place, name in _places_written(func)
+        ]
+    )
 
 
 def each(values: Any, change: Callable[[Any], Any]) -> Any:
@@ -73,12 +92,15 @@ class Given:
     def find(
         value: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> "Given | None":
+        if args and args[0] is value:
+            return _FIRST
         for place, argument in (*enumerate(args), *kwargs.items()):
             if argument is value:
                 return Given(place)
         return None
 
 
+_FIRST = Given(0)
 _LEAVES = frozenset(
     [torch.Tensor, torch._subclasses.FakeTensor, Shape, Given, StandIn, type(None)]
     + [int, float, bool]
@@ -220,8 +242,10 @@ class Tape:
         with torch.no_grad():
             self._outputs = [
                 (tensor.detach(), tensor._version)
-                for tensor in tensors_of(outputs)
-                if memory_of(tensor) in saved and not tensor.is_inference()
+                for tensor in tree_leaves(outputs)
+                if isinstance(tensor, torch.Tensor)
+                and memory_of(tensor) in saved
+                and not tensor.is_inference()
             ]
 
     def prepare(self) -> None:

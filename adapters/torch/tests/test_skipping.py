@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply
 from acplan import PlannedOperator as Op
-from acplan import trace
-from acplan.measuring import measure
+from acplan import trace, verify
 from acplan.standing_in import StandIn
 from acplan.tracing import _default_loss
 from torch import nn
@@ -24,7 +23,7 @@ from torch import nn
 from architectures import architectures
 from sharding_cases import Names, operators_of
 from skipping import Unit, plan_by_chance, recorded_step, shares, units_by_chance
-from test_never_ends import Chance, Counting, Net, STEPS, _forward_backward, _net
+from test_never_ends import Chance, Counting, Net, STEPS, _forward_backward, _net, _x
 from zoo import EXAMPLES
 
 _ARCHITECTURES = (
@@ -75,8 +74,9 @@ def _step(
 def test_gradients_are_equal_with_any_legal_plan(name: str) -> None:
     model, inputs = _model(name)
     autocast = _MODELS.index(name) % 3 == 2
-    _step(model, inputs, autocast)  # What is made in the first step is there then.
-    model.zero_grad()
+    if name in _ARCHITECTURES:
+        _step(model, inputs, autocast)  # What is made in the first step is there then.
+        model.zero_grad()
     expected = _step(copy.deepcopy(model), inputs, autocast)
     data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, autocast))
     for seed in range(3):
@@ -89,45 +89,26 @@ def test_gradients_are_equal_with_any_legal_plan(name: str) -> None:
         assert all(map(torch.equal, found, expected)), seed
 
 
-def _runs_again(data: dict[str, Any], plan: Plan) -> Counter[str]:
-    """By name: what is to be recomputed, up to the last tensor that is saved."""
-    planned = {module.fqn: module.operators for module in plan.modules}
-    operators, found = data["operators"], Counter[str]()
-    for index, call in enumerate(data["calls"]):
-        decisions = planned.get(data["modules"][call["module"]]["fqn"], ())
-        inside = {index}
-        for place in range(index + 1, len(data["calls"])):
-            if data["calls"][place]["parent"] in inside:
-                inside.add(place)
-        saved = [s for s in data["saved"] if s["call"] in inside]
-        if call.get("no_grad") or all(s["unpacked"] is None for s in saved):
-            continue
-        stop = max(s["packed"] for s in saved)
-        for now, decision in enumerate(decisions, call["start"]):
-            if now <= stop:
-                for cast in operators[now].get("recasts", ()):
-                    found[operators[cast]["name"]] += 1
-            if now < stop and decision.decision == "recompute":
-                found[decision.name] += 1
-    return found
-
-
 @pytest.mark.parametrize(
     ("name", "autocast"),
-    [(name, None) for name in ("t5", "unet", "writing", "shared")]
-    + [(name, torch.bfloat16) for name in ("gpt2", "swin", "custom")],
+    [(name, None) for name in ("unet", "writing", "noted", "shared", "resnet")]
+    + [(name, torch.bfloat16) for name in ("gpt2", "custom", "shared")],
 )
-def test_nothing_else_runs_on_a_device(name: str, autocast: torch.dtype | None) -> None:
+def test_predicted_is_measured_at_every_operator(
+    name: str, autocast: torch.dtype | None
+) -> None:
     model, inputs = EXAMPLES[name]().on_meta()
-    data = trace(model, autocast=autocast, **inputs).data
-    without = Counter(operator["name"] for operator in data["operators"])
-    for seed in range(2):
+    traced = trace(model, autocast=autocast, **inputs)
+    for seed in range(2 if name == "gpt2" else 3):
         chance = random.Random(seed)
-        plan = plan_by_chance(data, units_by_chance(data, chance), chance)
-        steps = measure(model, plan, autocast=autocast, **inputs)
-        again = Counter(step.name for step in steps) - without
-        assert again == _runs_again(data, plan)
-        assert all(step.live_bytes >= 0 for step in steps)
+        units = units_by_chance(traced.data, chance)
+        plan = plan_by_chance(traced.data, units, chance)
+        assert sum(skipped for _, _, skipped in shares(plan)) > 0
+        result = verify(model, plan, of=traced, autocast=autocast, **inputs)
+        assert result.first_difference() is None, result
+        without = [operator["name"] for operator in traced.data["operators"]]
+        everything = sum(len(module.operators) for module in plan.modules)
+        assert len(result.measured) < len(without) + everything
 
 
 # --- Units of a few operators
@@ -216,10 +197,10 @@ def test_a_skipped_operator_does_not_run() -> None:
     assert "addmm.default" in _same(forward, saves={"exp.default": None})
     again = _same(
         forward,
-        ["t.default", "addmm.default", "add.Tensor 1"],
+        ["addmm.default", "sin.default"],
         {"add.Tensor": None, "exp.default": None},
     )
-    assert not {"addmm.default", "add.Tensor", "exp.default"} & {*again}
+    assert not {"addmm.default", "sin.default", "exp.default"} & {*again}
 
 
 def test_of_a_saved_operator_some_results_are_kept() -> None:
@@ -232,12 +213,14 @@ def test_of_a_saved_operator_some_results_are_kept() -> None:
     with pytest.raises(AcplanError, match="sigmoid.default needs what operator 0, aten"):
         _values(_planned(forward, (), {name: (1, 2)}))
 
-    def split(unit: Unit1, x: torch.Tensor) -> torch.Tensor:
-        a, b, c = unit.linear(x).split([1, 1, 2], -1)
-        return a.exp() * b.sin() * c.cos().sum()
+    def most(unit: Unit1, x: torch.Tensor) -> torch.Tensor:
+        values, places = unit.linear(x).max(-1)
+        return values.sum() + places.sum()
 
-    _same(split, ["exp.default"], {"split_with_sizes.default": (1, 2), "exp.default": None}
-          if False else {"split_with_sizes.default": None})
+    left = ["addmm.default", "sum.default", "add.Tensor"]
+    assert "max.dim" not in _same(most, left, {"max.dim": (1,)})
+    with pytest.raises(AcplanError, match="scatter|needs what operator 2, aten.max.dim"):
+        _values(_planned(most, left, {"max.dim": (0,)}))
 
 
 def _read_by(what: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
@@ -259,7 +242,7 @@ def _read_by(what: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
         (lambda y: y.tolist(), r"tolist\(\)"),
         (lambda y: y.data_ptr(), r"data_ptr\(\)"),
         (lambda y: numpy.asarray(y), r"(__array__|numpy)\(\)"),
-        (lambda y: torch.from_dlpack(y), r"__dlpack__\(\)"),
+        (lambda y: y.__dlpack__(), r"__dlpack__\(\)"),
         (lambda y: y.add_(1), "aten.add_.Tensor"),
         (lambda y: torch.zeros(3, 4).copy_(y), "aten.copy_.default"),
         (lambda y: torch.stack([y, y]), "aten.stack.default"),
@@ -302,9 +285,11 @@ def test_views_of_what_is_absent_are_absent() -> None:
         return z.sum() + unit.linear(x).exp()
 
     left = ["mul.Tensor", "cat.default", "sum.default"]
-    once = _same(forward, left)
-    assert not {"cat.default", "mul.Tensor"} & {*once[:12]}
-    _same(forward, [*left, "unbind.int", "expand.default", "view.default"])
+    views = ["unbind.int", "expand.default", "view.default"]
+    for skips in (left, [*left, *views]):
+        again = _same(forward, skips)
+        assert "cat.default" not in again and "unbind.int" not in again
+    assert "cat.default" in _same(forward)
 
 
 def test_a_number_that_forward_saw_is_handed_out() -> None:
@@ -398,15 +383,15 @@ def test_memory_that_is_not_written_to_again_is_not_read() -> None:
 def test_a_write_to_what_is_saved_makes_all_run_again() -> None:
     def forward(unit: Unit1, x: torch.Tensor) -> torch.Tensor:
         y = unit.linear(x)
-        z = y.sin()
+        z = y.exp()
         y.mul_(2)
-        return z.exp() + y.sum()
+        return z.sin() + y.sum()
 
     saves: dict[str, tuple[int, ...] | None] = {"addmm.default": None}
     with pytest.raises(AcplanError, match="mul_.Tensor writes to what the plan saves"):
         _values(_planned(forward, ["mul_.Tensor", "sum.default"], saves))
     torch.manual_seed(0)
-    expected = _values(Model(lambda unit, x: forward(unit, x)))
+    expected = _values(Model(forward))
     with pytest.warns(PlanMismatchWarning, match="what the plan skips is recomputed"):
         model = _planned(forward, ["mul_.Tensor", "sum.default"], saves, strict=False)
         assert all(map(torch.equal, _values(model), expected))
@@ -442,7 +427,8 @@ def test_buffers_are_written_to_once() -> None:
         net = _net(Counting)
         expected = copy.deepcopy(net)
         loss = _forward_backward(expected)
-        names = operators_of(net.blocks[0], torch.randn(2, 3, 8))
+        data = recorded_step(_net(Counting), lambda of: of(_x()).square().mean())
+        names = Unit(data, "Net.blocks.1").names
         planned = tuple(
             Op(n, "batch_norm" in n, any(s in n for s in skips) and "batch_norm" not in n)
             for n in names
@@ -462,7 +448,7 @@ def test_buffers_are_written_to_once() -> None:
 def _by_chance(net: nn.Module, seed: int) -> Plan:
     torch.manual_seed(1)
     data = recorded_step(
-        copy.deepcopy(net), lambda of: of(torch.randn(2, 3, 8)).float().square().mean()
+        copy.deepcopy(net), lambda of: of(_x()).float().square().mean()
     )
     chance = random.Random(seed)
     fqns = ["Net.blocks.0", "Net.blocks.1"]
@@ -530,7 +516,7 @@ def test_a_recomputation_that_runs_otherwise_begins_again() -> None:
         made.blocks[1].calls = 1
         return made
 
-    data = recorded_step(net(), lambda of: of(torch.randn(2, 3, 8)).square().mean())
+    data = recorded_step(net(), lambda of: of(_x()).square().mean())
     unit = Unit(data, "Net.blocks.1")
     expected = _outcome(net(), _forward_backward)
     place = {name: k for k, name in enumerate(unit.names)}
@@ -546,9 +532,7 @@ def test_a_recomputation_that_runs_otherwise_begins_again() -> None:
 
 def test_units_in_units() -> None:
     net = _net()
-    torch.manual_seed(1)
-    x = torch.randn(2, 3, 8)
-    data = recorded_step(copy.deepcopy(net), lambda of: of(x).float().square().mean())
+    data = recorded_step(copy.deepcopy(net), lambda of: of(_x()).float().square().mean())
     expected = _outcome(_net(), _forward_backward)
     chance = random.Random(0)
     for _ in range(8):
