@@ -208,22 +208,24 @@ class Forward(_Mode):
         if choice != RUN:
             is_given = traits.is_view and args and out is args[0]
             call = ((args, kwargs),) if is_given else ()
-            item = self._left_out(func, choice, out, *call)
+            item = self._left_out(func, traits, choice, out, *call)
         tape.items.append(item)
         return out
 
-    def _left_out(self, func: Any, choice: Choice, out: Any, *call: Any) -> Any:
+    def _left_out(
+        self, func: Any, traits: _Traits, choice: Choice, out: Any, *call: Call
+    ) -> Any:
         """What the tape has of an operator that does not run again."""
         tape = self._tape
         if choice != SAVE:
-            if not plain_results(out):
+            if not plain_results(out, traits.is_view):
                 tape.distrust(f"{func} makes a tensor that nothing can stand in for")
             if not tape.may_skip:
                 choice = RUN if choice == SKIP else SAVE
+            elif choice == SKIP:
+                return Skipped(func, out, *call)
         if choice == RUN:
             return func
-        if choice == SKIP:
-            return Skipped(func, out, *call)
         if isinstance(choice, tuple):
             saved = Saved.some(func, out, choice, *call)
         else:
@@ -254,7 +256,7 @@ class Forward(_Mode):
         if choice != RUN:
             is_given = traits.is_mutable or (traits.is_view and out is args[0])
             call = ((args, kwargs),) if is_given else ()
-            item = self._left_out(func, choice, out, *call)
+            item = self._left_out(func, traits, choice, out, *call)
         if item is not func and generator is not None:
             item.after = (generator, generator.get_state())
         if tape.writes:
