@@ -29,8 +29,57 @@ from acplan.selecting import (
 
 @dataclasses.dataclass(frozen=True)
 class PlannedOperator:
+    """An operator of a module to checkpoint: saved, or else recomputed, or skipped
+    where nothing that is recomputed, and no gradient, needs what it makes.
+
+    Of a saved operator all results are kept, or those of the tensors that it makes
+    whose places are in `results`.
+    """
+
     name: str
     save: bool
+    skip: bool = False
+    results: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.save and self.skip:
+            raise AcplanError(f"plan: {self.name} is both saved and skipped")
+        if self.results is None:
+            return
+        places = list(self.results)
+        if not self.save or places != sorted({*places}) or min(places, default=0) < 0:
+            raise AcplanError(
+                f"plan: {self.name}: expected results of a saved operator, ascending "
+                f"from 0 on, found {places}"
+            )
+
+    @property
+    def decision(self) -> str:
+        return "save" if self.save else "skip" if self.skip else "recompute"
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> "PlannedOperator":
+        """As a plan file has it."""
+        name, decision, results = data["name"], data["decision"], data.get("results")
+        if decision not in ("save", "recompute", "skip"):
+            raise AcplanError(
+                f"plan: {name}: expected a decision of save, recompute, skip, found "
+                f"{decision!r}"
+            )
+        if results is not None:
+            is_list = isinstance(results, list)
+            if not is_list or any(type(place) is not int for place in results):
+                raise AcplanError(
+                    f"plan: {name}: results: expected whole numbers, found {results!r}"
+                )
+            results = tuple(results)
+        return cls(name, decision == "save", decision == "skip", results)
+
+    def data(self, index: int) -> dict[str, Any]:
+        found = {"index": index, "name": self.name, "decision": self.decision}
+        if self.results is not None:
+            found["results"] = list(self.results)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +139,7 @@ class Plan:
                     "discard_ratio": 1,
                     "memory_budget": 0,
                     "ops": [
-                        {
-                            "index": index,
-                            "name": operator.name,
-                            "decision": "save" if operator.save else "recompute",
-                        }
+                        operator.data(index)
                         for index, operator in enumerate(module.operators)
                     ],
                 }
@@ -165,10 +210,7 @@ class Plan:
 def _planned(module: dict[str, Any]) -> PlannedModule:
     return PlannedModule(
         module["fqn"],
-        tuple(
-            PlannedOperator(op["name"], op["decision"] == "save")
-            for op in module.get("ops", ())
-        ),
+        tuple(map(PlannedOperator.of, module.get("ops", ()))),
         float(module.get("discard_ratio", 1)),
     )
 

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from acplan.devices import Device
+from acplan.standing_in import StandIn
 from acplan.values import operands, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
 
@@ -21,7 +22,12 @@ _INVISIBLE = frozenset({"aten.detach.default", "prim.device.default"})
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    """Those that have memory."""
+    return [
+        leaf
+        for leaf in tree_leaves(values)
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, StandIn)
+    ]
 
 
 @dataclasses.dataclass(eq=False)

@@ -8,25 +8,48 @@ Whatever the policy says, losses and gradients are those without it:
 - Where a saved operator drew random numbers, its generators are set to where forward
   left them, so that all that is drawn later is drawn again.
 - What was written to in place since it was saved is not handed out: it is recomputed.
+- What the plan skips is skipped only as long as forward runs the operators of the plan
+  and all that it saves can be handed out; else it is recomputed. Nothing computes with
+  what stands in for a result: that is an error (standing_in.py).
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    is_traceable_wrapper_subclass,
-)
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 
 from acplan.errors import AcplanError
+from acplan.standing_in import (
+    Origin,
+    Shape,
+    StandIn,
+    by_shape,
+    reshape,
+    stand_in,
+)
+from acplan.tape import (
+    RUN,
+    SAVE,
+    SKIP,
+    Call,
+    CastKey,
+    Choice,
+    Saved,
+    Skipped,
+    Tape,
+    Writes,
+    memory_of,
+    plain_results,
+    tensors_of,
+    written_by,
+)
 
-Decide = Callable[[Any], bool]
+Decide = Callable[[Any], Choice]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +80,7 @@ def _traits_of(func: Any) -> _Traits:
     is_view = not is_mutable and any(argument.alias_info for argument in arguments)
     return _Traits(
         is_ignored=func in SAC_IGNORED_OPS,
-        is_plain=not (is_mutable or is_random or is_cast or is_view),
+        is_plain=not (is_mutable or is_random or is_cast),
         is_mutable=is_mutable,
         is_random=is_random,
         dropout_place=names.index("dropout_p") if "dropout_p" in names else -1,
@@ -86,8 +109,7 @@ def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator |
     """What the operator draws from."""
     if isinstance(given := kwargs.get("generator"), torch.Generator):
         return given
-    tensors = (a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor))
-    tensor = next(tensors, None)
+    tensor = next(iter(tensors_of((args, kwargs))), None)
     device = kwargs.get("device") if tensor is None else tensor.device
     device = torch.device(device or "cpu")
     if device.type == "cpu":
@@ -96,156 +118,6 @@ def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator |
     index = device.index or 0
     # On fake tensors there may be no device, and nothing is drawn.
     return of_type[index] if index < len(of_type) else None
-
-
-def _alias(value: Any) -> Any:
-    """The same memory, without the graph that autograd is about to hang on the tensor,
-    and without its count of writes."""
-    return value.detach() if isinstance(value, torch.Tensor) else value
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-class _Saved:
-    """A saved result, until it is handed out."""
-
-    __slots__ = ("func", "has_value", "value", "after")
-
-    def __init__(self, func: Any, out: Any) -> None:
-        self.func = func
-        self.has_value = True
-        is_tensor = isinstance(out, torch.Tensor)
-        self.value = _alias(out) if is_tensor else tree_map(_alias, out)
-        self.after: tuple[torch.Generator, torch.Tensor] | None = None
-
-    def take(self) -> Any:
-        value = self.value
-        self.drop()
-        return value
-
-    def drop(self) -> None:
-        self.has_value = False
-        self.value = None
-
-
-class Tape:
-    """What one call of a unit ran, and saved."""
-
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-        self.casts: dict[tuple[int, torch.dtype | None], _Saved] = {}
-        self.first_states: dict[torch.Generator, torch.Tensor] = {}
-        self.skips_writes = False
-        self._is_used = False
-        self._outputs: list[tuple[torch.Tensor, int]] = []
-
-    def saved(self) -> Iterator[_Saved]:
-        yield from (item for item in self.items if type(item) is _Saved)
-        yield from self.casts.values()
-
-    def saved_bytes(self) -> int:
-        sizes = {
-            storage._cdata: storage.nbytes()
-            for saved in self.saved()
-            for tensor in _tensors(saved.value)
-            for storage in (tensor.untyped_storage(),)
-        }
-        return sum(sizes.values())
-
-    def watch(self, outputs: Any) -> None:
-        """The unit's outputs, which may be written to in place and be saved."""
-        saved = {_memory(t) for item in self.saved() for t in _tensors(item.value)}
-        if not saved:
-            return
-        with torch.no_grad():
-            self._outputs = [
-                (tensor.detach(), tensor._version)
-                for tensor in _tensors(outputs)
-                if _memory(tensor) in saved and not tensor.is_inference()
-            ]
-
-    def prepare(self) -> None:
-        """Forgets what cannot be handed out (again)."""
-        changed = any(tensor._version != count for tensor, count in self._outputs)
-        self._outputs.clear()
-        if changed or self._is_used:
-            self.drop()
-        self._is_used = True
-
-    def drop(self) -> None:
-        for saved in self.saved():
-            saved.drop()
-
-
-class _Writes:
-    """Which saved memory may be written to in place by an operator that is saved too,
-    that is left out of the recomputation: what was made by a saved operator, as long
-    as nothing that runs again has read it."""
-
-    _CLEAN, _READ, _RUNS, _SHOWN = range(4)
-
-    def __init__(self) -> None:
-        self._made: dict[int, int] = {}
-
-    def may_skip(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        keys = [_memory(tensor) for tensor in _written(func, args, kwargs)]
-        return None not in keys and all(
-            self._made.get(key, self._CLEAN) == self._CLEAN
-            for key in keys
-            if key is not None
-        )
-
-    def must_forget(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> bool:
-        """Whether what it writes to, running again, has been saved."""
-        return any(
-            key is None or self._made.get(key, self._RUNS) != self._RUNS
-            for key in map(_memory, _written(func, args, kwargs))
-        )
-
-    def forget(self) -> None:
-        self._made = dict.fromkeys(self._made, self._RUNS)
-
-    def note(
-        self, traits: _Traits, read: list[torch.Tensor], out: Any, is_saved: bool
-    ) -> None:
-        keys = {_memory(tensor) for tensor in read}
-        for key in keys:
-            is_read = not is_saved and not traits.is_view
-            if is_read and key in self._made and self._made[key] == self._CLEAN:
-                self._made[key] = self._READ
-        for key in map(_memory, _tensors(out)):
-            if key is None:
-                continue
-            if key not in keys:
-                self._made[key] = self._CLEAN if is_saved else self._RUNS
-            elif is_saved and self._made.get(key, self._RUNS) == self._RUNS:
-                if not traits.is_mutable:
-                    self._made[key] = self._SHOWN
-
-
-def _memory(tensor: torch.Tensor) -> int | None:
-    """Names its storage; what holds several tensors has no memory of its own."""
-    if is_traceable_wrapper_subclass(tensor):
-        return None
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _written(
-    func: Any, args: Sequence[Any], kwargs: dict[str, Any]
-) -> list[torch.Tensor]:
-    values = []
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            values.append(
-                args[place] if place < len(args) else kwargs.get(argument.name)
-            )
-    return _tensors(values)
 
 
 class _Mode(TorchDispatchMode):
@@ -301,13 +173,11 @@ class Forward(_Mode):
         decide: Decide,
         on_end: Callable[[Tape], None],
         sharded: Sequence[torch.nn.Module] = (),
-        saves_writes: bool = False,
     ) -> None:
         super().__init__(tape, sharded)
         self._decide = decide
         self._on_end = on_end
-        self._writes = _Writes() if saves_writes else None
-        self._saved_in: dict[int | None, list[_Saved]] = {}
+        self._saved_in: dict[int | None, list[Saved]] = {}
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
@@ -323,38 +193,58 @@ class Forward(_Mode):
     ) -> Any:
         kwargs = kwargs or {}
         traits = _traits_of(func)
+        tape = self._tape
         if self._is_blind or traits.is_ignored:
             out = func(*args, **kwargs)
             # A tensor's device says nothing of what is in it.
-            if self._writes and func is not torch.ops.prim.device.default:
-                self._writes.note(traits, _tensors((args, kwargs)), out, False)
+            if tape.writes and func is not torch.ops.prim.device.default:
+                self._note(tape.writes, traits, (args, kwargs), out, func)
             return out
-        is_saved = self._decide(func)
-        if not traits.is_plain or self._writes:
-            return self._run_with_care(func, traits, is_saved, args, kwargs)
+        choice = self._decide(func)
+        if not traits.is_plain or tape.writes:
+            return self._run_with_care(func, traits, choice, args, kwargs)
         out = func(*args, **kwargs)
-        self._tape.items.append(self._saved(func, out) if is_saved else func)
+        item = func
+        if choice != RUN:
+            is_given = traits.is_view and args and out is args[0]
+            call = ((args, kwargs),) if is_given else ()
+            item = self._left_out(func, traits, choice, out, *call)
+        tape.items.append(item)
         return out
 
-    def _saved(self, func: Any, out: Any) -> _Saved:
-        saved = _Saved(func, out)
-        for tensor in _tensors(saved.value):
-            self._saved_in.setdefault(_memory(tensor), []).append(saved)
+    def _left_out(
+        self, func: Any, traits: _Traits, choice: Choice, out: Any, *call: Call
+    ) -> Any:
+        """What the tape has of an operator that does not run again."""
+        tape = self._tape
+        if choice != SAVE:
+            if not plain_results(out, traits.is_view):
+                tape.distrust(f"{func} makes a tensor that nothing can stand in for")
+            if not tape.may_skip:
+                choice = RUN if choice == SKIP else SAVE
+            elif choice == SKIP:
+                return Skipped(func, out, *call)
+        if choice == RUN:
+            return func
+        if isinstance(choice, tuple):
+            saved = Saved.some(func, out, choice, *call)
+        else:
+            saved = Saved(func, out)
+        for tensor in tensors_of(saved.value):
+            self._saved_in.setdefault(memory_of(tensor), []).append(saved)
         return saved
 
     def _run_with_care(
         self,
         func: Any,
         traits: _Traits,
-        is_saved: bool,
+        choice: Choice,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         tape = self._tape
         if traits.is_mutable:
-            is_saved = is_saved and self._may_skip(func, args, kwargs)
-            if not is_saved:
-                self._forget_what_it_writes_to(func, args, kwargs)
+            choice = self._choice_of_write(func, choice, args, kwargs)
         draws = _draws(traits, args, kwargs)
         generator = _generator(args, kwargs) if draws else None
         if generator is not None and generator is not torch.default_generator:
@@ -362,46 +252,99 @@ class Forward(_Mode):
             if generator not in tape.first_states:
                 tape.first_states[generator] = generator.get_state()
         out = func(*args, **kwargs)
-        if self._writes:
-            self._writes.note(traits, _tensors((args, kwargs)), out, is_saved)
         item = func
-        if is_saved:
-            item = self._saved(func, out)
-            if generator is not None:
-                item.after = (generator, generator.get_state())
+        if choice != RUN:
+            is_given = traits.is_mutable or (traits.is_view and out is args[0])
+            call = ((args, kwargs),) if is_given else ()
+            item = self._left_out(func, traits, choice, out, *call)
+        if item is not func and generator is not None:
+            item.after = (generator, generator.get_state())
+        if tape.writes:
+            self._note(tape.writes, traits, (args, kwargs), out, item)
+            if tape.may_skip:
+                self._note_memory(tape.writes, traits, (args, kwargs), out, item)
         if traits.is_cast and _is_kept_cast(args[0]):
-            if is_saved:
+            if item is not func:
                 tape.casts[_cast_key(args, kwargs)] = item
         else:
             tape.items.append(item)
         return out
 
-    def _may_skip(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bool:
-        if self._writes and self._writes.may_skip(func, args, kwargs):
-            self._tape.skips_writes = True
-            return True
-        return False
-
-    def _forget_what_it_writes_to(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def _note(
+        self, writes: Writes, traits: _Traits, call: Any, out: Any, item: Any
     ) -> None:
-        """It will run again, on what forward had there before."""
-        if self._writes:
-            if self._writes.must_forget(func, args, kwargs):
-                self._writes.forget()
-                self._tape.drop()
-            return
-        for tensor in _written(func, args, kwargs):
-            for saved in self._saved_in.pop(_memory(tensor), ()):
-                saved.drop()
+        place = len(self._tape.items)
+        kind = (traits.is_view, traits.is_mutable)
+        writes.note(place, kind, tensors_of(call), out, item)
+
+    def _note_memory(
+        self, writes: Writes, traits: _Traits, call: Call, out: Any, item: Any
+    ) -> None:
+        """What the recomputation needs to know where writes are left out."""
+        tape, place = self._tape, len(self._tape.items)
+        if type(item) is Skipped and traits.is_mutable:
+            item.leaves_stale = writes.leaves_stale(item.func, *call)
+            tape.leaves_stale |= item.leaves_stale
+            tape.unwritten.update(map(memory_of, written_by(item.func, *call)))
+        made = tensors_of(out)
+        made_at = writes.made_at(made[0]) if made else place
+        if type(item) in (Skipped, Saved):
+            tape.made_at[place] = made_at
+        if traits.is_view or (made and made_at != place and not traits.is_mutable):
+            args = call[0]
+            tape.views[place] = (made_at, memory_of(made[0]), tuple(args[1:]))
+
+    def _choice_of_write(
+        self, func: Any, choice: Choice, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Choice:
+        """It is left out only where what it writes to is then as in forward, or not
+        there; else it will run again, on what forward had there before."""
+        tape = self._tape
+        if choice not in (RUN, SKIP):
+            if tape.writes and tape.writes.may_skip(func, args, kwargs):
+                tape.skips_writes = True
+                return choice
+            choice = RUN
+        if tape.writes is None:
+            if choice == SKIP:
+                tape.distrust(f"{func} is skipped, which writes in place unnamed")
+            for tensor in written_by(func, args, kwargs):
+                for saved in self._saved_in.pop(memory_of(tensor), ()):
+                    tape.distrust(f"{func} writes to what the plan saves")
+                    saved.drop()
+            return choice
+        is_skipped = choice == SKIP and tape.may_skip
+        if tape.writes.must_forget(func, args, kwargs, is_skipped):
+            tape.distrust(f"{func} writes to what the plan saves, or skips")
+            tape.drop()
+        return choice
 
 
-def _cast_key(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[int, torch.dtype | None]:
+def _cast_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CastKey:
     return id(args[0]), kwargs.get("dtype")
+
+
+class StartAgain(BaseException):
+    """A recomputation runs other operators than forward did, and results have been
+    skipped that it may need: all of it is to run."""
+
+    def __init__(self, recomputation: "Recomputation") -> None:
+        super().__init__()
+        self.recomputation = recomputation
+
+
+def run(
+    module: Callable[..., Any], tape: Tape, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Calls a module, in forward and again. It begins anew at most once."""
+    try:
+        return module(*args, **kwargs)
+    except StartAgain as start:
+        # It may be that of a unit around this one.
+        if start.recomputation.tape is not tape:
+            raise
+        start.recomputation.start_again()
+    return module(*args, **kwargs)
 
 
 class Recomputation(_Mode):
@@ -419,23 +362,80 @@ class Recomputation(_Mode):
         self._module = module
         self._place = 0
         self._is_lost = False
+        self._may_skip = False
+        self._has_stale = False
+        self._has_skipped = False
+        self._has_hooks = False
+        self._saves = 0  # of autograd
+        self._saves_to_ignore = 0
+        self._first_state: torch.Tensor | None = None
         self._states: dict[torch.Generator, torch.Tensor] = {}
+
+    @property
+    def tape(self) -> Tape:
+        return self._tape
 
     def __enter__(self) -> "Recomputation":
         self._tape.prepare()
-        self._place = 0
-        self._is_lost = False
+        self._place = self._saves = 0
+        self._is_lost = self._has_stale = self._has_skipped = False
         for generator, state in self._tape.first_states.items():
             self._states[generator] = generator.get_state()
             generator.set_state(state)
+        self._has_hooks = self._tape.may_skip and self._push_hooks()
+        self._may_skip = self._has_hooks
+        if self._may_skip:
+            self._first_state = torch.default_generator.get_state()
         super().__enter__()
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
+        if self._has_hooks:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+        self._first_state = None
         for generator, state in self._states.items():
             generator.set_state(state)
         self._states.clear()
+
+    def start_again(self) -> None:
+        """From where forward began, with nothing skipped. Autograd has saved something
+        already, which it does not save twice: forward did run what came before."""
+        tape = self._tape
+        tape.distrust("")
+        tape.skips_writes = False
+        if any(type(cast) is Skipped for cast in tape.casts.values()):
+            torch.clear_autocast_cache()
+        for generator, state in tape.first_states.items():
+            generator.set_state(state)
+        if self._first_state is not None:
+            torch.default_generator.set_state(self._first_state)
+        self._place = 0
+        self._is_lost = self._may_skip = self._has_stale = False
+        self._saves_to_ignore, self._saves = self._saves, 0
+
+    def _push_hooks(self) -> bool:
+        """Counts what autograd saves, which is given a stand-in in place of memory that
+        is not as it was. Of saved-tensor hooks only the last ones are called, so these
+        call the checkpoint's. Older versions of PyTorch do not tell them."""
+        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+        hooks = top(True) if top else None
+        if hooks is None:
+            self._tape.distrust("")
+            return False
+        save, unsave = hooks
+
+        def pack(tensor: torch.Tensor) -> Any:
+            if self._saves_to_ignore:
+                self._saves_to_ignore -= 1
+                return tensor.detach()
+            self._saves += 1
+            if self._has_stale and (origin := _stale(tensor)):
+                tensor = stand_in(Shape(tensor), origin)
+            return save(tensor)
+
+        torch._C._autograd._push_saved_tensors_default_hooks(pack, unsave)
+        return True
 
     def __torch_dispatch__(
         self,
@@ -445,35 +445,105 @@ class Recomputation(_Mode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if self._is_blind:
-            return func(*args, **kwargs)
         traits = _traits_of(func)
-        if traits.is_ignored:
+        if self._is_blind or traits.is_ignored:
+            if args and isinstance(args[0], StandIn):
+                return _unseen(func, args, kwargs)
             return func(*args, **kwargs)
-        if traits.writes:
-            args = tuple(map(self._spared, args))
-            kwargs = {name: self._spared(value) for name, value in kwargs.items()}
         if self._is_lost:
-            return func(*args, **kwargs)
+            return self._run(func, traits, args, kwargs)
+        place = self._place
         if traits.is_cast and _is_kept_cast(args[0]):
-            cast = self._tape.casts.get(_cast_key(args, kwargs))
-            if cast is not None and cast.has_value:
-                return cast.take()
-            return func(*args, **kwargs)
-        items, place = self._tape.items, self._place
-        self._place = place + 1
-        item = items[place] if place < len(items) else None
+            item = self._tape.casts.get(_cast_key(args, kwargs), func)
+        else:
+            items = self._tape.items
+            item = items[place] if place < len(items) else None
+            if traits.is_view and isinstance(args[0], StandIn):
+                if self._is_made_anew(func, item, args):
+                    return by_shape(func, args, kwargs, args[0].origin)
+            self._place = place + 1
+            if self._tape.unwritten and self._is_of_unwritten(place, args):
+                return self._run(func, traits, args, kwargs)
         if item is func:
-            return func(*args, **kwargs)
-        if type(item) is not _Saved or item.func is not func:
+            return self._run(func, traits, args, kwargs)
+        kind = type(item)
+        if (kind is not Skipped and kind is not Saved) or item.func is not func:
             self._lose(func)
-            return func(*args, **kwargs)
-        if not item.has_value:
-            return func(*args, **kwargs)
+            return self._run(func, traits, args, kwargs)
+        if not (self._may_skip if kind is Skipped else item.has_value):
+            return self._run(func, traits, args, kwargs)
         if item.after:
             generator, state = item.after
             generator.set_state(state)
-        return item.take()
+        made_at = self._tape.made_at.get(place, place)
+        origin = Origin(self._fqn, place, func, made_at)
+        if kind is Saved:
+            self._has_skipped |= item.is_partial
+            return item.take(origin, (args, kwargs))
+        if traits.is_mutable:
+            if not self._writes_to_nothing(item, origin, args, kwargs):
+                return self._run(func, traits, args, kwargs)
+        self._has_skipped = True
+        return item.hand_out(origin, (args, kwargs))
+
+    def _is_made_anew(self, func: Any, item: Any, args: tuple[Any, ...]) -> bool:
+        """Whether autograd views a stand-in once more: where a view is written to, it
+        does so if tensors have a dispatch of their own; forward's have none."""
+        if item is not func and getattr(item, "func", None) is not func:
+            return True
+        of = self._tape.views.get(self._place)
+        return of is not None and of[::2] != (args[0].origin.made_at, args[1:])
+
+    def _is_of_unwritten(self, place: int, args: tuple[Any, ...]) -> bool:
+        """Whether a view is left out of memory that is there, and of which a view is
+        written to. It must be a view as forward's was: autograd looks, and who reads
+        that memory must be told that it is not as it was."""
+        of = self._tape.views.get(place)
+        if of is None or of[1] not in self._tape.unwritten or not args:
+            return False
+        item = self._tape.items[place]
+        is_left_out = type(item) is Skipped or (type(item) is Saved and item.is_partial)
+        return is_left_out and not isinstance(args[0], StandIn)
+
+    def _writes_to_nothing(
+        self,
+        item: Skipped,
+        origin: Origin,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> bool:
+        """Marks what should have been written to; false where an operator must run that
+        writes to a shape."""
+        if torch.Tag.inplace_view in origin.func.tags:
+            if not isinstance(args[0], StandIn):
+                return False
+            reshape(origin.func, args, kwargs)
+        if item.leaves_stale:
+            for tensor in written_by(origin.func, args, kwargs):
+                if memory_of(tensor) is None:
+                    origin.refuse(origin.func)
+                self._has_stale = True
+                # It is gone with the memory.
+                tensor.untyped_storage().acplan_stale = origin
+        return True
+
+    def _run(
+        self,
+        func: Any,
+        traits: _Traits,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if traits.is_view and isinstance(args[0], StandIn):
+            return by_shape(func, args, kwargs, args[0].origin)
+        if self._has_stale and not traits.is_view:
+            for tensor in tensors_of((args, kwargs)):
+                if origin := _stale(tensor):
+                    origin.refuse(func)
+        if traits.writes:
+            args = tuple(map(self._spared, args))
+            kwargs = {name: self._spared(value) for name, value in kwargs.items()}
+        return func(*args, **kwargs)
 
     def _spared(self, value: Any) -> Any:
         """Buffers were written to in forward, and are not again."""
@@ -484,6 +554,8 @@ class Recomputation(_Mode):
         return value.clone() if is_buffer and not is_fake(value) else value
 
     def _lose(self, func: Any) -> None:
+        if self._may_skip and self._has_skipped:
+            raise StartAgain(self)
         if self._tape.skips_writes:
             # What has been handed out may hold what is only written now.
             raise AcplanError(
@@ -492,3 +564,21 @@ class Recomputation(_Mode):
                 "run the same operators each time to be planned operator by operator"
             )
         self._is_lost = True
+
+
+def _unseen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Of a stand-in, what no policy sees."""
+    given = args[0]
+    if func is torch.ops.aten.detach.default:
+        return stand_in(Shape(given), given.origin)
+    if func is torch.ops.prim.device.default:
+        return given.device
+    return by_shape(func, args, kwargs, given.origin)
+
+
+def _stale(tensor: torch.Tensor) -> Origin | None:
+    """What should have written to its memory, and was skipped."""
+    if memory_of(tensor) is None:
+        return None
+    origin: Origin | None = tensor.untyped_storage().__dict__.get("acplan_stale")
+    return origin

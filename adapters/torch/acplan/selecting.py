@@ -17,7 +17,8 @@ from torch.utils.checkpoint import (
 )
 
 from acplan.errors import AcplanError, PlanMismatchWarning
-from acplan.replaying import Forward, Recomputation, Tape
+from acplan.replaying import Forward, Recomputation, run
+from acplan.tape import RUN, SAVE, SKIP, Choice, Tape, Writes
 
 try:
     from torch.distributed.fsdp import FSDPModule
@@ -43,6 +44,22 @@ class Decision(Protocol):
     @property
     def save(self) -> bool: ...
 
+    @property
+    def skip(self) -> bool:
+        """Not run again, and not saved: nothing that runs again needs its results."""
+        ...
+
+    @property
+    def results(self) -> tuple[int, ...] | None:
+        """Of a saved operator, those of the tensors it makes that are kept; None: all."""
+        ...
+
+
+def _choice_of(decision: Decision) -> Choice:
+    if decision.save:
+        return SAVE if decision.results is None else decision.results
+    return SKIP if decision.skip else RUN
+
 
 def checkpoint_of(
     fqn: str, decisions: Sequence[Decision], strict: bool = False
@@ -50,8 +67,8 @@ def checkpoint_of(
     """Calls a module in a checkpoint, for `checkpoint_wrapper`.
 
     Where the module runs other operators than the plan lists, what the plan does not
-    know is recomputed, and a PlanMismatchWarning says so once; if strict, AcplanError
-    is raised. Under torch.compile, which leaves out and rewrites operators, only what
+    know is recomputed, and what it skips, and a PlanMismatchWarning says so once; if
+    strict, AcplanError is raised. Under torch.compile, which leaves out and rewrites operators, only what
     the plan saves must be there as often as the plan lists it.
     """
     policy = _Policy.of(fqn, decisions, strict)
@@ -64,10 +81,11 @@ def checkpoint_of(
             return checkpoint(
                 module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
             )
-        tape = Tape()
+        tape = Tape(policy.skips)
         context_fn = functools.partial(_contexts, module, policy, tape)
+        called = functools.partial(run, module, tape) if policy.skips else module
         outputs = checkpoint(
-            module, *args, use_reentrant=False, context_fn=context_fn, **kwargs
+            called, *args, use_reentrant=False, context_fn=context_fn, **kwargs
         )
         tape.watch(outputs)
         return outputs
@@ -97,7 +115,7 @@ def _has_statistics(module: torch.nn.Module) -> bool:
 def _contexts_without_saves(module: torch.nn.Module, fqn: str) -> "Contexts":
     tape, sharded = Tape(), _sharded_in(module)
     return (
-        Forward(tape, lambda func: False, lambda tape: None, sharded),
+        Forward(tape, lambda func: RUN, lambda tape: None, sharded),
         Recomputation(tape, fqn, module, sharded),
     )
 
@@ -112,9 +130,12 @@ Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
 def _contexts(module: torch.nn.Module, policy: "_Policy", tape: Tape) -> Contexts:
     sharded = _sharded_in(module)
     is_compiled = any(map(_is_compiled, module.modules()))
-    matching: _Matching = _NothingSaved(policy) if is_compiled else _InOrder(policy)
+    matching: _Matching = _NothingSaved(policy)
+    if not is_compiled:
+        matching = _InOrder(policy, tape)
+    tape.writes = Writes() if policy.leaves_out_writes else None
     return (
-        Forward(tape, matching.saves, matching.end, sharded, policy.saves_writes),
+        Forward(tape, matching.choose, matching.end, sharded),
         Recomputation(tape, policy.fqn, module, sharded),
     )
 
@@ -126,6 +147,20 @@ def _is_compiled(module: torch.nn.Module) -> bool:
 def _writes_in_place(name: str) -> bool:
     parts = name.split(".")
     return (parts[1] if len(parts) > 1 else name).endswith("_")
+
+
+def _may_write(name: str) -> bool:
+    """Whether an operator of this name writes to what it is given."""
+    packet, _, overload = name.removeprefix("aten.").partition(".")
+    func = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+    schema = getattr(func, "_schema", None)
+    return _writes_in_place(name) or bool(schema and schema.is_mutable)
+
+
+def _leaves_out_a_write(decision: Decision) -> bool:
+    if decision.save:
+        return _writes_in_place(decision.name)
+    return decision.skip and _may_write(decision.name)
 
 
 def _names(func: Any) -> tuple[str, ...]:
@@ -146,9 +181,10 @@ class _Policy:
     fqn: str
     decisions: Sequence[Decision]
     is_strict: bool
-    saves_writes: bool
+    leaves_out_writes: bool
+    skips: bool
     order: tuple[int, ...]
-    saves: tuple[bool, ...]
+    choices: tuple[Choice, ...]
     numbers: dict[str, int]
     saves_of: tuple[tuple[bool, ...], ...]
     has_warned: bool = False
@@ -165,13 +201,15 @@ class _Policy:
                 saves_of.append([])
             saves_of[number].append(decision.save)
             order.append(number)
+        choices = tuple(map(_choice_of, decisions))
         return cls(
             fqn,
             decisions,
             strict,
-            any(d.save and _writes_in_place(d.name) for d in decisions),
+            any(map(_leaves_out_a_write, decisions)),
+            any(choice not in (RUN, SAVE) for choice in choices),
             tuple(order),
-            tuple(decision.save for decision in decisions),
+            choices,
             numbers,
             tuple(map(tuple, saves_of)),
         )
@@ -201,7 +239,7 @@ class _Policy:
 class _Matching(Protocol):
     """Of one call of a unit."""
 
-    def saves(self, func: Any) -> bool: ...
+    def choose(self, func: Any) -> Choice: ...
 
     def end(self, tape: Tape) -> None: ...
 
@@ -213,8 +251,8 @@ class _NothingSaved:
     def __init__(self, policy: _Policy) -> None:
         self._policy = policy
 
-    def saves(self, func: Any) -> bool:
-        return False
+    def choose(self, func: Any) -> Choice:
+        return RUN
 
     def end(self, tape: Tape) -> None:
         text = (
@@ -227,26 +265,29 @@ class _NothingSaved:
 
 
 class _InOrder:
-    """By position, and from the first difference on by name and occurrence."""
+    """By position, and from the first difference on by name and occurrence, where
+    nothing is skipped."""
 
-    def __init__(self, policy: _Policy) -> None:
+    def __init__(self, policy: _Policy, tape: Tape) -> None:
         self._policy = policy
+        self._tape = tape
         self._order = policy.order
-        self._saves = policy.saves
+        self._choices = policy.choices
         self._place = 0
         self._difference = ""
         self._seen: Counter[int] = Counter()
         self._found = 0
 
-    def saves(self, func: Any) -> bool:
+    def choose(self, func: Any) -> Choice:
         numbers = self._policy.numbers_of(func)
         place = self._place
         if not self._difference:
             if place < len(self._order) and self._order[place] in numbers:
                 self._place = place + 1
-                return self._saves[place]
+                return self._choices[place]
             self._part(str(func))
-        return self._saves_by_name(numbers or self._policy.kin_of(func))
+        is_saved = self._saves_by_name(numbers or self._policy.kin_of(func))
+        return SAVE if is_saved else RUN
 
     def _saves_by_name(self, numbers: tuple[int, ...]) -> bool:
         for number in numbers:
@@ -262,14 +303,28 @@ class _InOrder:
         policy = self._policy
         if not self._difference and self._place < len(self._order):
             self._part("missing")
-        if self._difference and not policy.has_warned:
+        if not self._difference:
+            self._tell_distrust(tape.distrusted_for)
+        elif not policy.has_warned:
+            count = sum(decision.save for decision in policy.decisions)
             policy.warn(
                 f"{self._difference}. What the plan does not know is recomputed; "
                 "losses and gradients are those without the plan, but the peak may be "
-                f"another one than predicted: of {sum(self._saves)} operators that the "
+                f"another one than predicted: of {count} operators that the "
                 f"plan saves here {self._found} were found, and "
                 f"{tape.saved_bytes():,} bytes are saved"
             )
+
+    def _tell_distrust(self, reason: str) -> None:
+        if not reason:
+            return
+        text = f"{reason}: what the plan skips is recomputed"
+        if self._policy.is_strict:
+            raise AcplanError(f"{self._policy.fqn}: {text}")
+        self._policy.warn(
+            f"{text}, and the peak may be another one than predicted; losses and "
+            "gradients are those without the plan"
+        )
 
     def _part(self, found: str) -> None:
         place = self._place
@@ -284,7 +339,8 @@ class _InOrder:
                 "trained and plan anew"
             )
         self._seen.update(self._order[:place])
-        self._found = sum(self._saves[:place])
+        self._found = sum(d.save for d in self._policy.decisions[:place])
+        self._tape.distrust(self._difference)
 
 
 def _contexts_in_compiler(saved: str, strict: bool) -> Contexts:

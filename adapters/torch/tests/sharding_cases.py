@@ -22,6 +22,7 @@ from acplan import (
     apply,
     remove,
 )
+from skipping import Unit, recorded_step
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -89,6 +90,8 @@ def plans(dtype: torch.dtype) -> dict[str, Plan]:
     block, x = Block().to(dtype), torch.randn(4, 16, dtype=dtype)
     of_block, of_mlp = policy(block, x, ["addmm"]), policy(block.mlp, x, ["addmm"])
     names = [f"Net.blocks.{k}" for k in range(BLOCKS)]
+    of_net = recorded_step(Net().to(dtype), lambda net: net(x).float().square().mean())
+    units = [Unit(of_net, name) for name in names]
     return {
         "none": Plan(()),
         "blocks": Plan(tuple(PlannedModule(name) for name in names)),
@@ -99,6 +102,10 @@ def plans(dtype: torch.dtype) -> dict[str, Plan]:
                 PlannedModule(names[1], of_block),
                 PlannedModule(f"{names[2]}.mlp", of_mlp),
             )
+        ),
+        # Dropout begins with an empty tensor like the second product.
+        "skipping": Plan(
+            tuple(u.planned({u.names.index("aten.addmm.default")}) for u in units)
         ),
     }
 
@@ -143,7 +150,7 @@ CASES = [
     for values in itertools.product(
         LAYOUTS, ("blocks", "policies", "mixed"), (True, False), (False, True)
     )
-]
+] + [Case(layout, "skipping", True, precise) for layout in LAYOUTS for precise in (False, True)]
 
 
 def _model(
@@ -188,6 +195,7 @@ def _check(case: Case, mesh: DeviceMesh, rank: int) -> None:
         assert torch.equal(a, b)
     again = with_plan - without
     matrix_products = {"blocks": 2 * BLOCKS, "policies": 0, "mixed": 2}
+    matrix_products["skipping"] = BLOCKS
     assert again["aten.addmm.default"] == matrix_products[case.plan], again
     assert again["aten.gelu.default"] == BLOCKS, again
 
@@ -306,7 +314,7 @@ def _check_removal(net: nn.Module, plan: Plan, rank: int) -> None:
 def _check_compiled(mesh: DeviceMesh, rank: int) -> None:
     """The order of torchtitan: plan, compile every block, shard every block."""
     of = plans(torch.float32)
-    for name in ("blocks", "policies", "mixed"):
+    for name in ("blocks", "policies", "mixed", "skipping"):
         torch._dynamo.reset()
         steps = []
         for plan in (of["none"], of[name]):

@@ -532,4 +532,4 @@ def test_what_is_saved_is_let_go_of() -> None:
 
 
 def _alive() -> int:
-    return sum(type(thing).__name__ == "_Saved" for thing in gc.get_objects())
+    return sum(type(thing).__name__ == "Saved" for thing in gc.get_objects())

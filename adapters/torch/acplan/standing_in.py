@@ -1,0 +1,184 @@
+"""Tensors without memory, in place of results that a recomputation does not make.
+
+A plan skips an operator where nothing that runs again, and no backward node, reads what
+it makes. Python's code of the module runs all the same, so it is handed a tensor with the
+shape, the strides, the type and the device of the result, and nothing in it. Autograd
+hangs its graph on it as on any other, so that what a recomputation saves is as much, and
+in the same order, as in forward.
+
+What would compute with it ends with an error that names both operators, so that no number
+is ever made of it. Views of it are made by shape.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import SAC_IGNORED_OPS
+
+from acplan.errors import AcplanError
+
+_make = torch.Tensor._make_wrapper_subclass
+_STRIDED = torch.strided
+
+
+class Origin:
+    """The operator whose result is not made: of which unit, and where in it; and the
+    place of the one that made the memory, -1 if it is from outside the unit."""
+
+    __slots__ = ("fqn", "place", "func", "made_at")
+
+    def __init__(self, fqn: str, place: int, func: Any, made_at: int) -> None:
+        self.fqn = fqn
+        self.place = place
+        self.func = func
+        self.made_at = made_at
+
+    def refuse(self, reader: Any) -> NoReturn:
+        raise AcplanError(
+            f"{self.fqn}: {reader} needs what operator {self.place}, {self.func}, made, "
+            "and the plan does not make it again (it skips the operator, or saves other "
+            "results of it); trace the model as it is trained and plan anew"
+        )
+
+
+class Shape:
+    """What a stand-in has of a tensor."""
+
+    __slots__ = ("size", "stride", "dtype", "device")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.size = tensor.shape
+        self.stride = tensor.stride()
+        self.dtype = tensor.dtype
+        self.device = tensor.device
+
+
+class StandIn(torch.Tensor):
+    """Has no memory; nothing can be computed with it."""
+
+    origin: Origin
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        found = next(stand_ins((args, kwargs)))
+        if func is torch.ops.prim.device.default:
+            return found.device
+        if func in SAC_IGNORED_OPS or is_view(func):
+            return by_shape(func, args, kwargs, found.origin)
+        found.origin.refuse(func)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"StandIn({tuple(self.shape)}, {self.dtype}, {self.origin.func})"
+
+    # What reads memory past the dispatcher: libraries of kernels, and other arrays.
+
+    def data_ptr(self) -> NoReturn:  # type: ignore[override]
+        self.origin.refuse("data_ptr()")
+
+    def untyped_storage(self) -> NoReturn:  # type: ignore[override]
+        self.origin.refuse("untyped_storage()")
+
+    def numpy(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+        self.origin.refuse("numpy()")
+
+    def tolist(self) -> NoReturn:  # type: ignore[override]
+        self.origin.refuse("tolist()")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+        self.origin.refuse("__array__()")
+
+    def __dlpack__(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+        self.origin.refuse("__dlpack__()")
+
+
+def stand_in(shape: Shape, origin: Origin) -> StandIn:
+    # By position, which is quicker.
+    made: StandIn = _make(
+        StandIn, shape.size, shape.stride, None, None, shape.dtype, _STRIDED, shape.device
+    )
+    torch._C._set_throw_on_mutable_data_ptr(made)
+    made.origin = origin
+    return made
+
+
+def stand_ins(values: Any) -> Iterator[StandIn]:
+    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, StandIn))
+
+
+def can_be_stood_in_for(tensor: torch.Tensor, is_view: bool) -> bool:
+    """Whether shape and strides are all that Python sees of it: a tensor of another
+    class, or a view that is read through a conjugation, is more."""
+    if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
+        return False
+    if not is_view and tensor.dtype in _COMMON:
+        return True
+    return not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+
+
+_COMMON = frozenset(
+    [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.bool]
+    + [torch.int64, torch.int32]
+)
+_PLAIN = frozenset(
+    [torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor, StandIn]
+)
+
+
+def is_view(func: Any) -> bool:
+    schema = getattr(func, "_schema", None)
+    if schema is None or schema.is_mutable:
+        return False
+    return any(argument.alias_info for argument in schema.arguments)
+
+
+def by_shape(
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    origin: Origin,
+) -> Any:
+    """What an operator makes of stand-ins: others of the shapes of its results."""
+    device: Any = next(stand_ins((args, kwargs))).device
+    if kwargs.get("device") is not None:
+        device = torch.device(kwargs["device"])
+
+    def on_meta(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return torch.device("meta")
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device="meta"
+        )
+
+    def named(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        shape = Shape(value)
+        shape.device = device
+        return stand_in(shape, origin)
+
+    # Not for those who count operators.
+    with no_dispatch():
+        made = func(*tree_map(on_meta, args), **tree_map(on_meta, dict(kwargs)))
+        return tree_map(named, made)
+
+
+def reshape(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """What an operator does to the shape of a stand-in, its first argument."""
+    given = args[0]
+    made = by_shape(func, args, kwargs, given.origin)
+    with no_dispatch():
+        given.data = made

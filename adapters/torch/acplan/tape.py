@@ -1,0 +1,380 @@
+"""What one call of a unit ran in forward, for its recomputation: what was saved, what is
+skipped, and which of it can be handed out."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves, tree_map
+
+from acplan.standing_in import Origin, Shape, StandIn, can_be_stood_in_for, stand_in
+
+# What a plan decides of an operator. In place of SAVE stands a tuple where only some of
+# its results are kept: their places among the tensors that it makes.
+RUN, SAVE, SKIP = 0, 1, 2
+Choice = int | tuple[int, ...]
+
+
+def tensors_of(values: Any) -> list[torch.Tensor]:
+    """Of what an operator is given or returns. Quicker than a pytree, which knows more."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    found: list[torch.Tensor] = []
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                found.append(value)
+            elif isinstance(value, (list, tuple, dict)):
+                found += tensors_of(value)
+    elif isinstance(values, dict) and values:
+        return tensors_of(list(values.values()))
+    return found
+
+
+def memory_of(tensor: torch.Tensor) -> int | None:
+    """Names its storage; what holds several tensors has no memory of its own, nor has
+    what stands in for one."""
+    if isinstance(tensor, StandIn) or is_traceable_wrapper_subclass(tensor):
+        return None
+    return int(tensor.untyped_storage()._cdata)
+
+
+@functools.cache
+def _places_written(func: Any) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def written_by(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[torch.Tensor]:
+    return tensors_of(
+        [
+            args[place] if place < len(args) else kwargs.get(name)
+            for place, name in _places_written(func)
+        ]
+    )
+
+
+def each(values: Any, change: Callable[[Any], Any]) -> Any:
+    """As tree_map, and quicker for what operators return."""
+    kind = type(values)
+    if kind is tuple or kind is list:
+        return kind([each(value, change) for value in values])
+    return change(values) if kind in _LEAVES else tree_map(change, values)
+
+
+def _alias(value: Any) -> Any:
+    """The same memory, without the graph that autograd is about to hang on the tensor,
+    and without its count of writes."""
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+class Given:
+    """In place of a result that is an argument: of an operator that writes in place, or
+    that has nothing to do."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: int | str) -> None:
+        self.place = place
+
+    def among(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        of: Any = args if isinstance(self.place, int) else kwargs
+        return of[self.place]
+
+    @staticmethod
+    def find(
+        value: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> "Given | None":
+        if args and args[0] is value:
+            return _FIRST
+        for place, argument in (*enumerate(args), *kwargs.items()):
+            if argument is value:
+                return Given(place)
+        return None
+
+
+_FIRST = Given(0)
+_LEAVES = frozenset(
+    [torch.Tensor, torch._subclasses.FakeTensor, Shape, Given, StandIn, type(None)]
+    + [int, float, bool]
+)
+Call = tuple[Sequence[Any], Mapping[str, Any]]
+_NO_CALL: Call = ((), {})
+
+
+class Saved:
+    """A saved result, until it is handed out."""
+
+    __slots__ = ("func", "has_value", "value", "after", "is_partial")
+
+    def __init__(self, func: Any, out: Any) -> None:
+        self.func = func
+        self.has_value = True
+        is_tensor = isinstance(out, torch.Tensor)
+        self.value = _alias(out) if is_tensor else each(out, _alias)
+        self.after: tuple[torch.Generator, torch.Tensor] | None = None
+        self.is_partial = False
+
+    @classmethod
+    def some(
+        cls, func: Any, out: Any, kept: Sequence[int], call: Call = _NO_CALL
+    ) -> "Saved":
+        """Of its results those at these places are kept."""
+        places = iter(range(len(tensors_of(out))))
+
+        def change(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            given = Given.find(value, *call)
+            if given is not None:
+                return given
+            return _alias(value) if next(places) in kept else Shape(value)
+
+        saved = cls(func, None)
+        saved.value = each(out, change)
+        saved.is_partial = True
+        return saved
+
+    def take(self, origin: Origin, call: Call) -> Any:
+        value = self.value
+        self.drop()
+        return _handed_out(value, origin, call) if self.is_partial else value
+
+    def drop(self) -> None:
+        self.has_value = False
+        self.value = None
+
+
+class Skipped(Shape):
+    """An operator that does not run again, and what stands in for its results: for one
+    that is new, by far the most, it is itself the shape."""
+
+    __slots__ = ("func", "made", "after", "leaves_stale")
+
+    def __init__(self, func: Any, out: Any, call: Call = _NO_CALL) -> None:
+        """`call` is what an operator that may return it was given."""
+        self.func = func
+        self.made: Any = None
+        self.after: tuple[torch.Generator, torch.Tensor] | None = None
+        self.leaves_stale = False
+        if isinstance(out, torch.Tensor) and call is _NO_CALL:
+            self.size = out.shape
+            self.stride = out.stride()
+            self.dtype = out.dtype
+            self.device = out.device
+            return
+
+        def change(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return Given.find(value, *call) or Shape(value)
+
+        # In a tuple, as it may be None.
+        self.made = (each(out, change),)
+
+    def hand_out(self, origin: Origin, call: Call) -> Any:
+        if self.made is None:
+            return stand_in(self, origin)
+        return _handed_out(self.made[0], origin, call)
+
+
+def _handed_out(made: Any, origin: Origin, call: Call) -> Any:
+    if type(made) is Shape:
+        return stand_in(made, origin)
+
+    def change(value: Any) -> Any:
+        if type(value) is Shape:
+            return stand_in(value, origin)
+        return value.among(*call) if type(value) is Given else value
+
+    return each(made, change)
+
+
+CastKey = tuple[int, torch.dtype | None]
+# The place of the operator that made the memory, the memory, and the arguments but for
+# the first.
+ViewOf = tuple[int, int | None, tuple[Any, ...]]
+
+
+class Tape:
+    """What one call of a unit ran, and saved.
+
+    It `may_skip` as long as all is as the plan says: where an operator is another one,
+    or something saved cannot be handed out, more is needed than the plan knows, and what
+    it skips is recomputed. That is known before a recomputation begins.
+    """
+
+    def __init__(self, may_skip: bool = False) -> None:
+        self.items: list[Any] = []
+        self.casts: dict[CastKey, Saved | Skipped] = {}
+        self.first_states: dict[torch.Generator, torch.Tensor] = {}
+        self.writes: Writes | None = None
+        self.skips_writes = False
+        self.leaves_stale = False
+        # Where writes are left out, by place: which operator made the memory of what is
+        # left out, and what views are of, and with what; and the memory not written to.
+        self.made_at: dict[int, int] = {}
+        self.views: dict[int, ViewOf] = {}
+        self.unwritten: set[int | None] = set()
+        self.may_skip = may_skip
+        self.distrusted_for = ""
+        self._is_used = False
+        self._outputs: list[tuple[torch.Tensor, int]] = []
+
+    def saved(self) -> Iterator[Saved]:
+        yield from (item for item in self.items if type(item) is Saved)
+        yield from (cast for cast in self.casts.values() if type(cast) is Saved)
+
+    def saved_bytes(self) -> int:
+        sizes = {
+            storage._cdata: storage.nbytes()
+            for saved in self.saved()
+            for tensor in tensors_of(saved.value)
+            if memory_of(tensor) is not None
+            for storage in (tensor.untyped_storage(),)
+        }
+        return sum(sizes.values())
+
+    def watch(self, outputs: Any) -> None:
+        """The unit's outputs, which may be written to in place and be saved."""
+        saved = {memory_of(t) for item in self.saved() for t in tensors_of(item.value)}
+        if not saved:
+            return
+        with torch.no_grad():
+            self._outputs = [
+                (tensor.detach(), tensor._version)
+                for tensor in tree_leaves(outputs)
+                if isinstance(tensor, torch.Tensor)
+                and memory_of(tensor) in saved
+                and not tensor.is_inference()
+            ]
+
+    def prepare(self) -> None:
+        """Forgets what cannot be handed out (again)."""
+        changed = any(tensor._version != count for tensor, count in self._outputs)
+        self._outputs.clear()
+        if changed or self._is_used:
+            self.drop()
+        self._is_used = True
+
+    def drop(self) -> None:
+        """Everything runs again."""
+        self.may_skip = False
+        if self.writes is not None:
+            self.writes.forget()
+        for saved in self.saved():
+            saved.drop()
+
+    def distrust(self, reason: str) -> None:
+        """What the plan skips runs again: of what it reads, not all may have been kept
+        as it was."""
+        if not self.may_skip:
+            return
+        self.distrusted_for = reason
+        if self.writes is not None:
+            self.drop()
+            return
+        self.may_skip = False
+        for saved in self.saved():
+            if saved.is_partial:
+                saved.drop()
+
+
+class Writes:
+    """Which saved memory may be written to in place by an operator that is left out of
+    the recomputation: what was made by a saved operator, as long as nothing that runs
+    again has read it, if that operator is saved too; and what is not there at all."""
+
+    _CLEAN, _READ, _RUNS, _SHOWN, _ABSENT = range(5)
+
+    def __init__(self) -> None:
+        self._made: dict[int, int] = {}
+        self._made_at: dict[int, int] = {}
+
+    def made_at(self, tensor: torch.Tensor) -> int:
+        """The place of the operator that made its memory; -1: it is from outside."""
+        key = memory_of(tensor)
+        return -1 if key is None else self._made_at.get(key, -1)
+
+    def may_skip(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        keys = _keys(written_by(func, args, kwargs))
+        return None not in keys and all(
+            self._made.get(key, self._CLEAN) == self._CLEAN
+            for key in keys
+            if key is not None
+        )
+
+    def must_forget(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        is_skipped: bool = False,
+    ) -> bool:
+        """Whether what it writes to, running again or skipped, has been saved, or is
+        not there where it runs again."""
+        fine = (self._RUNS, self._ABSENT) if is_skipped else (self._RUNS,)
+        return any(
+            key is None or self._made.get(key, self._RUNS) not in fine
+            for key in _keys(written_by(func, args, kwargs))
+        )
+
+    def leaves_stale(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> bool:
+        """Whether what it writes to is made in the recomputation, and is not as in
+        forward where the write is skipped."""
+        return any(
+            key is None or self._made.get(key) == self._RUNS
+            for key in _keys(written_by(func, args, kwargs))
+        )
+
+    def forget(self) -> None:
+        self._made = dict.fromkeys(self._made, self._RUNS)
+
+    def note(
+        self,
+        place: int,
+        is_view_or_writes: tuple[bool, bool],
+        read: list[torch.Tensor],
+        out: Any,
+        item: Any,
+    ) -> None:
+        """`item` is what the tape has of the operator."""
+        is_view, is_mutable = is_view_or_writes
+        is_saved, is_skipped = type(item) is Saved, type(item) is Skipped
+        keys = {memory_of(tensor) for tensor in read}
+        if not (is_saved or is_skipped or is_view):
+            for key in keys:
+                if key is not None and self._made.get(key) == self._CLEAN:
+                    self._made[key] = self._READ
+        kept = set(map(memory_of, tensors_of(item.value))) if is_saved else ()
+        for key in map(memory_of, tensors_of(out)):
+            if key is None:
+                continue
+            if key not in keys:
+                self._made_at[key] = place
+                left = self._ABSENT if is_saved or is_skipped else self._RUNS
+                self._made[key] = self._CLEAN if key in kept else left
+            elif key in kept and not is_mutable:
+                if self._made.get(key, self._RUNS) in (self._RUNS, self._ABSENT):
+                    self._made[key] = self._SHOWN
+
+
+def _keys(tensors: list[torch.Tensor]) -> list[int | None]:
+    """Of their memory, where there is any: nothing is written to stand-ins."""
+    return [memory_of(tensor) for tensor in tensors if not isinstance(tensor, StandIn)]
+
+
+def plain_results(out: Any, is_view: bool) -> bool:
+    """Whether something can stand in for all tensors that an operator returned."""
+    if isinstance(out, torch.Tensor):
+        return can_be_stood_in_for(out, is_view)
+    return all(can_be_stood_in_for(tensor, is_view) for tensor in tensors_of(out))

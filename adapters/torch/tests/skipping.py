@@ -1,0 +1,211 @@
+"""Legal plans with skipped operators, by a reference of the need-driven walk: given which
+operators of a unit are saved, what must run again, and which results are needed.
+"""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from acplan import Plan, PlannedModule, PlannedOperator
+from acplan.recorder import Recorder
+from torch import nn
+
+
+def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[str, Any]:
+    """A step on real tensors as a trace has it, as far as plans need it: acplan.trace
+    shows the kernels of a GPU, and the CPU runs others."""
+    names = [name for name, _ in model.named_modules()]
+    root = type(model).__name__
+    recorder = Recorder()
+    with recorder:
+        handles = recorder.watch_calls(model.modules())
+        before = _attributes(recorder, model)
+        with recorder.recording_saved():
+            loss = step(model)
+        recorder.end_forward()
+        for handle in handles:
+            handle.remove()
+        loss.backward()
+        kept = set(_attributes(recorder, model)) - set(before)
+    return {
+        "modules": [{"fqn": f"{root}.{name}" if name else root} for name in names],
+        "operators": [
+            {
+                "name": operator.name,
+                "reads": operator.reads,
+                "outputs": operator.outputs,
+                "results": operator.results,
+                "mutates": operator.mutates,
+                "view": operator.is_view,
+                "creates": [
+                    s for s in operator.outputs if recorder.storages[s].born == place
+                ],
+            }
+            for place, operator in enumerate(recorder.operators)
+        ],
+        "calls": [vars(call) for call in recorder.calls],
+        "saved": [vars(saved) for saved in recorder.saved],
+        "tensors": [{"storage": tensor.storage} for tensor in recorder.tensors],
+        "storages": [{"born": storage.born} for storage in recorder.storages],
+        "kept": [{"storage": storage} for storage in kept],
+    }
+
+
+def _attributes(recorder: Recorder, model: nn.Module) -> list[int]:
+    found = []
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if not name.startswith("_") and "hooks" not in name:
+                found += recorder.storages_of(value)
+    return found
+
+
+class Unit:
+    """The calls of a module in a trace. Each runs the same operators, else ValueError."""
+
+    def __init__(self, data: dict[str, Any], fqn: str) -> None:
+        names = [module["fqn"] for module in data["modules"]]
+        self._data = data
+        self._calls = [
+            index
+            for index, call in enumerate(data["calls"])
+            if names[call["module"]] == fqn and not call.get("no_grad")
+        ]
+        runs = {
+            tuple(op["name"] for op in self._operators(call)) for call in self._calls
+        }
+        if len(runs) != 1:
+            raise ValueError(f"{fqn}: {len(runs)} lists of operators")
+        if any(map(self._writes_to_arguments, self._calls)):
+            raise ValueError(f"{fqn}: what it is given is written to")
+        self.fqn = fqn
+        self.names = runs.pop()
+        self._written = {
+            storage for op in data["operators"] for storage in op.get("mutates", ())
+        }
+
+    def _operators(self, call: int) -> list[dict[str, Any]]:
+        call = self._data["calls"][call]
+        return self._data["operators"][call["start"] : call["end"]]
+
+    def _writes_to_arguments(self, index: int) -> bool:
+        """Which checkpoints do not allow, until they have run again."""
+        data, call = self._data, self._data["calls"][index]
+        given = {data["tensors"][tensor]["storage"] for tensor in call["arguments"]}
+        return any(
+            given & {*op.get("mutates", ())} for op in data["operators"][call["start"] :]
+        )
+
+    def can_save(self, place: int) -> bool:
+        """Whether nothing is written to that it makes, or is given to write to."""
+        made = [self._operators(call)[place] for call in self._calls]
+        touched = {s for op in made for s in (*op["outputs"], *op.get("mutates", ()))}
+        return not touched & self._written
+
+    def planned(self, saved: set[int]) -> PlannedModule:
+        """What must run again runs again, and nothing else."""
+        runs: set[int] = set()
+        kept: dict[int, set[int]] = {}
+        while True:
+            count = len(runs)
+            for call in self._calls:
+                self._walk(call, saved, runs, kept)
+            if len(runs) == count:
+                break
+        operators = []
+        for place, name in enumerate(self.names):
+            is_saved = place in saved
+            results = tuple(sorted(kept.get(place, ()))) if is_saved else None
+            is_skipped = not is_saved and place not in runs
+            operators.append(PlannedOperator(name, is_saved, is_skipped, results))
+        return PlannedModule(self.fqn, tuple(operators))
+
+    def _walk(
+        self, index: int, saved: set[int], runs: set[int], kept: dict[int, set[int]]
+    ) -> None:
+        """Backwards, with the storages that are needed as they are at each moment; of a
+        storage from outside nothing but its views is made again."""
+        data, call = self._data, self._data["calls"][index]
+        asked = self._asked(index)
+        needed = {kept["storage"] for kept in data["kept"]} | asked.get(call["end"], set())
+        for place in reversed(range(call["end"] - call["start"])):
+            now = call["start"] + place
+            op = data["operators"][now]
+            creates = {s for s in op["outputs"] if data["storages"][s]["born"] == now}
+            if place in saved:
+                kept.setdefault(place, set()).update(
+                    at
+                    for at, tensor in enumerate(op.get("results", ()))
+                    if data["tensors"][tensor]["storage"] in needed
+                )
+                needed -= creates
+            elif place in runs or self._is_needed(op, creates, needed, call["start"]):
+                runs.add(place)
+                needed -= creates
+                needed |= {*op["reads"]}
+            needed |= asked.get(now, set())
+
+    def _is_needed(
+        self, op: dict[str, Any], creates: set[int], needed: set[int], start: int
+    ) -> bool:
+        born = self._data["storages"]
+        written = {s for s in op.get("mutates", ()) if born[s]["born"] >= start}
+        seen = {*op["outputs"]} if op.get("view") else set()
+        return bool((creates | written | seen) & needed)
+
+    def _asked(self, index: int) -> dict[int, set[int]]:
+        """What is saved in the call and asked for in backward, by when it is saved."""
+        calls = self._data["calls"]
+        inside = {index}
+        found: dict[int, set[int]] = {}
+        for place in range(index + 1, len(calls)):
+            if calls[place]["parent"] in inside:
+                inside.add(place)
+        for saved in self._data["saved"]:
+            if saved["call"] in inside and saved["unpacked"] is not None:
+                found.setdefault(saved["packed"], set()).add(saved["storage"])
+        return found
+
+
+def plan_by_chance(
+    data: dict[str, Any], fqns: Sequence[str], chance: random.Random
+) -> Plan:
+    """Skips what nobody needs, given random operators of these units that are saved."""
+    planned = []
+    for fqn in fqns:
+        unit = Unit(data, fqn)
+        share = chance.choice([0.1, 0.3, 0.6])
+        saved = {
+            place
+            for place in range(len(unit.names))
+            if chance.random() < share and unit.can_save(place)
+        }
+        planned.append(unit.planned(saved))
+    return Plan(tuple(planned))
+
+
+def units_by_chance(data: dict[str, Any], chance: random.Random) -> list[str]:
+    """Modules of a trace that can be units, none inside another one."""
+    names = [module["fqn"] for module in data["modules"]]
+    called = {names[call["module"]] for call in data["calls"]}
+    found: list[str] = []
+    candidates = sorted(called - {names[0]})
+    chance.shuffle(candidates)
+    for name in candidates:
+        if any(f"{name}.".startswith(f"{u}.") for u in found):
+            continue
+        if any(f"{u}.".startswith(f"{name}.") for u in found):
+            continue
+        with contextlib.suppress(ValueError):
+            if len(Unit(data, name).names) > 2:
+                found.append(name)
+    return found
+
+
+def shares(plan: Plan) -> Iterator[tuple[int, int, int]]:
+    """By unit: how many operators are saved, run again and are skipped."""
+    for module in plan.modules:
+        kinds = [operator.decision for operator in module.operators]
+        yield kinds.count("save"), kinds.count("recompute"), kinds.count("skip")
