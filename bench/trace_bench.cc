@@ -257,7 +257,7 @@ std::vector<CheckpointedModule> SelectiveUnits(const Trace& trace) {
       const bool is_product = name.find("mm") != name.npos ||
                               name.find("attention") != name.npos ||
                               name.find("convolution") != name.npos;
-      unit.save.push_back(is_product ? 1 : 0);
+      unit.decisions.push_back(graph::SaveOrRecompute(is_product));
     }
     units.push_back(std::move(unit));
   }

@@ -81,6 +81,15 @@ PlannedModule WholeUnit(const TraceProblem& built, const std::string& fqn,
   return unit;
 }
 
+std::vector<char> SavedOps(const graph::CheckpointedModule& unit) {
+  std::vector<char> saved;
+  saved.reserve(unit.decisions.size());
+  for (const graph::OperatorDecision decision : unit.decisions) {
+    saved.push_back(decision == graph::OperatorDecision::kSave ? 1 : 0);
+  }
+  return saved;
+}
+
 }  // namespace
 
 PlannedModule DecodeModule(const Profile& profile, const ModuleTree& tree,
@@ -128,9 +137,10 @@ std::vector<PlannedModule> DecodeUnits(
       return built.trace->modules[u.module].fqn;
     });
     if (unit == units.end()) continue;
-    modules.push_back(unit->save.empty()
-                          ? WholeUnit(built, module.fqn, unit->module)
-                          : Planned(module, PolicyOf(*module.sac, unit->save)));
+    modules.push_back(
+        unit->decisions.empty()
+            ? WholeUnit(built, module.fqn, unit->module)
+            : Planned(module, PolicyOf(*module.sac, SavedOps(*unit))));
   }
   return modules;
 }

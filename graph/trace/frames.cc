@@ -14,11 +14,11 @@ namespace {
 void RequireDecisions(const CheckpointedModule& unit, const TraceCall& call,
                       const Trace& trace) {
   const auto length = static_cast<size_t>(call.end - call.start);
-  if (unit.save.empty() || unit.save.size() == length) return;
-  throw InputError(
-      fmt::format("module '{}': expected a decision for each of the {} "
-                  "operators of a call, found {}",
-                  trace.modules[call.module].fqn, length, unit.save.size()));
+  if (unit.decisions.empty() || unit.decisions.size() == length) return;
+  throw InputError(fmt::format(
+      "module '{}': expected a decision for each of the {} "
+      "operators of a call, found {}",
+      trace.modules[call.module].fqn, length, unit.decisions.size()));
 }
 
 // In the order of calls, so frames inside follow those around them.

@@ -25,13 +25,25 @@ struct Recast {
 // [call->start, rerun_stop) run again, without those that the policy saves.
 struct Frame {
   // Returns whether the policy saves what an operator of the call returns.
-  bool Saves(int32_t op) const {
-    return !unit->save.empty() && unit->save[op - call->start] != 0;
+  bool Saves(int32_t op) const { return Decides(op, OperatorDecision::kSave); }
+
+  // Returns whether an operator hands on stand-ins when the call runs again.
+  bool Skips(int32_t op) const { return Decides(op, OperatorDecision::kSkip); }
+
+  // Returns whether an operator computes again when the call runs again.
+  bool RunsAgain(int32_t op) const {
+    return !HasPolicy() || Decides(op, OperatorDecision::kRecompute);
   }
+
+  bool HasPolicy() const { return !unit->decisions.empty(); }
 
   // Returns whether the frame's arguments are saves of the frame around it.
   bool IsSavedByParent() const {
     return parent != kNoFrame && !arguments.empty();
+  }
+
+  bool Decides(int32_t op, OperatorDecision decision) const {
+    return HasPolicy() && unit->decisions[op - call->start] == decision;
   }
 
   const CheckpointedModule* unit = nullptr;
@@ -58,7 +70,7 @@ struct Frames {
 };
 
 // Refers to the trace and to `modules`. Throws InputError, naming the module,
-// for one that is never called and for `save` of a wrong length.
+// for one that is never called and for `decisions` of a wrong length.
 Frames MakeFrames(const PreparedTrace& prepared,
                   const std::vector<CheckpointedModule>& modules);
 

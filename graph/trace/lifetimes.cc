@@ -177,7 +177,7 @@ Lives OriginalLives(const PreparedTrace& prepared, const Frames& frames,
           frame.parent != kNoFrame && Contains(frame.arguments, s);
       if (!is_saved_by_parent) lives.Hold(s, release_step);
     }
-    if (frame.unit->save.empty()) continue;
+    if (!frame.HasPolicy()) continue;
     // A saved result waits for its operator's turn in the rerun, or for the end
     // of the frame where no rerun gets there.
     for (int32_t op = frame.call->start; op < frame.call->end; ++op) {
@@ -208,7 +208,7 @@ class RerunLives {
   // policy saves any, each is of the life that its storage means.
   void SetTensors(const Frame& frame) {
     lives_of_tensors_.clear();
-    if (frame.unit->save.empty()) return;
+    if (!frame.HasPolicy()) return;
     const int32_t start = frame.call->start;
     first_tensor_ = FirstTensorMadeFrom(start);
     const int32_t end = FirstTensorMadeFrom(frame.rerun_stop);

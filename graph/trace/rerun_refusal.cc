@@ -111,7 +111,7 @@ std::optional<std::string> Reason(const Frame& frame,
     return "cannot be a unit: backward asks for a tensor saved in it twice, "
            "which PyTorch refuses";
   }
-  const bool has_policy = !frame.unit->save.empty();
+  const bool has_policy = frame.HasPolicy();
   if (has_policy && !frame.recasts.empty()) {
     return fmt::format(
         "cannot have a policy: autocast cast a weight that it uses before the "

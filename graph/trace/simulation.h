@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -42,11 +43,20 @@ namespace acplan::graph {
 // Bytes are those of live storages, each rounded up to 512 as CUDA's caching
 // allocator does.
 
+// What a policy says of an operator of a unit.
+enum class OperatorDecision : char { kRecompute = 0, kSave = 1, kSkip = 2 };
+
+inline OperatorDecision SaveOrRecompute(bool is_saved) {
+  return is_saved ? OperatorDecision::kSave : OperatorDecision::kRecompute;
+}
+
 struct CheckpointedModule {
   int32_t module = 0;  // in Trace::modules
-  // One entry an operator of each of its calls: 1 saved, 0 recomputed. Empty:
-  // all are recomputed.
-  std::vector<char> save = {};
+  // One an operator of each of its calls. Empty: all are recomputed.
+  std::vector<OperatorDecision> decisions = {};
+  // By place of a saved operator in the call: the results that are kept, as
+  // places in TraceOperator::results. Without an entry all are.
+  std::map<int32_t, std::vector<int32_t>> kept_results = {};
 };
 
 struct Simulation {
@@ -66,7 +76,7 @@ struct Simulation {
 };
 
 // Throws InputError, naming the module, for one that is never called, for
-// `save` whose length is not the number of operators of each call, and for what
+// `decisions` whose length is not the number of operators of each call, and for what
 // PyTorch refuses to run or computes wrongly: an operator saved whose result
 // another one writes to in place later, unless that is saved as well and
 // nothing that runs again reads the result in between; a tensor given by

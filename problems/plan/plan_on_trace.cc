@@ -87,7 +87,7 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
         }
       }
       for (const PlannedOp& op : unit.ops) {
-        module.save.push_back(op.save ? 1 : 0);
+        module.decisions.push_back(graph::SaveOrRecompute(op.save));
       }
     }
     modules.push_back(std::move(module));

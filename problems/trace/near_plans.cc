@@ -44,7 +44,7 @@ int PolishUnit(BestPlan& best, int32_t module, int limit) {
     CheckpointedModule& unit = *UnitIn(units, module);
     const std::vector<GroupUse> uses = UsesOfGroups(problem, node, unit);
     const bool is_open = groups[g].rule == graph::GroupRule::kFree &&
-                         groups[g].runtime > 0 && !unit.save.empty() &&
+                         groups[g].runtime > 0 && !unit.decisions.empty() &&
                          uses[g] == GroupUse::kRunsAgain;
     if (!is_open || tried >= limit) continue;
     std::vector<char> saved;

@@ -9,7 +9,24 @@
 namespace acplan::problems {
 
 using graph::CheckpointedModule;
+using graph::OperatorDecision;
 using graph::OperatorGroups;
+
+namespace {
+
+GroupUse UseOf(OperatorDecision decision) {
+  switch (decision) {
+    case OperatorDecision::kSave:
+      return GroupUse::kSaved;
+    case OperatorDecision::kRecompute:
+      return GroupUse::kRunsAgain;
+    case OperatorDecision::kSkip:
+      break;
+  }
+  return GroupUse::kNone;
+}
+
+}  // namespace
 
 CheckpointedModule UnitThatSaves(const TraceProblem& problem, int module_node,
                                  const std::vector<char>& saved) {
@@ -18,7 +35,9 @@ CheckpointedModule UnitThatSaves(const TraceProblem& problem, int module_node,
   const OperatorGroups& groups = problem.groups[module_node];
   CheckpointedModule unit = {
       .module = problem.trace->calls[candidate->call].module};
-  for (const int g : groups.group_of) unit.save.push_back(saved[g]);
+  for (const int g : groups.group_of) {
+    unit.decisions.push_back(graph::SaveOrRecompute(saved[g] != 0));
+  }
   return unit;
 }
 
@@ -26,9 +45,9 @@ std::vector<GroupUse> UsesOfGroups(const TraceProblem& problem, int module_node,
                                    const CheckpointedModule& unit) {
   const OperatorGroups& groups = problem.groups[module_node];
   std::vector<GroupUse> uses(groups.groups.size(), GroupUse::kNone);
-  for (size_t op = 0; op < unit.save.size(); ++op) {
+  for (size_t op = 0; op < unit.decisions.size(); ++op) {
     GroupUse& use = uses[groups.group_of[op]];
-    use = unit.save[op] ? GroupUse::kSaved : GroupUse::kRunsAgain;
+    use = std::max(use, UseOf(unit.decisions[op]));
   }
   return uses;
 }
@@ -38,7 +57,8 @@ bool KeepsResult(const TraceProblem& problem, int candidate,
   const CandidateCall& of = problem.candidates[candidate];
   const std::optional<int> group = GroupThatKeeps(of, storage);
   const OperatorGroups& groups = problem.groups[of.module_node];
-  return group && unit.save[groups.groups[*group].ops.front()] != 0;
+  return group && unit.decisions[groups.groups[*group].ops.front()] ==
+                      OperatorDecision::kSave;
 }
 
 }  // namespace acplan::problems

@@ -25,6 +25,15 @@ using test_support::RandomTrace;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+// 0 recomputed, 1 saved, 2 skipped.
+std::vector<OperatorDecision> Decisions(const std::vector<int>& values) {
+  std::vector<OperatorDecision> decisions;
+  for (const int value : values) {
+    decisions.push_back(static_cast<OperatorDecision>(value));
+  }
+  return decisions;
+}
+
 int32_t ModuleNamed(const Trace& trace, const std::string& fqn) {
   for (size_t m = 0; m < trace.modules.size(); ++m) {
     if (trace.modules[m].fqn == fqn) return static_cast<int32_t>(m);
@@ -58,7 +67,7 @@ TEST_P(MeasuredByPyTorch, IsSimulatedToTheByte) {
     for (const json& module : plan["modules"]) {
       modules.push_back({.module = ModuleNamed(trace, module["fqn"])});
       for (const int save : module["save"]) {
-        modules.back().save.push_back(static_cast<char>(save));
+        modules.back().decisions.push_back(SaveOrRecompute(save != 0));
       }
     }
     const Simulation simulation = Simulate(trace, modules);
@@ -99,7 +108,8 @@ std::vector<CheckpointedModule> RandomUnits(const Trace& trace,
         const TraceOperator& op = trace.operators[start + k];
         const bool is_mutated = std::ranges::any_of(
             op.outputs, [&](int32_t s) { return mutated.contains(s); });
-        unit.save.push_back(!is_mutated && random() % 2 == 0 ? 1 : 0);
+        unit.decisions.push_back(
+            SaveOrRecompute(!is_mutated && random() % 2 == 0));
       }
     }
     units.push_back(std::move(unit));
@@ -142,7 +152,7 @@ Trace TwoOperators() {
 
 TEST(Simulate, KeepsNoWorkspaceOfWhatIsSaved) {
   const Simulation simulation =
-      Simulate(TwoOperators(), {{.module = 0, .save = {1, 0}}});
+      Simulate(TwoOperators(), {{.module = 0, .decisions = Decisions({1, 0})}});
   EXPECT_EQ(simulation.recompute_ms, 0);
   EXPECT_THAT(simulation.live_bytes, ElementsAre(3584, 1536, 1536, 1024));
 }
@@ -152,11 +162,14 @@ TEST(Simulate, TakesWritersThatAreSavedWhereItStops) {
   Trace trace = TwoOperators();
   trace.operators[1].reads = trace.operators[1].outputs = {0};
   trace.operators[1].mutates = {0};
-  EXPECT_NO_THROW(Simulate(trace, {{.module = 0, .save = {1, 1}}}));
-  EXPECT_THROW(Simulate(trace, {{.module = 0, .save = {1, 0}}}), InputError);
+  EXPECT_NO_THROW(
+      Simulate(trace, {{.module = 0, .decisions = Decisions({1, 1})}}));
+  EXPECT_THROW(Simulate(trace, {{.module = 0, .decisions = Decisions({1, 0})}}),
+               InputError);
   trace.operators[2] = trace.operators[1];
   trace.operators[2].call = -1;
-  EXPECT_THROW(Simulate(trace, {{.module = 0, .save = {1, 1}}}), InputError);
+  EXPECT_THROW(Simulate(trace, {{.module = 0, .decisions = Decisions({1, 1})}}),
+               InputError);
 }
 
 TEST(Simulate, WithoutUnitsIsTheTrace) {
@@ -211,7 +224,9 @@ TEST(Simulate, KeepsItsRules) {
       const auto unit =
           std::ranges::find(units, call.module, &CheckpointedModule::module);
       ASSERT_NE(unit, units.end());
-      EXPECT_TRUE(unit->save.empty() || !unit->save[step.op - call.start]);
+      EXPECT_TRUE(unit->decisions.empty() ||
+                  unit->decisions[step.op - call.start] ==
+                      OperatorDecision::kRecompute);
     }
     ASSERT_EQ(once.size(), trace.operators.size());
     EXPECT_TRUE(std::ranges::is_sorted(once));
@@ -352,7 +367,7 @@ TEST_F(TwoLayers, BothRunAgain) {
 
 TEST_F(TwoLayers, WhatIsSavedDoesNotRunAgain) {
   const std::vector<CheckpointedModule> unit = {
-      {.module = 2, .save = {1, 0, 0}}};
+      {.module = 2, .decisions = Decisions({1, 0, 0})}};
   EXPECT_THAT(Operators(unit), ElementsAre(0, 1, 2, 3, 4, 5, 6, 4, 5, 7, 8));
   EXPECT_THAT(Units(unit),
               ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
@@ -367,7 +382,7 @@ TEST_F(TwoLayers, ASavedViewThatIsLetGoOfBeforeTheCallWaitsForItToRunAgain) {
   // before the operator, which a trace may say.
   trace_.tensors.push_back({4, -1, 3, 5});
   trace_.tensors.push_back({4, 2, 4, 0});
-  EXPECT_THAT(Units({{.module = 2, .save = {0, 1, 0}}}),
+  EXPECT_THAT(Units({{.module = 2, .decisions = Decisions({0, 1, 0})}}),
               ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
                           1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 16 + 4 + 2,
                           1 + 8 + 2 + 16 + 4 + 2 + 1,
@@ -431,7 +446,7 @@ TEST_F(TwoLayers, CastsThatAutocastKeptAreMadeAgain) {
   for (const int op : {2, 3, 5}) trace_.operators[op].recasts = {1};
   EXPECT_THAT(Operators({{.module = 2}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 1, 3, 4, 5, 7, 8));
-  EXPECT_THAT(ErrorOf({{.module = 2, .save = {0, 1, 0}}}),
+  EXPECT_THAT(ErrorOf({{.module = 2, .decisions = Decisions({0, 1, 0})}}),
               HasSubstr("module 'N.b': cannot have a policy: autocast cast a "
                         "weight that it uses before the call (operator 1)"));
   // Not when the call makes it itself.
@@ -459,7 +474,7 @@ TEST_F(TwoLayers, ASavedViewIsOneOfTheOriginal) {
   trace_.saved[3].tensor = 3;
   trace_.saved[3].requires_grad = true;
   const std::vector<CheckpointedModule> view = {
-      {.module = 2, .save = {0, 1, 0}}};
+      {.module = 2, .decisions = Decisions({0, 1, 0})}};
   EXPECT_THAT(Operators(view), ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 5, 7, 8));
   EXPECT_THAT(
       Units(view),
@@ -487,7 +502,7 @@ TEST_F(TwoLayers, AnAttributeMadeAgainTakesThePlaceOfTheOriginal) {
 }
 
 TEST_F(TwoLayers, RefusesWhatPyTorchCannotDo) {
-  EXPECT_THAT(ErrorOf({{.module = 1, .save = {1}}}),
+  EXPECT_THAT(ErrorOf({{.module = 1, .decisions = Decisions({1})}}),
               HasSubstr("module 'N.a': expected a decision for each of the 3 "
                         "operators of a call, found 1"));
   trace_.operators[4].mutates = {3};
@@ -507,8 +522,8 @@ TEST_F(TwoLayers, RefusesWhatPyTorchCannotDo) {
 }
 
 TEST_F(TwoLayers, WhatIsWrittenToInPlaceIsSavedAsAWholeOrNot) {
-  const auto save = [&](std::vector<char> decisions) {
-    return ErrorOf({{.module = 2, .save = std::move(decisions)}});
+  const auto save = [&](const std::vector<int>& decisions) {
+    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
   };
   // Operator 4 writes to the result of operator 3, and 5 as well.
   for (const int op : {4, 5}) {

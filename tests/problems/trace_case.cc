@@ -20,6 +20,7 @@ using solver::SearchStatus;
 
 using graph::CheckpointedModule;
 using graph::GroupRule;
+using graph::OperatorDecision;
 using graph::OperatorGroups;
 using test_support::StepOptions;
 
@@ -135,15 +136,16 @@ class Enumerator {
     const std::vector<int> free = FreeGroups(units_[u]);
     chosen_.push_back(u);
     for (uint32_t subset = 0; subset >> free.size() == 0; ++subset) {
-      std::vector<char> save;
+      std::vector<OperatorDecision> decisions;
       for (const int g : groups.group_of) {
         const auto found = std::ranges::find(free, g) - free.begin();
         const bool is_saved = found == std::ssize(free)
                                   ? groups.groups[g].rule == GroupRule::kSave
                                   : (subset >> found & 1) != 0;
-        save.push_back(is_saved ? 1 : 0);
+        decisions.push_back(graph::SaveOrRecompute(is_saved));
       }
-      modules_.push_back({.module = units_[u].module, .save = std::move(save)});
+      modules_.push_back(
+          {.module = units_[u].module, .decisions = std::move(decisions)});
       Choose(u + 1);
       modules_.pop_back();
     }
@@ -389,7 +391,8 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
          .detail = static_cast<int32_t>(group),
          .is_so = unit == plan.modules.end()
                       ? random() % 2 == 0
-                      : unit->save[groups.groups[group].ops.front()] == 0});
+                      : unit->decisions[groups.groups[group].ops.front()] ==
+                            OperatorDecision::kRecompute});
   }
   return decisions;
 }
