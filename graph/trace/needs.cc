@@ -1,0 +1,205 @@
+#include "graph/trace/needs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "graph/base/input_error.h"
+#include "graph/trace/call_facts.h"
+
+// Finds by one walk over the operators of a unit, from the last to the first,
+// which of them must run again if some are saved.
+//
+// The walk knows which storages are needed: those whose contents, as they are
+// after the operator at hand, something later reads. It begins with what
+// backward asks for and what a module keeps as an attribute. An operator that
+// makes or writes to a needed storage is needed itself. If it is saved, it
+// keeps what is needed of its results. Otherwise it runs again, and then needs
+// all that it reads. What an operator creates nobody can need before it; what
+// it writes to in place stays needed, since PyTorch wants those that write to a
+// saved result to be saved with it, and those that run again read it. So does
+// the base of a view: which tensor of a storage an operator reads the trace
+// does not tell.
+//
+// Each decision is forced by those after it: a policy that saves only these
+// operators and skips one that the walk makes run again lacks something that is
+// needed. So the walk runs again as few as can be. The calls of a module share
+// its policy, so they are walked together.
+//
+// An operator that neither returns nor writes to a tensor makes something else,
+// such as a Python number, for which nothing can stand in. It runs again
+// wherever a recomputation gets to it.
+
+namespace acplan::graph {
+namespace {
+
+bool ReturnsNoTensor(const TraceOperator& op) {
+  return op.outputs.empty() && op.mutates.empty();
+}
+
+}  // namespace
+
+class NeedDrivenPolicies::Walk {
+ public:
+  Walk(const Trace& trace, const std::vector<Call>& calls)
+      : trace_(trace), calls_(calls) {
+    for (const Call& call : calls) {
+      needed_.emplace_back(trace.storages.size(), 0);
+      for (const int32_t s : call.needed) needed_.back()[s] = 1;
+    }
+  }
+
+  // Decides about the operators at a place of the calls, after all later ones.
+  OperatorDecision Decide(int32_t place, bool is_saved) {
+    const bool is_needed = IsNeeded(place, is_saved);
+    for (size_t c = 0; c < calls_.size(); ++c) {
+      const int32_t op = calls_[c].call->start + place;
+      for (const int32_t s : trace_.operators[op].creates) {
+        needed_[c][s] = 0;
+      }
+      if (!is_needed || is_saved || op >= calls_[c].stop) continue;
+      const TraceOperator& now = trace_.operators[op];
+      for (const int32_t s : now.reads) needed_[c][s] = 1;
+      for (const int32_t s : now.mutates) needed_[c][s] = 1;
+    }
+    return is_needed ? SaveOrRecompute(is_saved) : OperatorDecision::kSkip;
+  }
+
+  // The results of a saved operator that are needed, before Decide; nothing if
+  // all are to be kept.
+  std::optional<std::vector<int32_t>> KeptResults(int32_t place) const {
+    const size_t count = ResultsAt(0, place).size();
+    std::vector<char> is_kept(count, 0);
+    for (size_t c = 0; c < calls_.size(); ++c) {
+      const TraceOperator& op = OperatorAt(c, place);
+      if (op.results.size() != count || !op.mutates.empty()) {
+        return std::nullopt;
+      }
+      for (const int32_t s : op.outputs) {
+        bool is_result = false;
+        for (size_t r = 0; r < count; ++r) {
+          if (trace_.tensors[op.results[r]].storage != s) continue;
+          is_result = true;
+          if (IsNeeded(c, s)) is_kept[r] = 1;
+        }
+        // What is no tensor that the trace knows cannot be kept by its place.
+        if (!is_result && IsNeeded(c, s)) return std::nullopt;
+      }
+    }
+    std::vector<int32_t> kept;
+    for (size_t r = 0; r < count; ++r) {
+      if (is_kept[r]) kept.push_back(static_cast<int32_t>(r));
+    }
+    if (kept.size() == count) return std::nullopt;
+    return kept;
+  }
+
+ private:
+  const TraceOperator& OperatorAt(size_t c, int32_t place) const {
+    return trace_.operators[calls_[c].call->start + place];
+  }
+
+  const std::vector<int32_t>& ResultsAt(size_t c, int32_t place) const {
+    return OperatorAt(c, place).results;
+  }
+
+  bool IsNeeded(size_t c, int32_t storage) const {
+    return needed_[c][storage] != 0;
+  }
+
+  // What was there before the call holds what the forward pass wrote to it.
+  bool WritesToWhatIsThere(size_t c, const TraceOperator& op,
+                           int32_t storage) const {
+    return trace_.storages[storage].born < calls_[c].call->start &&
+           std::ranges::find(op.mutates, storage) != op.mutates.end();
+  }
+
+  bool IsNeeded(int32_t place, bool is_saved) const {
+    for (size_t c = 0; c < calls_.size(); ++c) {
+      const TraceOperator& op = OperatorAt(c, place);
+      const auto is_wanted = [&](int32_t s) {
+        return IsNeeded(c, s) && !WritesToWhatIsThere(c, op, s);
+      };
+      const bool is_reached = calls_[c].call->start + place < calls_[c].stop;
+      if (std::ranges::any_of(op.outputs, is_wanted) ||
+          std::ranges::any_of(op.mutates, is_wanted) ||
+          (!is_saved && std::ranges::any_of(op.creates, is_wanted)) ||
+          (is_reached && ReturnsNoTensor(op))) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  const Trace& trace_;
+  const std::vector<Call>& calls_;
+  // A call and a storage.
+  std::vector<std::vector<char>> needed_;
+};
+
+NeedDrivenPolicies::NeedDrivenPolicies(const Trace& trace)
+    : trace_(&trace), calls_of_(trace.modules.size()) {
+  const CallForest forest = MakeCallForest(trace);
+  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    calls_of_[trace.calls[c].module].push_back(
+        NeedsOf(c, forest.subtree_end[c]));
+  }
+}
+
+NeedDrivenPolicies::Call NeedDrivenPolicies::NeedsOf(
+    int32_t call, int32_t subtree_end) const {
+  const TraceCall& now = trace_->calls[call];
+  Call result = {.call = &now};
+  if (now.no_grad) return result;
+  bool runs_again = false;
+  for (auto saved = std::ranges::lower_bound(trace_->saved, now.start, {},
+                                             &SavedTensor::packed);
+       saved != trace_->saved.end() && saved->packed <= now.end; ++saved) {
+    if (saved->call < call || saved->call >= subtree_end) continue;
+    result.stop = std::max(result.stop, saved->packed);
+    if (saved->unpacked == kNever) continue;
+    runs_again = true;
+    result.needed.push_back(saved->storage);
+  }
+  if (!runs_again) result.stop = 0;
+  for (const KeptAttribute& kept : trace_->kept) {
+    const int32_t born = trace_->storages[kept.storage].born;
+    const bool is_made_again =
+        now.start <= born && born < result.stop && kept.since <= result.stop;
+    if (is_made_again) result.needed.push_back(kept.storage);
+  }
+  return result;
+}
+
+CheckpointedModule NeedDrivenPolicies::Of(
+    int32_t module, const std::vector<char>& saves) const {
+  const std::vector<Call>& calls = calls_of_[module];
+  for (const Call& call : calls) {
+    const auto length = static_cast<size_t>(call.call->end - call.call->start);
+    if (saves.size() == length) continue;
+    throw InputError(
+        fmt::format("module '{}': expected a decision for each of the {} "
+                    "operators of a call, found {}",
+                    trace_->modules[module].fqn, length, saves.size()));
+  }
+  CheckpointedModule unit = {.module = module};
+  unit.decisions.assign(saves.size(), OperatorDecision::kSkip);
+  if (calls.empty()) return unit;
+  Walk walk(*trace_, calls);
+  for (auto place = static_cast<int32_t>(saves.size()) - 1; place >= 0;
+       --place) {
+    const bool is_saved = saves[place] != 0;
+    std::optional<std::vector<int32_t>> kept;
+    if (is_saved) kept = walk.KeptResults(place);
+    unit.decisions[place] = walk.Decide(place, is_saved);
+    const bool keeps_some =
+        unit.decisions[place] == OperatorDecision::kSave && kept;
+    if (keeps_some) unit.kept_results.emplace(place, std::move(*kept));
+  }
+  return unit;
+}
+
+}  // namespace acplan::graph

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+
+namespace acplan::graph {
+
+// Finds the policies of units that run nothing again which nobody needs. Refers
+// to the trace, which must not change.
+class NeedDrivenPolicies {
+ public:
+  explicit NeedDrivenPolicies(const Trace& trace);
+  explicit NeedDrivenPolicies(Trace&&) = delete;
+
+  // The policy of a unit that saves no more operators than `saves` says, one
+  // entry an operator of each call of the module, and runs again as few of the
+  // others as can be: an operator runs again if something that it makes is
+  // needed and not kept, that is read by one that runs again, or asked for by
+  // backward, or left with a module as an attribute. All others are skipped,
+  // saved ones of which nothing is needed among them; of the saved ones only
+  // those results are kept that are needed. What is needed in one call of the
+  // module is in all. Units inside of this one are not known here, but what
+  // backward asks for within their calls is.
+  //
+  // Time is linear in the operators of the calls. Throws InputError, naming the
+  // module, where `saves` has not the length of each of its calls.
+  CheckpointedModule Of(int32_t module, const std::vector<char>& saves) const;
+
+ private:
+  // What is needed at the end of a call's recomputation.
+  struct Call {
+    const TraceCall* call = nullptr;
+    int32_t stop = 0;  // the operator before which it stops
+    std::vector<int32_t> needed = {};
+  };
+  class Walk;
+
+  Call NeedsOf(int32_t call, int32_t subtree_end) const;
+
+  const Trace* trace_;
+  std::vector<std::vector<Call>> calls_of_;  // a module
+};
+
+}  // namespace acplan::graph
