@@ -33,6 +33,12 @@ class NeedWalk {
 
   CallNeeds Run(int32_t stop) && {
     const int32_t end = std::min(stop, call_.end);
+    for (const graph::KeptAttribute& kept : trace_.kept) {
+      const bool is_made_again = IsOfCall(kept.storage) &&
+                                 trace_.storages[kept.storage].born < stop &&
+                                 kept.since <= stop;
+      if (is_made_again) asked_at_[end].insert(kept.storage);
+    }
     auto asked = asked_at_.rbegin();
     for (int32_t op = end - 1; op >= call_.start; --op) {
       for (; asked != asked_at_.rend() && asked->first > op; ++asked) {
@@ -57,13 +63,14 @@ class NeedWalk {
   void AddIfNeeded(int32_t op) {
     const TraceOperator& now = trace_.operators[op];
     const std::set<int32_t> made = MadeBy(now);
-    if (std::ranges::none_of(
-            made, [&](int32_t s) { return needed_.contains(s); })) {
-      return;
-    }
+    const bool is_always = now.outputs.empty() && now.mutates.empty();
+    const bool is_needed = std::ranges::any_of(
+        made, [&](int32_t s) { return needed_.contains(s); });
+    if (!is_always && !is_needed) return;
     NeedGraph::Operator node = {.place = op - call_.start,
                                 .group = groups_.group_of[op - call_.start],
-                                .ms = now.runtime_ms};
+                                .ms = now.runtime_ms,
+                                .is_always_needed = is_always};
     for (const int32_t s : pending_) node.asked.push_back(NumberOf(s));
     pending_.clear();
     for (const int32_t s : made) {

@@ -8,9 +8,9 @@
 
 namespace acplan::problems {
 
-// What of a call may have to run again, and why: the operators whose results
-// backward asks for, or that others of them read. An operator that something
-// needs is saved or runs again; nothing else does. Calls that do the same have
+// What of a call may have to run again, and why (graph/trace/needs.h): the
+// operators whose results backward asks for, or that others of them read. An
+// operator that something needs is saved or runs again; nothing else does. Calls that do the same have
 // equal graphs, since operators, groups and results are numbered from the start
 // of the call.
 struct NeedGraph {
@@ -22,6 +22,8 @@ struct NeedGraph {
     // and those that backward asks for that were saved after it and not after
     // the operator before it in this list.
     std::vector<int> makes = {}, reads = {}, asked = {};
+    // It makes no tensor, but something that nothing can stand in for.
+    bool is_always_needed = false;
 
     bool operator==(const Operator&) const = default;
   };

@@ -1,13 +1,10 @@
 // The policies of a call by labels.
 //
-// Idea. The operators are walked from the last to the first. Which of the results
-// made so far back are still needed is all that the rest of the walk has to know
-// of the policy: its state. A label is a policy so far: the bytes that it keeps
-// and the ms that run again. At an operator of whose results some are needed,
-// each label goes on in two ways: the operator is saved, so these results are
-// kept; or it runs again, and what it reads is needed. Where none is needed, there
-// is nothing to decide. Operators of one group are decided alike, which is part of
-// the state from the first of them to the last.
+// Idea. The operators are walked from the last to the first (need_steps.h). A
+// label is a policy so far: the bytes that it keeps and the ms that run again. At
+// an operator of whose results some are needed, each label goes on in two ways:
+// the operator is saved, so these results are kept; or it runs again, and what it
+// reads is needed. Where none is needed, there is nothing to decide.
 //
 // Invariant. The labels of a state contain, for every policy of the operators
 // walked so far that leads to that state, one that keeps at most as many bytes and
@@ -15,237 +12,106 @@
 //
 // So the labels after the last step contain all policies that no other one beats.
 //
-// A state is a set of bits. A result has a bit from the first operator that may
-// need it to the one that creates it, and bits are used again. Where there are too
-// few, a result is not tracked: it is never needed, which costs less. Where there
-// are too many labels, those within a few bytes of each other become one with the
-// fewest bytes and least ms of all, and the history of one of them. Both only
-// relax.
+// Large calls, which contain many others, would have too many. Their policies are
+// relaxed. At a price for a byte, the best policy is found by one label a state,
+// and as no policy is better at that price, the line through it bounds all. Under
+// the maximum of some such lines lies no policy. Points on it, each with the bytes
+// of the next, stand for all policies between them; the policy of a point is the
+// one whose line it is on.
 #include "problems/trace/need_policies.h"
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
+
+#include "problems/trace/need_steps.h"
 
 namespace acplan::problems {
 
 namespace {
 
-constexpr int kBits = 64;
-constexpr int kNoBit = -1;
-constexpr size_t kMostLabels = 6000;
-constexpr int64_t kGridOfMerged = 500;
+using Move = NeedPolicies::Move;
+
+// Calls with more operators, or with more labels, have relaxed policies.
+constexpr size_t kMostOperators = 150;
+constexpr size_t kMostLabels = 8000;
+// The lines and points of relaxed policies.
+constexpr int kMostLines = 24;
+constexpr int kPoints = 128;
 
 struct Label {
-  int64_t kept_bytes;
-  double ms;
-  int32_t move;
+  int64_t kept_bytes = 0;
+  double ms = 0;
+  int32_t move = -1;
 };
 
-// Keeps what no other label beats, by bytes.
-std::vector<Label> Best(std::vector<Label> labels) {
-  std::ranges::stable_sort(labels, [](const Label& a, const Label& b) {
-    return a.kept_bytes != b.kept_bytes ? a.kept_bytes < b.kept_bytes
-                                        : a.ms < b.ms;
-  });
-  size_t kept = 0;
-  for (const Label& label : labels) {
-    // Sums in another order are the same.
-    if (kept > 0 && label.ms >= labels[kept - 1].ms * (1 - 1e-12)) continue;
-    labels[kept++] = label;
-  }
-  labels.resize(kept);
-  return labels;
-}
+// By bytes, what no other label beats.
+using Labels = std::vector<Label>;
 
-// Labels within a few bytes of each other as one.
-std::vector<Label> Merged(const std::vector<Label>& labels) {
-  const int64_t few =
-      (labels.back().kept_bytes - labels.front().kept_bytes) / kGridOfMerged;
-  std::vector<Label> merged;
-  for (const Label& label : labels) {
-    if (merged.empty() || label.kept_bytes > merged.back().kept_bytes + few) {
-      merged.push_back(label);
-    } else {
-      merged.back().ms = label.ms;
-    }
+// Returns what no label of both beats.
+Labels Best(const Labels& a, const Labels& b) {
+  Labels merged;
+  merged.reserve(a.size() + b.size());
+  std::ranges::merge(a, b, std::back_inserter(merged),
+                     [](const Label& x, const Label& y) {
+                       return x.kept_bytes != y.kept_bytes
+                                  ? x.kept_bytes < y.kept_bytes
+                                  : x.ms < y.ms;
+                     });
+  size_t kept = 0;
+  for (const Label& label : merged) {
+    // Sums in another order are the same.
+    if (kept > 0 && label.ms >= merged[kept - 1].ms * (1 - 1e-12)) continue;
+    merged[kept++] = label;
   }
+  merged.resize(kept);
   return merged;
 }
 
-uint64_t BitOf(int bit) { return bit < 0 ? 0 : uint64_t{1} << bit; }
-
-// The bits of results and of groups with several operators, and which of them
-// are free again after each operator.
-class StateBits {
+class LabelWalk {
  public:
-  explicit StateBits(const NeedGraph& graph, size_t groups)
-      : of_result(graph.results, kNoBit),
-        saved(groups, kNoBit),
-        rerun(groups, kNoBit),
-        closed_after(graph.operators.size(), 0) {
-    const auto count = static_cast<int>(graph.operators.size());
-    std::vector<int> last_maker(graph.results, -1);
-    std::vector<int> first_of(groups, -1);
-    std::vector<int> last_of(groups, -1);
-    for (int k = 0; k < count; ++k) {
-      const NeedGraph::Operator& op = graph.operators[k];
-      for (const int r : op.makes) last_maker[r] = k;
-      if (first_of[op.group] < 0) first_of[op.group] = k;
-      last_of[op.group] = k;
+  explicit LabelWalk(const std::vector<NeedStep>& steps) : steps_(steps) {}
+
+  // All policies; nothing where there are too many labels.
+  std::optional<Labels> Run() {
+    states_[0] = {Label()};
+    for (const NeedStep& step : steps_) {
+      next_.clear();
+      size_t count = 0;
+      for (auto& [state, labels] : states_) {
+        count += labels.size();
+        Take(step, state | step.asked, std::move(labels));
+      }
+      if (count > kMostLabels) return std::nullopt;
+      states_ = std::move(next_);
     }
-    for (int k = 0; k < count; ++k) {
-      const NeedGraph::Operator& op = graph.operators[k];
-      for (const int r : op.asked) Open(of_result[r]);
-      if (first_of[op.group] == k && last_of[op.group] > k) {
-        Open(saved[op.group]);
-        Open(rerun[op.group]);
-        // Half of the pair is of no use.
-        if (rerun[op.group] == kNoBit) saved[op.group] = kNoBit;
-      }
-      for (const int r : op.makes) {
-        if (last_maker[r] == k) Close(k, of_result[r]);
-      }
-      for (const int r : op.reads) {
-        if (last_maker[r] > k) Open(of_result[r]);
-      }
-      if (last_of[op.group] == k) {
-        Close(k, saved[op.group]);
-        Close(k, rerun[op.group]);
-      }
-    }
+    Labels all;
+    for (const auto& [state, labels] : states_) all = Best(all, labels);
+    return all;
   }
 
-  uint64_t SetOf(const std::vector<int>& results) const {
-    uint64_t set = 0;
-    for (const int r : results) set |= BitOf(of_result[r]);
-    return set;
-  }
-
-  std::vector<int> of_result, saved, rerun;
-  std::vector<uint64_t> closed_after;  // an operator
+  std::vector<Move> TakeMoves() { return std::move(moves_); }
 
  private:
-  void Open(int& bit) {
-    if (bit != kNoBit || used_ == ~uint64_t{0}) return;
-    bit = 0;
-    while ((used_ >> bit & 1) != 0) ++bit;
-    used_ |= BitOf(bit);
-  }
-
-  void Close(int k, int bit) {
-    closed_after[k] |= BitOf(bit);
-    used_ &= ~BitOf(bit);
-  }
-
-  uint64_t used_ = 0;
-};
-
-class NeedLabels {
- public:
-  NeedLabels(const NeedGraph& graph, const NeedChoices& choices)
-      : graph_(graph),
-        choices_(choices),
-        bits_(graph, choices.may_save.size()),
-        is_counted_(graph.results, 0) {
-    states_[0] = {{.kept_bytes = 0, .ms = 0, .move = -1}};
-  }
-
-  NeedPolicies Run() && {
-    for (size_t k = 0; k < graph_.operators.size(); ++k) {
-      Ask(bits_.SetOf(graph_.operators[k].asked));
-      Decide(k);
-      Limit();
+  void Take(const NeedStep& step, uint64_t state, Labels labels) {
+    if (!step.IsNeeded(state)) {
+      Add(step.AfterNothing(state), std::move(labels));
+      return;
     }
-    std::vector<Label> all;
-    for (const auto& [state, labels] : states_) {
-      all.insert(all.end(), labels.begin(), labels.end());
+    if (step.MaySave(state)) {
+      Add(step.AfterSave(state),
+          Moved(labels, step.KeptBytes(state), 0,
+                {-1, step.group, GroupUse::kSaved}));
     }
-    all = Best(std::move(all));
-    std::ranges::reverse(all);
-    std::vector<PolicyPoint> points;
-    std::vector<int32_t> last_moves;
-    for (const Label& label : all) {
-      points.push_back({choices_.base_bytes - label.kept_bytes, label.ms});
-      last_moves.push_back(label.move);
+    if (step.MayRerun(state)) {
+      Add(step.AfterRerun(state),
+          Moved(std::move(labels), 0, step.ms,
+                {-1, step.group, GroupUse::kRunsAgain}));
     }
-    return {std::move(points), std::move(last_moves), std::move(moves_),
-            choices_.may_save.size()};
   }
 
- private:
-  using States = std::map<uint64_t, std::vector<Label>>;
-
-  static void Append(const std::vector<Label>& labels, uint64_t state,
-                     States& states) {
-    std::vector<Label>& of = states[state];
-    of.insert(of.end(), labels.begin(), labels.end());
-  }
-
-  void Replace(States states) {
-    for (auto& [state, labels] : states) labels = Best(std::move(labels));
-    states_ = std::move(states);
-  }
-
-  void Ask(uint64_t asked) {
-    if (asked == 0) return;
-    States next;
-    for (const auto& [state, labels] : states_) {
-      Append(labels, state | asked, next);
-    }
-    Replace(std::move(next));
-  }
-
-  void Decide(size_t k) {
-    const NeedGraph::Operator& op = graph_.operators[k];
-    const uint64_t makes = bits_.SetOf(op.makes);
-    const uint64_t saved = BitOf(bits_.saved[op.group]);
-    const uint64_t rerun = BitOf(bits_.rerun[op.group]);
-    const uint64_t reads = bits_.SetOf(op.reads);
-    const uint64_t open = ~bits_.closed_after[k];
-    States next;
-    for (const auto& [state, labels] : states_) {
-      if ((state & makes) == 0) {
-        Append(labels, state & open, next);
-        continue;
-      }
-      if (MaySave(op, state) && (state & rerun) == 0) {
-        Append(Moved(labels, KeptBytes(op, state), 0,
-                     {-1, op.group, GroupUse::kSaved}),
-               ((state & ~makes) | saved) & open, next);
-      }
-      if (choices_.may_rerun[op.group] && (state & saved) == 0) {
-        // What it makes anew and reads is what it writes to in place.
-        const uint64_t after = (state & ~makes & open) | (rerun & open) | reads;
-        Append(Moved(labels, 0, op.ms, {-1, op.group, GroupUse::kRunsAgain}),
-               after, next);
-      }
-    }
-    // What is written to in place later was counted there.
-    for (const int r : op.makes) is_counted_[r] = 1;
-    Replace(std::move(next));
-  }
-
-  bool MaySave(const NeedGraph::Operator& op, uint64_t state) const {
-    return choices_.may_save[op.group] &&
-           std::ranges::all_of(op.makes, [&](int r) {
-             return choices_.may_keep[r] ||
-                    (state & BitOf(bits_.of_result[r])) == 0;
-           });
-  }
-
-  int64_t KeptBytes(const NeedGraph::Operator& op, uint64_t state) const {
-    int64_t bytes = 0;
-    for (const int r : op.makes) {
-      if (!is_counted_[r] && (state & BitOf(bits_.of_result[r])) != 0) {
-        bytes += choices_.bytes[r];
-      }
-    }
-    return bytes;
-  }
-
-  std::vector<Label> Moved(std::vector<Label> labels, int64_t kept_bytes,
-                           double ms, NeedPolicies::Move move) {
+  Labels Moved(Labels labels, int64_t kept_bytes, double ms, Move move) {
     for (Label& label : labels) {
       move.previous = label.move;
       label = {.kept_bytes = label.kept_bytes + kept_bytes,
@@ -256,20 +122,172 @@ class NeedLabels {
     return labels;
   }
 
-  void Limit() {
-    size_t count = 0;
-    for (const auto& [state, labels] : states_) count += labels.size();
-    if (count <= kMostLabels) return;
-    for (auto& [state, labels] : states_) labels = Merged(labels);
+  void Add(uint64_t state, Labels labels) {
+    Labels& of = next_[state];
+    of = of.empty() ? std::move(labels) : Best(of, labels);
   }
 
-  const NeedGraph& graph_;
-  const NeedChoices& choices_;
-  const StateBits bits_;
-  std::vector<char> is_counted_;  // a result: its bytes, at a later operator
-  States states_;
-  std::vector<NeedPolicies::Move> moves_;
+  const std::vector<NeedStep>& steps_;
+  std::map<uint64_t, Labels> states_, next_;
+  std::vector<Move> moves_;
 };
+
+// Finds the best policy at a price of a byte that is kept.
+class PricedWalk {
+ public:
+  explicit PricedWalk(const std::vector<NeedStep>& steps) : steps_(steps) {}
+
+  std::optional<Label> Run(double price) {
+    price_ = price;
+    states_ = {{0, Label()}};
+    for (const NeedStep& step : steps_) {
+      next_.clear();
+      for (const auto& [state, label] : states_) {
+        Take(step, state | step.asked, label);
+      }
+      std::swap(states_, next_);
+    }
+    if (states_.empty()) return std::nullopt;
+    return std::ranges::min_element(states_, {}, [&](const auto& of) {
+             return Cost(of.second);
+           })->second;
+  }
+
+  std::vector<Move> TakeMoves() { return std::move(moves_); }
+
+ private:
+  std::pair<double, int64_t> Cost(const Label& label) const {
+    return {label.ms + price_ * static_cast<double>(label.kept_bytes),
+            label.kept_bytes};
+  }
+
+  void Take(const NeedStep& step, uint64_t state, const Label& label) {
+    if (!step.IsNeeded(state)) {
+      Add(step.AfterNothing(state), label, {});
+      return;
+    }
+    if (step.MaySave(state)) {
+      Add(step.AfterSave(state),
+          {label.kept_bytes + step.KeptBytes(state), label.ms, label.move},
+          Move{label.move, step.group, GroupUse::kSaved});
+    }
+    if (step.MayRerun(state)) {
+      Add(step.AfterRerun(state),
+          {label.kept_bytes, label.ms + step.ms, label.move},
+          Move{label.move, step.group, GroupUse::kRunsAgain});
+    }
+  }
+
+  // States are few.
+  void Add(uint64_t state, Label label, std::optional<Move> move) {
+    auto same = std::ranges::find(next_, state,
+                                  &std::pair<uint64_t, Label>::first);
+    if (same != next_.end() && Cost(same->second) <= Cost(label)) return;
+    if (move) {
+      label.move = static_cast<int32_t>(moves_.size());
+      moves_.push_back(*move);
+    }
+    if (same == next_.end()) {
+      next_.emplace_back(state, label);
+    } else {
+      same->second = label;
+    }
+  }
+
+  const std::vector<NeedStep>& steps_;
+  double price_ = 0;
+  std::vector<std::pair<uint64_t, Label>> states_, next_;
+  std::vector<Move> moves_;
+};
+
+// A policy that is best at a price, and so a line that no policy is below.
+struct BestAtPrice {
+  Label label;
+  double price;
+
+  double LineAt(double kept_bytes) const {
+    return label.ms -
+           price * (kept_bytes - static_cast<double>(label.kept_bytes));
+  }
+};
+
+// Best policies at some prices, by bytes: those that keep least and cost least,
+// and between two, where their lines are furthest below both.
+std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
+  std::vector<BestAtPrice> lines;
+  const auto add = [&](double price) {
+    const std::optional<Label> label = walk.Run(price);
+    if (!label) return;
+    const auto place = std::ranges::lower_bound(
+        lines, price, std::greater<>(), &BestAtPrice::price);
+    lines.insert(place, {*label, price});
+  };
+  add(steepest);
+  add(0);
+  while (!lines.empty() && lines.size() < kMostLines) {
+    double widest = 0;
+    double price = 0;
+    for (size_t k = 0; k + 1 < lines.size(); ++k) {
+      const Label& a = lines[k].label;
+      const Label& b = lines[k + 1].label;
+      const auto bytes = static_cast<double>(b.kept_bytes - a.kept_bytes);
+      if (bytes <= 0 || a.ms <= b.ms) continue;
+      const double slope = (a.ms - b.ms) / bytes;
+      if (slope >= lines[k].price || slope <= lines[k + 1].price) continue;
+      // How far the corner of both lines is below the chord.
+      const double corner =
+          (lines[k].LineAt(0) - lines[k + 1].LineAt(0)) /
+          (lines[k].price - lines[k + 1].price);
+      const double gap =
+          a.ms - slope * (corner - static_cast<double>(a.kept_bytes)) -
+          lines[k].LineAt(corner);
+      if (gap <= widest) continue;
+      widest = gap;
+      price = slope;
+    }
+    if (widest <= 1e-9 * (1 + lines.front().label.ms)) break;
+    add(price);
+  }
+  return lines;
+}
+
+NeedPolicies RelaxedPolicies(const std::vector<NeedStep>& steps,
+                             const NeedChoices& choices) {
+  double ms = 0;
+  for (const NeedStep& step : steps) ms += step.ms;
+  PricedWalk walk(steps);
+  const std::vector<BestAtPrice> lines = Lines(walk, 1 + ms);
+  std::vector<PolicyPoint> points;
+  std::vector<int32_t> moves;
+  const auto add = [&](int64_t kept_bytes, double least_ms, int32_t move) {
+    const int64_t bytes = choices.base_bytes - kept_bytes;
+    if (!points.empty() && points.back().ms >= least_ms) {
+      points.back() = {bytes, points.back().ms};
+      moves.back() = move;
+    } else {
+      points.push_back({bytes, least_ms});
+      moves.push_back(move);
+    }
+  };
+  if (!lines.empty()) {
+    const int64_t most = lines.back().label.kept_bytes;
+    const int64_t least = lines.front().label.kept_bytes;
+    // A point stands for all that keep no less, and less than the one before.
+    int64_t before = most;
+    for (int k = 0; k <= kPoints; ++k) {
+      const int64_t kept = most - (most - least) / kPoints * k;
+      const auto of = [&](const BestAtPrice& line) {
+        return line.LineAt(static_cast<double>(before));
+      };
+      const auto highest = std::ranges::max_element(lines, {}, of);
+      add(k == kPoints ? least : kept, std::max(of(*highest), 0.0),
+          highest->label.move);
+      before = kept;
+    }
+  }
+  return {std::move(points), std::move(moves), walk.TakeMoves(),
+          choices.may_save.size()};
+}
 
 }  // namespace
 
@@ -282,7 +300,20 @@ std::vector<GroupUse> NeedPolicies::UsesOf(size_t point) const {
 }
 
 NeedPolicies PoliciesOf(const NeedGraph& graph, const NeedChoices& choices) {
-  return NeedLabels(graph, choices).Run();
+  const std::vector<NeedStep> steps = StepsOf(graph, choices);
+  if (steps.size() > kMostOperators) return RelaxedPolicies(steps, choices);
+  LabelWalk walk(steps);
+  std::optional<Labels> labels = walk.Run();
+  if (!labels) return RelaxedPolicies(steps, choices);
+  std::vector<PolicyPoint> points;
+  std::vector<int32_t> last_moves;
+  std::ranges::reverse(*labels);
+  for (const Label& label : *labels) {
+    points.push_back({choices.base_bytes - label.kept_bytes, label.ms});
+    last_moves.push_back(label.move);
+  }
+  return {std::move(points), std::move(last_moves), walk.TakeMoves(),
+          choices.may_save.size()};
 }
 
 }  // namespace acplan::problems

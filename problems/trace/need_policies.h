@@ -50,9 +50,10 @@ class NeedPolicies {
         moves_(std::move(moves)),
         groups_(groups) {}
 
-  // Ascending; none where no policy keeps the rules. Each is the bytes and ms of
-  // its policy but where there are very many: then some are merged with what
-  // they nearly are, and a point discards no less and costs no more.
+  // Bytes and ms strictly ascending; none where no policy keeps the rules. Each
+  // is the bytes and ms of its policy, but for calls with very many policies:
+  // their points are relaxed, so that each policy costs no less than one that
+  // discards as much, and the policy of a point is one that is near.
   const std::vector<PolicyPoint>& points() const { return points_; }
 
   // A group: what a policy does with it.

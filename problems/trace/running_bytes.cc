@@ -109,8 +109,10 @@ CertainNeeds NeedsForCertain(const TraceProblem& problem,
   std::vector<char> is_asked(graph.results, 0);
   for (const NeedGraph::Operator& op : graph.operators) {
     for (const int r : op.asked) is_asked[r] = certain.is_needed[r] = 1;
-    const bool is_needed = std::ranges::any_of(
-        op.makes, [&](int r) { return is_asked[r] != 0; });
+    const bool is_needed =
+        op.is_always_needed || std::ranges::any_of(op.makes, [&](int r) {
+          return is_asked[r] != 0;
+        });
     for (const int r : op.makes) is_asked[r] = 0;
     if (!is_needed || choices.Recomputes(problem, candidate, op.group) != true) {
       continue;

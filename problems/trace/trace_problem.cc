@@ -277,7 +277,8 @@ TraceProblem BuildTraceProblem(const Trace& trace,
                                const JointProblemOptions& options) {
   TraceProblem problem{.trace = &trace,
                        .simulator = graph::Simulator(trace),
-                       .may_skip = options.may_skip};
+                       .may_skip = options.may_skip,
+                       .need_driven = graph::NeedDrivenPolicies(trace)};
   JointProblemOptions snapshot_options = options;
   snapshot_options.memory.model = MemoryModel::kSnapshot;
   UnitChoices choices = ChoicesOfUnits(profile, tree, snapshot_options);

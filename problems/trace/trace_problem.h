@@ -9,6 +9,7 @@
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "graph/profile/sac_statistics.h"
+#include "graph/trace/needs.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 #include "problems/model/joint_problem.h"
@@ -89,6 +90,7 @@ struct TraceProblem {
   bool has_repeated_calls = false;  // of a candidate module
   // Operators may be skipped.
   bool may_skip = false;
+  graph::NeedDrivenPolicies need_driven;  // of the trace
   std::vector<NeedGraph> need_graphs = {};  // all different
   // A node of the module tree and a group: whether a policy has a choice.
   std::vector<std::vector<char>> is_choice = {};
