@@ -58,9 +58,39 @@ PlannedModule Planned(const graph::Module& module,
                                         policy.saved_bytes);
   planned.recompute_ms = policy.recompute_ms;
   for (size_t k = 0; k < policy.save.size(); ++k) {
-    planned.ops.push_back({.index = static_cast<int>(k),
-                           .name = module.sac->func_names[k],
-                           .save = policy.save[k] != 0});
+    planned.ops.push_back(
+        {.index = static_cast<int>(k),
+         .name = module.sac->func_names[k],
+         .decision = graph::SaveOrRecompute(policy.save[k] != 0)});
+  }
+  return planned;
+}
+
+std::vector<char> SavedOps(const graph::CheckpointedModule& unit) {
+  std::vector<char> saved;
+  saved.reserve(unit.decisions.size());
+  for (const graph::OperatorDecision decision : unit.decisions) {
+    saved.push_back(decision == graph::OperatorDecision::kSave ? 1 : 0);
+  }
+  return saved;
+}
+
+// What is skipped is discarded like what runs again, but takes no time.
+PlannedModule PlannedOnTrace(const graph::Module& module,
+                             const graph::CheckpointedModule& unit) {
+  PlannedModule planned =
+      Planned(module, PolicyOf(*module.sac, SavedOps(unit)));
+  const bool skips =
+      std::ranges::find(unit.decisions, graph::OperatorDecision::kSkip) !=
+      unit.decisions.end();
+  if (skips) planned.recompute_ms = 0;
+  for (PlannedOp& op : planned.ops) {
+    op.decision = unit.decisions[op.index];
+    if (skips && op.RunsAgain()) {
+      planned.recompute_ms += module.sac->runtimes[op.index];
+    }
+    const auto kept = unit.kept_results.find(op.index);
+    if (kept != unit.kept_results.end()) op.results = kept->second;
   }
   return planned;
 }
@@ -79,15 +109,6 @@ PlannedModule WholeUnit(const TraceProblem& built, const std::string& fqn,
     }
   }
   return unit;
-}
-
-std::vector<char> SavedOps(const graph::CheckpointedModule& unit) {
-  std::vector<char> saved;
-  saved.reserve(unit.decisions.size());
-  for (const graph::OperatorDecision decision : unit.decisions) {
-    saved.push_back(decision == graph::OperatorDecision::kSave ? 1 : 0);
-  }
-  return saved;
 }
 
 }  // namespace
@@ -137,10 +158,9 @@ std::vector<PlannedModule> DecodeUnits(
       return built.trace->modules[u.module].fqn;
     });
     if (unit == units.end()) continue;
-    modules.push_back(
-        unit->decisions.empty()
-            ? WholeUnit(built, module.fqn, unit->module)
-            : Planned(module, PolicyOf(*module.sac, SavedOps(*unit))));
+    modules.push_back(unit->decisions.empty()
+                          ? WholeUnit(built, module.fqn, unit->module)
+                          : PlannedOnTrace(module, *unit));
   }
   return modules;
 }

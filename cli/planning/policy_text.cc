@@ -89,6 +89,22 @@ std::string Names(const std::vector<std::string>& names) {
   return fmt::format("{}", fmt::join(shown, ", "));
 }
 
+std::string Others(size_t n) {
+  return fmt::format("{} other{}", n, n == 1 ? "" : "s");
+}
+
+// The shorter side by its names.
+std::string SidesText(const std::vector<std::string>& saved,
+                      const std::vector<std::string>& recomputed) {
+  if (recomputed.empty()) return fmt::format("save {}", Names(saved));
+  if (saved.empty()) return fmt::format("recompute {}", Names(recomputed));
+  return saved.size() <= recomputed.size()
+             ? fmt::format("save {}; recompute {}", Names(saved),
+                           Others(recomputed.size()))
+             : fmt::format("recompute {}; save {}", Names(recomputed),
+                           Others(saved.size()));
+}
+
 }  // namespace
 
 std::vector<UnitGroup> GroupUnits(const std::vector<PlannedModule>& units) {
@@ -138,25 +154,29 @@ std::string PolicyText(const PlannedModule& unit,
   std::vector<char> is_view(unit.ops.size(), 0);
   for (const int op : sac.view_like_ops) is_view[op] = 1;
   std::vector<std::string> saved, recomputed;
+  size_t skipped = 0;
   for (const problems::PlannedOp& op : unit.ops) {
-    if (op.save) {
+    if (op.Saves()) {
       saved.push_back(op.name);
     } else if (!is_view[op.index]) {
-      recomputed.push_back(op.name);
+      if (op.RunsAgain())
+        recomputed.push_back(op.name);
+      else
+        ++skipped;
     }
   }
-  const auto others = [](size_t n) {
-    return fmt::format("{} other{}", n, n == 1 ? "" : "s");
-  };
+  if (skipped > 0) {
+    const std::string rest = fmt::format("skip {}", Others(skipped));
+    if (saved.empty() && recomputed.empty()) {
+      return fmt::format("skip all {}", skipped);
+    }
+    return fmt::format("{}; {}", SidesText(saved, recomputed), rest);
+  }
   if (saved.empty()) {
     return fmt::format("recompute all {}", recomputed.size());
   }
   if (recomputed.empty()) return fmt::format("save all {}", saved.size());
-  return saved.size() <= recomputed.size()
-             ? fmt::format("save {}; recompute {}", Names(saved),
-                           others(recomputed.size()))
-             : fmt::format("recompute {}; save {}", Names(recomputed),
-                           others(saved.size()));
+  return SidesText(saved, recomputed);
 }
 
 }  // namespace acplan::cli

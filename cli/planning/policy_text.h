@@ -20,8 +20,8 @@ std::vector<UnitGroup> GroupUnits(
     const std::vector<problems::PlannedModule>& units);
 
 // Describes a policy, with the shorter side spelled out: "save mm, mm, bmm;
-// recompute 14 others". View-like operators are recomputed always, and not
-// counted. Of more than a few, equal names are counted, "mm × 7", and what is
+// recompute 14 others", with "; skip 9 others" where operators are skipped.
+// View-like operators cost nothing, and are not counted unless they are saved. Of more than a few, equal names are counted, "mm × 7", and what is
 // still too long ends in "9 more".
 std::string PolicyText(const problems::PlannedModule& unit,
                        const graph::SacStatistics& sac);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <utility>
 
 #include "graph/base/input_error.h"
@@ -19,6 +20,46 @@ void RequireDecisions(const CheckpointedModule& unit, const TraceCall& call,
       "module '{}': expected a decision for each of the {} "
       "operators of a call, found {}",
       trace.modules[call.module].fqn, length, unit.decisions.size()));
+}
+
+// What is kept must be there in each call.
+void RequireResults(const CheckpointedModule& unit, const TraceCall& call,
+                    const Trace& trace) {
+  for (const auto& [place, kept] : unit.kept_results) {
+    const auto complaint = [&](const std::string& what) {
+      return InputError(fmt::format("module '{}': operator {}: {}",
+                                    trace.modules[call.module].fqn, place,
+                                    what));
+    };
+    const bool is_saved = place >= 0 && place < std::ssize(unit.decisions) &&
+                          unit.decisions[place] == OperatorDecision::kSave;
+    if (!is_saved) {
+      throw complaint(
+          "expected results to be kept of a saved operator, found one that is "
+          "not saved");
+    }
+    const auto count = static_cast<int32_t>(
+        trace.operators[call.start + place].results.size());
+    for (size_t k = 0; k < kept.size(); ++k) {
+      if (kept[k] < 0 || kept[k] >= count) {
+        throw complaint(fmt::format(
+            "expected results to be kept of the {} that it makes, found index "
+            "{}",
+            count, kept[k]));
+      }
+      if (k > 0 && kept[k] <= kept[k - 1]) {
+        throw complaint(fmt::format(
+            "expected results to be kept in ascending order, found {} after {}",
+            kept[k], kept[k - 1]));
+      }
+    }
+  }
+}
+
+bool HasStandIns(const CheckpointedModule& unit) {
+  return !unit.kept_results.empty() ||
+         std::ranges::find(unit.decisions, OperatorDecision::kSkip) !=
+             unit.decisions.end();
 }
 
 // In the order of calls, so frames inside follow those around them.
@@ -38,9 +79,12 @@ Frames FramesOfCalls(const Trace& trace,
     const CheckpointedModule* unit = unit_of[call.module];
     if (unit == nullptr) continue;
     RequireDecisions(*unit, call, trace);
+    RequireResults(*unit, call, trace);
     if (call.no_grad) continue;
     Frame frame = {
         .unit = unit, .call = &call, .call_index = c, .parent = parent};
+    if (!unit->decisions.empty()) frame.decisions = unit->decisions.data();
+    frame.has_stand_ins = HasStandIns(*unit);
     frame.arguments.reserve(call.arguments.size());
     for (const int32_t t : call.arguments) {
       frame.arguments.push_back(trace.tensors[t].storage);
@@ -106,6 +150,18 @@ void FindWhenFramesRunAgain(std::vector<Frame>& frames,
 }
 
 }  // namespace
+
+bool KeepsOutput(const Frame& frame, int32_t op, int32_t storage,
+                 const Trace& trace) {
+  const TraceOperator& saved = trace.operators[op];
+  const std::vector<int32_t>* kept = frame.KeptResults(op);
+  if (kept == nullptr) {
+    return std::ranges::find(saved.outputs, storage) != saved.outputs.end();
+  }
+  return std::ranges::any_of(*kept, [&](int32_t result) {
+    return trace.tensors[saved.results[result]].storage == storage;
+  });
+}
 
 Frames MakeFrames(const PreparedTrace& prepared,
                   const std::vector<CheckpointedModule>& modules) {

@@ -24,7 +24,8 @@ struct Recast {
 // backward first asks for something saved in it, at `rerun_time`, the operators
 // [call->start, rerun_stop) run again, without those that the policy saves.
 struct Frame {
-  // Returns whether the policy saves what an operator of the call returns.
+  // Returns whether the policy saves what an operator of the call returns; of
+  // its results KeepsResult tells which.
   bool Saves(int32_t op) const { return Decides(op, OperatorDecision::kSave); }
 
   // Returns whether an operator hands on stand-ins when the call runs again.
@@ -35,7 +36,15 @@ struct Frame {
     return !HasPolicy() || Decides(op, OperatorDecision::kRecompute);
   }
 
-  bool HasPolicy() const { return !unit->decisions.empty(); }
+  bool HasPolicy() const { return decisions != nullptr; }
+
+  // Which results of a saved operator are kept, as places in
+  // TraceOperator::results; nullptr: all that it returns.
+  const std::vector<int32_t>* KeptResults(int32_t op) const {
+    if (unit->kept_results.empty()) return nullptr;
+    const auto kept = unit->kept_results.find(op - call->start);
+    return kept == unit->kept_results.end() ? nullptr : &kept->second;
+  }
 
   // Returns whether the frame's arguments are saves of the frame around it.
   bool IsSavedByParent() const {
@@ -43,10 +52,16 @@ struct Frame {
   }
 
   bool Decides(int32_t op, OperatorDecision decision) const {
-    return HasPolicy() && unit->decisions[op - call->start] == decision;
+    return HasPolicy() && decisions[op - call->start] == decision;
   }
 
   const CheckpointedModule* unit = nullptr;
+  // An operator of the call: the unit's decisions, or own_decisions; nullptr
+  // where all run again.
+  const OperatorDecision* decisions = nullptr;
+  std::vector<OperatorDecision> own_decisions = {};
+  // The policy skips an operator or does not keep all of what one returns.
+  bool has_stand_ins = false;
   const TraceCall* call = nullptr;
   int32_t call_index = 0;
   int32_t parent = kNoFrame;  // the frame directly around it
@@ -63,6 +78,11 @@ struct Frame {
   std::vector<Recast> recasts = {};  // in the order in which they are made
 };
 
+// Returns whether a frame keeps a storage that a saved operator of its call
+// returns.
+bool KeepsOutput(const Frame& frame, int32_t op, int32_t storage,
+                 const Trace& trace);
+
 // The frames of a plan: those inside a frame follow it directly.
 struct Frames {
   std::vector<Frame> list;
@@ -70,7 +90,8 @@ struct Frames {
 };
 
 // Refers to the trace and to `modules`. Throws InputError, naming the module,
-// for one that is never called and for `decisions` of a wrong length.
+// for one that is never called, for `decisions` of a wrong length, and for
+// kept_results of an operator that is not saved or of results that it has not.
 Frames MakeFrames(const PreparedTrace& prepared,
                   const std::vector<CheckpointedModule>& modules);
 

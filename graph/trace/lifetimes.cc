@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
-#include <unordered_map>
 
+#include "graph/trace/rerun_lives.h"
 #include "graph/trace/trace.h"
 
 // Finds until when each storage lives.
@@ -141,6 +140,7 @@ int32_t AutogradEnd(const SavedTensor& saved, int32_t f, const Frame& frame,
 
 struct Lives {
   void Hold(int32_t life, int32_t end) {
+    if (life == kNoLife) return;
     list[life].end = std::max(list[life].end, end);
   }
 
@@ -186,87 +186,15 @@ Lives OriginalLives(const PreparedTrace& prepared, const Frames& frames,
           layout.reruns[f].is_laid_out && op < frame.rerun_stop;
       const int32_t end =
           is_reached ? layout.RerunStepAt(f, frame, op + 1) : release_step;
-      for (const int32_t s : trace.operators[op].outputs) lives.Hold(s, end);
+      for (const int32_t s : trace.operators[op].outputs) {
+        const bool is_kept = frame.KeptResults(op) == nullptr ||
+                             KeepsOutput(frame, op, s, trace);
+        if (is_kept) lives.Hold(s, end);
+      }
     }
   }
   return lives;
 }
-
-// Which life is meant by a storage and by a tensor in the rerun at hand:
-// without one, the original's. Lives are indices in the order of FindLives.
-class RerunLives {
- public:
-  explicit RerunLives(const PreparedTrace& prepared)
-      : prepared_(prepared), of_storage_(prepared.trace->storages.size()) {
-    std::iota(of_storage_.begin(), of_storage_.end(), 0);
-  }
-
-  void Set(int32_t storage, int32_t life) { of_storage_[storage] = life; }
-  void Reset(int32_t storage) { of_storage_[storage] = storage; }
-
-  // The tensors that a frame's operators make when they run again. Where no
-  // policy saves any, each is of the life that its storage means.
-  void SetTensors(const Frame& frame) {
-    lives_of_tensors_.clear();
-    if (!frame.HasPolicy()) return;
-    const int32_t start = frame.call->start;
-    first_tensor_ = FirstTensorMadeFrom(start);
-    const int32_t end = FirstTensorMadeFrom(frame.rerun_stop);
-    for (int32_t t = first_tensor_; t < end; ++t) {
-      const TraceTensor& tensor = prepared_.trace->tensors[t];
-      if (tensor.op >= start && frame.Saves(tensor.op)) {
-        lives_of_tensors_.push_back(tensor.storage);
-      } else if (tensor.base >= first_tensor_) {
-        lives_of_tensors_.push_back(
-            lives_of_tensors_[tensor.base - first_tensor_]);
-      } else {
-        lives_of_tensors_.push_back(of_storage_[tensor.storage]);
-      }
-    }
-  }
-
-  int32_t OfStorage(int32_t storage) const { return of_storage_[storage]; }
-
-  int32_t OfTensor(int32_t tensor) const {
-    const int32_t place = tensor - first_tensor_;
-    return place >= 0 && place < std::ssize(lives_of_tensors_)
-               ? lives_of_tensors_[place]
-               : of_storage_[prepared_.trace->tensors[tensor].storage];
-  }
-
-  // The storages of which some tensors are made anew while others are views of
-  // the original.
-  std::set<int32_t> SplitStorages() const {
-    std::set<int32_t> split;
-    for (size_t k = 0; k < lives_of_tensors_.size(); ++k) {
-      const int32_t s = prepared_.trace->tensors[first_tensor_ + k].storage;
-      if (of_storage_[s] != lives_of_tensors_[k]) split.insert(s);
-    }
-    return split;
-  }
-
-  // The tensors that are of lives of their own.
-  int32_t first_tensor() const { return first_tensor_; }
-  int32_t end_of_tensors() const {
-    return first_tensor_ + static_cast<int32_t>(lives_of_tensors_.size());
-  }
-
- private:
-  int32_t FirstTensorMadeFrom(int32_t op) const {
-    const Trace& trace = *prepared_.trace;
-    const auto found = std::ranges::lower_bound(
-        prepared_.made_tensors, op, {},
-        [&](int32_t t) { return trace.tensors[t].op; });
-    return found == prepared_.made_tensors.end()
-               ? static_cast<int32_t>(trace.tensors.size())
-               : *found;
-  }
-
-  const PreparedTrace& prepared_;
-  std::vector<int32_t> of_storage_;
-  int32_t first_tensor_ = 0;
-  std::vector<int32_t> lives_of_tensors_;
-};
 
 // Adds to the lives of the originals those that reruns make, and the holders
 // that reruns bring.
@@ -314,6 +242,10 @@ class RerunVisitor {
     for (auto life = first_copy; life < std::ssize(lives_.list); ++life) {
       now_.Reset(lives_.list[life].storage);
     }
+    if (!frame.has_stand_ins) return;
+    for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
+      for (const int32_t s : prepared_.CreatedBy(op)) now_.Reset(s);
+    }
   }
 
   void AddCopies(int32_t f) {
@@ -325,10 +257,24 @@ class RerunVisitor {
       }
     };
     for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
-      if (!frame.Saves(op)) add(op, layout_.RerunStepOf(f, frame, op));
+      if (frame.RunsAgain(op)) {
+        add(op, layout_.RerunStepOf(f, frame, op));
+      } else if (frame.has_stand_ins) {
+        SetStandIns(frame, op);
+      }
     }
     for (size_t k = 0; k < frame.recasts.size(); ++k) {
       add(frame.recasts[k].op, layout_.reruns[f].recast_steps[k]);
+    }
+  }
+
+  // What is skipped or not kept has no storage.
+  void SetStandIns(const Frame& frame, int32_t op) {
+    for (const int32_t s : prepared_.CreatedBy(op)) {
+      const bool is_kept =
+          frame.Saves(op) && (frame.KeptResults(op) == nullptr ||
+                              KeepsOutput(frame, op, s, trace_));
+      if (!is_kept) now_.Set(s, kNoLife);
     }
   }
 
@@ -376,7 +322,9 @@ class RerunVisitor {
           std::max(AutogradEnd(saved, f, frames_.list[f], layout_),
                    StuckEnd(saved, trace_, stuck));
       const int32_t copy = now_.OfStorage(saved.storage);
-      lives_.Hold(saved.tensor < 0 ? copy : now_.OfTensor(saved.tensor), end);
+      const int32_t own = saved.tensor < 0 ? copy : now_.OfTensor(saved.tensor);
+      if (own == kNoLife) continue;
+      lives_.Hold(own, end);
       // A saved view is handed out as one of what was made again.
       if (!saved.requires_grad) lives_.Hold(copy, end);
     }
@@ -427,6 +375,12 @@ class RerunVisitor {
     for (int32_t op = inner.call->start; op < last; ++op) {
       if (!inner.Saves(op)) continue;
       const TraceOperator& saved = trace_.operators[op];
+      if (const std::vector<int32_t>* kept = inner.KeptResults(op)) {
+        for (const int32_t result : *kept) {
+          lives_.Hold(now_.OfTensor(saved.results[result]), end);
+        }
+        continue;
+      }
       for (const int32_t t : saved.results) lives_.Hold(now_.OfTensor(t), end);
       if (!saved.results.empty()) continue;
       for (const int32_t s : saved.outputs) lives_.Hold(now_.OfStorage(s), end);

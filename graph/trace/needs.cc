@@ -54,7 +54,8 @@ class NeedDrivenPolicies::Walk {
 
   // Decides about the operators at a place of the calls, after all later ones.
   OperatorDecision Decide(int32_t place, bool is_saved) {
-    const bool is_needed = IsNeeded(place, is_saved);
+    const bool is_needed =
+        IsNeeded(place, is_saved) || (is_saved && WritesToWhatIsThere(place));
     for (size_t c = 0; c < calls_.size(); ++c) {
       const int32_t op = calls_[c].call->start + place;
       for (const int32_t s : trace_.operators[op].creates) {
@@ -115,6 +116,18 @@ class NeedDrivenPolicies::Walk {
                            int32_t storage) const {
     return trace_.storages[storage].born < calls_[c].call->start &&
            std::ranges::find(op.mutates, storage) != op.mutates.end();
+  }
+
+  // A saved view of what was there wants its writers to be saved.
+  bool WritesToWhatIsThere(int32_t place) const {
+    for (size_t c = 0; c < calls_.size(); ++c) {
+      const TraceOperator& op = OperatorAt(c, place);
+      const auto is_there = [&](int32_t s) {
+        return WritesToWhatIsThere(c, op, s);
+      };
+      if (std::ranges::any_of(op.mutates, is_there)) return true;
+    }
+    return false;
   }
 
   bool IsNeeded(int32_t place, bool is_saved) const {

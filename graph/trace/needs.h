@@ -22,7 +22,8 @@ class NeedDrivenPolicies {
   // backward, or left with a module as an attribute. All others are skipped,
   // saved ones of which nothing is needed among them; of the saved ones only
   // those results are kept that are needed. What is needed in one call of the
-  // module is in all. Units inside of this one are not known here, but what
+  // module is in all. A view that is saved does not spare what it is a view of.
+  // Units inside of this one are not known here, but what
   // backward asks for within their calls is.
   //
   // Time is linear in the operators of the calls. Throws InputError, naming the

@@ -82,13 +82,15 @@ class SavedResults {
 
   void Run(int32_t op) {
     const TraceOperator& now = trace_.operators[op];
-    const bool is_saved = frame_.Saves(op);
+    const bool runs_again = frame_.RunsAgain(op);
     for (const int32_t s : now.reads) {
-      if (!is_saved && !now.view && saved_by_.contains(s)) read_by_[s] = op;
+      if (runs_again && !now.view && saved_by_.contains(s)) read_by_[s] = op;
     }
-    if (!is_saved) return;
+    if (!frame_.Saves(op)) return;
     for (const int32_t s : now.outputs) {
-      if (!prepared_.is_written[s]) continue;
+      const bool is_kept_and_written =
+          prepared_.is_written[s] && KeepsOutput(frame_, op, s, trace_);
+      if (!is_kept_and_written) continue;
       saved_by_[s] = op;
       if (!now.view) read_by_.erase(s);
     }

@@ -12,10 +12,12 @@
 #include "graph/trace/lifetimes.h"
 #include "graph/trace/prepared_trace.h"
 #include "graph/trace/rerun_refusal.h"
+#include "graph/trace/stand_ins.h"
 #include "graph/trace/step_layout.h"
 
 // A simulation makes four values, each from those before it:
-//   Frames       the calls of units: when each runs again, and up to where
+//   Frames       the calls of units: when each runs again, and up to where;
+//                what is only a stand-in then
 //   StepLayout   the order of all that runs, and the way from times to steps
 //   lives        the steps during which each storage is in use: the original,
 //                and what reruns make of it
@@ -106,6 +108,25 @@ Simulation SumUp(const std::vector<Life>& lives, StepLayout layout,
   return result;
 }
 
+// Views of stand-ins are skipped. Throws InputError where something computes
+// with one.
+void HandOutStandIns(Frames& frames, const PreparedTrace& prepared) {
+  std::optional<StandInFinder> finder;
+  for (int32_t f = 0; f < std::ssize(frames.list); ++f) {
+    Frame& frame = frames.list[f];
+    if (!frame.has_stand_ins || frame.rerun_time == kNever) continue;
+    if (!finder) finder.emplace(frames, prepared);
+    const StandIns found = finder->Of(f);
+    if (found.refusal) throw InputError(*found.refusal);
+    if (found.hollow_views.empty()) continue;
+    frame.own_decisions = frame.unit->decisions;
+    for (const int32_t op : found.hollow_views) {
+      frame.own_decisions[op - frame.call->start] = OperatorDecision::kSkip;
+    }
+    frame.decisions = frame.own_decisions.data();
+  }
+}
+
 }  // namespace
 
 std::vector<int32_t> HeldByOthers(const Trace& trace) {
@@ -140,13 +161,14 @@ Simulator::Simulator(const Trace& trace)
 
 Simulation Simulator::Simulate(
     const std::vector<CheckpointedModule>& modules) const {
-  const Frames frames = MakeFrames(*prepared_, modules);
+  Frames frames = MakeFrames(*prepared_, modules);
   for (const Frame& frame : frames.list) {
     if (const std::optional<std::string> refusal =
             RerunRefusal(frame, *prepared_)) {
       throw InputError(*refusal);
     }
   }
+  HandOutStandIns(frames, *prepared_);
   StepLayout layout = LayOutSteps(*prepared_, frames.list);
   const std::vector<Life> lives = FindLives(*prepared_, frames, layout);
   return SumUp(lives, std::move(layout), *prepared_->trace);

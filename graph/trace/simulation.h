@@ -26,6 +26,11 @@ namespace acplan::graph {
 //   before the save. Operators that the policy saved do not run: their results,
 //   kept until then, take the place of what they would make, or until the frame
 //   ends where they are not reached.
+// - An operator that the policy skips does not run again either. In place of
+//   its results it hands on stand-ins, which have no storage; one in place
+//   returns its argument as it is. Results that a saved operator does not keep
+//   are stand-ins as well, and so are views of stand-ins, which nothing runs
+//   for.
 // - What is created again is held by the program as before, and no longer
 //   than the recomputation; by autograd as long as the recomputation lasts, if
 //   it is saved; and from then until the backward node that asks for it lets go
@@ -34,7 +39,9 @@ namespace acplan::graph {
 //   given by position then are saves of the outer unit, so the outer one runs
 //   again first, the inner one's operators among the others, and the inner one
 //   with the arguments that this made. Its other arguments the inner frame
-//   holds itself, from the forward pass on.
+//   holds itself, from the forward pass on. What the inner one saved it has
+//   from the forward pass, too, whatever the outer one skips; which operators
+//   run when the outer one runs again is the outer one's policy alone.
 // - A cast that autocast kept from before the call is made again, before the
 //   operator that needs it, and kept until the recomputation ends.
 // - A tensor that a module keeps as an attribute is replaced when it is made
@@ -82,7 +89,17 @@ struct Simulation {
 // nothing that runs again reads the result in between; a tensor given by
 // position that is written to between the call and its recomputation; something
 // saved in a unit that backward asks for twice; and a policy where a cast by
-// autocast would be made again.
+// autocast would be made again. Likewise for kept_results of an operator that
+// is not saved, or of results that it does not make or not in ascending order,
+// and where something other than a view would be computed with a stand-in, or
+// with what an operator in place that is skipped did not write to:
+// - an operator that runs again reads a storage of which a tensor that it may
+//   read is one;
+// - backward asks for one, a unit inside of this one that runs again is given
+//   one by position, or a module keeps one as an attribute;
+// - an operator is skipped that returns no tensor.
+// What is from outside of the unit is never stale, since the forward pass wrote
+// to it.
 Simulation Simulate(const Trace& trace,
                     const std::vector<CheckpointedModule>& modules);
 

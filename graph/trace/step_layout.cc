@@ -64,7 +64,7 @@ class LayoutBuilder {
     for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
       layout_.rerun_steps.push_back(layout_.StepCount());
       cast_before(op);
-      if (!frame.Saves(op)) RunAgain(frame, op);
+      if (frame.RunsAgain(op)) RunAgain(frame, op);
     }
     layout_.rerun_steps.push_back(layout_.StepCount());
     cast_before(frame.rerun_stop);

@@ -43,7 +43,8 @@ struct StepLayout {
                        std::max(time - frame.call->start, 0)];
   }
 
-  // The step at which an operator runs again that the policy does not save.
+  // The step at which an operator runs again that the policy neither saves nor
+  // skips.
   int32_t RerunStepOf(int32_t f, const Frame& frame, int32_t op) const {
     return rerun_steps[reruns[f].first_place + (op + 1 - frame.call->start)] -
            1;

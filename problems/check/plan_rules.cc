@@ -10,8 +10,10 @@
 
 #include "problems/check/plan_effect.h"
 #include "problems/check/policy_rules.h"
+#include "problems/check/skip_rules.h"
 #include "problems/check/stated_number.h"
 #include "problems/check/unit_effect.h"
+#include "problems/plan/plan_on_trace.h"
 
 namespace acplan::problems {
 
@@ -74,8 +76,18 @@ std::optional<std::string> BrokenUnitRule(
   if (planned.ops.empty()) return BrokenRatioRule(module, planned, plan);
   // Throws where the operators are not the profile's.
   EffectOf(module, planned, plan.tradeoff);
-  const auto saves = [&](int k) { return planned.ops[k].save; };
-  if (auto broken = BrokenOperatorRule(*module.sac, patterns, saves)) {
+  const auto decision = [&](int k) { return planned.ops[k].decision; };
+  const bool is_on_trace = plan.memory.model == MemoryModel::kTrace;
+  for (const PlannedOp& op : planned.ops) {
+    const bool skips = op.decision == graph::OperatorDecision::kSkip;
+    if (is_on_trace || (!skips && !op.results)) continue;
+    return fmt::format(
+        "{}: operator {} '{}' {}, of which the effect is known on traces only",
+        planned.fqn, op.index, op.name,
+        skips ? "is skipped" : "keeps some of its results");
+  }
+  if (auto broken =
+          BrokenOperatorRule(*module.sac, patterns, decision, is_on_trace)) {
     return fmt::format("{}: {}", planned.fqn, *broken);
   }
   return std::nullopt;
@@ -151,7 +163,8 @@ std::optional<std::string> FalseUnitStatement(const Module& module,
     const double total = SumOfMemory(*module.sac);
     double saved = 0;
     for (const PlannedOp& op : planned.ops) {
-      if (op.save) saved += static_cast<double>(module.sac->memory[op.index]);
+      if (op.Saves())
+        saved += static_cast<double>(module.sac->memory[op.index]);
     }
     const double ratio = total > 0 ? 1 - saved / total : 0;
     if (std::abs(planned.discard_ratio - ratio) > 1e-6) {
@@ -270,6 +283,14 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
                                            const PlanRules& rules,
                                            const graph::Trace* trace) {
   if (auto broken = BrokenUnitRules(profile, plan, rules)) return broken;
+  const bool is_on_trace =
+      trace != nullptr && plan.memory.model == MemoryModel::kTrace;
+  if (is_on_trace) {
+    for (const graph::CheckpointedModule& unit :
+         CheckpointedModules(*trace, plan.modules)) {
+      if (auto broken = BrokenSkipRule(*trace, unit)) return broken;
+    }
+  }
   const PlanEffect effect =
       ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff, trace);
   if (auto broken = BrokenBudget(plan, effect)) return broken;

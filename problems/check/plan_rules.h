@@ -22,7 +22,8 @@ struct PlanRules {
 // The first rule that the plan breaks, as one line; nullopt where it keeps all:
 // no unit is a leaf or never called; no nested units; no unit above an FSDP
 // unit and none outside ac_units, where those are given; every unit of a plan at
-// operator granularity decides about its operators; every ratio discards
+// operator granularity decides about its operators; nothing is needed that a
+// plan on a trace skips; every ratio discards
 // between 0 bytes and all of IA, and (but under the torch memory model) no more
 // than forced saves allow; every record is within budget_bytes - reserve_bytes;
 // what the plan states of itself (peak, where, recomputation, bound, gap,

@@ -10,11 +10,18 @@
 
 namespace acplan::problems {
 
+using graph::OperatorDecision;
 using graph::SacStatistics;
 
 std::optional<std::string> BrokenOperatorRule(
     const SacStatistics& sac, const graph::OperatorPatterns& patterns,
-    const std::function<bool(int)>& saves) {
+    const std::function<OperatorDecision(int)>& decision, bool draws_alone) {
+  const auto saves = [&](int k) {
+    return decision(k) == OperatorDecision::kSave;
+  };
+  const auto runs_again = [&](int k) {
+    return decision(k) == OperatorDecision::kRecompute;
+  };
   const auto say = [&](int k, std::string_view rule) {
     return fmt::format("operator {} '{}' {}", k, sac.func_names[k], rule);
   };
@@ -22,19 +29,22 @@ std::optional<std::string> BrokenOperatorRule(
     if (saves(k)) return say(k, "is view-like and must be recomputed");
   }
   for (const int k : sac.rand_ops) {
-    if (sac.force_store_random && !saves(k)) {
+    if (sac.force_store_random && runs_again(k)) {
       return say(k, "is random and must be saved here");
     }
-    if (saves(k) != saves(sac.rand_ops.front())) {
+    if (!draws_alone && saves(k) != saves(sac.rand_ops.front())) {
       return say(k, "is random and not treated as the other random operators");
     }
   }
   for (const auto& [op, parent] : sac.inplace_ops) {
-    if (op == parent && !saves(op)) {
+    if (op == parent && runs_again(op)) {
       return say(op, "is in place and must be saved");
     }
     if (saves(op) != saves(parent)) {
       return say(op, "is in place and not treated as its parent");
+    }
+    if (runs_again(op) && decision(parent) == OperatorDecision::kSkip) {
+      return say(op, "is in place and runs again on what is skipped");
     }
   }
   for (size_t k = 0; k < sac.func_names.size(); ++k) {
@@ -42,7 +52,7 @@ std::optional<std::string> BrokenOperatorRule(
     const auto matches = [&](const std::string& pattern) {
       return graph::MatchesPattern(sac.func_names[k], pattern);
     };
-    if (!saves(op) && std::ranges::any_of(patterns.save, matches)) {
+    if (runs_again(op) && std::ranges::any_of(patterns.save, matches)) {
       return say(op, "must be saved (--save)");
     }
     if (saves(op) && std::ranges::any_of(patterns.recompute, matches)) {
@@ -89,8 +99,10 @@ std::optional<std::string> FirstBrokenRule(
   if (policy.save.size() != n) {
     return fmt::format("{} decisions for {} operators", policy.save.size(), n);
   }
-  const auto saves = [&](int k) { return policy.save[k] != 0; };
-  if (auto broken = BrokenOperatorRule(sac, patterns, saves)) return broken;
+  const auto decision = [&](int k) {
+    return graph::SaveOrRecompute(policy.save[k] != 0);
+  };
+  if (auto broken = BrokenOperatorRule(sac, patterns, decision)) return broken;
   int64_t total = 0;
   int64_t saved = 0;
   double saved_ms = 0;

@@ -8,17 +8,22 @@
 
 #include "graph/profile/profile.h"
 #include "graph/profile/sac_statistics.h"
+#include "graph/trace/simulation.h"
 
 namespace acplan::problems {
 
 // Rules of what is decided about one module's operators, stated once more.
 
 // The first of PyTorch's rules (graph/profile/sac_statistics.h) or of the patterns
-// that decisions break, as one line; nullopt where they keep all. `saves(k)`: whether
-// operator k is saved.
+// that decisions break, as one line; nullopt where they keep all. `decision(k)` is
+// that about operator k. What is skipped neither runs again nor is saved, so it
+// breaks no rule that wants the one or the other not to be; what is in place on
+// something skipped does not run again. With `draws_alone` a random operator is
+// decided about without regard to the others.
 std::optional<std::string> BrokenOperatorRule(
     const graph::SacStatistics& sac, const graph::OperatorPatterns& patterns,
-    const std::function<bool(int)>& saves);
+    const std::function<graph::OperatorDecision(int)>& decision,
+    bool draws_alone = false);
 
 // Bytes of the operators that every policy must save; view-like operators count
 // nothing and tie nothing.

@@ -41,9 +41,9 @@ UnitEffect EffectOfOps(const Module& module, const PlannedModule& planned) {
                       "profile",
                       k, op.index, op.name, sac.func_names[k]));
     }
-    if (op.save) {
+    if (op.Saves()) {
       saved += static_cast<double>(sac.memory[k]);
-    } else {
+    } else if (op.RunsAgain()) {
       effect.recompute_ms += sac.runtimes[k];
     }
   }

@@ -18,6 +18,7 @@
 namespace acplan::problems {
 
 using graph::JsonField;
+using graph::OperatorDecision;
 using Json = nlohmann::ordered_json;
 
 namespace {
@@ -43,16 +44,51 @@ std::string OneOf(const JsonField& field,
   return name;
 }
 
+constexpr std::array<std::pair<OperatorDecision, std::string_view>, 3>
+    kDecisions = {{{OperatorDecision::kSave, "save"},
+                   {OperatorDecision::kRecompute, "recompute"},
+                   {OperatorDecision::kSkip, "skip"}}};
+
+OperatorDecision ReadDecision(const JsonField& field) {
+  const std::string name = field.String();
+  for (const auto& [decision, known] : kDecisions) {
+    if (name == known) return decision;
+  }
+  field.Fail("\"save\", \"recompute\" or \"skip\"");
+}
+
+std::string_view NameOf(OperatorDecision decision) {
+  return std::ranges::find(
+             kDecisions, decision,
+             &std::pair<OperatorDecision, std::string_view>::first)
+      ->second;
+}
+
+std::vector<int32_t> ReadResults(const JsonField& field, const PlannedOp& op) {
+  if (!op.Saves()) {
+    field.Complain(fmt::format(
+        "expected for an operator that is saved only, found it for one to {}",
+        NameOf(op.decision)));
+  }
+  std::vector<int32_t> results;
+  for (const JsonField& entry : field.Elements()) {
+    const auto result =
+        static_cast<int32_t>(entry.Int(0, std::numeric_limits<int32_t>::max()));
+    if (!results.empty() && result <= results.back()) {
+      entry.Fail(fmt::format("an index above {}", results.back()));
+    }
+    results.push_back(result);
+  }
+  return results;
+}
+
 PlannedOp ReadOp(const JsonField& field) {
   PlannedOp op;
   op.index = static_cast<int>(
       field.Get("index").Int(0, std::numeric_limits<int>::max()));
   op.name = field.Get("name").String();
-  const std::string decision = field.Get("decision").String();
-  if (decision != "save" && decision != "recompute") {
-    field.Get("decision").Fail("\"save\" or \"recompute\"");
-  }
-  op.save = decision == "save";
+  op.decision = ReadDecision(field.Get("decision"));
+  if (field.Has("results")) op.results = ReadResults(field.Get("results"), op);
   return op;
 }
 
@@ -176,9 +212,11 @@ Json ToEntry(const PlannedModule& module) {
   if (module.ops.empty()) return entry;
   entry["ops"] = Json::array();
   for (const PlannedOp& op : module.ops) {
-    entry["ops"].push_back({{"index", op.index},
-                            {"name", op.name},
-                            {"decision", op.save ? "save" : "recompute"}});
+    Json now = {{"index", op.index},
+                {"name", op.name},
+                {"decision", NameOf(op.decision)}};
+    if (op.results) now["results"] = *op.results;
+    entry["ops"].push_back(std::move(now));
   }
   return entry;
 }

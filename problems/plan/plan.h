@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/trace/simulation.h"
 #include "problems/model/memory_model.h"
 
 namespace acplan::problems {
@@ -28,7 +29,15 @@ inline constexpr int kNotStated = -1;
 struct PlannedOp {
   int index = 0;  // into the module's SAC statistics
   std::string name;
-  bool save = false;
+  graph::OperatorDecision decision = graph::OperatorDecision::kRecompute;
+  // Of a saved operator: which of the tensors that it makes are kept, ascending.
+  // Nothing: all of them.
+  std::optional<std::vector<int32_t>> results = std::nullopt;
+
+  bool Saves() const { return decision == graph::OperatorDecision::kSave; }
+  bool RunsAgain() const {
+    return decision == graph::OperatorDecision::kRecompute;
+  }
 
   bool operator==(const PlannedOp&) const = default;
 };
@@ -96,8 +105,9 @@ struct Plan {
 // Reads a plan file (.json or .json.gz). Of the answer, only `model`, `modules`
 // and what identifies the problem are needed; the rest may be missing. Throws
 // InputError as ReadProfile does: not JSON, wrong format or version, missing or
-// ill-typed fields, ratios outside [0, 1], a
-// module named twice, an unknown granularity or trade-off.
+// ill-typed fields, ratios outside [0, 1], a module named twice, an unknown
+// granularity, trade-off or decision, results that do not ascend or of an
+// operator that is not saved.
 Plan ReadPlan(const std::filesystem::path& path);
 Plan ParsePlan(std::string_view text, std::string_view name);
 

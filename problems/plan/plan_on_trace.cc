@@ -41,6 +41,17 @@ int32_t ModuleNamed(const Trace& trace, const std::string& fqn) {
       near.empty() ? "" : fmt::format("; nearest: {}", near.front())));
 }
 
+void RequireResults(const graph::TraceOperator& op, const PlannedModule& unit,
+                    size_t k) {
+  const std::optional<std::vector<int32_t>>& results = unit.ops[k].results;
+  if (!results || results->empty()) return;
+  if (results->back() < std::ssize(op.results)) return;
+  throw InputError(fmt::format(
+      "plan: {}: operator {}: expected results of the {} that it makes, found "
+      "index {}",
+      Quoted(unit.fqn), k, op.results.size(), results->back()));
+}
+
 void RequireSameOperators(const Trace& trace, const graph::TraceCall& call,
                           const PlannedModule& unit) {
   const auto length = static_cast<size_t>(call.end - call.start);
@@ -58,6 +69,8 @@ void RequireSameOperators(const Trace& trace, const graph::TraceCall& call,
           Quoted(unit.fqn), k, Quoted(trace.operator_names[name]),
           Quoted(unit.ops[k].name)));
     }
+    RequireResults(trace.operators[static_cast<size_t>(call.start) + k], unit,
+                   k);
   }
 }
 
@@ -87,7 +100,11 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
         }
       }
       for (const PlannedOp& op : unit.ops) {
-        module.decisions.push_back(graph::SaveOrRecompute(op.save));
+        if (op.results) {
+          module.kept_results.emplace(
+              static_cast<int32_t>(module.decisions.size()), *op.results);
+        }
+        module.decisions.push_back(op.decision);
       }
     }
     modules.push_back(std::move(module));

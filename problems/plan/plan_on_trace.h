@@ -14,7 +14,7 @@ namespace acplan::problems {
 // Throws InputError ("plan: ...") for a unit that the trace does not have or
 // that is there twice, for operators that are not those of the trace (their
 // names as in the trace, or without namespace and overload: "mm" for
-// "aten.mm.default"), and for a unit with a ratio but without operators, which
+// "aten.mm.default"), for results that an operator does not make, and for a unit with a ratio but without operators, which
 // does not say what is kept.
 std::vector<graph::CheckpointedModule> CheckpointedModules(
     const graph::Trace& trace, const std::vector<PlannedModule>& units);

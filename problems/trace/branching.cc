@@ -346,8 +346,10 @@ Split SplitOn(const TraceProblem& problem, const TracePart& part,
     decision = UndecidedUnit(problem, part, plan);
   }
   if (!decision) decision = FirstInconsistency(problem, part, plan);
-  Split split{.decision = {}, .next = witnesses};
-  if (plan.use) {
+  Split split;
+  if (!plan.use) {
+    split.next = witnesses;
+  } else {
     // Witnesses are found in any case.
     split = Miscount(problem, part, plan, witnesses, budget_bytes);
     if (!decision) decision = split.decision;

@@ -126,8 +126,10 @@ class Deciding {
 std::optional<bool> DecidedChoices::Recomputes(const TraceProblem& problem,
                                                const CandidateCall& candidate,
                                                int group) const {
-  const auto known = is_recomputed.find({candidate.module_node, group});
-  if (known != is_recomputed.end()) return known->second;
+  if (!is_recomputed.empty()) {
+    const auto known = is_recomputed.find({candidate.module_node, group});
+    if (known != is_recomputed.end()) return known->second;
+  }
   switch (problem.groups[candidate.module_node].groups[group].rule) {
     case GroupRule::kRecompute:
       return true;

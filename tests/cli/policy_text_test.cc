@@ -25,8 +25,9 @@ PlannedModule Unit(const std::string& fqn, double ratio = 0.5,
                      .recompute_ms = 2,
                      .ops = {}};
   for (size_t k = 0; k < policy.size(); ++k) {
-    unit.ops.push_back(
-        {.index = static_cast<int>(k), .name = "mm", .save = policy[k] == '1'});
+    unit.ops.push_back({.index = static_cast<int>(k),
+                        .name = "mm",
+                        .decision = graph::SaveOrRecompute(policy[k] == '1')});
   }
   return unit;
 }
@@ -106,16 +107,20 @@ TEST(GroupUnitsTest, UnitsStayInThePlansOrder) {
   EXPECT_THAT(groups[1].units, ElementsAre(&units[1]));
 }
 
-// A policy and its text: a name with '+' is saved, with '/' view-like.
+// A policy and its text: a name with '+' is saved, with '-' skipped, with '/'
+// view-like.
 std::string Text(const std::vector<std::string>& ops) {
   PlannedModule unit;
   graph::SacStatistics sac;
   for (size_t k = 0; k < ops.size(); ++k) {
     const char mark = ops[k].front();
     const std::string name =
-        mark == '+' || mark == '/' ? ops[k].substr(1) : ops[k];
-    unit.ops.push_back(
-        {.index = static_cast<int>(k), .name = name, .save = mark == '+'});
+        mark == '+' || mark == '-' || mark == '/' ? ops[k].substr(1) : ops[k];
+    unit.ops.push_back({.index = static_cast<int>(k),
+                        .name = name,
+                        .decision = mark == '-'
+                                        ? graph::OperatorDecision::kSkip
+                                        : graph::SaveOrRecompute(mark == '+')});
     if (mark == '/') sac.view_like_ops.push_back(static_cast<int>(k));
   }
   return PolicyText(unit, sac);
@@ -134,6 +139,14 @@ TEST(PolicyTextTest, ViewsAreNotCounted) {
             "save mm; recompute 2 others");
   EXPECT_EQ(Text({"/view", "+mm", "/t"}), "save all 1");
   EXPECT_EQ(Text({"/view", "mm", "/t"}), "recompute all 1");
+}
+
+TEST(PolicyTextTest, WhatIsSkippedIsCounted) {
+  EXPECT_EQ(Text({"+mm", "gelu", "add", "-mm"}),
+            "save mm; recompute 2 others; skip 1 other");
+  EXPECT_EQ(Text({"gelu", "-add", "-mm"}), "recompute gelu; skip 2 others");
+  EXPECT_EQ(Text({"+gelu", "-add", "-mm"}), "save gelu; skip 2 others");
+  EXPECT_EQ(Text({"-add", "/view", "-mm"}), "skip all 2");
 }
 
 TEST(PolicyTextTest, LongListsAreCounted) {

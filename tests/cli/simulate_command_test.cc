@@ -92,6 +92,27 @@ TEST_F(SimulateCommandTest, APlanIsSetBesideTheBaseline) {
                     HasSubstr("activation"), HasSubstr("planned peak of ")));
 }
 
+TEST_F(SimulateCommandTest, WhatIsSkippedDoesNotRunAgain) {
+  // The last operator of a block, its residual, nobody in it needs.
+  json unit = Unit("transformer.h.1", {});
+  const json whole = json::parse(With(PlanOf({unit}), {"--json"}).out);
+  unit["ops"].back()["decision"] = "skip";
+  Put("plan.json", PlanOf({unit}).dump());
+  const json skipping = AcplanJson({"simulate", kTrace, "plan.json"});
+  EXPECT_LE(skipping["planned"]["recompute_ms"],
+            whole["planned"]["recompute_ms"]);
+  unit["ops"].front()["decision"] = "skip";
+  ExpectRefused(With(PlanOf({unit})),
+                {"plan.json: ", "module 'GPT2LMHeadModel.transformer.h.1': ",
+                 "operator 0 (", ") cannot be skipped: ", " what it makes"});
+  unit["ops"].front()["decision"] = "save";
+  unit["ops"].front()["results"] = {7};
+  ExpectRefused(With(PlanOf({unit})),
+                {"plan.json: \"GPT2LMHeadModel.transformer.h.1\": operator 0: "
+                 "expected results of the ",
+                 "found index 7"});
+}
+
 TEST_F(SimulateCommandTest, TheTimelineHasEveryOperator) {
   const Outcome outcome =
       With(PlanOf({Unit("transformer.h.1", {})}),

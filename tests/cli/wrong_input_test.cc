@@ -156,8 +156,21 @@ TEST_F(WrongInputTest, Plans) {
        {unit + ".memory_budget: expected a number from 0 to 1, found 2"}},
       {{{"/modules/0/ops",
          R"([{"index": 0, "name": "x", "decision": "keep"}])"}},
-       {unit + ".ops[0].decision: expected \"save\" or \"recompute\", found "
-               "\"keep\""}},
+       {unit + ".ops[0].decision: expected \"save\", \"recompute\" or "
+               "\"skip\", found \"keep\""}},
+      {{{"/modules/0/ops",
+         R"([{"index": 0, "name": "x", "decision": "skip", "results": [0]}])"}},
+       {unit + ".ops[0].results: expected for an operator that is saved only, "
+               "found it for one to skip"}},
+      {{{"/modules/0/ops",
+         R"([{"index": 0, "name": "x", "decision": "save", "results": 1}])"}},
+       {unit + ".ops[0].results: expected "}},
+      {{{"/modules/0/ops",
+         R"([{"index": 0, "name": "x", "decision": "save", "results": [-1]}])"}},
+       {unit + ".ops[0].results[0]: expected a whole number"}},
+      {{{"/modules/0/ops",
+         R"([{"index": 0, "name": "x", "decision": "save", "results": [1, 1]}])"}},
+       {unit + ".ops[0].results[1]: expected an index above 1, found 1"}},
       {{{"/modules/0/ops",
          R"([{"index": 0, "name": "x", "decision": "save"}])"}},
        {"Transformer.layers.0: 1 operators in the plan, ", "in the profile"}},

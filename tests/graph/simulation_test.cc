@@ -110,6 +110,10 @@ std::vector<CheckpointedModule> RandomUnits(const Trace& trace,
             op.outputs, [&](int32_t s) { return mutated.contains(s); });
         unit.decisions.push_back(
             SaveOrRecompute(!is_mutated && random() % 2 == 0));
+        if (random() % 8 == 0) unit.decisions[k] = OperatorDecision::kSkip;
+        if (unit.decisions[k] == OperatorDecision::kSave && random() % 8 == 0) {
+          unit.kept_results[k] = {};
+        }
       }
     }
     units.push_back(std::move(unit));
@@ -484,6 +488,167 @@ TEST_F(TwoLayers, ASavedViewIsOneOfTheOriginal) {
                   // held until its last use
                   1 + 8 + 2 + 16 + 1 + 16, 1 + 8 + 2 + 16 + 1 + 2,
                   1 + 8 + 2 + 16 + 1 + 2, 1 + 8 + 2 + 1));
+}
+
+TEST_F(TwoLayers, WhatIsSkippedTakesNeitherTimeNorMemory) {
+  // Nobody needs the temporary of b but its result, which is saved.
+  const std::vector<CheckpointedModule> unit = {
+      {.module = 2, .decisions = Decisions({0, 2, 1})}};
+  EXPECT_THAT(Operators(unit), ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 7, 8));
+  EXPECT_EQ(Simulate(trace_, unit).recompute_ms, 4);
+  EXPECT_THAT(Units(unit),
+              ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
+                          1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 2, 1 + 8 + 2 + 2 + 1,
+                          // no temporary beside the product
+                          1 + 8 + 2 + 2 + 1 + 16, 1 + 8 + 2 + 2 + 1 + 16,
+                          1 + 8 + 2 + 1));
+}
+
+TEST_F(TwoLayers, FramesInsideSkipForThemselves) {
+  const auto nested = [](const std::vector<int>& model,
+                         const std::vector<int>& layer) {
+    return std::vector<CheckpointedModule>{
+        {.module = 0, .decisions = Decisions(model)},
+        {.module = 2, .decisions = Decisions(layer)}};
+  };
+  const std::vector<CheckpointedModule> both =
+      nested({0, 2, 0, 0, 0, 0}, {0, 2, 0});
+  EXPECT_THAT(Operators(both),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 2, 3, 5, 7, 8));
+  EXPECT_THAT(Units(both),
+              ElementsAre(1 + 8, 1 + 8 + 4, 1 + 2, 1 + 2 + 16, 1 + 2 + 16 + 4,
+                          1 + 2 + 2, 1 + 2 + 1,
+                          // the model, without the temporary
+                          1 + 1 + 8, 1 + 1 + 8 + 2,
+                          // b, without the temporary
+                          1 + 1 + 8 + 2 + 16, 1 + 1 + 8 + 2 + 16 + 2,
+                          1 + 1 + 8 + 2 + 16 + 2, 1 + 1 + 8 + 2));
+  // What b saved it has from the forward pass.
+  AddSaved(6, 6, 0, 7, 8);
+  EXPECT_THAT(Operators(nested({0, 0, 0, 2, 2, 0}, {1, 0, 0})),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 5, 4, 5, 7, 8));
+  // The argument of b.
+  trace_.saved[1].unpacked = kNever;
+  EXPECT_THAT(ErrorOf(nested({0, 0, 2, 0, 0, 0}, {0, 0, 0})),
+              HasSubstr("module 'N': operator 2 (op) cannot be skipped: module "
+                        "'N.b' inside of it runs again and is given what it "
+                        "makes"));
+}
+
+TEST_F(TwoLayers, ResultsThatAreNotKeptAreFreed) {
+  // Operator 3 makes the product and a second result, operator 4 none.
+  trace_.operators[3].creates = trace_.operators[3].outputs = {4, 5};
+  trace_.storages[5].born = 3;
+  trace_.operators[4].creates = trace_.operators[4].outputs = {};
+  trace_.operators[4].outputs = {4};
+  trace_.operators[4].view = true;
+  trace_.tensors.push_back({4, -1, 3, 5});
+  trace_.tensors.push_back({5, -1, 3, 4});
+  trace_.operators[3].results = {2, 3};
+  const auto with = [&](std::vector<int32_t> kept) {
+    CheckpointedModule unit{.module = 2, .decisions = Decisions({1, 0, 0})};
+    unit.kept_results[0] = std::move(kept);
+    return std::vector<CheckpointedModule>{unit};
+  };
+  const std::vector<int64_t> all =
+      Units({{.module = 2, .decisions = Decisions({1, 0, 0})}});
+  EXPECT_EQ(Units(with({0, 1})), all);
+  std::vector<int64_t> without = all;
+  // The program holds it during step 4, and where it is handed out again.
+  for (const int step : {5, 6, 7}) without[step] -= 4;
+  EXPECT_EQ(Units(with({0})), without);
+  EXPECT_THAT(ErrorOf(with({1})),
+              HasSubstr("module 'N.b': operator 0 (op) must keep another "
+                        "result: backward asks for what it makes"));
+  EXPECT_THAT(ErrorOf(with({2})),
+              HasSubstr("module 'N.b': operator 0: expected results to be kept "
+                        "of the 2 that it makes, found index 2"));
+  EXPECT_THAT(ErrorOf(with({1, 0})),
+              HasSubstr("expected results to be kept in ascending order, found "
+                        "0 after 1"));
+  CheckpointedModule unit{.module = 2, .decisions = Decisions({0, 0, 0})};
+  unit.kept_results[0] = {0};
+  EXPECT_THAT(ErrorOf({unit}),
+              HasSubstr("module 'N.b': operator 0: expected results to be kept "
+                        "of a saved operator, found one that is not saved"));
+}
+
+TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
+  const auto decide = [&](const std::vector<int>& decisions) {
+    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+  };
+  trace_.operators[4].reads = {4};
+  trace_.operators[5].reads = {5};
+  EXPECT_EQ(decide({0, 2, 1}), "accepted");
+  EXPECT_THAT(decide({0, 2, 0}),
+              HasSubstr("module 'N.b': operator 1 (op) cannot be skipped: "
+                        "operator 2 (op), which runs again, reads what it "
+                        "makes"));
+  EXPECT_THAT(decide({2, 2, 1}),
+              HasSubstr("module 'N.b': operator 0 (op) cannot be skipped: "
+                        "backward asks for what it makes"));
+  trace_.saved[3].unpacked = kNever;
+  EXPECT_EQ(decide({2, 2, 1}), "accepted");
+  trace_.kept = {{5, 5}};
+  EXPECT_THAT(decide({2, 2, 1}),
+              HasSubstr("operator 1 (op) cannot be skipped: a module keeps as "
+                        "an attribute what it makes"));
+  trace_.kept = {};
+  // Operator 4 writes to the product in place.
+  trace_.operators[4].mutates = trace_.operators[4].outputs = {4};
+  trace_.operators[4].creates = {};
+  trace_.storages[5].born = 3;
+  trace_.operators[3].creates = {4, 5};
+  EXPECT_EQ(decide({2, 2, 1}), "accepted");
+  trace_.operators[5].reads = {4};
+  EXPECT_THAT(decide({0, 2, 0}),
+              HasSubstr("operator 1 (op) cannot be skipped: operator 2 (op), "
+                        "which runs again, reads what it writes to in place"));
+  // What is from outside of the unit is as the forward pass left it.
+  trace_.operators[4].mutates = trace_.operators[4].outputs = {0};
+  trace_.operators[5].reads = {0, 4};
+  EXPECT_EQ(decide({0, 2, 0}), "accepted");
+  trace_.operators[4].mutates = trace_.operators[4].outputs = {};
+  EXPECT_THAT(decide({0, 2, 0}),
+              HasSubstr("operator 1 (op) cannot be skipped: it returns no "
+                        "tensor"));
+}
+
+// A view of the product, made by operator 4.
+TEST_F(TwoLayers, ViewsOfStandInsAreStandIns) {
+  trace_.operators[4].view = true;
+  trace_.operators[4].creates = {};
+  trace_.operators[4].reads = trace_.operators[4].outputs = {4};
+  trace_.operators[3].creates = {4, 5};
+  trace_.storages[5].born = 3;
+  trace_.tensors.push_back({4, -1, 3, 5});
+  trace_.tensors.push_back({4, 2, 4, 6});
+  trace_.operators[3].results = {2};
+  trace_.operators[4].results = {3};
+  trace_.operators[5].reads = {};
+  const auto decide = [&](const std::vector<int>& decisions) {
+    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+  };
+  trace_.saved[3].tensor = 2;
+  EXPECT_EQ(decide({0, 2, 0}), "accepted");
+  trace_.operators[5].reads = {4};
+  EXPECT_THAT(decide({0, 2, 0}),
+              HasSubstr("operator 1 (op) cannot be skipped: operator 2 (op), "
+                        "which runs again, reads what it makes"));
+  // The program no longer holds the view.
+  trace_.tensors[3].scope_end = 4;
+  EXPECT_EQ(decide({0, 2, 0}), "accepted");
+  trace_.saved[3].tensor = 3;
+  EXPECT_THAT(decide({0, 2, 0}),
+              HasSubstr("operator 1 (op) cannot be skipped: backward asks for "
+                        "what it makes"));
+  // A saved view is one of the original.
+  trace_.operators[5].reads = {};
+  EXPECT_EQ(decide({2, 1, 0}), "accepted");
+  // No view runs of what is not there.
+  trace_.saved[3].unpacked = kNever;
+  EXPECT_THAT(Operators({{.module = 2, .decisions = Decisions({2, 0, 0})}}),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 5, 7, 8));
 }
 
 TEST_F(TwoLayers, AnAttributeMadeAgainTakesThePlaceOfTheOriginal) {

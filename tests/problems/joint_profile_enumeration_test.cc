@@ -107,7 +107,7 @@ TEST(JointProfileEnumeration, AgreesWithPlanCheck) {
       for (size_t k = 0; k < sac.memory.size(); ++k) {
         planned.ops.push_back({.index = static_cast<int>(k),
                                .name = sac.func_names[k],
-                               .save = false});
+                               .decision = graph::SaveOrRecompute(false)});
         ms += sac.runtimes[k];
       }
       if (!test_support::KeepsRules(sac, c.options.patterns,

@@ -67,9 +67,10 @@ struct GoodPlan {
     }
     PlannedModule planned = Ratio("GPT.h.1.mlp", 1 - saved / total);
     for (size_t k = 0; k < policy.size(); ++k) {
-      planned.ops.push_back({.index = static_cast<int>(k),
-                             .name = sac.func_names[k],
-                             .save = policy[k] == '1'});
+      planned.ops.push_back(
+          {.index = static_cast<int>(k),
+           .name = sac.func_names[k],
+           .decision = graph::SaveOrRecompute(policy[k] == '1')});
     }
     return planned;
   }
@@ -95,6 +96,40 @@ TEST(FirstBrokenRule, AGoodPlanKeepsAll) {
   EXPECT_EQ(good.Broken(), std::nullopt);
 }
 
+TEST(BrokenOperatorRule, WhatIsSkippedIsNeitherSavedNorRunAgain) {
+  GoodPlan good;
+  graph::SacStatistics sac = *good.Find("GPT.h.1.mlp").sac;
+  const auto broken = [&](const std::string& policy, bool draws_alone = false) {
+    return BrokenOperatorRule(
+        sac, {.save = {"mm"}, .recompute = {"gelu"}},
+        [&](int k) {
+          return policy[k] == '-' ? graph::OperatorDecision::kSkip
+                                  : graph::SaveOrRecompute(policy[k] == '1');
+        },
+        draws_alone);
+  };
+  EXPECT_EQ(broken("1001111"), std::nullopt);
+  EXPECT_EQ(broken("----00-"), std::nullopt);
+  EXPECT_THAT(broken("---000-"), Optional(HasSubstr("must be saved (--save)")));
+  EXPECT_THAT(broken("-1--00-"), Optional(HasSubstr("is view-like")));
+  EXPECT_THAT(broken("--1-00-"), Optional(HasSubstr("must be recomputed")));
+  EXPECT_THAT(broken("----000"),
+              Optional(HasSubstr("runs again on what is skipped")));
+  EXPECT_THAT(broken("---100-"),
+              Optional(HasSubstr("not treated as its parent")));
+  // A write to something from outside is not made twice.
+  sac.inplace_ops = {{6, 6}};
+  EXPECT_THAT(broken("----000"), Optional(HasSubstr("must be saved")));
+  EXPECT_EQ(broken("----00-"), std::nullopt);
+  EXPECT_THAT(broken("----01-"),
+              Optional(HasSubstr("not treated as the other random")));
+  EXPECT_EQ(broken("----01-", true), std::nullopt);
+  sac.force_store_random = true;
+  EXPECT_THAT(broken("----01-", true),
+              Optional(HasSubstr("is random and must be saved here")));
+  EXPECT_EQ(broken("-----1-", true), std::nullopt);
+}
+
 struct Breakage {
   std::string message;
   std::function<void(GoodPlan&)> mutate;
@@ -106,6 +141,18 @@ TEST(FirstBrokenRule, NamesEachRule) {
        [](GoodPlan& p) { p.plan.modules.push_back(p.Ratio("GPT.ln_f", 1)); }},
       {"GPT.h.0 is never called",
        [](GoodPlan& p) { p.Find("GPT.h.0").calls = 0; }},
+      {"GPT.h.1.mlp: operator 2 'gelu' is skipped, of which the effect is "
+       "known on traces only",
+       [](GoodPlan& p) {
+         p.plan.modules[1] = p.Ops("1011111");
+         p.plan.modules[1].ops[2].decision = graph::OperatorDecision::kSkip;
+       }},
+      {"GPT.h.1.mlp: operator 3 'mm' keeps some of its results, of which the "
+       "effect is known on traces only",
+       [](GoodPlan& p) {
+         p.plan.modules[1] = p.Ops("1011111");
+         p.plan.modules[1].ops[3].results = std::vector<int32_t>{};
+       }},
       {"GPT.h.0.mlp lies inside GPT.h.0",
        [](GoodPlan& p) {
          p.plan.modules.push_back(p.Ratio("GPT.h.0.mlp", 0.9));

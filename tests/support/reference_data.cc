@@ -28,9 +28,10 @@ problems::PlannedModule ReadUnit(const std::string& profile, const json& unit) {
   for (const graph::Module& module : BundledProfile(profile).modules) {
     if (module.fqn != planned.fqn) continue;
     for (size_t k = 0; k < policy.size(); ++k) {
-      planned.ops.push_back({.index = static_cast<int>(k),
-                             .name = module.sac->func_names.at(k),
-                             .save = policy[k] == '1'});
+      planned.ops.push_back(
+          {.index = static_cast<int>(k),
+           .name = module.sac->func_names.at(k),
+           .decision = graph::SaveOrRecompute(policy[k] == '1')});
     }
   }
   return planned;

@@ -23,9 +23,10 @@ bool AddPolicy(const graph::SacStatistics& sac, PlannedModule& unit) {
       groups, problems::CapacityOf(groups, 1 - unit.discard_ratio));
   if (solution.status != solver::SearchStatus::kOptimal) return false;
   for (size_t k = 0; k < sac.func_names.size(); ++k) {
-    unit.ops.push_back({.index = static_cast<int>(k),
-                        .name = sac.func_names[k],
-                        .save = solution.policy.save[k] != 0});
+    unit.ops.push_back(
+        {.index = static_cast<int>(k),
+         .name = sac.func_names[k],
+         .decision = graph::SaveOrRecompute(solution.policy.save[k] != 0)});
   }
   const auto saved = static_cast<double>(solution.policy.saved_bytes);
   unit.memory_budget = saved / static_cast<double>(groups.TotalBytes());

@@ -1,0 +1,171 @@
+#include "problems/check/skip_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string_view>
+#include <vector>
+
+// Walks the operators of a call backwards with the set of storages whose
+// contents are needed, each with who needs it. It begins with what backward asks
+// for. What runs again needs what it reads; what makes something needed must
+// run again or be kept. The simulation goes the other way: it follows what is
+// lost forwards.
+
+namespace acplan::problems {
+namespace {
+
+using graph::kNever;
+using graph::OperatorDecision;
+using graph::Trace;
+using graph::TraceCall;
+using graph::TraceOperator;
+
+bool Contains(const std::vector<int32_t>& values, int32_t value) {
+  return std::ranges::find(values, value) != values.end();
+}
+
+class CallNeeds {
+ public:
+  CallNeeds(const Trace& trace, const graph::CheckpointedModule& unit,
+            const TraceCall& call)
+      : trace_(trace), unit_(unit), call_(call) {}
+
+  std::optional<std::string> FirstUnmet() {
+    const int32_t stop = NeedsOfBackward();
+    for (int32_t op = call_.end; op-- > call_.start;) {
+      auto unmet = Visit(op, stop);
+      if (unmet) {
+        return fmt::format("{}: {}", trace_.modules[call_.module].fqn, *unmet);
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  OperatorDecision DecisionOf(int32_t op) const {
+    return unit_.decisions[op - call_.start];
+  }
+
+  bool IsInCall(int32_t call) const {
+    for (; call >= 0; call = trace_.calls[call].parent) {
+      if (&trace_.calls[call] == &call_) return true;
+    }
+    return false;
+  }
+
+  // Whether the policy keeps a tensor, whatever becomes of its storage.
+  bool IsKept(int32_t tensor) const {
+    const int32_t op = tensor < 0 ? -1 : trace_.tensors[tensor].op;
+    if (op < call_.start || op >= call_.end) return false;
+    if (DecisionOf(op) != OperatorDecision::kSave) return false;
+    const auto kept = unit_.kept_results.find(op - call_.start);
+    if (kept == unit_.kept_results.end()) return true;
+    return std::ranges::any_of(kept->second, [&](int32_t result) {
+      return trace_.operators[op].results[result] == tensor;
+    });
+  }
+
+  // Returns the operator before which the recomputation stops; 0 where it does
+  // not begin.
+  int32_t NeedsOfBackward() {
+    int32_t stop = 0;
+    bool begins = false;
+    for (const graph::SavedTensor& saved : trace_.saved) {
+      if (!IsInCall(saved.call)) continue;
+      stop = std::max(stop, saved.packed);
+      if (saved.unpacked == kNever) continue;
+      begins = true;
+      if (IsKept(saved.tensor)) continue;
+      needed_.insert(saved.storage);
+    }
+    if (!begins) return 0;
+    for (const graph::KeptAttribute& kept : trace_.kept) {
+      const int32_t born = trace_.storages[kept.storage].born;
+      if (born >= call_.start && born < stop && kept.since <= stop) {
+        needed_.insert(kept.storage);
+      }
+    }
+    return stop;
+  }
+
+  std::optional<std::string> Visit(int32_t op, int32_t stop) {
+    const TraceOperator& now = trace_.operators[op];
+    const auto say = [&](std::string_view what) {
+      return fmt::format("operator {} '{}' {}", op - call_.start,
+                         trace_.operator_names[now.name], what);
+    };
+    switch (DecisionOf(op)) {
+      case OperatorDecision::kRecompute:
+        Make(now);
+        if (!now.view && op < stop) {
+          needed_.insert(now.reads.begin(), now.reads.end());
+          needed_.insert(now.mutates.begin(), now.mutates.end());
+        }
+        return std::nullopt;
+      case OperatorDecision::kSave:
+        for (const int32_t s : now.creates) {
+          if (op < stop && needed_.contains(s) && !IsStorageKept(op, s)) {
+            return say("does not keep a result that is needed");
+          }
+        }
+        Make(now);
+        return std::nullopt;
+      case OperatorDecision::kSkip:
+        break;
+    }
+    if (op >= stop) return std::nullopt;
+    if (now.outputs.empty() && now.mutates.empty()) {
+      return say("is skipped and returns no tensor");
+    }
+    const auto is_needed = [&](int32_t s) { return needed_.contains(s); };
+    if (std::ranges::any_of(now.creates, is_needed)) {
+      return say("is skipped and makes what is needed");
+    }
+    for (const int32_t s : now.mutates) {
+      if (is_needed(s) && trace_.storages[s].born >= call_.start) {
+        return say("is skipped and writes to what is needed");
+      }
+    }
+    return std::nullopt;
+  }
+
+  bool IsStorageKept(int32_t op, int32_t storage) const {
+    const TraceOperator& now = trace_.operators[op];
+    if (!unit_.kept_results.contains(op - call_.start)) {
+      return Contains(now.outputs, storage);
+    }
+    return std::ranges::any_of(now.results, [&](int32_t t) {
+      return trace_.tensors[t].storage == storage && IsKept(t);
+    });
+  }
+
+  void Make(const TraceOperator& op) {
+    for (const int32_t s : op.creates) needed_.erase(s);
+  }
+
+  const Trace& trace_;
+  const graph::CheckpointedModule& unit_;
+  const TraceCall& call_;
+  std::set<int32_t> needed_;  // storages
+};
+
+}  // namespace
+
+std::optional<std::string> BrokenSkipRule(
+    const Trace& trace, const graph::CheckpointedModule& unit) {
+  const bool skips =
+      !unit.kept_results.empty() ||
+      std::ranges::find(unit.decisions, OperatorDecision::kSkip) !=
+          unit.decisions.end();
+  if (!skips) return std::nullopt;
+  for (const TraceCall& call : trace.calls) {
+    if (call.module != unit.module || call.no_grad) continue;
+    if (auto unmet = CallNeeds(trace, unit, call).FirstUnmet()) return unmet;
+  }
+  return std::nullopt;
+}
+
+}  // namespace acplan::problems

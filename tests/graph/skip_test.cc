@@ -1,0 +1,272 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/base/input_error.h"
+#include "graph/trace/needs.h"
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+#include "tests/graph/naive_simulation.h"
+#include "tests/support/random_step.h"
+
+namespace acplan::graph {
+namespace {
+
+using test_support::RandomStep;
+using test_support::StepOptions;
+
+StepOptions RandomOptions(std::mt19937& random) {
+  const auto half = [&] { return random() % 2 == 0; };
+  StepOptions options;
+  options.operators_most = 4 + static_cast<int>(random() % 5);
+  options.nests = half();
+  options.skips = half();
+  options.shares_arguments = half();
+  options.shares_storages = half();
+  options.shares_modules = half();
+  options.repeats = half();
+  options.writes = half();
+  options.draws = half();
+  options.has_odd_ends = half();
+  return options;
+}
+
+// The modules that may be units, by chance, none inside another one, and the
+// number of operators of each.
+struct RandomUnit {
+  int32_t module = 0;
+  int32_t length = 0;
+};
+
+std::vector<RandomUnit> UnitsByChance(const Trace& trace,
+                                      std::mt19937& random) {
+  std::vector<char> is_inside(trace.calls.size(), 0);
+  std::vector<RandomUnit> units;
+  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+    std::set<int32_t> lengths;
+    std::vector<int32_t> calls;
+    for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+      if (trace.calls[c].module != m) continue;
+      calls.push_back(c);
+      lengths.insert(trace.calls[c].end - trace.calls[c].start);
+    }
+    if (lengths.size() != 1 || random() % (m == 0 ? 8 : 2) != 0) continue;
+    const auto is_around = [&](int32_t outer, int32_t inner) {
+      for (; inner >= 0; inner = trace.calls[inner].parent) {
+        if (inner == outer) return true;
+      }
+      return false;
+    };
+    const bool is_nested = std::ranges::any_of(calls, [&](int32_t c) {
+      for (int32_t other = 0; other < std::ssize(trace.calls); ++other) {
+        const bool is_unit = is_inside[other] != 0 ||
+                             (other != c && trace.calls[other].module == m);
+        if (is_unit && (is_around(c, other) || is_around(other, c))) {
+          return true;
+        }
+      }
+      return false;
+    });
+    if (is_nested) continue;
+    for (const int32_t c : calls) is_inside[c] = 1;
+    units.push_back({.module = m, .length = *lengths.begin()});
+  }
+  return units;
+}
+
+std::vector<char> RandomSaves(int32_t length, std::mt19937& random) {
+  const auto one_in = 1 + random() % 5;
+  std::vector<char> saves(length);
+  for (char& save : saves) save = random() % one_in == 0 ? 1 : 0;
+  return saves;
+}
+
+std::optional<Simulation> Accepted(
+    const Trace& trace, const std::vector<CheckpointedModule>& modules) {
+  try {
+    return Simulate(trace, modules);
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+}
+
+CheckpointedModule AllOthersRunAgain(int32_t module,
+                                     const std::vector<char>& saves) {
+  CheckpointedModule unit = {.module = module};
+  for (const char save : saves) {
+    unit.decisions.push_back(SaveOrRecompute(save != 0));
+  }
+  return unit;
+}
+
+// Whether some policy saves views. Then a storage is there twice, and which of
+// the two is read a trace does not tell.
+bool SavesViews(const Trace& trace,
+                const std::vector<CheckpointedModule>& modules) {
+  for (const CheckpointedModule& unit : modules) {
+    const auto call =
+        std::ranges::find(trace.calls, unit.module, &TraceCall::module);
+    for (size_t k = 0; k < unit.decisions.size(); ++k) {
+      const bool saves_view =
+          unit.decisions[k] == OperatorDecision::kSave &&
+          trace.operators[static_cast<size_t>(call->start) + k].view;
+      if (saves_view) return true;
+    }
+  }
+  return false;
+}
+
+// Without what peak_by_category and peak_step say, which follow from the rest.
+void ExpectTheSame(const Simulation& simulation, const Simulation& naive) {
+  ASSERT_EQ(simulation.steps, naive.steps);
+  ASSERT_EQ(simulation.live_bytes, naive.live_bytes);
+  EXPECT_NEAR(simulation.recompute_ms, naive.recompute_ms,
+              1e-9 * (1 + naive.recompute_ms));
+}
+
+TEST(Skip, WhatNobodyNeedsCostsNothingToLeaveOut) {
+  std::mt19937 random(11);
+  int compared = 0, cheaper = 0, smaller = 0;
+  for (int round = 0; round < 1500; ++round) {
+    SCOPED_TRACE(round);
+    const Trace trace = RandomStep(random, RandomOptions(random));
+    const NeedDrivenPolicies needs(trace);
+    std::vector<CheckpointedModule> all, needed;
+    for (const RandomUnit& unit : UnitsByChance(trace, random)) {
+      const std::vector<char> saves = RandomSaves(unit.length, random);
+      all.push_back(AllOthersRunAgain(unit.module, saves));
+      if (!Accepted(trace, all)) {
+        all.pop_back();
+        continue;
+      }
+      needed.push_back(needs.Of(unit.module, saves));
+    }
+    if (all.empty()) continue;
+    ++compared;
+    const Simulation with = Simulate(trace, all);
+    const Simulation without = Simulate(trace, needed);
+    EXPECT_LE(without.peak_bytes, with.peak_bytes);
+    EXPECT_LE(without.recompute_ms, with.recompute_ms + 1e-9);
+    cheaper += without.recompute_ms < with.recompute_ms - 1e-9 ? 1 : 0;
+    smaller += without.peak_bytes < with.peak_bytes ? 1 : 0;
+    EXPECT_TRUE(SavesViews(trace, all) || ComputesTheSame(trace, needed));
+    ExpectTheSame(without, SimulateNaively(trace, needed));
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(compared, 1000);
+  EXPECT_GT(cheaper, 200);
+  EXPECT_GT(smaller, 100);
+}
+
+// The operators that run again, views apart, which cost nothing.
+std::set<int32_t> RunningAgain(const Simulation& simulation,
+                               const Trace& trace) {
+  std::set<int32_t> running;
+  for (const Simulation::Step& step : simulation.steps) {
+    if (step.redone >= 0 && !trace.operators[step.op].view) {
+      running.insert(step.op);
+    }
+  }
+  return running;
+}
+
+// Of all that could be skipped beside what is saved, and of all results that
+// could be left out.
+TEST(Skip, NothingMoreCanBeLeftOut) {
+  std::mt19937 random(12);
+  int plans = 0, results = 0;
+  for (int round = 0; round < 600; ++round) {
+    SCOPED_TRACE(round);
+    const Trace trace = RandomStep(random, RandomOptions(random));
+    const Simulator simulator(trace);
+    const NeedDrivenPolicies needs(trace);
+    for (const RandomUnit& unit : UnitsByChance(trace, random)) {
+      if (unit.length > 8) continue;
+      const std::vector<char> saves = RandomSaves(unit.length, random);
+      CheckpointedModule some = AllOthersRunAgain(unit.module, saves);
+      if (!Accepted(trace, {some}) || SavesViews(trace, {some})) continue;
+      const CheckpointedModule least = needs.Of(unit.module, saves);
+      const std::set<int32_t> running =
+          RunningAgain(simulator.Simulate({least}), trace);
+      for (int32_t mask = 0; mask < 1 << unit.length; ++mask) {
+        bool is_of_saves = true;
+        for (int32_t k = 0; k < unit.length; ++k) {
+          const bool is_set = (mask >> k & 1) != 0;
+          is_of_saves = is_of_saves && !(is_set && saves[k] != 0);
+          some.decisions[k] =
+              is_set ? OperatorDecision::kSkip : SaveOrRecompute(saves[k] != 0);
+        }
+        if (!is_of_saves) continue;
+        const std::optional<Simulation> use = Accepted(trace, {some});
+        if (!use) continue;
+        ++plans;
+        const std::set<int32_t> others = RunningAgain(*use, trace);
+        ASSERT_TRUE(std::ranges::includes(others, running)) << mask;
+        ASSERT_TRUE(ComputesTheSame(trace, {some})) << mask;
+      }
+      for (const auto& [place, kept] : least.kept_results) {
+        for (size_t k = 0; k < kept.size(); ++k) {
+          CheckpointedModule fewer = least;
+          std::vector<int32_t>& left = fewer.kept_results[place];
+          left.erase(left.begin() + static_cast<std::ptrdiff_t>(k));
+          ++results;
+          // Another result may be a view of the same storage.
+          if (Accepted(trace, {fewer})) {
+            EXPECT_TRUE(ComputesTheSame(trace, {fewer}));
+          }
+        }
+      }
+    }
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(plans, 2000);
+  EXPECT_GT(results, 20);
+}
+
+// Decisions by chance, those that compute with a stand-in among them.
+TEST(Skip, IsAsPlainlyPlayed) {
+  std::mt19937 random(13);
+  int accepted = 0, refused = 0, skipped = 0;
+  for (int round = 0; round < 4000; ++round) {
+    SCOPED_TRACE(round);
+    const Trace trace = RandomStep(random, RandomOptions(random));
+    const NeedDrivenPolicies needs(trace);
+    std::vector<CheckpointedModule> units;
+    for (const RandomUnit& at : UnitsByChance(trace, random)) {
+      const std::vector<char> saves = RandomSaves(at.length, random);
+      CheckpointedModule unit = needs.Of(at.module, saves);
+      // Some decisions more, up to all.
+      const auto one_in = 1 + random() % 8;
+      for (int32_t k = 0; k < at.length; ++k) {
+        if (random() % one_in != 0) continue;
+        unit.decisions[k] = static_cast<OperatorDecision>(random() % 3);
+        unit.kept_results.erase(k);
+      }
+      units.push_back(std::move(unit));
+      if (Accepted(trace, units)) continue;
+      ++refused;
+      units.pop_back();
+    }
+    if (units.empty()) continue;
+    ++accepted;
+    for (const CheckpointedModule& unit : units) {
+      skipped += static_cast<int>(
+          std::ranges::count(unit.decisions, OperatorDecision::kSkip));
+    }
+    ExpectTheSame(Simulate(trace, units), SimulateNaively(trace, units));
+    EXPECT_TRUE(SavesViews(trace, units) || ComputesTheSame(trace, units));
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(accepted, 1500);
+  EXPECT_GT(refused, 500);
+  EXPECT_GT(skipped, 3000);
+}
+
+}  // namespace
+}  // namespace acplan::graph
