@@ -224,7 +224,7 @@ UnitChoices ChoicesOfUnits(const Profile& profile, const ModuleTree& tree,
       continue;
     }
     graph::SacStatistics sac = *module.sac;
-    if (options.may_skip && !sac.force_store_random) sac.rand_ops.clear();
+    if (options.may_skip) sac.rand_ops.clear();
     OperatorGroups groups = graph::GroupOperators(sac, options.patterns);
     if (!groups.contradiction.empty()) {
       forest.by_type.Add(module.fqn,

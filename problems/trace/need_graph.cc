@@ -31,7 +31,7 @@ class NeedWalk {
     }
   }
 
-  CallNeeds Run(int32_t stop) && {
+  NeedsOfStorages Run(int32_t stop) && {
     const int32_t end = std::min(stop, call_.end);
     for (const graph::KeptAttribute& kept : trace_.kept) {
       const bool is_made_again = IsOfCall(kept.storage) &&
@@ -122,12 +122,12 @@ class NeedWalk {
   std::map<int32_t, std::set<int32_t>> asked_at_;  // a time
   std::set<int32_t> needed_, pending_;
   std::map<int32_t, int> number_of_;
-  CallNeeds needs_;
+  NeedsOfStorages needs_;
 };
 
 }  // namespace
 
-CallNeeds NeedsOfCall(const Trace& trace, int32_t call, int32_t stop,
+NeedsOfStorages NeedsOfCall(const Trace& trace, int32_t call, int32_t stop,
                       const graph::OperatorGroups& groups) {
   return NeedWalk(trace, call, groups).Run(stop);
 }

@@ -34,7 +34,7 @@ struct NeedGraph {
 };
 
 // The need graph of a call, with the storage of each of its results.
-struct CallNeeds {
+struct NeedsOfStorages {
   NeedGraph graph;
   std::vector<int32_t> storages = {};
 };
@@ -42,7 +42,7 @@ struct CallNeeds {
 // `stop`: the operator before which the call stops when it runs again. Views and
 // what hands on its argument are left out: they need no more than what needs
 // them.
-CallNeeds NeedsOfCall(const graph::Trace& trace, int32_t call, int32_t stop,
+NeedsOfStorages NeedsOfCall(const graph::Trace& trace, int32_t call, int32_t stop,
                       const graph::OperatorGroups& groups);
 
 }  // namespace acplan::problems

@@ -138,7 +138,7 @@ class NeedFinder {
       return candidate;
     }
     const OperatorGroups& groups = problem_.groups[candidate.module_node];
-    CallNeeds needs = NeedsOfCall(*problem_.trace, candidate.call,
+    NeedsOfStorages needs = NeedsOfCall(*problem_.trace, candidate.call,
                                   candidate.stop, groups);
     std::map<int, int> group_of;  // a result
     for (const NeedGraph::Operator& op : needs.graph.operators) {
