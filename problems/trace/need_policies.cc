@@ -37,8 +37,9 @@ using Move = NeedPolicies::Move;
 constexpr size_t kMostOperators = 150;
 constexpr size_t kMostLabels = 8000;
 // The lines and points of relaxed policies.
-constexpr int kMostLines = 24;
-constexpr int kPoints = 128;
+constexpr size_t kMostLines = 64;
+constexpr int kPoints = 2048;
+constexpr double kNear = 5e-4;
 
 struct Label {
   int64_t kept_bytes = 0;
@@ -245,7 +246,7 @@ std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
       widest = gap;
       price = slope;
     }
-    if (widest <= 1e-9 * (1 + lines.front().label.ms)) break;
+    if (widest <= kNear * lines.front().label.ms) break;
     add(price);
   }
   return lines;
