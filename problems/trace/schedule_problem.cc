@@ -71,8 +71,9 @@ class ScheduleBuilder {
   }
 
   bool MayBeAbsent(int32_t s) const {
+    const std::vector<Interval>& held = values_[s].held;
     return IsOfForward(trace_.storages[s]) &&
-           values_[s].held.back().second < count_;
+           (held.size() > 1 || held.front().second < count_);
   }
 
   void FindHeld() {
