@@ -29,6 +29,16 @@ bool HasFitsOnly(const graph::Profile& profile) {
   return has_fit;
 }
 
+// Whether operators may be skipped.
+bool ParseDecisions(const std::string& text) {
+  if (text.empty() || text == "save,recompute,skip") return true;
+  if (text == "save,recompute") return false;
+  throw InputError(
+      fmt::format("--decisions: expected save,recompute,skip or "
+                  "save,recompute, found '{}'",
+                  graph::OneLine(text)));
+}
+
 }  // namespace
 
 BudgetFlag BudgetFlag::Parse(const std::string& text, std::string_view flag) {
@@ -132,6 +142,11 @@ void PlanningFlags::AddTo(CLI::App& app) {
          "what its operators can do; with module granularity also fit: a fit "
          "of PyTorch's greedy curve, or profile: the fit stored in the profile")
       ->type_name("KIND");
+  app.add_option("--decisions", decisions,
+                 "what may be decided of an operator: save,recompute,skip "
+                 "(default), where only what something needs runs again, or "
+                 "save,recompute; on traces only")
+      ->type_name("LIST");
   app.add_option("--engine", engine,
                  "auto (default), labels or cbc: the algorithm; both are exact")
       ->type_name("NAME");
@@ -181,6 +196,7 @@ problems::PlanOptions PlanningFlags::Options(const ProfileInput& input) const {
     options.granularity = *kind;
   }
   options.engine = ParseEngineFlag(engine);
+  options.may_skip = ParseDecisions(decisions);
   if (memory.model.empty() && input.trace &&
       (options.granularity == Granularity::kModule ||
        options.engine == problems::Engine::kCbc ||

@@ -51,6 +51,7 @@ struct PlanningFlags {
   PatternFlags patterns;
   std::string granularity;
   std::string tradeoff;
+  std::string decisions;
   std::string engine = "auto";
   std::string gap;
   std::string time_limit;

@@ -71,6 +71,10 @@ class Deciding {
     }
     for (const int c : problem_.makers_of[storage]) {
       if (!IsBetweenRuns(problem_, c, time)) continue;
+      if (problem_.may_skip) {
+        choices_.is_not_kept.emplace(c, storage);
+        continue;
+      }
       const CandidateCall& candidate = problem_.candidates[c];
       const int group = *GroupThatKeeps(candidate, storage);
       if (choices_.Recomputes(problem_, candidate, group) == false) {

@@ -1,0 +1,213 @@
+#include "solver/min_cut.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <stdexcept>
+
+// Push-relabel (Goldberg and Tarjan), first phase: a preflow of which as much as
+// can be arrives at the sink.
+//
+// Idea. The source floods its edges. A node with more coming in than going out
+// (excess) pushes it on to nodes that are lower, along edges with capacity left.
+// Heights are at most the distance to the sink in such edges; where nothing is
+// lower, the node is raised to just above the lowest neighbour. A node whose
+// height is the number of nodes has no way to the sink any more, and neither has
+// its excess, which stays where it is. When no node below that has excess, what
+// has arrived at the sink is a maximum, as no way is left from anything with
+// excess, and the nodes without a way to the sink are the source's side of a cut
+// that is full: a minimum.
+//
+// The highest node goes first, heights are made exact (by a search from the sink)
+// after as many raises as there are nodes, and where no node has some height, all
+// above it are cut off (gap). Neither changes the result.
+
+namespace acplan::solver {
+namespace {
+
+class PushRelabel {
+ public:
+  explicit PushRelabel(const FlowNetwork& network)
+      : nodes_(network.nodes),
+        first_(nodes_.size() + 1, 0),
+        active_(nodes_.size() + 1),
+        listed_(nodes_.size() + 1),
+        count_at_(nodes_.size() + 1, 0) {
+    for (const FlowNetwork::Edge& edge : network.edges) {
+      ++first_[edge.from + 1];
+      ++first_[edge.to + 1];
+    }
+    for (int v = 0; v < Count(); ++v) first_[v + 1] += first_[v];
+    std::vector<int> next(first_.begin(), first_.end() - 1);
+    arcs_.resize(first_.back());
+    for (const FlowNetwork::Edge& edge : network.edges) {
+      const int forth = next[edge.from]++;
+      const int back = next[edge.to]++;
+      arcs_[forth] = {edge.to, back, edge.capacity};
+      arcs_[back] = {edge.from, forth, 0};
+    }
+  }
+
+  MinCut Run() {
+    for (int a = first_[kSource]; a < first_[kSource + 1]; ++a) {
+      Push(kSource, a, arcs_[a].left);
+    }
+    FindHeights();
+    while (highest_ >= 0) {
+      std::vector<int>& at_highest = active_[highest_];
+      if (at_highest.empty()) {
+        --highest_;
+        continue;
+      }
+      const int v = at_highest.back();
+      at_highest.pop_back();
+      // It may have been cut off since.
+      if (nodes_[v].height == highest_) Discharge(v);
+      if (raised_ >= Count()) FindHeights();
+    }
+    FindHeights();
+    MinCut cut{.capacity = nodes_[kSink].excess};
+    cut.is_with_source.reserve(nodes_.size());
+    for (const Node& node : nodes_) {
+      cut.is_with_source.push_back(node.height >= Count() ? 1 : 0);
+    }
+    return cut;
+  }
+
+ private:
+  static constexpr int kSource = FlowNetwork::kSource;
+  static constexpr int kSink = FlowNetwork::kSink;
+
+  struct Node {
+    int height = 0;
+    int arc = 0;  // the one to look at next
+    int64_t excess = 0;
+  };
+  struct Arc {
+    int to = 0;
+    int reverse = 0;
+    int64_t left = 0;
+  };
+
+  int Count() const { return static_cast<int>(nodes_.size()); }
+
+  void Push(int from, int arc, int64_t flow) {
+    Arc& along = arcs_[arc];
+    along.left -= flow;
+    arcs_[along.reverse].left += flow;
+    nodes_[from].excess -= flow;
+    Node& to = nodes_[along.to];
+    const bool wakes = to.excess == 0 && flow > 0;
+    to.excess += flow;
+    if (wakes) Activate(along.to);
+  }
+
+  void Activate(int v) {
+    const int height = nodes_[v].height;
+    if (v == kSource || v == kSink || height >= Count()) return;
+    active_[height].push_back(v);
+    highest_ = std::max(highest_, height);
+  }
+
+  void Discharge(int v) {
+    Node& node = nodes_[v];
+    while (node.excess > 0 && node.height < Count()) {
+      if (node.arc == first_[v + 1]) {
+        Raise(v);
+        continue;
+      }
+      const Arc& arc = arcs_[node.arc];
+      if (arc.left > 0 && nodes_[arc.to].height + 1 == node.height) {
+        Push(v, node.arc, std::min(node.excess, arc.left));
+      } else {
+        ++node.arc;
+      }
+    }
+  }
+
+  void Raise(int v) {
+    ++raised_;
+    Node& node = nodes_[v];
+    int height = Count();
+    for (int a = first_[v]; a < first_[v + 1]; ++a) {
+      if (arcs_[a].left > 0) {
+        height = std::min(height, nodes_[arcs_[a].to].height + 1);
+      }
+    }
+    const int before = node.height;
+    node.arc = first_[v];
+    SetHeight(v, height);
+    if (--count_at_[before] == 0) CutOffAbove(before);
+  }
+
+  void SetHeight(int v, int height) {
+    nodes_[v].height = height;
+    ++count_at_[height];
+    if (height < Count()) listed_[height].push_back(v);
+  }
+
+  // There are no nodes above a height without any, but these.
+  void CutOffAbove(int height) {
+    for (int h = height + 1; h < Count() && count_at_[h] > 0; ++h) {
+      for (const int v : listed_[h]) {
+        if (nodes_[v].height != h) continue;
+        --count_at_[h];
+        SetHeight(v, Count());
+      }
+      listed_[h].clear();
+    }
+  }
+
+  // Exact distances to the sink.
+  void FindHeights() {
+    raised_ = 0;
+    highest_ = -1;
+    for (Node& node : nodes_) node.height = Count();
+    std::ranges::fill(count_at_, 0);
+    for (std::vector<int>& nodes : active_) nodes.clear();
+    for (std::vector<int>& nodes : listed_) nodes.clear();
+    count_at_.back() = Count() - 1;
+    SetHeight(kSink, 0);
+    std::vector<int> queue = {kSink};
+    for (size_t k = 0; k < queue.size(); ++k) {
+      const int v = queue[k];
+      for (int a = first_[v]; a < first_[v + 1]; ++a) {
+        const Arc& arc = arcs_[a];
+        const bool is_new = arc.to != kSource &&
+                            nodes_[arc.to].height == Count() &&
+                            arcs_[arc.reverse].left > 0;
+        if (!is_new) continue;
+        --count_at_.back();
+        SetHeight(arc.to, nodes_[v].height + 1);
+        queue.push_back(arc.to);
+      }
+    }
+    for (const int v : queue) {
+      nodes_[v].arc = first_[v];
+      if (nodes_[v].excess > 0) Activate(v);
+    }
+  }
+
+  std::vector<Node> nodes_;
+  std::vector<int> first_;  // a node: its first arc
+  std::vector<Arc> arcs_;
+  // By height: nodes with excess, and all nodes that had it.
+  std::vector<std::vector<int>> active_, listed_;
+  std::vector<int> count_at_;  // a height: how many nodes have it
+  int highest_ = -1;           // of the nodes with excess
+  int raised_ = 0;             // since heights were exact
+};
+
+}  // namespace
+
+MinCut FindMinCut(const FlowNetwork& network) {
+  for (const FlowNetwork::Edge& edge : network.edges) {
+    const bool is_known = edge.from >= 0 && edge.from < network.nodes &&
+                          edge.to >= 0 && edge.to < network.nodes;
+    if (!is_known || edge.capacity < 0) {
+      throw std::invalid_argument("min cut: an edge of no network");
+    }
+  }
+  return PushRelabel(network).Run();
+}
+
+}  // namespace acplan::solver

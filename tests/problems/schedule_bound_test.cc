@@ -1,0 +1,312 @@
+#include "problems/trace/schedule_bound.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/base/input_error.h"
+#include "graph/trace/aggregate.h"
+#include "graph/trace/needs.h"
+#include "graph/trace/simulation.h"
+#include "problems/plan/trace_memory.h"
+#include "problems/trace/schedule_problem.h"
+#include "problems/trace/trace_search.h"
+#include "solver/lp_solver.h"
+#include "tests/problems/trace_case.h"
+#include "tests/support/random_step.h"
+#include "tests/support/random_trace.h"
+
+namespace acplan::problems {
+namespace {
+
+using graph::CheckpointedModule;
+using graph::OperatorDecision;
+using graph::Trace;
+
+std::vector<int64_t> OneDevice(const Trace& trace) {
+  return std::vector<int64_t>(trace.operators.size(), 0);
+}
+
+double BoundMs(const Trace& trace, int64_t budget_bytes) {
+  const ScheduleBound bound =
+      BoundAnySchedule(trace, OneDevice(trace), budget_bytes);
+  EXPECT_FALSE(bound.is_loose);
+  return bound.ms;
+}
+
+double AtMost(double ms) { return ms * (1 + 1e-9) + 1e-12; }
+
+class ScheduleBoundTest : public ::testing::TestWithParam<TraceCaseKind> {};
+INSTANTIATE_TEST_SUITE_P(RandomSteps, ScheduleBoundTest,
+                         ::testing::ValuesIn(TraceCaseKinds()),
+                         [](const auto& of) { return of.param.name; });
+
+// At each budget at which another plan fits.
+TEST_P(ScheduleBoundTest, IsNoMoreThanAnyPlan) {
+  int done = 0;
+  int reached = 0;
+  for (unsigned seed = 0; done < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    const TraceCase c(GetParam(), seed);
+    const std::optional<TracePlans> plans =
+        EnumeratePlans(c.problem, c.options.max_units, 1000);
+    if (!plans || plans->plans.size() < 2) continue;
+    ++done;
+    std::map<int64_t, double> least_ms;  // a peak
+    for (const TracePlans::Plan& plan : plans->plans) {
+      double& ms = least_ms.try_emplace(plan.peak_bytes, plan.recompute_ms)
+                       .first->second;
+      ms = std::min(ms, plan.recompute_ms);
+    }
+    double before = std::numeric_limits<double>::infinity();
+    for (const auto& [peak, ms] : least_ms) {
+      const double bound = BoundMs(c.trace, peak);
+      ASSERT_LE(bound, AtMost(ms)) << "budget " << peak;
+      ASSERT_LE(bound, before * (1 + 1e-4)) << "budget " << peak;
+      before = std::min(bound, before);
+      reached += ms > 0 && bound > ms * .5 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(reached, 0);
+}
+
+// Units inside units, with policies of all kinds.
+std::vector<CheckpointedModule> RandomUnits(
+    const Trace& trace, const graph::NeedDrivenPolicies& need_driven,
+    std::mt19937& random) {
+  std::vector<CheckpointedModule> units;
+  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+    std::set<int32_t> lengths;
+    for (const graph::TraceCall& call : trace.calls) {
+      if (call.module == m) lengths.insert(call.end - call.start);
+    }
+    if (lengths.empty() || random() % 2 == 0) continue;
+    CheckpointedModule unit{.module = m};
+    const auto kind = random() % 4;
+    if (kind > 0 && lengths.size() == 1) {
+      const auto saved_of_ten = random() % 10;
+      std::vector<char> saves(*lengths.begin());
+      for (char& is_saved : saves) {
+        is_saved = random() % 10 < saved_of_ten ? 1 : 0;
+      }
+      if (kind > 1) {
+        unit = need_driven.Of(m, saves);
+      } else {
+        for (const char is_saved : saves) {
+          unit.decisions.push_back(!is_saved && random() % 4 == 0
+                                       ? OperatorDecision::kSkip
+                                       : graph::SaveOrRecompute(is_saved != 0));
+        }
+      }
+    }
+    units.push_back(std::move(unit));
+  }
+  return units;
+}
+
+// Returns how many plans with units the simulator took.
+int CheckRandomPlans(const Trace& trace, int plans, std::mt19937& random) {
+  const graph::NeedDrivenPolicies need_driven(trace);
+  const graph::Simulator simulator(trace);
+  int taken = 0;
+  for (int k = 0; k < plans; ++k) {
+    const std::vector<CheckpointedModule> units =
+        RandomUnits(trace, need_driven, random);
+    graph::Simulation use;
+    try {
+      use = simulator.Simulate(units);
+    } catch (const InputError&) {
+      continue;
+    }
+    if (use.recompute_ms == 0) continue;
+    ++taken;
+    EXPECT_LE(BoundMs(trace, use.peak_bytes), AtMost(use.recompute_ms))
+        << "plan " << k;
+  }
+  return taken;
+}
+
+TEST_P(ScheduleBoundTest, IsNoMoreThanUnitsInsideUnits) {
+  int taken = 0;
+  for (unsigned seed = 0; seed < 60 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Trace trace = test_support::RandomStep(random, GetParam().step);
+    taken += CheckRandomPlans(trace, 40, random);
+  }
+  EXPECT_GT(taken, 100);
+}
+
+// Traces of no program: whatever the simulator takes.
+TEST(ScheduleBoundOfAnyTraceTest, IsNoMoreThanAnyPlan) {
+  int taken = 0;
+  for (unsigned seed = 0; seed < 400 && !::testing::Test::HasFailure();
+       ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Trace trace =
+        test_support::RandomTrace(random, 5 + static_cast<int>(random() % 40));
+    taken += CheckRandomPlans(trace, 20, random);
+  }
+  EXPECT_GT(taken, 100);
+}
+
+// The relaxation as a linear program, with memory at all operators. Infinity
+// where it has no solution.
+double LinearOptimum(const ScheduleProblem& problem, double budget_bytes) {
+  constexpr double kUnit = 512;
+  solver::Milp program;
+  for (const double ms : problem.runtime_ms) {
+    program.AddColumn({.upper = 1, .cost = ms});
+  }
+  for (int32_t k = 0; k < std::ssize(problem.held_bytes); ++k) {
+    const auto reruns =
+        std::min(k, static_cast<int32_t>(problem.runtime_ms.size()));
+    const auto first = static_cast<int>(program.columns.size());
+    for (int32_t op = 0; op < reruns; ++op) {
+      program.AddColumn({.upper = 1});
+      program.AddRow({.lower = 0, .terms = {{op, 1}, {first + op, -1}}});
+    }
+    solver::Milp::Row bytes{
+        .upper = (budget_bytes - static_cast<double>(problem.held_bytes[k])) /
+                 kUnit};
+    for (const ScheduleProblem::Value& value : problem.values) {
+      if (value.writers.front() >= k || value.IsHeldAt(k)) continue;
+      const int live = program.AddColumn({.upper = 1});
+      bytes.terms.push_back({live, static_cast<double>(value.bytes) / kUnit});
+      for (const int32_t w : value.writers) {
+        if (w >= k) continue;
+        if (value.IsAskedAfter(k)) {
+          program.AddRow({.lower = 1, .terms = {{live, 1}, {first + w, 1}}});
+          continue;
+        }
+        for (const int32_t reader : value.readers) {
+          if (reader >= k) continue;
+          program.AddRow(
+              {.lower = 0,
+               .terms = {{live, 1}, {first + w, 1}, {first + reader, -1}}});
+        }
+      }
+    }
+    program.AddRow(std::move(bytes));
+  }
+  const solver::LpSolution solution = solver::SolveLp(program);
+  return solution.status == solver::LpStatus::kInfeasible
+             ? std::numeric_limits<double>::infinity()
+             : solution.objective;
+}
+
+TEST_P(ScheduleBoundTest, IsTheOptimumOfTheRelaxation) {
+  int above_zero = 0;
+  for (unsigned seed = 0; seed < 12 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Trace trace = test_support::RandomStep(random, GetParam().step);
+    const ScheduleProblem problem =
+        BuildScheduleProblem(trace, OneDevice(trace));
+    int64_t least = 0;
+    int64_t most = 0;
+    for (int32_t k = 0; k < std::ssize(problem.held_bytes); ++k) {
+      least = std::max(least, problem.held_bytes[k]);
+      most = std::max(most, problem.BytesWithoutReruns(k));
+    }
+    EXPECT_LE(most, graph::Simulate(trace, {}).peak_bytes);
+    for (const int64_t budget : {least - 512, least, least + (most - least) / 3,
+                                 least + (most - least) * 2 / 3, most}) {
+      if (budget <= 0) continue;
+      const double bound = BoundMs(trace, budget);
+      const auto bytes = static_cast<double>(budget);
+      const double optimum = LinearOptimum(problem, bytes);
+      if (std::isinf(optimum)) {
+        EXPECT_TRUE(std::isinf(bound));
+        continue;
+      }
+      ASSERT_LE(bound, optimum * (1 + 1e-6) + 1e-9) << "budget " << budget;
+      // A mixture may be over the budget by as much as rounding is.
+      const double below = LinearOptimum(problem, bytes * (1 + 1.1e-4));
+      ASSERT_GE(bound, below * (1 - 1e-4) - 1e-9) << "budget " << budget;
+      above_zero += bound > 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(above_zero, 0);
+}
+
+// A limit makes it no higher, and it says so.
+TEST_P(ScheduleBoundTest, HoldsWhereALimitStrikes) {
+  int loose = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Trace trace = test_support::RandomStep(random, GetParam().step);
+    const int64_t peak = graph::Simulate(trace, {}).peak_bytes;
+    for (const int64_t budget : {peak * 6 / 10, peak * 8 / 10}) {
+      const double ms = BoundMs(trace, budget);
+      const ScheduleBound stopped =
+          BoundAnySchedule(trace, OneDevice(trace), budget, {.node_limit = 1});
+      EXPECT_LE(stopped.ms, AtMost(ms));
+      EXPECT_LE(stopped.cuts, 1);
+      if (stopped.ms < ms * (1 - 1e-3)) {
+        EXPECT_TRUE(stopped.is_loose);
+        ++loose;
+      }
+    }
+  }
+  EXPECT_GT(loose, 0);
+}
+
+// Two operators, of 10 and 1 ms, whose results of 4 and 2 KiB backward asks for;
+// the second reads the first's. Then the loss, of 512 bytes, and their backward.
+Trace ChainOfTwo() {
+  using enum graph::StorageCategory;
+  Trace trace;
+  trace.storages = {{4096, kActivation, 0, 5, 2},
+                    {2048, kActivation, 1, 4, 2},
+                    {512, kActivation, 2, 3, 3}};
+  trace.operators.resize(5);
+  trace.operators[0].runtime_ms = 10;
+  trace.operators[1].runtime_ms = 1;
+  trace.operators[1].reads = {0};
+  for (int32_t op = 0; op < 3; ++op) trace.operators[op].creates = {op};
+  trace.saved = {
+      {.storage = 0, .packed = 1, .unpacked = 4, .local_end = 5, .released = 5},
+      {.storage = 1,
+       .packed = 2,
+       .unpacked = 3,
+       .local_end = 4,
+       .released = 4}};
+  trace.forward_end = 3;
+  trace.backward_end = 5;
+  return trace;
+}
+
+// While the loss runs, 6656 bytes are live if nothing runs again, and while the
+// second operator does, 6144 whatever happens. For a quarter of its bytes less at
+// the loss, a quarter of the second operator runs again, which wants the result of
+// the first. With both gone 512 are left.
+TEST(ScheduleBoundExampleTest, IsWhatItSays) {
+  const Trace trace = ChainOfTwo();
+  EXPECT_EQ(BoundMs(trace, 6656), 0);
+  EXPECT_NEAR(BoundMs(trace, 6144), .25, 1e-6);
+  EXPECT_EQ(BoundMs(trace, 6143), std::numeric_limits<double>::infinity());
+  // With 2 KiB more for everything but the loss.
+  EXPECT_NEAR(
+      BoundAnySchedule(trace, {-2560, -2560, 0, -2560, -2560}, 4608, {}).ms, 1,
+      1e-6);
+  EXPECT_NEAR(
+      BoundAnySchedule(trace, {-2560, -2560, 0, -2560, -2560}, 3584, {}).ms,
+      1 + 10 * .25, 1e-6);
+}
+
+}  // namespace
+}  // namespace acplan::problems
