@@ -58,7 +58,7 @@ struct PlanOptions {
   graph::OperatorPatterns patterns = {};     // operators to save or recompute
   // When a unit runs again, operators that nothing needs are skipped. On traces
   // only.
-  bool may_skip = true;
+  bool may_skip = false;
   Engine engine = Engine::kAuto;
   solver::SearchLimits limits = {};
 };

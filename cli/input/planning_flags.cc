@@ -31,11 +31,11 @@ bool HasFitsOnly(const graph::Profile& profile) {
 
 // Whether operators may be skipped.
 bool ParseDecisions(const std::string& text) {
-  if (text.empty() || text == "save,recompute,skip") return true;
-  if (text == "save,recompute") return false;
+  if (text.empty() || text == "save,recompute") return false;
+  if (text == "save,recompute,skip") return true;
   throw InputError(
-      fmt::format("--decisions: expected save,recompute,skip or "
-                  "save,recompute, found '{}'",
+      fmt::format("--decisions: expected save,recompute or "
+                  "save,recompute,skip, found '{}'",
                   graph::OneLine(text)));
 }
 
@@ -143,9 +143,9 @@ void PlanningFlags::AddTo(CLI::App& app) {
          "of PyTorch's greedy curve, or profile: the fit stored in the profile")
       ->type_name("KIND");
   app.add_option("--decisions", decisions,
-                 "what may be decided of an operator: save,recompute,skip "
-                 "(default), where only what something needs runs again, or "
-                 "save,recompute; on traces only")
+                 "what may be decided of an operator: save,recompute (default), "
+                 "or, on traces, save,recompute,skip, where only what something "
+                 "needs runs again")
       ->type_name("LIST");
   app.add_option("--engine", engine,
                  "auto (default), labels or cbc: the algorithm; both are exact")
