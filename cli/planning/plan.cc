@@ -20,6 +20,7 @@
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "graph/trace/simulation.h"
+#include "problems/any_schedule.h"
 #include "problems/check/plan_check.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/planner.h"
@@ -273,6 +274,7 @@ FoundPlan FindPlan(const problems::PlanningProblem& problem,
       PlanFor(problem, budget_bytes,
               solver::LeftOf(limits, stopwatch.Seconds()), least.units)
           .plan;
+  answer.plan = WithAnySchedule(problem, std::move(answer.plan));
   return answer;
 }
 
@@ -288,6 +290,16 @@ std::string Body(const graph::Profile& profile, const Plan& plan,
                      plan.baseline.peak_module);
 }
 
+// "" for plans that are not on traces.
+std::string AnyScheduleText(const Plan& plan) {
+  if (!plan.any_schedule) return "";
+  const problems::AnySchedule& any = *plan.any_schedule;
+  return fmt::format(
+      "of any schedule: {} at least ({} less than the plan{})\n",
+      FormatMs(any.bound_ms), FormatPercentUp(any.distance),
+      any.is_loose ? "; loose: stopped before it was as high as it gets" : "");
+}
+
 std::string Ending(const ProfileInput& input, const Plan& plan,
                    const Terminal& terminal) {
   const Verdict verdict = VerdictOn(plan);
@@ -295,7 +307,7 @@ std::string Ending(const ProfileInput& input, const Plan& plan,
                                ? terminal.Green(verdict.word)
                                : terminal.Yellow(verdict.word);
   const std::optional<graph::Simulation> simulation = SimulationOf(input, plan);
-  return word + verdict.text +
+  return word + verdict.text + AnyScheduleText(plan) +
          (simulation ? SimulationText(plan, *simulation, terminal)
                      : NoteOn(plan.memory.model, terminal));
 }

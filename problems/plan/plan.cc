@@ -156,6 +156,13 @@ Plan WithStatements(Plan plan, const JsonField& root) {
   plan.bound_ms = number("bound_ms");
   plan.gap = number("gap");
   plan.overhead = number("overhead");
+  if (root.Has("any_schedule")) {
+    const JsonField any = root.Get("any_schedule");
+    plan.any_schedule = {
+        .bound_ms = any.Get("bound_ms").NonNegativeNumber(),
+        .distance = any.Get("distance").NonNegativeNumber(),
+        .is_loose = any.Has("loose") && any.Get("loose").Bool()};
+  }
   if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
   if (root.Has("peak_module")) {
     plan.peak_module = root.Get("peak_module").String();
@@ -288,6 +295,11 @@ std::string PlanToJson(const Plan& plan) {
   State(root, "bound_ms", plan.bound_ms);
   State(root, "gap", plan.gap);
   State(root, "overhead", plan.overhead);
+  if (plan.any_schedule) {
+    root["any_schedule"] = {{"bound_ms", plan.any_schedule->bound_ms},
+                            {"distance", plan.any_schedule->distance}};
+    if (plan.any_schedule->is_loose) root["any_schedule"]["loose"] = true;
+  }
   State(root, "peak_bytes", plan.peak_bytes);
   if (!plan.peak_module.empty()) root["peak_module"] = plan.peak_module;
   if (plan.minimum_budget_bytes) {

@@ -72,6 +72,16 @@ struct PlanSolver {
   bool operator==(const PlanSolver&) const = default;
 };
 
+// What any schedule of the step recomputes at least (trace/schedule_bound.h).
+struct AnySchedule {
+  double bound_ms = 0;
+  double distance = 0;  // (recompute - bound) / recompute of the plan
+  bool is_loose =
+      false;  // a limit was hit before the bound was as high as it gets
+
+  bool operator==(const AnySchedule&) const = default;
+};
+
 struct Plan {
   std::string model;
   int64_t budget_bytes = 0;
@@ -87,6 +97,8 @@ struct Plan {
   double bound_ms = kNotStated;  // proven: no plan recomputes less
   double gap = kNotStated;  // (recompute - bound) / recompute; 0 where optimal
   double overhead = kNotStated;  // recompute_ms / baseline runtime
+  std::optional<AnySchedule> any_schedule =
+      {};  // where there is a plan on a trace
   int64_t peak_bytes = kNotStated;
   std::string peak_module;
   std::vector<PlannedModule> modules;  // in forward pre-order

@@ -34,6 +34,7 @@ void ExpectEqual(const Plan& a, const Plan& b) {
   EXPECT_EQ(a.bound_ms, b.bound_ms);
   EXPECT_EQ(a.gap, b.gap);
   EXPECT_EQ(a.overhead, b.overhead);
+  EXPECT_EQ(a.any_schedule, b.any_schedule);
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
   EXPECT_EQ(a.peak_module, b.peak_module);
   EXPECT_EQ(a.modules, b.modules);
@@ -57,6 +58,7 @@ Plan FullPlan() {
   plan.bound_ms = 0.1;
   plan.gap = 0.7;
   plan.overhead = std::sqrt(2) / 100;
+  plan.any_schedule = {.bound_ms = 0.05, .distance = 0.85, .is_loose = true};
   plan.peak_bytes = (int64_t{1} << 53) - 1;
   plan.peak_module = "a.b";
   plan.modules = {

@@ -308,5 +308,62 @@ TEST(ScheduleBoundExampleTest, IsWhatItSays) {
       1 + 10 * .25, 1e-6);
 }
 
+Trace BundledTrace(const std::string& name) {
+  return graph::ReadTrace(ACPLAN_DATA_DIR "/traces/" + name + ".json.gz");
+}
+
+class BoundOfBundledTraceTest : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Traces, BoundOfBundledTraceTest,
+                         ::testing::Values("bert_base", "gpt2_small",
+                                           "gpt2_small_autocast", "gpt2_tiny",
+                                           "llama3_8b", "mixtral_4_layers",
+                                           "resnet50", "resnet50_autocast",
+                                           "swin_tiny", "t5_small", "vit_base"),
+                         [](const auto& of) { return std::string(of.param); });
+
+TEST_P(BoundOfBundledTraceTest, IsNoMoreThanThePlan) {
+  const Trace trace = BundledTrace(GetParam());
+  const graph::Profile profile = graph::Aggregate(trace);
+  const graph::ModuleTree tree(profile);
+  const TraceProblem problem = BuildTraceProblem(trace, profile, tree, {});
+  const double peak =
+      static_cast<double>(graph::Simulate(trace, {}).peak_bytes);
+  int plans = 0;
+  for (const double share : {.9, .8, .7, .6, .5, .4}) {
+    const auto budget = static_cast<int64_t>(peak * share);
+    const TraceSolution solution =
+        SolveTraceProblem(problem, budget, {.time_limit_s = .2, .gap = .1});
+    if (solution.modules.empty()) continue;
+    ++plans;
+    EXPECT_LE(BoundMs(trace, budget), AtMost(solution.use.recompute_ms))
+        << "budget " << budget;
+  }
+  EXPECT_GT(plans, 0);
+}
+
+// What others found for the same problem with memory counted at all operators at
+// once, by integer programs and to four digits.
+TEST(BoundOfBundledTracesTest, IsThatOfOtherForms) {
+  const auto expect = [](const std::string& name,
+                         const std::vector<std::pair<int64_t, double>>& known) {
+    const Trace trace = BundledTrace(name);
+    for (const auto& [budget, ms] : known) {
+      EXPECT_NEAR(BoundMs(trace, budget), ms, 6e-4) << name << " " << budget;
+    }
+  };
+  expect("t5_small", {{4362681344, .532},
+                      {3898741760, 1.123},
+                      {3434802176, 4.477},
+                      {2970862592, 10.608},
+                      {2506923008, 18.114}});
+  expect("bert_base", {{8495524761, 1.231},
+                       {7537935667, 2.604},
+                       {6580346572, 20.458},
+                       {5622757478, 39.315},
+                       {4665168384, 59.868}});
+  expect("resnet50",
+         {{1511276748, .302}, {1323749785, .720}, {1136222822, 1.244}});
+}
+
 }  // namespace
 }  // namespace acplan::problems
