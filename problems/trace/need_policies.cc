@@ -13,16 +13,19 @@
 // So the labels after the last step contain all policies that no other one beats.
 //
 // Large calls, which contain many others, would have too many. Their policies are
-// relaxed. At a price for a byte, the best policy is found by one label a state,
-// and as no policy is better at that price, the line through it bounds all. Under
-// the maximum of some such lines lies no policy. Points on it, each with the bytes
-// of the next, stand for all policies between them; the policy of a point is the
-// one whose line it is on.
+// relaxed: bytes are rounded down to multiples of a unit that most tensors are
+// multiples of, so that labels coincide. Where that does not help, lines take the
+// place of labels. At a price for a byte, the best policy is found by one label a
+// state, and as no policy is better at that price, the line through it bounds all.
+// Under the maximum of some such lines lies no policy, and near it lie good ones,
+// by labels that coincide where bytes nearly do.
 #include "problems/trace/need_policies.h"
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "problems/trace/need_steps.h"
@@ -36,13 +39,18 @@ using Move = NeedPolicies::Move;
 // Calls with more operators, or with more labels, have relaxed policies.
 constexpr size_t kMostOperators = 150;
 constexpr size_t kMostLabels = 8000;
-// The lines and points of relaxed policies.
+constexpr size_t kMostMoves = 2'000'000;
+// Bytes of large calls are rounded down, by no more than a share of all.
+constexpr double kMostLost = 1e-3;
+// All bytes, where labels need not be exact.
+constexpr int64_t kGrid = 1000;
+// How many lines there are at most, and how far from what is possible.
 constexpr size_t kMostLines = 64;
-constexpr int kPoints = 2048;
 constexpr double kNear = 5e-4;
 
 struct Label {
   int64_t kept_bytes = 0;
+  int64_t true_bytes = 0;  // as kept_bytes, but for rounding
   double ms = 0;
   int32_t move = -1;
 };
@@ -72,19 +80,25 @@ Labels Best(const Labels& a, const Labels& b) {
 
 class LabelWalk {
  public:
-  explicit LabelWalk(const std::vector<NeedStep>& steps) : steps_(steps) {}
+  // `true_steps`: the same with bytes that are not rounded.
+  LabelWalk(const std::vector<NeedStep>& steps,
+            const std::vector<NeedStep>& true_steps, double most_ms)
+      : steps_(steps),
+        true_steps_(true_steps),
+        most_ms_(most_ms * (1 + 1e-9)) {}
 
   // All policies; nothing where there are too many labels.
   std::optional<Labels> Run() {
     states_[0] = {Label()};
-    for (const NeedStep& step : steps_) {
+    for (size_t k = 0; k < steps_.size(); ++k) {
       next_.clear();
       size_t count = 0;
       for (auto& [state, labels] : states_) {
         count += labels.size();
-        Take(step, state | step.asked, std::move(labels));
+        Take(k, state | steps_[k].asked, std::move(labels));
       }
-      if (count > kMostLabels) return std::nullopt;
+      const bool is_much = count > kMostLabels || moves_.size() > kMostMoves;
+      if (is_much) return std::nullopt;
       states_ = std::move(next_);
     }
     Labels all;
@@ -95,28 +109,37 @@ class LabelWalk {
   std::vector<Move> TakeMoves() { return std::move(moves_); }
 
  private:
-  void Take(const NeedStep& step, uint64_t state, Labels labels) {
+  void Take(size_t k, uint64_t state, Labels labels) {
+    const NeedStep& step = steps_[k];
     if (!step.IsNeeded(state)) {
       Add(step.AfterNothing(state), std::move(labels));
       return;
     }
     if (step.MaySave(state)) {
       Add(step.AfterSave(state),
-          Moved(labels, step.KeptBytes(state), 0,
+          Moved(labels,
+                {.kept_bytes = step.KeptBytes(state),
+                 .true_bytes = true_steps_[k].KeptBytes(state)},
                 {-1, step.group, GroupUse::kSaved}));
     }
     if (step.MayRerun(state)) {
       Add(step.AfterRerun(state),
-          Moved(std::move(labels), 0, step.ms,
+          Moved(std::move(labels), {.ms = step.ms},
                 {-1, step.group, GroupUse::kRunsAgain}));
     }
   }
 
-  Labels Moved(Labels labels, int64_t kept_bytes, double ms, Move move) {
+  Labels Moved(Labels labels, const Label& more, Move move) {
+    // The fewer bytes, the more ms.
+    const auto dear = std::ranges::find_if(labels, [&](const Label& label) {
+      return label.ms + more.ms <= most_ms_;
+    });
+    labels.erase(labels.begin(), dear);
     for (Label& label : labels) {
       move.previous = label.move;
-      label = {.kept_bytes = label.kept_bytes + kept_bytes,
-               .ms = label.ms + ms,
+      label = {.kept_bytes = label.kept_bytes + more.kept_bytes,
+               .true_bytes = label.true_bytes + more.true_bytes,
+               .ms = label.ms + more.ms,
                .move = static_cast<int32_t>(moves_.size())};
       moves_.push_back(move);
     }
@@ -124,11 +147,14 @@ class LabelWalk {
   }
 
   void Add(uint64_t state, Labels labels) {
+    if (labels.empty()) return;
     Labels& of = next_[state];
     of = of.empty() ? std::move(labels) : Best(of, labels);
   }
 
   const std::vector<NeedStep>& steps_;
+  const std::vector<NeedStep>& true_steps_;
+  const double most_ms_;
   std::map<uint64_t, Labels> states_, next_;
   std::vector<Move> moves_;
 };
@@ -169,12 +195,12 @@ class PricedWalk {
     }
     if (step.MaySave(state)) {
       Add(step.AfterSave(state),
-          {label.kept_bytes + step.KeptBytes(state), label.ms, label.move},
+          {label.kept_bytes + step.KeptBytes(state), 0, label.ms, label.move},
           Move{label.move, step.group, GroupUse::kSaved});
     }
     if (step.MayRerun(state)) {
       Add(step.AfterRerun(state),
-          {label.kept_bytes, label.ms + step.ms, label.move},
+          {label.kept_bytes, 0, label.ms + step.ms, label.move},
           Move{label.move, step.group, GroupUse::kRunsAgain});
     }
   }
@@ -252,42 +278,132 @@ std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
   return lines;
 }
 
-NeedPolicies RelaxedPolicies(const std::vector<NeedStep>& steps,
-                             const NeedChoices& choices) {
-  double ms = 0;
-  for (const NeedStep& step : steps) ms += step.ms;
-  PricedWalk walk(steps);
-  const std::vector<BestAtPrice> lines = Lines(walk, 1 + ms);
-  std::vector<PolicyPoint> points;
-  std::vector<int32_t> moves;
-  const auto add = [&](int64_t kept_bytes, double least_ms, int32_t move) {
-    const int64_t bytes = choices.base_bytes - kept_bytes;
-    if (!points.empty() && points.back().ms >= least_ms) {
-      points.back() = {bytes, points.back().ms};
-      moves.back() = move;
-    } else {
-      points.push_back({bytes, least_ms});
+// Policies and their moves. kept_bytes are true.
+struct GoodPolicies {
+  // `of`: the moves that a label refers to.
+  void Add(Label label, const std::vector<Move>& of) {
+    std::vector<Move> path;
+    for (int32_t m = label.move; m >= 0; m = of[m].previous) {
+      path.push_back(of[m]);
+    }
+    label.move = -1;
+    for (Move& move : std::views::reverse(path)) {
+      move.previous = label.move;
+      label.move = static_cast<int32_t>(moves.size());
       moves.push_back(move);
     }
+    labels.push_back(label);
+  }
+
+  // Those that keep most first, and each only if it keeps less for more ms.
+  void Sort() {
+    std::ranges::sort(labels, [](const Label& a, const Label& b) {
+      return a.kept_bytes != b.kept_bytes ? a.kept_bytes < b.kept_bytes
+                                          : a.ms < b.ms;
+    });
+    size_t kept = 0;
+    for (const Label& label : labels) {
+      if (kept > 0 && label.ms >= labels[kept - 1].ms) continue;
+      labels[kept++] = label;
+    }
+    labels.resize(kept);
+    std::ranges::reverse(labels);
+  }
+
+  Labels labels = {};
+  std::vector<Move> moves = {};
+};
+
+// Policies by labels that coincide where bytes nearly do.
+GoodPolicies FindGoodPolicies(const NeedGraph& graph,
+                              const NeedChoices& choices,
+                              const std::vector<NeedStep>& steps) {
+  const int64_t all = std::accumulate(choices.bytes.begin(),
+                                      choices.bytes.end(), int64_t{0});
+  const int64_t unit = all / kGrid + 1;
+  NeedChoices rounded = choices;
+  for (int64_t& bytes : rounded.bytes) bytes = (bytes + unit / 2) / unit;
+  const std::vector<NeedStep> rounded_steps = StepsOf(graph, rounded);
+  LabelWalk walk(rounded_steps, steps, choices.most_ms);
+  std::optional<Labels> labels = walk.Run();
+  if (!labels) return {};
+  for (Label& label : *labels) label.kept_bytes = label.true_bytes;
+  return {.labels = std::move(*labels), .moves = walk.TakeMoves()};
+}
+
+// Each policy costs at least what the lines say, which rises with what it
+// discards. So a point with the bytes of a good policy, and the ms of the lines at
+// the good policy before, stands for all policies between them.
+NeedPolicies RelaxedPolicies(const NeedGraph& graph,
+                             const NeedChoices& choices) {
+  const std::vector<NeedStep> steps = StepsOf(graph, choices);
+  double ms = 0;
+  for (const NeedStep& step : steps) ms += step.ms;
+  PricedWalk priced(steps);
+  const std::vector<BestAtPrice> lines = Lines(priced, 1 + ms);
+  if (lines.empty()) return {{}, {}, {}, choices.may_save.size()};
+  GoodPolicies good = FindGoodPolicies(graph, choices, steps);
+  const std::vector<Move> of_lines = priced.TakeMoves();
+  for (const BestAtPrice& line : lines) good.Add(line.label, of_lines);
+  good.Sort();
+  const auto least_ms = [&](int64_t kept_bytes) {
+    double least = 0;
+    for (const BestAtPrice& line : lines) {
+      least = std::max(least, line.LineAt(static_cast<double>(kept_bytes)));
+    }
+    return least;
   };
-  if (!lines.empty()) {
-    const int64_t most = lines.back().label.kept_bytes;
-    const int64_t least = lines.front().label.kept_bytes;
-    // A point stands for all that keep no less, and less than the one before.
-    int64_t before = most;
-    for (int k = 0; k <= kPoints; ++k) {
-      const int64_t kept = most - (most - least) / kPoints * k;
-      const auto of = [&](const BestAtPrice& line) {
-        return line.LineAt(static_cast<double>(before));
-      };
-      const auto highest = std::ranges::max_element(lines, {}, of);
-      add(k == kPoints ? least : kept, std::max(of(*highest), 0.0),
-          highest->label.move);
-      before = kept;
+  std::vector<PolicyPoint> points;
+  std::vector<int32_t> moves;
+  int64_t before = std::numeric_limits<int64_t>::max() / 2;
+  for (const Label& label : good.labels) {
+    const double at_least = points.empty() ? lines.back().label.ms
+                                           : least_ms(before);
+    before = label.kept_bytes;
+    const int64_t bytes = choices.base_bytes - label.kept_bytes;
+    if (!points.empty() && points.back().ms >= at_least) {
+      points.back().bytes = bytes;
+      moves.back() = label.move;
+    } else {
+      points.push_back({bytes, at_least});
+      moves.push_back(label.move);
     }
   }
-  return {std::move(points), std::move(moves), walk.TakeMoves(),
+  return {std::move(points), std::move(moves), std::move(good.moves),
           choices.may_save.size()};
+}
+
+// All policies that no other one beats; nothing where they are too many.
+std::optional<NeedPolicies> AllPolicies(const std::vector<NeedStep>& steps,
+                                        const NeedChoices& choices) {
+  LabelWalk walk(steps, steps, choices.most_ms);
+  std::optional<Labels> labels = walk.Run();
+  if (!labels) return std::nullopt;
+  std::vector<PolicyPoint> points;
+  std::vector<int32_t> last_moves;
+  std::ranges::reverse(*labels);
+  for (const Label& label : *labels) {
+    points.push_back({choices.base_bytes - label.kept_bytes, label.ms});
+    last_moves.push_back(label.move);
+  }
+  return NeedPolicies(std::move(points), std::move(last_moves),
+                      walk.TakeMoves(), choices.may_save.size());
+}
+
+// The choices with bytes rounded down, so that sums coincide: tensors come in
+// multiples of each other, but for small ones.
+NeedChoices OnGrid(NeedChoices choices) {
+  const auto all = static_cast<double>(std::accumulate(
+      choices.bytes.begin(), choices.bytes.end(), int64_t{0}));
+  const auto lost_by = [&](int64_t unit) {
+    int64_t lost = 0;
+    for (const int64_t bytes : choices.bytes) lost += bytes % unit;
+    return static_cast<double>(lost);
+  };
+  int64_t unit = 1;
+  while (static_cast<double>(unit) < all && lost_by(2 * unit) <= kMostLost * all) unit *= 2;
+  for (int64_t& bytes : choices.bytes) bytes -= bytes % unit;
+  return choices;
 }
 
 }  // namespace
@@ -302,19 +418,14 @@ std::vector<GroupUse> NeedPolicies::UsesOf(size_t point) const {
 
 NeedPolicies PoliciesOf(const NeedGraph& graph, const NeedChoices& choices) {
   const std::vector<NeedStep> steps = StepsOf(graph, choices);
-  if (steps.size() > kMostOperators) return RelaxedPolicies(steps, choices);
-  LabelWalk walk(steps);
-  std::optional<Labels> labels = walk.Run();
-  if (!labels) return RelaxedPolicies(steps, choices);
-  std::vector<PolicyPoint> points;
-  std::vector<int32_t> last_moves;
-  std::ranges::reverse(*labels);
-  for (const Label& label : *labels) {
-    points.push_back({choices.base_bytes - label.kept_bytes, label.ms});
-    last_moves.push_back(label.move);
+  if (steps.size() <= kMostOperators) {
+    if (auto policies = AllPolicies(steps, choices)) return *policies;
   }
-  return {std::move(points), std::move(last_moves), walk.TakeMoves(),
-          choices.may_save.size()};
+  const NeedChoices rounded = OnGrid(choices);
+  if (auto policies = AllPolicies(StepsOf(graph, rounded), rounded)) {
+    return *policies;
+  }
+  return RelaxedPolicies(graph, choices);
 }
 
 }  // namespace acplan::problems

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct NeedChoices {
   std::vector<char> may_keep = {};   // a result
   std::vector<char> may_save = {};   // a group
   std::vector<char> may_rerun = {};  // a group
+  // Policies that cost more are of no interest.
+  double most_ms = std::numeric_limits<double>::infinity();
 
   auto operator<=>(const NeedChoices&) const = default;
 };

@@ -223,7 +223,7 @@ ModuleProblem WalkWithRecords(const TraceProblem& problem,
 }  // namespace
 
 TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
-                      const std::vector<Decision>& decisions) {
+                      const std::vector<Decision>& decisions, double most_ms) {
   const DecidedChoices choices = ChoicesLeftBy(problem, decisions);
   const CountedBytes counted = BytesOfWitnesses(problem, witnesses);
   TraceRelaxation result;
@@ -241,9 +241,13 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
     const int needs = problem.candidates[c].needs;
     CallPolicies call;
     if (!choices.is_no_unit[c]) {
-      call = needs < 0 ? PoliciesOfCall(problem, choices, counted, c)
-                       : need_policies.Of(needs, ChoicesOfCall(problem, choices,
-                                                               counted, c));
+      if (needs < 0) {
+        call = PoliciesOfCall(problem, choices, counted, c);
+      } else {
+        NeedChoices left = ChoicesOfCall(problem, choices, counted, c);
+        left.most_ms = most_ms;
+        call = need_policies.Of(needs, left);
+      }
     }
     const bool has_policy = !call.needs || !call.policies.points.empty();
     if (!choices.is_no_unit[c] && has_policy) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -36,8 +37,11 @@ struct TraceRelaxation {
   std::vector<std::shared_ptr<const NeedPolicies>> needs = {};
 };
 
-TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
-                      const std::vector<Decision>& decisions = {});
+// Plans that cost more than `most_ms` may be left out.
+TraceRelaxation Relax(
+    const TraceProblem& problem, const Witnesses& witnesses,
+    const std::vector<Decision>& decisions = {},
+    double most_ms = std::numeric_limits<double>::infinity());
 
 // A group of the unit's module: what the unit does with it.
 std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,
