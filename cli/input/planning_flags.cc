@@ -161,6 +161,36 @@ void PlanningFlags::AddTo(CLI::App& app) {
       ->type_name("N");
 }
 
+void PlanningFlags::AddSegmentsTo(CLI::App& app) {
+  app.add_option("--segments", segments,
+                 "runs of modules that may be one unit, such as h.0-2: auto "
+                 "(default where operators may be skipped), none or N: of N "
+                 "modules; on traces only")
+      ->type_name("KIND");
+}
+
+problems::SegmentChoice PlanningFlags::Segments(
+    const ProfileInput& input, const problems::PlanOptions& options) const {
+  using problems::SegmentKind;
+  const bool is_on_trace =
+      input.trace && options.memory.model == problems::MemoryModel::kTrace;
+  if (segments.empty()) {
+    const bool may_be =
+        is_on_trace && options.may_skip && options.ac_units.empty();
+    return {.kind = may_be ? SegmentKind::kAuto : SegmentKind::kNone};
+  }
+  if (segments == "none") return {};
+  if (!is_on_trace) {
+    throw InputError(
+        "--segments: expected none but for plans on traces, under the memory "
+        "model trace");
+  }
+  if (segments == "auto") return {.kind = SegmentKind::kAuto};
+  return {.kind = SegmentKind::kLength,
+          .length = static_cast<int32_t>(
+              ParseWhole(segments, "--segments", 2, 1'000'000))};
+}
+
 problems::PlanOptions PlanningFlags::Options(const ProfileInput& input) const {
   const graph::Profile& profile = input.profile;
   problems::PlanOptions options;
