@@ -15,8 +15,8 @@ Whatever the policy says, losses and gradients are those without it:
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
@@ -111,7 +111,10 @@ def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator |
         return given
     tensor = next(iter(tensors_of((args, kwargs))), None)
     device = kwargs.get("device") if tensor is None else tensor.device
-    device = torch.device(device or "cpu")
+    return default_generator(torch.device(device or "cpu"))
+
+
+def default_generator(device: torch.device) -> torch.Generator | None:
     if device.type == "cpu":
         return torch.default_generator
     of_type = getattr(getattr(torch, device.type, None), "default_generators", ())
@@ -345,6 +348,10 @@ def run(
     return module(*args, **kwargs)
 
 
+class HasBuffers(Protocol):
+    def buffers(self) -> Iterable[torch.Tensor]: ...
+
+
 class Recomputation(_Mode):
     """Reads the tape."""
 
@@ -352,7 +359,7 @@ class Recomputation(_Mode):
         self,
         tape: Tape,
         fqn: str,
-        module: torch.nn.Module,
+        module: HasBuffers,
         sharded: Sequence[torch.nn.Module] = (),
     ) -> None:
         super().__init__(tape, sharded)
