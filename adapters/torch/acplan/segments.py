@@ -42,7 +42,17 @@ from acplan.selecting import (
     sharded_in,
     whole_checkpoint_of,
 )
-from acplan.tape import RUN, Choice, Tape, Writes, memory_of
+from acplan.standing_in import is_view
+from acplan.tape import (
+    RUN,
+    Choice,
+    Saved,
+    Skipped,
+    Tape,
+    Writes,
+    memory_of,
+    tensors_of,
+)
 
 Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
 # A leaf of what the first call is given (call -1), or of what a call returned.
@@ -240,9 +250,7 @@ class _Run:
             tape.writes = Writes() if policy.leaves_out_writes else None
         self._frame = _Frame(policy, tape, self)
         self._hooks = self._frame.make(args, kwargs)
-        self._forward = Forward(
-            tape, self._matching.choose, lambda tape: None, self._frame.sharded
-        )
+        self._forward = _Forward(tape, self._matching.choose, self._frame.sharded)
         # What the calls are given and return, by identity.
         self._known: dict[int, _Known] = {}
         self._note(-1, _leaves((args, kwargs)))
@@ -340,6 +348,60 @@ class _Run:
         name = self._segment.names[self.next]
         text = f"{name} is given a tensor {what}, which is held until backward"
         tell(self._segment.policy, text)
+
+
+class _Forward(Forward):
+    """Writes the tape, and sees to it that nothing runs again on what is not made again:
+    the modules run the operators of the plan, and the code that calls them may hand on
+    another result than it did in the trace."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        decide: Callable[[Any], Choice],
+        sharded: Sequence[torch.nn.Module],
+    ) -> None:
+        super().__init__(tape, decide, lambda tape: None, sharded)
+        self._mark = object()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        tape = self._tape
+        before = len(tape.items)
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if tape.may_skip and len(tape.items) > before and tape.items[-1] is func:
+            if not _is_view(func) and any(map(self._is_absent, tensors_of((args, kwargs)))):
+                tape.distrust(f"{func} reads what the plan skips")
+        return out
+
+    def _left_out(self, func: Any, choice: Choice, out: Any, *call: Any) -> Any:
+        item = super()._left_out(func, choice, out, *call)
+        if type(item) is Skipped and not call and not _is_view(func):
+            self._set_mark(out, self._mark)
+        elif type(item) is Saved:
+            if item.is_partial:
+                self._set_mark(out, self._mark)
+            self._set_mark(item.value, None)
+        return item
+
+    def _set_mark(self, values: Any, mark: object | None) -> None:
+        for tensor in tensors_of(values):
+            if memory_of(tensor) is not None:
+                tensor.untyped_storage().acplan_absent = mark
+
+    def _is_absent(self, tensor: torch.Tensor) -> bool:
+        if memory_of(tensor) is None:
+            return False
+        mark = tensor.untyped_storage().__dict__.get("acplan_absent")
+        return mark is self._mark
+
+
+_is_view = functools.cache(is_view)
 
 
 class _Whole:
