@@ -6,6 +6,7 @@ import gc
 import pathlib
 import pickle
 import random
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,9 +15,9 @@ import pytest
 import torch
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
 from acplan import PlannedOperator as Op
-from acplan import Trace, apply, remove, trace
+from acplan import Trace, apply, remove, trace, verify
 from acplan.applying import applied
-from acplan.measuring import Verification, measure, simulate
+from acplan.measuring import simulate
 from torch import nn
 from torch.utils._pytree import register_pytree_node
 
@@ -80,10 +81,10 @@ def test_predicted_is_measured_at_every_operator(
     model, inputs = EXAMPLES[name]().on_meta()
     traced = trace(model, autocast=autocast, **inputs)
     for data, plan in _plans(traced.data, 4):
-        result = Verification(
-            simulate(Trace(data), plan), measure(model, plan, autocast=autocast, **inputs)
-        )
+        result = verify(model, plan, of=traced, autocast=autocast, **inputs)
         assert result.first_difference() is None, f"{plan}: {result}"
+        # Of the trace that has the segments among its modules.
+        assert result.predicted == simulate(Trace(data), plan)
 
 
 # --- Whatever is called
@@ -283,3 +284,296 @@ def test_whatever_is_called(begin: int) -> None:
             net.program = by_chance(seed)
             assert _equal(_values(net), expected), (seed, label)
     assert ended < 20
+
+
+# --- What is said
+
+_MASK = torch.full((1,), 0.5)
+
+
+def _of(net: Net, program: Callable[[Net, torch.Tensor], torch.Tensor]) -> Net:
+    net.program = program
+    return net
+
+
+def _but_the_last(net: Net, x: torch.Tensor) -> torch.Tensor:
+    for block in net.blocks[:3]:
+        x = block(x, mask=_MASK)["out"][0]
+    return x
+
+
+def _without_one(net: Net, x: torch.Tensor) -> torch.Tensor:
+    for block in (*net.blocks[:2], net.blocks[3]):
+        x = block(x, mask=_MASK)["out"][0]
+    return x
+
+
+def _twice_at_once(net: Net, x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    for block in net.blocks:
+        x, y = block(x, mask=_MASK)["out"][0], block(y, mask=_MASK)["out"][0]
+    return x + y
+
+
+def _computing(net: Net, x: torch.Tensor) -> torch.Tensor:
+    for block in net.blocks:
+        x = block(x * 0.5, mask=_MASK)["out"][0]
+    return x
+
+
+def _writing(net: Net, x: torch.Tensor) -> torch.Tensor:
+    for block in net.blocks:
+        x = block(x, mask=_MASK)["out"][0]
+        x *= 0.5
+    return x
+
+
+def _backwards(net: Net, x: torch.Tensor) -> torch.Tensor:
+    for block in net.blocks:
+        x = block(x.detach(), mask=_MASK)["out"][0]
+        x.sum().backward()
+    return net.first(x.detach())
+
+
+def _in_half_precision(net: Net, x: torch.Tensor) -> torch.Tensor:
+    for place, block in enumerate(net.blocks):
+        with torch.autocast("cpu", torch.bfloat16, enabled=place == 2):
+            x = block(x.float(), mask=_MASK)["out"][0]
+    return x.float()
+
+
+def _in_an_object(net: Net, x: torch.Tensor) -> torch.Tensor:
+    for block in net.blocks:
+        x = block(State(x), mask=_MASK)["out"][0]
+    return x
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (_but_the_last, "backward begins after 2, and 3 was due"),
+        (_without_one, "3 is called, and 2 was due"),
+        (_twice_at_once, "0 is called, and 1 was due"),
+        (_computing, "1 is given a tensor that is computed between the modules"),
+        (_writing, "1 is given a tensor that was written to since"),
+        (_backwards, "backward begins after 0, and 1 was due"),
+        (_in_half_precision, "2 is called under another autocast than before it"),
+        (_in_an_object, "1 is given an object with tensors of the run"),
+    ],
+)
+def test_it_is_said_where_a_run_is_another_one(program: Any, message: str) -> None:
+    expected = _values(_of(_net(), program))
+    for label, plan in _policies()[:4]:
+        net = _of(apply(_net(), plan), program)
+        message = f"Net.blocks.0-3: {message.rpartition(': ')[2]}"
+        with pytest.warns(PlanMismatchWarning, match=message) as told:
+            found = _values(net)
+        assert _equal(found, expected), label
+        assert len([w for w in told if w.category is PlanMismatchWarning]) == 1
+        strict = _of(apply(_net(), plan, strict=True), program)
+        with pytest.raises(AcplanError, match=message):
+            _values(strict)
+
+
+def test_without_gradients_nothing_is_said() -> None:
+    plan = _policies()[1][1]
+    net = apply(_net(), plan, strict=True).eval()
+    with torch.no_grad():
+        assert not _of(net, _without_one)(_X).requires_grad
+        torch.manual_seed(3)
+        found = _of(net, in_order)(_X)
+        plain = _net().eval()
+        torch.manual_seed(3)
+        assert torch.equal(found, plain(_X))
+    with torch.inference_mode():
+        net(_X)
+
+
+def test_another_result_is_handed_on() -> None:
+    """The same operators, of which the plan thinks that others are needed."""
+
+    def other(net: Net, x: torch.Tensor) -> torch.Tensor:
+        others = []
+        for block in net.blocks:
+            other, x = block(x, mask=torch.full((1,), 0.5))["out"]
+            others.append(other)
+        return x + sum(others)
+
+    expected = _values(_of(_net(), other))
+    plans = [plan for label, plan in _policies() if "0-3 " in label and "whole" not in label]
+    told = 0
+    for plan in plans:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            assert _equal(_values(_of(apply(_net(), plan), other)), expected)
+        told += "reads what the plan skips" in " ".join(str(w.message) for w in found)
+    assert told > 0
+
+
+def test_a_run_is_called_twice() -> None:
+    def twice(net: Net, x: torch.Tensor) -> torch.Tensor:
+        return in_order(net, in_order(net, x))
+
+    expected = _values(_of(_net(), twice))
+    for label, plan in _policies():
+        assert _equal(_values(_of(apply(_net(), plan, strict=True), twice)), expected), label
+
+
+def test_backward_can_be_run_twice() -> None:
+    def values(net: nn.Module) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        loss = net(_X).square().mean()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        return [p.grad for p in net.parameters() if p.grad is not None]
+
+    expected = values(_net())
+    for label, plan in _policies():
+        assert _equal(values(apply(_net(), plan, strict=True)), expected), label
+
+
+@pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
+def test_nothing_is_held_that_is_not_needed() -> None:
+    """Without the garbage collector: a frame is not held by what it holds."""
+    for program in (in_order, _computing, _writing):
+        for label, plan in _policies():
+            net = _of(apply(_net(), plan), program)
+            held = weakref.ref(net.first)
+            made = []
+            net.first.register_forward_hook(lambda *a: made.append(weakref.ref(a[2])))
+            gc.collect()
+            gc.disable()
+            try:
+                x = _X.clone().requires_grad_()
+                _values(net, x)
+                assert held() is not None and made[0]() is None, (program, label)
+                out = net(x)
+                assert made[1]() is not None or program is not in_order
+                del out
+                for block in _blocks(net):
+                    block.seen = None
+                assert made[1]() is None, (program, label)
+            finally:
+                gc.enable()
+
+
+def _blocks(net: nn.Module) -> Iterator[Block]:
+    return (module for module in net.modules() if isinstance(module, Block))
+
+
+# --- With other things around
+
+
+def test_names_and_copies() -> None:
+    plan = _policies()[2][1]
+    net, plain = apply(_net(), plan, strict=True), _net()
+    assert list(net.state_dict()) == list(plain.state_dict())
+    net.load_state_dict(plain.state_dict())
+    plain.load_state_dict(net.state_dict())
+    expected = _values(_net())
+    for made in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert _equal(_values(made), expected)
+    # A copy that is called in between is another model.
+    other = copy.deepcopy(net)
+
+    def side_by_side(one: Net, x: torch.Tensor) -> torch.Tensor:
+        y = x.detach()
+        for block, beside in zip(one.blocks, other.blocks):
+            x = block(x, mask=_MASK)["out"][0]
+            y = beside(y, mask=_MASK)["out"][0]
+        return x
+
+    net.program = plain.program = side_by_side
+    _values(net)
+    assert type(remove(net).blocks[0]) is Block
+    with applied(net, plan) as planned:
+        assert type(planned.blocks[0]) is not Block
+    assert type(net.blocks[0]) is Block
+    net.program = in_order
+    assert len(_values(net)) == len(expected)
+
+
+def _named(*fqns: str) -> Plan:
+    return Plan(tuple(map(PlannedModule, fqns)))
+
+
+@pytest.mark.parametrize(
+    ("fqns", "message"),
+    [
+        (("Net.blocks.0-2", "Net.blocks.2-3"), "0-2 and Net.blocks.2-3: expected units"),
+        (("Net.blocks.0-2", "Net.blocks.1"), "0-2 and Net.blocks.1: expected units"),
+        (("Net.blocks.1", "Net.blocks.0-2"), "1 and Net.blocks.0-2: expected units"),
+        (("Net.blocks.2-1",), "expected two children of Net.blocks, the first before"),
+        (("Net.blocks.1-1",), "expected two children of Net.blocks, the first before"),
+        (("Net.blocks.0-7",), "the model has no module 'Net.blocks.0-7'"),
+        (("Net.nothing.0-1",), "the model has no module"),
+        (("Other.0-1",), "is not in this Net"),
+    ],
+)
+def test_what_is_no_run_is_refused(fqns: tuple[str, ...], message: str) -> None:
+    net = _net()
+    with pytest.raises(AcplanError, match=message):
+        apply(net, _named(*fqns))
+    assert type(net.blocks[0]) is Block
+
+
+def test_a_module_twice_is_refused() -> None:
+    layer = nn.Linear(2, 2)
+    with pytest.raises(AcplanError, match="expected different modules"):
+        apply(nn.Sequential(layer, nn.ReLU(), layer), _named("Sequential.0-2"))
+    odd = nn.Sequential()
+    for name in ("a", "a-b", "b", "b-b"):
+        odd.add_module(name, nn.Linear(2, 2))
+    with pytest.raises(AcplanError, match="a and b-b or a-b and b"):
+        apply(odd, _named("Sequential.a-b-b"))
+    assert type(apply(odd, _named("Sequential.a-b")).b) is nn.Linear
+
+
+@pytest.mark.parametrize(
+    "fqns",
+    [
+        ("Net", "Net.blocks.0-3"),
+        ("Net.blocks.0-3", "Net.blocks.1.up", "Net.blocks.2.norm-down"),
+        ("Net.first", "Net.blocks.0-1", "Net.blocks.2-3"),
+        ("Net", "Net.blocks.0-1", "Net.blocks.1.up"),
+    ],
+)
+def test_units_inside_and_around(fqns: tuple[str, ...]) -> None:
+    expected = _values(_net())
+    assert _equal(_values(apply(_net(), _named(*fqns))), expected)
+
+
+def test_units_with_policies_around_a_run_with_one() -> None:
+    data = recorded_step(_net(), lambda net: net(_X).square().mean())
+    expected = _values(_net())
+    for seed in range(8):
+        chance = random.Random(seed)
+        around = plan_by_chance(data, ["Net"], chance)
+        inside = plan_by_chance(
+            with_segment(data, _places(data, 1, 2)), ["Net.blocks.1-2"], chance
+        )
+        plan = Plan((*around.modules, *inside.modules))
+        assert _equal(_values(apply(_net(), plan)), expected), seed
+
+
+def _places(data: dict[str, Any], *blocks: int) -> list[int]:
+    names = [f"Net.blocks.{k}" for k in blocks]
+    return [k for k, module in enumerate(data["modules"]) if module["fqn"] in names]
+
+
+def test_it_saves_memory() -> None:
+    """As much as one module around all."""
+    kept: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    for plan in (_named(), _named("Net.blocks.0-3")):
+        net = apply(_net(), plan, strict=True)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            net(_X)
+        kept.append(-1)
+    without = sum(kept[: kept.index(-1)])
+    planned = sum(kept[kept.index(-1) :])
+    assert 0 < planned < without / 4
