@@ -56,6 +56,9 @@ struct PlanOptions {
   std::vector<std::string> fsdp_units = {};  // no AC unit strictly above these
   std::optional<int> max_units = {};         // at most so many AC units
   graph::OperatorPatterns patterns = {};     // operators to save or recompute
+  // When a unit runs again, operators that nothing needs are skipped. On traces
+  // only.
+  bool may_skip = true;
   Engine engine = Engine::kAuto;
   solver::SearchLimits limits = {};
 };

@@ -274,7 +274,8 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
                                        .ac_units = options.ac_units,
                                        .fsdp_units = options.fsdp_units,
                                        .max_units = options.max_units,
-                                       .patterns = options.patterns});
+                                       .patterns = options.patterns,
+                                       .may_skip = options.may_skip});
     return problem;
   }
   if (options.tradeoff == Tradeoff::kPareto) {

@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "graph/base/message_text.h"
+#include "graph/trace/aggregate.h"
+#include "problems/plan/plan_on_trace.h"
 
 namespace acplan::cli {
 
@@ -40,6 +44,20 @@ void RequireTrace(const problems::MemoryOptions& memory,
       "{}: memory_model: expected another one than trace for a profile; give "
       "the trace in place of the profile, or --memory-model snapshot",
       graph::OneLine(path.string())));
+}
+
+ProfileInput WithSegmentsOf(ProfileInput input, const problems::Plan& plan,
+                            const std::filesystem::path& path) {
+  if (!input.trace) return input;
+  try {
+    if (auto trace = problems::WithSegmentsOf(*input.trace, plan.modules)) {
+      input.profile = graph::Aggregate(*trace);
+      input.trace = std::move(trace);
+    }
+    return input;
+  } catch (const InputError& error) {
+    throw NamingFile(error, path);
+  }
 }
 
 InputError NamingFile(const InputError& error,

@@ -27,6 +27,11 @@ void RequireModel(const problems::Plan& plan, std::string_view model,
 void RequireTrace(const problems::MemoryOptions& memory,
                   const ProfileInput& input, const std::filesystem::path& path);
 
+// The trace and its profile with the segments that a plan on it names; the input
+// as it is where there are none. Throws InputError that names the plan's file.
+ProfileInput WithSegmentsOf(ProfileInput input, const problems::Plan& plan,
+                            const std::filesystem::path& path);
+
 // The complaint about a plan ("plan: ...") with the file that holds the plan.
 InputError NamingFile(const InputError& error,
                       const std::filesystem::path& path);

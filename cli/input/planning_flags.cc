@@ -29,6 +29,16 @@ bool HasFitsOnly(const graph::Profile& profile) {
   return has_fit;
 }
 
+// Whether operators may be skipped.
+bool ParseDecisions(const std::string& text) {
+  if (text.empty() || text == "save,recompute,skip") return true;
+  if (text == "save,recompute") return false;
+  throw InputError(
+      fmt::format("--decisions: expected save,recompute,skip or "
+                  "save,recompute, found '{}'",
+                  graph::OneLine(text)));
+}
+
 }  // namespace
 
 BudgetFlag BudgetFlag::Parse(const std::string& text, std::string_view flag) {
@@ -132,6 +142,11 @@ void PlanningFlags::AddTo(CLI::App& app) {
          "what its operators can do; with module granularity also fit: a fit "
          "of PyTorch's greedy curve, or profile: the fit stored in the profile")
       ->type_name("KIND");
+  app.add_option("--decisions", decisions,
+                 "what may be decided of an operator: save,recompute,skip "
+                 "(default), where only what something needs runs again, or "
+                 "save,recompute; on traces only")
+      ->type_name("LIST");
   app.add_option("--engine", engine,
                  "auto (default), labels or cbc: the algorithm; both are exact")
       ->type_name("NAME");
@@ -144,6 +159,36 @@ void PlanningFlags::AddTo(CLI::App& app) {
       ->type_name("S");
   app.add_option("--seed", seed, "seed of the cbc engine (default 1)")
       ->type_name("N");
+}
+
+void PlanningFlags::AddSegmentsTo(CLI::App& app) {
+  app.add_option("--segments", segments,
+                 "runs of modules that may be one unit, such as h.0-2: auto "
+                 "(default where operators may be skipped), none or N: of N "
+                 "modules; on traces only")
+      ->type_name("KIND");
+}
+
+problems::SegmentChoice PlanningFlags::Segments(
+    const ProfileInput& input, const problems::PlanOptions& options) const {
+  using problems::SegmentKind;
+  const bool is_on_trace =
+      input.trace && options.memory.model == problems::MemoryModel::kTrace;
+  if (segments.empty()) {
+    const bool may_be =
+        is_on_trace && options.may_skip && options.ac_units.empty();
+    return {.kind = may_be ? SegmentKind::kAuto : SegmentKind::kNone};
+  }
+  if (segments == "none") return {};
+  if (!is_on_trace) {
+    throw InputError(
+        "--segments: expected none but for plans on traces, under the memory "
+        "model trace");
+  }
+  if (segments == "auto") return {.kind = SegmentKind::kAuto};
+  return {.kind = SegmentKind::kLength,
+          .length = static_cast<int32_t>(
+              ParseWhole(segments, "--segments", 2, 1'000'000))};
 }
 
 problems::PlanOptions PlanningFlags::Options(const ProfileInput& input) const {
@@ -181,6 +226,7 @@ problems::PlanOptions PlanningFlags::Options(const ProfileInput& input) const {
     options.granularity = *kind;
   }
   options.engine = ParseEngineFlag(engine);
+  options.may_skip = ParseDecisions(decisions);
   if (memory.model.empty() && input.trace &&
       (options.granularity == Granularity::kModule ||
        options.engine == problems::Engine::kCbc ||

@@ -9,6 +9,7 @@
 #include "cli/input/flags.h"
 #include "graph/profile/profile.h"
 #include "problems/planner.h"
+#include "problems/segment_plans.h"
 #include "solver/search.h"
 
 namespace acplan::cli {
@@ -51,12 +52,21 @@ struct PlanningFlags {
   PatternFlags patterns;
   std::string granularity;
   std::string tradeoff;
+  std::string decisions;
+  std::string segments;
   std::string engine = "auto";
   std::string gap;
   std::string time_limit;
   std::string seed;
 
   void AddTo(CLI::App& app);
+  // --segments, of commands that take it.
+  void AddSegmentsTo(CLI::App& app);
+  // Which segments may be units, with these options. Without the flag: auto where
+  // operators may be skipped, on a trace whose simulation plans are checked by, and
+  // any module may be a unit; else none. Throws InputError.
+  problems::SegmentChoice Segments(const ProfileInput& input,
+                                   const problems::PlanOptions& options) const;
   // Uses the profile's or the trace's defaults for what is not given: without
   // --granularity and --tradeoff, operator granularity; but module granularity
   // with the profile's fits where it has these and no operators. Of a trace what

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
@@ -178,8 +179,9 @@ std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
 
 int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  ProfileInput input = ReadProfileOrTrace(flags.profile);
   problems::Plan plan = ReadPlan(flags, input);
+  input = WithSegmentsOf(std::move(input), plan, flags.plan);
   const graph::ModuleTree tree(input.profile);
   const problems::PlanRules rules = ReadRules(flags, input, tree, plan);
   plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);

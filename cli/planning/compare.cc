@@ -179,8 +179,9 @@ int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
     problems::MemoryOptions options = memory;
     if (&column == &columns.front()) options.world_size = 1;
     try {
-      column.effect = ComputeEffect(profile, column.plan.modules, options,
-                                    column.plan.tradeoff, input.TraceIfAny());
+      const ProfileInput own = WithSegmentsOf(input, column.plan, column.path);
+      column.effect = ComputeEffect(own.profile, column.plan.modules, options,
+                                    column.plan.tradeoff, own.TraceIfAny());
     } catch (const InputError& error) {
       throw NamingFile(error, column.path);
     }

@@ -23,6 +23,7 @@
 #include "problems/check/plan_check.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/planner.h"
+#include "problems/segment_plans.h"
 
 namespace acplan::cli {
 
@@ -242,37 +243,67 @@ int ExitCode(PlanStatus status) {
   return kExitLimit;
 }
 
-// The plan, and why the least budget is not proven, where that was asked for
-// and is not.
+// The plan, with the profile that has its units, and why the least budget is not
+// proven, where that was asked for and is not.
 struct FoundPlan {
   Plan plan;
+  const graph::Profile* profile = nullptr;
   std::string unproven;
 };
 
-FoundPlan FindPlan(const problems::PlanningProblem& problem,
-                   const BudgetFlag& budget, solver::SearchLimits limits,
-                   const Terminal& terminal) {
+// Asks what may have segments, or a problem without.
+struct Question {
+  const problems::PlanningProblem* problem = nullptr;
+  const problems::ProblemsWithSegments* with_segments = nullptr;
+
+  problems::LeastWithSegments Least(const solver::SearchLimits& limits) const {
+    if (with_segments != nullptr) return LeastPlan(*with_segments, limits);
+    const problems::LeastAnswer least = LeastPlan(*problem, limits);
+    return {.least = least, .of_family = {least}};
+  }
+
+  FoundPlan PlanWithin(int64_t budget_bytes, const solver::SearchLimits& limits,
+                       const std::vector<problems::LeastAnswer>& known) const {
+    if (with_segments != nullptr) {
+      problems::PlanWithSegments found =
+          PlanFor(*with_segments, budget_bytes, limits, known);
+      return {.plan = std::move(found.plan),
+              .profile = &found.problem->profile,
+              .unproven = ""};
+    }
+    return {.plan = PlanFor(*problem, budget_bytes, limits,
+                            known.empty() ? problems::KnownUnits()
+                                          : known.front().units)
+                        .plan,
+            .profile = problem->profile,
+            .unproven = ""};
+  }
+};
+
+FoundPlan FindPlan(const Question& question, const BudgetFlag& budget,
+                   solver::SearchLimits limits, const Terminal& terminal) {
   ProgressLine progress(terminal);
   limits.interrupted = &InterruptFlag();
   const solver::Stopwatch stopwatch;
   limits.on_progress = [&](const solver::SearchProgress& p) {
     progress.Show(p.seconds, [&] { return ProgressText(p); });
   };
-  FoundPlan answer;
-  problems::LeastAnswer least;
+  problems::LeastWithSegments least;
+  std::string unproven;
   int64_t budget_bytes = 0;
   if (budget.kind == BudgetFlag::Kind::kMinimum) {
-    least = LeastPlan(problem, ForTheMinimum(limits));
-    RequireMinimum(least);
-    budget_bytes = least.budget.bytes;
-    if (!least.budget.proven) answer.unproven = UnprovenText(least.budget);
+    least = question.Least(ForTheMinimum(limits));
+    RequireMinimum(least.least);
+    const problems::MinimumBudget& minimum = least.least.budget;
+    budget_bytes = minimum.bytes;
+    if (!minimum.proven) unproven = UnprovenText(minimum);
   } else {
-    budget_bytes = budget.Resolve(problem, limits);
+    budget_bytes = budget.Resolve(*question.problem, limits);
   }
-  answer.plan =
-      PlanFor(problem, budget_bytes,
-              solver::LeftOf(limits, stopwatch.Seconds()), least.units)
-          .plan;
+  FoundPlan answer = question.PlanWithin(
+      budget_bytes, solver::LeftOf(limits, stopwatch.Seconds()),
+      least.of_family);
+  answer.unproven = std::move(unproven);
   return answer;
 }
 
@@ -308,13 +339,25 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const problems::PlanOptions options = flags.planning.Options(input);
   CheckOutput(flags.output, flags.profile);
 
-  const problems::PlanningProblem problem =
-      BuildPlanningProblem(profile, tree, options, input.TraceIfAny());
+  const problems::SegmentChoice segments =
+      flags.planning.Segments(input, options);
+  std::optional<problems::PlanningProblem> without;
+  problems::ProblemsWithSegments with_segments;
+  if (segments.kind == problems::SegmentKind::kNone) {
+    without = BuildPlanningProblem(profile, tree, options, input.TraceIfAny());
+  } else {
+    with_segments =
+        BuildProblemsWithSegments(*input.trace, options, segments);
+  }
+  const Question question = {
+      .problem = without ? &*without : &with_segments.front()->problem,
+      .with_segments = without ? nullptr : &with_segments};
+  const problems::PlanningProblem& problem = *question.problem;
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));
-  const auto [plan, unproven] =
-      FindPlan(problem, budget, options.limits, terminal);
+  const auto [plan, planned_profile, unproven] =
+      FindPlan(question, budget, options.limits, terminal);
   for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
   if (!unproven.empty()) terminal.Warn("budget min: " + unproven);
 
@@ -323,7 +366,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   terminal.Print(flags.json
                      ? json
                      : Heading(profile, plan, options, terminal) +
-                           Body(profile, plan, problem.unplanned_peak_bytes,
+                           Body(*planned_profile, plan, problem.unplanned_peak_bytes,
                                 flags.all, terminal) +
                            Ending(input, plan, terminal));
   if (plan.HasPlan()) return kExitOk;
@@ -347,6 +390,7 @@ Command AddPlanCommand(CLI::App& program) {
       ->required()
       ->type_name("SIZE");
   flags->planning.AddTo(*app);
+  flags->planning.AddSegmentsTo(*app);
   app->add_option("-o,--output", flags->output,
                   "write the plan file here (.json or .json.gz)")
       ->type_name("FILE");

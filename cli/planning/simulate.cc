@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/command.h"
@@ -178,24 +179,41 @@ problems::Plan ReadPlanFor(const Trace& trace, const std::string& path) {
   return plan;
 }
 
+Simulation SimulatePlan(const Trace& trace, const problems::Plan& plan,
+                        const std::string& path) {
+  try {
+    return graph::Simulate(trace,
+                           problems::CheckpointedModules(trace, plan.modules));
+  } catch (const InputError& error) {
+    throw NamingFile(error, path);
+  }
+}
+
+// The trace with the segments that the plan names.
+Trace TraceFor(Trace trace, const problems::Plan& plan,
+               const std::string& path) {
+  try {
+    std::optional<Trace> with_segments =
+        problems::WithSegmentsOf(trace, plan.modules);
+    return with_segments ? std::move(*with_segments) : std::move(trace);
+  } catch (const InputError& error) {
+    throw NamingFile(error, path);
+  }
+}
+
 int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
-  const Trace trace = graph::ReadTrace(flags.trace);
+  Trace trace = graph::ReadTrace(flags.trace);
   CheckOutput(flags.output, flags.trace);
   CheckOutput(flags.timeline, flags.trace);
-  const graph::Simulator simulator(trace);
   Answer answer{
-      .trace = &trace, .baseline = simulator.Simulate({}), .planned = {}};
+      .trace = &trace, .baseline = graph::Simulate(trace, {}), .planned = {}};
   if (!flags.plan.empty()) {
     CheckOutput(flags.output, flags.plan);
     CheckOutput(flags.timeline, flags.plan);
     const problems::Plan plan = ReadPlanFor(trace, flags.plan);
+    trace = TraceFor(std::move(trace), plan, flags.plan);
     answer.units = plan.modules.size();
-    try {
-      answer.planned = simulator.Simulate(
-          problems::CheckpointedModules(trace, plan.modules));
-    } catch (const InputError& error) {
-      throw NamingFile(error, flags.plan);
-    }
+    answer.planned = SimulatePlan(trace, plan, flags.plan);
   }
   if (!flags.timeline.empty()) {
     graph::WriteFile(flags.timeline, ToCsv(trace, answer.last()));

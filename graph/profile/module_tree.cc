@@ -44,6 +44,18 @@ std::vector<int> Parents(const std::vector<Module>& modules,
   return parents;
 }
 
+// The parents of what is directly inside of a segment are segments.
+std::vector<int> WithSegments(
+    std::vector<int> parents, const std::vector<Module>& modules,
+    const std::unordered_map<std::string, int>& by_fqn) {
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (!modules[i].segment.empty()) {
+      parents[i] = by_fqn.at(modules[i].segment);
+    }
+  }
+  return parents;
+}
+
 std::vector<int> Positions(const std::vector<std::string>& order,
                            const std::vector<Module>& modules,
                            const std::unordered_map<std::string, int>& by_fqn,
@@ -205,7 +217,8 @@ ModuleTree::ModuleTree(const Profile& profile) {
   std::ranges::stable_sort(by_name, [&](int a, int b) {
     return ComponentsLess(modules[a].fqn, modules[b].fqn);
   });
-  const std::vector<int> parents = Parents(modules, by_name);
+  const std::vector<int> parents =
+      WithSegments(Parents(modules, by_name), modules, by_fqn_);
   const std::vector<int> places =
       Places(Positions(profile.order.fw_pre, modules, by_fqn_, kNever), by_name,
              parents);

@@ -93,6 +93,10 @@ struct Module {
                                 // holds beyond what autograd keeps
   int calls = 1;                // 0: never called
   bool no_backward = false;
+  // Not in the file: it is a segment (graph/trace/segments.h), and the name of the
+  // one directly around it, where there is one.
+  bool is_segment = false;
+  std::string segment;
   std::optional<ModuleSnapshots> snap;
   std::optional<SacStatistics> sac;
   std::optional<TradeoffFit> torch_fit;

@@ -155,6 +155,9 @@ ModuleForest MakeModuleForest(const Trace& trace) {
   ModuleForest forest = {.parent = std::vector<int32_t>(count, -1),
                          .subtree_end = std::vector<int32_t>(count, count)};
   const auto holds = [&](int32_t module, int32_t below) {
+    if (trace.modules[module].IsSegment()) {
+      return below < trace.modules[module].run_end;
+    }
     const std::string_view fqn = trace.modules[module].fqn;
     return std::string_view(trace.modules[below].fqn).starts_with(fqn) &&
            trace.modules[below].fqn[fqn.size()] == '.';
@@ -398,6 +401,11 @@ std::vector<Module> MakeModules(const CallFacts& facts,
     if (facts.forest.by_module[m].empty()) continue;
     Module& module = modules.emplace_back(MemoryOfModule(facts, snapshots, m));
     module.fqn = trace.modules[m].fqn;
+    module.is_segment = trace.modules[m].IsSegment();
+    const int32_t parent = forest.parent[m];
+    if (parent >= 0 && trace.modules[parent].IsSegment()) {
+      module.segment = trace.modules[parent].fqn;
+    }
     module.is_leaf = forest.subtree_end[m] == m + 1;
     module.calls = static_cast<int>(facts.forest.by_module[m].size());
     module.param_per_module = parameters[m];

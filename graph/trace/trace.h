@@ -54,6 +54,11 @@ struct TraceModule {
   std::string fqn;
   std::string class_name;
   std::vector<int32_t> parameters, buffers;
+  // Of a segment (segments.h), which no file has: after the last module of its
+  // run, which begins with the next one. -1: a module.
+  int32_t run_end = -1;
+
+  bool IsSegment() const { return run_end >= 0; }
 
   bool operator==(const TraceModule&) const = default;
 };

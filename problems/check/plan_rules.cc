@@ -101,20 +101,20 @@ BrokenRule BrokenUnitRules(const Profile& profile, const Plan& plan,
   for (const PlannedModule& planned : plan.modules) units.insert(planned.fqn);
   const std::unordered_set<std::string_view> only(rules.ac_units.begin(),
                                                   rules.ac_units.end());
-  std::unordered_map<std::string_view, std::string_view> above_fsdp;
+  std::unordered_map<std::string, std::string_view> above_fsdp;
   for (const std::string& fsdp_unit : rules.fsdp_units) {
-    NearestAbove(fsdp_unit, [&](std::string_view name) {
+    for (const std::string& name : NamesAround(by_name, fsdp_unit)) {
       above_fsdp[name] = fsdp_unit;
-      return false;
-    });
+    }
   }
   for (const PlannedModule& planned : plan.modules) {
     const Module& module = Lookup(by_name, planned.fqn);
     if (auto broken = BrokenUnitRule(module, planned, plan, rules.patterns))
       return broken;
-    if (const auto above = NearestAbove(
-            planned.fqn,
-            [&](std::string_view name) { return units.contains(name); })) {
+    const std::vector<std::string> around = NamesAround(by_name, planned.fqn);
+    const auto above = std::ranges::find_if(
+        around, [&](const std::string& name) { return units.contains(name); });
+    if (above != around.end()) {
       return fmt::format("{} lies inside {}; AC units must not be nested",
                          planned.fqn, *above);
     }

@@ -29,7 +29,7 @@ std::optional<std::string> BrokenOperatorRule(
     if (saves(k)) return say(k, "is view-like and must be recomputed");
   }
   for (const int k : sac.rand_ops) {
-    if (sac.force_store_random && runs_again(k)) {
+    if (sac.force_store_random && !draws_alone && runs_again(k)) {
       return say(k, "is random and must be saved here");
     }
     if (!draws_alone && saves(k) != saves(sac.rand_ops.front())) {

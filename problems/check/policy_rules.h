@@ -18,8 +18,9 @@ namespace acplan::problems {
 // that decisions break, as one line; nullopt where they keep all. `decision(k)` is
 // that about operator k. What is skipped neither runs again nor is saved, so it
 // breaks no rule that wants the one or the other not to be; what is in place on
-// something skipped does not run again. With `draws_alone` a random operator is
-// decided about without regard to the others.
+// something skipped does not run again. With `draws_alone` a random operator
+// starts from a random state of its own, so it is decided about without regard to
+// the others, and may run again wherever it is.
 std::optional<std::string> BrokenOperatorRule(
     const graph::SacStatistics& sac, const graph::OperatorPatterns& patterns,
     const std::function<graph::OperatorDecision(int)>& decision,

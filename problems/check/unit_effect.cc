@@ -145,6 +145,24 @@ bool IsRoot(const ModulesByName& by_name, const Module& module) {
   });
 }
 
+std::vector<std::string> NamesAround(const ModulesByName& by_name,
+                                     std::string_view fqn) {
+  std::vector<std::string> names;
+  std::string name(fqn);
+  for (;;) {
+    const auto module = by_name.find(name);
+    const size_t dot = name.rfind('.');
+    if (module != by_name.end() && !module->second->segment.empty()) {
+      name = module->second->segment;
+    } else if (dot != std::string::npos) {
+      name = name.substr(0, dot);
+    } else {
+      return names;
+    }
+    names.push_back(name);
+  }
+}
+
 double SumOfMemory(const SacStatistics& sac) {
   double sum = 0;
   for (const int64_t bytes : sac.memory) sum += static_cast<double>(bytes);

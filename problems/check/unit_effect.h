@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "graph/profile/profile.h"
 #include "problems/plan/plan.h"
@@ -27,7 +28,7 @@ ModulesByName ByName(const graph::Profile& profile);
 const graph::Module& Lookup(const ModulesByName& by_name,
                             const std::string& fqn);
 
-// The nearest enclosing name for which `is_one_of` holds.
+// The nearest enclosing name for which `is_one_of` holds, segments not counted.
 template <typename Predicate>
 std::optional<std::string_view> NearestAbove(std::string_view fqn,
                                              Predicate is_one_of) {
@@ -38,6 +39,10 @@ std::optional<std::string_view> NearestAbove(std::string_view fqn,
   }
   return std::nullopt;
 }
+
+// All names around this one, the nearest first, segments of the profile among them.
+std::vector<std::string> NamesAround(const ModulesByName& by_name,
+                                     std::string_view fqn);
 
 // Returns whether no known module is around this one.
 bool IsRoot(const ModulesByName& by_name, const graph::Module& module);

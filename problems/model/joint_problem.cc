@@ -100,16 +100,39 @@ void RefuseUnmatched(const Profile& profile,
 
 }  // namespace
 
+std::vector<PolicyPoint> HullPoints(const std::vector<PolicyPoint>& points) {
+  std::vector<PolicyPoint> hull;
+  const auto slope = [](const PolicyPoint& a, const PolicyPoint& b) {
+    return (b.ms - a.ms) / static_cast<double>(b.bytes - a.bytes);
+  };
+  for (const PolicyPoint& point : points) {
+    while (hull.size() > 1 && slope(hull[hull.size() - 2], hull.back()) >=
+                                  slope(hull.back(), point)) {
+      hull.pop_back();
+    }
+    hull.push_back(point);
+  }
+  return hull;
+}
+
 std::vector<Knot> HullOf(const JointProblem::Policies& policies) {
+  std::vector<PolicyPoint> corners = HullPoints(policies.points);
+  if (corners.empty()) {
+    corners.push_back({policies.base_bytes, policies.base_ms});
+    for (const GroupKind& kind : policies.kinds) {
+      corners.push_back({corners.back().bytes + kind.bytes * kind.count,
+                         corners.back().ms + kind.ms * kind.count});
+    }
+  }
   std::vector<Knot> curve;
   int64_t bytes = policies.base_bytes;
   double ms = policies.base_ms;
   if (bytes >= 0) curve.push_back({static_cast<double>(bytes), ms});
-  for (const GroupKind& kind : policies.kinds) {
+  for (size_t k = 1; k < corners.size(); ++k) {
     const int64_t before = bytes;
     const double ms_before = ms;
-    bytes += kind.bytes * kind.count;
-    ms += kind.ms * kind.count;
+    bytes = corners[k].bytes;
+    ms = corners[k].ms;
     if (bytes <= 0) continue;
     if (before < 0) {
       const double share =
@@ -123,18 +146,21 @@ std::vector<Knot> HullOf(const JointProblem::Policies& policies) {
 }
 
 int64_t JointProblem::Policies::MostBytes() const {
+  if (!points.empty()) return points.back().bytes;
   int64_t bytes = base_bytes;
   for (const GroupKind& kind : kinds) bytes += kind.bytes * kind.count;
   return bytes;
 }
 
 int64_t JointProblem::Policies::BytesOf(const std::vector<int>& counts) const {
+  if (!points.empty()) return points[counts[0]].bytes;
   int64_t bytes = base_bytes;
   for (size_t k = 0; k < kinds.size(); ++k) bytes += kinds[k].bytes * counts[k];
   return bytes;
 }
 
 double JointProblem::Policies::MsOf(const std::vector<int>& counts) const {
+  if (!points.empty()) return points[counts[0]].ms;
   double ms = base_ms;
   for (size_t k = 0; k < kinds.size(); ++k) ms += kinds[k].ms * counts[k];
   return ms;
@@ -142,6 +168,12 @@ double JointProblem::Policies::MsOf(const std::vector<int>& counts) const {
 
 std::vector<int> JointProblem::Policies::LeastCounts(
     int64_t bytes, const solver::SearchLimits& limits) const {
+  if (!points.empty()) {
+    const auto cheapest =
+        std::ranges::lower_bound(points, bytes, {}, &PolicyPoint::bytes);
+    return {static_cast<int>(std::min(cheapest, points.end() - 1) -
+                             points.begin())};
+  }
   const Cover cover = LeastCover(ItemsOf(kinds), bytes - base_bytes, limits);
   std::vector<int> counts;
   size_t item = 0;
@@ -158,6 +190,9 @@ int PolicyTable::IndexOf(JointProblem::Policies policies) {
   std::vector<Kind> key = {{policies.base_bytes, policies.base_ms, 0}};
   for (const GroupKind& kind : policies.kinds) {
     key.emplace_back(kind.bytes, kind.ms, kind.count);
+  }
+  for (const PolicyPoint& point : policies.points) {
+    key.emplace_back(point.bytes, point.ms, -1);
   }
   const auto [it, is_new] =
       index_.try_emplace(std::move(key), static_cast<int>(policies_.size()));
@@ -188,8 +223,9 @@ UnitChoices ChoicesOfUnits(const Profile& profile, const ModuleTree& tree,
       }
       continue;
     }
-    OperatorGroups groups =
-        graph::GroupOperators(*module.sac, options.patterns);
+    graph::SacStatistics sac = *module.sac;
+    if (options.may_skip) sac.rand_ops.clear();
+    OperatorGroups groups = graph::GroupOperators(sac, options.patterns);
     if (!groups.contradiction.empty()) {
       forest.by_type.Add(module.fqn,
                          "no policy keeps all rules, so it is no "

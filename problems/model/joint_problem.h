@@ -49,6 +49,13 @@ struct GroupKind {
   int count = 1;
 };
 
+// A policy as a whole: what it discards, and what that costs.
+struct PolicyPoint {
+  int64_t bytes = 0;
+  double ms = 0;
+  bool operator==(const PolicyPoint&) const = default;
+};
+
 struct JointProblem {
   // Policies of a candidate; of the modules, identical ones share it.
   struct Policies {
@@ -56,7 +63,11 @@ struct JointProblem {
     double base_ms = 0;            // c_i
     std::vector<GroupKind> kinds;  // most bytes a millisecond first, all
                                    // different
-    int64_t MostBytes() const;     // everything recomputed
+    // In place of kinds, where what a policy costs is no sum over groups: all
+    // policies that no other one beats, bytes and ms strictly ascending. The
+    // first is the base. A policy is counts = {its place}.
+    std::vector<PolicyPoint> points = {};
+    int64_t MostBytes() const;  // everything recomputed
     // What a policy that recomputes counts[k] groups of kind k discards, and
     // what it costs.
     int64_t BytesOf(const std::vector<int>& counts) const;
@@ -86,6 +97,9 @@ class PolicyTable {
   std::vector<JointProblem::Policies> policies_;
 };
 
+// The corners of the lower convex hull of points with ascending bytes.
+std::vector<PolicyPoint> HullPoints(const std::vector<PolicyPoint>& points);
+
 // The curve of a candidate in the relaxation: the lower convex hull of its
 // policies, from 0 bytes on. MostBytes() > 0.
 std::vector<Knot> HullOf(const JointProblem::Policies& policies);
@@ -97,6 +111,9 @@ struct JointProblemOptions {
   std::vector<std::string> fsdp_units = {};  // no unit strictly above these
   std::optional<int> max_units = {};
   graph::OperatorPatterns patterns = {};
+  // When a unit runs again, only what something needs does, and random operators
+  // are decided one by one. On traces only.
+  bool may_skip = false;
 };
 
 // Tells what the modules of a profile may do as units.

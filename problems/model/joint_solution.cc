@@ -18,6 +18,7 @@ ModuleSolution SolveJointWithScaledTimes(const JointProblem& problem,
         for (JointProblem::Policies& policies : scaled.policies) {
           policies.base_ms *= factor;
           for (GroupKind& kind : policies.kinds) kind.ms *= factor;
+          for (PolicyPoint& point : policies.points) point.ms *= factor;
         }
         for (size_t i = 0; i < scaled.policies_of.size(); ++i) {
           if (scaled.relaxed.nodes[i].curve.empty()) scaled.policies_of[i] = -1;

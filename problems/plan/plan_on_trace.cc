@@ -10,6 +10,7 @@
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
+#include "graph/trace/segments.h"
 
 namespace acplan::problems {
 
@@ -110,6 +111,16 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
     modules.push_back(std::move(module));
   }
   return modules;
+}
+
+std::optional<Trace> WithSegmentsOf(const Trace& trace,
+                                    const std::vector<PlannedModule>& units) {
+  std::vector<graph::ModuleRun> runs;
+  for (const PlannedModule& unit : units) {
+    if (const auto run = graph::RunNamed(trace, unit.fqn)) runs.push_back(*run);
+  }
+  if (runs.empty()) return std::nullopt;
+  return graph::WithSegments(trace, std::move(runs));
 }
 
 }  // namespace acplan::problems

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "graph/trace/simulation.h"
@@ -17,6 +18,13 @@ namespace acplan::problems {
 // "aten.mm.default"), for results that an operator does not make, and for a unit with a ratio but without operators, which
 // does not say what is kept.
 std::vector<graph::CheckpointedModule> CheckpointedModules(
+    const graph::Trace& trace, const std::vector<PlannedModule>& units);
+
+// The trace with the segments (graph/trace/segments.h) that the units of a plan name
+// and that it does not have. Nothing where there are none: the trace is the one
+// that the plan is for. Throws InputError ("plan: ...") for children that are no
+// run, and for segments that overlap.
+std::optional<graph::Trace> WithSegmentsOf(
     const graph::Trace& trace, const std::vector<PlannedModule>& units);
 
 }  // namespace acplan::problems

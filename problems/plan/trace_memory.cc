@@ -189,6 +189,7 @@ std::string ModuleAt(const Trace& trace, const Simulation& simulation,
   int32_t innermost = -1;
   for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
     const TraceCall& call = trace.calls[c];
+    if (trace.modules[call.module].IsSegment()) continue;
     if (call.backward_start <= current.op && current.op < call.backward_end) {
       innermost = c;
     }

@@ -9,6 +9,7 @@
 
 #include "problems/plan/trace_memory.h"
 #include "problems/trace/miscounted.h"
+#include "problems/trace/unit_policies.h"
 
 // How a part is split.
 //
@@ -34,7 +35,6 @@
 namespace acplan::problems {
 
 using graph::CheckpointedModule;
-using graph::OperatorDecision;
 using graph::Simulation;
 
 namespace {
@@ -64,11 +64,13 @@ std::optional<Decision> UndecidedUnit(const TraceProblem& problem,
 
 // One of the groups of two calls of a module that are treated differently.
 std::optional<Decision> FirstDifference(const TracePart& part, int module_node,
-                                        const std::vector<char>& first,
-                                        const std::vector<char>& other) {
+                                        const std::vector<GroupUse>& first,
+                                        const std::vector<GroupUse>& other) {
   for (int g = 0; g < std::ssize(first); ++g) {
     const Decision group = GroupDecision(module_node, g);
-    if (first[g] != other[g] && !part.IsDecided(group)) return group;
+    const bool differs = first[g] != other[g] && first[g] != GroupUse::kNone &&
+                         other[g] != GroupUse::kNone;
+    if (differs && !part.IsDecided(group)) return group;
   }
   return std::nullopt;
 }
@@ -87,12 +89,14 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
                                           &CandidateCall::module_node);
     const Decision is_unit = UnitDecision(module);
     if (calls > std::ssize(units) && !part.IsDecided(is_unit)) return is_unit;
-    const std::vector<char> first =
-        RecomputedGroups(plan.relaxation, *units.front());
     for (const ChosenUnit* unit : units) {
-      if (auto group = FirstDifference(
-              part, module, first, RecomputedGroups(plan.relaxation, *unit))) {
-        return group;
+      for (const ChosenUnit* other : units) {
+        if (unit >= other) continue;
+        if (auto group =
+                FirstDifference(part, module, GroupUses(plan.relaxation, *unit),
+                                GroupUses(plan.relaxation, *other))) {
+          return group;
+        }
       }
     }
   }
@@ -157,8 +161,7 @@ Split Miscount(const TraceProblem& problem, const TracePart& part,
 
 bool IsOpenGroup(const TraceProblem& problem, const TracePart& part,
                  const Decision& group) {
-  return problem.groups[group.subject].groups[group.detail].rule ==
-             graph::GroupRule::kFree &&
+  return problem.is_choice[group.subject][group.detail] != 0 &&
          !part.IsDecided(group);
 }
 
@@ -174,13 +177,13 @@ std::optional<Decision> MostSavedForLater(const TraceProblem& problem,
   const std::vector<int>& group_of = problem.groups[module_node].group_of;
   const auto unit =
       std::ranges::find(plan.modules, call.module, &CheckpointedModule::module);
+  const std::vector<GroupUse> uses = UsesOfGroups(problem, module_node, *unit);
   std::map<int32_t, int64_t> saved;  // a group
   std::optional<Decision> best;
   for (int32_t later = step.op + 1; later < call.end; ++later) {
-    if (unit->decisions[later - call.start] != OperatorDecision::kSave)
-      continue;
-    const Decision group =
-        GroupDecision(module_node, group_of[later - call.start]);
+    const int g = group_of[later - call.start];
+    if (uses[g] != GroupUse::kSaved) continue;
+    const Decision group = GroupDecision(module_node, g);
     if (!IsOpenGroup(problem, part, group)) continue;
     for (const int32_t s : problem.trace->operators[later].creates) {
       saved[group.detail] += problem.trace->storages[s].bytes;
@@ -343,8 +346,10 @@ Split SplitOn(const TraceProblem& problem, const TracePart& part,
     decision = UndecidedUnit(problem, part, plan);
   }
   if (!decision) decision = FirstInconsistency(problem, part, plan);
-  Split split{.decision = {}, .next = witnesses};
-  if (plan.use) {
+  Split split;
+  if (!plan.use) {
+    split.next = witnesses;
+  } else {
     // Witnesses are found in any case.
     split = Miscount(problem, part, plan, witnesses, budget_bytes);
     if (!decision) decision = split.decision;
@@ -358,30 +363,24 @@ Split SplitOn(const TraceProblem& problem, const TracePart& part,
 
 std::vector<CheckpointedModule> OnlyPlanOf(const TraceProblem& problem,
                                            const TracePart& part) {
-  std::map<int, CheckpointedModule> units;  // a node of the module tree
+  // A node of the module tree: the groups that it saves.
+  std::map<int, std::vector<char>> saved_of;
   for (const Decision& d : part.decisions) {
     if (d.kind != Decision::Kind::kUnit || !d.is_so) continue;
-    const auto candidate = std::ranges::find(problem.candidates, d.subject,
-                                             &CandidateCall::module_node);
-    const graph::OperatorGroups& groups = problem.groups[d.subject];
-    CheckpointedModule& unit = units[d.subject];
-    unit.module = problem.trace->calls[candidate->call].module;
-    unit.decisions.assign(groups.group_of.size(), OperatorDecision::kRecompute);
-    for (const graph::OperatorGroup& group : groups.groups) {
-      const OperatorDecision decision =
-          graph::SaveOrRecompute(group.rule == graph::GroupRule::kSave);
-      for (const int op : group.ops) unit.decisions[op] = decision;
+    std::vector<char>& saved = saved_of[d.subject];
+    for (const graph::OperatorGroup& group : problem.groups[d.subject].groups) {
+      saved.push_back(group.rule == graph::GroupRule::kSave ? 1 : 0);
     }
   }
   for (const Decision& d : part.decisions) {
-    if (d.kind != Decision::Kind::kGroup || !units.contains(d.subject))
-      continue;
-    for (const int op : problem.groups[d.subject].groups[d.detail].ops) {
-      units[d.subject].decisions[op] = graph::SaveOrRecompute(!d.is_so);
-    }
+    const auto unit = saved_of.find(d.subject);
+    if (d.kind != Decision::Kind::kGroup || unit == saved_of.end()) continue;
+    unit->second[d.detail] = d.is_so ? 0 : 1;
   }
   std::vector<CheckpointedModule> modules;
-  for (auto& [node, unit] : units) modules.push_back(std::move(unit));
+  for (const auto& [node, saved] : saved_of) {
+    modules.push_back(UnitThatSaves(problem, node, saved));
+  }
   return modules;
 }
 

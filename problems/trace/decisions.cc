@@ -71,6 +71,10 @@ class Deciding {
     }
     for (const int c : problem_.makers_of[storage]) {
       if (!IsBetweenRuns(problem_, c, time)) continue;
+      if (problem_.may_skip) {
+        choices_.is_not_kept.emplace(c, storage);
+        continue;
+      }
       const CandidateCall& candidate = problem_.candidates[c];
       const int group = *GroupThatKeeps(candidate, storage);
       if (choices_.Recomputes(problem_, candidate, group) == false) {
@@ -122,8 +126,10 @@ class Deciding {
 std::optional<bool> DecidedChoices::Recomputes(const TraceProblem& problem,
                                                const CandidateCall& candidate,
                                                int group) const {
-  const auto known = is_recomputed.find({candidate.module_node, group});
-  if (known != is_recomputed.end()) return known->second;
+  if (!is_recomputed.empty()) {
+    const auto known = is_recomputed.find({candidate.module_node, group});
+    if (known != is_recomputed.end()) return known->second;
+  }
   switch (problem.groups[candidate.module_node].groups[group].rule) {
     case GroupRule::kRecompute:
       return true;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,9 @@ struct DecidedChoices {
   std::vector<char> is_no_unit, must_be_unit, is_unit;
   // A node of the module tree and a group of its operators.
   std::map<std::pair<int, int>, bool> is_recomputed = {};
+  // A candidate and a storage: its policy does not keep it. Only where operators
+  // may be skipped; where not, its group is recomputed.
+  std::set<std::pair<int, int32_t>> is_not_kept = {};
   bool is_impossible = false;  // no plan keeps all decisions
 
   // Returns whether a policy of the candidate must recompute a group, or save

@@ -7,8 +7,15 @@ namespace acplan::problems {
 using graph::kNever;
 using graph::SavedTensor;
 
-int32_t CopyHoldsUntil(const SavedTensor& saved) {
-  return saved.unpacked == kNever ? saved.released : saved.local_end;
+int32_t CopyHoldsUntil(const TraceProblem& problem, const SavedTensor& saved) {
+  if (saved.unpacked != kNever) return saved.local_end;
+  int32_t end = saved.released;
+  if (!problem.may_skip) return end;
+  for (int c = CandidateAround(problem, saved); c >= 0;
+       c = problem.candidates[c].parent) {
+    end = std::min(end, problem.candidates[c].first_request);
+  }
+  return end;
 }
 
 bool HoldsArguments(const TraceProblem& problem, int candidate, int32_t time) {

@@ -27,8 +27,11 @@ inline int CandidateAround(const TraceProblem& problem,
   return saved.call < 0 ? -1 : problem.candidate_of[saved.call];
 }
 
-// Returns until when autograd holds what a unit that ran again made anew.
-int32_t CopyHoldsUntil(const graph::SavedTensor& saved);
+// Returns until when autograd holds what a unit that ran again made anew. What
+// backward never asks for is not made again where operators may be skipped: then
+// it ends before any unit around it runs again.
+int32_t CopyHoldsUntil(const TraceProblem& problem,
+                       const graph::SavedTensor& saved);
 
 // Returns whether the storage is an argument of the candidate.
 inline bool IsArgument(const TraceProblem& problem, int candidate,

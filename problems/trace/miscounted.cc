@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "problems/trace/holders.h"
+#include "problems/trace/unit_policies.h"
 
 namespace acplan::problems {
 
@@ -29,12 +30,7 @@ struct PlanAtTime {
 
   // `c` is a unit.
   bool Saves(int c, int32_t storage) const {
-    const std::optional<int> group =
-        GroupThatKeeps(problem.candidates[c], storage);
-    const graph::OperatorGroups& groups =
-        problem.groups[problem.candidates[c].module_node];
-    return group && unit_of[c]->decisions[groups.groups[*group].ops.front()] ==
-                        graph::OperatorDecision::kSave;
+    return KeepsResult(problem, c, *unit_of[c], storage);
   }
 
   // The unit that a tensor was saved in, or -1.
@@ -129,7 +125,7 @@ std::optional<int32_t> SavedAgain(const PlanAtTime& plan, int32_t storage) {
     const SavedTensor& saved = problem.trace->saved[k];
     const int c = plan.UnitAround(saved);
     if (c >= 0 && problem.candidates[c].first_request <= plan.time &&
-        CopyHoldsUntil(saved) > plan.time) {
+        CopyHoldsUntil(problem, saved) > plan.time) {
       return k;
     }
   }

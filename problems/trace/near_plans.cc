@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "problems/plan/trace_memory.h"
+#include "problems/trace/unit_policies.h"
 
 namespace acplan::problems {
 
 using graph::CheckpointedModule;
-using graph::OperatorDecision;
 using graph::Simulation;
 
 namespace {
@@ -37,16 +37,20 @@ int PolishUnit(BestPlan& best, int32_t module, int limit) {
       std::ranges::find_if(problem.candidates, [&](const CandidateCall& c) {
         return problem.trace->calls[c.call].module == module;
       });
-  for (const graph::OperatorGroup& group :
-       problem.groups[candidate->module_node].groups) {
+  const int node = candidate->module_node;
+  const std::vector<graph::OperatorGroup>& groups = problem.groups[node].groups;
+  for (size_t g = 0; g < groups.size(); ++g) {
     std::vector<CheckpointedModule> units = best.modules();
-    std::vector<OperatorDecision>& decisions = UnitIn(units, module)->decisions;
-    const bool is_open =
-        group.rule == graph::GroupRule::kFree && group.runtime > 0 &&
-        !decisions.empty() &&
-        decisions[group.ops.front()] == OperatorDecision::kRecompute;
+    CheckpointedModule& unit = *UnitIn(units, module);
+    const std::vector<GroupUse> uses = UsesOfGroups(problem, node, unit);
+    const bool is_open = groups[g].rule == graph::GroupRule::kFree &&
+                         groups[g].runtime > 0 && !unit.decisions.empty() &&
+                         uses[g] == GroupUse::kRunsAgain;
     if (!is_open || tried >= limit) continue;
-    for (const int op : group.ops) decisions[op] = OperatorDecision::kSave;
+    std::vector<char> saved;
+    for (const GroupUse use : uses) saved.push_back(use == GroupUse::kSaved);
+    saved[g] = 1;
+    unit = UnitThatSaves(problem, node, saved);
     ++tried;
     best.Try(units);
   }

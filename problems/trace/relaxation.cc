@@ -14,6 +14,9 @@
 // 5. Policies: a group that costs nothing is recomputed; groups with equal bytes
 //    and run-times are one kind, of which a policy recomputes a number.
 //
+//    Where operators may be skipped: all policies that no other one beats, as
+//    points (need_policies.h).
+//
 // Rounding keeps the bound: witnesses with shares count down, releases up.
 //
 // Example. A block runs mm, gelu and mm; autograd saves its input, the result x of
@@ -36,11 +39,11 @@
 #include "problems/trace/counted_bytes.h"
 #include "problems/trace/holders.h"
 #include "problems/trace/running_bytes.h"
+#include "problems/trace/unit_policies.h"
 
 namespace acplan::problems {
 
 using graph::CheckpointedModule;
-using graph::OperatorDecision;
 using graph::OperatorGroups;
 
 namespace {
@@ -92,8 +95,9 @@ std::vector<int64_t> BytesOfGroups(const TraceProblem& problem,
 }
 
 struct CallPolicies {
-  JointProblem::Policies policies;
-  std::vector<int> kind_of_group;
+  JointProblem::Policies policies = {};
+  std::vector<int> kind_of_group = {};
+  std::shared_ptr<const NeedPolicies> needs = {};
 };
 
 CallPolicies PoliciesOfCall(const TraceProblem& problem,
@@ -137,6 +141,74 @@ CallPolicies PoliciesOfCall(const TraceProblem& problem,
   return result;
 }
 
+// The choices that decisions leave the policies of a call, with the bytes that
+// witnesses count.
+NeedChoices ChoicesOfCall(const TraceProblem& problem,
+                          const DecidedChoices& choices,
+                          const CountedBytes& counted, int c) {
+  const CandidateCall& candidate = problem.candidates[c];
+  const NeedGraph& graph = problem.need_graphs[candidate.needs];
+  NeedChoices needs = {
+      .base_bytes = -counted.kept_arguments[c],
+      .bytes = std::vector<int64_t>(graph.results, 0),
+      .may_keep = std::vector<char>(graph.results, 1),
+  };
+  const auto number_of = [&](int32_t storage) -> std::optional<int> {
+    const auto found = std::ranges::lower_bound(candidate.needed,
+                                                std::pair(storage, -1));
+    if (found == candidate.needed.end() || found->first != storage) return {};
+    return found->second;
+  };
+  const auto add = [&](const Release& release) {
+    if (const auto r = number_of(release.storage)) {
+      needs.bytes[*r] += release.bytes;
+    }
+  };
+  std::ranges::for_each(counted.released[c], add);
+  std::ranges::for_each(counted.kept_results[c], add);
+  for (const Release& release : counted.released[c]) {
+    needs.base_bytes += release.bytes;
+  }
+  for (auto kept = choices.is_not_kept.lower_bound({c, 0});
+       kept != choices.is_not_kept.end() && kept->first == c; ++kept) {
+    if (const auto r = number_of(kept->second)) needs.may_keep[*r] = 0;
+  }
+  const auto groups =
+      static_cast<int>(problem.groups[candidate.module_node].groups.size());
+  for (int g = 0; g < groups; ++g) {
+    const std::optional<bool> known = choices.Recomputes(problem, candidate, g);
+    needs.may_save.push_back(known != true ? 1 : 0);
+    needs.may_rerun.push_back(known != false ? 1 : 0);
+  }
+  return needs;
+}
+
+// The policies of calls, those of calls that are alike once.
+class NeedPolicyTable {
+ public:
+  explicit NeedPolicyTable(const TraceProblem& problem) : problem_(problem) {}
+
+  CallPolicies Of(int graph, const NeedChoices& choices) {
+    std::shared_ptr<const NeedPolicies>& found = policies_[{graph, choices}];
+    if (!found) {
+      found = std::make_shared<const NeedPolicies>(
+          PoliciesOf(problem_.need_graphs[graph], choices));
+    }
+    CallPolicies call = {.needs = found};
+    if (found->points().empty()) return call;
+    call.policies = {.base_bytes = found->points().front().bytes,
+                     .base_ms = found->points().front().ms,
+                     .kinds = {},
+                     .points = found->points()};
+    return call;
+  }
+
+ private:
+  const TraceProblem& problem_;
+  std::map<std::pair<int, NeedChoices>, std::shared_ptr<const NeedPolicies>>
+      policies_;
+};
+
 // The walk with what records ask for.
 ModuleProblem WalkWithRecords(const TraceProblem& problem,
                               const CountedBytes& counted) {
@@ -151,7 +223,7 @@ ModuleProblem WalkWithRecords(const TraceProblem& problem,
 }  // namespace
 
 TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
-                      const std::vector<Decision>& decisions) {
+                      const std::vector<Decision>& decisions, double most_ms) {
   const DecidedChoices choices = ChoicesLeftBy(problem, decisions);
   const CountedBytes counted = BytesOfWitnesses(problem, witnesses);
   TraceRelaxation result;
@@ -159,15 +231,29 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
   relaxed = WalkWithRecords(problem, counted);
   result.joint.policies_of.assign(relaxed.nodes.size(), -1);
   result.kind_of_group.resize(relaxed.nodes.size());
+  result.needs.resize(relaxed.nodes.size());
   PolicyTable policies;
+  NeedPolicyTable need_policies(problem);
   for (int c = 0; c < std::ssize(problem.candidates); ++c) {
     const int node = problem.candidates[c].node;
     relaxed.nodes[node].unit_base_bytes =
         static_cast<double>(BytesWhileRunning(problem, choices, counted, c));
+    const int needs = problem.candidates[c].needs;
+    CallPolicies call;
     if (!choices.is_no_unit[c]) {
-      CallPolicies call = PoliciesOfCall(problem, choices, counted, c);
+      if (needs < 0) {
+        call = PoliciesOfCall(problem, choices, counted, c);
+      } else {
+        NeedChoices left = ChoicesOfCall(problem, choices, counted, c);
+        left.most_ms = most_ms;
+        call = need_policies.Of(needs, left);
+      }
+    }
+    const bool has_policy = !call.needs || !call.policies.points.empty();
+    if (!choices.is_no_unit[c] && has_policy) {
       relaxed.nodes[node].curve = HullOf(call.policies);
       result.kind_of_group[node] = std::move(call.kind_of_group);
+      result.needs[node] = std::move(call.needs);
       result.joint.policies_of[node] =
           policies.IndexOf(std::move(call.policies));
     }
@@ -184,52 +270,57 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
   return result;
 }
 
-std::vector<char> RecomputedGroups(const TraceRelaxation& relaxation,
-                                   const ChosenUnit& unit) {
+std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,
+                                const ChosenUnit& unit) {
+  if (const auto& needs = relaxation.needs[unit.node]) {
+    return needs->UsesOf(unit.counts[0]);
+  }
   const std::vector<int>& kind_of = relaxation.kind_of_group[unit.node];
-  std::vector<char> recomputed(kind_of.size(), 0);
+  std::vector<GroupUse> uses(kind_of.size(), GroupUse::kSaved);
   std::vector<int> left = unit.counts;
   for (size_t g = kind_of.size(); g-- > 0;) {
     const int kind = kind_of[g];
     const bool is_recomputed =
         kind == TraceRelaxation::kRecomputed || (kind >= 0 && left[kind]-- > 0);
-    recomputed[g] = is_recomputed ? 1 : 0;
+    if (is_recomputed) uses[g] = GroupUse::kRunsAgain;
   }
-  return recomputed;
+  return uses;
 }
 
 std::vector<CheckpointedModule> CheckpointedModules(
     const TraceProblem& problem, const TraceRelaxation& relaxation,
     const std::vector<ChosenUnit>& units) {
-  std::map<int32_t, std::vector<OperatorDecision>> decisions_of;  // a module
+  std::map<int32_t, std::vector<GroupUse>> uses_of;  // a module
+  std::map<int32_t, int> node_of;
   for (const ChosenUnit& unit : units) {
     const int c = problem.candidate_at[unit.node];
-    const OperatorGroups& groups =
-        problem.groups[problem.candidates[c].module_node];
-    std::vector<OperatorDecision>& decisions =
-        decisions_of
-            .try_emplace(CallOf(problem, c).module, groups.group_of.size(),
-                         OperatorDecision::kSave)
-            .first->second;
-    const std::vector<char> recomputed = RecomputedGroups(relaxation, unit);
-    for (size_t g = 0; g < recomputed.size(); ++g) {
-      if (!recomputed[g]) continue;
-      for (const int op : groups.groups[g].ops) {
-        decisions[op] = OperatorDecision::kRecompute;
-      }
-    }
+    const int32_t module = CallOf(problem, c).module;
+    node_of[module] = problem.candidates[c].module_node;
+    std::vector<GroupUse> uses = GroupUses(relaxation, unit);
+    std::vector<GroupUse>& all = uses_of[module];
+    all.resize(uses.size(), GroupUse::kNone);
+    for (size_t g = 0; g < uses.size(); ++g) all[g] = std::max(all[g], uses[g]);
   }
   // Other calls of a module may be units, those around them or inside them.
-  const std::map<int32_t, std::vector<OperatorDecision>> all = decisions_of;
+  const std::map<int32_t, std::vector<GroupUse>> all = uses_of;
   for (const CandidateCall& candidate : problem.candidates) {
     for (int a = candidate.parent; a >= 0; a = problem.candidates[a].parent) {
       if (!all.contains(CallOf(problem, a).module)) continue;
-      decisions_of.erase(problem.trace->calls[candidate.call].module);
+      uses_of.erase(problem.trace->calls[candidate.call].module);
     }
   }
   std::vector<CheckpointedModule> modules;
-  for (auto& [module, decisions] : decisions_of) {
-    modules.push_back({.module = module, .decisions = std::move(decisions)});
+  for (const auto& [module, uses] : uses_of) {
+    const int node = node_of[module];
+    std::vector<char> saved;
+    for (size_t g = 0; g < uses.size(); ++g) {
+      const graph::GroupRule rule = problem.groups[node].groups[g].rule;
+      const bool is_saved = uses[g] == GroupUse::kSaved ||
+                            (uses[g] == GroupUse::kNone &&
+                             rule == graph::GroupRule::kSave);
+      saved.push_back(is_saved ? 1 : 0);
+    }
+    modules.push_back(UnitThatSaves(problem, node, saved));
   }
   return modules;
 }

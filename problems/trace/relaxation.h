@@ -1,5 +1,7 @@
 #pragma once
 
+#include <limits>
+#include <memory>
 #include <vector>
 
 #include "problems/model/joint_problem.h"
@@ -30,17 +32,23 @@ struct TraceRelaxation {
   static constexpr int kSaved = -1;
   static constexpr int kRecomputed = -2;
   std::vector<std::vector<int>> kind_of_group;
+  // Where operators may be skipped, instead: the policies that the points of the
+  // node's policies are.
+  std::vector<std::shared_ptr<const NeedPolicies>> needs = {};
 };
 
-TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
-                      const std::vector<Decision>& decisions = {});
+// Plans that cost more than `most_ms` may be left out.
+TraceRelaxation Relax(
+    const TraceProblem& problem, const Witnesses& witnesses,
+    const std::vector<Decision>& decisions = {},
+    double most_ms = std::numeric_limits<double>::infinity());
 
-// A group of the unit's module: whether it is recomputed.
-std::vector<char> RecomputedGroups(const TraceRelaxation& relaxation,
-                                   const ChosenUnit& unit);
+// A group of the unit's module: what the unit does with it.
+std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,
+                                const ChosenUnit& unit);
 
 // Units of the relaxation as the simulation takes them: of a module with several
-// calls among them a group is recomputed that any of them recomputes.
+// calls among them a group is not saved that any of them runs again.
 std::vector<graph::CheckpointedModule> CheckpointedModules(
     const TraceProblem& problem, const TraceRelaxation& relaxation,
     const std::vector<ChosenUnit>& units);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "problems/trace/holders.h"
@@ -79,6 +80,49 @@ bool RunsAgainInItsRecords(const TraceProblem& problem, int c) {
          nodes[problem.record_of[request]].time <= nodes[candidate.node].time;
 }
 
+// What every policy of a call needs that keeps the decisions. Where operators may
+// not be skipped everything is.
+struct CertainNeeds {
+  bool is_all = false;
+  std::vector<char> is_needed = {};  // a result of the need graph
+  std::set<int> runs = {};           // places of operators in the call
+
+  bool Runs(int place) const { return is_all || runs.contains(place); }
+
+  bool IsNeeded(const CandidateCall& candidate, int32_t storage) const {
+    if (is_all) return true;
+    const auto found =
+        std::ranges::lower_bound(candidate.needed, std::pair(storage, -1));
+    return found != candidate.needed.end() && found->first == storage &&
+           is_needed[found->second] != 0;
+  }
+};
+
+CertainNeeds NeedsForCertain(const TraceProblem& problem,
+                             const DecidedChoices& choices, int c) {
+  const CandidateCall& candidate = problem.candidates[c];
+  if (candidate.needs < 0) return {.is_all = true};
+  const NeedGraph& graph = problem.need_graphs[candidate.needs];
+  CertainNeeds certain = {
+      .is_needed = std::vector<char>(graph.results, 0)};
+  // What is needed of what was written to in place may be another state of it.
+  std::vector<char> is_asked(graph.results, 0);
+  for (const NeedGraph::Operator& op : graph.operators) {
+    for (const int r : op.asked) is_asked[r] = certain.is_needed[r] = 1;
+    const bool is_needed =
+        op.is_always_needed || std::ranges::any_of(op.makes, [&](int r) {
+          return is_asked[r] != 0;
+        });
+    for (const int r : op.makes) is_asked[r] = 0;
+    if (!is_needed || choices.Recomputes(problem, candidate, op.group) != true) {
+      continue;
+    }
+    certain.runs.insert(op.place);
+    for (const int r : op.reads) is_asked[r] = certain.is_needed[r] = 1;
+  }
+  return certain;
+}
+
 // Casts are made anew, and kept as long as the call runs again. Returns what each
 // operator of the call adds.
 std::vector<int64_t> BytesOfCasts(const Trace& trace, const TraceCall& call,
@@ -118,6 +162,7 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
   for (const int32_t s : trace.operators[request].creates) {
     bytes[0] -= AllocatedBytesOf(trace, s);
   }
+  const CertainNeeds certain = NeedsForCertain(problem, choices, c);
   const auto place_of = [&](int32_t storage, int32_t op) {
     const std::optional<int> group = GroupThatKeeps(candidate, storage);
     const bool is_saved =
@@ -129,12 +174,18 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
     bytes[0] -= released;
     is_released[s] = 1;
     const int32_t born = trace.storages[s].born;
-    if (born >= call.start && born < stop) bytes[place_of(s, born)] += released;
+    const bool is_there = born >= call.start && born < stop &&
+                          certain.IsNeeded(candidate, s);
+    if (is_there) bytes[place_of(s, born)] += released;
   }
   // What else it makes is there as long as the program holds it.
   for (int32_t op = call.start; op < stop; ++op) {
     for (const int32_t s : trace.operators[op].creates) {
       if (is_released[s] || counted.live_end[s] > request) continue;
+      const bool is_there = certain.Runs(op - call.start) ||
+                            (certain.IsNeeded(candidate, s) &&
+                             place_of(s, op) == 0);
+      if (!is_there) continue;
       const int32_t end = std::clamp(trace.storages[s].scope_end, op + 1, stop);
       bytes[place_of(s, op)] += AllocatedBytesOf(trace, s);
       bytes[end - call.start] -= AllocatedBytesOf(trace, s);
@@ -153,13 +204,18 @@ int64_t MostWhileRunningAgain(const TraceProblem& problem,
   const int32_t stop = std::min(call.end, candidate.stop);
   if (stop <= call.start) return 0;
   const OperatorGroups& groups = problem.groups[candidate.module_node];
+  const CertainNeeds certain = NeedsForCertain(problem, choices, c);
   const std::vector<int64_t> bytes =
       BytesWhenRunAgain(problem, choices, counted, c, stop);
   int64_t peak = 0;
   for (int32_t k = 0; k < stop - call.start; ++k) {
-    const bool runs = candidate.is_whole ||
-                      choices.Recomputes(problem, candidate, groups.group_of[k])
-                          .value_or(false);
+    const bool runs = candidate.needs >= 0
+                          ? certain.Runs(k)
+                          : candidate.is_whole ||
+                                choices
+                                    .Recomputes(problem, candidate,
+                                                groups.group_of[k])
+                                    .value_or(false);
     if (runs) peak = std::max(peak, bytes[k]);
   }
   return peak;

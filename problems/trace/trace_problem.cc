@@ -127,6 +127,45 @@ std::vector<CandidateCall> WithTimes(const TraceProblem& problem,
   return candidates;
 }
 
+// A candidate with what it needs when it runs again, which adds to the need
+// graphs if that is new. Only what may be needed is ever kept.
+class NeedFinder {
+ public:
+  explicit NeedFinder(const TraceProblem& problem) : problem_(problem) {}
+
+  CandidateCall WithNeeds(CandidateCall candidate) {
+    if (candidate.is_whole || candidate.first_request == kNever) {
+      return candidate;
+    }
+    const OperatorGroups& groups = problem_.groups[candidate.module_node];
+    NeedsOfStorages needs = NeedsOfCall(*problem_.trace, candidate.call,
+                                  candidate.stop, groups);
+    std::map<int, int> group_of;  // a result
+    for (const NeedGraph::Operator& op : needs.graph.operators) {
+      for (const int r : op.makes) group_of.try_emplace(r, op.group);
+    }
+    for (const auto& [r, group] : group_of) {
+      const int32_t s = needs.storages[r];
+      candidate.needed.emplace_back(s, r);
+      if (groups.groups[group].rule != GroupRule::kRecompute) {
+        candidate.results.emplace_back(s, group);
+      }
+    }
+    std::ranges::sort(candidate.needed);
+    std::ranges::sort(candidate.results);
+    const auto same = std::ranges::find(graphs_, needs.graph);
+    candidate.needs = static_cast<int>(same - graphs_.begin());
+    if (same == graphs_.end()) graphs_.push_back(std::move(needs.graph));
+    return candidate;
+  }
+
+  std::vector<NeedGraph> TakeGraphs() { return std::move(graphs_); }
+
+ private:
+  const TraceProblem& problem_;
+  std::vector<NeedGraph> graphs_;
+};
+
 // The storages that a policy of a candidate may save, with their groups.
 std::vector<std::pair<int32_t, int>> SavableResults(
     const TraceProblem& problem, const CandidateCall& candidate) {
@@ -200,6 +239,28 @@ std::vector<std::string> WarningsThatHold(const TraceProblem& problem,
   return warnings;
 }
 
+// A node and a group: whether policies have a choice. Groups that nothing needs
+// give none where operators may be skipped.
+std::vector<std::vector<char>> ChoicesOfGroups(const TraceProblem& problem) {
+  std::vector<std::vector<char>> is_choice(problem.groups.size());
+  for (size_t node = 0; node < is_choice.size(); ++node) {
+    for (const graph::OperatorGroup& group : problem.groups[node].groups) {
+      is_choice[node].push_back(
+          !problem.may_skip && group.rule == GroupRule::kFree ? 1 : 0);
+    }
+  }
+  for (const CandidateCall& candidate : problem.candidates) {
+    if (candidate.needs < 0) continue;
+    const int node = candidate.module_node;
+    for (const NeedGraph::Operator& op :
+         problem.need_graphs[candidate.needs].operators) {
+      const GroupRule rule = problem.groups[node].groups[op.group].rule;
+      if (rule == GroupRule::kFree) is_choice[node][op.group] = 1;
+    }
+  }
+  return is_choice;
+}
+
 bool HasRepeatedCalls(const std::vector<CandidateCall>& candidates) {
   std::set<int> modules;
   for (const CandidateCall& candidate : candidates) {
@@ -214,7 +275,10 @@ TraceProblem BuildTraceProblem(const Trace& trace,
                                const graph::Profile& profile,
                                const graph::ModuleTree& tree,
                                const JointProblemOptions& options) {
-  TraceProblem problem{.trace = &trace, .simulator = graph::Simulator(trace)};
+  TraceProblem problem{.trace = &trace,
+                       .simulator = graph::Simulator(trace),
+                       .may_skip = options.may_skip,
+                       .need_driven = graph::NeedDrivenPolicies(trace)};
   JointProblemOptions snapshot_options = options;
   snapshot_options.memory.model = MemoryModel::kSnapshot;
   UnitChoices choices = ChoicesOfUnits(profile, tree, snapshot_options);
@@ -236,13 +300,20 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   }
   problem.frames_of = FramesOfStorages(problem);
   problem.makers_of.resize(storages);
+  NeedFinder needs(problem);
   for (int c = 0; c < std::ssize(problem.candidates); ++c) {
     CandidateCall& candidate = problem.candidates[c];
-    candidate.results = SavableResults(problem, candidate);
+    if (problem.may_skip) {
+      candidate = needs.WithNeeds(std::move(candidate));
+    } else {
+      candidate.results = SavableResults(problem, candidate);
+    }
     for (const auto& [s, group] : candidate.results) {
       problem.makers_of[s].push_back(c);
     }
   }
+  problem.need_graphs = needs.TakeGraphs();
+  problem.is_choice = ChoicesOfGroups(problem);
 
   CallWalk walk = WalkOverCalls(trace, problem.candidates);
   for (size_t c = 0; c < walk.node_of.size(); ++c) {

@@ -9,9 +9,12 @@
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "graph/profile/sac_statistics.h"
+#include "graph/trace/needs.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 #include "problems/model/joint_problem.h"
+#include "problems/trace/need_graph.h"
+#include "problems/trace/need_policies.h"
 
 namespace acplan::problems {
 
@@ -29,6 +32,12 @@ namespace acplan::problems {
 // Model
 //   minimise   sum over calls c of units and groups g of t_cg (1 - s_g)
 //   subject to the simulated peak of (y, s) <= B
+//
+// Where operators may be skipped, what runs again is decided by what is saved: an
+// operator runs again if it is not saved and something needs its result, backward
+// or an operator that runs again (graph/trace/needs.h). Then the objective is a
+// function of the set of groups that a unit saves, and no sum over them
+// (need_policies.h).
 //
 // The simulated peak is no sum over units: a storage is live as long as any of
 // its holders holds it. The problem is solved by relaxations that are sums
@@ -52,6 +61,11 @@ struct CandidateCall {
   bool is_whole = false;
   // What saving an operator keeps: storages, ascending, with the group.
   std::vector<std::pair<int32_t, int>> results = {};
+  // Where operators may be skipped: what it needs when it runs again, in
+  // TraceProblem::need_graphs, -1: it has no policy; and the storages of its
+  // results, ascending, with their numbers there.
+  int needs = -1;
+  std::vector<std::pair<int32_t, int>> needed = {};
 };
 
 struct TraceProblem {
@@ -74,6 +88,12 @@ struct TraceProblem {
   // A time, as BytesOfRank (trace_memory.h).
   std::vector<int64_t> bytes_of_rank = {};
   bool has_repeated_calls = false;  // of a candidate module
+  // Operators may be skipped.
+  bool may_skip = false;
+  graph::NeedDrivenPolicies need_driven;  // of the trace
+  std::vector<NeedGraph> need_graphs = {};  // all different
+  // A node of the module tree and a group: whether a policy has a choice.
+  std::vector<std::vector<char>> is_choice = {};
   std::vector<std::string> warnings = {};
 };
 

@@ -154,7 +154,7 @@ class TraceSearch {
 
   // Finds a plan in little time, whatever the proof takes. Returns a bound.
   double FindFirst() {
-    RelaxedPlan plan = {.relaxation = Relax(problem_, first_)};
+    RelaxedPlan plan = {.relaxation = Relax(problem_, first_, {}, best_.Ms())};
     const ModuleSolution relaxed = Solve(
         plan.relaxation.joint, std::max(watch_.limits().gap, kGapOfFirst));
     parts_.SetBoundAtHand(relaxed.bound_ms);
@@ -244,7 +244,8 @@ class TraceSearch {
       const Witnesses witnesses =
           Blend(first_, part.witnesses, part.next, weight);
       RelaxedPlan plan = {.relaxation =
-                              Relax(problem_, witnesses, part.decisions)};
+                              Relax(problem_, witnesses, part.decisions,
+                                    best_.Ms())};
       const ModuleSolution relaxed = Solve(plan.relaxation.joint, gap,
                                            gap > 0 ? kLabelsOfParts : kNoLimit);
       if (relaxed.status == SearchStatus::kInfeasible) return;

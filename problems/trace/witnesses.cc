@@ -102,7 +102,7 @@ int32_t HoldsUntil(const TraceProblem& problem, int32_t storage,
   const SavedTensor& saved = problem.trace->saved[witness.index];
   return std::max(problem.held[storage], CandidateAround(problem, saved) < 0
                                              ? HeldByAutogradUntil(saved)
-                                             : CopyHoldsUntil(saved));
+                                             : CopyHoldsUntil(problem, saved));
 }
 
 bool HasWitnessInside(const TraceProblem& problem,

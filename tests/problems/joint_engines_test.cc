@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <optional>
 #include <random>
+#include <ranges>
 #include <stdexcept>
 
 #include "problems/engines/labels/joint_labels.h"
@@ -43,6 +46,46 @@ void AddSmallGroups(std::mt19937& random, JointProblem& problem) {
   problem.relaxed.budget_bytes -= up_to(120) - 30;
 }
 
+// The policies of the kinds as points, some of them cheaper than their groups:
+// then what they cost is no sum.
+void MakePoints(std::mt19937& random, JointProblem& problem) {
+  for (JointProblem::Policies& policies : problem.policies) {
+    std::map<int64_t, double> cheapest = {
+        {policies.base_bytes, policies.base_ms}};
+    for (const GroupKind& kind : policies.kinds) {
+      const std::map<int64_t, double> before = cheapest;
+      for (const auto& [bytes, ms] : before) {
+        for (int n = 1; n <= kind.count; ++n) {
+          const double less = random() % 3 == 0 ? .75 : 1;
+          const double more_ms = ms + kind.ms * n * less;
+          const auto [place, is_new] =
+              cheapest.try_emplace(bytes + kind.bytes * n, more_ms);
+          if (!is_new) place->second = std::min(place->second, more_ms);
+        }
+      }
+    }
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& [bytes, ms] : std::views::reverse(cheapest)) {
+      if (ms >= least) continue;
+      least = ms;
+      policies.points.insert(policies.points.begin(), {bytes, ms});
+    }
+    policies.kinds.clear();
+    policies.base_bytes = policies.points.front().bytes;
+    policies.base_ms = policies.points.front().ms;
+  }
+  for (size_t i = 0; i < problem.policies_of.size(); ++i) {
+    const int of = problem.policies_of[i];
+    if (of < 0) continue;
+    if (problem.policies[of].MostBytes() > 0) {
+      problem.relaxed.nodes[i].curve = HullOf(problem.policies[of]);
+    } else {
+      problem.policies_of[i] = -1;
+      problem.relaxed.nodes[i].curve.clear();
+    }
+  }
+}
+
 void ExpectPlan(const JointProblem& problem, const ModuleSolution& solution) {
   EXPECT_NEAR(JointCost(problem, solution.units), solution.ms,
               1e-9 * std::max(1.0, solution.ms));
@@ -61,6 +104,32 @@ TEST(JointLabels, SettleSmallGroupsExactly) {
                                     .most_kinds = 2,
                                     .bytes_scale = int64_t{1} << 22});
     AddSmallGroups(random, problem);
+    const ModuleSolution solution = SolveJointByLabels(problem);
+    const std::optional<double> least = LeastJointMs(problem);
+    if (!least) {
+      EXPECT_EQ(solution.status, SearchStatus::kInfeasible);
+      continue;
+    }
+    ASSERT_EQ(solution.status, SearchStatus::kOptimal);
+    EXPECT_NEAR(solution.ms, *least, 1e-9 * std::max(1.0, *least));
+    ExpectPlan(problem, solution);
+    with_units += solution.units.empty() ? 0 : 1;
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(with_units, 700);
+}
+
+TEST(JointLabels, ChooseAmongPointsExactly) {
+  std::mt19937 random(4);
+  int with_units = 0;
+  for (int round = 0; round < 6000; ++round) {
+    SCOPED_TRACE(round);
+    JointProblem problem = RandomJointProblem(
+        random, {.forest = {.most_nodes = 6},
+                 .most_kinds = 2,
+                 .bytes_scale = int64_t{1} << (round % 2 == 0 ? 22 : 0)});
+    if (round % 2 == 0) AddSmallGroups(random, problem);
+    MakePoints(random, problem);
     const ModuleSolution solution = SolveJointByLabels(problem);
     const std::optional<double> least = LeastJointMs(problem);
     if (!least) {

@@ -15,8 +15,12 @@ struct Policy {
 };
 
 std::vector<Policy> AllPolicies(const JointProblem::Policies& policies) {
-  std::vector<Policy> all = {
-      {static_cast<double>(policies.base_bytes), policies.base_ms}};
+  std::vector<Policy> all;
+  for (const PolicyPoint& point : policies.points) {
+    all.push_back({static_cast<double>(point.bytes), point.ms});
+  }
+  if (!all.empty()) return all;
+  all = {{static_cast<double>(policies.base_bytes), policies.base_ms}};
   for (const GroupKind& kind : policies.kinds) {
     std::vector<Policy> more;
     for (const Policy& policy : all) {

@@ -13,6 +13,7 @@
 #include "problems/engines/labels/joint_labels.h"
 #include "problems/trace/miscounted.h"
 #include "problems/trace/relaxation.h"
+#include "problems/trace/unit_policies.h"
 
 namespace acplan::problems {
 
@@ -20,7 +21,6 @@ using solver::SearchStatus;
 
 using graph::CheckpointedModule;
 using graph::GroupRule;
-using graph::OperatorDecision;
 using graph::OperatorGroups;
 using test_support::StepOptions;
 
@@ -42,6 +42,7 @@ JointProblemOptions OptionsOf(const TraceCaseKind& kind,
       options.ac_units.push_back(profile.modules[m].fqn);
     }
   }
+  options.may_skip = kind.skips;
   if (!kind.restricts) return options;
   if (random() % 2 == 0) options.max_units = static_cast<int>(random() % 4);
   std::vector<std::string> names;
@@ -104,7 +105,7 @@ class Enumerator {
     const OperatorGroups& groups = problem_.groups[unit.node];
     std::vector<int> free;
     for (int g = 0; g < std::ssize(groups.groups); ++g) {
-      if (groups.groups[g].rule == GroupRule::kFree) free.push_back(g);
+      if (problem_.is_choice[unit.node][g]) free.push_back(g);
     }
     return free;
   }
@@ -136,16 +137,15 @@ class Enumerator {
     const std::vector<int> free = FreeGroups(units_[u]);
     chosen_.push_back(u);
     for (uint32_t subset = 0; subset >> free.size() == 0; ++subset) {
-      std::vector<OperatorDecision> decisions;
-      for (const int g : groups.group_of) {
+      std::vector<char> saved;
+      for (int g = 0; g < std::ssize(groups.groups); ++g) {
         const auto found = std::ranges::find(free, g) - free.begin();
         const bool is_saved = found == std::ssize(free)
                                   ? groups.groups[g].rule == GroupRule::kSave
                                   : (subset >> found & 1) != 0;
-        decisions.push_back(graph::SaveOrRecompute(is_saved));
+        saved.push_back(is_saved ? 1 : 0);
       }
-      modules_.push_back(
-          {.module = units_[u].module, .decisions = std::move(decisions)});
+      modules_.push_back(UnitThatSaves(problem_, units_[u].node, saved));
       Choose(u + 1);
       modules_.pop_back();
     }
@@ -208,6 +208,12 @@ std::vector<TraceCaseKind> TraceCaseKinds() {
                 .keeps = true,
                 .has_odd_ends = true}},
   };
+  const size_t count = kinds.size();
+  for (size_t k = 0; k < count; ++k) {
+    kinds.push_back(kinds[k]);
+    kinds.back().name += "_skipping";
+    kinds.back().skips = true;
+  }
   return kinds;
 }
 
@@ -385,14 +391,16 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
     const OperatorGroups& groups = problem.groups[candidate.module_node];
     const size_t group = random() % groups.groups.size();
     if (groups.groups[group].rule != GroupRule::kFree) continue;
+    const GroupUse use =
+        unit == plan.modules.end()
+            ? GroupUse::kNone
+            : UsesOfGroups(problem, candidate.module_node, *unit)[group];
     decisions.push_back(
         {.kind = Decision::Kind::kGroup,
          .subject = candidate.module_node,
          .detail = static_cast<int32_t>(group),
-         .is_so = unit == plan.modules.end()
-                      ? random() % 2 == 0
-                      : unit->decisions[groups.groups[group].ops.front()] ==
-                            OperatorDecision::kRecompute});
+         .is_so = use == GroupUse::kNone ? random() % 2 == 0
+                                         : use == GroupUse::kRunsAgain});
   }
   return decisions;
 }

@@ -22,6 +22,7 @@ struct TraceCaseKind {
   std::string name;
   test_support::StepOptions step = {};
   bool restricts = false;  // patterns, units by name, a number of units
+  bool skips = false;      // operators may be skipped
 };
 std::vector<TraceCaseKind> TraceCaseKinds();
 

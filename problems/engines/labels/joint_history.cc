@@ -16,6 +16,12 @@ void JointHistory::BeginUnit(int node, std::vector<int> settled) {
   first_open_step_ = 0;
 }
 
+void JointHistory::BeginUnitOfPoints(int node) {
+  added_.push_back(
+      {.node = node, .has_points = true, .settled = {}, .steps = {}});
+  first_open_step_ = 0;
+}
+
 uint32_t JointHistory::AddStep(int kind, int copies, PointLabels& labels) {
   std::vector<AddedUnit::Step>& steps = added_.back().steps;
   if (static_cast<int>(steps.size()) - first_open_step_ == kStepsAMove) {
@@ -57,6 +63,10 @@ std::vector<ChosenUnit> JointHistory::UnitsOf(const PointLabel& label) const {
     const AddedUnit& added = added_[move.added];
     if (units.empty() || units.back().node != added.node) {
       units.push_back({.node = added.node, .counts = added.settled});
+    }
+    if (added.has_points) {
+      units.back().counts = {static_cast<int>(move.taken)};
+      continue;
     }
     for (int bit = 0; bit < kStepsAMove; ++bit) {
       if (!(move.taken >> bit & 1)) continue;

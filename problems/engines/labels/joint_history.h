@@ -20,6 +20,10 @@ class JointHistory {
   // label.
   void BeginUnit(int node, std::vector<int> settled);
 
+  // Starts a unit whose policies are points: PointLabel::taken is the place of
+  // the one that the label has.
+  void BeginUnitOfPoints(int node);
+
   // Adds a step that takes `copies` of a kind, and returns its bit in
   // PointLabel::taken. Folds the bits of `labels` before, where none is left.
   uint32_t AddStep(int kind, int copies, PointLabels& labels);
@@ -50,6 +54,7 @@ class JointHistory {
       int kind, copies;
     };
     int node = 0;
+    bool has_points = false;
     std::vector<int> settled;  // copies recomputed, a kind
     std::vector<Step> steps;
   };

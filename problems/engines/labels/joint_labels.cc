@@ -137,6 +137,13 @@ ModuleSolution RoundedUp(const JointProblem& problem, ModuleSolution solution) {
   for (ChosenUnit unit : relaxed.units) {
     const JointProblem::Policies& policies =
         problem.policies[problem.policies_of[unit.node]];
+    if (!policies.points.empty()) {
+      unit.counts = policies.LeastCounts(
+          static_cast<int64_t>(std::ceil(unit.net_bytes)));
+      unit.net_bytes = static_cast<double>(policies.BytesOf(unit.counts));
+      solution.units.push_back(std::move(unit));
+      continue;
+    }
     auto bytes = static_cast<double>(policies.base_bytes);
     for (const GroupKind& kind : policies.kinds) {
       const double missing = std::max(0.0, unit.net_bytes - bytes);

@@ -359,16 +359,38 @@ class JointPass {
     labels = std::move(opened.labels);
     if (labels.empty()) return labels;
 
+    if (!opened.points.empty()) {
+      history_.BeginUnitOfPoints(node);
+      labels = TakePoints(opened.points, after, bar, labels);
+      EndUnit(node, labels);
+      return labels;
+    }
     history_.BeginUnit(node, std::move(opened.settled));
     MoveBy(opened.bytes, opened.ticks, labels);
     BoundsByKind bounds(opened.kinds, after);
     for (size_t k = 0; k < opened.kinds.size(); ++k) {
       Decide(opened.kinds[k], bounds.At(k), bar, labels);
     }
+    EndUnit(node, labels);
+    return labels;
+  }
+
+  void EndUnit(int node, PointLabels& labels) {
     CapAt(input_.NeedAfter(node), labels);
     history_.EndUnit(labels);
     CheckMemory();
-    return labels;
+  }
+
+  // Every label with every policy of a unit: what no other beats and may lead to
+  // a better plan.
+  PointLabels TakePoints(const std::vector<OpenPoint>& points,
+                         const ConvexCost& after, const PassBar& bar,
+                         const PointLabels& labels) {
+    PointLabels taken = SumsWith(points, labels, after, bar);
+    result_.labels += static_cast<int64_t>(taken.size());
+    if (limit_.IsExceededBy(taken)) limit_.Prune(after, bar, taken);
+    Check();
+    return taken;
   }
 
   static void MoveBy(int64_t bytes, int64_t ticks, PointLabels& labels) {

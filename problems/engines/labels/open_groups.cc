@@ -81,6 +81,33 @@ CopyRange CopiesToTry(const TickPolicies::Kind& kind,
   return range;
 }
 
+// The points that a plan below the threshold may use. At a price, a point costs
+// its reduced cost more than the best one does, so it is out where that exceeds
+// the slack.
+std::vector<OpenPoint> PointsToTry(const TickPolicies& unit,
+                                   std::span<const Price> prices) {
+  std::vector<char> is_open(unit.points.size(), 0);
+  std::vector<double> reduced(unit.points.size());
+  for (const Price& price : prices) {
+    for (size_t p = 0; p < reduced.size(); ++p) {
+      reduced[p] = ToMs(unit.points[p].ticks) -
+                   price.slope * static_cast<double>(unit.points[p].bytes);
+    }
+    const double most =
+        *std::ranges::min_element(reduced) + price.slack * (1 + 1e-9);
+    for (size_t p = 0; p < reduced.size(); ++p) {
+      if (reduced[p] <= most) is_open[p] = 1;
+    }
+  }
+  std::vector<OpenPoint> open;
+  for (size_t p = 0; p < is_open.size(); ++p) {
+    if (!is_open[p]) continue;
+    open.push_back({static_cast<int>(p), unit.points[p].bytes,
+                    unit.points[p].ticks});
+  }
+  return open;
+}
+
 }  // namespace
 
 TickPolicies ToTicks(const JointProblem::Policies& policies) {
@@ -94,6 +121,16 @@ TickPolicies ToTicks(const JointProblem::Policies& policies) {
     result.relaxed.push_back(
         {kind.bytes * kind.count, result.kinds.back().Slope() / kTicksAMs});
   }
+  for (const PolicyPoint& point : policies.points) {
+    result.points.push_back(
+        {point.bytes - result.base_bytes, ticks(point.ms) - result.base_ticks});
+  }
+  const std::vector<PolicyPoint> hull = HullPoints(policies.points);
+  for (size_t k = 1; k < hull.size(); ++k) {
+    const int64_t length = hull[k].bytes - hull[k - 1].bytes;
+    const double rise = ToMs(ticks(hull[k].ms) - ticks(hull[k - 1].ms));
+    result.relaxed.push_back({length, rise / static_cast<double>(length)});
+  }
   std::ranges::stable_sort(result.relaxed, {}, &solver::CostSegment::slope);
   return result;
 }
@@ -103,6 +140,10 @@ OpenedUnit OpenUnit(const TickPolicies& unit, const ConvexCost& relaxed,
   auto [promising, prices] = KeepPromising(std::move(labels), relaxed, bar);
   OpenedUnit opened{.labels = std::move(promising), .settled = {}, .kinds = {}};
   if (opened.labels.empty()) return opened;
+  if (!unit.points.empty()) {
+    opened.points = PointsToTry(unit, prices);
+    return opened;
+  }
   const double best_slope =
       std::ranges::max_element(prices, {}, &Price::slack)->slope;
   for (size_t k = 0; k < unit.kinds.size(); ++k) {
@@ -120,6 +161,36 @@ OpenedUnit OpenUnit(const TickPolicies& unit, const ConvexCost& relaxed,
   }
   std::ranges::stable_sort(opened.kinds, std::greater<>(), &OpenKind::distance);
   return opened;
+}
+
+// Lists are merged like the carries of a binary counter, so that what is beaten
+// goes early and each label is merged a logarithmic number of times.
+PointLabels SumsWith(const std::vector<OpenPoint>& points,
+                     const PointLabels& labels, const ConvexCost& rest,
+                     const PassBar& bar) {
+  const double limit = bar.threshold + bar.credit;
+  std::vector<PointLabels> carries;
+  const auto merge_last = [&carries] {
+    const PointLabels last = std::move(carries.back());
+    carries.pop_back();
+    if (!last.empty()) carries.back() = Envelope(carries.back(), last);
+  };
+  for (size_t p = 0; p < points.size(); ++p) {
+    ConvexCost::Reader reader(rest);
+    PointLabels moved;
+    for (const PointLabel& label : labels) {
+      const PointLabel next = {label.bytes + points[p].bytes,
+                               label.ticks + points[p].ticks, label.move,
+                               static_cast<uint32_t>(points[p].place)};
+      const double bound =
+          ToMs(next.ticks) + reader.At(bar.largest_need - next.bytes);
+      if (bound < limit) moved.push_back(next);
+    }
+    carries.push_back(std::move(moved));
+    for (size_t count = p + 1; count % 2 == 0; count /= 2) merge_last();
+  }
+  while (carries.size() > 1) merge_last();
+  return carries.empty() ? PointLabels() : std::move(carries.back());
 }
 
 BoundsByKind::BoundsByKind(const std::vector<OpenKind>& kinds, ConvexCost after)

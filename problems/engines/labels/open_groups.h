@@ -23,10 +23,15 @@ struct TickPolicies {
       return static_cast<double>(ticks) / static_cast<double>(bytes);
     }
   };
+  // A policy as a whole, beyond the base.
+  struct Point {
+    int64_t bytes, ticks;
+  };
   int64_t base_bytes = 0;
   int64_t base_ticks = 0;
   std::vector<Kind> kinds = {};
-  // The kinds as a convex curve, ms a byte.
+  std::vector<Point> points = {};  // in place of kinds; the first is 0, 0
+  // The kinds, or the hull of the points, as a convex curve, ms a byte.
   std::vector<solver::CostSegment> relaxed = {};
 };
 
@@ -47,6 +52,12 @@ struct OpenKind {
   double distance;  // from the relaxation's price, ms
 };
 
+// A policy that the bound does not rule out.
+struct OpenPoint {
+  int place;  // among the unit's points
+  int64_t bytes, ticks;
+};
+
 // A unit's groups before any of them is decided.
 struct OpenedUnit {
   PointLabels labels;  // those that may lead to a better plan
@@ -54,12 +65,20 @@ struct OpenedUnit {
   int64_t ticks = 0;
   std::vector<int> settled;     // how many of each kind these are
   std::vector<OpenKind> kinds;  // the most settled first
+  std::vector<OpenPoint> points = {};  // bytes ascending
 };
 
 // `labels` have the unit's base. `relaxed` is the bound on what comes after the
 // unit, together with the relaxation of all of its groups.
 OpenedUnit OpenUnit(const TickPolicies& unit, const solver::ConvexCost& relaxed,
                     const PassBar& bar, PointLabels labels);
+
+// The labels with each of some points, of which they take the place: what no
+// other beats and may lead to a better plan. `rest` is the bound on what comes
+// after the unit.
+PointLabels SumsWith(const std::vector<OpenPoint>& points,
+                     const PointLabels& labels, const solver::ConvexCost& rest,
+                     const PassBar& bar);
 
 // For each open kind, the bound on what is to come. Kinds are to be asked for in
 // ascending order. Refers to `kinds`.

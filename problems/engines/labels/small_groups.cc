@@ -19,6 +19,35 @@ int64_t FewBytes(const JointProblem& problem) {
   return static_cast<int64_t>(need * kShare);
 }
 
+// Returns where clusters of points begin, and the end: a cluster holds points
+// that are at most `few_bytes` from its first.
+std::vector<size_t> ClustersOf(const std::vector<PolicyPoint>& points,
+                               int64_t few_bytes) {
+  std::vector<size_t> begins;
+  for (size_t p = 0; p < points.size(); ++p) {
+    if (begins.empty() ||
+        points[p].bytes > points[begins.back()].bytes + few_bytes) {
+      begins.push_back(p);
+    }
+  }
+  begins.push_back(points.size());
+  return begins;
+}
+
+// The policies that are points[begin, end) of others.
+JointProblem::Policies PointsFrom(const std::vector<PolicyPoint>& points,
+                                  size_t begin, size_t end) {
+  return {.base_bytes = points[begin].bytes,
+          .base_ms = points[begin].ms,
+          .kinds = {},
+          .points = {points.begin() + static_cast<ptrdiff_t>(begin),
+                     points.begin() + static_cast<ptrdiff_t>(end)}};
+}
+
+JointProblem::Policies PointsOf(std::vector<PolicyPoint> points) {
+  return PointsFrom(points, 0, points.size());
+}
+
 // The curves in the relaxation follow the policies.
 JointProblem WithCurves(JointProblem problem) {
   for (size_t i = 0; i < problem.policies_of.size(); ++i) {
@@ -38,6 +67,14 @@ std::optional<JointProblem> SmallGroups::Priced() const {
   JointProblem large = problem_;
   bool has_small = false;
   for (JointProblem::Policies& policies : large.policies) {
+    if (!policies.points.empty()) {
+      std::vector<PolicyPoint> cheap;
+      for (const size_t p : CheapPoints(policies.points)) {
+        cheap.push_back(policies.points[p]);
+      }
+      has_small |= cheap.size() < policies.points.size();
+      policies = PointsOf(std::move(cheap));
+    }
     std::erase_if(policies.kinds, [&](const GroupKind& kind) {
       if (!IsSmall(kind)) return false;
       has_small = true;
@@ -52,9 +89,36 @@ std::optional<JointProblem> SmallGroups::Priced() const {
   return WithCurves(std::move(large));
 }
 
+// Returns of each cluster the point that is cheapest at the price.
+std::vector<size_t> SmallGroups::CheapPoints(
+    const std::vector<PolicyPoint>& points) const {
+  const std::vector<size_t> begins = ClustersOf(points, few_bytes_);
+  std::vector<size_t> cheap;
+  for (size_t c = 0; c + 1 < begins.size(); ++c) {
+    const auto first = points.begin() + static_cast<ptrdiff_t>(begins[c]);
+    const auto end = points.begin() + static_cast<ptrdiff_t>(begins[c + 1]);
+    const auto best =
+        std::ranges::min_element(first, end, {}, [&](const PolicyPoint& p) {
+          return p.ms - price_ * static_cast<double>(p.bytes);
+        });
+    cheap.push_back(static_cast<size_t>(best - points.begin()));
+  }
+  return cheap;
+}
+
 JointProblem SmallGroups::Free() const {
   JointProblem large = problem_;
   for (JointProblem::Policies& policies : large.policies) {
+    if (!policies.points.empty()) {
+      const std::vector<size_t> begins =
+          ClustersOf(policies.points, few_bytes_);
+      std::vector<PolicyPoint> best;
+      for (size_t c = 0; c + 1 < begins.size(); ++c) {
+        best.push_back({policies.points[begins[c + 1] - 1].bytes,
+                        policies.points[begins[c]].ms});
+      }
+      policies = PointsOf(std::move(best));
+    }
     std::erase_if(policies.kinds, [&](const GroupKind& kind) {
       if (!IsSmall(kind)) return false;
       policies.base_bytes += kind.bytes * kind.count;
@@ -75,6 +139,14 @@ JointProblem SmallGroups::Left(const JointProblem& priced,
         problem_.policies[problem_.policies_of[unit.node]];
     const JointProblem::Policies& large =
         priced.policies[priced.policies_of[unit.node]];
+    left.policies_of[unit.node] = static_cast<int>(left.policies.size());
+    if (!all.points.empty()) {
+      const std::vector<size_t> begins = ClustersOf(all.points, few_bytes_);
+      const size_t cluster = unit.counts[0];
+      left.policies.push_back(
+          PointsFrom(all.points, begins[cluster], begins[cluster + 1]));
+      continue;
+    }
     JointProblem::Policies policies{
         .base_bytes = all.base_bytes, .base_ms = all.base_ms, .kinds = {}};
     for (size_t k = 0; k < unit.counts.size(); ++k) {
@@ -83,7 +155,6 @@ JointProblem SmallGroups::Left(const JointProblem& priced,
     }
     std::ranges::copy_if(all.kinds, std::back_inserter(policies.kinds),
                          [&](const GroupKind& kind) { return IsSmall(kind); });
-    left.policies_of[unit.node] = static_cast<int>(left.policies.size());
     left.policies.push_back(std::move(policies));
   }
   return WithCurves(std::move(left));
@@ -114,6 +185,16 @@ ChosenUnit SmallGroups::WithSmall(const ChosenUnit& large,
   const JointProblem::Policies& policies =
       problem_.policies[problem_.policies_of[large.node]];
   ChosenUnit unit{.node = large.node};
+  if (!policies.points.empty()) {
+    const size_t cluster = large.counts[0];
+    const size_t place =
+        small ? ClustersOf(policies.points, few_bytes_)[cluster] +
+                    small->counts[0]
+              : CheapPoints(policies.points)[cluster];
+    unit.counts = {static_cast<int>(place)};
+    unit.net_bytes = static_cast<double>(policies.BytesOf(unit.counts));
+    return unit;
+  }
   size_t next_large = 0;
   size_t next_small = 0;
   for (const GroupKind& kind : policies.kinds) {

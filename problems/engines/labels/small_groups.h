@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -11,7 +12,9 @@ namespace acplan::problems {
 
 // A joint problem divided into large and small groups of operators. The bytes of
 // small groups (the statistics of a norm: 16 KiB beside 112 MiB) make nearly all
-// labels, and hardly any difference to a plan.
+// labels, and hardly any difference to a plan. Where policies are points, those
+// that are as near to each other form clusters, and what stands for the choice of
+// small groups is which point of a cluster it is.
 class SmallGroups {
  public:
   // Groups of less than 2^-13 of the largest need are small. `price`, ms a byte,
@@ -47,6 +50,7 @@ class SmallGroups {
   bool IsCheap(const GroupKind& kind) const {
     return kind.ms < price_ * static_cast<double>(kind.bytes);
   }
+  std::vector<size_t> CheapPoints(const std::vector<PolicyPoint>& points) const;
   ChosenUnit WithSmall(const ChosenUnit& large, const ChosenUnit* small) const;
 
   const JointProblem& problem_;

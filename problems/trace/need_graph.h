@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/profile/sac_statistics.h"
+#include "graph/trace/trace.h"
+
+namespace acplan::problems {
+
+// What of a call may have to run again, and why (graph/trace/needs.h): the
+// operators whose results backward asks for, or that others of them read. An
+// operator that something needs is saved or runs again; nothing else does. Calls that do the same have
+// equal graphs, since operators, groups and results are numbered from the start
+// of the call.
+struct NeedGraph {
+  struct Operator {
+    int place = 0;  // in the call
+    int group = 0;  // in the module's OperatorGroups
+    double ms = 0;
+    // Results, by number: those that it makes or writes to, those that it reads,
+    // and those that backward asks for that were saved after it and not after
+    // the operator before it in this list.
+    std::vector<int> makes = {}, reads = {}, asked = {};
+    // It makes no tensor, but something that nothing can stand in for.
+    bool is_always_needed = false;
+
+    bool operator==(const Operator&) const = default;
+  };
+  std::vector<Operator> operators = {};  // the last one first
+  int results = 0;
+
+  bool operator==(const NeedGraph&) const = default;
+};
+
+// The need graph of a call, with the storage of each of its results.
+struct NeedsOfStorages {
+  NeedGraph graph;
+  std::vector<int32_t> storages = {};
+};
+
+// `stop`: the operator before which the call stops when it runs again. Views and
+// what hands on its argument are left out: they need no more than what needs
+// them.
+NeedsOfStorages NeedsOfCall(const graph::Trace& trace, int32_t call, int32_t stop,
+                      const graph::OperatorGroups& groups);
+
+}  // namespace acplan::problems

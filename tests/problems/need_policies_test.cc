@@ -1,0 +1,221 @@
+#include "problems/trace/need_policies.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "problems/trace/need_graph.h"
+
+namespace acplan::problems {
+namespace {
+
+// A random chain of operators with skips, several results, operators in groups
+// and operators in place.
+NeedGraph RandomGraph(std::mt19937& random, int operators) {
+  NeedGraph graph;
+  for (int place = operators - 1; place >= 0; --place) {
+    NeedGraph::Operator op = {
+        .place = place,
+        .group = random() % 5 == 0 ? place / 2 : operators + place,
+        .ms = static_cast<double>(random() % 5) / 2,
+        .is_always_needed = random() % 20 == 0};
+    graph.operators.push_back(op);
+  }
+  // What operators make; each reads what some before it make.
+  std::vector<int> made;
+  for (int k = operators - 1; k >= 0; --k) {
+    NeedGraph::Operator& op = graph.operators[k];
+    std::set<int> reads;
+    for (auto n = random() % 3; n > 0 && !made.empty(); --n) {
+      const size_t back = std::min<size_t>(made.size(), 1 + random() % 6);
+      reads.insert(made[made.size() - back]);
+    }
+    op.reads.assign(reads.begin(), reads.end());
+    // In place, if the operator that made it is of the same group.
+    if (!op.reads.empty() && k + 1 < operators &&
+        graph.operators[k + 1].group == op.group) {
+      op.makes = {graph.operators[k + 1].makes.front()};
+      if (std::ranges::find(op.reads, op.makes[0]) == op.reads.end()) {
+        op.reads.push_back(op.makes[0]);
+      }
+      continue;
+    }
+    for (auto n = 1 + random() % 2; n > 0; --n) {
+      op.makes.push_back(graph.results);
+      made.push_back(graph.results++);
+    }
+  }
+  // Backward asks for some of what is made before an operator's successor.
+  for (int k = 0; k < operators; ++k) {
+    NeedGraph::Operator& op = graph.operators[k];
+    for (const int r : op.makes) {
+      if (random() % 2 == 0) op.asked.push_back(r);
+    }
+  }
+  return graph;
+}
+
+NeedChoices RandomChoices(std::mt19937& random, const NeedGraph& graph) {
+  NeedChoices choices = {.base_bytes = static_cast<int64_t>(random() % 100)};
+  for (int r = 0; r < graph.results; ++r) {
+    choices.bytes.push_back(static_cast<int64_t>(random() % 8) * 512);
+    choices.may_keep.push_back(random() % 8 != 0 ? 1 : 0);
+  }
+  int groups = 0;
+  for (const NeedGraph::Operator& op : graph.operators) {
+    groups = std::max(groups, op.group + 1);
+  }
+  for (int g = 0; g < groups; ++g) {
+    const auto kind = random() % 10;
+    choices.may_save.push_back(kind != 0 ? 1 : 0);
+    choices.may_rerun.push_back(kind != 1 ? 1 : 0);
+  }
+  return choices;
+}
+
+struct Outcome {
+  bool is_allowed = true;
+  int64_t kept_bytes = 0;
+  double ms = 0;
+  std::vector<GroupUse> uses = {};
+};
+
+// What a policy that saves some groups does, by its definition.
+Outcome OutcomeOf(const NeedGraph& graph, const NeedChoices& choices,
+                  const std::vector<char>& saved) {
+  Outcome outcome;
+  outcome.uses.assign(saved.size(), GroupUse::kNone);
+  std::set<int> needed, counted;
+  for (const NeedGraph::Operator& op : graph.operators) {
+    needed.insert(op.asked.begin(), op.asked.end());
+    std::set<int> wanted;
+    for (const int r : op.makes) {
+      if (needed.erase(r) > 0) wanted.insert(r);
+    }
+    if (!wanted.empty() || op.is_always_needed) {
+      outcome.uses[op.group] =
+          saved[op.group] ? GroupUse::kSaved : GroupUse::kRunsAgain;
+      if (saved[op.group]) {
+        outcome.is_allowed &= choices.may_save[op.group] != 0;
+        for (const int r : wanted) {
+          outcome.is_allowed &= choices.may_keep[r] != 0;
+          if (!counted.contains(r)) outcome.kept_bytes += choices.bytes[r];
+        }
+      } else {
+        outcome.is_allowed &= choices.may_rerun[op.group] != 0;
+        outcome.ms += op.ms;
+        needed.insert(op.reads.begin(), op.reads.end());
+      }
+    }
+    counted.insert(op.makes.begin(), op.makes.end());
+  }
+  return outcome;
+}
+
+std::vector<int> GroupsOf(const NeedGraph& graph) {
+  std::set<int> groups;
+  for (const NeedGraph::Operator& op : graph.operators) groups.insert(op.group);
+  return {groups.begin(), groups.end()};
+}
+
+std::vector<char> SavedBy(const NeedChoices& choices,
+                          const std::vector<int>& groups, uint64_t subset) {
+  std::vector<char> saved(choices.may_save.size(), 0);
+  for (size_t k = 0; k < groups.size(); ++k) {
+    saved[groups[k]] = (subset >> k & 1) != 0 ? 1 : 0;
+  }
+  return saved;
+}
+
+// All sets of groups that are saved, one after the other.
+TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
+  std::mt19937 random(1);
+  int64_t points = 0;
+  int without = 0;
+  for (int round = 0; round < 3000; ++round) {
+    SCOPED_TRACE(round);
+    const NeedGraph graph =
+        RandomGraph(random, 2 + static_cast<int>(random() % 8));
+    const NeedChoices choices = RandomChoices(random, graph);
+    const std::vector<int> groups = GroupsOf(graph);
+    std::map<int64_t, double> cheapest;  // by bytes
+    for (uint64_t subset = 0; subset >> groups.size() == 0; ++subset) {
+      const Outcome outcome =
+          OutcomeOf(graph, choices, SavedBy(choices, groups, subset));
+      if (!outcome.is_allowed) continue;
+      const int64_t bytes = choices.base_bytes - outcome.kept_bytes;
+      const auto [place, is_new] = cheapest.try_emplace(bytes, outcome.ms);
+      if (!is_new) place->second = std::min(place->second, outcome.ms);
+    }
+    std::vector<PolicyPoint> expected;
+    for (auto it = cheapest.rbegin(); it != cheapest.rend(); ++it) {
+      if (!expected.empty() && it->second >= expected.back().ms) continue;
+      expected.push_back({it->first, it->second});
+    }
+    std::ranges::reverse(expected);
+    const NeedPolicies policies = PoliciesOf(graph, choices);
+    ASSERT_EQ(policies.points(), expected);
+    points += std::ssize(expected);
+    without += expected.empty() ? 1 : 0;
+    for (size_t p = 0; p < expected.size(); ++p) {
+      const std::vector<GroupUse> uses = policies.UsesOf(p);
+      std::vector<char> saved;
+      for (const GroupUse use : uses) saved.push_back(use == GroupUse::kSaved);
+      const Outcome outcome = OutcomeOf(graph, choices, saved);
+      EXPECT_TRUE(outcome.is_allowed);
+      EXPECT_EQ(outcome.uses, uses);
+      EXPECT_EQ(choices.base_bytes - outcome.kept_bytes, expected[p].bytes);
+      EXPECT_EQ(outcome.ms, expected[p].ms);
+    }
+  }
+  EXPECT_GT(points, 8000);
+  EXPECT_LT(without, 1000);
+}
+
+// Graphs so large that policies are relaxed: none costs less than the cheapest
+// point that discards as much.
+TEST(NeedPoliciesTest, AreBoundsForLargeCalls) {
+  std::mt19937 random(2);
+  int checked = 0;
+  for (int round = 0; round < 40; ++round) {
+    SCOPED_TRACE(round);
+    const NeedGraph graph = RandomGraph(random, 200);
+    const NeedChoices choices = RandomChoices(random, graph);
+    const NeedPolicies policies = PoliciesOf(graph, choices);
+    const std::vector<PolicyPoint>& points = policies.points();
+    for (size_t p = 1; p < points.size(); ++p) {
+      ASSERT_LT(points[p - 1].bytes, points[p].bytes);
+      ASSERT_LT(points[p - 1].ms, points[p].ms);
+    }
+    const auto check = [&](const Outcome& outcome) {
+      if (!outcome.is_allowed) return;
+      ++checked;
+      const auto cheapest = std::ranges::lower_bound(
+          points, choices.base_bytes - outcome.kept_bytes, {},
+          &PolicyPoint::bytes);
+      ASSERT_NE(cheapest, points.end());
+      EXPECT_LE(cheapest->ms, outcome.ms + 1e-9);
+    };
+    const std::vector<int> groups = GroupsOf(graph);
+    for (size_t p = 0; p < points.size(); ++p) {
+      std::vector<char> saved;
+      for (const GroupUse use : policies.UsesOf(p)) {
+        saved.push_back(use == GroupUse::kSaved);
+      }
+      check(OutcomeOf(graph, choices, saved));
+      // Another one, near it.
+      const int group = groups[random() % groups.size()];
+      saved[group] = saved[group] ? 0 : 1;
+      check(OutcomeOf(graph, choices, saved));
+    }
+  }
+  EXPECT_GT(checked, 1000);
+}
+
+}  // namespace
+}  // namespace acplan::problems
