@@ -15,7 +15,9 @@ namespace acplan::problems {
 Plan WithAnySchedule(const PlanningProblem& problem, Plan plan,
                      const solver::SearchLimits& limits) {
   const auto* built = std::get_if<TraceProblem>(&problem.built);
-  if (built == nullptr || !plan.HasPlan()) return plan;
+  if (built == nullptr || !problem.options.may_skip || !plan.HasPlan()) {
+    return plan;
+  }
   const ScheduleBound bound =
       BoundAnySchedule(*built->trace, built->bytes_of_rank,
                        plan.budget_bytes - plan.reserve_bytes, limits);

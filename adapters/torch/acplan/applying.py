@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 
 from acplan.errors import AcplanError
 from acplan.files import read_json, write_json
+from acplan.segments import Place, Segment
 from acplan.selecting import (
     FSDPModule,
     checkpoint_of,
@@ -84,7 +85,8 @@ class PlannedOperator:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedModule:
-    """A module to checkpoint; without operators, all of it is recomputed."""
+    """A module to checkpoint, or a run of modules, by the names of their parent and of
+    the first and the last: `GPT.h.0-2`. Without operators, all of it is recomputed."""
 
     fqn: str
     operators: tuple[PlannedOperator, ...] = ()
@@ -266,7 +268,13 @@ _SWITCHES = (
 
 
 class _Unit(CheckpointWrapper):
-    """A module that a plan checkpoints."""
+    """A module that a plan checkpoints, alone or with others."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        call = self.checkpoint_fn
+        if isinstance(call, Place) and isinstance(self, FSDPModule):
+            call = call.alone
+        return call(self._checkpoint_wrapped_module, *args, **kwargs)
 
 
 def _call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -305,20 +313,24 @@ def _apply(
     paths = dict(_paths(model, root))
     wrappers: dict[int, torch.nn.Module] = {}
     idle: list[tuple[_Unit, Callable[..., Any]]] = []
+    owners: dict[int, list[PlannedModule]] = {}
+    runs: set[str] = set()
     for planned in plan.modules:
-        module = paths.get(planned.fqn)
         if planned.fqn.split(".")[0] != root:
             raise AcplanError(
                 f"plan: {planned.fqn} is not in this {root}; apply plans before "
                 "torch.compile or DistributedDataParallel wraps the model"
             )
-        if module is None:
-            raise AcplanError(f"plan: the model has no module {planned.fqn!r}")
-        checkpoint_fn = _checkpoint_fn(planned, strict)
-        if isinstance(module, _Unit):
-            idle.append((module, checkpoint_fn))
-        else:
-            wrappers[id(module)] = _Unit(module, checkpoint_fn=checkpoint_fn)
+        for module, checkpoint_fn in _calls(planned, paths, strict):
+            owners.setdefault(id(module), []).append(planned)
+            if isinstance(checkpoint_fn, Place):
+                runs.add(planned.fqn)
+            if isinstance(module, _Unit):
+                idle.append((module, checkpoint_fn))
+            else:
+                wrappers[id(module)] = unit = _Unit(module)
+                unit.checkpoint_fn = checkpoint_fn
+    _require_apart(owners, runs)
     undo: Undo = []
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
@@ -329,6 +341,71 @@ def _apply(
         undo.append((unit, "checkpoint_fn", _call))
         unit.checkpoint_fn = checkpoint_fn
     return wrappers.get(id(model), model), undo
+
+
+def _calls(
+    planned: PlannedModule, paths: Mapping[str, torch.nn.Module], strict: bool
+) -> Iterator[tuple[torch.nn.Module, Callable[..., Any]]]:
+    """The modules of a unit, and what calls each of them."""
+    module = paths.get(planned.fqn)
+    if module is not None:
+        yield module, _checkpoint_fn(planned, strict)
+        return
+    run = _run_of(planned.fqn, paths)
+    if run is None:
+        raise AcplanError(f"plan: the model has no module {planned.fqn!r}")
+    _refuse_part(planned)
+    segment = Segment(planned.fqn, tuple(run), planned.operators, strict)
+    yield from zip(run.values(), segment.places())
+
+
+def _run_of(
+    fqn: str, paths: Mapping[str, torch.nn.Module]
+) -> dict[str, torch.nn.Module] | None:
+    """The children from `first` to `last` of the module `parent`, for the name
+    parent.first-last."""
+    path, _, name = fqn.rpartition(".")
+    parent = paths.get(path)
+    if parent is None:
+        return None
+    children = {
+        child: module
+        for child, module in _wrapped_in(parent)._modules.items()
+        if module is not None
+    }
+    names = list(children)
+    ends = [
+        (first, last)
+        for place, sign in enumerate(name)
+        for first, last in [(name[:place], name[place + 1 :])]
+        if sign == "-" and first in children and last in children
+    ]
+    if not ends:
+        return None
+    first, last = ends[0]
+    run = names[names.index(first) : names.index(last) + 1]
+    if len(ends) > 1 or len(run) < 2:
+        raise AcplanError(
+            f"plan: {fqn}: expected two children of {path}, the first before the last, "
+            f"found {' or '.join(f'{a} and {b}' for a, b in ends)}"
+        )
+    if len({id(_wrapped_in(children[child])) for child in run}) < len(run):
+        raise AcplanError(f"plan: {fqn}: expected different modules, found one twice")
+    return {child: children[child] for child in run}
+
+
+def _require_apart(
+    owners: dict[int, list[PlannedModule]], runs: set[str]
+) -> None:
+    """A module of a run is in no other unit but those that the run is inside of, or
+    that are inside of it."""
+    for units in owners.values():
+        found = [unit.fqn for unit in units]
+        if len(found) > 1 and runs.intersection(found):
+            raise AcplanError(
+                f"plan: {found[0]} and {found[1]}: expected units that have no module "
+                "in common, or one inside a module of the other"
+            )
 
 
 def _wrapped_in(module: torch.nn.Module) -> torch.nn.Module:
@@ -386,11 +463,15 @@ def _is_checkpointed(module: torch.nn.Module) -> bool:
 
 
 def _checkpoint_fn(planned: PlannedModule, strict: bool) -> Callable[..., Any]:
+    _refuse_part(planned)
     if planned.operators:
         return checkpoint_of(planned.fqn, planned.operators, strict)
-    if planned.discard_ratio < 1:
+    return whole_checkpoint_of(planned.fqn)
+
+
+def _refuse_part(planned: PlannedModule) -> None:
+    if not planned.operators and planned.discard_ratio < 1:
         raise AcplanError(
             f"plan: {planned.fqn} is to discard a part, and the plan does not say "
             "which operators: plan with granularity operator"
         )
-    return whole_checkpoint_of(planned.fqn)

@@ -1,7 +1,7 @@
 """The recomputation of a unit, which is read off the tape of its forward pass."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
@@ -35,6 +35,10 @@ def run(
     return module(*args, **kwargs)
 
 
+class HasBuffers(Protocol):
+    def buffers(self) -> Iterable[torch.Tensor]: ...
+
+
 class Recomputation(Mode):
     """Reads the tape."""
 
@@ -42,7 +46,7 @@ class Recomputation(Mode):
         self,
         tape: Tape,
         fqn: str,
-        module: torch.nn.Module,
+        module: HasBuffers,
         sharded: Sequence[torch.nn.Module] = (),
     ) -> None:
         super().__init__(tape, sharded)

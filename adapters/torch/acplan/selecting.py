@@ -72,7 +72,7 @@ def checkpoint_of(
     strict, AcplanError is raised. Under torch.compile, which leaves out and rewrites operators, only what
     the plan saves must be there as often as the plan lists it.
     """
-    policy = _Policy.of(fqn, decisions, strict)
+    policy = Policy.of(fqn, decisions, strict)
     saved = _saved_by_name(decisions)
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -114,26 +114,26 @@ def _has_statistics(module: torch.nn.Module) -> bool:
 
 
 def _contexts_without_saves(module: torch.nn.Module, fqn: str) -> "Contexts":
-    tape, sharded = Tape(), _sharded_in(module)
+    tape, sharded = Tape(), sharded_in(module)
     return (
         Forward(tape, lambda func: RUN, lambda tape: None, sharded),
         Recomputation(tape, fqn, module, sharded),
     )
 
 
-def _sharded_in(module: torch.nn.Module) -> list[torch.nn.Module]:
+def sharded_in(module: torch.nn.Module) -> list[torch.nn.Module]:
     return [m for m in module.modules() if isinstance(m, FSDPModule)]
 
 
 Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
 
 
-def _contexts(module: torch.nn.Module, policy: "_Policy", tape: Tape) -> Contexts:
-    sharded = _sharded_in(module)
-    is_compiled = any(map(_is_compiled, module.modules()))
-    matching: _Matching = _NothingSaved(policy)
+def _contexts(module: torch.nn.Module, policy: "Policy", tape: Tape) -> Contexts:
+    sharded = sharded_in(module)
+    is_compiled = any(map(has_compiled_call, module.modules()))
+    matching: Matching = _NothingSaved(policy)
     if not is_compiled:
-        matching = _InOrder(policy, tape)
+        matching = InOrder(policy, tape)
     tape.writes = Writes() if policy.leaves_out_writes else None
     return (
         Forward(tape, matching.choose, matching.end, sharded),
@@ -141,7 +141,7 @@ def _contexts(module: torch.nn.Module, policy: "_Policy", tape: Tape) -> Context
     )
 
 
-def _is_compiled(module: torch.nn.Module) -> bool:
+def has_compiled_call(module: torch.nn.Module) -> bool:
     return module._compiled_call_impl is not None or "_orig_mod" in module._modules
 
 
@@ -176,7 +176,7 @@ def _is_attention(name: str) -> bool:
 
 
 @dataclasses.dataclass
-class _Policy:
+class Policy:
     """A plan for a unit, its names numbered, and what has been warned of."""
 
     fqn: str
@@ -192,7 +192,7 @@ class _Policy:
     _known: dict[Any, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, fqn: str, decisions: Sequence[Decision], strict: bool) -> "_Policy":
+    def of(cls, fqn: str, decisions: Sequence[Decision], strict: bool) -> "Policy":
         numbers: dict[str, int] = {}
         saves_of: list[list[bool]] = []
         order = []
@@ -237,7 +237,7 @@ class _Policy:
             warnings.warn(f"{self.fqn}: {text}", PlanMismatchWarning, stacklevel=2)
 
 
-class _Matching(Protocol):
+class Matching(Protocol):
     """Of one call of a unit."""
 
     def choose(self, func: Any) -> Choice: ...
@@ -249,7 +249,7 @@ class _NothingSaved:
     """What runs in compiled code is not seen operator by operator, and its memory may
     be written to unseen."""
 
-    def __init__(self, policy: _Policy) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
     def choose(self, func: Any) -> Choice:
@@ -265,11 +265,11 @@ class _NothingSaved:
         self._policy.warn(text)
 
 
-class _InOrder:
+class InOrder:
     """By position, and from the first difference on by name and occurrence, where
     nothing is skipped."""
 
-    def __init__(self, policy: _Policy, tape: Tape) -> None:
+    def __init__(self, policy: Policy, tape: Tape) -> None:
         self._policy = policy
         self._tape = tape
         self._order = policy.order

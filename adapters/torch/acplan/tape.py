@@ -227,6 +227,8 @@ class Tape:
         self.distrusted_for = ""
         self._is_used = False
         self._outputs: list[tuple[torch.Tensor, int]] = []
+        self._saved_memory: set[int | None] = set()
+        self._watched = 0
 
     def saved(self) -> Iterator[Saved]:
         yield from (item for item in self.items if type(item) is Saved)
@@ -243,22 +245,37 @@ class Tape:
         return sum(sizes.values())
 
     def watch(self, outputs: Any) -> None:
-        """The unit's outputs, which may be written to in place and be saved."""
-        saved = {memory_of(t) for item in self.saved() for t in tensors_of(item.value)}
-        if not saved:
+        """The unit's outputs, which may be written to in place and be saved; those of
+        earlier calls as they are now."""
+        self._saved_memory |= {
+            memory_of(tensor)
+            for saved in self._saved_since_watched()
+            for tensor in tensors_of(saved.value)
+        }
+        self._outputs = [(tensor, tensor._version) for tensor, _ in self._outputs]
+        if not self._saved_memory:
             return
         with torch.no_grad():
-            self._outputs = [
+            self._outputs += [
                 (tensor.detach(), tensor._version)
                 for tensor in tree_leaves(outputs)
                 if isinstance(tensor, torch.Tensor)
-                and memory_of(tensor) in saved
+                and memory_of(tensor) in self._saved_memory
                 and not tensor.is_inference()
             ]
 
+    def _saved_since_watched(self) -> Iterator[Saved]:
+        new, self._watched = self.items[self._watched :], len(self.items)
+        yield from (item for item in new if type(item) is Saved)
+        yield from (cast for cast in self.casts.values() if type(cast) is Saved)
+
+    def outputs_changed(self) -> bool:
+        """Whether one was written to in place since."""
+        return any(tensor._version != count for tensor, count in self._outputs)
+
     def prepare(self) -> None:
         """Forgets what cannot be handed out (again)."""
-        changed = any(tensor._version != count for tensor, count in self._outputs)
+        changed = self.outputs_changed()
         self._outputs.clear()
         if changed or self._is_used:
             self.drop()

@@ -1,0 +1,641 @@
+"""Runs of modules as one unit: one checkpoint around calls that follow each other.
+
+A segment is a run of children of one module that its code calls one after the other. Nobody
+calls the run as a whole, so each call is told by its wrapper which place in the run it has.
+The first one makes a checkpoint's frame. PyTorch makes it, and it is left at once: what is
+kept is the pair of hooks by which autograd saves into the frame. Each call of the run is
+then made under these hooks and under the mode that writes the tape, and between two calls
+nothing is left open: whatever the code around them does, and wherever it ends, there is
+nothing to undo. A frame with some calls of the run is a checkpoint of a shorter run.
+
+The recomputation calls the modules again in order, with what forward gave them. What an
+earlier call of the run returned is what it returns now; all else is held as it was, tensors
+apart from their graph, which would hold the frame that holds them.
+
+So whatever is computed between two calls, and whoever writes to what they returned: the
+next call is given forward's values, or the run ends before it. The plan is for the whole
+run; where it is not called so, nothing is skipped, and one that begins in the middle is
+recomputed as a whole.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+from acplan.errors import AcplanError
+from acplan.recomputing import Recomputation, run
+from acplan.replaying import Forward, default_generator
+from acplan.selecting import (
+    Decision,
+    InOrder,
+    Matching,
+    Policy,
+    has_compiled_call,
+    sharded_in,
+    whole_checkpoint_of,
+)
+from acplan.standing_in import is_view
+from acplan.tape import (
+    RUN,
+    Choice,
+    Saved,
+    Skipped,
+    Tape,
+    Writes,
+    memory_of,
+    tensors_of,
+)
+
+Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
+# A leaf of what the first call is given (call -1), or of what a call returned.
+_Place = tuple[int, int]
+_State = tuple[torch.Generator, torch.Tensor]
+# Of nodes that have none.
+_NO_NUMBER = 1 << 63
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
+class Segment:
+    """A run of modules, of which one unit is made, and which of its calls is next."""
+
+    def __init__(
+        self,
+        fqn: str,
+        names: Sequence[str],
+        decisions: Sequence[Decision],
+        strict: bool,
+    ) -> None:
+        """`names` are those of the modules; without decisions all is recomputed."""
+        if _top_hooks is None:
+            raise AcplanError(
+                f"plan: {fqn} is a run of modules, which needs PyTorch 2.8 or later, "
+                f"found {torch.__version__}"
+            )
+        self._made_of = (fqn, tuple(names), tuple(decisions), strict)
+        self._policy = Policy.of(fqn, decisions, strict)
+        self._thread = threading.local()
+
+    def __reduce__(self) -> Any:
+        # A copy of the model has runs of its own.
+        return Segment, self._made_of
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Segment":
+        return Segment(*self._made_of)
+
+    def places(self) -> list["Place"]:
+        """What calls its modules, for `checkpoint_wrapper`."""
+        return [Place(self, place) for place in range(len(self.names))]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._made_of[1]
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy
+
+    def call(
+        self, place: int, module: torch.nn.Module, args: Any, kwargs: Any
+    ) -> Any:
+        if not torch.is_grad_enabled():
+            return module(*args, **kwargs)
+        if any(map(has_compiled_call, module.modules())):
+            return self.call_alone(
+                place, "is compiled, and part of a run", module, args, kwargs
+            )
+        current = self._current_before(place, args, kwargs)
+        if current is None:
+            if place > 0:
+                self._tell(f"{self.names[place]} is called without {self.names[place - 1]}")
+            current = _Run(self, place, args, kwargs)
+            self._thread.run = current
+        try:
+            outputs = current.call(module, args, kwargs)
+        except BaseException:
+            self._leave(current)
+            raise
+        if current.next == len(self.names):
+            self._thread.run = None
+            current.end()
+        return outputs
+
+    def call_alone(
+        self, place: int, why: str, module: torch.nn.Module, args: Any, kwargs: Any
+    ) -> Any:
+        """As a unit of its own, all of which is recomputed."""
+        self._end_early(f"{self.names[place]} {why}")
+        self._tell(f"{self.names[place]} {why}")
+        whole = whole_checkpoint_of(f"{self.policy.fqn}: {self.names[place]}")
+        return whole(module, *args, **kwargs)
+
+    def _current_before(self, place: int, args: Any, kwargs: Any) -> "_Run | None":
+        """The run that this call goes on with."""
+        current = self._current()
+        if current is None:
+            return None
+        name = self.names[place]
+        if current.next != place:
+            self._end_early(f"{name} is called, and {self.names[current.next]} was due")
+        elif current.settings != _settings():
+            self._end_early(f"{name} is called under another autocast than before it")
+        elif current.is_hidden_in((args, kwargs)):
+            self._end_early(f"{name} is given an object with tensors of the run")
+        return self._current()
+
+    def _current(self) -> "_Run | None":
+        current: _Run | None = getattr(self._thread, "run", None)
+        return current if current is not None and not current.is_over else None
+
+    def _end_early(self, why: str) -> None:
+        current, self._thread.run = self._current(), None
+        if current is not None:
+            current.end_early(why)
+
+    def _leave(self, current: "_Run") -> None:
+        """After an exception, of which nobody is to be told twice."""
+        if getattr(self._thread, "run", None) is current:
+            self._thread.run = None
+        current.abandon("it was left by an exception")
+
+    def _tell(self, text: str) -> None:
+        """That it is not called as planned."""
+        tell(self._policy, text)
+
+
+def tell(policy: Policy, text: str) -> None:
+    if policy.is_strict:
+        raise AcplanError(
+            f"{policy.fqn}: {text}; trace the model as it is trained and plan anew"
+        )
+    policy.warn(
+        f"{text}. The plan is for the modules of a run, called one after the other; "
+        "losses and gradients are those without the plan, but the peak may be another "
+        "one than predicted"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Calls a module of a segment."""
+
+    segment: Segment
+    place: int
+
+    def __call__(self, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return _call_in_compiler(
+                self.segment.policy.fqn,
+                self.segment.policy.is_strict,
+                module,
+                args,
+                kwargs,
+            )
+        return self.segment.call(self.place, module, args, kwargs)
+
+    def alone(self, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls it where its parameters are there only while it is called itself."""
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return self(module, *args, **kwargs)
+        why = "is sharded by itself, and part of a run"
+        return self.segment.call_alone(self.place, why, module, args, kwargs)
+
+
+def _call_in_compiler(
+    fqn: str, strict: bool, module: torch.nn.Module, args: Any, kwargs: Any
+) -> Any:
+    in_compiler = functools.partial(_contexts_in_compiler, fqn, strict)
+    return checkpoint(
+        module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
+    )
+
+
+def _contexts_in_compiler(fqn: str, strict: bool) -> Any:
+    tell(
+        Policy.of(fqn, (), strict),
+        "a run of modules is not planned under torch.compile, and each of them is "
+        "recomputed as a whole",
+    )
+
+    def policy(*_: Any, **__: Any) -> CheckpointPolicy:
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+class _Run:
+    """The calls of a segment while they are made, in forward. `is_over` once it is
+    recomputed: nothing is added to it then."""
+
+    def __init__(
+        self, segment: Segment, place: int, args: Any, kwargs: Any
+    ) -> None:
+        policy = segment.policy
+        is_planned = place == 0 and bool(policy.decisions)
+        self._segment = segment
+        self.next = place
+        self.is_over = False
+        self.settings = _settings()
+        self._began = torch._C._autograd._get_sequence_nr()
+        self._tape = tape = Tape(is_planned and policy.skips)
+        self._matching: Matching = InOrder(policy, tape) if is_planned else _Whole()
+        if is_planned:
+            tape.writes = Writes() if policy.leaves_out_writes else None
+        self._frame = _Frame(policy, tape, self)
+        self._hooks = self._frame.make(args, kwargs)
+        self._forward = _Forward(tape, self._matching.choose, self._frame.sharded)
+        # What the calls are given and return, by identity.
+        self._known: dict[int, _Known] = {}
+        self._note(-1, _leaves((args, kwargs)))
+
+    def call(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        if self._tape.outputs_changed():
+            self._tape.drop()
+        index = len(self._frame.calls)
+        self._frame.add(
+            _Call(
+                module,
+                None if index == 0 else self._arguments(args, kwargs),
+                frozenset(k.place for k in self._known.values() if k.is_alive()),
+                self._frame.generator_states((args, kwargs)),
+            )
+        )
+        self.next += 1
+        with torch.autograd.graph.saved_tensors_hooks(*self._hooks), self._forward:
+            outputs = module(*args, **kwargs)
+        self._note(index, _leaves(outputs))
+        self._tape.watch([k.ref() for k in self._known.values() if k.place[0] >= 0])
+        return outputs
+
+    def end(self) -> None:
+        self.is_over = True
+        self._matching.end(self._tape)
+
+    def end_early(self, why: str) -> None:
+        """What the plan skips may be needed: it is for the whole run."""
+        self.abandon(why)
+        tell(self._segment.policy, why)
+
+    def abandon(self, why: str) -> None:
+        self.is_over = True
+        self._tape.distrust(why)
+        if self._tape.outputs_changed():
+            self._tape.drop()
+
+    def settle(self) -> None:
+        """Before it is recomputed."""
+        if self.is_over:
+            return
+        names = self._segment.names
+        self.end_early(f"backward begins after {names[self.next - 1]}, and "
+                       f"{names[self.next]} was due")
+
+    def is_hidden_in(self, values: Any) -> bool:
+        """Whether tensors of the run are in an object that cannot be made anew."""
+        return any(
+            self._is_new(tensor)
+            for leaf in tree_leaves(values)
+            if not isinstance(leaf, torch.Tensor)
+            and (known := self._known.get(id(leaf))) is None
+            for tensor in _tensors_within(leaf)
+        )
+
+    def _is_new(self, tensor: torch.Tensor) -> bool:
+        """Whether its graph is one of the run, or of what was computed since."""
+        node = tensor.grad_fn
+        return node is not None and self._began <= node._sequence_nr() < _NO_NUMBER
+
+    def _note(self, call: int, leaves: Sequence[Any]) -> None:
+        for place, leaf in enumerate(leaves):
+            ref = _reference(leaf)
+            if ref is not None:
+                self._known[id(leaf)] = _Known((call, place), ref)
+        # What the modules of the run write to, they write to again.
+        dead = []
+        for key, known in self._known.items():
+            value = known.ref()
+            if value is None:
+                dead.append(key)
+            elif isinstance(value, torch.Tensor):
+                known.facts = _facts(value)
+        for key in dead:
+            del self._known[key]
+
+    def _arguments(self, args: Any, kwargs: Any) -> tuple[TreeSpec, list[Any]]:
+        leaves, spec = tree_flatten((args, kwargs))
+        return spec, [self._source(leaf) for leaf in leaves]
+
+    def _source(self, leaf: Any) -> Any:
+        known = self._known.get(id(leaf))
+        if known is not None and known.ref() is leaf:
+            if known.place[0] < 0 or not known.has_changed():
+                return _Again(known.place)
+            self._tell_of_tensor("that was written to since a module of the run made it")
+        elif not isinstance(leaf, torch.Tensor):
+            return leaf
+        elif self._is_new(leaf):
+            self._tell_of_tensor("that is computed between the modules of the run")
+        return self._frame.hold(leaf)
+
+    def _tell_of_tensor(self, what: str) -> None:
+        name = self._segment.names[self.next]
+        text = f"{name} is given a tensor {what}, which is held until backward"
+        tell(self._segment.policy, text)
+
+
+class _Forward(Forward):
+    """Writes the tape, and sees to it that nothing runs again on what is not made again:
+    the modules run the operators of the plan, and the code that calls them may hand on
+    another result than it did in the trace."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        decide: Callable[[Any], Choice],
+        sharded: Sequence[torch.nn.Module],
+    ) -> None:
+        super().__init__(tape, decide, lambda tape: None, sharded)
+        self._mark = object()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        tape = self._tape
+        before = len(tape.items)
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if tape.may_skip and len(tape.items) > before and tape.items[-1] is func:
+            if not _is_view(func) and any(map(self._is_absent, tensors_of((args, kwargs)))):
+                tape.distrust(f"{func} reads what the plan skips")
+        return out
+
+    def _left_out(self, func: Any, choice: Choice, out: Any, *call: Any) -> Any:
+        item = super()._left_out(func, choice, out, *call)
+        if type(item) is Skipped and not call and not _is_view(func):
+            self._set_mark(out, self._mark)
+        elif type(item) is Saved:
+            if item.is_partial:
+                self._set_mark(out, self._mark)
+            self._set_mark(item.value, None)
+        return item
+
+    def _set_mark(self, values: Any, mark: object | None) -> None:
+        for tensor in tensors_of(values):
+            if memory_of(tensor) is not None:
+                tensor.untyped_storage().acplan_absent = mark
+
+    def _is_absent(self, tensor: torch.Tensor) -> bool:
+        if memory_of(tensor) is None:
+            return False
+        mark = tensor.untyped_storage().__dict__.get("acplan_absent")
+        return mark is self._mark
+
+
+_is_view = functools.cache(is_view)
+
+
+class _Whole:
+    """Nothing is saved."""
+
+    def choose(self, func: Any) -> Choice:
+        return RUN
+
+    def end(self, tape: Tape) -> None:
+        pass
+
+
+class _Known:
+    """A value that a call was given or returned, as long as it lives."""
+
+    __slots__ = ("place", "ref", "facts")
+
+    def __init__(self, place: _Place, ref: Callable[[], Any]) -> None:
+        self.place = place
+        self.ref = ref
+        self.facts: Any = None
+
+    def is_alive(self) -> bool:
+        return self.ref() is not None
+
+    def has_changed(self) -> bool:
+        value = self.ref()
+        return isinstance(value, torch.Tensor) and self.facts != _facts(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Again:
+    """An argument that is made again, or given to the first call."""
+
+    place: _Place
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Held:
+    """An argument as forward had it, and its count of writes."""
+
+    tensor: torch.Tensor
+    version: int
+    of: Callable[[], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Call:
+    """The first one is given what PyTorch gives the recomputation."""
+
+    module: torch.nn.Module
+    arguments: tuple[TreeSpec, list[Any]] | None
+    # What of the calls before was still there.
+    alive: frozenset[_Place]
+    states: list[_State]
+
+    def make(self, made: dict[_Place, Any]) -> Any:
+        assert self.arguments is not None
+        spec, leaves = self.arguments
+        args, kwargs = tree_unflatten([_given(leaf, made) for leaf in leaves], spec)
+        return self.module(*args, **kwargs)
+
+
+def _given(leaf: Any, made: dict[_Place, Any]) -> Any:
+    if isinstance(leaf, _Again):
+        return made[leaf.place]
+    return leaf.tensor if isinstance(leaf, _Held) else leaf
+
+
+def _numbered(call: int, values: Any) -> dict[_Place, Any]:
+    return {(call, place): leaf for place, leaf in enumerate(_leaves(values))}
+
+
+def _leaves(values: Any) -> list[Any]:
+    """Those of a pytree, and after them the fields of leaves that are dataclasses."""
+    leaves = tree_leaves(values)
+    fields = [
+        [getattr(leaf, field.name) for field in dataclasses.fields(leaf)]
+        for leaf in leaves
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)
+    ]
+    return leaves + _leaves(fields) if fields else leaves
+
+
+def _reference(leaf: Any) -> Callable[[], Any] | None:
+    """Of what a value is told by. What is as good as any other of its kind has none."""
+    try:
+        return weakref.ref(leaf)
+    except TypeError:
+        return None
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _facts(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What changes where a tensor is made another one."""
+    node = tensor.grad_fn
+    shape = (tensor.shape, tensor.dtype, tensor.requires_grad)
+    return (_version(tensor), memory_of(tensor), id(node), shape)
+
+
+def _tensors_within(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth == 0 or isinstance(value, (type, torch.nn.Module)):
+        return
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from _tensors_within(entry, depth - 1)
+    elif isinstance(value, dict) or hasattr(value, "__dict__"):
+        within = value if isinstance(value, dict) else vars(value)
+        for entry in list(within.values()):
+            yield from _tensors_within(entry, depth - 1)
+
+
+def _settings() -> tuple[Any, ...]:
+    """What PyTorch gives back to the recomputation as it was at the run's beginning."""
+    return torch.is_inference_mode_enabled(), *(
+        (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        for kind in ("cpu", "cuda", "xpu")
+    )
+
+
+class _Frame:
+    """What the recomputation needs: the calls of a run, and what they were given."""
+
+    def __init__(self, policy: Policy, tape: Tape, of: _Run) -> None:
+        self.calls: list[_Call] = []
+        self.sharded: list[torch.nn.Module] = []
+        self.tape = tape
+        self._fqn = policy.fqn
+        self._run = weakref.ref(of)
+        self._held: dict[int, _Held] = {}
+
+    def make(self, args: Any, kwargs: Any) -> Hooks:
+        """As PyTorch makes frames; returns the hooks by which autograd saves into it."""
+        # By position they are held by PyTorch, which looks after them.
+        for leaf in tree_leaves(kwargs):
+            if isinstance(leaf, torch.Tensor):
+                self._held[id(leaf)] = _Held(leaf, _version(leaf), weakref.ref(leaf))
+        found: list[Hooks] = []
+        is_forward = True
+
+        def run_again(*args: Any, **kwargs: Any) -> None:
+            if is_forward:
+                found.append(_top_hooks(True))
+            else:
+                run(self._call_again, self.tape, args, kwargs)
+
+        checkpoint(
+            run_again, *args, use_reentrant=False, context_fn=self._contexts, **kwargs
+        )
+        is_forward = False
+        # It is not to be held by what it holds.
+        return found.pop()
+
+    def _contexts(self) -> Any:
+        again = _Recomputation(self.tape, self._fqn, self, self.sharded)
+        return contextlib.nullcontext(), again
+
+    def settle(self) -> None:
+        """Nothing is added to it any more."""
+        current = self._run()
+        if current is not None:
+            current.settle()
+        for held in self._held.values():
+            if held.version != _version(held.tensor):
+                raise AcplanError(
+                    f"{self._fqn}: a tensor of shape {tuple(held.tensor.shape)} that a "
+                    "module of the run was given has been written to in place before "
+                    "the run is recomputed"
+                )
+
+    def add(self, call: _Call) -> None:
+        self.calls.append(call)
+        self.sharded += sharded_in(call.module)
+
+    def hold(self, tensor: torch.Tensor) -> _Held:
+        """Without its graph, which may be of what holds this frame."""
+        held = self._held.get(id(tensor))
+        if held is None or held.of() is not tensor:
+            kept = tensor
+            if tensor.grad_fn is not None:
+                kept = tensor.detach().requires_grad_()
+            held = _Held(kept, _version(kept), weakref.ref(tensor))
+            self._held[id(tensor)] = held
+        return held
+
+    def buffers(self) -> Iterator[torch.Tensor]:
+        for call in self.calls:
+            yield from call.module.buffers()
+
+    def generator_states(self, given: Any) -> list[_State]:
+        """Of all that may have been drawn from since the call before."""
+        if not self.calls:
+            return []  # PyTorch looks after them.
+        devices = {t.device for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
+        generators = [torch.default_generator, *self.tape.first_states]
+        generators += filter(None, map(default_generator, devices))
+        return [(g, g.get_state()) for g in dict.fromkeys(generators)]
+
+    def _call_again(self, args: Any, kwargs: Any) -> None:
+        made = dict(_numbered(-1, (args, kwargs)))
+        before = {g: g.get_state() for call in self.calls for g, _ in call.states}
+        try:
+            for index, call in enumerate(self.calls):
+                for generator, state in call.states:
+                    generator.set_state(state)
+                if index == 0:
+                    made |= _numbered(index, call.module(*args, **kwargs))
+                    continue
+                for place in [place for place in made if place not in call.alive]:
+                    del made[place]
+                made |= _numbered(index, call.make(made))
+        finally:
+            for generator, state in before.items():
+                generator.set_state(state)
+
+
+class _Recomputation(Recomputation):
+    def __init__(
+        self,
+        tape: Tape,
+        fqn: str,
+        frame: _Frame,
+        sharded: Sequence[torch.nn.Module],
+    ) -> None:
+        super().__init__(tape, fqn, frame, sharded)
+        self._frame = frame
+
+    def __enter__(self) -> "_Recomputation":
+        self._frame.settle()
+        super().__enter__()
+        return self
