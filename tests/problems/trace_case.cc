@@ -395,12 +395,12 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
         unit == plan.modules.end()
             ? GroupUse::kNone
             : UsesOfGroups(problem, candidate.module_node, *unit)[group];
-    decisions.push_back(
-        {.kind = Decision::Kind::kGroup,
-         .subject = candidate.module_node,
-         .detail = static_cast<int32_t>(group),
-         .is_so = use == GroupUse::kNone ? random() % 2 == 0
-                                         : use == GroupUse::kRunsAgain});
+    decisions.push_back({.kind = Decision::Kind::kGroup,
+                         .subject = candidate.module_node,
+                         .detail = static_cast<int32_t>(group),
+                         .is_so = use == GroupUse::kNone
+                                      ? random() % 2 == 0
+                                      : use == GroupUse::kRunsAgain});
   }
   return decisions;
 }
