@@ -148,6 +148,29 @@ TEST_P(ScheduleBoundTest, IsNoMoreThanUnitsInsideUnits) {
   EXPECT_GT(taken, 100);
 }
 
+// What operators read and no call is said to be given, the simulator does not hold
+// for units.
+TEST_P(ScheduleBoundTest, IsNoMoreWhereArgumentsAreNotTold) {
+  int taken = 0;
+  for (unsigned seed = 0; seed < 40 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    Trace trace = test_support::RandomStep(random, GetParam().step);
+    for (graph::TraceCall& call : trace.calls) {
+      const auto is_not_told = [&](int32_t) { return random() % 2 == 0; };
+      std::erase_if(call.arguments, is_not_told);
+      std::erase_if(call.inputs, [&](int32_t s) {
+        const bool is_by_position = std::ranges::any_of(
+            call.arguments,
+            [&](int32_t t) { return trace.tensors[t].storage == s; });
+        return !is_by_position && is_not_told(s);
+      });
+    }
+    taken += CheckRandomPlans(trace, 40, random);
+  }
+  EXPECT_GT(taken, 100);
+}
+
 // Traces of no program: whatever the simulator takes.
 TEST(ScheduleBoundOfAnyTraceTest, IsNoMoreThanAnyPlan) {
   int taken = 0;
