@@ -110,6 +110,27 @@ TEST_F(PlanCommandTest, JsonIsThePlanFile) {
   }
 }
 
+TEST_F(PlanCommandTest, OnATraceSaysHowNearItIsToAnySchedule) {
+  const std::vector<std::string> question = {
+      "plan",     ACPLAN_DATA_DIR "/traces/gpt2_small.json.gz",
+      "--budget", "80%",
+      "--gap",    "0.1"};
+  const json plan = AcplanJson(question);
+  const double ms = plan["recompute_ms"].get<double>();
+  const double bound = plan["any_schedule"]["bound_ms"].get<double>();
+  EXPECT_GT(bound, ms / 2);
+  EXPECT_LE(bound, ms);
+  EXPECT_LE(bound, plan["bound_ms"]);
+  EXPECT_DOUBLE_EQ(plan["any_schedule"]["distance"].get<double>(),
+                   (ms - bound) / ms);
+  EXPECT_FALSE(plan["any_schedule"].contains("loose"));
+  EXPECT_THAT(
+      AcplanOut(question),
+      HasSubstr(fmt::format("\nof any schedule: {:.2f} ms at least (", bound)));
+  EXPECT_FALSE(AcplanJson(PlanGpt2()).contains("any_schedule"));
+  EXPECT_THAT(AcplanOut(PlanGpt2()), Not(HasSubstr("any schedule")));
+}
+
 TEST_F(PlanCommandTest, ModulePlansHaveNoOperators) {
   for (const auto& [tradeoff, more] :
        std::vector<std::pair<std::string, std::vector<std::string>>>{
