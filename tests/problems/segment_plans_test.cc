@@ -162,8 +162,9 @@ TEST(SegmentPlansTest, AreCheckedForUnitsInsideAndFsdpUnits) {
   };
   plan.modules = {unit(segment)};
   EXPECT_EQ(FirstBrokenRule(with.profile, plan, {}, &with.trace), std::nullopt);
-  EXPECT_THAT(FirstBrokenRule(with.profile, plan, {.fsdp_units = {child}},
-                              &with.trace),
+  PlanRules rules;
+  rules.fsdp_units = {child};
+  EXPECT_THAT(FirstBrokenRule(with.profile, plan, rules, &with.trace),
               Optional(HasSubstr(segment + " contains the FSDP unit " + child)));
   plan.modules = {unit(segment), unit(child)};
   EXPECT_THAT(FirstBrokenRule(with.profile, plan, {}, &with.trace),
