@@ -22,9 +22,8 @@ namespace {
 
 bool IsNumbered(std::string_view fqn) {
   const std::string_view name = fqn.substr(fqn.rfind('.') + 1);
-  return !name.empty() && std::ranges::all_of(name, [](char c) {
-    return c >= '0' && c <= '9';
-  });
+  return !name.empty() &&
+         std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
 }
 
 bool HasName(const Trace& trace, const ModuleRun& run) {
@@ -32,9 +31,9 @@ bool HasName(const Trace& trace, const ModuleRun& run) {
 }
 
 // The runs of `length`, twice that and so on, or of `length` only.
-std::vector<ModuleRun> FamilyOf(const Trace& trace,
-                                const std::vector<std::vector<int32_t>>& longest,
-                                int64_t length, bool doubles) {
+std::vector<ModuleRun> FamilyOf(
+    const Trace& trace, const std::vector<std::vector<int32_t>>& longest,
+    int64_t length, bool doubles) {
   std::vector<ModuleRun> family;
   for (const std::vector<int32_t>& children : longest) {
     if (!std::ranges::all_of(children, [&](int32_t m) {
@@ -48,8 +47,7 @@ std::vector<ModuleRun> FamilyOf(const Trace& trace,
         const ModuleRun run = {
             .first = children[first],
             .last = children[std::min(first + size, count) - 1]};
-        const bool is_new =
-            std::ranges::find(family, run) == family.end();
+        const bool is_new = std::ranges::find(family, run) == family.end();
         if (is_new && HasName(trace, run)) family.push_back(run);
       }
       if (!doubles) break;
@@ -107,20 +105,31 @@ Plan Together(const Plan& best, const std::vector<Plan>& plans) {
   if (is_proven) plan.limit = std::nullopt;
   if (plan.HasPlan()) {
     if (is_proven) plan.bound_ms = plan.recompute_ms;
-    plan.gap = plan.recompute_ms > 0 ? 1 - plan.bound_ms / plan.recompute_ms : 0;
+    plan.gap =
+        plan.recompute_ms > 0 ? 1 - plan.bound_ms / plan.recompute_ms : 0;
     return plan;
   }
   plan.minimum_budget_bytes = LeastOf(plans, &Plan::minimum_budget_bytes);
   plan.fitting_budget_bytes = std::nullopt;
   if (plan.minimum_budget_bytes) return plan;
   for (const Plan& of : plans) {
-    for (const auto& bytes : {of.minimum_budget_bytes, of.fitting_budget_bytes}) {
+    for (const auto& bytes :
+         {of.minimum_budget_bytes, of.fitting_budget_bytes}) {
       if (!bytes) continue;
       plan.fitting_budget_bytes =
           std::min(plan.fitting_budget_bytes.value_or(*bytes), *bytes);
     }
   }
   return plan;
+}
+
+// What is left of the limits for a family, with as much time for each that is
+// still to come.
+solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
+                             size_t families) {
+  solver::SearchLimits share = solver::LeftOf(limits, seconds);
+  share.time_limit_s /= static_cast<double>(families);
+  return share;
 }
 
 // The units of the best plan so far where the family has them.
@@ -150,9 +159,11 @@ std::vector<std::vector<ModuleRun>> SegmentFamilies(
       FamilyOf(trace, longest, 2, /*doubles=*/true)};
   std::vector<ModuleRun> of_three =
       FamilyOf(trace, longest, 3, /*doubles=*/true);
-  const bool has_more = std::ranges::any_of(of_three, [&](const ModuleRun& run) {
-    return std::ranges::find(families.front(), run) == families.front().end();
-  });
+  const bool has_more =
+      std::ranges::any_of(of_three, [&](const ModuleRun& run) {
+        return std::ranges::find(families.front(), run) ==
+               families.front().end();
+      });
   if (has_more) families.push_back(std::move(of_three));
   return families;
 }
@@ -180,9 +191,10 @@ LeastWithSegments LeastPlan(const ProblemsWithSegments& problems,
                             const solver::SearchLimits& limits) {
   const solver::Stopwatch stopwatch;
   LeastWithSegments answer;
-  for (const auto& problem : problems) {
-    answer.of_family.push_back(LeastPlan(
-        problem->problem, solver::LeftOf(limits, stopwatch.Seconds())));
+  for (size_t f = 0; f < problems.size(); ++f) {
+    answer.of_family.push_back(
+        LeastPlan(problems[f]->problem,
+                  ShareOf(limits, stopwatch.Seconds(), problems.size() - f)));
   }
   answer.least = *std::ranges::min_element(
       answer.of_family, {},
@@ -209,9 +221,11 @@ PlanWithSegments PlanFor(const ProblemsWithSegments& problems,
   for (size_t f = 0; f < problems.size(); ++f) {
     KnownUnits units = UnitsIn(*problems[f], best.plan);
     if (units.modules.empty() && f < known.size()) units = known[f].units;
-    plans.push_back(PlanFor(problems[f]->problem, budget_bytes,
-                            solver::LeftOf(limits, stopwatch.Seconds()), units)
-                        .plan);
+    plans.push_back(
+        PlanFor(problems[f]->problem, budget_bytes,
+                ShareOf(limits, stopwatch.Seconds(), problems.size() - f),
+                units)
+            .plan);
     if (f == 0 || IsBetter(plans.back(), best.plan)) {
       best = {.plan = plans.back(), .problem = problems[f].get()};
     }

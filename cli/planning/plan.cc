@@ -358,8 +358,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   if (segments.kind == problems::SegmentKind::kNone) {
     without = BuildPlanningProblem(profile, tree, options, input.TraceIfAny());
   } else {
-    with_segments =
-        BuildProblemsWithSegments(*input.trace, options, segments);
+    with_segments = BuildProblemsWithSegments(*input.trace, options, segments);
   }
   const Question question = {
       .problem = without ? &*without : &with_segments.front()->problem,
@@ -375,12 +374,12 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
 
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
-  terminal.Print(flags.json
-                     ? json
-                     : Heading(profile, plan, options, terminal) +
-                           Body(*planned_profile, plan, problem.unplanned_peak_bytes,
-                                flags.all, terminal) +
-                           Ending(input, plan, terminal));
+  terminal.Print(flags.json ? json
+                            : Heading(profile, plan, options, terminal) +
+                                  Body(*planned_profile, plan,
+                                       problem.unplanned_peak_bytes, flags.all,
+                                       terminal) +
+                                  Ending(input, plan, terminal));
   if (plan.HasPlan()) return kExitOk;
   const Verdict verdict = VerdictOn(plan);
   return terminal.Explain(verdict.word + verdict.text, ExitCode(plan.status));

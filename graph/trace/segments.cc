@@ -82,13 +82,12 @@ class Siblings {
     const TraceCall& b = trace_.calls[after];
     return calls_.subtree_end[before] == after && a.parent == b.parent &&
            a.end == b.start && a.no_grad == b.no_grad &&
-           !std::ranges::binary_search(own_saves_,
-                                       std::pair(a.parent, a.end));
+           !std::ranges::binary_search(own_saves_, std::pair(a.parent, a.end));
   }
 
   const Trace& trace_;
   CallForest calls_;
-  std::vector<int32_t> parent_, subtree_end_;       // a module
+  std::vector<int32_t> parent_, subtree_end_;           // a module
   std::vector<std::pair<int32_t, int32_t>> own_saves_;  // a call, a time
 };
 
@@ -120,8 +119,8 @@ void RequireRun(const Trace& trace, const Siblings& siblings,
   }
 }
 
-// Runs in the order of modules, those around others first, and which is directly
-// around each, -1: none.
+// Runs in the order of modules, those around others first, and which run of the
+// same parent's children is directly around each, -1: none.
 struct RunForest {
   std::vector<ModuleRun> runs;
   std::vector<std::vector<int32_t>> children;
@@ -150,7 +149,10 @@ RunForest MakeRunForest(const Trace& trace, const Siblings& siblings,
           Quoted(SegmentName(trace, run)),
           forest.runs[open.back()] == run ? "one twice" : "an overlap"));
     }
-    forest.parent.push_back(open.empty() ? -1 : open.back());
+    const bool is_among_siblings =
+        !open.empty() &&
+        std::ranges::binary_search(forest.children[open.back()], run.first);
+    forest.parent.push_back(is_among_siblings ? open.back() : -1);
     open.push_back(static_cast<int32_t>(forest.runs.size()));
     forest.runs.push_back(run);
     forest.children.push_back(Children(siblings, run));
@@ -242,8 +244,8 @@ class SegmentInserter {
     for (const int32_t m : children) {
       const TraceCall& call = call_of(m);
       for (const int32_t s : call.inputs) {
-        const bool is_new = std::ranges::find(segment.inputs, s) ==
-                            segment.inputs.end();
+        const bool is_new =
+            std::ranges::find(segment.inputs, s) == segment.inputs.end();
         if (is_new && trace_.storages[s].born < segment.start) {
           segment.inputs.push_back(s);
         }
@@ -251,15 +253,17 @@ class SegmentInserter {
       if (call.backward_start == kNever) continue;
       segment.backward_start =
           std::min(segment.backward_start, call.backward_start);
-      segment.backward_end = segment.backward_end == kNever
-                                 ? call.backward_end
-                                 : std::max(segment.backward_end,
-                                            call.backward_end);
+      segment.backward_end =
+          segment.backward_end == kNever
+              ? call.backward_end
+              : std::max(segment.backward_end, call.backward_end);
     }
     return segment;
   }
 
-  int32_t NewCall(int32_t call) const { return call < 0 ? -1 : new_call_[call]; }
+  int32_t NewCall(int32_t call) const {
+    return call < 0 ? -1 : new_call_[call];
+  }
 
   const Trace& trace_;
   const Siblings siblings_;
@@ -297,8 +301,7 @@ std::string SegmentName(const Trace& trace, const ModuleRun& run) {
 
 std::optional<ModuleRun> RunNamed(const Trace& trace, std::string_view name) {
   const auto module = [&](std::string_view fqn) {
-    const auto found =
-        std::ranges::find(trace.modules, fqn, &TraceModule::fqn);
+    const auto found = std::ranges::find(trace.modules, fqn, &TraceModule::fqn);
     return found == trace.modules.end()
                ? -1
                : static_cast<int32_t>(found - trace.modules.begin());

@@ -28,7 +28,9 @@ namespace {
 
 graph::Trace StepOf(const TraceCaseKind& kind, unsigned seed) {
   std::mt19937 random(seed);
-  return test_support::RandomStep(random, kind.step);
+  graph::Trace step = test_support::RandomStep(random, kind.step);
+  if (!kind.joins) return step;
+  return graph::WithSegments(step, RunsByChance(step, random));
 }
 
 // The root, which contains all operators, has the most plans by far.
@@ -214,7 +216,37 @@ std::vector<TraceCaseKind> TraceCaseKinds() {
     kinds.back().name += "_skipping";
     kinds.back().skips = true;
   }
+  const TraceCaseKind everything = kinds.back();
+  kinds.push_back({.name = "segments",
+                   .step = {.blocks_most = 3, .skips = true},
+                   .skips = true,
+                   .joins = true});
+  kinds.push_back(
+      {.name = "segments_restricted",
+       .step = {.blocks_most = 3, .shares_arguments = true, .draws = true},
+       .restricts = true,
+       .joins = true});
+  kinds.push_back(everything);
+  kinds.back().name = "segments_and_everything";
+  kinds.back().joins = true;
   return kinds;
+}
+
+std::vector<graph::ModuleRun> RunsByChance(const graph::Trace& trace,
+                                           std::mt19937& random) {
+  std::vector<graph::ModuleRun> runs;
+  for (const std::vector<int32_t>& children : graph::LongestRuns(trace)) {
+    size_t first = random() % 2;
+    while (first + 1 < children.size()) {
+      const size_t last = first + 1 + random() % (children.size() - first - 1);
+      runs.push_back({.first = children[first], .last = children[last]});
+      if (last - first > 1) {
+        runs.push_back({.first = children[first], .last = children[last - 1]});
+      }
+      first = last + 1;
+    }
+  }
+  return runs;
 }
 
 TraceCase::TraceCase(const TraceCaseKind& kind, unsigned seed)

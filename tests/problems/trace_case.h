@@ -8,6 +8,7 @@
 
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
+#include "graph/trace/segments.h"
 #include "graph/trace/trace.h"
 #include "problems/trace/decisions.h"
 #include "problems/trace/trace_problem.h"
@@ -23,6 +24,7 @@ struct TraceCaseKind {
   test_support::StepOptions step = {};
   bool restricts = false;  // patterns, units by name, a number of units
   bool skips = false;      // operators may be skipped
+  bool joins = false;      // runs of modules may be units
 };
 std::vector<TraceCaseKind> TraceCaseKinds();
 
@@ -40,6 +42,10 @@ class TraceCase {
   JointProblemOptions options = {};
   TraceProblem problem;
 };
+
+// Some runs of a step, any two apart or one inside the other.
+std::vector<graph::ModuleRun> RunsByChance(const graph::Trace& trace,
+                                           std::mt19937& random);
 
 // Every plan of a trace problem that the simulation does not refuse: each set of
 // candidate modules none of which is called inside another, with each choice of

@@ -48,7 +48,9 @@ INSTANTIATE_TEST_SUITE_P(RandomSteps, EveryPlanOfATrace,
 
 TEST_P(EveryPlanOfATrace, IsOfAValidTrace) {
   ForEachCase(GetParam(), 20, [](const TraceCase& c, const TracePlans&, auto) {
-    EXPECT_EQ(graph::ParseTrace(graph::ToJson(c.trace), "step"), c.trace);
+    graph::Trace of_file = c.trace;  // which has no segments
+    for (graph::TraceModule& module : of_file.modules) module.run_end = -1;
+    EXPECT_EQ(graph::ParseTrace(graph::ToJson(c.trace), "step"), of_file);
   });
 }
 
