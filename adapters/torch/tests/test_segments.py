@@ -2,6 +2,7 @@
 memory to the byte."""
 
 import copy
+import functools
 import gc
 import pathlib
 import pickle
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
 from acplan import PlannedOperator as Op
 from acplan import Trace, apply, remove, trace, verify
@@ -408,6 +410,39 @@ def test_another_result_is_handed_on() -> None:
             assert _equal(_values(_of(apply(_net(), plan), other)), expected)
         told += "reads what the plan skips" in " ".join(str(w.message) for w in found)
     assert told > 0
+
+
+class Listing(nn.Module):
+    """Blocks that put into a list what they have seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        for block in self.blocks:
+            block.forward = functools.partial(self.call, block)  # type: ignore
+
+    @staticmethod
+    def call(block: nn.Linear, seen: list[torch.Tensor], x: torch.Tensor) -> Any:
+        y = F.linear(x, block.weight, block.bias).tanh() + len(seen)
+        seen.append(y.detach())
+        return y
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen: list[torch.Tensor] = [x * 3]
+        y = x
+        for block in self.blocks:
+            y = block(seen, y)
+            seen.append(x)
+        return y + sum(seen)
+
+
+@pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
+def test_lists_are_as_they_were() -> None:
+    torch.manual_seed(0)
+    net = Listing()
+    expected = _values(net)
+    net.zero_grad()
+    assert _equal(_values(apply(net, _named("Listing.blocks.0-2"))), expected)
 
 
 def test_a_run_is_called_twice() -> None:
