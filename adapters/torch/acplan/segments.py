@@ -32,7 +32,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from acplan.errors import AcplanError
-from acplan.replaying import Forward, Recomputation, default_generator, run
+from acplan.recomputing import Recomputation, run
+from acplan.replaying import Forward, Traits, default_generator, traits_of
 from acplan.selecting import (
     Decision,
     InOrder,
@@ -42,9 +43,9 @@ from acplan.selecting import (
     sharded_in,
     whole_checkpoint_of,
 )
-from acplan.standing_in import is_view
 from acplan.tape import (
     RUN,
+    Call,
     Choice,
     Saved,
     Skipped,
@@ -114,7 +115,8 @@ class Segment:
         current = self._current_before(place, args, kwargs)
         if current is None:
             if place > 0:
-                self._tell(f"{self.names[place]} is called without {self.names[place - 1]}")
+                before = self.names[place - 1]
+                self._tell(f"{self.names[place]} is called without {before}")
             current = _Run(self, place, self._under_way, args, kwargs)
             self._under_way.append(current)
         try:
@@ -267,7 +269,7 @@ class _Run:
             self._tape.drop()
         index = len(self._frame.calls)
         self._frame.add(
-            _Call(
+            _CallOfModule(
                 module,
                 None if index == 0 else self._arguments(args, kwargs),
                 frozenset(k.place for k in self._known.values() if k.is_alive()),
@@ -382,14 +384,17 @@ class _Forward(Forward):
         tape = self._tape
         before = len(tape.items)
         out = super().__torch_dispatch__(func, types, args, kwargs)
-        if tape.may_skip and len(tape.items) > before and tape.items[-1] is func:
-            if not _is_view(func) and any(map(self._is_absent, tensors_of((args, kwargs)))):
+        runs = len(tape.items) > before and tape.items[-1] is func
+        if tape.may_skip and runs and not traits_of(func).is_view:
+            if any(map(self._is_absent, tensors_of((args, kwargs or {})))):
                 tape.distrust(f"{func} reads what the plan skips")
         return out
 
-    def _left_out(self, func: Any, choice: Choice, out: Any, *call: Any) -> Any:
-        item = super()._left_out(func, choice, out, *call)
-        if type(item) is Skipped and not call and not _is_view(func):
+    def _left_out(
+        self, func: Any, traits: Traits, choice: Choice, out: Any, *call: Call
+    ) -> Any:
+        item = super()._left_out(func, traits, choice, out, *call)
+        if type(item) is Skipped and not call and not traits.is_view:
             self._set_mark(out, self._mark)
         elif type(item) is Saved:
             if item.is_partial:
@@ -407,9 +412,6 @@ class _Forward(Forward):
             return False
         mark = tensor.untyped_storage().__dict__.get("acplan_absent")
         return mark is self._mark
-
-
-_is_view = functools.cache(is_view)
 
 
 class _Whole:
@@ -464,7 +466,7 @@ class _Held:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Call:
+class _CallOfModule:
     """The first one is given what PyTorch gives the recomputation."""
 
     module: torch.nn.Module
@@ -546,7 +548,7 @@ class _Frame:
     """What the recomputation needs: the calls of a run, and what they were given."""
 
     def __init__(self, policy: Policy, tape: Tape, of: _Run) -> None:
-        self.calls: list[_Call] = []
+        self.calls: list[_CallOfModule] = []
         self.sharded: list[torch.nn.Module] = []
         self.tape = tape
         self._fqn = policy.fqn
@@ -603,7 +605,7 @@ class _Frame:
                     "the run is recomputed"
                 )
 
-    def add(self, call: _Call) -> None:
+    def add(self, call: _CallOfModule) -> None:
         self.calls.append(call)
         self.sharded += sharded_in(call.module)
 

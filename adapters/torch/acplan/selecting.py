@@ -17,7 +17,8 @@ from torch.utils.checkpoint import (
 )
 
 from acplan.errors import AcplanError, PlanMismatchWarning
-from acplan.replaying import Forward, Recomputation, run
+from acplan.recomputing import Recomputation, run
+from acplan.replaying import Forward
 from acplan.tape import RUN, SAVE, SKIP, Choice, Tape, Writes
 
 try:

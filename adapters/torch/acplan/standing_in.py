@@ -117,23 +117,22 @@ def stand_ins(values: Any) -> Iterator[StandIn]:
     return (leaf for leaf in tree_leaves(values) if isinstance(leaf, StandIn))
 
 
-def can_be_stood_in_for(tensor: torch.Tensor) -> bool:
+def can_be_stood_in_for(tensor: torch.Tensor, is_view: bool) -> bool:
     """Whether shape and strides are all that Python sees of it: a tensor of another
-    class, or one that is read through a conjugation, is more."""
+    class, or a view that is read through a conjugation, is more."""
     if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
         return False
-    return tensor.dtype in _COMMON or not (
-        tensor.is_conj() or tensor.is_neg() or tensor.is_quantized
-    )
+    if not is_view and tensor.dtype in _COMMON:
+        return True
+    return not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
 
 
-# Of which there are no conjugations, and no parts of one.
-_COMMON = (torch.float16, torch.bfloat16, torch.bool, torch.int64, torch.int32)
-_PLAIN = (
-    torch.Tensor,
-    torch.nn.Parameter,
-    torch._subclasses.FakeTensor,
-    StandIn,
+_COMMON = frozenset(
+    [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.bool]
+    + [torch.int64, torch.int32]
+)
+_PLAIN = frozenset(
+    [torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor, StandIn]
 )
 
 

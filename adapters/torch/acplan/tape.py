@@ -152,29 +152,37 @@ class Saved:
         self.value = None
 
 
-class Skipped:
-    """An operator that does not run again, and what stands in for its results."""
+class Skipped(Shape):
+    """An operator that does not run again, and what stands in for its results: for one
+    that is new, by far the most, it is itself the shape."""
 
     __slots__ = ("func", "made", "after", "leaves_stale")
 
     def __init__(self, func: Any, out: Any, call: Call = _NO_CALL) -> None:
         """`call` is what an operator that may return it was given."""
         self.func = func
-        if type(out) is torch.Tensor and call is _NO_CALL:
-            self.made: Any = Shape(out)
-        else:
-
-            def change(value: Any) -> Any:
-                if not isinstance(value, torch.Tensor):
-                    return value
-                return Given.find(value, *call) or Shape(value)
-
-            self.made = each(out, change)
+        self.made: Any = None
         self.after: tuple[torch.Generator, torch.Tensor] | None = None
         self.leaves_stale = False
+        if isinstance(out, torch.Tensor) and call is _NO_CALL:
+            self.size = out.shape
+            self.stride = out.stride()
+            self.dtype = out.dtype
+            self.device = out.device
+            return
+
+        def change(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return Given.find(value, *call) or Shape(value)
+
+        # In a tuple, as it may be None.
+        self.made = (each(out, change),)
 
     def hand_out(self, origin: Origin, call: Call) -> Any:
-        return _handed_out(self.made, origin, call)
+        if self.made is None:
+            return stand_in(self, origin)
+        return _handed_out(self.made[0], origin, call)
 
 
 def _handed_out(made: Any, origin: Origin, call: Call) -> Any:
@@ -382,8 +390,8 @@ def _keys(tensors: list[torch.Tensor]) -> list[int | None]:
     return [memory_of(tensor) for tensor in tensors if not isinstance(tensor, StandIn)]
 
 
-def plain_results(out: Any) -> bool:
+def plain_results(out: Any, is_view: bool) -> bool:
     """Whether something can stand in for all tensors that an operator returned."""
     if isinstance(out, torch.Tensor):
-        return can_be_stood_in_for(out)
-    return all(map(can_be_stood_in_for, tensors_of(out)))
+        return can_be_stood_in_for(out, is_view)
+    return all(can_be_stood_in_for(tensor, is_view) for tensor in tensors_of(out))

@@ -79,7 +79,7 @@ def test_gradients_are_equal_with_any_legal_plan(name: str) -> None:
         model.zero_grad()
     expected = _step(copy.deepcopy(model), inputs, autocast)
     data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, autocast))
-    for seed in range(3):
+    for seed in range(2):
         chance = random.Random(seed)
         plan = plan_by_chance(data, units_by_chance(data, chance), chance)
         assert sum(skipped for _, _, skipped in shares(plan)) > 0
