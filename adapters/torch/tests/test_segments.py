@@ -4,7 +4,6 @@ memory to the byte."""
 import copy
 import functools
 import gc
-import pathlib
 import pickle
 import random
 import warnings
@@ -17,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
 from acplan import PlannedOperator as Op
-from acplan import Trace, apply, remove, trace, verify
+from acplan import Trace, apply, plan, remove, trace, verify
 from acplan.applying import applied
 from acplan.measuring import simulate
 from torch import nn
 from torch.utils._pytree import register_pytree_node
 
+from models import _larger
 from segments_of_traces import longest_runs, name_of, segments_by_chance, with_segment
-from sharding_cases import Names
 from skipping import Unit, plan_by_chance, recorded_step, shares
 from test_skipping import _loss, _model, _step
 from zoo import EXAMPLES
@@ -87,6 +86,17 @@ def test_predicted_is_measured_at_every_operator(
         assert result.first_difference() is None, f"{plan}: {result}"
         # Of the trace that has the segments among its modules.
         assert result.predicted == simulate(Trace(data), plan)
+
+
+def test_plans_of_acplan_have_runs_and_are_exact() -> None:
+    model, inputs = _larger("gpt2", 8)().on_meta()
+    traced = trace(model, **inputs)
+    planned = plan(traced, "75%", segments=2)
+    names = [module.fqn.rpartition(".")[2] for module in planned.modules]
+    assert any("-" in name for name in names), names
+    result = verify(model, planned, of=traced, **inputs)
+    assert result.first_difference() is None, result
+    assert planned.peak_bytes == result.measured_bytes
 
 
 # --- Whatever is called
