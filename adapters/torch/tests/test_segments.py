@@ -15,12 +15,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
-from acplan import PlannedOperator as Op
 from acplan import Trace, apply, plan, remove, trace, verify
 from acplan.applying import applied
 from acplan.measuring import simulate
 from torch import nn
-from torch.utils._pytree import register_pytree_node
 
 from models import _larger
 from segments_of_traces import longest_runs, name_of, segments_by_chance, with_segment
