@@ -33,7 +33,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from acplan.errors import AcplanError
 from acplan.recomputing import Recomputation, run
-from acplan.replaying import Forward, default_generator
+from acplan.replaying import Forward, Traits, default_generator, traits_of
 from acplan.selecting import (
     Decision,
     InOrder,
@@ -43,9 +43,9 @@ from acplan.selecting import (
     sharded_in,
     whole_checkpoint_of,
 )
-from acplan.standing_in import is_view
 from acplan.tape import (
     RUN,
+    Call,
     Choice,
     Saved,
     Skipped,
@@ -77,8 +77,8 @@ class Segment:
         """`names` are those of the modules; without decisions all is recomputed."""
         if _top_hooks is None:
             raise AcplanError(
-                f"plan: {fqn} is a run of modules, which needs PyTorch 2.8 or later, "
-                f"found {torch.__version__}"
+                f"plan: {fqn} is a run of modules, for which PyTorch must tell the "
+                f"hooks of autograd; {torch.__version__} does not"
             )
         self._made_of = (fqn, tuple(names), tuple(decisions), strict)
         self._policy = Policy.of(fqn, decisions, strict)
@@ -115,16 +115,17 @@ class Segment:
         current = self._current_before(place, args, kwargs)
         if current is None:
             if place > 0:
-                self._tell(f"{self.names[place]} is called without {self.names[place - 1]}")
-            current = _Run(self, place, args, kwargs)
-            self._thread.run = current
+                before = self.names[place - 1]
+                self._tell(f"{self.names[place]} is called without {before}")
+            current = _Run(self, place, self._under_way, args, kwargs)
+            self._under_way.append(current)
         try:
             outputs = current.call(module, args, kwargs)
         except BaseException:
-            self._leave(current)
+            # Nobody is to be told twice.
+            current.abandon("it was left by an exception")
             raise
         if current.next == len(self.names):
-            self._thread.run = None
             current.end()
         return outputs
 
@@ -151,20 +152,22 @@ class Segment:
             self._end_early(f"{name} is given an object with tensors of the run")
         return self._current()
 
+    @property
+    def _under_way(self) -> "list[_Run]":
+        """In this thread: none or one."""
+        found: list[_Run] | None = getattr(self._thread, "runs", None)
+        if found is None:
+            found = self._thread.runs = []
+        return found
+
     def _current(self) -> "_Run | None":
-        current: _Run | None = getattr(self._thread, "run", None)
-        return current if current is not None and not current.is_over else None
+        runs = self._under_way
+        return runs[0] if runs else None
 
     def _end_early(self, why: str) -> None:
-        current, self._thread.run = self._current(), None
+        current = self._current()
         if current is not None:
             current.end_early(why)
-
-    def _leave(self, current: "_Run") -> None:
-        """After an exception, of which nobody is to be told twice."""
-        if getattr(self._thread, "run", None) is current:
-            self._thread.run = None
-        current.abandon("it was left by an exception")
 
     def _tell(self, text: str) -> None:
         """That it is not called as planned."""
@@ -232,17 +235,22 @@ def _contexts_in_compiler(fqn: str, strict: bool) -> Any:
 
 
 class _Run:
-    """The calls of a segment while they are made, in forward. `is_over` once it is
-    recomputed: nothing is added to it then."""
+    """The calls of a segment while they are made, in forward: it is among those
+    `under_way` until it is recomputed, as nothing is added to it then."""
 
     def __init__(
-        self, segment: Segment, place: int, args: Any, kwargs: Any
+        self,
+        segment: Segment,
+        place: int,
+        under_way: "list[_Run]",
+        args: Any,
+        kwargs: Any,
     ) -> None:
         policy = segment.policy
         is_planned = place == 0 and bool(policy.decisions)
         self._segment = segment
         self.next = place
-        self.is_over = False
+        self._under_way = under_way
         self.settings = _settings()
         self._began = torch._C._autograd._get_sequence_nr()
         self._tape = tape = Tape(is_planned and policy.skips)
@@ -261,7 +269,7 @@ class _Run:
             self._tape.drop()
         index = len(self._frame.calls)
         self._frame.add(
-            _Call(
+            _CallOfModule(
                 module,
                 None if index == 0 else self._arguments(args, kwargs),
                 frozenset(k.place for k in self._known.values() if k.is_alive()),
@@ -276,7 +284,7 @@ class _Run:
         return outputs
 
     def end(self) -> None:
-        self.is_over = True
+        self._under_way.clear()
         self._matching.end(self._tape)
 
     def end_early(self, why: str) -> None:
@@ -285,18 +293,19 @@ class _Run:
         tell(self._segment.policy, why)
 
     def abandon(self, why: str) -> None:
-        self.is_over = True
+        self._under_way.clear()
         self._tape.distrust(why)
         if self._tape.outputs_changed():
             self._tape.drop()
 
     def settle(self) -> None:
         """Before it is recomputed."""
-        if self.is_over:
+        if self not in self._under_way:
             return
         names = self._segment.names
-        self.end_early(f"backward begins after {names[self.next - 1]}, and "
-                       f"{names[self.next]} was due")
+        self.end_early(
+            f"backward begins after {names[self.next - 1]}, and {names[self.next]} was due"
+        )
 
     def is_hidden_in(self, values: Any) -> bool:
         """Whether tensors of the run are in an object that cannot be made anew."""
@@ -375,14 +384,17 @@ class _Forward(Forward):
         tape = self._tape
         before = len(tape.items)
         out = super().__torch_dispatch__(func, types, args, kwargs)
-        if tape.may_skip and len(tape.items) > before and tape.items[-1] is func:
-            if not _is_view(func) and any(map(self._is_absent, tensors_of((args, kwargs)))):
+        runs = len(tape.items) > before and tape.items[-1] is func
+        if tape.may_skip and runs and not traits_of(func).is_view:
+            if any(map(self._is_absent, tensors_of((args, kwargs or {})))):
                 tape.distrust(f"{func} reads what the plan skips")
         return out
 
-    def _left_out(self, func: Any, choice: Choice, out: Any, *call: Any) -> Any:
-        item = super()._left_out(func, choice, out, *call)
-        if type(item) is Skipped and not call and not _is_view(func):
+    def _left_out(
+        self, func: Any, traits: Traits, choice: Choice, out: Any, *call: Call
+    ) -> Any:
+        item = super()._left_out(func, traits, choice, out, *call)
+        if type(item) is Skipped and not call and not traits.is_view:
             self._set_mark(out, self._mark)
         elif type(item) is Saved:
             if item.is_partial:
@@ -400,9 +412,6 @@ class _Forward(Forward):
             return False
         mark = tensor.untyped_storage().__dict__.get("acplan_absent")
         return mark is self._mark
-
-
-_is_view = functools.cache(is_view)
 
 
 class _Whole:
@@ -441,6 +450,13 @@ class _Again:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _ByPosition:
+    """An argument of the first call."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Held:
     """An argument as forward had it, and its count of writes."""
 
@@ -450,7 +466,7 @@ class _Held:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Call:
+class _CallOfModule:
     """The first one is given what PyTorch gives the recomputation."""
 
     module: torch.nn.Module
@@ -532,19 +548,30 @@ class _Frame:
     """What the recomputation needs: the calls of a run, and what they were given."""
 
     def __init__(self, policy: Policy, tape: Tape, of: _Run) -> None:
-        self.calls: list[_Call] = []
+        self.calls: list[_CallOfModule] = []
         self.sharded: list[torch.nn.Module] = []
         self.tape = tape
         self._fqn = policy.fqn
         self._run = weakref.ref(of)
         self._held: dict[int, _Held] = {}
+        self._first_leaves: list[Any] = []
+        self._first_spec = tree_flatten(())[1]
 
     def make(self, args: Any, kwargs: Any) -> Hooks:
         """As PyTorch makes frames; returns the hooks by which autograd saves into it."""
-        # By position they are held by PyTorch, which looks after them.
-        for leaf in tree_leaves(kwargs):
-            if isinstance(leaf, torch.Tensor):
-                self._held[id(leaf)] = _Held(leaf, _version(leaf), weakref.ref(leaf))
+        leaves, self._first_spec = tree_flatten((args, kwargs))
+        by_position, place = {}, 0
+        for index, value in enumerate(args):
+            if isinstance(value, torch.Tensor):
+                by_position[place] = index
+            place += len(tree_leaves(value))
+        self._first_leaves = [
+            # Those by position are held by PyTorch, which looks after them.
+            _ByPosition(by_position[place])
+            if place in by_position
+            else self._hold_as_it_is(leaf)
+            for place, leaf in enumerate(leaves)
+        ]
         found: list[Hooks] = []
         is_forward = True
 
@@ -552,7 +579,7 @@ class _Frame:
             if is_forward:
                 found.append(_top_hooks(True))
             else:
-                run(self._call_again, self.tape, args, kwargs)
+                run(self._call_again, self.tape, args)
 
         checkpoint(
             run_again, *args, use_reentrant=False, context_fn=self._contexts, **kwargs
@@ -578,7 +605,7 @@ class _Frame:
                     "the run is recomputed"
                 )
 
-    def add(self, call: _Call) -> None:
+    def add(self, call: _CallOfModule) -> None:
         self.calls.append(call)
         self.sharded += sharded_in(call.module)
 
@@ -593,6 +620,12 @@ class _Frame:
             self._held[id(tensor)] = held
         return held
 
+    def _hold_as_it_is(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        held = _Held(leaf, _version(leaf), weakref.ref(leaf))
+        return self._held.setdefault(id(leaf), held)
+
     def buffers(self) -> Iterator[torch.Tensor]:
         for call in self.calls:
             yield from call.module.buffers()
@@ -606,8 +639,18 @@ class _Frame:
         generators += filter(None, map(default_generator, devices))
         return [(g, g.get_state()) for g in dict.fromkeys(generators)]
 
-    def _call_again(self, args: Any, kwargs: Any) -> None:
-        made = dict(_numbered(-1, (args, kwargs)))
+    def _call_again(self, given: Sequence[Any]) -> None:
+        # Lists and dictionaries as they were, whatever has been put into them since.
+        leaves = [
+            given[leaf.index]
+            if isinstance(leaf, _ByPosition)
+            else leaf.tensor
+            if isinstance(leaf, _Held)
+            else leaf
+            for leaf in self._first_leaves
+        ]
+        args, kwargs = tree_unflatten(leaves, self._first_spec)
+        made = _numbered(-1, (args, kwargs))
         before = {g: g.get_state() for call in self.calls for g, _ in call.states}
         try:
             for index, call in enumerate(self.calls):

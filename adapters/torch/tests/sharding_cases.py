@@ -22,6 +22,7 @@ from acplan import (
     apply,
     remove,
 )
+from segments_of_traces import longest_runs, name_of, with_segment
 from skipping import Unit, recorded_step
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -200,6 +201,36 @@ def _check(case: Case, mesh: DeviceMesh, rank: int) -> None:
     assert again["aten.gelu.default"] == BLOCKS, again
 
 
+def _check_runs(mesh: DeviceMesh, rank: int) -> None:
+    """Blocks as one unit; where each wrapper is sharded, each block as one."""
+    for layout, is_first, is_mixed in itertools.product(
+        LAYOUTS, (True, False), (False, True)
+    ):
+        dtype = torch.bfloat16 if is_mixed else torch.float32
+        step = recorded_step(Net().to(dtype), lambda of: _loss(of, dtype))
+        run = longest_runs(step)[0]
+        unit = Unit(with_segment(step, run), name_of(step, run))
+        saved = {k for k, name in enumerate(unit.names) if "addmm" in name}
+        case = Case(layout, "", is_first, is_mixed)
+        is_apart = is_first and layout != "root"
+        expected, without = _train(_model(case, mesh, Plan(())), rank)
+        for planned in (PlannedModule(unit.fqn), unit.planned(saved)):
+            net = _model(case, mesh, Plan((planned,)), strict=not is_apart)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                found, with_plan = _train(net, rank)
+            assert all(map(torch.equal, found, expected)), (case, planned)
+            again = with_plan - without
+            assert again["aten.gelu.default"] == BLOCKS, (case, again)
+            is_whole = is_apart or not planned.operators
+            assert (again["aten.addmm.default"] > 0) == is_whole, (case, again)
+            assert any("is sharded by itself" in str(w.message) for w in told) == is_apart
+
+
+def _loss(net: nn.Module, dtype: torch.dtype) -> torch.Tensor:
+    return net(torch.randn(4, 16, dtype=dtype)).float().square().mean()
+
+
 def _check_refusal(mesh: DeviceMesh) -> None:
     """What the module runs, of all layouts, and only that, must be in the plan."""
     planned = list(plans(torch.float32)["policies"].modules[0].operators)
@@ -347,6 +378,7 @@ def run(rank: int, folder: str) -> None:
         for case in CASES
     }
     checks["refusal"] = lambda: _check_refusal(mesh)
+    checks["runs"] = lambda: _check_runs(mesh, rank)
     checks["epoch"] = lambda: _check_epoch(mesh, rank)
     checks["compiled"] = lambda: _check_compiled(mesh, rank)
     for name, check in checks.items():

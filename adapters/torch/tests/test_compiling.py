@@ -16,7 +16,9 @@ from acplan import (
     PlannedOperator,
     apply,
 )
+from segments_of_traces import longest_runs, name_of, with_segment
 from sharding_cases import BLOCKS, Net, policy
+from skipping import Unit, recorded_step
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from functorch.compile import make_boxed_func
@@ -163,3 +165,33 @@ def test_compiled_models_are_refused() -> None:
     compiled = torch.compile(_net())
     with pytest.raises(AcplanError, match="before torch.compile"):
         apply(compiled, _plans()["policies"])
+
+
+@pytest.mark.parametrize("how", ["model", "blocks", "a block before"])
+@pytest.mark.parametrize("has_policy", [False, True])
+def test_runs_of_modules_are_units_each(how: str, has_policy: bool) -> None:
+    data = recorded_step(_net(), lambda net: net(torch.randn(4, 16)).square().mean())
+    run = longest_runs(data)[0]
+    unit = Unit(with_segment(data, run), name_of(data, run))
+    saved = {k for k, name in enumerate(unit.names) if "addmm" in name}
+    plan = Plan((unit.planned(saved) if has_policy else PlannedModule(unit.fqn),))
+
+    def compiled(strict: bool) -> nn.Module:
+        torch._dynamo.reset()
+        net = _net()
+        if how == "a block before":
+            net.blocks[1].compile(backend="aot_eager")
+        net = apply(net, plan, strict=strict)
+        if how == "model":
+            return torch.compile(net, backend="aot_eager")
+        for block in net.blocks if how == "blocks" else ():
+            block.compile(backend="aot_eager")
+        return net
+
+    expected = _step(_net())
+    with pytest.warns(PlanMismatchWarning, match="under torch.compile|1 is compiled"):
+        found = _step(compiled(strict=False))
+    for a, b in zip(expected, found, strict=True):
+        torch.testing.assert_close(a, b)
+    with pytest.raises(Exception, match="under torch.compile|1 is compiled"):
+        _step(compiled(strict=True))

@@ -2,8 +2,8 @@
 memory to the byte."""
 
 import copy
+import functools
 import gc
-import pathlib
 import pickle
 import random
 import warnings
@@ -13,16 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
-from acplan import PlannedOperator as Op
-from acplan import Trace, apply, remove, trace, verify
+from acplan import Trace, apply, plan, remove, trace, verify
 from acplan.applying import applied
 from acplan.measuring import simulate
 from torch import nn
-from torch.utils._pytree import register_pytree_node
 
+from models import _larger
 from segments_of_traces import longest_runs, name_of, segments_by_chance, with_segment
-from sharding_cases import Names
 from skipping import Unit, plan_by_chance, recorded_step, shares
 from test_skipping import _loss, _model, _step
 from zoo import EXAMPLES
@@ -85,6 +84,17 @@ def test_predicted_is_measured_at_every_operator(
         assert result.first_difference() is None, f"{plan}: {result}"
         # Of the trace that has the segments among its modules.
         assert result.predicted == simulate(Trace(data), plan)
+
+
+def test_plans_of_acplan_have_runs_and_are_exact() -> None:
+    model, inputs = _larger("gpt2", 8)().on_meta()
+    traced = trace(model, **inputs)
+    planned = plan(traced, "75%", segments=2)
+    names = [module.fqn.rpartition(".")[2] for module in planned.modules]
+    assert any("-" in name for name in names), names
+    result = verify(model, planned, of=traced, **inputs)
+    assert result.first_difference() is None, result
+    assert planned.peak_bytes == result.measured_bytes
 
 
 # --- Whatever is called
@@ -408,6 +418,39 @@ def test_another_result_is_handed_on() -> None:
             assert _equal(_values(_of(apply(_net(), plan), other)), expected)
         told += "reads what the plan skips" in " ".join(str(w.message) for w in found)
     assert told > 0
+
+
+class Listing(nn.Module):
+    """Blocks that put into a list what they have seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        for block in self.blocks:
+            block.forward = functools.partial(self.call, block)  # type: ignore
+
+    @staticmethod
+    def call(block: nn.Linear, seen: list[torch.Tensor], x: torch.Tensor) -> Any:
+        y = F.linear(x, block.weight, block.bias).tanh() + len(seen)
+        seen.append(y.detach())
+        return y
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen: list[torch.Tensor] = [x * 3]
+        y = x
+        for block in self.blocks:
+            y = block(seen, y)
+            seen.append(x)
+        return y + sum(seen)
+
+
+@pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
+def test_lists_are_as_they_were() -> None:
+    torch.manual_seed(0)
+    net = Listing()
+    expected = _values(net)
+    net.zero_grad()
+    assert _equal(_values(apply(net, _named("Listing.blocks.0-2"))), expected)
 
 
 def test_a_run_is_called_twice() -> None:
