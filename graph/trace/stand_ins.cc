@@ -28,6 +28,7 @@
 
 namespace acplan::graph {
 namespace {
+
 // What must be there when a frame has run again. `tensor` may be -1: any of the
 // storage that there is at the time.
 struct Need {
@@ -144,12 +145,13 @@ class StandInFinder::Rerun {
   }
 
   std::optional<std::string> RefusalOfReads(int32_t op) const {
-    const std::string reader = Place(op) + ", which runs again, reads";
-    for (const int32_t s : trace_.operators[op].reads) {
-      if (const int32_t by = LostBy(s, op); by >= 0) return Lost(by, s, reader);
-    }
-    for (const int32_t s : trace_.operators[op].mutates) {
-      if (const int32_t by = LostBy(s, op); by >= 0) return Lost(by, s, reader);
+    const TraceOperator& reader = trace_.operators[op];
+    for (const std::vector<int32_t>* read : {&reader.reads, &reader.mutates}) {
+      for (const int32_t s : *read) {
+        const int32_t by = LostBy(s, op);
+        if (by < 0) continue;
+        return Lost(by, s, Place(op) + ", which runs again, reads");
+      }
     }
     return std::nullopt;
   }
@@ -201,7 +203,7 @@ class StandInFinder::Rerun {
           is_saved &&
           (kept == nullptr || std::ranges::find(*kept, result) != kept->end());
       if (is_kept) {
-        to_.kept_[t] = op;
+        to_.is_kept_[t] = 1;
       } else if (!IsArgumentOf(now, trace_.tensors[t])) {
         Hide(t, op);
       }
@@ -241,9 +243,9 @@ class StandInFinder::Rerun {
   int32_t LostBy(const Need& need) const {
     const int32_t lost = to_.lost_[need.storage];
     if (need.tensor < 0) return LostBy(need.storage, need.time);
-    const int32_t kept = to_.kept_[need.tensor];
-    // What is kept is the original, but for writes in place after it.
-    if (kept >= 0) return lost > kept ? lost : -1;
+    // What is kept is the original. RerunRefusal sees to it that all that
+    // writes to it is saved.
+    if (to_.is_kept_[need.tensor] != 0) return -1;
     return lost >= 0 ? lost : to_.stand_ins_[need.tensor];
   }
 
@@ -254,7 +256,8 @@ class StandInFinder::Rerun {
       for (const int32_t s : now.creates) to_.lost_[s] = -1;
       for (const int32_t s : now.mutates) to_.lost_[s] = -1;
       for (const int32_t t : now.results) {
-        to_.stand_ins_[t] = to_.kept_[t] = -1;
+        to_.stand_ins_[t] = -1;
+        to_.is_kept_[t] = 0;
         to_.hidden_[trace_.tensors[t].storage] = {};
       }
     }
@@ -274,7 +277,7 @@ StandInFinder::StandInFinder(const Frames& frames,
       trace_(*prepared.trace),
       lost_(trace_.storages.size(), -1),
       stand_ins_(trace_.tensors.size(), -1),
-      kept_(trace_.tensors.size(), -1),
+      is_kept_(trace_.tensors.size(), 0),
       hidden_(trace_.storages.size()) {}
 
 StandIns StandInFinder::Of(int32_t f) { return Rerun(*this, f).Find(); }

@@ -40,10 +40,10 @@ class StandInFinder {
 
   const Frames& frames_;
   const Trace& trace_;
-  // Of the frame at hand, -1 where there is none. By storage and by tensor: the
-  // operator that lost it. By tensor that is saved and kept: the operator that
-  // made it.
-  std::vector<int32_t> lost_, stand_ins_, kept_;
+  // Of the frame at hand. By storage and by tensor: the operator that lost it, -1
+  // where it is there.
+  std::vector<int32_t> lost_, stand_ins_;
+  std::vector<char> is_kept_;  // a tensor: is a result that the policy keeps
   std::vector<HiddenView> hidden_;  // a storage
 };
 

@@ -40,7 +40,10 @@ std::optional<std::string> BrokenOperatorRule(
     if (op == parent && runs_again(op)) {
       return say(op, "is in place and must be saved");
     }
-    if (saves(op) != saves(parent)) {
+    // On what its parent does not keep it may be left out (skip_rules.h).
+    const bool is_left_out =
+        draws_alone && decision(op) == OperatorDecision::kSkip;
+    if (saves(op) != saves(parent) && !is_left_out) {
       return say(op, "is in place and not treated as its parent");
     }
     if (runs_again(op) && decision(parent) == OperatorDecision::kSkip) {

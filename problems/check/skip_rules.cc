@@ -128,6 +128,9 @@ class CallNeeds {
       if (is_needed(s) && trace_.storages[s].born >= call_.start) {
         return say("is skipped and writes to what is needed");
       }
+      if (IsKeptBefore(op, s)) {
+        return say("is skipped and writes to what is kept");
+      }
     }
     return std::nullopt;
   }
@@ -140,6 +143,17 @@ class CallNeeds {
     return std::ranges::any_of(now.results, [&](int32_t t) {
       return trace_.tensors[t].storage == storage && IsKept(t);
     });
+  }
+
+  // Returns whether an operator of the call before this one keeps a storage.
+  bool IsKeptBefore(int32_t op, int32_t storage) const {
+    for (int32_t k = call_.start; k < op; ++k) {
+      const bool keeps = DecisionOf(k) == OperatorDecision::kSave &&
+                         Contains(trace_.operators[k].outputs, storage) &&
+                         IsStorageKept(k, storage);
+      if (keeps) return true;
+    }
+    return false;
   }
 
   void Make(const TraceOperator& op) {

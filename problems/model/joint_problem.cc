@@ -71,6 +71,12 @@ std::vector<CoverItem> ItemsOf(const std::vector<GroupKind>& kinds) {
   return items;
 }
 
+// What runs again draws from a random state of its own.
+graph::SacStatistics WithoutRandomRules(graph::SacStatistics sac) {
+  sac.rand_ops.clear();
+  return sac;
+}
+
 void RefuseUnmatched(const Profile& profile,
                      const std::vector<std::string>& patterns,
                      std::string_view flag) {
@@ -223,9 +229,11 @@ UnitChoices ChoicesOfUnits(const Profile& profile, const ModuleTree& tree,
       }
       continue;
     }
-    graph::SacStatistics sac = *module.sac;
-    if (options.may_skip) sac.rand_ops.clear();
-    OperatorGroups groups = graph::GroupOperators(sac, options.patterns);
+    OperatorGroups groups =
+        options.may_skip
+            ? graph::GroupOperators(WithoutRandomRules(*module.sac),
+                                    options.patterns)
+            : graph::GroupOperators(*module.sac, options.patterns);
     if (!groups.contradiction.empty()) {
       forest.by_type.Add(module.fqn,
                          "no policy keeps all rules, so it is no "

@@ -89,12 +89,13 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
                                           &CandidateCall::module_node);
     const Decision is_unit = UnitDecision(module);
     if (calls > std::ssize(units) && !part.IsDecided(is_unit)) return is_unit;
+    std::vector<std::vector<GroupUse>> uses;
     for (const ChosenUnit* unit : units) {
-      for (const ChosenUnit* other : units) {
-        if (unit >= other) continue;
-        if (auto group =
-                FirstDifference(part, module, GroupUses(plan.relaxation, *unit),
-                                GroupUses(plan.relaxation, *other))) {
+      uses.push_back(GroupUses(plan.relaxation, *unit));
+    }
+    for (size_t k = 0; k < uses.size(); ++k) {
+      for (size_t other = k + 1; other < uses.size(); ++other) {
+        if (auto group = FirstDifference(part, module, uses[k], uses[other])) {
           return group;
         }
       }

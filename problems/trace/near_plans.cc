@@ -39,12 +39,18 @@ int PolishUnit(BestPlan& best, int32_t module, int limit) {
       });
   const int node = candidate->module_node;
   const std::vector<graph::OperatorGroup>& groups = problem.groups[node].groups;
+  std::vector<GroupUse> uses;  // of the best plan
+  double ms_of_uses = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
     std::vector<CheckpointedModule> units = best.modules();
     CheckpointedModule& unit = *UnitIn(units, module);
-    const std::vector<GroupUse> uses = UsesOfGroups(problem, node, unit);
+    if (unit.decisions.empty()) break;
+    if (uses.empty() || best.Ms() < ms_of_uses) {
+      uses = UsesOfGroups(problem, node, unit);
+      ms_of_uses = best.Ms();
+    }
     const bool is_open = groups[g].rule == graph::GroupRule::kFree &&
-                         groups[g].runtime > 0 && !unit.decisions.empty() &&
+                         groups[g].runtime > 0 &&
                          uses[g] == GroupUse::kRunsAgain;
     if (!is_open || tried >= limit) continue;
     std::vector<char> saved;

@@ -128,7 +128,7 @@ class NeedWalk {
 }  // namespace
 
 NeedsOfStorages NeedsOfCall(const Trace& trace, int32_t call, int32_t stop,
-                      const graph::OperatorGroups& groups) {
+                            const graph::OperatorGroups& groups) {
   return NeedWalk(trace, call, groups).Run(stop);
 }
 

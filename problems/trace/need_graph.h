@@ -42,7 +42,7 @@ struct NeedsOfStorages {
 // `stop`: the operator before which the call stops when it runs again. Views and
 // what hands on its argument are left out: they need no more than what needs
 // them.
-NeedsOfStorages NeedsOfCall(const graph::Trace& trace, int32_t call, int32_t stop,
-                      const graph::OperatorGroups& groups);
+NeedsOfStorages NeedsOfCall(const graph::Trace& trace, int32_t call,
+                            int32_t stop, const graph::OperatorGroups& groups);
 
 }  // namespace acplan::problems

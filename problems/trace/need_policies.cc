@@ -62,12 +62,11 @@ using Labels = std::vector<Label>;
 Labels Best(const Labels& a, const Labels& b) {
   Labels merged;
   merged.reserve(a.size() + b.size());
-  std::ranges::merge(a, b, std::back_inserter(merged),
-                     [](const Label& x, const Label& y) {
-                       return x.kept_bytes != y.kept_bytes
-                                  ? x.kept_bytes < y.kept_bytes
-                                  : x.ms < y.ms;
-                     });
+  std::ranges::merge(
+      a, b, std::back_inserter(merged), [](const Label& x, const Label& y) {
+        return x.kept_bytes != y.kept_bytes ? x.kept_bytes < y.kept_bytes
+                                            : x.ms < y.ms;
+      });
   size_t kept = 0;
   for (const Label& label : merged) {
     // Sums in another order are the same.
@@ -175,9 +174,9 @@ class PricedWalk {
       std::swap(states_, next_);
     }
     if (states_.empty()) return std::nullopt;
-    return std::ranges::min_element(states_, {}, [&](const auto& of) {
-             return Cost(of.second);
-           })->second;
+    return std::ranges::min_element(
+               states_, {}, [&](const auto& of) { return Cost(of.second); })
+        ->second;
   }
 
   std::vector<Move> TakeMoves() { return std::move(moves_); }
@@ -207,8 +206,8 @@ class PricedWalk {
 
   // States are few.
   void Add(uint64_t state, Label label, std::optional<Move> move) {
-    auto same = std::ranges::find(next_, state,
-                                  &std::pair<uint64_t, Label>::first);
+    auto same =
+        std::ranges::find(next_, state, &std::pair<uint64_t, Label>::first);
     if (same != next_.end() && Cost(same->second) <= Cost(label)) return;
     if (move) {
       label.move = static_cast<int32_t>(moves_.size());
@@ -245,8 +244,8 @@ std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
   const auto add = [&](double price) {
     const std::optional<Label> label = walk.Run(price);
     if (!label) return;
-    const auto place = std::ranges::lower_bound(
-        lines, price, std::greater<>(), &BestAtPrice::price);
+    const auto place = std::ranges::lower_bound(lines, price, std::greater<>(),
+                                                &BestAtPrice::price);
     lines.insert(place, {*label, price});
   };
   add(steepest);
@@ -262,12 +261,11 @@ std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
       const double slope = (a.ms - b.ms) / bytes;
       if (slope >= lines[k].price || slope <= lines[k + 1].price) continue;
       // How far the corner of both lines is below the chord.
-      const double corner =
-          (lines[k].LineAt(0) - lines[k + 1].LineAt(0)) /
-          (lines[k].price - lines[k + 1].price);
-      const double gap =
-          a.ms - slope * (corner - static_cast<double>(a.kept_bytes)) -
-          lines[k].LineAt(corner);
+      const double corner = (lines[k].LineAt(0) - lines[k + 1].LineAt(0)) /
+                            (lines[k].price - lines[k + 1].price);
+      const double gap = a.ms -
+                         slope * (corner - static_cast<double>(a.kept_bytes)) -
+                         lines[k].LineAt(corner);
       if (gap <= widest) continue;
       widest = gap;
       price = slope;
@@ -318,8 +316,8 @@ struct GoodPolicies {
 GoodPolicies FindGoodPolicies(const NeedGraph& graph,
                               const NeedChoices& choices,
                               const std::vector<NeedStep>& steps) {
-  const int64_t all = std::accumulate(choices.bytes.begin(),
-                                      choices.bytes.end(), int64_t{0});
+  const int64_t all =
+      std::accumulate(choices.bytes.begin(), choices.bytes.end(), int64_t{0});
   const int64_t unit = all / kGrid + 1;
   NeedChoices rounded = choices;
   for (int64_t& bytes : rounded.bytes) bytes = (bytes + unit / 2) / unit;
@@ -357,8 +355,8 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
   std::vector<int32_t> moves;
   int64_t before = std::numeric_limits<int64_t>::max() / 2;
   for (const Label& label : good.labels) {
-    const double at_least = points.empty() ? lines.back().label.ms
-                                           : least_ms(before);
+    const double at_least =
+        points.empty() ? lines.back().label.ms : least_ms(before);
     before = label.kept_bytes;
     const int64_t bytes = choices.base_bytes - label.kept_bytes;
     if (!points.empty() && points.back().ms >= at_least) {
@@ -393,15 +391,17 @@ std::optional<NeedPolicies> AllPolicies(const std::vector<NeedStep>& steps,
 // The choices with bytes rounded down, so that sums coincide: tensors come in
 // multiples of each other, but for small ones.
 NeedChoices OnGrid(NeedChoices choices) {
-  const auto all = static_cast<double>(std::accumulate(
-      choices.bytes.begin(), choices.bytes.end(), int64_t{0}));
+  const auto all = static_cast<double>(
+      std::accumulate(choices.bytes.begin(), choices.bytes.end(), int64_t{0}));
   const auto lost_by = [&](int64_t unit) {
     int64_t lost = 0;
     for (const int64_t bytes : choices.bytes) lost += bytes % unit;
     return static_cast<double>(lost);
   };
   int64_t unit = 1;
-  while (static_cast<double>(unit) < all && lost_by(2 * unit) <= kMostLost * all) unit *= 2;
+  while (static_cast<double>(unit) < all &&
+         lost_by(2 * unit) <= kMostLost * all)
+    unit *= 2;
   for (int64_t& bytes : choices.bytes) bytes -= bytes % unit;
   return choices;
 }

@@ -154,8 +154,8 @@ NeedChoices ChoicesOfCall(const TraceProblem& problem,
       .may_keep = std::vector<char>(graph.results, 1),
   };
   const auto number_of = [&](int32_t storage) -> std::optional<int> {
-    const auto found = std::ranges::lower_bound(candidate.needed,
-                                                std::pair(storage, -1));
+    const auto found =
+        std::ranges::lower_bound(candidate.needed, std::pair(storage, -1));
     if (found == candidate.needed.end() || found->first != storage) return {};
     return found->second;
   };
@@ -315,9 +315,9 @@ std::vector<CheckpointedModule> CheckpointedModules(
     std::vector<char> saved;
     for (size_t g = 0; g < uses.size(); ++g) {
       const graph::GroupRule rule = problem.groups[node].groups[g].rule;
-      const bool is_saved = uses[g] == GroupUse::kSaved ||
-                            (uses[g] == GroupUse::kNone &&
-                             rule == graph::GroupRule::kSave);
+      const bool is_saved =
+          uses[g] == GroupUse::kSaved ||
+          (uses[g] == GroupUse::kNone && rule == graph::GroupRule::kSave);
       saved.push_back(is_saved ? 1 : 0);
     }
     modules.push_back(UnitThatSaves(problem, node, saved));

@@ -38,10 +38,9 @@ struct TraceRelaxation {
 };
 
 // Plans that cost more than `most_ms` may be left out.
-TraceRelaxation Relax(
-    const TraceProblem& problem, const Witnesses& witnesses,
-    const std::vector<Decision>& decisions = {},
-    double most_ms = std::numeric_limits<double>::infinity());
+TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
+                      const std::vector<Decision>& decisions = {},
+                      double most_ms = std::numeric_limits<double>::infinity());
 
 // A group of the unit's module: what the unit does with it.
 std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,

@@ -103,18 +103,17 @@ CertainNeeds NeedsForCertain(const TraceProblem& problem,
   const CandidateCall& candidate = problem.candidates[c];
   if (candidate.needs < 0) return {.is_all = true};
   const NeedGraph& graph = problem.need_graphs[candidate.needs];
-  CertainNeeds certain = {
-      .is_needed = std::vector<char>(graph.results, 0)};
+  CertainNeeds certain = {.is_needed = std::vector<char>(graph.results, 0)};
   // What is needed of what was written to in place may be another state of it.
   std::vector<char> is_asked(graph.results, 0);
   for (const NeedGraph::Operator& op : graph.operators) {
     for (const int r : op.asked) is_asked[r] = certain.is_needed[r] = 1;
     const bool is_needed =
-        op.is_always_needed || std::ranges::any_of(op.makes, [&](int r) {
-          return is_asked[r] != 0;
-        });
+        op.is_always_needed ||
+        std::ranges::any_of(op.makes, [&](int r) { return is_asked[r] != 0; });
     for (const int r : op.makes) is_asked[r] = 0;
-    if (!is_needed || choices.Recomputes(problem, candidate, op.group) != true) {
+    if (!is_needed ||
+        choices.Recomputes(problem, candidate, op.group) != true) {
       continue;
     }
     certain.runs.insert(op.place);
@@ -174,17 +173,17 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
     bytes[0] -= released;
     is_released[s] = 1;
     const int32_t born = trace.storages[s].born;
-    const bool is_there = born >= call.start && born < stop &&
-                          certain.IsNeeded(candidate, s);
+    const bool is_there =
+        born >= call.start && born < stop && certain.IsNeeded(candidate, s);
     if (is_there) bytes[place_of(s, born)] += released;
   }
   // What else it makes is there as long as the program holds it.
   for (int32_t op = call.start; op < stop; ++op) {
     for (const int32_t s : trace.operators[op].creates) {
       if (is_released[s] || counted.live_end[s] > request) continue;
-      const bool is_there = certain.Runs(op - call.start) ||
-                            (certain.IsNeeded(candidate, s) &&
-                             place_of(s, op) == 0);
+      const bool is_there =
+          certain.Runs(op - call.start) ||
+          (certain.IsNeeded(candidate, s) && place_of(s, op) == 0);
       if (!is_there) continue;
       const int32_t end = std::clamp(trace.storages[s].scope_end, op + 1, stop);
       bytes[place_of(s, op)] += AllocatedBytesOf(trace, s);
@@ -209,13 +208,12 @@ int64_t MostWhileRunningAgain(const TraceProblem& problem,
       BytesWhenRunAgain(problem, choices, counted, c, stop);
   int64_t peak = 0;
   for (int32_t k = 0; k < stop - call.start; ++k) {
-    const bool runs = candidate.needs >= 0
-                          ? certain.Runs(k)
-                          : candidate.is_whole ||
-                                choices
-                                    .Recomputes(problem, candidate,
-                                                groups.group_of[k])
-                                    .value_or(false);
+    const bool runs =
+        candidate.needs >= 0
+            ? certain.Runs(k)
+            : candidate.is_whole ||
+                  choices.Recomputes(problem, candidate, groups.group_of[k])
+                      .value_or(false);
     if (runs) peak = std::max(peak, bytes[k]);
   }
   return peak;

@@ -138,8 +138,8 @@ class NeedFinder {
       return candidate;
     }
     const OperatorGroups& groups = problem_.groups[candidate.module_node];
-    NeedsOfStorages needs = NeedsOfCall(*problem_.trace, candidate.call,
-                                  candidate.stop, groups);
+    NeedsOfStorages needs =
+        NeedsOfCall(*problem_.trace, candidate.call, candidate.stop, groups);
     std::map<int, int> group_of;  // a result
     for (const NeedGraph::Operator& op : needs.graph.operators) {
       for (const int r : op.makes) group_of.try_emplace(r, op.group);
@@ -277,8 +277,8 @@ TraceProblem BuildTraceProblem(const Trace& trace,
                                const JointProblemOptions& options) {
   TraceProblem problem{.trace = &trace,
                        .simulator = graph::Simulator(trace),
-                       .may_skip = options.may_skip,
-                       .need_driven = graph::NeedDrivenPolicies(trace)};
+                       .may_skip = options.may_skip};
+  if (options.may_skip) problem.need_driven.emplace(trace);
   JointProblemOptions snapshot_options = options;
   snapshot_options.memory.model = MemoryModel::kSnapshot;
   UnitChoices choices = ChoicesOfUnits(profile, tree, snapshot_options);

@@ -90,7 +90,8 @@ struct TraceProblem {
   bool has_repeated_calls = false;  // of a candidate module
   // Operators may be skipped.
   bool may_skip = false;
-  graph::NeedDrivenPolicies need_driven;  // of the trace
+  // Of the trace, if they may.
+  std::optional<graph::NeedDrivenPolicies> need_driven = {};
   std::vector<NeedGraph> need_graphs = {};  // all different
   // A node of the module tree and a group: whether a policy has a choice.
   std::vector<std::vector<char>> is_choice = {};

@@ -243,9 +243,8 @@ class TraceSearch {
     for (int round = 0; round < (split.decision ? kRounds : kMostRounds);) {
       const Witnesses witnesses =
           Blend(first_, part.witnesses, part.next, weight);
-      RelaxedPlan plan = {.relaxation =
-                              Relax(problem_, witnesses, part.decisions,
-                                    best_.Ms())};
+      RelaxedPlan plan = {
+          .relaxation = Relax(problem_, witnesses, part.decisions, best_.Ms())};
       const ModuleSolution relaxed = Solve(plan.relaxation.joint, gap,
                                            gap > 0 ? kLabelsOfParts : kNoLimit);
       if (relaxed.status == SearchStatus::kInfeasible) return;

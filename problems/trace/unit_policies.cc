@@ -51,7 +51,7 @@ CheckpointedModule UnitThatSaves(const TraceProblem& problem, int module_node,
   if (problem.may_skip && !groups.groups.empty()) {
     std::vector<char> saves;
     for (const int g : groups.group_of) saves.push_back(saved[g]);
-    return problem.need_driven.Of(module, saves);
+    return problem.need_driven->Of(module, saves);
   }
   CheckpointedModule unit = {.module = module};
   for (const int g : groups.group_of) {

@@ -162,6 +162,18 @@ TEST_F(PlanningFlagsTest, Defaults) {
   EXPECT_EQ(Error(), "");
 }
 
+TEST_F(PlanningFlagsTest, OperatorsMayBeSkippedUnlessDecisionsSayOtherwise) {
+  EXPECT_TRUE(Options().may_skip);
+  flags_.decisions = "save,recompute";
+  EXPECT_FALSE(Options().may_skip);
+  flags_.decisions = "save,recompute,skip";
+  EXPECT_TRUE(Options().may_skip);
+  flags_.decisions = "skip";
+  EXPECT_EQ(Error(),
+            "--decisions: expected save,recompute,skip or save,recompute, "
+            "found 'skip'");
+}
+
 TEST_F(PlanningFlagsTest, AFitAloneImpliesModules) {
   for (const std::string kind : {"fit", "profile"}) {
     flags_.tradeoff = kind;

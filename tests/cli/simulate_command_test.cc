@@ -103,8 +103,8 @@ TEST_F(SimulateCommandTest, WhatIsSkippedDoesNotRunAgain) {
             whole["planned"]["recompute_ms"]);
   unit["ops"].front()["decision"] = "skip";
   ExpectRefused(With(PlanOf({unit})),
-                {"plan.json: ", "module 'GPT2LMHeadModel.transformer.h.1': ",
-                 "operator 0 (", ") cannot be skipped: ", " what it makes"});
+                {"module 'GPT2LMHeadModel.transformer.h.1': ", "operator 0 (",
+                 ") cannot be skipped: ", " what it makes"});
   unit["ops"].front()["decision"] = "save";
   unit["ops"].front()["results"] = {7};
   ExpectRefused(With(PlanOf({unit})),

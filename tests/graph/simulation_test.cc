@@ -614,6 +614,28 @@ TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
                         "tensor"));
 }
 
+// Operator 4 writes to the product in place, operator 5 makes a view of it.
+TEST_F(TwoLayers, WhatIsNotWrittenToIsThere) {
+  trace_.operators[4].mutates = trace_.operators[4].outputs = {4};
+  trace_.operators[4].reads = {4};
+  trace_.operators[5].view = true;
+  trace_.operators[5].reads = trace_.operators[5].outputs = {4};
+  trace_.operators[5].creates = {};
+  trace_.operators[4].creates = {};
+  trace_.operators[3].creates = {4, 5, 6};
+  trace_.storages[5].born = trace_.storages[6].born = 3;
+  trace_.saved[3].unpacked = kNever;
+  trace_.saved[4].storage = 3;
+  EXPECT_THAT(Operators({{.module = 2, .decisions = Decisions({0, 2, 0})}}),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 5, 7, 8));
+  EXPECT_THAT(Operators({{.module = 2, .decisions = Decisions({2, 2, 0})}}),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+  trace_.saved[3].unpacked = 7;
+  EXPECT_THAT(ErrorOf({{.module = 2, .decisions = Decisions({0, 2, 0})}}),
+              HasSubstr("operator 1 (op) cannot be skipped: backward asks for "
+                        "what it writes to in place"));
+}
+
 // A view of the product, made by operator 4.
 TEST_F(TwoLayers, ViewsOfStandInsAreStandIns) {
   trace_.operators[4].view = true;
@@ -642,8 +664,16 @@ TEST_F(TwoLayers, ViewsOfStandInsAreStandIns) {
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("operator 1 (op) cannot be skipped: backward asks for "
                         "what it makes"));
-  // A saved view is one of the original.
   trace_.operators[5].reads = {};
+  // Autograd keeps nothing of a view that is not there, and that nobody asks
+  // for: step 8 is operator 5 again, after the product.
+  trace_.saved[3].unpacked = kNever;
+  trace_.tensors[2].scope_end = 4;
+  EXPECT_EQ(Units({{.module = 2, .decisions = Decisions({0, 2, 0})}})[8],
+            Units({{.module = 2, .decisions = Decisions({2, 2, 0})}})[7]);
+  trace_.saved[3].unpacked = 7;
+  trace_.tensors[2].scope_end = 5;
+  // A saved view is one of the original.
   EXPECT_EQ(decide({2, 1, 0}), "accepted");
   // No view runs of what is not there.
   trace_.saved[3].unpacked = kNever;

@@ -5,18 +5,23 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "problems/trace/need_graph.h"
+#include "solver/cbc_solver.h"
+#include "solver/milp.h"
 
 namespace acplan::problems {
 namespace {
 
 // A random chain of operators with skips, several results, operators in groups
 // and operators in place.
-NeedGraph RandomGraph(std::mt19937& random, int operators) {
+NeedGraph RandomGraph(std::mt19937& random, int operators,
+                      bool has_in_place = true) {
   NeedGraph graph;
   for (int place = operators - 1; place >= 0; --place) {
     NeedGraph::Operator op = {
@@ -37,7 +42,7 @@ NeedGraph RandomGraph(std::mt19937& random, int operators) {
     }
     op.reads.assign(reads.begin(), reads.end());
     // In place, if the operator that made it is of the same group.
-    if (!op.reads.empty() && k + 1 < operators &&
+    if (has_in_place && !op.reads.empty() && k + 1 < operators &&
         graph.operators[k + 1].group == op.group) {
       op.makes = {graph.operators[k + 1].makes.front()};
       if (std::ranges::find(op.reads, op.makes[0]) == op.reads.end()) {
@@ -175,6 +180,86 @@ TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
   }
   EXPECT_GT(points, 8000);
   EXPECT_LT(without, 1000);
+}
+
+// The least ms of a policy that keeps at most so many bytes, by CBC; nothing
+// where none does. Of graphs without operators in place.
+std::optional<double> LeastByCbc(const NeedGraph& graph,
+                                 const NeedChoices& choices,
+                                 int64_t most_kept_bytes) {
+  solver::Milp milp;
+  const auto binary = [&](double cost, bool may_be = true) {
+    return milp.AddColumn(
+        {.upper = may_be ? 1.0 : 0.0, .cost = cost, .is_integer = true});
+  };
+  std::vector<int> saved, runs, needed, kept;
+  for (size_t g = 0; g < choices.may_save.size(); ++g) {
+    saved.push_back(binary(0, choices.may_save[g] != 0));
+  }
+  std::vector<int> maker(graph.results, -1);
+  for (int k = 0; k < std::ssize(graph.operators); ++k) {
+    const NeedGraph::Operator& op = graph.operators[k];
+    runs.push_back(binary(op.ms, choices.may_rerun[op.group] != 0));
+    for (const int r : op.makes) maker[r] = k;
+  }
+  solver::Milp::Row capacity = {.upper =
+                                    static_cast<double>(most_kept_bytes) / 512};
+  for (int r = 0; r < graph.results; ++r) {
+    needed.push_back(binary(0));
+    kept.push_back(binary(0, choices.may_keep[r] != 0));
+    capacity.terms.push_back(
+        {kept[r], static_cast<double>(choices.bytes[r]) / 512});
+    // What is needed is made, or it is kept if its operator is saved.
+    const NeedGraph::Operator& op = graph.operators[maker[r]];
+    milp.AddRow(
+        {.lower = 0,
+         .terms = {
+             {runs[maker[r]], 1}, {saved[op.group], 1}, {needed[r], -1}}});
+    milp.AddRow(
+        {.upper = 1,
+         .terms = {{needed[r], 1}, {saved[op.group], 1}, {kept[r], -1}}});
+  }
+  milp.AddRow(std::move(capacity));
+  for (size_t k = 0; k < graph.operators.size(); ++k) {
+    const NeedGraph::Operator& op = graph.operators[k];
+    milp.AddRow({.upper = 1, .terms = {{runs[k], 1}, {saved[op.group], 1}}});
+    if (op.is_always_needed) {
+      milp.AddRow({.lower = 1, .terms = {{runs[k], 1}, {saved[op.group], 1}}});
+    }
+    for (const int r : op.asked) {
+      milp.AddRow({.lower = 1, .terms = {{needed[r], 1}}});
+    }
+    for (const int r : op.reads) {
+      milp.AddRow({.lower = 0, .terms = {{needed[r], 1}, {runs[k], -1}}});
+    }
+  }
+  const solver::MilpSolution solution = solver::SolveWithCbc(milp);
+  if (solution.x.empty()) return std::nullopt;
+  return solution.objective;
+}
+
+TEST(NeedPoliciesTest, AreTheBestOfTheMilp) {
+  std::mt19937 random(3);
+  int found = 0;
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    const NeedGraph graph =
+        RandomGraph(random, 12 + static_cast<int>(random() % 12), false);
+    const NeedChoices choices = RandomChoices(random, graph);
+    const NeedPolicies policies = PoliciesOf(graph, choices);
+    const std::vector<PolicyPoint>& points = policies.points();
+    for (int k = 0; k < 4; ++k) {
+      const auto most_kept = static_cast<int64_t>(random() % 60) * 512;
+      const auto cheapest = std::ranges::lower_bound(
+          points, choices.base_bytes - most_kept, {}, &PolicyPoint::bytes);
+      const std::optional<double> least = LeastByCbc(graph, choices, most_kept);
+      ASSERT_EQ(least.has_value(), cheapest != points.end());
+      if (!least) continue;
+      EXPECT_NEAR(cheapest->ms, *least, 1e-5);
+      ++found;
+    }
+  }
+  EXPECT_GT(found, 60);
 }
 
 // Graphs so large that policies are relaxed: none costs less than the cheapest

@@ -138,8 +138,8 @@ ModuleSolution RoundedUp(const JointProblem& problem, ModuleSolution solution) {
     const JointProblem::Policies& policies =
         problem.policies[problem.policies_of[unit.node]];
     if (!policies.points.empty()) {
-      unit.counts = policies.LeastCounts(
-          static_cast<int64_t>(std::ceil(unit.net_bytes)));
+      unit.counts =
+          policies.LeastCounts(static_cast<int64_t>(std::ceil(unit.net_bytes)));
       unit.net_bytes = static_cast<double>(policies.BytesOf(unit.counts));
       solution.units.push_back(std::move(unit));
       continue;

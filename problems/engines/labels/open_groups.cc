@@ -102,8 +102,8 @@ std::vector<OpenPoint> PointsToTry(const TickPolicies& unit,
   std::vector<OpenPoint> open;
   for (size_t p = 0; p < is_open.size(); ++p) {
     if (!is_open[p]) continue;
-    open.push_back({static_cast<int>(p), unit.points[p].bytes,
-                    unit.points[p].ticks});
+    open.push_back(
+        {static_cast<int>(p), unit.points[p].bytes, unit.points[p].ticks});
   }
   return open;
 }

@@ -63,8 +63,8 @@ struct OpenedUnit {
   PointLabels labels;  // those that may lead to a better plan
   int64_t bytes = 0;   // of the copies settled to be recomputed
   int64_t ticks = 0;
-  std::vector<int> settled;     // how many of each kind these are
-  std::vector<OpenKind> kinds;  // the most settled first
+  std::vector<int> settled;            // how many of each kind these are
+  std::vector<OpenKind> kinds;         // the most settled first
   std::vector<OpenPoint> points = {};  // bytes ascending
 };
 
