@@ -142,10 +142,11 @@ void PlanningFlags::AddTo(CLI::App& app) {
          "what its operators can do; with module granularity also fit: a fit "
          "of PyTorch's greedy curve, or profile: the fit stored in the profile")
       ->type_name("KIND");
-  app.add_option("--decisions", decisions,
-                 "what may be decided of an operator: save,recompute (default), "
-                 "or, on traces, save,recompute,skip, where only what something "
-                 "needs runs again")
+  app.add_option(
+         "--decisions", decisions,
+         "what may be decided of an operator: save,recompute (default), "
+         "or, on traces, save,recompute,skip, where only what something "
+         "needs runs again")
       ->type_name("LIST");
   app.add_option("--engine", engine,
                  "auto (default), labels or cbc: the algorithm; both are exact")

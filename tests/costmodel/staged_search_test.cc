@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "costmodel/planning/strategy_plan.h"
 #include "tests/costmodel/golden_data.h"
 
 namespace acplan::costmodel {

@@ -80,14 +80,14 @@ TEST(SegmentFamiliesTest, CutRunsFromTheFirstChildOn) {
   const graph::Trace trace = Blocks(7);
   const auto families = SegmentFamilies(trace, {.kind = SegmentKind::kAuto});
   ASSERT_EQ(families.size(), 2U);
-  EXPECT_THAT(NamesOf(trace, families[0]),
-              ::testing::ElementsAre("M.0-1", "M.2-3", "M.4-5", "M.0-3",
-                                     "M.4-6"));
+  EXPECT_THAT(
+      NamesOf(trace, families[0]),
+      ::testing::ElementsAre("M.0-1", "M.2-3", "M.4-5", "M.0-3", "M.4-6"));
   EXPECT_THAT(NamesOf(trace, families[1]),
               ::testing::ElementsAre("M.0-2", "M.3-5"));
   EXPECT_THAT(
-      NamesOf(trace, SegmentFamilies(trace, {.kind = SegmentKind::kLength,
-                                             .length = 4})
+      NamesOf(trace, SegmentFamilies(
+                         trace, {.kind = SegmentKind::kLength, .length = 4})
                          .front()),
       ::testing::ElementsAre("M.0-3", "M.4-6"));
   EXPECT_TRUE(SegmentFamilies(trace, {}).front().empty());
@@ -128,10 +128,10 @@ TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
       const auto again = WithSegmentsOf(trace, answer.plan.modules);
       with_segments += again ? 1 : 0;
       const graph::Trace& own = again ? *again : trace;
-      EXPECT_LE(graph::Simulate(own, CheckpointedModules(
-                                         own, answer.plan.modules))
-                    .peak_bytes,
-                budget);
+      EXPECT_LE(
+          graph::Simulate(own, CheckpointedModules(own, answer.plan.modules))
+              .peak_bytes,
+          budget);
     }
   }
   EXPECT_EQ(done, 40);
@@ -155,8 +155,8 @@ TEST(SegmentPlansTest, AreCheckedForUnitsInsideAndFsdpUnits) {
         *std::ranges::find(with.profile.modules, fqn, &graph::Module::fqn);
     PlannedModule planned{.fqn = fqn, .discard_ratio = 1, .ops = {}};
     for (size_t k = 0; k < module.sac->func_names.size(); ++k) {
-      planned.ops.push_back({.index = static_cast<int>(k),
-                             .name = module.sac->func_names[k]});
+      planned.ops.push_back(
+          {.index = static_cast<int>(k), .name = module.sac->func_names[k]});
     }
     return planned;
   };
@@ -164,8 +164,9 @@ TEST(SegmentPlansTest, AreCheckedForUnitsInsideAndFsdpUnits) {
   EXPECT_EQ(FirstBrokenRule(with.profile, plan, {}, &with.trace), std::nullopt);
   PlanRules rules;
   rules.fsdp_units = {child};
-  EXPECT_THAT(FirstBrokenRule(with.profile, plan, rules, &with.trace),
-              Optional(HasSubstr(segment + " contains the FSDP unit " + child)));
+  EXPECT_THAT(
+      FirstBrokenRule(with.profile, plan, rules, &with.trace),
+      Optional(HasSubstr(segment + " contains the FSDP unit " + child)));
   plan.modules = {unit(segment), unit(child)};
   EXPECT_THAT(FirstBrokenRule(with.profile, plan, {}, &with.trace),
               Optional(HasSubstr(child + " lies inside " + segment)));

@@ -101,7 +101,10 @@ def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator |
         return given
     tensor = next(iter(tensors_of((args, kwargs))), None)
     device = kwargs.get("device") if tensor is None else tensor.device
-    device = torch.device(device or "cpu")
+    return default_generator(torch.device(device or "cpu"))
+
+
+def default_generator(device: torch.device) -> torch.Generator | None:
     if device.type == "cpu":
         return torch.default_generator
     of_type = getattr(getattr(torch, device.type, None), "default_generators", ())
