@@ -112,9 +112,10 @@ TEST_F(PlanCommandTest, JsonIsThePlanFile) {
 
 TEST_F(PlanCommandTest, OnATraceSaysHowNearItIsToAnySchedule) {
   const std::vector<std::string> question = {
-      "plan",     ACPLAN_DATA_DIR "/traces/gpt2_small.json.gz",
-      "--budget", "80%",
-      "--gap",    "0.1"};
+      "plan",        ACPLAN_DATA_DIR "/traces/gpt2_small.json.gz",
+      "--budget",    "80%",
+      "--gap",       "0.1",
+      "--decisions", "save,recompute,skip"};
   const json plan = AcplanJson(question);
   const double ms = plan["recompute_ms"].get<double>();
   const double bound = plan["any_schedule"]["bound_ms"].get<double>();

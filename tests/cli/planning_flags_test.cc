@@ -162,15 +162,15 @@ TEST_F(PlanningFlagsTest, Defaults) {
   EXPECT_EQ(Error(), "");
 }
 
-TEST_F(PlanningFlagsTest, OperatorsMayBeSkippedUnlessDecisionsSayOtherwise) {
-  EXPECT_TRUE(Options().may_skip);
+TEST_F(PlanningFlagsTest, OperatorsAreSkippedWhereDecisionsSaySo) {
+  EXPECT_FALSE(Options().may_skip);
   flags_.decisions = "save,recompute";
   EXPECT_FALSE(Options().may_skip);
   flags_.decisions = "save,recompute,skip";
   EXPECT_TRUE(Options().may_skip);
   flags_.decisions = "skip";
   EXPECT_EQ(Error(),
-            "--decisions: expected save,recompute,skip or save,recompute, "
+            "--decisions: expected save,recompute or save,recompute,skip, "
             "found 'skip'");
 }
 
