@@ -46,9 +46,6 @@ namespace acplan::problems {
 //   is made again for one node is there until a later one asks, and operators that
 //   run again need memory as well: both are left out here, and so is that who runs
 //   again several times costs several times. All of this makes the optimum lower.
-// The one exception are plans that compute something else: a unit inside a unit that
-// skips an operator which writes in place to an argument that the outer unit made
-// again.
 
 struct ScheduleProblem {
   struct Value {
