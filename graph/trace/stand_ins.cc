@@ -77,6 +77,22 @@ std::vector<Need> NeedsAtTheEnd(const Frames& frames, int32_t f,
   return needs;
 }
 
+// What comes from outside of all units was written to in the forward pass, and
+// is not made again without that.
+bool WritesToWhatAFrameAroundMakes(const Frames& frames, int32_t f,
+                                   const TraceOperator& op,
+                                   const Trace& trace) {
+  int32_t outer = f;
+  while (frames.list[outer].parent != kNoFrame) {
+    outer = frames.list[outer].parent;
+  }
+  return std::ranges::any_of(op.mutates, [&](int32_t s) {
+    const int32_t born = trace.storages[s].born;
+    return frames.list[outer].call->start <= born &&
+           born < frames.list[f].call->start;
+  });
+}
+
 }  // namespace
 
 class StandInFinder::Rerun {
@@ -139,29 +155,13 @@ class StandInFinder::Rerun {
           "{} cannot be skipped: it returns no tensor, and nothing stands in "
           "for what it does",
           Place(op));
-    } else if (WritesToWhatAParentMakes(now)) {
-      return fmt::format(
-          "{} must run again: it writes in place to what a unit around this "
-          "one "
-          "makes again",
-          Place(op));
+    } else if (WritesToWhatAFrameAroundMakes(frames_, f_, now, trace_)) {
+      return Place(op) +
+             " must run again: it writes in place to what a unit around this "
+             "one makes again";
     }
     Lose(op);
     return std::nullopt;
-  }
-
-  // What comes from outside of all units was written to in the forward pass, and
-  // is not made again without that.
-  bool WritesToWhatAParentMakes(const TraceOperator& op) const {
-    int32_t outer = f_;
-    while (frames_.list[outer].parent != kNoFrame) {
-      outer = frames_.list[outer].parent;
-    }
-    return std::ranges::any_of(op.mutates, [&](int32_t s) {
-      const int32_t born = trace_.storages[s].born;
-      return frames_.list[outer].call->start <= born &&
-             born < frame_.call->start;
-    });
   }
 
   std::optional<std::string> RefusalOfReads(int32_t op) const {
