@@ -8,11 +8,11 @@ unit to be made in, and what waits for them, waits on the device: at the release
 the unit itself runs again. Where no call follows, backward's first recomputation is the end
 of forward, and the unit's own recomputation fetches.
 
-What moves is a storage, once, whatever views of it are saved; and only what operators of
-the unit made, and no saved operator keeps on the device. From forward's end on the host has
-it as it was. Where a unit is called otherwise than planned, or runs again in another order
-or never, a copy is made later or not at all, and no result changes: a call fetches what it
-has not been brought before it runs again.
+What moves is a storage, once a call, and with it all that the call saved of it. The host
+has it as it was made, and what is written to it later is sent again. Where a unit is called
+otherwise than planned, or runs again in another order or never, a copy is made later or not
+at all, and no result changes: a call fetches what it has not been brought before it runs
+again.
 """
 
 import contextlib
@@ -143,25 +143,19 @@ class Freight:
         self._traffic = traffic
         self._tape = weakref.ref(tape)
         self._state = self._HELD
-        # Memory that operators of the call made.
-        self._made: set[int | None] = set()
-        self._offloaded: set[Saved] = set()
+        self._offloaded: list[Saved] = []
         # By memory, in the order in which it was made.
         self._cargo: dict[int | None, Cargo] = {}
 
     # Forward
 
-    def note_made(self, out: Any) -> None:
-        self._made.update(map(memory_of, tensors_of(out)))
-
     def send(self, saved: Saved) -> None:
-        self._offloaded.add(saved)
+        self._offloaded.append(saved)
         for tensor in tensors_of(saved.value):
             key = memory_of(tensor)
-            if key in self._cargo or key not in self._made or not _is_movable(tensor):
-                continue
-            with _unseen():
-                self._cargo[key] = Cargo(tensor, self._traffic.link_of(tensor))
+            if key not in self._cargo and _is_movable(tensor):
+                with _unseen():
+                    self._cargo[key] = Cargo(tensor, self._traffic.link_of(tensor))
 
     def send_again(self, written: Sequence[torch.Tensor]) -> None:
         for key in {memory_of(tensor) for tensor in written}:
@@ -179,7 +173,8 @@ class Freight:
             return
         if tape.outputs_changed():
             tape.drop()
-        self._close_but(self._moving(tape))
+        values = [saved.value for saved in self._offloaded]
+        self._close_but(set(map(memory_of, tensors_of(values))))
         with _unseen():
             for saved in tape.saved():
                 if saved.has_value:
@@ -187,19 +182,6 @@ class Freight:
             for cargo in self._cargo.values():
                 cargo.release()
         tape.forget_outputs(self._cargo.keys())
-
-    def _moving(self, tape: Tape) -> set[int | None]:
-        """What is saved with the host, and not on the device as well. What is written to
-        in place is held by who made it."""
-        moving: set[int | None] = set()
-        staying: set[int | None] = set()
-        for saved in tape.saved():
-            memory = map(memory_of, tensors_of(saved.value))
-            if saved in self._offloaded:
-                moving.update(memory)
-            elif not saved.func._schema.is_mutable:
-                staying.update(memory)
-        return moving - staying
 
     def _away(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

@@ -200,8 +200,6 @@ class Forward(Mode):
         if not traits.is_plain or tape.writes:
             return self._run_with_care(func, traits, choice, args, kwargs)
         out = func(*args, **kwargs)
-        if self._freight and not traits.is_view:
-            self._freight.note_made(out)
         item = func
         if choice != RUN:
             is_given = traits.is_view and args and out is args[0]
@@ -255,8 +253,6 @@ class Forward(Mode):
             if generator not in tape.first_states:
                 tape.first_states[generator] = generator.get_state()
         out = func(*args, **kwargs)
-        if self._freight and not (traits.is_mutable or traits.is_view):
-            self._freight.note_made(out)
         item = func
         if choice != RUN:
             is_given = traits.is_mutable or (traits.is_view and out is args[0])
