@@ -2,11 +2,12 @@
 byte, when what is asked for, and what is refused."""
 
 import copy
+import dataclasses
 import gc
+import pathlib
 import pickle
 import random
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,14 +15,13 @@ import torch
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply, remove
 from acplan import PlannedOperator as Op
 from acplan import trace, verify
-from acplan.applying import applied
-from acplan.host_link import Link, Plain
+from acplan.measuring import simulate
 from torch import nn
 
 from offloading import Links, late_links, with_offload
 from segments_of_traces import segments_by_chance
 from sharding_cases import operators_of
-from skipping import Unit, plan_by_chance, recorded_step, units_by_chance
+from skipping import plan_by_chance, recorded_step, units_by_chance
 from test_never_ends import Chance, Net, STEPS, _forward_backward, _net, _x
 from test_segments import _is_unit
 from test_skipping import _ARCHITECTURES, _by_chance, _loss, _model, _outcome, _step
@@ -78,7 +78,7 @@ def test_gradients_are_equal_with_any_legal_plan(name: str, links: Links) -> Non
 
 @pytest.mark.parametrize(
     ("name", "autocast"),
-    [(name, None) for name in ("unet", "writing", "shared", "resnet", "t5", "custom")]
+    [(name, None) for name in ("unet", "writing", "shared", "noted")]
     + [(name, torch.bfloat16) for name in ("gpt2", "resnet")],
 )
 def test_predicted_is_measured_at_every_operator(
@@ -86,16 +86,15 @@ def test_predicted_is_measured_at_every_operator(
 ) -> None:
     model, inputs = EXAMPLES[name]().on_meta()
     traced = trace(model, autocast=autocast, **inputs)
-    differs = False
-    for seed in range(3):
+    differ = False
+    for seed in range(2):
         plan = _plan_of(traced.data, seed)
         result = verify(model, plan, of=traced, autocast=autocast, **inputs)
         assert result.first_difference() is None, result
-        saving = with_offload(plan, random.Random(0), 0)
-        without = verify(model, saving, of=traced, autocast=autocast, **inputs)
-        assert [s.name for s in without.measured] == [s.name for s in result.measured]
-        differs |= result.measured != without.measured
-    assert differs
+        saving = simulate(traced, with_offload(plan, random.Random(0), 0))
+        assert [s.name for s in saving] == [s.name for s in result.measured]
+        differ |= saving != result.measured
+    assert differ
 
 
 # --- Steps that were not planned
@@ -202,24 +201,245 @@ def test_results_of_units_may_be_written_to(are_late: bool, links: Links) -> Non
 # --- When
 
 
-class _Told(Plain):
-    """Tells what it is asked for, and what is waited for."""
+class _Wide(nn.Module):
+    def __init__(self, told: list[str], place: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, 8 * (place + 1))
+        self.told, self.place = told, place
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.told.append(f"unit {self.place}")
+        return x + self.up(x).sin().mean(-1, keepdim=True)
+
+
+class _Run(nn.Module):
+    """Units in any order, each any number of times."""
 
     def __init__(self, told: list[str]) -> None:
-        self._told = told
+        super().__init__()
+        torch.manual_seed(0)
+        self.units = nn.ModuleList(_Wide(told, place) for place in range(3))
+        self.order = [0, 1, 2]
 
-    def copy(self, source: Any, target: Any, after: Any) -> Any:
-        is_out = target.data_ptr() in {b.data_ptr() for b in self._buffers}
-        super().copy(source, target, after)
-        return _ToldCopy(self._told, "sent" if is_out else "fetched", source)
-
-    _buffers: list[torch.Tensor]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for place in self.order:
+            x = self.units[place](x)
+        return x
 
 
-class _ToldCopy:
-    def __init__(self, told: list[str], kind: str, source: torch.Tensor) -> None:
-        self._told, self._kind, self._size = told, kind, source.numel()
-        told.append(f"{'send' if kind == 'sent' else 'fetch'} {self._size}")
+def _offloading_products(units: Sequence[int]) -> tuple[PlannedModule, ...]:
+    """Of two rows, unit 0 sends 64 bytes, 1 and 2 two and three times that."""
+    names = operators_of(_Wide([], 0), torch.ones(2, 8))
+    operators = tuple(Op(n, "addmm" in n, offload="addmm" in n) for n in names)
+    return tuple(PlannedModule(f"_Run.units.{k}", operators) for k in units)
 
-    def wait(self, memory: torch.Tensor) -> None:
-        self._told.append(f"{self._kind} {self._size}")
+
+def _run_planned(told: list[str]) -> nn.Module:
+    return apply(_Run(told), Plan(_offloading_products((0, 1, 2))), strict=True)
+
+
+def test_what_is_asked_for_when(links: Links) -> None:
+    loss = _run_planned(links.told)(torch.ones(2, 8)).sum()
+    links.told.append("backward")
+    loss.backward()
+    assert links.told == [
+        "unit 0", "send 64",
+        "unit 1", "send 128", "send 64 ends",
+        "unit 2", "send 192", "send 128 ends",
+        "backward",
+        "send 192 ends", "fetch 192", "fetch 128", "fetch 192 ends", "unit 2",
+        "fetch 64", "fetch 128 ends", "unit 1",
+        "fetch 64 ends", "unit 0",
+    ]  # fmt: skip
+
+
+def test_units_that_send_nothing_count(links: Links) -> None:
+    plan = Plan((*_offloading_products((0,)), PlannedModule("_Run.units.1")))
+    loss = apply(_Run(links.told), plan, strict=True)(torch.ones(2, 8)).sum()
+    assert links.told == ["unit 0", "send 64", "unit 1", "send 64 ends", "unit 2"]
+    links.told.clear()
+    loss.backward()
+    assert links.told == ["fetch 64", "unit 1", "fetch 64 ends", "unit 0"]
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        [[0, 1, 2], [2, 1, 0], [0, 1, 2]],
+        [[0], [1, 2], [0, 0, 0], [2]],
+        [[0, 1, 2, 0, 1, 2], [1], [2, 0]],
+    ],
+)
+def test_units_in_any_order(orders: list[list[int]], links: Links) -> None:
+    def losses(model: nn.Module) -> list[torch.Tensor]:
+        x = torch.ones(2, 8, requires_grad=True)
+        values = []
+        for order in orders:
+            model.order = order
+            values.append(model(x).sum())
+            values[-1].backward()
+        # Graphs of several steps, one of which nobody goes through.
+        model.order = [0, 1, 2]
+        several = [model(x * k).sum() for k in range(3)]
+        several[0].backward()
+        several.pop(1)
+        several[1].backward()
+        (of_x,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        of_x.square().sum().backward()
+        assert x.grad is not None
+        return [*values, x.grad, *(p.grad for p in model.parameters())]
+
+    expected = losses(_Run([]))
+    found = losses(_run_planned(links.told))
+    assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
+    del found, expected
+    gc.collect()
+    assert links.used_bytes == 0 < links.pool_bytes
+
+
+class _Stop(Exception):
+    pass
+
+
+def test_an_exception_in_between(links: Links) -> None:
+    def stop(*_: Any) -> None:
+        raise _Stop
+
+    model = _run_planned(links.told)
+    for unit in (0, 1, 2):
+        handle = model.units[unit].up.register_forward_hook(stop)
+        with pytest.raises(_Stop):
+            model(torch.ones(2, 8))
+        handle.remove()
+        loss = model(torch.ones(2, 8)).sum()
+        handle = model.units[unit].up.register_forward_hook(stop)
+        with pytest.raises(_Stop):
+            loss.backward()
+        handle.remove()
+    model.zero_grad()
+    links.told.clear()
+    model(torch.ones(2, 8)).sum().backward()
+    in_forward = [line for line in links.told if "send" in line and "ends" not in line]
+    assert in_forward == ["send 64", "send 128", "send 192"]
+    expected = _Run([])
+    expected(torch.ones(2, 8)).sum().backward()
+    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+    del loss
+    gc.collect()
+    assert links.used_bytes == 0
+
+
+def test_evaluation_sends_nothing(links: Links) -> None:
+    model = _run_planned(links.told)
+    with torch.no_grad():
+        model(torch.ones(2, 8))
+    with torch.inference_mode():
+        model(torch.ones(2, 8))
+    assert links.told == ["unit 0", "unit 1", "unit 2"] * 2
+
+
+def test_buffers_are_used_again(links: Links) -> None:
+    model = _run_planned(links.told)
+    sizes = []
+    for rows in (2, 2, 2, 4, 1, 2, 2):
+        model(torch.ones(rows, 8)).sum().backward()
+        sizes.append(links.pool_bytes)
+    assert sizes[:3] == [64 + 128 + 192] * 3
+    assert max(sizes) <= 2 * sizes[0] and links.used_bytes == 0
+
+
+def test_copies_of_a_model(links: Links) -> None:
+    plan = _offloading_by_chance(_net(), 0)
+    expected = _outcome(_net(), _forward_backward)
+    model = apply(_net(), plan)
+    for made in (copy.deepcopy(model), apply(remove(copy.deepcopy(model)), plan)):
+        found = _outcome(made, _forward_backward)
+        assert all(map(torch.equal, found, expected))
+    before = links.asked
+    found = _outcome(remove(model), _forward_backward)
+    assert all(map(torch.equal, found, expected)) and links.asked == before > 0
+
+
+def test_segments_can_be_pickled() -> None:
+    ops = (Op("aten.addmm.default", True, offload=True),)
+    model = apply(_Run([]), Plan((PlannedModule("_Run.units.0-1", ops),)))
+    places = [model.units[k].checkpoint_fn for k in (0, 1)]
+    again = pickle.loads(pickle.dumps(places))
+    assert again[0].segment is again[1].segment
+    assert again[0].segment.traffic is not None
+    assert again[0].segment.traffic is not places[0].segment.traffic
+
+
+# --- What is refused
+
+
+@pytest.mark.parametrize("outer", ["Net.blocks.0", "Net.blocks.0-1"])
+def test_offload_inside_a_unit_is_refused(outer: str) -> None:
+    offloaded = (Op("aten.addmm.default", True, offload=True),)
+    inner = PlannedModule("Net.blocks.0.mlp", offloaded)
+    message = f"Net.blocks.0.mlp is inside {outer}: expected offload only in units"
+    with pytest.raises(AcplanError, match=message):
+        apply(_net(), Plan((PlannedModule(outer), inner)))
+    apply(_net(), Plan((PlannedModule(outer, offloaded), PlannedModule(inner.fqn))))
+
+
+class _Calling(nn.Module):
+    """Its first unit calls the second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.units = nn.ModuleList(_Wide([], 0) for _ in range(2))
+        self.units[0].forward = lambda x: self.units[1](x)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.units[0](x)
+
+
+def test_a_unit_called_in_another_one_keeps_all_on_the_device(links: Links) -> None:
+    _, inner = _offloading_products((0, 1))
+    inner = dataclasses.replace(inner, fqn="_Calling.units.1")
+    plan = Plan((PlannedModule("_Calling.units.0"), inner))
+    text = "called inside another unit: what the plan offloads stays on the device"
+    x = torch.ones(2, 8)
+    with pytest.raises(AcplanError, match=text):
+        apply(_Calling(), plan, strict=True)(x)
+    expected, model = _Calling(), apply(_Calling(), plan)
+    expected(x).sum().backward()
+    with pytest.warns(PlanMismatchWarning, match=text):
+        model(x).sum().backward()
+    for a, b in zip(model.units[1].parameters(), expected.units[1].parameters()):
+        assert torch.equal(a.grad, b.grad)
+    assert links.asked == 0
+
+
+def test_under_the_compiler_all_stays_on_the_device(links: Links) -> None:
+    text = "under torch.compile, what the plan offloads"
+    x = torch.ones(2, 8)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=text):
+        torch.compile(_run_planned([]), backend="aot_eager")(x)
+    torch._dynamo.reset()
+    model, expected = apply(_Run([]), Plan(_offloading_products((1,)))), _Run([])
+    expected(x).sum().backward()
+    with pytest.warns(PlanMismatchWarning, match=text):
+        torch.compile(model, backend="aot_eager")(x).sum().backward()
+    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+    assert links.asked == 0
+
+
+def test_plan_files(tmp_path: pathlib.Path) -> None:
+    operators = (
+        Op("aten.mm.default", True, results=(0,), offload=True),
+        Op("aten.cos.default", True),
+        Op("aten.sin.default", True, offload=True),
+    )
+    plan = Plan((PlannedModule("Net.a", operators),))
+    plan.save(tmp_path / "plan.json", model="Net")
+    assert Plan.load(tmp_path / "plan.json").modules == plan.modules
+    with pytest.raises(AcplanError, match="save, recompute, skip, offload, found 'send'"):
+        Op.of({"name": "mm", "decision": "send"})
+    with pytest.raises(AcplanError, match="mm is offloaded, and not saved"):
+        Op("mm", False, offload=True)
