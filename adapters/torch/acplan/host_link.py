@@ -28,10 +28,14 @@ class Copy(Protocol):
 
 
 class Queues(Protocol):
-    """Where copies wait for each other."""
+    """Where copies wait for each other. Of the host's memory `after` is the last one."""
 
-    def copy(
-        self, source: torch.Tensor, target: torch.Tensor, after: Copy | None
+    def send(
+        self, source: torch.Tensor, host: torch.Tensor, after: Copy | None
+    ) -> Copy: ...
+
+    def fetch(
+        self, host: torch.Tensor, target: torch.Tensor, after: Copy | None
     ) -> Copy: ...
 
     def new_buffer(self, size: int) -> torch.Tensor: ...
@@ -45,10 +49,16 @@ class _Ended:
 class Plain:
     """Copies at once: where the device is the host itself, or computes nothing."""
 
-    def copy(
-        self, source: torch.Tensor, target: torch.Tensor, after: Copy | None
+    def send(
+        self, source: torch.Tensor, host: torch.Tensor, after: Copy | None
     ) -> Copy:
-        target.copy_(source)
+        host.copy_(source)
+        return _Ended()
+
+    def fetch(
+        self, host: torch.Tensor, target: torch.Tensor, after: Copy | None
+    ) -> Copy:
+        target.copy_(host)
         return _Ended()
 
     def new_buffer(self, size: int) -> torch.Tensor:
@@ -78,23 +88,37 @@ class _Queued:
 class Streams:
     """Copies on two streams of a device, beside those that it computes on."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, streams: Any) -> None:
+        """`streams` is PyTorch's module of the kind of device."""
         self._device = device
-        self._streams: Any = torch.get_device_module(device)
+        self._streams = streams
         self._out = self._streams.Stream(device)
         self._in = self._streams.Stream(device)
 
-    def copy(
-        self, source: torch.Tensor, target: torch.Tensor, after: Copy | None
+    def send(
+        self, source: torch.Tensor, host: torch.Tensor, after: Copy | None
     ) -> Copy:
-        stream = self._in if source.device.type == "cpu" else self._out
+        return self._copy(self._out, (source, host), after)
+
+    def fetch(
+        self, host: torch.Tensor, target: torch.Tensor, after: Copy | None
+    ) -> Copy:
+        return self._copy(self._in, (host, target), after)
+
+    def _copy(
+        self, stream: Any, pair: tuple[torch.Tensor, torch.Tensor], after: Copy | None
+    ) -> Copy:
         asked_on = self._streams.current_stream(self._device)
         stream.wait_stream(asked_on)
         if isinstance(after, _Queued):
             stream.wait_event(after.event)
         with self._streams.stream(stream):
-            target.copy_(source, non_blocking=True)
+            self.start(*pair)
         return _Queued(stream.record_event(), self._streams, self._device, asked_on)
+
+    def start(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """On the current stream."""
+        target.copy_(source, non_blocking=True)
 
     def new_buffer(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
@@ -169,13 +193,13 @@ class Link:
                 self._used_bytes -= buffer.memory.numel()
 
     def send(self, source: torch.Tensor, buffer: Buffer) -> Copy:
-        target = buffer.memory[: buffer.size]
-        buffer.last = self._queues.copy(source, target, buffer.last)
+        host = buffer.memory[: buffer.size]
+        buffer.last = self._queues.send(source, host, buffer.last)
         return buffer.last
 
     def fetch(self, buffer: Buffer, target: torch.Tensor) -> Copy:
-        source = buffer.memory[: buffer.size]
-        buffer.last = self._queues.copy(source, target, buffer.last)
+        host = buffer.memory[: buffer.size]
+        buffer.last = self._queues.fetch(host, target, buffer.last)
         return buffer.last
 
 
@@ -185,5 +209,5 @@ def queues_of(tensor: torch.Tensor) -> Queues:
     if kind == "cpu" or is_fake(tensor):
         return Plain()
     with contextlib.suppress(RuntimeError, AttributeError):
-        return Streams(tensor.device)
+        return Streams(tensor.device, torch.get_device_module(tensor.device))
     return Plain()

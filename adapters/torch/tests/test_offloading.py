@@ -18,7 +18,7 @@ from acplan import trace, verify
 from acplan.measuring import simulate
 from torch import nn
 
-from offloading import Links, late_links, with_offload
+from offloading import Links, other_links, with_offload
 from segments_of_traces import segments_by_chance
 from sharding_cases import operators_of
 from skipping import plan_by_chance, recorded_step, units_by_chance
@@ -43,7 +43,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def links() -> Iterator[Links]:
-    yield from late_links()
+    yield from other_links()
 
 
 def _plan_of(data: dict[str, Any], seed: int) -> Plan:
@@ -69,6 +69,7 @@ def test_gradients_are_equal_with_any_legal_plan(name: str, links: Links) -> Non
     data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, autocast))
     for seed in range(2):
         plan = _plan_of(data, seed)
+        links.kind = ("late", "streams")[seed]
         # A plan that is not followed raises.
         found = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, autocast)
         assert len(found) == len(expected)
@@ -113,6 +114,7 @@ def _offloading_by_chance(net: nn.Module, seed: int) -> Plan:
 def test_steps_that_were_not_planned(name: str, links: Links) -> None:
     expected = _outcome(_net(), STEPS[name])
     for seed in range(2):
+        links.kind = ("streams", "late")[seed]
         found = _outcome(apply(_net(), _offloading_by_chance(_net(), seed)), STEPS[name])
         assert len(found) == len(expected) and all(map(torch.equal, found, expected))
     gc.collect()
@@ -122,7 +124,7 @@ def test_steps_that_were_not_planned(name: str, links: Links) -> None:
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
 def test_random_modules_and_steps(links: Links) -> None:
     chance = random.Random(0)
-    for _ in range(10):
+    for links.kind in ["late", "streams"] * 5:
         of, other = chance.randrange(1 << 20), chance.randrange(1 << 20)
         made = _by_chance(_net(lambda: Chance(of)), chance.randrange(100))
         plan = with_offload(made, chance)
@@ -162,9 +164,8 @@ def test_what_is_written_to_is_sent_again(links: Links) -> None:
         )
         plan = Plan(tuple(PlannedModule(f"Net.blocks.{k}", operators) for k in range(2)))
         expected = _outcome(_net(_Writing), _forward_backward)
-        for are_late in (True, False):
+        for links.kind in ("late", "early", "streams"):
             before = links.asked
-            links.are_late = are_late
             found = _outcome(apply(_net(_Writing), plan, strict=True), _forward_backward)
             assert all(map(torch.equal, found, expected)) and links.asked > before
 
@@ -179,10 +180,10 @@ class _Written(Net):
         return x
 
 
-@pytest.mark.parametrize("are_late", [True, False])
-def test_results_of_units_may_be_written_to(are_late: bool, links: Links) -> None:
+@pytest.mark.parametrize("kind", ["late", "early", "streams"])
+def test_results_of_units_may_be_written_to(kind: str, links: Links) -> None:
     """What was saved is not what it was then, unless the host has it already."""
-    links.are_late = are_late
+    links.kind = kind
     names = operators_of(_Writing(), _x())
 
     def outcome(saved: tuple[str, ...]) -> list[torch.Tensor]:
@@ -262,6 +263,7 @@ def test_units_that_send_nothing_count(links: Links) -> None:
     assert links.told == ["fetch 64", "unit 1", "fetch 64 ends", "unit 0"]
 
 
+@pytest.mark.parametrize("kind", ["late", "streams"])
 @pytest.mark.parametrize(
     "orders",
     [
@@ -270,7 +272,11 @@ def test_units_that_send_nothing_count(links: Links) -> None:
         [[0, 1, 2, 0, 1, 2], [1], [2, 0]],
     ],
 )
-def test_units_in_any_order(orders: list[list[int]], links: Links) -> None:
+def test_units_in_any_order(
+    orders: list[list[int]], kind: str, links: Links
+) -> None:
+    links.kind = kind
+
     def losses(model: nn.Module) -> list[torch.Tensor]:
         x = torch.ones(2, 8, requires_grad=True)
         values = []
