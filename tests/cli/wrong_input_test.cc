@@ -160,7 +160,8 @@ TEST_F(WrongInputTest, Plans) {
                "\"skip\", found \"keep\""}},
       {{{"/modules/0/ops",
          R"([{"index": 0, "name": "x", "decision": "skip", "results": [0]}])"}},
-       {unit + ".ops[0].results: expected for an operator that is saved only, "
+       {unit + ".ops[0].results: expected for an operator that is saved or "
+               "offloaded only, "
                "found it for one to skip"}},
       {{{"/modules/0/ops",
          R"([{"index": 0, "name": "x", "decision": "save", "results": 1}])"}},
