@@ -76,7 +76,8 @@ std::string ToText(const BaselineAnswer& answer, const Terminal& terminal) {
   const auto bytes = [](double b) {
     return graph::FormatBytes(static_cast<int64_t>(b));
   };
-  table.AddRow({"baseline of " + graph::OneLine(model), std::string(ToString(memory.model)),
+  table.AddRow({"baseline of " + graph::OneLine(model),
+                std::string(ToString(memory.model)),
                 memory.without_states ? "without states" : ""});
   table.AddRow(
       {"peak memory", bytes(static_cast<double>(baseline.peak_bytes)),
