@@ -26,6 +26,7 @@
 #include "tests/problems/trace_case.h"
 #include "tests/support/random_step.h"
 #include "tests/support/random_trace.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
@@ -33,6 +34,7 @@ namespace {
 using graph::CheckpointedModule;
 using graph::OperatorDecision;
 using graph::Trace;
+using test_support::Repetitions;
 
 std::vector<int64_t> OneDevice(const Trace& trace) {
   return std::vector<int64_t>(trace.operators.size(), 0);
@@ -56,7 +58,10 @@ INSTANTIATE_TEST_SUITE_P(RandomSteps, ScheduleBoundTest,
 TEST_P(ScheduleBoundTest, IsNoMoreThanAnyPlan) {
   int done = 0;
   int reached = 0;
-  for (unsigned seed = 0; done < 60; ++seed) {
+  const auto goes_on = [&] {
+    return done < Repetitions(60) || (reached == 0 && done < 60);
+  };
+  for (unsigned seed = 0; goes_on(); ++seed) {
     SCOPED_TRACE(seed);
     const TraceCase c(GetParam(), seed);
     const std::optional<TracePlans> plans =
@@ -139,20 +144,20 @@ int CheckRandomPlans(const Trace& trace, int plans, std::mt19937& random) {
 
 TEST_P(ScheduleBoundTest, IsNoMoreThanUnitsInsideUnits) {
   int taken = 0;
-  for (unsigned seed = 0; seed < 60 && !HasFailure(); ++seed) {
+  for (int seed = 0; seed < Repetitions(60) && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const Trace trace = test_support::RandomStep(random, GetParam().step);
     taken += CheckRandomPlans(trace, 40, random);
   }
-  EXPECT_GT(taken, 100);
+  EXPECT_GT(taken, Repetitions(100));
 }
 
 // What operators read and no call is said to be given, the simulator does not hold
 // for units.
 TEST_P(ScheduleBoundTest, IsNoMoreWhereArgumentsAreNotTold) {
   int taken = 0;
-  for (unsigned seed = 0; seed < 40 && !HasFailure(); ++seed) {
+  for (int seed = 0; seed < Repetitions(40) && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     Trace trace = test_support::RandomStep(random, GetParam().step);
@@ -168,13 +173,13 @@ TEST_P(ScheduleBoundTest, IsNoMoreWhereArgumentsAreNotTold) {
     }
     taken += CheckRandomPlans(trace, 40, random);
   }
-  EXPECT_GT(taken, 100);
+  EXPECT_GT(taken, Repetitions(100));
 }
 
 // Traces of no program: whatever the simulator takes.
 TEST(ScheduleBoundOfAnyTraceTest, IsNoMoreThanAnyPlan) {
   int taken = 0;
-  for (unsigned seed = 0; seed < 400 && !::testing::Test::HasFailure();
+  for (int seed = 0; seed < Repetitions(400) && !::testing::Test::HasFailure();
        ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
@@ -182,7 +187,7 @@ TEST(ScheduleBoundOfAnyTraceTest, IsNoMoreThanAnyPlan) {
         test_support::RandomTrace(random, 5 + static_cast<int>(random() % 40));
     taken += CheckRandomPlans(trace, 20, random);
   }
-  EXPECT_GT(taken, 100);
+  EXPECT_GT(taken, Repetitions(100));
 }
 
 // The relaxation as a linear program, with memory at all operators. Infinity
@@ -232,7 +237,7 @@ double LinearOptimum(const ScheduleProblem& problem, double budget_bytes) {
 
 TEST_P(ScheduleBoundTest, IsTheOptimumOfTheRelaxation) {
   int above_zero = 0;
-  for (unsigned seed = 0; seed < 12 && !HasFailure(); ++seed) {
+  for (int seed = 0; seed < Repetitions(12) && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const Trace trace = test_support::RandomStep(random, GetParam().step);

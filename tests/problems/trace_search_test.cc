@@ -15,13 +15,16 @@
 #include "graph/trace/trace.h"
 #include "problems/trace/trace_least_budget.h"
 #include "tests/problems/trace_case.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
 
 using solver::SearchStatus;
+using test_support::Repetitions;
 
-constexpr int kSteps = 80;
+constexpr int kSteps = Repetitions(80);
+constexpr int kFewSteps = Repetitions(20);
 constexpr int64_t kMostPlans = 1000;
 constexpr double kLeastProven = 0.99;
 
@@ -47,11 +50,12 @@ INSTANTIATE_TEST_SUITE_P(RandomSteps, EveryPlanOfATrace,
                          [](const auto& of) { return of.param.name; });
 
 TEST_P(EveryPlanOfATrace, IsOfAValidTrace) {
-  ForEachCase(GetParam(), 20, [](const TraceCase& c, const TracePlans&, auto) {
-    graph::Trace of_file = c.trace;  // which has no segments
-    for (graph::TraceModule& module : of_file.modules) module.run_end = -1;
-    EXPECT_EQ(graph::ParseTrace(graph::ToJson(c.trace), "step"), of_file);
-  });
+  ForEachCase(
+      GetParam(), kFewSteps, [](const TraceCase& c, const TracePlans&, auto) {
+        graph::Trace of_file = c.trace;  // which has no segments
+        for (graph::TraceModule& module : of_file.modules) module.run_end = -1;
+        EXPECT_EQ(graph::ParseTrace(graph::ToJson(c.trace), "step"), of_file);
+      });
 }
 
 TEST_P(EveryPlanOfATrace, IsNoBetterThanTheAnswer) {
@@ -118,7 +122,7 @@ TEST_P(EveryPlanOfATrace, MayBeKnownBefore) {
       EXPECT_LE(solution.use.recompute_ms, known.recompute_ms * (1 + 1e-9));
     }
   };
-  ForEachCase(GetParam(), 20, check);
+  ForEachCase(GetParam(), kFewSteps, check);
 }
 
 // Without limits a plan for a budget is a plan for all larger ones.
@@ -138,7 +142,7 @@ TEST_P(EveryPlanOfATrace, IsNoneTheBetterForALargerBudget) {
       least_ms = solution.use.recompute_ms;
     }
   };
-  ForEachCase(GetParam(), 40, check);
+  ForEachCase(GetParam(), 2 * kFewSteps, check);
 }
 
 // A search that is stopped at once has the plan that it knew.
@@ -156,7 +160,7 @@ TEST_P(EveryPlanOfATrace, IsKeptWhereALimitStrikes) {
       EXPECT_LE(solution.use.recompute_ms, known.recompute_ms * (1 + 1e-9));
     }
   };
-  ForEachCase(GetParam(), 20, check);
+  ForEachCase(GetParam(), kFewSteps, check);
 }
 
 TEST_P(EveryPlanOfATrace, NeedsTheLeastBudget) {
@@ -192,7 +196,7 @@ TEST_P(EveryPlanOfATrace, MeetsABudgetOrIsProvenNotTo) {
                 plans.LeastPeakBytes() > budget);
     }
   };
-  ForEachCase(GetParam(), 20, check);
+  ForEachCase(GetParam(), kFewSteps, check);
 }
 
 // What stops at a gap has proven a bound that near.
@@ -213,7 +217,7 @@ TEST_P(EveryPlanOfATrace, IsNotMuchBetterThanAnAnswerWithAGap) {
       }
     }
   };
-  ForEachCase(GetParam(), 20, check);
+  ForEachCase(GetParam(), kFewSteps, check);
 }
 
 // A trace of the repository's as a problem. Is where it was made.
