@@ -356,9 +356,10 @@ FoundPlan FindPlan(const Question& question, const BudgetFlag& budget,
   } else {
     budget_bytes = budget.Resolve(*question.problem, limits);
   }
-  FoundPlan answer = question.PlanWithin(
-      budget_bytes, solver::LeftOf(limits, stopwatch.Seconds()),
-      least.of_family);
+  solver::SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());
+  if (link) of_plan.time_limit_s /= 2;
+  FoundPlan answer =
+      question.PlanWithin(budget_bytes, of_plan, least.of_family);
   answer.unproven = std::move(unproven);
   answer.plan =
       link ? WithOffload(*answer.problem, std::move(answer.plan), *link,
