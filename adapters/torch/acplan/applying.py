@@ -193,6 +193,12 @@ class Plan:
         return float(self._figure("recompute_ms"))
 
     @property
+    def stall_ms(self) -> float | None:
+        """How long the step waits for the host, where offload was asked for."""
+        offload = self.data.get("offload")
+        return None if offload is None else float(offload["stall_ms"])
+
+    @property
     def bound_ms(self) -> float:
         """No plan recomputes less: proven."""
         return float(self._figure("bound_ms"))

@@ -27,7 +27,7 @@ from acplan.program import find_program
 from acplan.recorder import Recorder
 from acplan.tracing import Trace, trace
 
-PLANS = ("none", "blocks", "80%", "60%", "min")
+PLANS = ("none", "blocks", "80%", "60%", "min", "offload")
 _WARM_UPS = 2
 # Of the memory of a device, for a model without a plan.
 _SHARE = 0.85
@@ -65,6 +65,7 @@ class Row:
     losses_differ: str | None = None
     note: str | None = None
     error: str | None = None
+    stall_ms: float | None = None  # of predicted_ms: it waits for the host
 
     @property
     def memory_error(self) -> float | None:
@@ -217,8 +218,8 @@ def check(
         try:
             yield _checked(row, model, traced, base, noise, device, steps)
         except AcplanError as error:
-            is_infeasible = error.exit_code == 3
-            what = "note" if is_infeasible else "error"
+            has_no_plan = error.exit_code in (3, 4)  # proven, and not
+            what = "note" if has_no_plan else "error"
             yield dataclasses.replace(row, **{what: _told(error)})
         except Exception as error:
             yield dataclasses.replace(row, error=_told(error))
@@ -241,13 +242,14 @@ def _checked(
     steps: int,
 ) -> Row:
     assert row.batch is not None
-    planned = _plan_of(row.plan, model, traced)
+    planned = _plan_of(row.plan, model, traced, device)
+    stall_ms = None if planned is None else planned.stall_ms
     without = _steps_of(traced)
     predicted = without if planned is None else simulate(traced, planned)
     measured = base
     if planned is not None:
         measured = _measure(model, planned, row.batch, device, steps)
-    predicted_ms = math.fsum(step.runtime_ms for step in predicted)
+    predicted_ms = math.fsum(step.runtime_ms for step in predicted) + (stall_ms or 0)
     without_ms = math.fsum(step.runtime_ms for step in without)
     peak = max(step.live_bytes for step in predicted) if planned else traced.peak_bytes
     return dataclasses.replace(
@@ -257,6 +259,7 @@ def _checked(
         allocated_bytes=measured.allocated_bytes,
         reserved_bytes=measured.reserved_bytes,
         predicted_ms=predicted_ms,
+        stall_ms=stall_ms,
         measured_ms=measured.step_ms,
         predicted_overhead=predicted_ms / without_ms - 1 if without_ms else None,
         measured_overhead=measured.step_ms / base.step_ms - 1,
@@ -300,12 +303,36 @@ def _losses_differ(
 # --- Plans
 
 
-def _plan_of(label: str, model: CheckedModel, traced: Trace) -> Plan | None:
+def _plan_of(
+    label: str, model: CheckedModel, traced: Trace, device: str
+) -> Plan | None:
     if label == "none":
         return None
     if label == "blocks":
         return Plan(tuple(PlannedModule(fqn) for fqn in blocks_of(_on_meta(model))))
+    if label == "offload":
+        skips = {"decisions": "save,recompute,skip", "segments": "auto"}
+        return plan(traced, "80%", offload=_link_rate(device), **skips)
     return plan(traced, label)
+
+
+def _link_rate(device: str) -> str:
+    """Of the link to the host: of both ways the slower one, while the other is busy."""
+    if device == "cpu":
+        return "25GB/s"
+    size, copies = 1 << 28, 8
+    host = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    on_device = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2)]
+    ways = [torch.cuda.Stream(), torch.cuda.Stream()]
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(copies):
+        with torch.cuda.stream(ways[0]):
+            host[0].copy_(on_device[0], non_blocking=True)
+        with torch.cuda.stream(ways[1]):
+            on_device[1].copy_(host[1], non_blocking=True)
+    torch.cuda.synchronize()
+    return f"{size * copies / (time.perf_counter() - start) / 1e9:.3g}GB/s"
 
 
 def blocks_of(model: nn.Module) -> list[str]:

@@ -129,8 +129,11 @@ class Buffer:
     """Bytes of the host, and the copy after which they may be written to."""
 
     memory: torch.Tensor
-    size: int
     last: Copy | None = None
+
+    @property
+    def size(self) -> int:
+        return self.memory.numel()
 
 
 class Link:
@@ -138,6 +141,7 @@ class Link:
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
+        # Those let go of longest ago come first.
         self._free: list[Buffer] = []
         # Whoever lets go of one, in whatever thread, and be it in the midst of this.
         self._returned: collections.deque[Buffer] = collections.deque()
@@ -153,6 +157,11 @@ class Link:
         return self._used_bytes
 
     @property
+    def most_used_bytes(self) -> int:
+        """Of used_bytes, so far."""
+        return self._most_used_bytes
+
+    @property
     def pool_bytes(self) -> int:
         """Of all buffers."""
         return self._bytes
@@ -160,27 +169,15 @@ class Link:
     def take(self, size: int) -> Buffer:
         self._take_back()
         with self._lock:
-            found = self._best_fit(size)
-            used = size if found is None else found.memory.numel()
-            self._bytes += used
-            self._used_bytes += used
+            self._used_bytes += size
             self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
-            while self._free and self._bytes > self._most_used_bytes:
-                self._bytes -= self._free.pop(0).memory.numel()
-        if found is None:
-            return Buffer(self._queues.new_buffer(size), size)
-        found.size = size
-        return found
-
-    def _best_fit(self, size: int) -> Buffer | None:
-        """A free one that is not much larger."""
-        fitting = [b for b in self._free if size <= b.memory.numel() <= 2 * size]
-        if not fitting:
-            return None
-        found = min(fitting, key=lambda buffer: buffer.memory.numel())
-        self._free.remove(found)
-        self._bytes -= found.memory.numel()
-        return found
+            for place, buffer in enumerate(self._free):
+                if buffer.size == size:
+                    return self._free.pop(place)
+            self._bytes += size
+            while self._bytes > self._most_used_bytes:
+                self._bytes -= self._free.pop(0).size
+        return Buffer(self._queues.new_buffer(size))
 
     def give_back(self, buffer: Buffer) -> None:
         self._returned.append(buffer)
@@ -190,16 +187,14 @@ class Link:
             while self._returned:
                 buffer = self._returned.popleft()
                 self._free.append(buffer)
-                self._used_bytes -= buffer.memory.numel()
+                self._used_bytes -= buffer.size
 
     def send(self, source: torch.Tensor, buffer: Buffer) -> Copy:
-        host = buffer.memory[: buffer.size]
-        buffer.last = self._queues.send(source, host, buffer.last)
+        buffer.last = self._queues.send(source, buffer.memory, buffer.last)
         return buffer.last
 
     def fetch(self, buffer: Buffer, target: torch.Tensor) -> Copy:
-        host = buffer.memory[: buffer.size]
-        buffer.last = self._queues.fetch(host, target, buffer.last)
+        buffer.last = self._queues.fetch(buffer.memory, target, buffer.last)
         return buffer.last
 
 

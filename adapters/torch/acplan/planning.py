@@ -70,6 +70,15 @@ def _tell_of_limit(found: Plan) -> None:
     if limit in (None, "gap", "interrupted"):  # nothing, or what was asked for
         return
     why = "without a proof" if limit == "unproven" else f"stopped by the {limit} limit"
+    if found.stall_ms is not None:
+        _LOGGER.warning(
+            "plan: feasible, %s: it recomputes %.3f ms and waits %.3f ms for the host; no "
+            "bound is known of plans that offload",
+            why,
+            found.recompute_ms,
+            found.stall_ms,
+        )
+        return
     _LOGGER.warning(
         "plan: feasible, %s: it recomputes %.3f ms, and no plan recomputes less than "
         "%.3f ms (gap %.2f%%)",

@@ -36,7 +36,7 @@ def test_a_model_runs_as_its_plans_say(of_mlp: Any) -> None:
     code, found, _ = of_mlp
     assert code == 0
     rows = {row["plan"]: row for row in found["rows"]}
-    assert list(rows) == ["none", "blocks", "80%", "60%", "min"]
+    assert list(rows) == ["none", "blocks", "80%", "60%", "min", "offload"]
     for name in ("none", "blocks", "min"):
         row = rows[name]
         assert row["good"] and row["error"] is None and row["note"] is None
@@ -67,7 +67,7 @@ def test_the_file_and_the_table_say_of_what_they_are(of_mlp: Any) -> None:
     lines = table.splitlines()
     assert "memory not measured" in lines[0] and "no CUDA" in lines[0]
     assert lines[2].split()[:4] == ["model", "plan", "batch", "budget"]
-    assert "5 of 5 equal and within their budgets" in lines[-1]
+    assert "6 of 6 equal and within their budgets" in lines[-1]
 
 
 def _broken() -> CheckedModel:

@@ -14,10 +14,12 @@ import pytest
 import torch
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply, remove
 from acplan import PlannedOperator as Op
-from acplan import trace, verify
+from acplan import offloading, plan, trace, verify
+from acplan.host_link import Buffer, Copy, Link, Queues
 from acplan.measuring import simulate
 from torch import nn
 
+from models import _larger
 from offloading import Links, other_links, with_offload
 from segments_of_traces import segments_by_chance
 from sharding_cases import operators_of
@@ -96,6 +98,38 @@ def test_predicted_is_measured_at_every_operator(
         assert [s.name for s in saving] == [s.name for s in result.measured]
         differ |= saving != result.measured
     assert differ
+
+
+def test_plans_of_acplan_are_exact_on_the_device_and_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Link] = []
+    sent: list[int] = []
+
+    class Counting(Link):
+        def __init__(self, queues: Queues) -> None:
+            super().__init__(queues)
+            made.append(self)
+
+        def send(self, source: torch.Tensor, buffer: Buffer) -> Copy:
+            sent.append(len(source))
+            return super().send(source, buffer)
+
+    monkeypatch.setattr(offloading, "Link", Counting)
+    model, inputs = _larger("gpt2", 3)().on_meta()
+    traced = trace(model, **inputs)
+    options = {"decisions": "save,recompute,skip", "segments": "auto"}
+    without = plan(traced, "77%", **options)
+    planned = plan(traced, "77%", offload="400GB/s", host_memory="1GiB", **options)
+    assert planned.stall_ms is not None and without.stall_ms is None
+    assert planned.recompute_ms + planned.stall_ms < without.recompute_ms
+    result = verify(model, planned, of=traced, **inputs)
+    assert result.first_difference() is None, result
+    assert planned.peak_bytes == result.measured_bytes
+    told = planned.data["offload"]
+    assert [link.most_used_bytes for link in made] == [told["host_bytes"]]
+    # In the step before the one that counts, too.
+    assert sum(sent) == 2 * told["sent_bytes"] and len(sent) == 2 * told["storages"]
 
 
 # --- Steps that were not planned
@@ -351,8 +385,8 @@ def test_buffers_are_used_again(links: Links) -> None:
     for rows in (2, 2, 2, 4, 1, 2, 2):
         model(torch.ones(rows, 8)).sum().backward()
         sizes.append(links.pool_bytes)
-    assert sizes[:3] == [64 + 128 + 192] * 3
-    assert max(sizes) <= 2 * sizes[0] and links.used_bytes == 0
+    assert sizes[:4] == [384, 384, 384, 768] and sizes[-1] == sizes[-2]
+    assert max(sizes) == links.list[0].most_used_bytes and links.used_bytes == 0
 
 
 def test_copies_of_a_model(links: Links) -> None:
