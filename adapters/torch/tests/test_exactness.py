@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from acplan import plan, trace, verify
+from acplan import plan, trace
+from acplan.measuring import verifying
 
 from zoo import EXAMPLES, plans
 
@@ -23,13 +24,14 @@ def test_predicted_is_measured_at_every_operator(
     traced = trace(model, autocast=autocast, **inputs)
     names = " ".join(operator["name"] for operator in traced.data["operators"])
     assert ("_to_copy" in names) >= (autocast is not None)
-    for label, plan in plans(example, traced):
-        if name == "shared" and autocast and "chance" in label:
-            continue  # Casts of weights are among the operators of the first call.
-        result = verify(model, plan, of=traced, autocast=autocast, **inputs)
-        assert result.first_difference() is None, f"{label}: {result}"
-        assert result.measured_bytes > 0
-        assert len(result.measured) >= len(traced.data["operators"])
+    with verifying(model, of=traced, autocast=autocast, **inputs) as verified:
+        for label, plan in plans(example, traced):
+            if name == "shared" and autocast and "chance" in label:
+                continue  # Casts of weights are among the operators of the first call.
+            result = verified(plan)
+            assert result.first_difference() is None, f"{label}: {result}"
+            assert result.measured_bytes > 0
+            assert len(result.measured) >= len(traced.data["operators"])
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,8 @@ def test_so_it_is_with_microbatches_and_updates(
     traced = trace(model, **options, **inputs)
     planned = [("acplan", plan(traced, "min"))]
     some = list(plans(example, traced, seeds=1))[::3]
-    for label, made in (*some, *planned):
-        result = verify(model, made, of=traced, **options, **inputs)
-        assert result.first_difference() is None, f"{label}: {result}"
+    with verifying(model, of=traced, **options, **inputs) as verified:
+        for label, made in (*some, *planned):
+            result = verified(made)
+            assert result.first_difference() is None, f"{label}: {result}"
     assert planned[0][1].peak_bytes == result.measured_bytes
