@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply
 from acplan import PlannedOperator as Op
-from acplan import trace, verify
+from acplan import trace
+from acplan.measuring import verifying
 from acplan.standing_in import StandIn
 from acplan.tracing import _default_loss
 from torch import nn
@@ -98,17 +99,19 @@ def test_predicted_is_measured_at_every_operator(
     name: str, autocast: torch.dtype | None
 ) -> None:
     model, inputs = EXAMPLES[name]().on_meta()
-    traced = trace(model, autocast=autocast, **inputs)
-    for seed in range(2 if name == "gpt2" else 3):
-        chance = random.Random(seed)
-        units = units_by_chance(traced.data, chance)
-        plan = plan_by_chance(traced.data, units, chance)
-        assert sum(skipped for _, _, skipped in shares(plan)) > 0
-        result = verify(model, plan, of=traced, autocast=autocast, **inputs)
-        assert result.first_difference() is None, result
-        without = [operator["name"] for operator in traced.data["operators"]]
-        everything = sum(len(module.operators) for module in plan.modules)
-        assert len(result.measured) < len(without) + everything
+    options: dict[str, Any] = {"optimizer": "sgd", "autocast": autocast, **inputs}
+    traced = trace(model, **options)
+    without = [operator["name"] for operator in traced.data["operators"]]
+    with verifying(model, of=traced, **options) as verified:
+        for seed in range(3):
+            chance = random.Random(seed)
+            units = units_by_chance(traced.data, chance)
+            plan = plan_by_chance(traced.data, units, chance)
+            assert sum(skipped for _, _, skipped in shares(plan)) > 0
+            result = verified(plan)
+            assert result.first_difference() is None, result
+            everything = sum(len(module.operators) for module in plan.modules)
+            assert len(result.measured) < len(without) + everything
 
 
 # --- Units of a few operators
