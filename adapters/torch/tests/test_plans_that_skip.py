@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from acplan import Plan, apply, plan, trace
+from acplan import Plan, PlannedModule, apply, plan, trace
 from acplan.measuring import verifying
 from torch import nn
 
@@ -33,7 +33,7 @@ class _Noisy(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(_NoisyBlock() for _ in range(4))
+        self.blocks = nn.ModuleList(_NoisyBlock() for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
@@ -98,6 +98,8 @@ def _swin() -> nn.Module:
     return transformers.SwinForImageClassification(config)
 
 
+# Near the best will do.
+_SKIPS: dict[str, Any] = {"decisions": "save,recompute,skip", "gap": 0.1}
 _Inputs = Callable[[], dict[str, Any]]
 _TEXTS = tokens(16, 48, 50)
 _CASES: dict[str, tuple[Callable[[], nn.Module], _Inputs]] = {
@@ -124,6 +126,20 @@ def _decisions(planned: Plan) -> Counter[str]:
     return Counter(op.decision for module in planned.modules for op in module.operators)
 
 
+def _all_blocks(model: nn.Module) -> Plan:
+    """Recomputes all layers of lists that are in no other one."""
+    lists = [n for n, m in model.named_modules() if isinstance(m, nn.ModuleList)]
+    outer = [n for n in lists if not any(n.startswith(f"{other}.") for other in lists)]
+    root = type(model).__name__
+    return Plan(
+        tuple(
+            PlannedModule(f"{root}.{name}.{child}")
+            for name in outer
+            for child, _ in model.get_submodule(name).named_children()
+        )
+    )
+
+
 @pytest.mark.parametrize("name", _CASES)
 def test_they_are_exact_and_gradients_are_equal(name: str) -> None:
     make, given = _CASES[name]
@@ -132,20 +148,17 @@ def test_they_are_exact_and_gradients_are_equal(name: str) -> None:
     expected = _step(copy.deepcopy(model), inputs, False)
     options: dict[str, Any] = {"optimizer": "sgd", **inputs}
     traced = trace(model, **options)
-    skips: dict[str, str] = {"decisions": "save,recompute,skip"}
-    without = plan(traced, "min", decisions="save,recompute")
     seen: Counter[str] = Counter()
+    made = []
     with verifying(model, of=traced, **options) as verified:
-        made = []
-        for share, segments in ((0.0, "auto"), (0.3, "auto"), (0.6, "none")):
-            room = traced.peak_bytes - without.budget_bytes
-            budget = without.budget_bytes + round(share * room)
-            made.append(plan(traced, budget, segments=segments, **skips))
+        least = verified(_all_blocks(model)).predicted_bytes
+        for share, segments in ((0.0, "auto"), (0.4, "none")):
+            budget = least + round(share * (traced.peak_bytes - least))
+            made.append(plan(traced, budget, segments=segments, **_SKIPS))
             result = verified(made[-1])
             assert result.first_difference() is None, result
             assert result.measured_bytes == made[-1].peak_bytes <= budget
             seen += _decisions(made[-1])
-    assert made[0].recompute_ms <= without.recompute_ms * (1 + 1e-9)
     assert seen["skip"] > 0 and seen["recompute"] > 0
     for planned in made:
         found = _step(apply(copy.deepcopy(model), planned, strict=True), inputs, False)

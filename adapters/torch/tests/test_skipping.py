@@ -90,6 +90,36 @@ def test_gradients_are_equal_with_any_legal_plan(name: str) -> None:
         assert all(map(torch.equal, found, expected)), seed
 
 
+def test_units_that_are_called_with_keywords_and_draw() -> None:
+    """Blocks of T5, the dropouts of which are decided one by one."""
+    model, inputs = _model("t5")
+    paths = [f"{s}.block.{k}" for s in ("encoder", "decoder") for k in range(2)]
+    keywords: dict[str, set[str]] = {}
+    counted = copy.deepcopy(model)
+    for path in paths:
+        counted.get_submodule(path).register_forward_pre_hook(
+            lambda _, args, kwargs, path=path: keywords.update({path: {*kwargs}}),
+            with_kwargs=True,
+        )
+    expected = _step(counted, inputs, False)
+    assert all(len(keywords[path]) > 1 for path in paths)
+    data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, False))
+    seen = set()
+    for seed in range(4):
+        fqns = [f"{type(model).__name__}.{path}" for path in paths]
+        plan = plan_by_chance(data, fqns, random.Random(seed))
+        draws = [
+            [op.decision for op in module.operators if "bernoulli" in op.name]
+            for module in plan.modules
+        ]
+        assert all(len(of_unit) > 3 for of_unit in draws)
+        seen |= {len({*of_unit}) for of_unit in draws}
+        found = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, False)
+        assert len(found) == len(expected)
+        assert all(map(torch.equal, found, expected)), seed
+    assert max(seen) > 1
+
+
 @pytest.mark.parametrize(
     ("name", "autocast"),
     [(name, None) for name in ("unet", "writing", "noted", "shared", "resnet")]
