@@ -2,6 +2,7 @@
 A step on the CPU is recorded on the CPU, as its kernels are others than a GPU's."""
 
 import copy
+import inspect
 import pathlib
 import random
 import warnings
@@ -90,34 +91,53 @@ def test_gradients_are_equal_with_any_legal_plan(name: str) -> None:
         assert all(map(torch.equal, found, expected)), seed
 
 
+class _ByKeywords(nn.Module):
+    """Gives all arguments by keyword."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.names = [*inspect.signature(inner.forward).parameters]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner(**dict(zip(self.names, args)), **kwargs)
+
+
 def test_units_that_are_called_with_keywords_and_draw() -> None:
     """Blocks of T5, the dropouts of which are decided one by one."""
     model, inputs = _model("t5")
-    paths = [f"{s}.block.{k}" for s in ("encoder", "decoder") for k in range(2)]
-    keywords: dict[str, set[str]] = {}
-    counted = copy.deepcopy(model)
-    for path in paths:
-        counted.get_submodule(path).register_forward_pre_hook(
-            lambda _, args, kwargs, path=path: keywords.update({path: {*kwargs}}),
-            with_kwargs=True,
-        )
-    expected = _step(counted, inputs, False)
-    assert all(len(keywords[path]) > 1 for path in paths)
+    paths = []
+    for stack in ("encoder", "decoder"):
+        for name, block in [*model.get_submodule(stack).block.named_children()]:
+            model.get_submodule(stack).block[int(name)] = _ByKeywords(block)
+            paths.append(f"{stack}.block.{name}.inner")
+    expected = _step(copy.deepcopy(model), inputs, False)
     data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, False))
-    seen = set()
+    units = [Unit(data, f"{type(model).__name__}.{path}") for path in paths]
+    mixed = 0
     for seed in range(4):
-        fqns = [f"{type(model).__name__}.{path}" for path in paths]
-        plan = plan_by_chance(data, fqns, random.Random(seed))
-        draws = [
-            [op.decision for op in module.operators if "bernoulli" in op.name]
-            for module in plan.modules
-        ]
-        assert all(len(of_unit) > 3 for of_unit in draws)
-        seen |= {len({*of_unit}) for of_unit in draws}
+        chance = random.Random(seed)
+        saved = [_saved_by_chance(unit, chance) for unit in units]
+        plan = Plan(tuple(map(Unit.planned, units, saved)))
+        for module in plan.modules:
+            draws = [op.decision for op in module.operators if "bernoulli" in op.name]
+            assert len(draws) > 3
+            mixed += len({*draws}) > 1
         found = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, False)
         assert len(found) == len(expected)
         assert all(map(torch.equal, found, expected)), seed
-    assert max(seen) > 1
+    assert mixed > 3
+
+
+def _saved_by_chance(unit: Unit, chance: random.Random) -> set[int]:
+    """The operators of a dropout together: they write to one mask."""
+    saved = {
+        k for k in range(len(unit.names)) if unit.can_save(k) and chance.random() < 0.3
+    }
+    for place, name in enumerate(unit.names):
+        if "bernoulli_" in name and chance.random() < 0.5:
+            saved |= {place - 1, place, place + 1}
+    return saved
 
 
 @pytest.mark.parametrize(
