@@ -18,6 +18,7 @@ from torch import nn
 
 from zoo import Example
 
+WITH_SKIP = {"decisions": "save,recompute,skip", "segments": "auto"}
 # Of times that are sums of the same numbers in another order.
 SAME = 1e-9
 
@@ -90,6 +91,10 @@ class Subject:
     def least(self) -> Plan:
         """The plan with the least memory."""
         return self.plan("min")
+
+    @functools.cached_property
+    def least_with_skip(self) -> Plan:
+        return self.plan("min", **WITH_SKIP)
 
     def measured(self, planned: Plan) -> Measured:
         found = self._verified(planned)
