@@ -6,80 +6,13 @@
 #include <set>
 #include <utility>
 
+#include "tests/graph/naive_frames.h"
+
 namespace acplan::graph {
 namespace {
 
 bool Contains(const std::vector<int32_t>& values, int32_t value) {
   return std::ranges::find(values, value) != values.end();
-}
-
-// A call of a unit with gradients.
-struct NaiveFrame {
-  int32_t call = 0;
-  const CheckpointedModule* unit = nullptr;
-  std::vector<SavedTensor> saved = {};
-  int32_t asked = kNever;  // when backward first asks for something saved in it
-  int32_t stop = 0;
-  int32_t released = 0;
-};
-
-OperatorDecision DecisionOf(const Trace& trace, const NaiveFrame& frame,
-                            int32_t op) {
-  if (frame.unit->decisions.empty()) return OperatorDecision::kRecompute;
-  return frame.unit->decisions[op - trace.calls[frame.call].start];
-}
-
-bool IsSaved(const Trace& trace, const NaiveFrame& frame, int32_t op) {
-  return DecisionOf(trace, frame, op) == OperatorDecision::kSave;
-}
-
-// Of a saved operator: the storages and the tensors that are kept.
-std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
-                               int32_t op) {
-  const TraceOperator& now = trace.operators[op];
-  const auto kept =
-      frame.unit->kept_results.find(op - trace.calls[frame.call].start);
-  if (kept == frame.unit->kept_results.end()) {
-    return {now.outputs.begin(), now.outputs.end()};
-  }
-  std::set<int32_t> storages;
-  for (const int32_t r : kept->second) {
-    storages.insert(trace.tensors[now.results[r]].storage);
-  }
-  return storages;
-}
-
-bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor) {
-  const int32_t op = trace.tensors[tensor].op;
-  const auto kept =
-      frame.unit->kept_results.find(op - trace.calls[frame.call].start);
-  if (kept == frame.unit->kept_results.end()) return true;
-  return std::ranges::any_of(kept->second, [&](int32_t r) {
-    return trace.operators[op].results[r] == tensor;
-  });
-}
-
-std::vector<NaiveFrame> FramesOf(
-    const Trace& trace, const std::vector<CheckpointedModule>& modules) {
-  std::vector<NaiveFrame> frames;
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
-    const auto unit = std::ranges::find(modules, trace.calls[c].module,
-                                        &CheckpointedModule::module);
-    if (unit == modules.end() || trace.calls[c].no_grad) continue;
-    NaiveFrame frame = {
-        .call = c, .unit = &*unit, .released = trace.calls[c].end};
-    for (const SavedTensor& saved : trace.saved) {
-      int32_t around = saved.call;
-      while (around >= 0 && around != c) around = trace.calls[around].parent;
-      if (around != c) continue;
-      frame.saved.push_back(saved);
-      frame.asked = std::min(frame.asked, saved.unpacked);
-      frame.stop = std::max(frame.stop, saved.packed);
-      frame.released = std::max(frame.released, saved.released);
-    }
-    frames.push_back(frame);
-  }
-  return frames;
 }
 
 // Plays a step. A piece of memory is an original (the index of its storage) or
@@ -92,14 +25,16 @@ class Player {
       pieces_.push_back({.storage = s, .is_made = trace.storages[s].born < 0});
     }
     HoldOriginals();
+    for (size_t f = 0; f < frames_.size(); ++f) ListMoved(f);
   }
 
   Simulation Play() {
     const auto count = static_cast<int32_t>(trace_.operators.size());
     for (int32_t time = 0; time <= count; ++time) {
+      MoveAt(time);
       LetGo(time);
       for (size_t f = frames_.size(); f-- > 0;) {
-        if (frames_[f].asked == time) RunAgain(frames_[f]);
+        if (frames_[f].asked == time) RunAgain(f);
       }
       if (time == count) break;
       for (const int32_t s : trace_.operators[time].creates) {
@@ -145,6 +80,7 @@ class Player {
         if (!IsSaved(trace_, frame, op)) continue;
         const bool waits = IsReached(frame) && op < frame.stop;
         for (const int32_t s : KeptStorages(trace_, frame, op)) {
+          if (IsMoved(frame, s)) continue;
           // What waits for its turn is let go of by RunAgain.
           if (waits) {
             ++pieces_[s].local_holders;
@@ -158,6 +94,115 @@ class Player {
 
   bool IsReached(const NaiveFrame& frame) const {
     return frame.asked <= std::ssize(trace_.operators);
+  }
+
+  static bool IsMoved(const NaiveFrame& frame, int32_t storage) {
+    return std::ranges::any_of(frame.moved, [&](const auto& moved) {
+      return moved.second == storage;
+    });
+  }
+
+  void ListMoved(size_t f) {
+    const NaiveFrame& frame = frames_[f];
+    for (const auto& [op, s] : frame.moved) {
+      ++pieces_[s].local_holders;
+      places_[{f, s}] = static_cast<int32_t>(result_.offload.storages.size());
+      const int64_t bytes = trace_.storages[s].bytes;
+      result_.offload.storages.push_back(
+          {.call = frame.call, .storage = s, .op = op, .bytes = bytes});
+      result_.offload.sent_bytes += bytes;
+    }
+  }
+
+  void Note(OffloadEvent::Kind kind, size_t f, int32_t storage) {
+    const int32_t place = places_.at({f, storage});
+    OffloadUse& use = result_.offload;
+    const auto step = static_cast<int32_t>(result_.steps.size());
+    use.events.push_back({.kind = kind, .step = step, .moved = place});
+    const int64_t bytes = use.storages[place].bytes;
+    if (kind == OffloadEvent::Kind::kSend) host_bytes_ += bytes;
+    if (kind == OffloadEvent::Kind::kUse || kind == OffloadEvent::Kind::kDrop) {
+      host_bytes_ -= bytes;
+    }
+    use.host_peak_bytes = std::max(use.host_peak_bytes, host_bytes_);
+  }
+
+  bool IsThereBeyond(const NaiveFrame& frame, int32_t time) const {
+    return IsReached(frame) || frame.released > time;
+  }
+
+  void MoveAt(int32_t time) {
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      for (const auto& [op, s] : frames_[f].moved) {
+        if (op + 1 == time) Note(OffloadEvent::Kind::kSend, f, s);
+      }
+    }
+    for (size_t f = 0; f + 1 < frames_.size(); ++f) {
+      const bool is_next_done = trace_.calls[frames_[f + 1].call].end == time;
+      if (is_next_done && IsThereBeyond(frames_[f], time)) Release(f);
+    }
+    const auto count = static_cast<int32_t>(trace_.operators.size());
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      const NaiveFrame& frame = frames_[f];
+      if (IsReached(frame) || std::min(frame.released, count) != time) continue;
+      for (const auto& [op, s] : frame.moved) {
+        Note(OffloadEvent::Kind::kDrop, f, s);
+        if (!frame.is_released) --pieces_[s].local_holders;
+      }
+    }
+  }
+
+  void Release(size_t f) {
+    if (frames_[f].is_released) return;
+    frames_[f].is_released = true;
+    for (const auto& [op, s] : frames_[f].moved) {
+      Note(OffloadEvent::Kind::kRelease, f, s);
+      --pieces_[s].local_holders;
+    }
+  }
+
+  // As call `f` begins to run again.
+  void MoveBack(size_t f) {
+    const int32_t now = frames_[f].asked;
+    Release(f);
+    if (!has_run_again_ && IsThereBeyond(frames_.back(), now)) {
+      Release(frames_.size() - 1);
+    }
+    has_run_again_ = true;
+    Fetch(f);
+    if (f > 0 && IsThereBeyond(frames_[f - 1], now)) Fetch(f - 1);
+    for (const auto& [op, s] : frames_[f].moved) {
+      Note(OffloadEvent::Kind::kUse, f, s);
+    }
+  }
+
+  void Fetch(size_t f) {
+    NaiveFrame& frame = frames_[f];
+    if (frame.is_fetched) return;
+    frame.is_fetched = true;
+    for (const auto& [op, s] : frame.moved) {
+      Note(OffloadEvent::Kind::kFetch, f, s);
+      const auto piece = static_cast<int32_t>(pieces_.size());
+      frame.fetched[s] = piece;
+      pieces_.push_back({.storage = s, .is_made = true});
+    }
+    const TraceCall& call = trace_.calls[frame.call];
+    for (int32_t op = call.start; op < call.end; ++op) {
+      if (!IsSaved(trace_, frame, op)) continue;
+      for (const int32_t s : KeptStorages(trace_, frame, op)) {
+        if (!IsMoved(frame, s)) continue;
+        if (IsReached(frame) && op < frame.stop) {
+          ++pieces_[frame.fetched.at(s)].local_holders;
+        } else {
+          Hold(frame.fetched.at(s), frame.released);
+        }
+      }
+    }
+  }
+
+  static int32_t Kept(const NaiveFrame& frame, int32_t storage) {
+    const auto fetched = frame.fetched.find(storage);
+    return fetched == frame.fetched.end() ? storage : fetched->second;
   }
 
   void LetGo(int32_t time) {
@@ -221,10 +266,12 @@ class Player {
         }
       }
       if (runs) again.running.insert(op);
-      const bool is_saved = decision == OperatorDecision::kSave;
+      const bool is_saved = IsSaved(trace_, frame, op);
       for (const int32_t s : now.creates) {
         int32_t piece = kNothing;
-        if (is_saved && KeptStorages(trace_, frame, op).contains(s)) piece = s;
+        if (is_saved && KeptStorages(trace_, frame, op).contains(s)) {
+          piece = Kept(frame, s);
+        }
         if (runs) {
           piece = static_cast<int32_t>(pieces_.size());
           pieces_.push_back({.storage = s});
@@ -235,7 +282,9 @@ class Player {
         const TraceTensor& tensor = trace_.tensors[t];
         int32_t piece = kNothing;
         if (is_saved) {
-          if (IsTensorKept(trace_, frame, t)) piece = tensor.storage;
+          if (IsTensorKept(trace_, frame, t)) {
+            piece = Kept(frame, tensor.storage);
+          }
         } else if (runs || Contains(now.mutates, tensor.storage)) {
           piece = tensor.base < 0 ? OfStorage(again, tensor.storage)
                                   : OfTensor(again, tensor.base);
@@ -257,7 +306,9 @@ class Player {
     std::set<int32_t> told_apart;
     for (const auto& [t, piece] : again.tensors) {
       const int32_t s = trace_.tensors[t].storage;
-      if (again.storages.contains(s) && piece != OfStorage(again, s)) {
+      const bool is_of_interest =
+          again.storages.contains(s) || piece != kNothing;
+      if (is_of_interest && piece != OfStorage(again, s)) {
         told_apart.insert(s);
       }
     }
@@ -288,7 +339,9 @@ class Player {
     return holders;
   }
 
-  void RunAgain(const NaiveFrame& frame) {
+  void RunAgain(size_t f) {
+    MoveBack(f);
+    const NaiveFrame& frame = frames_[f];
     const Again again = MakeAgain(frame);
     std::vector<LocalHold> holders = HoldersOf(frame, again);
     for (const LocalHold& hold : holders) ++pieces_[hold.piece].local_holders;
@@ -303,7 +356,7 @@ class Player {
       let_go(op);
       if (IsSaved(trace_, frame, op)) {
         for (const int32_t s : KeptStorages(trace_, frame, op)) {
-          --pieces_[s].local_holders;
+          --pieces_[Kept(frame, s)].local_holders;
         }
       }
       if (!again.running.contains(op)) continue;
@@ -320,100 +373,12 @@ class Player {
   }
 
   const Trace& trace_;
-  const std::vector<NaiveFrame> frames_;
+  std::vector<NaiveFrame> frames_;
+  bool has_run_again_ = false;
+  std::map<std::pair<size_t, int32_t>, int32_t> places_;
+  int64_t host_bytes_ = 0;
   std::vector<Piece> pieces_;
   Simulation result_;
-};
-
-// Contents of storages that are born in a call, by name.
-class Contents {
- public:
-  Contents(const Trace& trace, const NaiveFrame& frame)
-      : trace_(trace), frame_(frame), call_(trace.calls[frame.call]) {}
-
-  bool AreTheSame() {
-    for (int32_t op = call_.start; op < call_.end; ++op) Run(op, op);
-    const std::map<int32_t, int32_t> at_the_end = now_;
-    std::map<int32_t, std::map<int32_t, int32_t>> read;
-    now_.clear();
-    for (int32_t op = call_.start; op < call_.end; ++op) {
-      read[op] = Read(op);
-      Run(op, op);
-    }
-    now_.clear();
-    std::set<int32_t> kept_tensors;
-    for (int32_t op = call_.start; op < frame_.stop; ++op) {
-      const TraceOperator& operation = trace_.operators[op];
-      switch (DecisionOf(trace_, frame_, op)) {
-        case OperatorDecision::kRecompute:
-          if (operation.view) break;
-          if (Read(op) != read[op]) return false;
-          Run(op, op);
-          break;
-        case OperatorDecision::kSave:
-          for (const int32_t s : operation.creates) {
-            now_[s] = KeptStorages(trace_, frame_, op).contains(s)
-                          ? at_the_end.at(s)
-                          : kMissing;
-          }
-          for (const int32_t t : operation.results) {
-            if (IsTensorKept(trace_, frame_, t)) kept_tensors.insert(t);
-          }
-          break;
-        case OperatorDecision::kSkip:
-          for (const int32_t s : operation.creates) now_[s] = kMissing;
-      }
-    }
-    return std::ranges::all_of(frame_.saved, [&](const SavedTensor& saved) {
-      return saved.unpacked == kNever || kept_tensors.contains(saved.tensor) ||
-             !IsOfCall(saved.storage) ||
-             now_.at(saved.storage) == at_the_end.at(saved.storage) ||
-             now_.at(saved.storage) == AtStop(saved.storage, at_the_end);
-    });
-  }
-
- private:
-  static constexpr int32_t kMissing = -1;
-
-  bool IsOfCall(int32_t s) const {
-    const int32_t born = trace_.storages[s].born;
-    return call_.start <= born && born < call_.end;
-  }
-
-  // A content is the last operator that wrote it.
-  void Run(int32_t op, int32_t content) {
-    for (const int32_t s : trace_.operators[op].creates) now_[s] = content;
-    for (const int32_t s : trace_.operators[op].mutates) {
-      if (IsOfCall(s)) now_[s] = content;
-    }
-  }
-
-  std::map<int32_t, int32_t> Read(int32_t op) const {
-    std::map<int32_t, int32_t> read;
-    for (const int32_t s : trace_.operators[op].reads) {
-      if (IsOfCall(s)) read[s] = now_.at(s);
-    }
-    return read;
-  }
-
-  // The recomputation does not get to what writes after it.
-  int32_t AtStop(int32_t storage,
-                 const std::map<int32_t, int32_t>& at_the_end) const {
-    int32_t content = at_the_end.at(storage);
-    if (content < frame_.stop) return content;
-    for (int32_t op = call_.start; op < frame_.stop; ++op) {
-      const TraceOperator& now = trace_.operators[op];
-      if (Contains(now.creates, storage) || Contains(now.mutates, storage)) {
-        content = op;
-      }
-    }
-    return content;
-  }
-
-  const Trace& trace_;
-  const NaiveFrame& frame_;
-  const TraceCall& call_;
-  std::map<int32_t, int32_t> now_;
 };
 
 }  // namespace
@@ -421,14 +386,6 @@ class Contents {
 Simulation SimulateNaively(const Trace& trace,
                            const std::vector<CheckpointedModule>& modules) {
   return Player(trace, modules).Play();
-}
-
-bool ComputesTheSame(const Trace& trace,
-                     const std::vector<CheckpointedModule>& modules) {
-  const std::vector<NaiveFrame> frames = FramesOf(trace, modules);
-  return std::ranges::all_of(frames, [&](const NaiveFrame& frame) {
-    return frame.asked == kNever || Contents(trace, frame).AreTheSame();
-  });
 }
 
 }  // namespace acplan::graph
