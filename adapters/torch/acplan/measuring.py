@@ -1,10 +1,12 @@
 """acplan.verify: the model with its plan, traced again on fake tensors."""
 
+import contextlib
 import csv
 import dataclasses
 import math
 import pathlib
 import tempfile
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -113,6 +115,15 @@ def verify(
     the model's trace where there is one. The model comes without the plan and is left
     so.
     """
+    with verifying(model, *args, of=of, **kwargs) as verified:
+        return verified(plan)
+
+
+@contextlib.contextmanager
+def verifying(
+    model: torch.nn.Module, *args: Any, of: Trace | None = None, **kwargs: Any
+) -> Iterator[Callable[[Plan], Verification]]:
+    """`verify` for one plan after the other, on the same fake tensors."""
     if of is None:
         of = trace(model, *args, **kwargs)
     accumulate = kwargs.setdefault("accumulate", of.accumulate)
@@ -124,30 +135,39 @@ def verify(
         kwargs.pop(name, None)
     traced_for = of.data["device"]["name"]
     kwargs["device"] = traced_for if traced_for in DEVICES else "a100"
-    return Verification(
-        predicted=simulate(of, plan),
-        measured=measure(model, plan, *args, workspaces=of.workspaces, **kwargs),
-    )
+    with (
+        _simulating(of) as simulated,
+        measuring(model, *args, workspaces=of.workspaces, **kwargs) as measured,
+    ):
+        yield lambda plan: Verification(simulated(plan), measured(plan))
 
 
 def measure(
+    model: torch.nn.Module, plan: Plan, *args: Any, **kwargs: Any
+) -> tuple[Step, ...]:
+    """The operators of a training step of the model with the plan, on fake tensors;
+    options as for acplan.trace."""
+    with measuring(model, *args, **kwargs) as measured:
+        return measured(plan)
+
+
+@contextlib.contextmanager
+def measuring(
     model: torch.nn.Module,
-    plan: Plan,
     *args: Any,
     device: str = "a100",
     workspaces: bool = True,
     **kwargs: Any,
-) -> tuple[Step, ...]:
-    """The operators of a training step of the model with the plan, on fake tensors;
-    options as for acplan.trace."""
+) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
+    """`measure` for one plan after the other: a first step runs without any."""
     step = TrainingStep.of(model, args, kwargs)
     on = find_device(device)
+
     with (
         alone(),
         without_checkpointing(model, is_told=False) as plain,
-        applied(plain, plan) as planned,
         step_on_fakes(
-            planned,
+            plain,
             step.args,
             step.kwargs,
             step.loss_fn,
@@ -157,9 +177,15 @@ def measure(
             on,
         ) as (on_fakes, optimizer),
     ):
-        recorder = Recorder(on, kernels=on if workspaces else None)
-        run_step(recorder, on_fakes, optimizer)
-        return _steps(recorder)
+
+        def measured(plan: Plan) -> tuple[Step, ...]:
+            recorder = Recorder(on, kernels=on if workspaces else None)
+            plain.zero_grad(set_to_none=True)  # where a step with a plan failed
+            with applied(plain, plan) as planned:
+                run_step(recorder, dataclasses.replace(on_fakes, model=planned), optimizer)
+            return _steps(recorder)
+
+        yield measured
 
 
 def _steps(recorder: Recorder) -> tuple[Step, ...]:
@@ -182,23 +208,33 @@ def _is_of_a_frame(recorder: Recorder, operator: Operator) -> bool:
 
 def simulate(of: Trace, plan: Plan) -> tuple[Step, ...]:
     """The operators of a training step with the plan, by `acplan simulate`."""
-    with tempfile.TemporaryDirectory() as folder:
+    with _simulating(of) as simulated:
+        return simulated(plan)
+
+
+@contextlib.contextmanager
+def _simulating(of: Trace) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
+    """`simulate` for one plan after the other."""
+    with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
         files = pathlib.Path(folder)
         of.save(files / "trace.json")
-        plan.save(files / "plan.json", model=of.data["model"]["name"])
-        try:
-            run_acplan(
-                ["simulate", f"{files}/trace.json", f"{files}/plan.json"]
-                + ["--timeline", f"{files}/steps.csv"]
-            )
-        except AcplanError as error:
-            raise AcplanError(str(error).replace(f"{files}/plan.json: ", "")) from None
-        with (files / "steps.csv").open(newline="") as file:
-            return tuple(
-                Step(
-                    row["name"],
-                    int(row["live_bytes"]),
-                    of.data["operators"][int(row["operator"])]["runtime_ms"],
+
+        def simulated(plan: Plan) -> tuple[Step, ...]:
+            plan.save(files / "plan.json", model=of.data["model"]["name"])
+            try:
+                run_acplan(
+                    ["simulate", f"{files}/trace.json", f"{files}/plan.json"]
+                    + ["--timeline", f"{files}/steps.csv"]
                 )
-                for row in csv.DictReader(file)
-            )
+            except AcplanError as error:
+                told = str(error).replace(f"{files}/plan.json: ", "")
+                raise AcplanError(told) from None
+            with (files / "steps.csv").open(newline="") as file:
+                return tuple(_step_of(row, of) for row in csv.DictReader(file))
+
+        yield simulated
+
+
+def _step_of(row: dict[str, str], of: Trace) -> Step:
+    runtime_ms = of.data["operators"][int(row["operator"])]["runtime_ms"]
+    return Step(row["name"], int(row["live_bytes"]), runtime_ms)

@@ -17,6 +17,8 @@ _NAME = "__torch_dispatch__"
 _DISPATCH = FakeTensor.__dict__[_NAME]
 # What holds the results of a cache, and no more.
 _HOLDERS = (dict, list, tuple)
+_CACHE = functools._lru_cache_wrapper
+_LOOKED_FOR = frozenset({FakeTensor, _CACHE})
 _LINK = "functools._lru_list_elem"
 
 
@@ -49,15 +51,12 @@ def _made_plain(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:
 def _leave_nothing(value_of: ValueOf) -> None:
     """Empties the caches of functions that hold fake tensors, as those for position
     embeddings of detectors: who calls one again would be given a fake one."""
-    caches, fakes = [], []
-    for thing in gc.get_objects():
-        kind = type(thing)
-        if kind is FakeTensor:
-            fakes.append(thing)
-        elif kind is functools._lru_cache_wrapper:
-            caches.append(thing)
-    for cache in filter(_holds_fakes, caches):
-        cache.cache_clear()
+    # Of a million objects and more.
+    found = [thing for thing in gc.get_objects() if type(thing) in _LOOKED_FOR]
+    fakes = [thing for thing in found if type(thing) is FakeTensor]
+    for cache in found:
+        if type(cache) is _CACHE and _holds_fakes(cache):
+            cache.cache_clear()
     for fake in filter(_is_plain, fakes):
         _make_real(fake, value_of(fake))
 

@@ -70,7 +70,7 @@ def operands(*values: Any) -> list[torch.Tensor]:
             found.append(value)
         elif isinstance(value, (list, tuple)):
             found.extend(operands(*value))
-        elif isinstance(value, Mapping):
+        elif isinstance(value, dict):
             found.extend(operands(*value.values()))
     return found
 

@@ -1,17 +1,22 @@
 """Measures what the decisions of a plan cost the host, for each operator of a unit.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=. python tests/compare_host_times.py
+    ACPLAN=... OMP_NUM_THREADS=1 PYTHONPATH=. python tests/compare_host_times.py
 
-prints the table of README.md: microseconds for each operator in forward and in backward,
-beyond the same step without a checkpoint. Tensors have one element, so that kernels take
+prints the tables of README.md: microseconds for each operator in forward and in backward,
+beyond the same step without a checkpoint, and what that makes of plans for real models,
+beside the run-time of their steps on a GPU. Tensors have one element, so that kernels take
 next to nothing, and for each decision all operators of a kind have it.
 """
 
+import copy
+import logging
+import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
-from acplan import Plan, PlannedModule, PlannedOperator, apply
+from acplan import Plan, PlannedModule, PlannedOperator, Trace, apply, plan
 from torch import nn
 
 from sharding_cases import operators_of
@@ -51,7 +56,10 @@ def _in_place(x: torch.Tensor) -> torch.Tensor:
 _KINDS: dict[str, Forward] = {
     "most": _plain, "views": _views, "random": _random, "in place": _in_place
 }  # fmt: skip
-_POLICIES = ("whole", "recompute", "save", "skip")
+_POLICIES = ("whole", "recompute", "save", "skip", "skip, in a run")
+_TRACES = pathlib.Path(__file__).parents[3] / "data" / "traces"
+# Plans are made at so much of the way from the least budget to the step without one.
+_SHARE = 0.6
 
 
 class _Unit(nn.Module):
@@ -73,18 +81,29 @@ class _Model(nn.Module):
         return self.unit(x)
 
 
-def _planned(run: Forward, policy: str) -> nn.Module:
-    model = _Model(run)
-    x = torch.ones(1, requires_grad=True)
-    names = operators_of(model.unit, x)
-    if policy == "none":
-        return model
-    operators = tuple(
-        PlannedOperator(name, policy == "save", policy == "skip" and "exp" not in name)
-        for name in names
+class _Two(nn.Module):
+    def __init__(self, run: Forward) -> None:
+        super().__init__()
+        self.units = nn.ModuleList([_Unit(run), _Unit(run)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = (unit(x) for unit in self.units)
+        return first + second
+
+
+def _planned(run: Forward, policy: str) -> tuple[nn.Module, nn.Module]:
+    """The model without a plan and with one."""
+    is_run = policy.endswith("run")
+    model: nn.Module = _Two(run) if is_run else _Model(run)
+    fqn = "_Two.units.0-1" if is_run else "_Model.unit"
+    skips = policy.startswith("skip")
+    listed = tuple(
+        PlannedOperator(name, policy == "save", skips and "exp" not in name)
+        for unit in (model.units if is_run else [model.unit])
+        for name in operators_of(unit, torch.ones(1, requires_grad=True))
     )
-    listed = () if policy == "whole" else operators
-    return apply(model, Plan((PlannedModule("_Model.unit", listed),)), strict=True)
+    planned = PlannedModule(fqn, () if policy == "whole" else listed)
+    return model, apply(copy.deepcopy(model), Plan((planned,)), strict=True)
 
 
 def _times(models: list[nn.Module]) -> list[tuple[float, float]]:
@@ -93,30 +112,94 @@ def _times(models: list[nn.Module]) -> list[tuple[float, float]]:
     for _ in range(_REPEATS):
         for index, model in enumerate(models):
             x = torch.ones(1, requires_grad=True)
-            start = time.perf_counter()
+            start = time.process_time()
             out = model(x)
-            middle = time.perf_counter()
+            middle = time.process_time()
             out.backward()
-            end = time.perf_counter()
+            end = time.process_time()
             forward, backward = best[index]
             best[index] = (min(forward, middle - start), min(backward, end - middle))
     return best
 
 
+# Of each kind of operator, by its decision: forward and backward, in microseconds.
+Costs = dict[str, dict[str, tuple[float, float]]]
+
+
+def _costs() -> Costs:
+    found: Costs = {}
+    for kind, run in _KINDS.items():
+        found[kind] = {}
+        for policy in _POLICIES:
+            plain, planned = _planned(run, policy)
+            count = len(operators_of(plain, torch.ones(1, requires_grad=True)))
+            before, after = _times([plain, planned])
+            forward, backward = (
+                (b - a) / count * 1e6 for a, b in zip(before, after, strict=True)
+            )
+            found[kind][policy] = forward, backward
+    return found
+
+
+def _kind(operator: dict[str, Any]) -> str:
+    if operator.get("view"):
+        return "views"
+    if operator.get("random"):
+        return "random"
+    return "in place" if operator.get("mutates") else "most"
+
+
+def _host_ms(planned: Plan, traced: Trace, costs: Costs) -> tuple[int, float]:
+    """Operators of units, and what they cost the host in a step. Those of a run of
+    modules follow one another."""
+    data = traced.data
+    names = [module["fqn"] for module in data["modules"]]
+    starts = {names[call["module"]]: call["start"] for call in reversed(data["calls"])}
+    count, spent = 0, 0.0
+    for module in planned.modules:
+        start = starts[_first_of(module.fqn, starts)]
+        for place, operator in enumerate(module.operators):
+            kind = _kind(data["operators"][start + place])
+            count += 1
+            spent += sum(costs[kind][operator.decision])
+    return count, spent / 1e3
+
+
+def _first_of(fqn: str, known: dict[str, int]) -> str:
+    """The module itself, or the first of the run."""
+    if fqn in known:
+        return fqn
+    parent, _, children = fqn.rpartition(".")
+    return f"{parent}.{children.partition('-')[0]}"
+
+
+def _share_rows(costs: Costs) -> Iterator[str]:
+    for path in sorted(_TRACES.glob("*.json.gz")):
+        traced = Trace.load(path)
+        step_ms = sum(operator["runtime_ms"] for operator in traced.data["operators"])
+        least = plan(path, "min", decisions="save,recompute").budget_bytes
+        budget = least + round(_SHARE * (traced.peak_bytes - least))
+        row = f"| {path.name.partition('.')[0]} | {step_ms:.0f} |"
+        for decisions in ("save,recompute", "save,recompute,skip"):
+            planned = plan(path, budget, decisions=decisions)
+            count, host_ms = _host_ms(planned, traced, costs)
+            row += f" {count:,} | {host_ms:.1f} | {host_ms / step_ms:.1%} |"
+        yield row
+
+
 def _main() -> None:
     torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
     kinds = "".join(f" {kind}: forward | backward |" for kind in _KINDS)
     print(f"| all operators |{kinds}\n|---|{'---:|' * 2 * len(_KINDS)}")
-    rows: dict[str, str] = dict.fromkeys(_POLICIES, "")
-    for run in _KINDS.values():
-        models = [_planned(run, policy) for policy in ("none", *_POLICIES)]
-        count = len(operators_of(models[0], torch.ones(1, requires_grad=True)))
-        (forward, backward), *others = _times(models)
-        for policy, (of_forward, of_backward) in zip(_POLICIES, others):
-            rows[policy] += f" {(of_forward - forward) / count * 1e6:.1f} |"
-            rows[policy] += f" {(of_backward - backward) / count * 1e6:.1f} |"
-    for policy, row in rows.items():
-        print(f"| {policy} |{row}")
+    costs = _costs()
+    for policy in _POLICIES:
+        cells = [f"{us:.1f}" for kind in _KINDS for us in costs[kind][policy]]
+        print(f"| {policy} | {' | '.join(cells)} |", flush=True)
+    columns = " operators | host ms | of the step |" * 2
+    print(f"\n| model | step ms |{columns}\n|---|---:|{'---:|' * 6}")
+    for row in _share_rows(costs):
+        print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -54,12 +54,7 @@ class Result:
 
     @property
     def is_as_promised(self) -> bool:
-        return (
-            self.measured.is_as_predicted
-            and self.measured.peak_bytes <= self.budget
-            and self.measured.peak_bytes == self.planned.peak_bytes
-            and same_ms(self.measured.recompute_ms, self.planned.recompute_ms)
-        )
+        return self.measured.is_as_promised(self.planned, self.budget)
 
 
 def _results(name: str, at: Subject, least: int) -> Iterator[Result]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, Trace
 
-from measured import SAME, Measured, Subject, subject
+from measured import SAME, WITH_SKIP, Measured, Subject, subject
 from models import MODELS
 from pages import start_page
 from recipes import operators_of, recipes
@@ -36,8 +36,9 @@ plans are applied and a step of each is traced again on fake tensors, as in
 | PyTorch's planner | `sac_milp` at 80% and 60% of what it takes for the peak, then `get_optimal_checkpointing_policy_per_module` for each unit |
 
 *Ours at this peak* is the recomputation of acplan's plan with the recipe's re-traced peak as
-its budget; *our peak with as much* is the least memory with no more recomputation than the
-recipe's, by bisection.
+its budget; *without skip* that of its plan with `--decisions save,recompute`, which decides of
+an operator what the recipes do; *our peak with as much* is the least memory with no more
+recomputation than the recipe's, by bisection.
 
 A recipe that makes the same plan as one before it is left out. Where torchtitan's lists save
 one random operator of a block, all are saved: a dropout that ran again after attention that
@@ -65,6 +66,8 @@ _COLUMNS = (
     "recipe",
     "peak",
     "recomputed ms",
+    "without skip",
+    "of theirs",
     "ours at this peak",
     "of theirs",
     "our peak with as much",
@@ -80,33 +83,41 @@ class Outcome(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """`ours` is acplan's plan with the recipe's peak as its budget, measured, `least` the
-    one with the least memory that recomputes no more than the recipe."""
+    """`planned` and `without` are acplan's plans with the recipe's peak as their budget, the
+    latter without skip, `ours` and `ours_without` what was measured of them; `least` is the
+    plan with the least memory that recomputes no more than the recipe."""
 
     theirs: Measured
-    ours: Measured
     planned: Plan
+    ours: Measured
+    without: Plan
+    ours_without: Measured
     least: Plan
 
     @property
     def is_never_worse(self) -> bool:
-        return (
-            self.ours.is_as_predicted
-            and self.ours.peak_bytes <= self.theirs.peak_bytes
-            and self.ours.recompute_ms <= self.theirs.recompute_ms * (1 + SAME)
+        return all(
+            ours.is_as_predicted
+            and ours.peak_bytes <= self.theirs.peak_bytes
+            and ours.recompute_ms <= self.theirs.recompute_ms * (1 + SAME)
+            for ours in (self.ours, self.ours_without)
         )
 
 
-def compare(at: Subject, theirs: Measured) -> Comparison:
-    planned = at.plan(theirs.peak_bytes)
-    least = least_memory(at, planned, theirs.recompute_ms)
-    return Comparison(theirs, at.measured(planned), planned, least)
+def compare(at: Subject, theirs: Measured, near: float = _NEAR) -> Comparison:
+    """`near`: how near the least memory is sought, of what there is to gain."""
+    budget = theirs.peak_bytes
+    planned = at.plan(budget, **WITH_SKIP)
+    without = at.plan(budget, decisions="save,recompute")
+    least = least_memory(at, planned, theirs.recompute_ms, near)
+    measured = at.measured(planned), at.measured(without)
+    return Comparison(theirs, planned, measured[0], without, measured[1], least)
 
 
-def least_memory(at: Subject, known: Plan, recompute_ms: float) -> Plan:
+def least_memory(at: Subject, known: Plan, recompute_ms: float, near: float) -> Plan:
     """By bisection from a plan that recomputes no more than that."""
     try:
-        lower = at.least
+        lower = at.least_with_skip
     except AcplanError as error:
         if error.exit_code != 4:
             raise
@@ -114,10 +125,10 @@ def least_memory(at: Subject, known: Plan, recompute_ms: float) -> Plan:
     if lower.recompute_ms <= recompute_ms * (1 + SAME):
         return lower
     too_low = lower.budget_bytes
-    nearness = max(512, round(_NEAR * (known.peak_bytes - too_low)))
+    nearness = max(512, round(near * (known.peak_bytes - too_low)))
     while known.peak_bytes - too_low > nearness:
         budget = (too_low + known.peak_bytes) // 2
-        tried = at.plan(budget)
+        tried = at.plan(budget, **WITH_SKIP)
         if tried.recompute_ms <= recompute_ms * (1 + SAME):
             known = tried
         else:
@@ -185,10 +196,14 @@ def _row(at: Subject, plan: Plan | str) -> tuple[Outcome, list[str]]:
         found = compare(at, theirs)
     except AcplanError as error:
         return Outcome.WORSE, [*cells, f"**worse**: {error}"]
-    ours, least = found.planned, found.least
+    least = found.least
+    for ours in (found.without, found.planned):
+        gap = f" (gap {ours.gap:.1%})" if ours.gap else ""
+        cells += [
+            f"{ours.recompute_ms:.6g}{gap}",
+            _share(ours.recompute_ms, theirs.recompute_ms),
+        ]
     cells += [
-        f"{ours.recompute_ms:.6g}" + (f" (gap {ours.gap:.1%})" if ours.gap else ""),
-        _share(ours.recompute_ms, theirs.recompute_ms),
         f"{least.peak_bytes:,}",
         f"{least.peak_bytes / theirs.peak_bytes - 1:+.1%}",
     ]

@@ -6,17 +6,19 @@ import json
 import math
 import pathlib
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from acplan import Plan, Trace, plan, trace, verify
+from acplan import Plan, Trace, Verification, plan, trace
+from acplan.measuring import verifying
 from acplan.program import run_acplan
 from torch import nn
 
 from zoo import Example
 
+WITH_SKIP = {"decisions": "save,recompute,skip", "segments": "auto"}
 # Of times that are sums of the same numbers in another order.
 SAME = 1e-9
 
@@ -43,6 +45,16 @@ class Measured:
         )
 
 
+    def is_as_promised(self, planned: Plan, budget: int) -> bool:
+        """As predicted, within the budget, and what the plan says of itself."""
+        return (
+            self.is_as_predicted
+            and self.peak_bytes <= budget
+            and self.peak_bytes == planned.peak_bytes
+            and same_ms(self.recompute_ms, planned.recompute_ms)
+        )
+
+
 def same_ms(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=SAME, abs_tol=1e-12)
 
@@ -57,10 +69,20 @@ class Subject:
     autocast: torch.dtype | None
     traced: Trace
     path: pathlib.Path
+    until_end: ExitStack
 
     @functools.cached_property
     def _step_ms(self) -> float:
         return math.fsum(op["runtime_ms"] for op in self.traced.data["operators"])
+
+    @functools.cached_property
+    def _verified(self) -> Callable[[Plan], Verification]:
+        """On fake tensors that are there until the subject ends."""
+        return self.until_end.enter_context(
+            verifying(
+                self.model, of=self.traced, autocast=self.autocast, **self.inputs
+            )
+        )
 
     def plan(self, budget: int | str, **options: Any) -> Plan:
         return plan(self.path, budget, **options)
@@ -70,10 +92,12 @@ class Subject:
         """The plan with the least memory."""
         return self.plan("min")
 
+    @functools.cached_property
+    def least_with_skip(self) -> Plan:
+        return self.plan("min", **WITH_SKIP)
+
     def measured(self, planned: Plan) -> Measured:
-        found = verify(
-            self.model, planned, of=self.traced, autocast=self.autocast, **self.inputs
-        )
+        found = self._verified(planned)
         return Measured(
             found.measured_bytes,
             found.measured_ms - self._step_ms,
@@ -84,17 +108,28 @@ class Subject:
         )
 
     def simulated_bytes(self, planned: Plan) -> int:
-        file = self.path.with_name("plan.json")
-        planned.save(file, model=self.traced.data["model"]["name"])
-        simulated = json.loads(run_acplan(["simulate", f"{self.path}", f"{file}", "--json"]))
-        return int(simulated["planned"]["peak_bytes"])
+        with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
+            file = pathlib.Path(folder) / "plan.json"
+            planned.save(file, model=self.traced.data["model"]["name"])
+            said = run_acplan(["simulate", f"{self.path}", f"{file}", "--json"])
+        return int(json.loads(said)["planned"]["peak_bytes"])
 
 
 @contextmanager
-def subject(example: Example, autocast: torch.dtype | None) -> Iterator[Subject]:
+def subject(
+    example: Example, autocast: torch.dtype | None, kept: pathlib.Path | None = None
+) -> Iterator[Subject]:
+    """With its trace, which is read from `kept` where that is a file, and written there
+    where it is not yet."""
     model, inputs = example.on_meta()
-    traced = trace(model, autocast=autocast, **inputs)
-    with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
-        path = pathlib.Path(folder) / "trace.json"
-        traced.save(path)
-        yield Subject(example, model, inputs, autocast, traced, path)
+    with (
+        tempfile.TemporaryDirectory(prefix="acplan-") as folder,
+        ExitStack() as until_end,
+    ):
+        path = kept or pathlib.Path(folder) / "trace.json"
+        if path.exists():
+            traced = Trace.load(path)
+        else:
+            traced = trace(model, autocast=autocast, **inputs)
+            traced.save(path)
+        yield Subject(example, model, inputs, autocast, traced, path, until_end)

@@ -14,7 +14,7 @@ def _named(model: nn.Module, kind: str) -> tuple[str, ...]:
     return tuple(n for n, m in model.named_modules() if type(m).__name__ == kind)
 
 
-def _example(
+def example_of(
     make: Callable[[], nn.Module],
     inputs: Callable[[], dict[str, torch.Tensor]],
     kind: str,
@@ -35,7 +35,7 @@ def _llama_8b() -> Example:
         vocab_size=128256,
         use_cache=False,
     )
-    return _example(
+    return example_of(
         lambda: transformers.LlamaForCausalLM(config).to(torch.bfloat16),
         tokens(1, 4096, 128256),
         "LlamaDecoderLayer",
@@ -46,7 +46,7 @@ def _llama_8b() -> Example:
 
 def _gpt2() -> Example:
     config = transformers.GPT2Config(use_cache=False)
-    return _example(
+    return example_of(
         lambda: transformers.GPT2LMHeadModel(config),
         tokens(8, 1024, 50257),
         "GPT2Block",
@@ -65,7 +65,7 @@ def _mixtral() -> Example:
         output_router_logits=True,
     )
     config._experts_implementation = "batched_mm"
-    return _example(
+    return example_of(
         lambda: transformers.MixtralForCausalLM(config),
         tokens(1, 512, 32000),
         "MixtralDecoderLayer",
@@ -76,7 +76,7 @@ def _mixtral() -> Example:
 
 def _bert() -> Example:
     config = transformers.BertConfig()
-    return _example(
+    return example_of(
         lambda: transformers.BertForMaskedLM(config),
         tokens(16, 512, 30522),
         "BertLayer",
@@ -87,7 +87,7 @@ def _bert() -> Example:
 
 def _t5() -> Example:
     config = transformers.T5Config(use_cache=False, decoder_start_token_id=0)
-    return _example(
+    return example_of(
         lambda: transformers.T5ForConditionalGeneration(config),
         tokens(8, 512, 32128),
         "T5Block",
@@ -97,7 +97,7 @@ def _t5() -> Example:
 
 def _vit() -> Example:
     config = transformers.ViTConfig(num_labels=10, hidden_dropout_prob=0.1)
-    return _example(
+    return example_of(
         lambda: transformers.ViTForImageClassification(config),
         images(32, 224),
         "ViTLayer",
@@ -107,7 +107,7 @@ def _vit() -> Example:
 
 def _resnet() -> Example:
     config = transformers.ResNetConfig(num_labels=10)
-    return _example(
+    return example_of(
         lambda: transformers.ResNetForImageClassification(config),
         images(16, 224),
         "ResNetBottleNeckLayer",
@@ -117,7 +117,7 @@ def _resnet() -> Example:
 
 def _swin() -> Example:
     config = transformers.SwinConfig(num_labels=10, drop_path_rate=0.1)
-    return _example(
+    return example_of(
         lambda: transformers.SwinForImageClassification(config),
         images(16, 224),
         "SwinLayer",

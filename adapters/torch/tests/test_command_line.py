@@ -294,16 +294,25 @@ def test_one_line_says_what_is_wrong(
     assert left == before
 
 
-@pytest.mark.parametrize("command", [[], ["trace"], ["plan"], ["verify"]])
-def test_help(command: list[str]) -> None:
+@pytest.mark.parametrize("command", [[], ["trace"], ["verify"]])
+def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main([*command, "--help"])
+    assert exit_info.value.code == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out.startswith(" ".join(["usage: python -m acplan", *command]))
+
+
+def test_the_package_is_a_program() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "acplan", *command, "--help"],
+        [sys.executable, "-m", "acplan", "plan", "--help"],
         env={**os.environ, "PYTHONPATH": _PACKAGE},
         capture_output=True,
         text=True,
     )
     assert run.returncode == 0 and run.stderr == ""
-    assert run.stdout.startswith(" ".join(["usage: python -m acplan", *command]))
+    assert run.stdout.startswith("usage: python -m acplan plan")
 
 
 def test_debug_shows_the_traceback(factory: None) -> None:

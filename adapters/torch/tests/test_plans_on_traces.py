@@ -45,7 +45,7 @@ def test_plans_are_measured_as_predicted(at: Subject) -> None:
 def test_recipes_are_never_better(at: Subject) -> None:
     compared = 0
     for label, recipe in recipes(at.example, at.traced):
-        found = compare(at, at.measured(recipe))
+        found = compare(at, at.measured(recipe), near=0.1)
         assert found.is_never_worse, f"{label}: {found}"
         assert found.least.recompute_ms <= found.theirs.recompute_ms * (1 + 1e-9)
         assert found.least.peak_bytes <= found.theirs.peak_bytes
@@ -57,7 +57,7 @@ def test_a_module_whose_calls_differ_is_a_unit_as_a_whole() -> None:
     """Under autocast the first call of a shared block casts its weights, the others not."""
     with subject(EXAMPLES["shared"](), torch.bfloat16) as at:
         label, recipe = next(iter(recipes(at.example, at.traced)))
-        found = compare(at, at.measured(recipe))
+        found = compare(at, at.measured(recipe), near=0.1)
         assert found.is_never_worse, f"{label}: {found}"
         planned = at.plan(found.theirs.peak_bytes)
         assert [module.get("ops") for module in planned.data["modules"]] == [None]

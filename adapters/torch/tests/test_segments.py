@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
 from acplan import Trace, apply, plan, remove, trace, verify
 from acplan.applying import applied
-from acplan.measuring import simulate
+from acplan.measuring import simulate, verifying
 from torch import nn
 
 from models import _larger
@@ -78,12 +78,14 @@ def test_predicted_is_measured_at_every_operator(
     name: str, autocast: torch.dtype | None
 ) -> None:
     model, inputs = EXAMPLES[name]().on_meta()
-    traced = trace(model, autocast=autocast, **inputs)
-    for data, plan in _plans(traced.data, 4):
-        result = verify(model, plan, of=traced, autocast=autocast, **inputs)
-        assert result.first_difference() is None, f"{plan}: {result}"
-        # Of the trace that has the segments among its modules.
-        assert result.predicted == simulate(Trace(data), plan)
+    options: dict[str, Any] = {"optimizer": "sgd", "autocast": autocast, **inputs}
+    traced = trace(model, **options)
+    with verifying(model, of=traced, **options) as verified:
+        for data, plan in _plans(traced.data, 4):
+            result = verified(plan)
+            assert result.first_difference() is None, f"{plan}: {result}"
+            # Of the trace that has the segments among its modules.
+            assert result.predicted == simulate(Trace(data), plan)
 
 
 def test_plans_of_acplan_have_runs_and_are_exact() -> None:
@@ -484,7 +486,6 @@ def test_nothing_is_held_that_is_not_needed() -> None:
             held = weakref.ref(net.first)
             made = []
             net.first.register_forward_hook(lambda *a: made.append(weakref.ref(a[2])))
-            gc.collect()
             gc.disable()
             try:
                 x = _X.clone().requires_grad_()

@@ -2,6 +2,7 @@
 A step on the CPU is recorded on the CPU, as its kernels are others than a GPU's."""
 
 import copy
+import inspect
 import pathlib
 import random
 import warnings
@@ -15,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply
 from acplan import PlannedOperator as Op
-from acplan import trace, verify
+from acplan import trace
+from acplan.measuring import verifying
 from acplan.standing_in import StandIn
 from acplan.tracing import _default_loss
 from torch import nn
@@ -89,6 +91,55 @@ def test_gradients_are_equal_with_any_legal_plan(name: str) -> None:
         assert all(map(torch.equal, found, expected)), seed
 
 
+class _ByKeywords(nn.Module):
+    """Gives all arguments by keyword."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.names = [*inspect.signature(inner.forward).parameters]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner(**dict(zip(self.names, args)), **kwargs)
+
+
+def test_units_that_are_called_with_keywords_and_draw() -> None:
+    """Blocks of T5, the dropouts of which are decided one by one."""
+    model, inputs = _model("t5")
+    paths = []
+    for stack in ("encoder", "decoder"):
+        for name, block in [*model.get_submodule(stack).block.named_children()]:
+            model.get_submodule(stack).block[int(name)] = _ByKeywords(block)
+            paths.append(f"{stack}.block.{name}.inner")
+    expected = _step(copy.deepcopy(model), inputs, False)
+    data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, False))
+    units = [Unit(data, f"{type(model).__name__}.{path}") for path in paths]
+    mixed = 0
+    for seed in range(4):
+        chance = random.Random(seed)
+        saved = [_saved_by_chance(unit, chance) for unit in units]
+        plan = Plan(tuple(map(Unit.planned, units, saved)))
+        for module in plan.modules:
+            draws = [op.decision for op in module.operators if "bernoulli" in op.name]
+            assert len(draws) > 3
+            mixed += len({*draws}) > 1
+        found = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, False)
+        assert len(found) == len(expected)
+        assert all(map(torch.equal, found, expected)), seed
+    assert mixed > 3
+
+
+def _saved_by_chance(unit: Unit, chance: random.Random) -> set[int]:
+    """The operators of a dropout together: they write to one mask."""
+    saved = {
+        k for k in range(len(unit.names)) if unit.can_save(k) and chance.random() < 0.3
+    }
+    for place, name in enumerate(unit.names):
+        if "bernoulli_" in name and chance.random() < 0.5:
+            saved |= {place - 1, place, place + 1}
+    return saved
+
+
 @pytest.mark.parametrize(
     ("name", "autocast"),
     [(name, None) for name in ("unet", "writing", "noted", "shared", "resnet")]
@@ -98,17 +149,19 @@ def test_predicted_is_measured_at_every_operator(
     name: str, autocast: torch.dtype | None
 ) -> None:
     model, inputs = EXAMPLES[name]().on_meta()
-    traced = trace(model, autocast=autocast, **inputs)
-    for seed in range(2 if name == "gpt2" else 3):
-        chance = random.Random(seed)
-        units = units_by_chance(traced.data, chance)
-        plan = plan_by_chance(traced.data, units, chance)
-        assert sum(skipped for _, _, skipped in shares(plan)) > 0
-        result = verify(model, plan, of=traced, autocast=autocast, **inputs)
-        assert result.first_difference() is None, result
-        without = [operator["name"] for operator in traced.data["operators"]]
-        everything = sum(len(module.operators) for module in plan.modules)
-        assert len(result.measured) < len(without) + everything
+    options: dict[str, Any] = {"optimizer": "sgd", "autocast": autocast, **inputs}
+    traced = trace(model, **options)
+    without = [operator["name"] for operator in traced.data["operators"]]
+    with verifying(model, of=traced, **options) as verified:
+        for seed in range(3):
+            chance = random.Random(seed)
+            units = units_by_chance(traced.data, chance)
+            plan = plan_by_chance(traced.data, units, chance)
+            assert sum(skipped for _, _, skipped in shares(plan)) > 0
+            result = verified(plan)
+            assert result.first_difference() is None, result
+            everything = sum(len(module.operators) for module in plan.modules)
+            assert len(result.measured) < len(without) + everything
 
 
 # --- Units of a few operators

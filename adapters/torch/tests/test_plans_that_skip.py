@@ -1,0 +1,166 @@
+"""Plans of acplan with skip and segments, end to end: planned, traced again, applied to the
+model on the CPU, which runs the same operators here as a GPU, and trained with."""
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from acplan import Plan, PlannedModule, apply, plan, trace
+from acplan.measuring import verifying
+from torch import nn
+
+from test_skipping import _step
+from zoo import EXAMPLES, images, tokens
+
+# Attention of a few products, and dropout of a single operator, as on any device.
+_SAME = {"attn_implementation": "eager", "use_cache": False}
+_SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 50,
+}
+_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+class _Noisy(nn.Module):
+    """Random numbers in each block, and a result of which one part is needed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(_NoisyBlock() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(hidden=x)
+        return x.square().mean()
+
+
+class _NoisyBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+        self.up = nn.Linear(32, 128)
+        self.down = nn.Linear(128, 32)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        wide = self.up(self.norm(hidden)).tanh()
+        wide = wide * torch.rand_like(wide)
+        out = self.down(wide * (torch.rand_like(wide) > 0.1))
+        return hidden + out * torch.rand_like(out)
+
+
+def _gpt2() -> nn.Module:
+    config = transformers.GPT2Config(
+        n_layer=3, n_embd=32, n_head=2, vocab_size=50, resid_pdrop=0, embd_pdrop=0,
+        attn_pdrop=0, **_SAME,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+def _llama() -> nn.Module:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**_SHAPE, **_SAME))
+
+
+def _bert() -> nn.Module:
+    config = transformers.BertConfig(**_SHAPE, **_SAME, **_NO_DROPOUT)
+    return transformers.BertForMaskedLM(config)
+
+
+def _t5() -> nn.Module:
+    config = transformers.T5Config(
+        d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, vocab_size=50,
+        dropout_rate=0.0, decoder_start_token_id=0, **_SAME,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def _vit() -> nn.Module:
+    shape = {k: v for k, v in _SHAPE.items() if k != "vocab_size"}
+    config = transformers.ViTConfig(
+        image_size=32, patch_size=4, num_labels=10, **shape, **_NO_DROPOUT,
+        attn_implementation="eager",
+    )  # fmt: skip
+    return transformers.ViTForImageClassification(config)
+
+
+def _swin() -> nn.Module:
+    config = transformers.SwinConfig(
+        image_size=32, patch_size=2, window_size=4, embed_dim=16, depths=[2, 2],
+        num_heads=[2, 4], drop_path_rate=0.3, num_labels=10, **_NO_DROPOUT,
+        attn_implementation="eager",
+    )  # fmt: skip
+    return transformers.SwinForImageClassification(config)
+
+
+# Near the best will do.
+_SKIPS: dict[str, Any] = {"decisions": "save,recompute,skip", "gap": 0.1}
+_Inputs = Callable[[], dict[str, Any]]
+_TEXTS = tokens(16, 48, 50)
+_CASES: dict[str, tuple[Callable[[], nn.Module], _Inputs]] = {
+    "gpt2": (_gpt2, _TEXTS),
+    "llama": (_llama, _TEXTS),
+    "bert": (_bert, _TEXTS),
+    "t5": (_t5, _TEXTS),
+    "vit": (_vit, images(16, 32)),
+    "swin": (_swin, images(16, 32)),
+    "noisy": (_Noisy, lambda: {"x": torch.randn(64, 16, 32)}),
+    "custom": (EXAMPLES["custom"]().make, lambda: {"x": torch.randn(512, 32)}),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def _decisions(planned: Plan) -> Counter[str]:
+    return Counter(op.decision for module in planned.modules for op in module.operators)
+
+
+def _all_blocks(model: nn.Module) -> Plan:
+    """Recomputes all layers of lists that are in no other one."""
+    lists = [n for n, m in model.named_modules() if isinstance(m, nn.ModuleList)]
+    outer = [n for n in lists if not any(n.startswith(f"{other}.") for other in lists)]
+    root = type(model).__name__
+    return Plan(
+        tuple(
+            PlannedModule(f"{root}.{name}.{child}")
+            for name in outer
+            for child, _ in model.get_submodule(name).named_children()
+        )
+    )
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_they_are_exact_and_gradients_are_equal(name: str) -> None:
+    make, given = _CASES[name]
+    torch.manual_seed(0)
+    model, inputs = make().train(), given()
+    expected = _step(copy.deepcopy(model), inputs, False)
+    options: dict[str, Any] = {"optimizer": "sgd", **inputs}
+    traced = trace(model, **options)
+    seen: Counter[str] = Counter()
+    made = []
+    with verifying(model, of=traced, **options) as verified:
+        least = verified(_all_blocks(model)).predicted_bytes
+        for share, segments in ((0.0, "auto"), (0.4, "none")):
+            budget = least + round(share * (traced.peak_bytes - least))
+            made.append(plan(traced, budget, segments=segments, **_SKIPS))
+            result = verified(made[-1])
+            assert result.first_difference() is None, result
+            assert result.measured_bytes == made[-1].peak_bytes <= budget
+            seen += _decisions(made[-1])
+    assert seen["skip"] > 0 and seen["recompute"] > 0
+    for planned in made:
+        found = _step(apply(copy.deepcopy(model), planned, strict=True), inputs, False)
+        assert len(found) == len(expected)
+        assert all(map(torch.equal, found, expected)), planned
