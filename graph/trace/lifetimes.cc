@@ -236,6 +236,46 @@ class OriginalLives {
     lives_.Hold(storage, end);
   }
 
+  // What comes back and goes before the next step is never in use.
+  std::vector<Life> WithoutUnusedFetches(std::vector<Life> lives,
+                                         const std::vector<MovedStorage>& moved,
+                                         const Trace& trace) {
+    for (const MovedStorage& storage : moved) {
+      Life& life = lives[FetchedLife(storage, moved, trace)];
+      if (life.end <= life.begin) life.begin = kNever;
+    }
+    return lives;
+  }
+
+  // The end of what is stuck in a call, or `end`.
+  int32_t EndWithStuck(const TraceCall& call,
+                       const std::map<int32_t, int32_t>& stuck, int32_t end) {
+    for (auto it = stuck.lower_bound(call.start);
+         it != stuck.end() && it->first < call.end; ++it) {
+      end = std::max(end, it->second);
+    }
+    return end;
+  }
+
+  // The results of a saved operator that its frame keeps.
+  std::vector<int32_t> KeptTensors(const Frame& frame, int32_t op,
+                                   const Trace& trace) {
+    const std::vector<int32_t>& results = trace.operators[op].results;
+    const std::vector<int32_t>* kept = frame.KeptResults(op);
+    if (kept == nullptr) return results;
+    std::vector<int32_t> tensors;
+    for (const int32_t result : *kept) tensors.push_back(results[result]);
+    return tensors;
+  }
+
+  // Returns whether the operator of a frame that made a storage keeps it.
+  bool IsKeptByItsMaker(const Frame& frame, int32_t storage,
+                        const Trace& trace) {
+    const int32_t born = trace.storages[storage].born;
+    return born >= frame.call->start && frame.Saves(born) &&
+           KeepsOutput(frame, born, storage, trace);
+  }
+
   const PreparedTrace& prepared_;
   const Trace& trace_;
   const Frames& frames_;
@@ -251,11 +291,10 @@ class RerunVisitor {
   RerunVisitor(const PreparedTrace& prepared, const Frames& frames,
                const StepLayout& layout, const std::vector<MovedStorage>& moved)
       : prepared_(prepared),
-        trace_(*prepared.trace),
         frames_(frames),
         layout_(layout),
         moved_(moved),
-        remade_(FindRemadeAttributes(trace_, frames, layout)),
+        remade_(FindRemadeAttributes(*prepared.trace, frames, layout)),
         lives_(OriginalLives(prepared, frames, layout, moved).Find(remade_)),
         now_(prepared) {
     argument_lives_.reserve(frames.list.size());
@@ -268,15 +307,12 @@ class RerunVisitor {
     for (int32_t f = 0; f < std::ssize(frames_.list); ++f) {
       if (layout_.reruns[f].is_laid_out) AddRerun(f);
     }
-    for (const MovedStorage& moved : moved_) {
-      // What comes back and goes before the next step is never in use.
-      Life& life = lives_.list[FetchedLife(moved, moved_, trace_)];
-      if (life.end <= life.begin) life.begin = kNever;
-    }
-    return std::move(lives_.list);
+    return WithoutUnusedFetches(std::move(lives_.list), moved_, trace());
   }
 
  private:
+  const Trace& trace() const { return *prepared_.trace; }
+
   // Adds what a frame makes anew, and all that holds it.
   void AddRerun(int32_t f) {
     const Frame& frame = frames_.list[f];
@@ -289,7 +325,7 @@ class RerunVisitor {
     AddFetched(f);
     now_.SetTensors(frame);
     const std::map<int32_t, int32_t> stuck =
-        StuckOperators(trace_, f, frame, remade_);
+        StuckOperators(trace(), f, frame, remade_);
     HoldByTheProgram(f);
     HoldByAutograd(f, stuck);
     HoldByFramesInside(f, stuck);
@@ -318,7 +354,7 @@ class RerunVisitor {
       if (frame.RunsAgain(op)) {
         add(op, layout_.RerunStepOf(f, frame, op));
       } else if (frame.has_stand_ins) {
-        SetStandIns(frame, op);
+        now_.SetStandIns(frame, op);
       }
     }
     for (size_t k = 0; k < frame.recasts.size(); ++k) {
@@ -330,23 +366,11 @@ class RerunVisitor {
     const Frame& frame = frames_.list[f];
     now_.ResetKept();
     for (const MovedStorage& moved : MovedBy(f, moved_)) {
-      const int32_t life = FetchedLife(moved, moved_, trace_);
-      const int32_t born = trace_.storages[moved.storage].born;
+      const int32_t life = FetchedLife(moved, moved_, trace());
       now_.SetKept(moved.storage, life);
-      const bool is_kept_by_its_maker =
-          born >= frame.call->start && frame.Saves(born) &&
-          KeepsOutput(frame, born, moved.storage, trace_);
-      if (is_kept_by_its_maker) now_.Set(moved.storage, life);
-    }
-  }
-
-  // What is skipped or not kept has no storage.
-  void SetStandIns(const Frame& frame, int32_t op) {
-    for (const int32_t s : prepared_.CreatedBy(op)) {
-      const bool is_kept =
-          frame.Saves(op) && (frame.KeptResults(op) == nullptr ||
-                              KeepsOutput(frame, op, s, trace_));
-      if (!is_kept) now_.Set(s, kNoLife);
+      if (IsKeptByItsMaker(frame, moved.storage, trace())) {
+        now_.Set(moved.storage, life);
+      }
     }
   }
 
@@ -361,7 +385,7 @@ class RerunVisitor {
     const std::set<int32_t> split = now_.SplitStorages();
     if (!split.empty()) {
       for (auto t = now_.first_tensor(); t < now_.end_of_tensors(); ++t) {
-        const TraceTensor& tensor = trace_.tensors[t];
+        const TraceTensor& tensor = trace().tensors[t];
         if (!split.contains(tensor.storage)) continue;
         lives_.Hold(now_.OfTensor(t), scope_step(tensor.scope_end));
       }
@@ -369,14 +393,14 @@ class RerunVisitor {
     for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
       for (const int32_t s : prepared_.CreatedBy(op)) {
         // Only the results are there again of what is saved.
-        if (frame.Saves(op) && !Contains(trace_.operators[op].outputs, s)) {
+        if (frame.Saves(op) && !Contains(trace().operators[op].outputs, s)) {
           continue;
         }
         if (const auto end = CopyEnd(remade_, f, s)) {
           lives_.Hold(now_.OfStorage(s), *end);
         } else if (!split.contains(s)) {
           lives_.Hold(now_.OfStorage(s),
-                      scope_step(trace_.storages[s].scope_end));
+                      scope_step(trace().storages[s].scope_end));
         }
       }
     }
@@ -389,10 +413,10 @@ class RerunVisitor {
 
   void HoldByAutograd(int32_t f, const std::map<int32_t, int32_t>& stuck) {
     for (const int32_t k : frames_.list[f].saved) {
-      const SavedTensor& saved = trace_.saved[k];
+      const SavedTensor& saved = trace().saved[k];
       const int32_t end =
           std::max(AutogradEnd(saved, f, frames_.list[f], layout_),
-                   StuckEnd(saved, trace_, stuck));
+                   StuckEnd(saved, trace(), stuck));
       const int32_t copy = now_.OfStorage(saved.storage);
       const int32_t own = saved.tensor < 0 ? copy : now_.OfTensor(saved.tensor);
       if (own == kNoLife) continue;
@@ -427,12 +451,7 @@ class RerunVisitor {
         }
       }
       // The frames that this rerun makes end with it, unless they are stuck.
-      int32_t end = release_step;
-      for (auto it = stuck.lower_bound(inner.call->start);
-           it != stuck.end() && it->first < inner.call->end; ++it) {
-        end = std::max(end, it->second);
-      }
-      HoldByFrameInside(f, g, end);
+      HoldByFrameInside(f, g, EndWithStuck(*inner.call, stuck, release_step));
     }
   }
 
@@ -446,21 +465,16 @@ class RerunVisitor {
     const int32_t last = std::min(inner.call->end, frames_.list[f].rerun_stop);
     for (int32_t op = inner.call->start; op < last; ++op) {
       if (!inner.Saves(op)) continue;
-      const TraceOperator& saved = trace_.operators[op];
-      if (const std::vector<int32_t>* kept = inner.KeptResults(op)) {
-        for (const int32_t result : *kept) {
-          lives_.Hold(now_.OfTensor(saved.results[result]), end);
-        }
-        continue;
+      for (const int32_t t : KeptTensors(inner, op, trace())) {
+        lives_.Hold(now_.OfTensor(t), end);
       }
-      for (const int32_t t : saved.results) lives_.Hold(now_.OfTensor(t), end);
+      const TraceOperator& saved = trace().operators[op];
       if (!saved.results.empty()) continue;
       for (const int32_t s : saved.outputs) lives_.Hold(now_.OfStorage(s), end);
     }
   }
 
   const PreparedTrace& prepared_;
-  const Trace& trace_;
   const Frames& frames_;
   const StepLayout& layout_;
   const std::vector<MovedStorage>& moved_;

@@ -22,6 +22,15 @@ RerunLives::RerunLives(const PreparedTrace& prepared)
   std::iota(of_storage_.begin(), of_storage_.end(), 0);
 }
 
+void RerunLives::SetStandIns(const Frame& frame, int32_t op) {
+  for (const int32_t s : prepared_.CreatedBy(op)) {
+    const bool is_kept =
+        frame.Saves(op) && (frame.KeptResults(op) == nullptr ||
+                            KeepsOutput(frame, op, s, *prepared_.trace));
+    if (!is_kept) Set(s, kNoLife);
+  }
+}
+
 void RerunLives::SetTensors(const Frame& frame) {
   lives_of_tensors_.clear();
   if (!frame.HasPolicy()) return;

@@ -22,6 +22,9 @@ class RerunLives {
   void Set(int32_t storage, int32_t life) { of_storage_[storage] = life; }
   void Reset(int32_t storage) { of_storage_[storage] = storage; }
 
+  // What an operator makes that is skipped or not kept has no storage.
+  void SetStandIns(const Frame& frame, int32_t op);
+
   // A kept result on a storage is of a life, in the frame at hand. By itself it
   // is of the original's.
   void SetKept(int32_t storage, int32_t life) { of_kept_[storage] = life; }
