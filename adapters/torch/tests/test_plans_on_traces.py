@@ -44,8 +44,10 @@ def test_plans_are_measured_as_predicted(at: Subject) -> None:
 
 def test_recipes_are_never_better(at: Subject) -> None:
     compared = 0
+    # Of larger models one plan with less memory is tried, of others some.
+    near = 0.1 if len(at.traced.data["operators"]) < 300 else 0.5
     for label, recipe in recipes(at.example, at.traced):
-        found = compare(at, at.measured(recipe), near=0.1)
+        found = compare(at, at.measured(recipe), near)
         assert found.is_never_worse, f"{label}: {found}"
         assert found.least.recompute_ms <= found.theirs.recompute_ms * (1 + 1e-9)
         assert found.least.peak_bytes <= found.theirs.peak_bytes

@@ -80,15 +80,6 @@ def _t5() -> nn.Module:
     return transformers.T5ForConditionalGeneration(config)
 
 
-def _vit() -> nn.Module:
-    shape = {k: v for k, v in _SHAPE.items() if k != "vocab_size"}
-    config = transformers.ViTConfig(
-        image_size=32, patch_size=4, num_labels=10, **shape, **_NO_DROPOUT,
-        attn_implementation="eager",
-    )  # fmt: skip
-    return transformers.ViTForImageClassification(config)
-
-
 def _swin() -> nn.Module:
     config = transformers.SwinConfig(
         image_size=32, patch_size=2, window_size=4, embed_dim=16, depths=[2, 2],
@@ -107,7 +98,6 @@ _CASES: dict[str, tuple[Callable[[], nn.Module], _Inputs]] = {
     "llama": (_llama, _TEXTS),
     "bert": (_bert, _TEXTS),
     "t5": (_t5, _TEXTS),
-    "vit": (_vit, images(16, 32)),
     "swin": (_swin, images(16, 32)),
     "noisy": (_Noisy, lambda: {"x": torch.randn(64, 16, 32)}),
     "custom": (EXAMPLES["custom"]().make, lambda: {"x": torch.randn(512, 32)}),
