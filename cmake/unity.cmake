@@ -1,7 +1,7 @@
 option(ACPLAN_UNITY "Compile several sources at a time" OFF)
 
-# acplan_unity(TARGET [EXCEPT SOURCE...]): with ACPLAN_UNITY, up to about eight of
-# TARGET's sources are compiled as one. Most of a build's time goes into the same
+# acplan_unity(TARGET [MOST NUMBER] [EXCEPT SOURCE...]): with ACPLAN_UNITY, up to about
+# NUMBER of TARGET's sources, or eight, are compiled as one. Most of a build's time goes into the same
 # headers and what is instantiated from them, again for every source.
 #
 # A source's group depends on its own name, so that a new source leaves the
@@ -11,12 +11,15 @@ function(acplan_unity target)
   if(NOT ACPLAN_UNITY)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "" "EXCEPT" ${ARGN})
+  cmake_parse_arguments(ARG "" "MOST" "EXCEPT" ${ARGN})
+  if(NOT ARG_MOST)
+    set(ARG_MOST 8)
+  endif()
   get_target_property(sources ${target} SOURCES)
   list(LENGTH sources count)
   # A power of two: it seldom changes as sources are added.
   set(groups 1)
-  while(count GREATER 8)
+  while(count GREATER ARG_MOST)
     math(EXPR groups "${groups} * 2")
     math(EXPR count "(${count} + 1) / 2")
   endwhile()
