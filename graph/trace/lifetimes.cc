@@ -236,46 +236,6 @@ class OriginalLives {
     lives_.Hold(storage, end);
   }
 
-  // What comes back and goes before the next step is never in use.
-  std::vector<Life> WithoutUnusedFetches(std::vector<Life> lives,
-                                         const std::vector<MovedStorage>& moved,
-                                         const Trace& trace) {
-    for (const MovedStorage& storage : moved) {
-      Life& life = lives[FetchedLife(storage, moved, trace)];
-      if (life.end <= life.begin) life.begin = kNever;
-    }
-    return lives;
-  }
-
-  // The end of what is stuck in a call, or `end`.
-  int32_t EndWithStuck(const TraceCall& call,
-                       const std::map<int32_t, int32_t>& stuck, int32_t end) {
-    for (auto it = stuck.lower_bound(call.start);
-         it != stuck.end() && it->first < call.end; ++it) {
-      end = std::max(end, it->second);
-    }
-    return end;
-  }
-
-  // The results of a saved operator that its frame keeps.
-  std::vector<int32_t> KeptTensors(const Frame& frame, int32_t op,
-                                   const Trace& trace) {
-    const std::vector<int32_t>& results = trace.operators[op].results;
-    const std::vector<int32_t>* kept = frame.KeptResults(op);
-    if (kept == nullptr) return results;
-    std::vector<int32_t> tensors;
-    for (const int32_t result : *kept) tensors.push_back(results[result]);
-    return tensors;
-  }
-
-  // Returns whether the operator of a frame that made a storage keeps it.
-  bool IsKeptByItsMaker(const Frame& frame, int32_t storage,
-                        const Trace& trace) {
-    const int32_t born = trace.storages[storage].born;
-    return born >= frame.call->start && frame.Saves(born) &&
-           KeepsOutput(frame, born, storage, trace);
-  }
-
   const PreparedTrace& prepared_;
   const Trace& trace_;
   const Frames& frames_;
@@ -283,6 +243,45 @@ class OriginalLives {
   const std::vector<MovedStorage>& moved_;
   Lives lives_;
 };
+
+// What comes back and goes before the next step is never in use.
+std::vector<Life> WithoutUnusedFetches(std::vector<Life> lives,
+                                       const std::vector<MovedStorage>& moved,
+                                       const Trace& trace) {
+  for (const MovedStorage& storage : moved) {
+    Life& life = lives[FetchedLife(storage, moved, trace)];
+    if (life.end <= life.begin) life.begin = kNever;
+  }
+  return lives;
+}
+
+// The end of what is stuck in a call, or `end`.
+int32_t EndWithStuck(const TraceCall& call,
+                     const std::map<int32_t, int32_t>& stuck, int32_t end) {
+  for (auto it = stuck.lower_bound(call.start);
+       it != stuck.end() && it->first < call.end; ++it) {
+    end = std::max(end, it->second);
+  }
+  return end;
+}
+
+// The results of a saved operator that its frame keeps.
+std::vector<int32_t> KeptTensors(const Frame& frame, int32_t op,
+                                 const Trace& trace) {
+  const std::vector<int32_t>& results = trace.operators[op].results;
+  const std::vector<int32_t>* kept = frame.KeptResults(op);
+  if (kept == nullptr) return results;
+  std::vector<int32_t> tensors;
+  for (const int32_t result : *kept) tensors.push_back(results[result]);
+  return tensors;
+}
+
+// Returns whether the operator of a frame that made a storage keeps it.
+bool IsKeptByItsMaker(const Frame& frame, int32_t storage, const Trace& trace) {
+  const int32_t born = trace.storages[storage].born;
+  return born >= frame.call->start && frame.Saves(born) &&
+         KeepsOutput(frame, born, storage, trace);
+}
 
 // Adds to the lives of the originals those that reruns make, and the holders
 // that reruns bring.
