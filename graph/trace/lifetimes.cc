@@ -251,11 +251,10 @@ class RerunVisitor {
   RerunVisitor(const PreparedTrace& prepared, const Frames& frames,
                const StepLayout& layout, const std::vector<MovedStorage>& moved)
       : prepared_(prepared),
-        trace_(*prepared.trace),
         frames_(frames),
         layout_(layout),
         moved_(moved),
-        remade_(FindRemadeAttributes(trace_, frames, layout)),
+        remade_(FindRemadeAttributes(trace(), frames, layout)),
         lives_(OriginalLives(prepared, frames, layout, moved).Find(remade_)),
         now_(prepared) {
     argument_lives_.reserve(frames.list.size());
@@ -268,15 +267,12 @@ class RerunVisitor {
     for (int32_t f = 0; f < std::ssize(frames_.list); ++f) {
       if (layout_.reruns[f].is_laid_out) AddRerun(f);
     }
-    for (const MovedStorage& moved : moved_) {
-      // What comes back and goes before the next step is never in use.
-      Life& life = lives_.list[FetchedLife(moved, moved_, trace_)];
-      if (life.end <= life.begin) life.begin = kNever;
-    }
     return std::move(lives_.list);
   }
 
  private:
+  const Trace& trace() const { return *prepared_.trace; }
+
   // Adds what a frame makes anew, and all that holds it.
   void AddRerun(int32_t f) {
     const Frame& frame = frames_.list[f];
@@ -286,10 +282,13 @@ class RerunVisitor {
       now_.Set(frame.arguments[k], argument_lives_[f][k]);
     }
     AddCopies(f);
-    AddFetched(f);
+    for (const MovedStorage& moved : MovedBy(f, moved_)) {
+      now_.SetFetched(frame, moved.storage,
+                      FetchedLife(moved, moved_, trace()));
+    }
     now_.SetTensors(frame);
     const std::map<int32_t, int32_t> stuck =
-        StuckOperators(trace_, f, frame, remade_);
+        StuckOperators(trace(), f, frame, remade_);
     HoldByTheProgram(f);
     HoldByAutograd(f, stuck);
     HoldByFramesInside(f, stuck);
@@ -297,9 +296,7 @@ class RerunVisitor {
     for (auto life = first_copy; life < std::ssize(lives_.list); ++life) {
       now_.Reset(lives_.list[life].storage);
     }
-    for (const MovedStorage& moved : MovedBy(f, moved_)) {
-      now_.Reset(moved.storage);
-    }
+    now_.ResetFetched();
     if (!frame.has_stand_ins) return;
     for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
       for (const int32_t s : prepared_.CreatedBy(op)) now_.Reset(s);
@@ -318,35 +315,11 @@ class RerunVisitor {
       if (frame.RunsAgain(op)) {
         add(op, layout_.RerunStepOf(f, frame, op));
       } else if (frame.has_stand_ins) {
-        SetStandIns(frame, op);
+        now_.SetStandIns(frame, op);
       }
     }
     for (size_t k = 0; k < frame.recasts.size(); ++k) {
       add(frame.recasts[k].op, layout_.reruns[f].recast_steps[k]);
-    }
-  }
-
-  void AddFetched(int32_t f) {
-    const Frame& frame = frames_.list[f];
-    now_.ResetKept();
-    for (const MovedStorage& moved : MovedBy(f, moved_)) {
-      const int32_t life = FetchedLife(moved, moved_, trace_);
-      const int32_t born = trace_.storages[moved.storage].born;
-      now_.SetKept(moved.storage, life);
-      const bool is_kept_by_its_maker =
-          born >= frame.call->start && frame.Saves(born) &&
-          KeepsOutput(frame, born, moved.storage, trace_);
-      if (is_kept_by_its_maker) now_.Set(moved.storage, life);
-    }
-  }
-
-  // What is skipped or not kept has no storage.
-  void SetStandIns(const Frame& frame, int32_t op) {
-    for (const int32_t s : prepared_.CreatedBy(op)) {
-      const bool is_kept =
-          frame.Saves(op) && (frame.KeptResults(op) == nullptr ||
-                              KeepsOutput(frame, op, s, trace_));
-      if (!is_kept) now_.Set(s, kNoLife);
     }
   }
 
@@ -361,7 +334,7 @@ class RerunVisitor {
     const std::set<int32_t> split = now_.SplitStorages();
     if (!split.empty()) {
       for (auto t = now_.first_tensor(); t < now_.end_of_tensors(); ++t) {
-        const TraceTensor& tensor = trace_.tensors[t];
+        const TraceTensor& tensor = trace().tensors[t];
         if (!split.contains(tensor.storage)) continue;
         lives_.Hold(now_.OfTensor(t), scope_step(tensor.scope_end));
       }
@@ -369,14 +342,14 @@ class RerunVisitor {
     for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
       for (const int32_t s : prepared_.CreatedBy(op)) {
         // Only the results are there again of what is saved.
-        if (frame.Saves(op) && !Contains(trace_.operators[op].outputs, s)) {
+        if (frame.Saves(op) && !Contains(trace().operators[op].outputs, s)) {
           continue;
         }
         if (const auto end = CopyEnd(remade_, f, s)) {
           lives_.Hold(now_.OfStorage(s), *end);
         } else if (!split.contains(s)) {
           lives_.Hold(now_.OfStorage(s),
-                      scope_step(trace_.storages[s].scope_end));
+                      scope_step(trace().storages[s].scope_end));
         }
       }
     }
@@ -389,10 +362,10 @@ class RerunVisitor {
 
   void HoldByAutograd(int32_t f, const std::map<int32_t, int32_t>& stuck) {
     for (const int32_t k : frames_.list[f].saved) {
-      const SavedTensor& saved = trace_.saved[k];
+      const SavedTensor& saved = trace().saved[k];
       const int32_t end =
           std::max(AutogradEnd(saved, f, frames_.list[f], layout_),
-                   StuckEnd(saved, trace_, stuck));
+                   StuckEnd(saved, trace(), stuck));
       const int32_t copy = now_.OfStorage(saved.storage);
       const int32_t own = saved.tensor < 0 ? copy : now_.OfTensor(saved.tensor);
       if (own == kNoLife) continue;
@@ -446,7 +419,7 @@ class RerunVisitor {
     const int32_t last = std::min(inner.call->end, frames_.list[f].rerun_stop);
     for (int32_t op = inner.call->start; op < last; ++op) {
       if (!inner.Saves(op)) continue;
-      const TraceOperator& saved = trace_.operators[op];
+      const TraceOperator& saved = trace().operators[op];
       if (const std::vector<int32_t>* kept = inner.KeptResults(op)) {
         for (const int32_t result : *kept) {
           lives_.Hold(now_.OfTensor(saved.results[result]), end);
@@ -460,7 +433,6 @@ class RerunVisitor {
   }
 
   const PreparedTrace& prepared_;
-  const Trace& trace_;
   const Frames& frames_;
   const StepLayout& layout_;
   const std::vector<MovedStorage>& moved_;
@@ -477,7 +449,14 @@ class RerunVisitor {
 std::vector<Life> FindLives(const PreparedTrace& prepared, const Frames& frames,
                             const StepLayout& layout,
                             const std::vector<MovedStorage>& moved) {
-  return RerunVisitor(prepared, frames, layout, moved).Visit();
+  std::vector<Life> lives =
+      RerunVisitor(prepared, frames, layout, moved).Visit();
+  // What comes back and goes before the next step is never in use.
+  for (size_t k = 0; k < moved.size(); ++k) {
+    Life& life = lives[prepared.trace->storages.size() + k];
+    if (life.end <= life.begin) life.begin = kNever;
+  }
+  return lives;
 }
 
 }  // namespace acplan::graph
