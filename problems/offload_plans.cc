@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "problems/offload/cover_units.h"
 #include "problems/offload/offload_search.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/trace/trace_problem.h"
@@ -15,7 +18,9 @@
 // asked for up to what the step needs without a plan, first at even distances and
 // then in between where the best one is, and of each as much is offloaded as
 // makes it fit. The larger their budget, the less runs again and the longer the
-// step waits for the link.
+// step waits for the link. Their units are among those that cover the step
+// (offload/cover_units.h), since what a unit sends it holds until the next one has
+// ended, which is too late for the large ones that such plans otherwise have.
 
 namespace acplan::problems {
 
@@ -27,14 +32,28 @@ constexpr double kMostSeconds = 10;
 // Of the time a plan for another budget may take.
 constexpr double kPlanSeconds = 0.5;
 
+// The same question, but only units that cover the step.
+PlanningProblem OfCover(const PlanningProblem& problem,
+                        const TraceProblem& built) {
+  PlanOptions options = problem.options;
+  std::vector<std::string> names;
+  for (const graph::CheckpointedModule& unit :
+       WithCover(built, {}, std::nullopt)) {
+    names.push_back(built.trace->modules[unit.module].fqn);
+  }
+  if (!names.empty()) options.ac_units = std::move(names);
+  return BuildPlanningProblem(*problem.profile, *problem.tree, options,
+                              problem.trace);
+}
+
 class Starts {
  public:
+  // Refers to all but the limits.
   Starts(const PlanningProblem& problem, const solver::SearchLimits& limits,
          OffloadSearch& search)
       : problem_(problem), limits_(limits), search_(search) {}
 
-  // Starts the search from a plan for a budget. Returns what it then costs, the
-  // best of this start and those before it.
+  // Starts the search from a plan for a budget.
   void From(int64_t budget_bytes) {
     if (IsStopped()) return;
     solver::SearchLimits limits = solver::LeftOf(limits_, watch_.Seconds());
@@ -107,7 +126,8 @@ Plan WithOffload(const PlanningProblem& problem, Plan plan,
   }
   const int64_t fitting = plan.minimum_budget_bytes.value_or(
       plan.fitting_budget_bytes.value_or(plan.budget_bytes));
-  Starts starts(problem, left, search);
+  const PlanningProblem of_cover = OfCover(problem, *built);
+  Starts starts(of_cover, left, search);
   starts.FromBaseline();
   StartFromPlans(starts, std::max(fitting, plan.budget_bytes),
                  problem.unplanned_peak_bytes + plan.reserve_bytes);

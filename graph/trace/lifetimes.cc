@@ -244,45 +244,6 @@ class OriginalLives {
   Lives lives_;
 };
 
-// What comes back and goes before the next step is never in use.
-std::vector<Life> WithoutUnusedFetches(std::vector<Life> lives,
-                                       const std::vector<MovedStorage>& moved,
-                                       const Trace& trace) {
-  for (const MovedStorage& storage : moved) {
-    Life& life = lives[FetchedLife(storage, moved, trace)];
-    if (life.end <= life.begin) life.begin = kNever;
-  }
-  return lives;
-}
-
-// The end of what is stuck in a call, or `end`.
-int32_t EndWithStuck(const TraceCall& call,
-                     const std::map<int32_t, int32_t>& stuck, int32_t end) {
-  for (auto it = stuck.lower_bound(call.start);
-       it != stuck.end() && it->first < call.end; ++it) {
-    end = std::max(end, it->second);
-  }
-  return end;
-}
-
-// The results of a saved operator that its frame keeps.
-std::vector<int32_t> KeptTensors(const Frame& frame, int32_t op,
-                                 const Trace& trace) {
-  const std::vector<int32_t>& results = trace.operators[op].results;
-  const std::vector<int32_t>* kept = frame.KeptResults(op);
-  if (kept == nullptr) return results;
-  std::vector<int32_t> tensors;
-  for (const int32_t result : *kept) tensors.push_back(results[result]);
-  return tensors;
-}
-
-// Returns whether the operator of a frame that made a storage keeps it.
-bool IsKeptByItsMaker(const Frame& frame, int32_t storage, const Trace& trace) {
-  const int32_t born = trace.storages[storage].born;
-  return born >= frame.call->start && frame.Saves(born) &&
-         KeepsOutput(frame, born, storage, trace);
-}
-
 // Adds to the lives of the originals those that reruns make, and the holders
 // that reruns bring.
 class RerunVisitor {
@@ -293,7 +254,7 @@ class RerunVisitor {
         frames_(frames),
         layout_(layout),
         moved_(moved),
-        remade_(FindRemadeAttributes(*prepared.trace, frames, layout)),
+        remade_(FindRemadeAttributes(trace(), frames, layout)),
         lives_(OriginalLives(prepared, frames, layout, moved).Find(remade_)),
         now_(prepared) {
     argument_lives_.reserve(frames.list.size());
@@ -306,7 +267,7 @@ class RerunVisitor {
     for (int32_t f = 0; f < std::ssize(frames_.list); ++f) {
       if (layout_.reruns[f].is_laid_out) AddRerun(f);
     }
-    return WithoutUnusedFetches(std::move(lives_.list), moved_, trace());
+    return std::move(lives_.list);
   }
 
  private:
@@ -321,7 +282,10 @@ class RerunVisitor {
       now_.Set(frame.arguments[k], argument_lives_[f][k]);
     }
     AddCopies(f);
-    AddFetched(f);
+    for (const MovedStorage& moved : MovedBy(f, moved_)) {
+      now_.SetFetched(frame, moved.storage,
+                      FetchedLife(moved, moved_, trace()));
+    }
     now_.SetTensors(frame);
     const std::map<int32_t, int32_t> stuck =
         StuckOperators(trace(), f, frame, remade_);
@@ -332,9 +296,7 @@ class RerunVisitor {
     for (auto life = first_copy; life < std::ssize(lives_.list); ++life) {
       now_.Reset(lives_.list[life].storage);
     }
-    for (const MovedStorage& moved : MovedBy(f, moved_)) {
-      now_.Reset(moved.storage);
-    }
+    now_.ResetFetched();
     if (!frame.has_stand_ins) return;
     for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
       for (const int32_t s : prepared_.CreatedBy(op)) now_.Reset(s);
@@ -358,18 +320,6 @@ class RerunVisitor {
     }
     for (size_t k = 0; k < frame.recasts.size(); ++k) {
       add(frame.recasts[k].op, layout_.reruns[f].recast_steps[k]);
-    }
-  }
-
-  void AddFetched(int32_t f) {
-    const Frame& frame = frames_.list[f];
-    now_.ResetKept();
-    for (const MovedStorage& moved : MovedBy(f, moved_)) {
-      const int32_t life = FetchedLife(moved, moved_, trace());
-      now_.SetKept(moved.storage, life);
-      if (IsKeptByItsMaker(frame, moved.storage, trace())) {
-        now_.Set(moved.storage, life);
-      }
     }
   }
 
@@ -450,7 +400,12 @@ class RerunVisitor {
         }
       }
       // The frames that this rerun makes end with it, unless they are stuck.
-      HoldByFrameInside(f, g, EndWithStuck(*inner.call, stuck, release_step));
+      int32_t end = release_step;
+      for (auto it = stuck.lower_bound(inner.call->start);
+           it != stuck.end() && it->first < inner.call->end; ++it) {
+        end = std::max(end, it->second);
+      }
+      HoldByFrameInside(f, g, end);
     }
   }
 
@@ -464,10 +419,14 @@ class RerunVisitor {
     const int32_t last = std::min(inner.call->end, frames_.list[f].rerun_stop);
     for (int32_t op = inner.call->start; op < last; ++op) {
       if (!inner.Saves(op)) continue;
-      for (const int32_t t : KeptTensors(inner, op, trace())) {
-        lives_.Hold(now_.OfTensor(t), end);
-      }
       const TraceOperator& saved = trace().operators[op];
+      if (const std::vector<int32_t>* kept = inner.KeptResults(op)) {
+        for (const int32_t result : *kept) {
+          lives_.Hold(now_.OfTensor(saved.results[result]), end);
+        }
+        continue;
+      }
+      for (const int32_t t : saved.results) lives_.Hold(now_.OfTensor(t), end);
       if (!saved.results.empty()) continue;
       for (const int32_t s : saved.outputs) lives_.Hold(now_.OfStorage(s), end);
     }
@@ -490,7 +449,14 @@ class RerunVisitor {
 std::vector<Life> FindLives(const PreparedTrace& prepared, const Frames& frames,
                             const StepLayout& layout,
                             const std::vector<MovedStorage>& moved) {
-  return RerunVisitor(prepared, frames, layout, moved).Visit();
+  std::vector<Life> lives =
+      RerunVisitor(prepared, frames, layout, moved).Visit();
+  // What comes back and goes before the next step is never in use.
+  for (size_t k = 0; k < moved.size(); ++k) {
+    Life& life = lives[prepared.trace->storages.size() + k];
+    if (life.end <= life.begin) life.begin = kNever;
+  }
+  return lives;
 }
 
 }  // namespace acplan::graph

@@ -31,6 +31,21 @@ void RerunLives::SetStandIns(const Frame& frame, int32_t op) {
   }
 }
 
+void RerunLives::SetFetched(const Frame& frame, int32_t storage, int32_t life) {
+  const Trace& trace = *prepared_.trace;
+  const int32_t born = trace.storages[storage].born;
+  of_kept_[storage] = life;
+  const bool is_kept_by_its_maker = born >= frame.call->start &&
+                                    frame.Saves(born) &&
+                                    KeepsOutput(frame, born, storage, trace);
+  if (is_kept_by_its_maker) Set(storage, life);
+}
+
+void RerunLives::ResetFetched() {
+  for (const auto& [storage, life] : of_kept_) Reset(storage);
+  of_kept_.clear();
+}
+
 void RerunLives::SetTensors(const Frame& frame) {
   lives_of_tensors_.clear();
   if (!frame.HasPolicy()) return;

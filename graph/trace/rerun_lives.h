@@ -22,13 +22,14 @@ class RerunLives {
   void Set(int32_t storage, int32_t life) { of_storage_[storage] = life; }
   void Reset(int32_t storage) { of_storage_[storage] = storage; }
 
-  // What an operator makes that is skipped or not kept has no storage.
+  // What an operator does not make that is skipped, or does not keep, has no
+  // storage.
   void SetStandIns(const Frame& frame, int32_t op);
 
-  // A kept result on a storage is of a life, in the frame at hand. By itself it
-  // is of the original's.
-  void SetKept(int32_t storage, int32_t life) { of_kept_[storage] = life; }
-  void ResetKept() { of_kept_.clear(); }
+  // Kept results on a storage are of this life, until ResetFetched. By itself
+  // they are of the original's.
+  void SetFetched(const Frame& frame, int32_t storage, int32_t life);
+  void ResetFetched();
 
   // The tensors that a frame's operators make when they run again. Where no
   // policy saves any, each is of the life that its storage means.

@@ -66,7 +66,7 @@ std::optional<double> LeastCost(const TraceCase& c,
 TEST(OffloadSearch, FindsNothingThatIsNotThere) {
   std::mt19937 random(8);
   int asked = 0, found = 0, best = 0, better = 0;
-  for (unsigned seed = 0; asked < 150 && !HasFailure(); ++seed) {
+  for (unsigned seed = 0; asked < 300 && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     const TraceCase c(kKind, seed);
     const std::optional<TracePlans> plans =
