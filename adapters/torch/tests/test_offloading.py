@@ -82,7 +82,7 @@ def test_gradients_are_equal_with_any_legal_plan(name: str, links: Links) -> Non
 @pytest.mark.parametrize(
     ("name", "autocast"),
     [(name, None) for name in ("unet", "writing", "shared")]
-    + [(name, torch.bfloat16) for name in ("gpt2", "resnet")],
+    + [("resnet", torch.bfloat16)],
 )
 def test_predicted_is_measured_at_every_operator(
     name: str, autocast: torch.dtype | None
@@ -90,7 +90,7 @@ def test_predicted_is_measured_at_every_operator(
     model, inputs = EXAMPLES[name]().on_meta()
     traced = trace(model, autocast=autocast, **inputs)
     differ = False
-    for seed in (1,) if name == "gpt2" else (0, 1):
+    for seed in range(2):
         plan = _plan_of(traced.data, seed)
         result = verify(model, plan, of=traced, autocast=autocast, **inputs)
         assert result.first_difference() is None, result
