@@ -128,8 +128,10 @@ def test_plans_of_acplan_are_exact_on_the_device_and_the_host(
     assert planned.peak_bytes == result.measured_bytes
     told = planned.data["offload"]
     assert [link.most_used_bytes for link in made] == [told["host_bytes"]]
-    # In the step before the one that counts, too.
-    assert sum(sent) == 2 * told["sent_bytes"] and len(sent) == 2 * told["storages"]
+    # In the steps before the one that counts, too, if there are any.
+    steps = len(sent) // told["storages"]
+    assert steps > 0 and len(sent) == steps * told["storages"]
+    assert sum(sent) == steps * told["sent_bytes"]
 
 
 # --- Steps that were not planned
