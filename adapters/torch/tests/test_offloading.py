@@ -82,7 +82,7 @@ def test_gradients_are_equal_with_any_legal_plan(name: str, links: Links) -> Non
 @pytest.mark.parametrize(
     ("name", "autocast"),
     [(name, None) for name in ("unet", "writing", "shared")]
-    + [(name, torch.bfloat16) for name in ("gpt2", "resnet")],
+    + [("resnet", torch.bfloat16)],
 )
 def test_predicted_is_measured_at_every_operator(
     name: str, autocast: torch.dtype | None
@@ -90,7 +90,7 @@ def test_predicted_is_measured_at_every_operator(
     model, inputs = EXAMPLES[name]().on_meta()
     traced = trace(model, autocast=autocast, **inputs)
     differ = False
-    for seed in (1,) if name == "gpt2" else (0, 1):
+    for seed in range(2):
         plan = _plan_of(traced.data, seed)
         result = verify(model, plan, of=traced, autocast=autocast, **inputs)
         assert result.first_difference() is None, result
@@ -128,8 +128,10 @@ def test_plans_of_acplan_are_exact_on_the_device_and_the_host(
     assert planned.peak_bytes == result.measured_bytes
     told = planned.data["offload"]
     assert [link.most_used_bytes for link in made] == [told["host_bytes"]]
-    # In the step before the one that counts, too.
-    assert sum(sent) == 2 * told["sent_bytes"] and len(sent) == 2 * told["storages"]
+    # In the steps before the one that counts, too, if there are any.
+    steps = len(sent) // told["storages"]
+    assert steps > 0 and len(sent) == steps * told["storages"]
+    assert sum(sent) == steps * told["sent_bytes"]
 
 
 # --- Steps that were not planned
