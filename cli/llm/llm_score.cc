@@ -201,7 +201,7 @@ Command AddLlmScoreCommand(CLI::App& program) {
       ->type_name("CSV");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Example:\n  acplan llm-score runs.csv -o predictions.csv\n"
+      "Example:\n  acplan llm-score data/training/runs.csv\n"
       "Exit status: 0 scored, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunScore(*flags, terminal);

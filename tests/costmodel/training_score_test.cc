@@ -219,7 +219,7 @@ TEST(Score, OfNothingHasNoSources) {
 // Three published tables, 40 runs (their sources: docs/training_cost_model.md).
 // The bounds are a little above what docs/measured/cost_model.md shows.
 TEST(Score, OfPublishedTablesStaysWhereItIs) {
-  const std::string path = ACPLAN_TEST_DATA_DIR "/training/runs.csv";
+  const std::string path = ACPLAN_DATA_DIR "/training/runs.csv";
   const Score score = ScorePredictions(PredictRuns(
       ReadRuns(graph::ParseCsv(graph::ReadFile(path), path), Systems())));
   ASSERT_EQ(score.sources.size(), 3u);
