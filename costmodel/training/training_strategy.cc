@@ -62,7 +62,7 @@ void CheckStrategy(const ModelShape& shape, const TrainingStrategy& s,
   rules.Divides("tp", s.tensor, "heads", shape.heads);
   rules.Divides("tp", s.tensor, "ffn", shape.feedforward);
   const int64_t layers = shape.layers + shape.mtp_layers;
-  rules.Require(s.pipeline * s.chunks <= layers + 2,
+  rules.Require(s.balances_ends || s.pipeline * s.chunks <= layers + 2,
                 fmt::format("pp x vp: expected at most {} (layers, embedding "
                             "and logits), found {}",
                             layers + 2, s.pipeline * s.chunks));
