@@ -199,7 +199,6 @@ TrainingStrategy StrategyOfRow(const CsvRow& row) {
   }
   strategy = WithOverlap(row, strategy);
   const std::string& notes = row.Text("notes");
-  strategy.is_compiled = Contains(notes, "torch.compile");
   strategy.has_dropout = strategy.attention == AttentionKernel::kUnfused ||
                          Contains(notes, "dropout");
   strategy.balances_ends = row.Text("software").starts_with("nanotron");
@@ -295,8 +294,7 @@ std::vector<TrainingRun> ReadRuns(const graph::CsvTable& table,
     TrainingRun run{.id = row.Text("id"),
                     .source = row.Text("source"),
                     .seconds = row.Positive("time_s"),
-                    .memory_gib = row.PositiveOr("mem_gib", 0),
-                    .params = row.PositiveOr("params_b", 0) * 1e9};
+                    .memory_gib = row.PositiveOr("mem_gib", 0)};
     run.is_allocated = row.Text("mem_kind").starts_with("allocated");
     try {
       run.job = JobOfRow(row, systems);

@@ -19,7 +19,6 @@ struct TrainingRun {
   double seconds = 0;         // of an iteration
   double memory_gib = 0;      // 0: not told
   bool is_allocated = false;  // memory is what the allocator counted
-  double params = 0;          // as the row says, elements; 0: not told
   // What ran; none where `reason` says why it cannot be represented.
   std::optional<TrainingJob> job = {};
   std::string reason = {};

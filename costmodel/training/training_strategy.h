@@ -84,7 +84,6 @@ struct TrainingStrategy {
   bool overlaps_tensor = false;  // products with their collectives
   bool overlaps_expert = false;  // all-to-all with another microbatch
   bool dedupes_tokens = false;   // a token goes once to each node (DeepEP)
-  bool is_compiled = false;      // torch.compile fuses elementwise work
   bool fuses_experts = false;    // products of all experts are one kernel
   bool has_dropout = false;
   bool balances_ends = false;  // embedding and logits count as layers
