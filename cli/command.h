@@ -36,6 +36,7 @@ Command AddLlmAllExecutionsCommand(CLI::App& program);
 Command AddLlmMergeCommand(CLI::App& program);
 Command AddLlmCompareCommand(CLI::App& program);
 Command AddLlmValidationCommand(CLI::App& program);
+Command AddLlmScoreCommand(CLI::App& program);
 Command AddCompletionCommand(CLI::App& program);
 Command AddLlmParameterCalculatorCommand(CLI::App& program);
 Command AddLlmCsvCommand(CLI::App& program);

@@ -156,6 +156,7 @@ std::vector<Command> AddCommands(CLI::App& program) {
       AddLlmAllExecutionsCommand(program),
       AddLlmMergeCommand(program),
       AddLlmValidationCommand(program),
+      AddLlmScoreCommand(program),
       AddLlmParameterCalculatorCommand(program),
       AddLlmCsvCommand(program),
       AddLlmHeatmapCommand(program),

@@ -26,6 +26,8 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     "solver": (),
     "solver/labels": ("solver",),
     "costmodel": ("graph/base", "graph/profile"),
+    # Knows nothing of Calculon's model, nor that of it.
+    "costmodel/training": ("graph/base",),
     "problems/model": ("graph", "solver"),
     "problems/plan": ("graph", "problems/model"),
     # Shares nothing with what makes plans.

@@ -1,0 +1,104 @@
+#include "costmodel/training/model_shape.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "graph/base/input_error.h"
+
+namespace acplan::costmodel {
+namespace {
+
+double AttentionParameters(const ModelShape& shape) {
+  const auto d = [](int64_t n) { return static_cast<double>(n); };
+  const double hidden = d(shape.hidden);
+  const double heads = d(shape.heads);
+  const double output = heads * d(shape.ValueDim()) * hidden;
+  if (!shape.IsLatent()) {
+    return hidden * (heads + 2 * d(shape.kv_heads)) * d(shape.head_dim) +
+           output;
+  }
+  const double queries = heads * d(shape.QueryDim());
+  const double query =
+      shape.q_rank > 0 ? hidden * d(shape.q_rank) + d(shape.q_rank) * queries
+                       : hidden * queries;
+  const double keys = hidden * d(shape.kv_rank + shape.qk_rope) +
+                      d(shape.kv_rank) * heads * d(shape.qk_nope + shape.v_dim);
+  return query + keys + output;
+}
+
+double AllLayers(const ModelShape& shape, bool active_only) {
+  const auto of_layer = [&](bool is_moe) {
+    const LayerParameters p = CountLayerParameters(shape, is_moe);
+    const double share = active_only && is_moe
+                             ? static_cast<double>(shape.top_k) /
+                                   static_cast<double>(shape.experts)
+                             : 1;
+    return p.attention + p.dense + p.router + share * p.experts;
+  };
+  const int64_t all = shape.layers + shape.mtp_layers;
+  const int64_t moe = shape.IsMoe() ? all - shape.dense_layers : 0;
+  return static_cast<double>(moe) * (moe > 0 ? of_layer(true) : 0) +
+         static_cast<double>(all - moe) * of_layer(false) +
+         static_cast<double>((shape.is_tied ? 1 : 2) * shape.vocabulary *
+                             shape.hidden);
+}
+
+}  // namespace
+
+LayerParameters CountLayerParameters(const ModelShape& shape, bool is_moe) {
+  const double hidden = static_cast<double>(shape.hidden);
+  const double matrices = static_cast<double>(shape.FeedforwardMatrices());
+  LayerParameters count{.attention = AttentionParameters(shape)};
+  if (is_moe) {
+    count.experts = static_cast<double>(shape.experts) * matrices * hidden *
+                    static_cast<double>(shape.expert_feedforward);
+    count.dense =
+        matrices * hidden * static_cast<double>(shape.shared_feedforward);
+    count.router = hidden * static_cast<double>(shape.experts);
+  } else {
+    count.dense = matrices * hidden * static_cast<double>(shape.feedforward);
+  }
+  count.replicated = 2 * hidden * (shape.has_layer_norm ? 2 : 1) +
+                     static_cast<double>(shape.q_rank + shape.kv_rank);
+  if (shape.has_biases) count.replicated += 6 * hidden;
+  return count;
+}
+
+double CountMatrixParameters(const ModelShape& shape) {
+  return AllLayers(shape, false);
+}
+
+double CountActiveMatrixParameters(const ModelShape& shape) {
+  return AllLayers(shape, true);
+}
+
+void CheckShape(const ModelShape& shape, std::string_view place) {
+  const auto fail = [&](const std::string& what) {
+    throw InputError(fmt::format("{}: {}", place, what));
+  };
+  if (!shape.IsLatent() && shape.heads % shape.kv_heads != 0) {
+    fail(
+        fmt::format("expected a number of heads that kv_heads divides, found "
+                    "{} heads and {} kv_heads",
+                    shape.heads, shape.kv_heads));
+  }
+  if (shape.IsLatent() &&
+      (shape.v_dim < 1 || shape.qk_nope < 1 || shape.qk_rope < 1)) {
+    fail(
+        "latent attention needs its dimensions of values, of queries with and "
+        "without position, each at least 1");
+  }
+  if (!shape.IsMoe()) return;
+  if (shape.top_k < 1 || shape.top_k > shape.experts) {
+    fail(fmt::format("expected from 1 to {} experts a token, found {}",
+                     shape.experts, shape.top_k));
+  }
+  if (shape.expert_feedforward < 1) fail("experts need the width of an expert");
+  if (shape.dense_layers > shape.layers) {
+    fail(fmt::format("expected at most {} dense layers, found {}", shape.layers,
+                     shape.dense_layers));
+  }
+}
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,298 @@
+// Times of single operations, from the vendor's peaks and a few shares of them.
+//
+// Products. A kernel cuts the result into tiles; a multiprocessor computes one at
+// a time, and small tiles reuse less of what they read, so that they reach a
+// smaller share of the peak. The library takes the tile that is fastest; so do we.
+// The last wave is often not full: what it leaves idle is counted by half, as the
+// other multiprocessors then run at higher clocks and split products are used. A
+// product is never faster than its operands come from memory.
+//
+// Collectives. A ring over n ranks moves (n - 1) / n of the tensor through each
+// rank, and the whole tensor through each node. NVLink carries the former, and
+// the network the latter, over as many rails as the group has ranks in a node.
+#include "costmodel/training/operation_times.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace acplan::costmodel {
+namespace {
+
+// Shares of the peak that tiles reach, of the largest; and what a tile does beside
+// its inner loop (loads before it, stores after it), in steps of that loop.
+struct Tile {
+  double rows;
+  double columns;
+  double share;
+};
+constexpr std::array<Tile, 4> kTiles = {
+    {{256, 128, 1}, {128, 128, .92}, {128, 64, .75}, {64, 64, .55}}};
+constexpr double kTileOverhead = 192;
+constexpr double kIdleShare = .5;
+
+// Products with a scale a row ran on kernels of this speed beside those with a scale
+// a tensor (torch 2.6; torchtitan's page calls it a known regression).
+constexpr double kRowwiseShare = .65;
+// Of heads of fewer than 128 dimensions: exponentials weigh more.
+constexpr double kSmallHeadShare = .8;
+constexpr double kNvlinkLatency = 6e-6;
+// FlashAttention's backward does 2.5 times the products, and less well.
+constexpr double kBackwardAttention = 2.5 / .8;
+// What remains exposed of communication that runs beside products, as those
+// start before all of the first tile has come.
+// DeepEP's kernels reach this of the network (its page: 43 to 58 of 50 GB/s
+// nominal, the tokens of a node counted).
+constexpr double kDedupeNetworkShare = .85;
+constexpr double kExposedTensor = .35;
+constexpr double kExposedExpert = .3;
+// Megatron runs the collectives of a backward pass beside products in any case.
+constexpr double kExposedBackwardGather = .7;
+// Traffic of an element that is cast: read twice where its greatest must be
+// found first, written by rows and by columns.
+double CastBytes(ProductPrecision precision) {
+  switch (precision) {
+    case ProductPrecision::kBf16:
+      return 0;
+    case ProductPrecision::kFp8Delayed:
+    case ProductPrecision::kMxfp8:
+      return 4;
+    case ProductPrecision::kNvfp4:
+      return 6;
+    default:
+      return 6;
+  }
+}
+
+double GraphShare(CudaGraphs graphs) {
+  switch (graphs) {
+    case CudaGraphs::kNone:
+      return 1;
+    case CudaGraphs::kPartial:
+      return .6;
+    case CudaGraphs::kFull:
+      return 0;
+  }
+  return 1;
+}
+
+PassTime LaunchTime(double launches, const TrainingJob& job) {
+  const SoftwareStack& stack = job.cluster.stack;
+  return {.compute = launches * stack.kernel_gap,
+          .host = launches * stack.host_seconds * job.cluster.gpu.host_factor *
+                  GraphShare(job.strategy.graphs)};
+}
+
+double ElementwiseSeconds(double bytes, const TrainingJob& job) {
+  return TrafficSeconds(bytes, job) * job.cluster.stack.elementwise;
+}
+
+double AttentionSeconds(double flops, const TrainingJob& job) {
+  if (flops == 0) return 0;
+  const Accelerator& gpu = job.cluster.gpu;
+  const double share = job.strategy.attention == AttentionKernel::kFlashNew
+                           ? gpu.flash_new_share
+                           : gpu.flash_share;
+  const double small = job.shape.QueryDim() < 128 ? kSmallHeadShare : 1;
+  return flops /
+         (gpu.bf16_rate * share * small * job.cluster.stack.attention_factor);
+}
+
+double ExposedShare(const Collective& sent, const TrainingJob& job,
+                    bool is_backward) {
+  const TrainingStrategy& strategy = job.strategy;
+  switch (sent.group) {
+    case GroupKind::kTensor:
+      if (strategy.overlaps_tensor) return kExposedTensor;
+      return is_backward ? kExposedBackwardGather : 1;
+    case GroupKind::kExpert:
+      return strategy.overlaps_expert ? kExposedExpert : 1;
+    case GroupKind::kContext:
+      return 1;
+  }
+  return 1;
+}
+
+double SentSeconds(const Collective& sent, const TrainingJob& job,
+                   bool is_backward) {
+  if (sent.kind == CollectiveKind::kNone) return 0;
+  return CollectiveSeconds(sent.kind, sent.bytes,
+                           GroupOf(sent.group, job.strategy), job) *
+         ExposedShare(sent, job, is_backward);
+}
+
+// The ring of keys and values runs beside attention.
+double ExposedBesideAttention(double sent, double attention) {
+  return attention > 0 ? std::max(.1 * sent, sent - .8 * attention) : sent;
+}
+
+// The share of tokens' copies that leave a rank, where a token that goes to
+// several experts of a node goes there once.
+double CopiesSent(const TrainingJob& job, double nodes) {
+  if (!job.strategy.dedupes_tokens || nodes <= 1) return 1;
+  const double top_k = static_cast<double>(job.shape.top_k);
+  if (job.shape.routed_groups > 0) {
+    nodes = std::min(nodes, static_cast<double>(job.shape.routed_groups));
+  }
+  return nodes * (1 - std::pow(1 - 1 / nodes, top_k)) / top_k;
+}
+
+double AllToAllSeconds(double bytes, RankGroup group, const TrainingJob& job) {
+  const Cluster& cluster = job.cluster;
+  const double size = static_cast<double>(group.size);
+  const double inside =
+      std::clamp(static_cast<double>(cluster.domain / group.stride), 1.0, size);
+  const double nodes = size / inside;
+  const double nvlink = cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share;
+  const double network =
+      cluster.network_rate * (job.strategy.dedupes_tokens
+                                  ? kDedupeNetworkShare
+                                  : cluster.stack.network_share);
+  const double copies = CopiesSent(job, nodes);
+  const double near = bytes * (inside - 1) / inside / nvlink;
+  if (nodes <= 1) return near + kNvlinkLatency;
+  const double far = bytes * copies * (nodes - 1) / nodes / network;
+  return std::max(near, far) + cluster.stack.network_latency;
+}
+
+}  // namespace
+
+double TrafficSeconds(double bytes, const TrainingJob& job) {
+  return bytes / (job.cluster.gpu.memory_rate * job.cluster.gpu.memory_share);
+}
+
+double ProductSeconds(const MatrixProduct& p, const TrainingJob& job,
+                      double output_width) {
+  if (p.groups == 0) return 0;
+  const Accelerator& gpu = job.cluster.gpu;
+  const bool is_low = p.is_low_precision && job.strategy.IsLowPrecision();
+  const double peak = is_low ? gpu.Rate(job.strategy.precision) : gpu.bf16_rate;
+  const bool is_rowwise =
+      is_low && job.strategy.precision == ProductPrecision::kFp8Rowwise;
+  const double rate = peak * job.cluster.stack.product_factor *
+                      (is_low ? gpu.fp8_product_share : gpu.product_share) *
+                      (is_rowwise ? kRowwiseShare : 1);
+  double best = 0;
+  for (const Tile& tile : kTiles) {
+    const double tiles = p.groups * std::ceil(p.rows / tile.rows) *
+                         std::ceil(p.columns / tile.columns);
+    const double full = tiles / gpu.multiprocessors;
+    const double waves =
+        std::max(1.0, full + kIdleShare * (std::ceil(full) - full));
+    const double wave = 2 * tile.rows * tile.columns *
+                        (p.inner + kTileOverhead) * gpu.multiprocessors /
+                        (rate * tile.share);
+    const double seconds = waves * wave;
+    if (best == 0 || seconds < best) best = seconds;
+  }
+  const double bytes =
+      p.groups * ((is_low ? 1 : 2) * p.inner * (p.rows + p.columns) +
+                  output_width * p.rows * p.columns);
+  return std::max(best, TrafficSeconds(bytes, job));
+}
+
+double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
+                         const TrainingJob& job) {
+  if (group.size <= 1 || kind == CollectiveKind::kNone) return 0;
+  if (kind == CollectiveKind::kAllToAll) {
+    return AllToAllSeconds(bytes, group, job);
+  }
+  const Cluster& cluster = job.cluster;
+  const double size = static_cast<double>(group.size);
+  const double inside =
+      std::clamp(static_cast<double>(cluster.domain / group.stride), 1.0, size);
+  const double nodes = size / inside;
+  const double nvlink = cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share;
+  double seconds =
+      bytes * (size - 1) / size / nvlink + kNvlinkLatency * std::log2(size);
+  if (nodes > 1) {
+    const double network =
+        inside * cluster.network_rate * cluster.stack.network_share;
+    // Rings for large groups are slow to go around: a tree takes over.
+    const double steps = std::min(nodes - 1, 4 * std::log2(nodes));
+    seconds = std::max(seconds, bytes * (nodes - 1) / nodes / network) +
+              steps * cluster.stack.network_latency;
+  }
+  return kind == CollectiveKind::kAllReduce ? 2 * seconds : seconds;
+}
+
+double MessageSeconds(double bytes, const TrainingJob& job) {
+  const Cluster& cluster = job.cluster;
+  const TrainingStrategy& s = job.strategy;
+  // Stages are as far apart as there are ranks in one.
+  const bool is_near = s.gpus <= cluster.domain;
+  const double rate = is_near
+                          ? cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share
+                          : cluster.network_rate * cluster.stack.network_share;
+  return bytes / rate +
+         (is_near ? kNvlinkLatency : cluster.stack.network_latency);
+}
+
+RankGroup GroupOf(GroupKind kind, const TrainingStrategy& s) {
+  switch (kind) {
+    case GroupKind::kTensor:
+      return {s.tensor, 1};
+    case GroupKind::kContext:
+      return {s.context, s.tensor};
+    case GroupKind::kExpert:
+      return {s.expert, 1};
+  }
+  return {};
+}
+
+RankGroup DataGroup(const TrainingStrategy& s) {
+  return {s.Data() * s.context, s.tensor};
+}
+
+RankGroup ExpertDataGroup(const TrainingStrategy& s) {
+  return {s.ExpertData(), s.expert};
+}
+
+PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job) {
+  const MatrixProduct& p = operation.product;
+  PassTime time = LaunchTime(operation.forward_launches, job);
+  const double attention = AttentionSeconds(operation.attention_flops, job);
+  time.compute += ProductSeconds(p, job, 2) + attention +
+                  ElementwiseSeconds(operation.forward_bytes, job);
+  if (p.groups > 0 && p.is_low_precision) {
+    const double weights = p.groups * p.inner * p.columns /
+                           static_cast<double>(job.strategy.Microbatches());
+    time.compute += TrafficSeconds(CastBytes(job.strategy.precision) *
+                                       (p.groups * p.rows * p.inner + weights),
+                                   job);
+  }
+  time.sent = ExposedBesideAttention(
+      SentSeconds(operation.forward_sent, job, false), attention);
+  return time;
+}
+
+PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job) {
+  const MatrixProduct& p = operation.product;
+  PassTime time = LaunchTime(operation.backward_launches, job);
+  const double attention =
+      kBackwardAttention * AttentionSeconds(operation.attention_flops, job);
+  time.compute += attention + ElementwiseSeconds(operation.backward_bytes, job);
+  if (p.groups > 0) {
+    MatrixProduct input = p;
+    input.columns = p.inner;
+    input.inner = p.columns;
+    MatrixProduct weight = p;
+    weight.rows = p.inner;
+    weight.inner = p.rows;
+    // Gradients of weights are added to those of microbatches before.
+    const bool accumulates = p.has_weights && job.strategy.fsdp <= 1;
+    const double width = accumulates ? 2 * job.strategy.gradient_bytes : 2;
+    time.compute +=
+        ProductSeconds(input, job, 2) + ProductSeconds(weight, job, width);
+    if (p.is_low_precision) {
+      time.compute += TrafficSeconds(
+          CastBytes(job.strategy.precision) * p.groups * p.rows * p.columns,
+          job);
+    }
+  }
+  time.sent = ExposedBesideAttention(
+      SentSeconds(operation.backward_sent, job, true), attention);
+  return time;
+}
+
+}  // namespace acplan::costmodel

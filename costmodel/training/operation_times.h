@@ -1,0 +1,58 @@
+#pragma once
+
+#include <algorithm>
+
+#include "costmodel/training/layer_operations.h"
+#include "costmodel/training/training_job.h"
+
+namespace acplan::costmodel {
+
+// Seconds of a part of a step on one rank.
+struct PassTime {
+  double compute = 0;  // of the GPU's kernels
+  double sent = 0;     // of communication that nothing hides
+  double host = 0;     // that the host takes to launch it
+
+  // The host runs ahead of the GPU: the slower of both counts.
+  double Total() const { return std::max(compute + sent, host); }
+  PassTime& operator+=(const PassTime& other) {
+    compute += other.compute;
+    sent += other.sent;
+    host += other.host;
+    return *this;
+  }
+};
+
+// A group of ranks: neighbours in it are `stride` ranks apart.
+struct RankGroup {
+  int64_t size = 1;
+  int64_t stride = 1;
+};
+
+// Seconds of a product. Its result is cut into tiles, of which each
+// multiprocessor computes one at a time: the last wave may leave some idle.
+// `output_width` is the bytes of traffic of an element of the result.
+double ProductSeconds(const MatrixProduct& product, const TrainingJob& job,
+                      double output_width);
+
+// Seconds of a collective by rings inside of nodes and between them, the slower of
+// both, and a latency a step.
+double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
+                         const TrainingJob& job);
+
+// Seconds of one message between neighbouring stages.
+double MessageSeconds(double bytes, const TrainingJob& job);
+
+// Of traffic to and from memory.
+double TrafficSeconds(double bytes, const TrainingJob& job);
+
+// Ranks that share a layer's tensors (split by tensor parallelism), that hold
+// copies of a layer, and that hold copies of experts.
+RankGroup GroupOf(GroupKind kind, const TrainingStrategy& strategy);
+RankGroup DataGroup(const TrainingStrategy& strategy);
+RankGroup ExpertDataGroup(const TrainingStrategy& strategy);
+
+PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job);
+PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job);
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,161 @@
+// What a rank holds, by what Megatron-Core and Transformer Engine keep when a step
+// holds most: at the end of a forward pass of the last microbatch that the
+// pipeline lets in before a backward pass.
+//
+// - Parameters in 16 bits (fp32 ones are in the optimizer), gradients that
+//   microbatches add to, master weights and two moments in float32; what ZeRO
+//   shards is divided by the ranks that share it.
+// - Activations: what each operation of a layer saves (`saved_bytes`), times the
+//   chunks of microbatches that are in flight: p - i of stage i of p, and where
+//   stages have v > 1 chunks, 2 (p - i - 1) + (v - 1) p + 1 of them.
+// - Of a layer that is recomputed, its input is kept and, while it runs again, all
+//   of one layer.
+// - Transformer Engine adds gradients of weights to those of earlier microbatches
+//   within the product, and hands autograd an empty tensor of the weight's size in
+//   their stead, one for each shape (get_dummy_wgrad): the weights of a layer
+//   once more.
+// - Beside it the gradients of activations of the layer that runs: five tensors of
+//   the hidden size, which was seen on runs (docs/training_cost_model.md).
+#include "costmodel/training/step_memory.h"
+
+#include <algorithm>
+
+#include "costmodel/training/layer_operations.h"
+#include "costmodel/training/rank_parameters.h"
+#include "costmodel/training/stage_layout.h"
+
+namespace acplan::costmodel {
+namespace {
+
+constexpr double kWorkingTensors = 5;
+// Logits in 16 bits, and once more in float32.
+constexpr double kLogitBytes = 6;
+
+struct LayerMemory {
+  double kept = 0;   // for the backward pass
+  double whole = 0;  // without recomputation
+};
+
+LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
+                          bool is_recomputed) {
+  const TrainingStrategy& s = job.strategy;
+  LayerMemory memory;
+  for (const LayerOperation& operation :
+       LayerOperations(job.shape, s, {.is_moe = is_moe})) {
+    memory.whole += operation.saved_bytes;
+    const double again = is_recomputed ? RecomputedShare(operation, s) : 0;
+    memory.kept += (1 - again) * operation.saved_bytes;
+  }
+  if (is_recomputed && s.recomputation == Recomputation::kFull) {
+    memory.kept = 2 * static_cast<double>(s.microbatch * s.sequence) /
+                  static_cast<double>(s.context) *
+                  static_cast<double>(job.shape.hidden) /
+                  (s.sequence_parallel ? static_cast<double>(s.tensor) : 1);
+  }
+  return memory;
+}
+
+// Of all layers of a stage, for one microbatch.
+double KeptOfStage(const TrainingJob& job, const StageContent& stage) {
+  const TrainingStrategy& s = job.strategy;
+  int64_t recomputed = s.full_layers > 0 ? s.full_layers : stage.Layers();
+  double kept = 0;
+  const auto add = [&](bool is_moe, int64_t count) {
+    const int64_t again = std::min(recomputed, count);
+    recomputed -= again;
+    if (count == 0) return;
+    kept += static_cast<double>(again) * MemoryOfLayer(job, is_moe, true).kept +
+            static_cast<double>(count - again) *
+                MemoryOfLayer(job, is_moe, false).kept;
+  };
+  add(false, stage.dense_layers);
+  add(true, stage.moe_layers);
+  const double offloaded =
+      stage.Layers() > 0
+          ? std::min(1.0, static_cast<double>(s.offloaded_layers) /
+                              static_cast<double>(stage.Layers()))
+          : 0;
+  return kept * (1 - offloaded);
+}
+
+double MicrobatchesInFlight(const TrainingStrategy& s, size_t stage) {
+  const double after =
+      static_cast<double>(s.pipeline) - 1 - static_cast<double>(stage);
+  const double microbatches = static_cast<double>(s.Microbatches());
+  if (s.chunks == 1) return std::min(microbatches, after + 1);
+  const double chunks = static_cast<double>(s.chunks);
+  const double in_flight =
+      2 * after + (chunks - 1) * static_cast<double>(s.pipeline) + 1;
+  return std::min(microbatches, in_flight / chunks);
+}
+
+// The weights of a layer that have shapes of their own: of experts, one's.
+double WeightsOfLayers(const TrainingJob& job, const StageContent& stage) {
+  double sum = 0;
+  const auto add = [&](bool is_moe, int64_t count) {
+    if (count == 0) return;
+    const RankParameters layer = LayerParametersOfRank(job, is_moe);
+    const double local = std::max(
+        1.0, static_cast<double>(job.shape.experts / job.strategy.expert));
+    sum = std::max(sum, layer.dense + layer.experts / local);
+  };
+  add(false, stage.dense_layers);
+  add(true, stage.moe_layers);
+  return sum;
+}
+
+// Parameters, gradients and the optimizer's state.
+RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
+  const TrainingStrategy& s = job.strategy;
+  const double dense_ranks = static_cast<double>(s.Data() * s.context);
+  const double expert_ranks =
+      std::max(1.0, static_cast<double>(s.ExpertData()));
+  const double sharded = p.dense / dense_ranks + p.experts / expert_ranks;
+  const double whole = p.dense + p.experts;
+  RankMemory memory;
+  memory.parameters = 2 * (s.zero >= 3 ? sharded : whole);
+  memory.gradients = s.gradient_bytes * (s.zero >= 2 ? sharded : whole);
+  memory.optimizer = 12 * (s.zero >= 1 ? sharded : whole);
+  return memory;
+}
+
+RankMemory MemoryOfStage(const TrainingJob& job, const StageContent& stage,
+                         size_t index) {
+  const TrainingStrategy& s = job.strategy;
+  RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
+  memory.activations = KeptOfStage(job, stage) * MicrobatchesInFlight(s, index);
+  const double rows = static_cast<double>(s.microbatch * s.sequence) /
+                      static_cast<double>(s.context);
+  if (stage.has_logits) {
+    memory.logits = kLogitBytes * rows *
+                    static_cast<double>(job.shape.vocabulary) /
+                    static_cast<double>(s.tensor);
+  }
+  memory.working =
+      2 * WeightsOfLayers(job, stage) +
+      kWorkingTensors * 2 * rows * static_cast<double>(job.shape.hidden);
+  if (s.recomputation == Recomputation::kFull) {
+    memory.working += MemoryOfLayer(job, stage.moe_layers > 0, false).whole;
+  }
+  return memory;
+}
+
+}  // namespace
+
+const RankMemory& StepMemory::Worst() const {
+  return *std::max_element(stages.begin(), stages.end(),
+                           [](const RankMemory& a, const RankMemory& b) {
+                             return a.Total() < b.Total();
+                           });
+}
+
+StepMemory PredictStepMemory(const TrainingJob& job) {
+  StepMemory memory;
+  const std::vector<StageContent> stages = DivideLayers(job);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    memory.stages.push_back(MemoryOfStage(job, stages[i], i));
+  }
+  return memory;
+}
+
+}  // namespace acplan::costmodel

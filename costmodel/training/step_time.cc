@@ -1,0 +1,283 @@
+// An iteration. Each stage of the pipeline takes a time for a microbatch; the
+// slowest sets the pace, and the others' times once more fill and drain the
+// pipeline, divided by the chunks of a stage:
+//
+//     microbatches x slowest + (sum of all - slowest) / chunks.
+//
+// Inside of a stage the host launches operators while the GPU runs those before;
+// the slower of both counts. Gradients and parameters travel beside the first
+// and last microbatch where the strategy overlaps them.
+#include "costmodel/training/step_time.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "costmodel/training/rank_parameters.h"
+#include "costmodel/training/stage_layout.h"
+#include "graph/base/input_error.h"
+
+namespace acplan::costmodel {
+namespace {
+
+// How much slower communication makes what runs beside it.
+constexpr double kInterference = .06;
+// Of an iteration, for each doubling of the nodes: the slowest sets the pace.
+constexpr double kStraggling = .005;
+// Adam in float32: gradient, two moments and the master weight read; all but the
+// gradient written, and the weight in 16 bits; the norm reads gradients once more.
+constexpr double kOptimizerBytes = 34;
+
+// Of one microbatch.
+struct UnitTime {
+  PassTime forward = {};
+  PassTime backward = {};
+  PassTime again = {};  // what is recomputed
+
+  UnitTime& operator+=(const UnitTime& other) {
+    forward += other.forward;
+    backward += other.backward;
+    again += other.again;
+    return *this;
+  }
+};
+
+UnitTime Times(const UnitTime& time, double count) {
+  const auto scaled = [&](const PassTime& pass) {
+    return PassTime{pass.compute * count, pass.sent * count, pass.host * count};
+  };
+  return {scaled(time.forward), scaled(time.backward), scaled(time.again)};
+}
+
+UnitTime TimeOf(const std::vector<LayerOperation>& operations,
+                const TrainingJob& job, bool may_run_again) {
+  UnitTime time;
+  for (const LayerOperation& operation : operations) {
+    const PassTime forward = ForwardTime(operation, job);
+    const double again =
+        may_run_again ? RecomputedShare(operation, job.strategy) : 0;
+    time.forward += forward;
+    time.backward += BackwardTime(operation, job);
+    time.again +=
+        {again * forward.compute, again * forward.sent, again * forward.host};
+  }
+  return time;
+}
+
+// Fully sharded: a layer's parameters are gathered before each pass while the
+// layer before computes, its gradients scattered after it.
+PassTime Sharded(PassTime pass, double sent, double hidden_share) {
+  if (sent == 0) return pass;
+  const double run = pass.Total();
+  pass.compute += kInterference * std::min(sent, run);
+  pass.sent += std::max(0.0, sent - hidden_share * run);
+  return pass;
+}
+
+UnitTime WithSharding(UnitTime layer, const TrainingJob& job, bool is_moe) {
+  const TrainingStrategy& s = job.strategy;
+  if (s.fsdp <= 1) return layer;
+  const RankParameters p = LayerParametersOfRank(job, is_moe);
+  const RankGroup dense{s.fsdp, s.tensor};
+  const RankGroup experts = ExpertDataGroup(s);
+  const auto seconds = [&](CollectiveKind kind, double width) {
+    return CollectiveSeconds(kind, width * p.dense, dense, job) +
+           CollectiveSeconds(kind, width * p.experts, experts, job);
+  };
+  const double gather = seconds(CollectiveKind::kAllGather, 2);
+  const double scatter =
+      seconds(CollectiveKind::kReduceScatter, s.gradient_reduce_bytes);
+  const double hidden = job.cluster.stack.hidden_share;
+  layer.forward = Sharded(layer.forward, gather, hidden);
+  layer.backward =
+      Sharded(layer.backward, (s.zero == 3 ? gather : 0) + scatter, hidden);
+  return layer;
+}
+
+struct StageTime {
+  UnitTime unit = {};
+  RankParameters parameters = {};
+  double Seconds() const {
+    return unit.forward.Total() + unit.backward.Total() + unit.again.Total();
+  }
+};
+
+class StepPredictor {
+ public:
+  explicit StepPredictor(const TrainingJob& job) : job_(job) {}
+
+  StepTime Predict() const;
+
+ private:
+  UnitTime LayerTime(bool is_moe) const;
+  StageTime TimeOfStage(const StageContent& stage) const;
+  double MessagesOfMicrobatch() const;
+  double DataSeconds(const StageTime& stage) const;
+  double OptimizerSeconds(const RankParameters& parameters) const;
+
+  const TrainingJob& job_;
+};
+
+UnitTime StepPredictor::LayerTime(bool is_moe) const {
+  const ModelShape& shape = job_.shape;
+  UnitTime time = TimeOf(
+      LayerOperations(shape, job_.strategy, {.is_moe = is_moe}), job_, true);
+  if (shape.sliding_window > 0) {
+    const double full =
+        shape.full_every > 0 ? 1 / static_cast<double>(shape.full_every) : 0;
+    const UnitTime windowed =
+        TimeOf(LayerOperations(shape, job_.strategy,
+                               {.is_moe = is_moe, .is_windowed = true}),
+               job_, true);
+    time = Times(time, full);
+    time += Times(windowed, 1 - full);
+  }
+  return WithSharding(time, job_, is_moe);
+}
+
+StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
+  StageTime time{.parameters = StageParametersOfRank(job_, stage)};
+  if (stage.dense_layers > 0) {
+    time.unit +=
+        Times(LayerTime(false), static_cast<double>(stage.dense_layers));
+  }
+  if (stage.moe_layers > 0) {
+    time.unit += Times(LayerTime(true), static_cast<double>(stage.moe_layers));
+  }
+  if (job_.strategy.full_layers > 0) {
+    const double share = std::min(
+        1.0, static_cast<double>(job_.strategy.full_layers) /
+                 static_cast<double>(std::max<int64_t>(1, stage.Layers())));
+    time.unit.again = Times({.again = time.unit.again}, share).again;
+  }
+  if (stage.has_embedding) {
+    time.unit +=
+        TimeOf(EmbeddingOperations(job_.shape, job_.strategy), job_, false);
+  }
+  if (stage.has_logits) {
+    time.unit +=
+        Times(TimeOf(LogitsOperations(job_.shape, job_.strategy), job_, false),
+              static_cast<double>(stage.logits));
+  }
+  return time;
+}
+
+// Each chunk sends an activation on and a gradient back.
+double StepPredictor::MessagesOfMicrobatch() const {
+  const TrainingStrategy& s = job_.strategy;
+  if (s.pipeline == 1) return 0;
+  const double rows = static_cast<double>(s.microbatch * s.sequence) /
+                      static_cast<double>(s.context * s.tensor);
+  const double bytes = 2 * rows * static_cast<double>(job_.shape.hidden);
+  return 2 * static_cast<double>(s.chunks) * MessageSeconds(bytes, job_);
+}
+
+double StepPredictor::DataSeconds(const StageTime& stage) const {
+  const TrainingStrategy& s = job_.strategy;
+  if (s.fsdp > 1) return 0;
+  const double hidden = job_.cluster.stack.hidden_share;
+  const RankGroup dense = DataGroup(s);
+  const RankGroup experts = ExpertDataGroup(s);
+  const auto seconds = [&](CollectiveKind kind, double width) {
+    return CollectiveSeconds(kind, width * stage.parameters.dense, dense,
+                             job_) +
+           CollectiveSeconds(kind, width * stage.parameters.experts, experts,
+                             job_);
+  };
+  if (s.zero == 0) {
+    const double all =
+        seconds(CollectiveKind::kAllReduce, s.gradient_reduce_bytes);
+    if (!s.overlaps_data) return all;
+    return std::max(.1 * all, all - hidden * stage.unit.backward.Total());
+  }
+  const double scatter =
+      seconds(CollectiveKind::kReduceScatter, s.gradient_reduce_bytes);
+  const double gather = seconds(CollectiveKind::kAllGather, 2);
+  if (!s.overlaps_data) return scatter + gather;
+  return std::max(.1 * scatter,
+                  scatter - hidden * stage.unit.backward.Total()) +
+         std::max(.1 * gather, gather - hidden * stage.unit.forward.Total());
+}
+
+double StepPredictor::OptimizerSeconds(const RankParameters& p) const {
+  const TrainingStrategy& s = job_.strategy;
+  const bool is_sharded = s.zero >= 1;
+  const double dense = is_sharded ? static_cast<double>(DataGroup(s).size) : 1;
+  const double experts =
+      is_sharded ? static_cast<double>(ExpertDataGroup(s).size) : 1;
+  return TrafficSeconds(
+      kOptimizerBytes * (p.dense / dense + p.experts / experts), job_);
+}
+
+StepTime StepPredictor::Predict() const {
+  const TrainingStrategy& s = job_.strategy;
+  std::vector<StageTime> stages;
+  for (const StageContent& content : DivideLayers(job_)) {
+    stages.push_back(TimeOfStage(content));
+  }
+  const StageTime* slowest = &stages.front();
+  double sum = 0;
+  for (const StageTime& stage : stages) {
+    sum += stage.Seconds();
+    if (stage.Seconds() > slowest->Seconds()) slowest = &stage;
+  }
+  const double count = static_cast<double>(s.Microbatches());
+  const UnitTime& unit = slowest->unit;
+  StepTime time;
+  time.recompute = count * unit.again.compute;
+  time.compute =
+      count * (unit.forward.compute + unit.backward.compute) + time.recompute;
+  time.sent = count * (unit.forward.sent + unit.backward.sent +
+                       unit.again.sent + MessagesOfMicrobatch());
+  time.host =
+      count * (slowest->Seconds() - unit.forward.compute -
+               unit.backward.compute - unit.again.compute - unit.forward.sent -
+               unit.backward.sent - unit.again.sent);
+  time.bubble = (sum - slowest->Seconds()) / static_cast<double>(s.chunks) *
+                (s.schedule == PipelineSchedule::kZeroBubble ? .4 : 1);
+  for (const StageTime& stage : stages) {
+    time.data = std::max(time.data, DataSeconds(stage));
+    time.optimizer =
+        std::max(time.optimizer, OptimizerSeconds(stage.parameters));
+  }
+  const double nodes =
+      std::max(1.0, static_cast<double>(s.gpus) /
+                        static_cast<double>(job_.cluster.domain));
+  time.other = job_.cluster.stack.iteration_seconds +
+               kStraggling * std::log2(nodes) * time.Total();
+  return time;
+}
+
+}  // namespace
+
+TrainingJob WithFastestMicrobatch(const TrainingJob& job) {
+  if (job.strategy.microbatch > 0) return job;
+  std::optional<TrainingJob> best;
+  double least = 0;
+  const int64_t sequences = job.strategy.global_batch / job.strategy.Data();
+  for (int64_t size = 1; size <= std::min<int64_t>(8, sequences); size *= 2) {
+    if (sequences % size != 0) continue;
+    TrainingJob candidate = job;
+    candidate.strategy.microbatch = size;
+    const double seconds = StepPredictor(candidate).Predict().Total();
+    if (!best || seconds < least) {
+      best = candidate;
+      least = seconds;
+    }
+  }
+  return *best;
+}
+
+StepTime PredictStepTime(const TrainingJob& job) {
+  if (job.cluster.gpu.Rate(job.strategy.precision) <= 0) {
+    throw InputError(fmt::format(
+        "precision: {} has no products in this precision; bf16 would do",
+        job.cluster.gpu.name));
+  }
+  const TrainingJob chosen = WithFastestMicrobatch(job);
+  return StepPredictor(chosen).Predict();
+}
+
+}  // namespace acplan::costmodel

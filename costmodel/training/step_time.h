@@ -1,0 +1,32 @@
+#pragma once
+
+#include "costmodel/training/operation_times.h"
+
+namespace acplan::costmodel {
+
+// The time of an iteration in parts, seconds.
+struct StepTime {
+  double compute = 0;    // of the slowest stage, all microbatches
+  double recompute = 0;  // of that, made again
+  double sent = 0;       // exposed communication inside of layers, and messages
+  double host = 0;       // that the GPU waits for launches
+  double bubble = 0;     // of the pipeline
+  double data = 0;       // exposed communication of gradients and parameters
+  double optimizer = 0;
+  double other = 0;  // of an iteration, whatever it computes
+
+  double Total() const {
+    return compute + sent + host + bubble + data + optimizer + other;
+  }
+};
+
+// Predicts an iteration; of a strategy without a microbatch, the fastest
+// microbatch that fits (1, 2, 4, ... which divide). Throws InputError where the
+// GPU lacks the precision.
+StepTime PredictStepTime(const TrainingJob& job);
+
+// The same job with the microbatch (and, where `chunks` may vary, no more) that is
+// fastest.
+TrainingJob WithFastestMicrobatch(const TrainingJob& job);
+
+}  // namespace acplan::costmodel

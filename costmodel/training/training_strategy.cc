@@ -1,0 +1,79 @@
+#include "costmodel/training/training_strategy.h"
+
+#include <fmt/format.h>
+
+#include "graph/base/input_error.h"
+
+namespace acplan::costmodel {
+namespace {
+
+class StrategyRules {
+ public:
+  explicit StrategyRules(std::string_view place) : place_(place) {}
+
+  // `what` must be divided by `by`.
+  void Divides(std::string_view by_name, int64_t by, std::string_view what_name,
+               int64_t what) const {
+    if (what % by == 0) return;
+    Fail(fmt::format("{}: expected a divisor of {} ({}), found {}", by_name,
+                     what, what_name, by));
+  }
+  void Require(bool holds, const std::string& message) const {
+    if (!holds) Fail(message);
+  }
+
+ private:
+  [[noreturn]] void Fail(const std::string& message) const {
+    throw InputError(fmt::format("{}: {}", place_, message));
+  }
+
+  std::string_view place_;
+};
+
+void CheckDegrees(const TrainingStrategy& s, const StrategyRules& rules) {
+  rules.Require(s.sequence >= 1 && s.global_batch >= 1,
+                "expected a sequence and a global batch of at least 1");
+  rules.Divides("tp x pp x cp", s.tensor * s.pipeline * s.context, "gpus",
+                s.gpus);
+  rules.Divides("pp x ep", s.pipeline * s.expert, "gpus", s.gpus);
+  rules.Divides("dp", s.Data(), "gbs", s.global_batch);
+  if (s.microbatch > 0) {
+    rules.Divides("mbs", s.microbatch, "gbs / dp", s.global_batch / s.Data());
+  }
+  rules.Divides("cp", s.context, "seq", s.sequence);
+  if (s.sequence_parallel) {
+    rules.Divides("tp with sequence parallelism", s.tensor, "seq / cp",
+                  s.sequence / s.context);
+  }
+  rules.Require(s.zero >= 0 && s.zero <= 3,
+                fmt::format("zero: expected 0 to 3, found {}", s.zero));
+  rules.Require(s.chunks == 1 || s.pipeline > 1,
+                fmt::format("vp: expected 1 without pipeline parallelism, "
+                            "found {}",
+                            s.chunks));
+}
+
+}  // namespace
+
+void CheckStrategy(const ModelShape& shape, const TrainingStrategy& s,
+                   std::string_view place) {
+  const StrategyRules rules(place);
+  CheckDegrees(s, rules);
+  rules.Divides("tp", s.tensor, "heads", shape.heads);
+  rules.Divides("tp", s.tensor, "ffn", shape.feedforward);
+  const int64_t layers = shape.layers + shape.mtp_layers;
+  rules.Require(s.balances_ends || s.pipeline * s.chunks <= layers + 2,
+                fmt::format("pp x vp: expected at most {} (layers, embedding "
+                            "and logits), found {}",
+                            layers + 2, s.pipeline * s.chunks));
+  if (shape.IsMoe()) {
+    rules.Divides("ep", s.expert, "experts", shape.experts);
+  } else {
+    rules.Require(s.expert == 1,
+                  fmt::format("ep: expected 1 for a model without experts, "
+                              "found {}",
+                              s.expert));
+  }
+}
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "costmodel/training/model_shape.h"
+
+namespace acplan::costmodel {
+
+// Of the large products; all else is bf16 (fp16 alike).
+enum class ProductPrecision {
+  kBf16,
+  kFp8Delayed,    // one scale a tensor, of the iteration before
+  kFp8Current,    // one scale a tensor, of the tensor itself
+  kFp8Rowwise,    // one scale a row
+  kFp8Blockwise,  // one scale a block
+  kMxfp8,         // one scale for 32 elements, in hardware
+  kNvfp4,
+};
+
+enum class PipelineSchedule {
+  kOneForwardOneBackward,
+  kInterleaved,
+  kZeroBubble
+};
+
+enum class AttentionKernel {
+  kUnfused,   // products, and a fused softmax over all scores
+  kFlash,     // FlashAttention 2, Triton, SDPA
+  kFlashNew,  // cuDNN, FlashAttention 3
+};
+
+// What a backward pass makes again of a layer, and what selective recomputation
+// names. An operation belongs to one part.
+enum class LayerPart {
+  kNorm,
+  kAttention,      // projections, rotation
+  kCoreAttention,  // scores, softmax, product with the values
+  kMlaUp,          // up-projections of latent attention
+  kFeedforward,    // dense or shared, but its activation
+  kActivation,     // of a dense feed-forward
+  kMoe,            // router, dispatch, experts, combine
+  kMoeActivation,
+  kResidual,
+};
+
+enum class Recomputation {
+  kNone,
+  kSelective,  // `parts` of every layer
+  kFull,       // every layer, or the first `full_layers` of each stage
+  kOperators,  // torchtitan's rule: every second product is kept
+};
+
+enum class CudaGraphs { kNone, kPartial, kFull };
+
+// How training is spread over GPUs and what a step does beside the model. Counts
+// of GPUs are degrees; what is not said is 1.
+struct TrainingStrategy {
+  int64_t gpus = 1;
+  int64_t sequence = 0;      // tokens
+  int64_t global_batch = 0;  // sequences of an iteration
+  int64_t microbatch = 0;    // sequences; 0: the fastest that fits
+  int64_t tensor = 1;
+  bool sequence_parallel = false;
+  int64_t pipeline = 1;
+  int64_t chunks = 1;  // of a stage (virtual pipeline)
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  int64_t context = 1;
+  int64_t expert = 1;
+  int64_t zero = 0;  // 0 to 3
+  int64_t fsdp = 0;  // ranks that share parameters; 0: none
+  ProductPrecision precision = ProductPrecision::kBf16;
+  double gradient_bytes = 4;         // of an element that is kept
+  double gradient_reduce_bytes = 4;  // of one that is sent
+  AttentionKernel attention = AttentionKernel::kFlash;
+  Recomputation recomputation = Recomputation::kNone;
+  std::set<LayerPart> parts = {};
+  int64_t full_layers = 0;
+  int64_t offloaded_layers = 0;  // whose activations go to the host
+  CudaGraphs graphs = CudaGraphs::kNone;
+  bool overlaps_data = false;    // gradients and parameters with computation
+  bool overlaps_tensor = false;  // products with their collectives
+  bool overlaps_expert = false;  // all-to-all with another microbatch
+  bool dedupes_tokens = false;   // a token goes once to each node (DeepEP)
+  bool fuses_experts = false;    // products of all experts are one kernel
+  bool has_dropout = false;
+  bool balances_ends = false;  // embedding and logits count as layers
+
+  int64_t Data() const { return gpus / (tensor * pipeline * context); }
+  int64_t ExpertData() const { return gpus / (pipeline * expert); }
+  int64_t Microbatches() const { return global_batch / (Data() * microbatch); }
+  bool IsLowPrecision() const { return precision != ProductPrecision::kBf16; }
+};
+
+// Throws InputError with `place` first where the strategy contradicts itself or
+// the model: degrees whose product is not a divisor of the GPUs, heads that tensor
+// parallelism does not divide, experts that expert parallelism does not divide,
+// sequences that context parallelism does not divide, ...
+void CheckStrategy(const ModelShape& shape, const TrainingStrategy& strategy,
+                   std::string_view place);
+
+}  // namespace acplan::costmodel

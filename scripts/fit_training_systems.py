@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""fit_training_systems.py ACPLAN RUNS.csv SYSTEMS.json OUTPUT.json [--sweeps N] [--hold-out SOURCE]
+
+Fits the numbers of data/training/systems.json that say "fitted" to measured runs, with
+`acplan llm-score`, and writes the file with them; prints the loss after each sweep. With
+--hold-out, the runs of a source have no part in it, and its error is printed at the end.
+
+The loss is the mean over sources of .8 |x| + 1.5 x^2 of x = ln(predicted / measured), both
+flattened far out, so that no single run decides; and for each number a penalty for leaving what
+is known beforehand: PRIORS says its centre and how wide that is, as a logarithm. Coordinate
+descent from the centres: a number is moved up or down by a step, which grows where that
+helped and halves where it did not. Numbers of GPUs of one group move together.
+"""
+
+import argparse
+import collections
+import copy
+import csv
+import json
+import math
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+# GPUs whose fitted numbers are one; what is not in a group is not fitted.
+GROUPS = (
+    ("A100-SXM4-80GB", "A100-SXM4-40GB", "A100-PCIE"),
+    ("H100-SXM5", "H200", "H800"),
+    ("H100-SXM5-96GB-HBM2e-500W",),
+    ("B200", "B300"),
+    ("GB200", "GB300"),
+)
+
+# How wide a number is known beforehand, least and most.
+PRIORS = {
+    "product_share": (0.12, 0.3, 0.9),
+    "fp8_product_share": (0.12, 0.25, 0.85),
+    "flash_share": (0.15, 0.15, 0.8),
+    "flash_new_share": (0.15, 0.2, 0.8),
+    "memory_share": (0.08, 0.5, 0.95),
+    "nvlink_share": (0.15, 0.3, 0.95),
+    "host_factor": (0.3, 0.3, 4),
+    "host_us": (0.4, 3, 120),
+    "elementwise": (0.25, 0.6, 4),
+    "network_share": (0.2, 0.2, 0.95),
+    "network_latency_us": (0.4, 3, 80),
+    "iteration_ms": (0.5, 1, 300),
+    "product_factor": (0.08, 0.6, 1.15),
+    "attention_factor": (0.1, 0.6, 1.5),
+    "hidden_share": (0.2, 0.1, 1),
+}
+PENALTY = 0.0009
+
+
+def numbers_of(document):
+    """The fitted numbers: a name each, and the objects that hold it."""
+    found = {}
+    for group in GROUPS:
+        gpus = [a for a in document["accelerators"] if a["name"] in group]
+        for key in PRIORS:
+            if gpus and key in gpus[0]:
+                found[group[0], key] = [gpu[key] for gpu in gpus]
+    for stack in document["software"]:
+        for key in PRIORS:
+            if key in stack:
+                found[stack["name"], key] = [stack[key]]
+    return found
+
+
+class Loss:
+    def __init__(self, acplan, runs, document, held_out):
+        self._command = [acplan, "llm-score", runs]
+        self._document = copy.deepcopy(document)
+        self._numbers = numbers_of(self._document)
+        self._held_out = held_out
+        with open(runs, newline="") as file:
+            self._runs = {row["id"]: row for row in csv.DictReader(file)}
+        # What is in the file is where the penalty is none: `centre`, or the value.
+        self.centres = {
+            name: objects[0].get("prior", objects[0]["value"])
+            for name, objects in self._numbers.items()
+        }
+
+    def document(self, values):
+        for name, objects in self._numbers.items():
+            for item in objects:
+                item["value"] = float(f"{values[name]:.4g}")
+        return self._document
+
+    def errors(self, values):
+        with tempfile.TemporaryDirectory() as folder:
+            systems = pathlib.Path(folder, "systems.json")
+            output = pathlib.Path(folder, "predictions.csv")
+            systems.write_text(json.dumps(self.document(values)))
+            subprocess.run(
+                [*self._command, "--systems", systems, "-o", output],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+            errors = collections.defaultdict(list)
+            with open(output, newline="") as file:
+                for row in csv.DictReader(file):
+                    run = self._runs[row["id"]]
+                    ratio = float(row["time_s"]) / float(run["time_s"])
+                    errors[run["source"]].append(math.log(ratio))
+        return errors
+
+    def __call__(self, values):
+        def cost(x):
+            size = abs(x)
+            flat = size if size < 0.35 else 0.35 + 0.4 * (size - 0.35)
+            return 0.8 * flat + 1.5 * min(x * x, 0.15)
+
+        fit = statistics.mean(
+            statistics.mean(map(cost, errors))
+            for source, errors in self.errors(values).items()
+            if source != self._held_out
+        )
+        away = (math.log(values[n] / self.centres[n]) / PRIORS[n[1]][0] for n in values)
+        return fit + PENALTY * sum(min(9, x * x) / 2 for x in away)
+
+
+def descend(loss, sweeps):
+    values = dict(loss.centres)
+    steps = {name: 0.6 * PRIORS[name[1]][0] for name in values}
+    best = loss(values)
+    for sweep in range(sweeps):
+        for name in values:
+            _, least, most = PRIORS[name[1]]
+            helped = False
+            for sign in (1, -1):
+                moved = values[name] * math.exp(sign * steps[name])
+                tried = {**values, name: min(most, max(least, moved))}
+                found = loss(tried)
+                if found < best - 1e-7:
+                    best, values, helped = found, tried, True
+                    break
+            steps[name] *= 1.3 if helped else 0.5
+        print(f"sweep {sweep + 1}: loss {best:.5f}", flush=True)
+    return values
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("acplan")
+    parser.add_argument("runs")
+    parser.add_argument("systems")
+    parser.add_argument("output")
+    parser.add_argument("--sweeps", type=int, default=3)
+    parser.add_argument("--hold-out", metavar="SOURCE")
+    args = parser.parse_args()
+    document = json.loads(pathlib.Path(args.systems).read_text())
+    loss = Loss(args.acplan, args.runs, document, args.hold_out)
+    values = descend(loss, args.sweeps)
+    fitted = loss.document(values)
+    pathlib.Path(args.output).write_text(json.dumps(fitted, indent=1) + "\n")
+    for source, errors in sorted(loss.errors(values).items()):
+        if args.hold_out in (None, source):
+            sizes = [abs(math.exp(x) - 1) for x in errors]
+            mean, median = statistics.mean(sizes), statistics.median(sizes)
+            print(f"{source:14s} mean {100 * mean:5.1f} % median {100 * median:5.1f} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+#include "graph/base/csv_table.h"
+#include "graph/base/file_io.h"
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const std::string kRuns = ACPLAN_DATA_DIR "/training/runs.csv";
+
+using LlmScoreTest = CliTest;
+
+TEST_F(LlmScoreTest, PrintsEachSourceAndTheAverage) {
+  const std::string text = AcplanOut({"llm-score", kRuns});
+  EXPECT_THAT(text, HasSubstr("korthikanti"));
+  EXPECT_THAT(text, HasSubstr("22 of 22"));
+  EXPECT_THAT(text, HasSubstr("average of 3 sources: mean "));
+  EXPECT_EQ(text.find("not represented"), std::string::npos);
+}
+
+// JSON, the file of predictions and the text are of the same numbers.
+TEST_F(LlmScoreTest, JsonHoldsWhatThePredictionsHold) {
+  const json score =
+      json::parse(AcplanOut({"llm-score", kRuns, "--json", "-o", "p.csv"}));
+  const graph::CsvTable table =
+      graph::ParseCsv(graph::ReadFile(folder() / "p.csv"), "p.csv");
+  ASSERT_EQ(score["runs"].size(), 40U);
+  ASSERT_EQ(table.rows.size(), 40U);
+  for (size_t i = 0; i < 40; ++i) {
+    const graph::CsvRow row(table, i);
+    const json& run = score["runs"][i];
+    EXPECT_EQ(run["id"], row.Text("id"));
+    const double seconds = run["time_s"];
+    EXPECT_NEAR(seconds, row.Positive("time_s"), 1e-5 * seconds);
+    const json& parts = run["parts_s"];
+    double sum = 0;
+    for (const auto& [name, part] : parts.items()) {
+      if (name != "recompute") sum += part.get<double>();
+    }
+    EXPECT_NEAR(sum, seconds, 1e-9 * seconds);
+  }
+}
+
+TEST_F(LlmScoreTest, OtherModelsStandBesideOnTheSameRows) {
+  const graph::CsvTable table = graph::ParseCsv(graph::ReadFile(kRuns), kRuns);
+  std::string csv = "id,time_s,exact,nothing\n";
+  for (size_t i = 0; i < 3; ++i) {
+    const graph::CsvRow row(table, i);
+    csv += row.Text("id") + "," + row.Text("time_s") + "," +
+           row.Text("time_s") + ",\n";
+  }
+  graph::WriteFile(folder() / "b.csv", csv);
+  const std::string text =
+      AcplanOut({"llm-score", kRuns, "--baselines", "b.csv"});
+  EXPECT_THAT(text, HasSubstr("exact"));
+  EXPECT_EQ(text.find("nothing"), std::string::npos);
+}
+
+TEST_F(LlmScoreTest, WrongInputIsALine) {
+  ExpectRefused(Acplan({"llm-score"}), {"RUNS"});
+  ExpectRefused(Acplan({"llm-score", "nope.csv"}), {"nope.csv"});
+  ExpectRefused(Acplan({"llm-score", kRuns, "--systems", "nope.json"}),
+                {"nope.json"});
+  ExpectRefused(Acplan({"llm-score", kRuns, "-o", "no/p.csv"}), {"no/p.csv"});
+  graph::WriteFile(folder() / "a.csv", "id,source\nx,s\n");
+  ExpectRefused(Acplan({"llm-score", "a.csv"}),
+                {"a.csv: line 2: time_s: expected a number above 0"});
+  graph::WriteFile(folder() / "b.csv", "id,source,time_s\nx,s\n");
+  ExpectRefused(Acplan({"llm-score", "b.csv"}), {"line 2: expected 3 cells"});
+  graph::WriteFile(folder() / "c.csv", "id,source,time_s\nx,s,1\n");
+  EXPECT_THAT(AcplanOut({"llm-score", "c.csv"}),
+              HasSubstr("not represented: x: c.csv: line 2: layers"));
+}
+
+}  // namespace
+
+}  // namespace acplan::cli
