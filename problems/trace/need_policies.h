@@ -2,7 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -46,27 +49,46 @@ class NeedPolicies {
     int32_t group;
     GroupUse use;
   };
-  NeedPolicies(std::vector<PolicyPoint> points, std::vector<int32_t> last_move,
-               std::vector<Move> moves, size_t groups)
-      : points_(std::move(points)),
-        last_move_(std::move(last_move)),
-        moves_(std::move(moves)),
-        groups_(groups) {}
+  // Policies, with the last move of each.
+  struct List {
+    std::vector<PolicyPoint> points = {};
+    std::vector<int32_t> last_move = {};
+    std::vector<Move> moves = {};
+  };
+
+  // `most_lost`: so many bytes more than a point says its policies keep; nothing
+  // where each point is its policy.
+  NeedPolicies(List list, size_t groups,
+               std::optional<int64_t> most_lost = std::nullopt)
+      : list_(std::move(list)), groups_(groups), most_lost_(most_lost) {}
 
   // Bytes and ms strictly ascending; none where no policy keeps the rules. Each
   // is the bytes and ms of its policy, but for calls with very many policies:
   // their points are relaxed, so that each policy costs no less than one that
   // discards as much, and the policy of a point is one that is near.
-  const std::vector<PolicyPoint>& points() const { return points_; }
+  const std::vector<PolicyPoint>& points() const { return list_.points; }
+  // Returns whether a point is its policy.
+  bool IsExact(size_t point) const {
+    return coarse_ ? of_coarse_[point] < 0 : !most_lost_;
+  }
 
   // A group: what a policy does with it.
   std::vector<GroupUse> UsesOf(size_t point) const;
 
+  // Relaxed policies, together with exact ones: all but those that others beat,
+  // of policies that cost less than `least_ms` of what they discard, which
+  // rises with that.
+  static NeedPolicies WithExact(std::shared_ptr<const NeedPolicies> coarse,
+                                List exact,
+                                const std::function<double(int64_t)>& least_ms);
+
  private:
-  std::vector<PolicyPoint> points_;
-  std::vector<int32_t> last_move_;  // a point
-  std::vector<Move> moves_;
+  List list_;
   size_t groups_;
+  std::optional<int64_t> most_lost_;
+  // Where the others come from, and which of them each point is; -1: none.
+  std::shared_ptr<const NeedPolicies> coarse_ = nullptr;
+  std::vector<int32_t> of_coarse_ = {};
 };
 
 NeedPolicies PoliciesOf(const NeedGraph& graph, const NeedChoices& choices);

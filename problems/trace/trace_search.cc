@@ -77,6 +77,8 @@ constexpr int64_t kLabelsOfParts = 100'000;
 constexpr double kShareOfGap = .1;
 constexpr double kLeastGapOfParts = 5e-4;
 constexpr double kMostGapOfParts = .02;
+// Rounds in which the policies of a relaxation's plan become exact.
+constexpr int kMostSharpenings = 8;
 // Searches for a plan near one that does not fit.
 constexpr int kMostRepairs = 24;
 constexpr int kRepairRounds = 8;
@@ -154,7 +156,8 @@ class TraceSearch {
 
   // Finds a plan in little time, whatever the proof takes. Returns a bound.
   double FindFirst() {
-    RelaxedPlan plan = {.relaxation = Relax(problem_, first_, {}, best_.Ms())};
+    RelaxedPlan plan = {.relaxation =
+                            Relax(problem_, first_, {}, best_.Ms(), memo_)};
     const ModuleSolution relaxed = Solve(
         plan.relaxation.joint, std::max(watch_.limits().gap, kGapOfFirst));
     parts_.SetBoundAtHand(relaxed.bound_ms);
@@ -210,6 +213,23 @@ class TraceSearch {
     return solution;
   }
 
+  // Solves a relaxation, which is sharpened as long as its plan has policies that
+  // are relaxed.
+  ModuleSolution SolveSharply(TraceRelaxation& relaxation, double gap,
+                              int64_t labels) {
+    ModuleSolution solution = Solve(relaxation.joint, gap, labels);
+    for (int k = 0; k < kMostSharpenings && best_.is_found(); ++k) {
+      const bool is_exact = std::ranges::all_of(
+          solution.units,
+          [&](const ChosenUnit& unit) { return relaxation.IsExact(unit); });
+      if (is_exact || best_.IsAsGoodAs(solution.bound_ms) || IsStopped()) break;
+      relaxation = Sharpened(problem_, std::move(relaxation), solution.units,
+                             best_.Ms());
+      solution = Solve(relaxation.joint, gap, labels);
+    }
+    return solution;
+  }
+
   // The plan with other units of its relaxation, simulated.
   RelaxedPlan Tried(RelaxedPlan plan, std::vector<ChosenUnit> units) {
     plan.units = std::move(units);
@@ -244,9 +264,10 @@ class TraceSearch {
       const Witnesses witnesses =
           Blend(first_, part.witnesses, part.next, weight);
       RelaxedPlan plan = {
-          .relaxation = Relax(problem_, witnesses, part.decisions, best_.Ms())};
-      const ModuleSolution relaxed = Solve(plan.relaxation.joint, gap,
-                                           gap > 0 ? kLabelsOfParts : kNoLimit);
+          .relaxation =
+              Relax(problem_, witnesses, part.decisions, best_.Ms(), memo_)};
+      const ModuleSolution relaxed = SolveSharply(
+          plan.relaxation, gap, gap > 0 ? kLabelsOfParts : kNoLimit);
       if (relaxed.status == SearchStatus::kInfeasible) return;
       part.bound = std::max(part.bound, relaxed.bound_ms);
       parts_.SetBoundAtHand(part.bound);
@@ -303,6 +324,7 @@ class TraceSearch {
 
   const TraceProblem& problem_;
   const Witnesses first_ = FirstWitnesses(problem_);
+  PolicyMemo memo_ = PolicyMemo(problem_);
   LimitWatch watch_;
   BestPlan best_;
   SearchParts parts_;
