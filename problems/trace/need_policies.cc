@@ -339,7 +339,7 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
   for (const NeedStep& step : steps) ms += step.ms;
   PricedWalk priced(steps);
   const std::vector<BestAtPrice> lines = Lines(priced, 1 + ms);
-  if (lines.empty()) return {{}, choices.may_save.size()};
+  if (lines.empty()) return {{}, choices.may_save.size(), true};
   GoodPolicies good = FindGoodPolicies(graph, choices, steps);
   const std::vector<Move> of_lines = priced.TakeMoves();
   for (const BestAtPrice& line : lines) good.Add(line.label, of_lines);
@@ -369,13 +369,13 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
     }
   }
   list.moves = std::move(good.moves);
-  return {std::move(list), choices.may_save.size(), 0};
+  return {std::move(list), choices.may_save.size(), false};
 }
 
 // All policies that no other one beats; nothing where they are too many.
-std::optional<NeedPolicies> AllPolicies(
-    const std::vector<NeedStep>& steps, const NeedChoices& choices,
-    std::optional<int64_t> most_lost = std::nullopt) {
+std::optional<NeedPolicies> AllPolicies(const std::vector<NeedStep>& steps,
+                                        const NeedChoices& choices,
+                                        bool is_exact) {
   LabelWalk walk(steps, steps, choices.most_ms);
   std::optional<Labels> labels = walk.Run();
   if (!labels) return std::nullopt;
@@ -386,7 +386,7 @@ std::optional<NeedPolicies> AllPolicies(
     list.last_move.push_back(label.move);
   }
   list.moves = walk.TakeMoves();
-  return NeedPolicies(std::move(list), choices.may_save.size(), most_lost);
+  return NeedPolicies(std::move(list), choices.may_save.size(), is_exact);
 }
 
 // The choices with bytes rounded down, so that sums coincide: tensors come in
@@ -409,69 +409,15 @@ NeedChoices OnGrid(NeedChoices choices) {
 
 }  // namespace
 
-std::vector<GroupUse> NeedPolicies::UsesOf(size_t point) const {
-  if (coarse_ && of_coarse_[point] >= 0) {
-    return coarse_->UsesOf(of_coarse_[point]);
-  }
-  std::vector<GroupUse> uses(groups_, GroupUse::kNone);
-  for (int32_t m = list_.last_move[point]; m >= 0;
-       m = list_.moves[m].previous) {
-    uses[list_.moves[m].group] = list_.moves[m].use;
-  }
-  return uses;
-}
-
-// A point of the coarse list stands for policies that discard at most as much as
-// it does, and more than the point before.
-NeedPolicies NeedPolicies::WithExact(
-    std::shared_ptr<const NeedPolicies> coarse, List exact,
-    const std::function<double(int64_t)>& least_ms) {
-  struct Place {
-    PolicyPoint point;
-    int32_t last_move = -1;
-    int32_t of_coarse = -1;
-  };
-  std::vector<Place> places;
-  for (size_t p = 0; p < exact.points.size(); ++p) {
-    places.push_back({exact.points[p], exact.last_move[p]});
-  }
-  const std::vector<PolicyPoint>& points = coarse->points();
-  for (size_t p = 0; p < points.size(); ++p) {
-    PolicyPoint point = points[p];
-    if (p > 0) {
-      const int64_t lost = coarse->most_lost_.value_or(0);
-      point.ms = std::max(point.ms, least_ms(points[p - 1].bytes - lost));
-    }
-    places.push_back({point, -1, static_cast<int32_t>(p)});
-  }
-  std::ranges::stable_sort(places, [](const Place& a, const Place& b) {
-    return a.point.ms != b.point.ms ? a.point.ms < b.point.ms
-                                    : a.point.bytes > b.point.bytes;
-  });
-  NeedPolicies result({}, coarse->groups_, coarse->most_lost_);
-  result.list_.moves = std::move(exact.moves);
-  for (const Place& place : places) {
-    std::vector<PolicyPoint>& kept = result.list_.points;
-    if (!kept.empty() && place.point.bytes <= kept.back().bytes) continue;
-    kept.push_back(place.point);
-    result.list_.last_move.push_back(place.last_move);
-    result.of_coarse_.push_back(place.of_coarse);
-  }
-  result.coarse_ = std::move(coarse);
-  return result;
-}
-
 NeedPolicies PoliciesOf(const NeedGraph& graph, const NeedChoices& choices) {
   const std::vector<NeedStep> steps = StepsOf(graph, choices);
   if (steps.size() <= kMostOperators) {
-    if (auto policies = AllPolicies(steps, choices)) return *policies;
+    if (auto policies = AllPolicies(steps, choices, /*is_exact=*/true))
+      return *policies;
   }
   const NeedChoices rounded = OnGrid(choices);
-  int64_t lost = 0;
-  for (size_t r = 0; r < rounded.bytes.size(); ++r) {
-    lost += choices.bytes[r] - rounded.bytes[r];
-  }
-  if (auto policies = AllPolicies(StepsOf(graph, rounded), rounded, lost)) {
+  if (auto policies = AllPolicies(StepsOf(graph, rounded), rounded,
+                                  rounded.bytes == choices.bytes)) {
     return *policies;
   }
   return RelaxedPolicies(graph, choices);

@@ -5,7 +5,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -56,11 +55,9 @@ class NeedPolicies {
     std::vector<Move> moves = {};
   };
 
-  // `most_lost`: so many bytes more than a point says its policies keep; nothing
-  // where each point is its policy.
-  NeedPolicies(List list, size_t groups,
-               std::optional<int64_t> most_lost = std::nullopt)
-      : list_(std::move(list)), groups_(groups), most_lost_(most_lost) {}
+  // `is_exact`: each point is its policy, and none has to stand for others.
+  NeedPolicies(List list, size_t groups, bool is_exact)
+      : list_(std::move(list)), groups_(groups), is_exact_(is_exact) {}
 
   // Bytes and ms strictly ascending; none where no policy keeps the rules. Each
   // is the bytes and ms of its policy, but for calls with very many policies:
@@ -69,23 +66,29 @@ class NeedPolicies {
   const std::vector<PolicyPoint>& points() const { return list_.points; }
   // Returns whether a point is its policy.
   bool IsExact(size_t point) const {
-    return coarse_ ? of_coarse_[point] < 0 : !most_lost_;
+    return coarse_ ? of_coarse_[point] < 0 : is_exact_;
   }
 
   // A group: what a policy does with it.
   std::vector<GroupUse> UsesOf(size_t point) const;
 
-  // Relaxed policies, together with exact ones: all but those that others beat,
-  // of policies that cost less than `least_ms` of what they discard, which
-  // rises with that.
+  // What is known of all policies that are not on a list of exact ones.
+  struct Others {
+    // What each that discards so many bytes costs at least; rises with them.
+    std::function<double(int64_t)> least_ms;
+    // How near to that points are to be, up to some ms.
+    double step_ms = 0;
+    double most_ms = 0;
+    int64_t least_bytes = 0;  // none discards fewer
+  };
+  // Relaxed policies, together with some that are exact.
   static NeedPolicies WithExact(std::shared_ptr<const NeedPolicies> coarse,
-                                List exact,
-                                const std::function<double(int64_t)>& least_ms);
+                                List exact, const Others& others);
 
  private:
   List list_;
   size_t groups_;
-  std::optional<int64_t> most_lost_;
+  bool is_exact_;
   // Where the others come from, and which of them each point is; -1: none.
   std::shared_ptr<const NeedPolicies> coarse_ = nullptr;
   std::vector<int32_t> of_coarse_ = {};

@@ -18,4 +18,15 @@ std::shared_ptr<const NeedPolicies> PolicyMemo::Of(int graph,
   return entry.policies;
 }
 
+std::shared_ptr<const NeedPolicies> PolicyMemo::Sharpened(
+    int graph, NeedChoices choices, const PolicyWindow& window) {
+  std::shared_ptr<const NeedPolicies> coarse = Of(graph, choices);
+  choices.base_bytes = 0;
+  choices.most_ms = std::numeric_limits<double>::infinity();
+  Entry& entry = entries_.at({graph, choices});
+  entry.policies =
+      SharpPolicies(problem_.need_graphs[graph], choices, coarse, window);
+  return entry.policies;
+}
+
 }  // namespace acplan::problems

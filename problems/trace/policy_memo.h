@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "problems/trace/need_policies.h"
+#include "problems/trace/sharp_policies.h"
 #include "problems/trace/trace_problem.h"
 
 namespace acplan::problems {
@@ -20,7 +21,12 @@ class PolicyMemo {
   // `choices.most_ms`.
   std::shared_ptr<const NeedPolicies> Of(int graph, NeedChoices choices);
 
+  // From now on, in their place, what SharpPolicies makes of them (sharp_policies.h).
+  std::shared_ptr<const NeedPolicies> Sharpened(int graph, NeedChoices choices,
+                                                const PolicyWindow& window);
+
  private:
+  // Policies that cost as much are of no interest.
   struct Entry {
     double most_ms = 0;
     std::shared_ptr<const NeedPolicies> policies = {};

@@ -36,6 +36,7 @@
 #include <utility>
 
 #include "problems/engines/labels/completion_bound.h"
+#include "problems/model/joint_solution.h"
 #include "problems/model/unit_forest.h"
 #include "problems/trace/counted_bytes.h"
 #include "problems/trace/holders.h"
@@ -281,20 +282,21 @@ bool TraceRelaxation::IsExact(const ChosenUnit& unit) const {
 
 TraceRelaxation Sharpened(const TraceProblem& problem,
                           TraceRelaxation relaxation,
-                          const std::vector<ChosenUnit>& units,
-                          double most_ms) {
-  const RootPrice root = RootPriceOf(relaxation.joint.relaxed);
-  if (root.bound_ms >= most_ms) return relaxation;
+                          const std::vector<ChosenUnit>& units, double most_ms,
+                          PolicyMemo& memo) {
+  const double price = PriceOfAByte(relaxation.joint.relaxed);
+  const double plan_ms = JointCost(relaxation.joint, units);
   for (const ChosenUnit& unit : units) {
     if (relaxation.IsExact(unit)) continue;
     const int c = problem.candidate_at[unit.node];
-    NeedChoices choices = relaxation.inexact.at(unit.node);
-    const int64_t base_bytes = std::exchange(choices.base_bytes, 0);
+    const NeedChoices& choices = relaxation.inexact.at(unit.node);
     std::shared_ptr<const NeedPolicies>& needs = relaxation.needs[unit.node];
-    needs = SharpPolicies(
-        problem.need_graphs[problem.candidates[c].needs], choices, needs,
-        {.price = root.price_of_byte, .most_ms = most_ms - root.bound_ms});
-    JointProblem::Policies policies = WithBase(*needs, base_bytes);
+    const PolicyPoint& point = needs->points()[unit.counts[0]];
+    needs = memo.Sharpened(problem.candidates[c].needs, choices,
+                           {.least_discarded = point.bytes,
+                            .most_ms = most_ms - plan_ms + point.ms,
+                            .price = price});
+    JointProblem::Policies policies = WithBase(*needs, choices.base_bytes);
     relaxation.joint.relaxed.nodes[unit.node].curve = HullOf(policies);
     relaxation.joint.policies_of[unit.node] =
         static_cast<int>(relaxation.joint.policies.size());

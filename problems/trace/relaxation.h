@@ -50,12 +50,13 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
 TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
                       const std::vector<Decision>& decisions = {});
 
-// The relaxation with exact policies for those of some units that are not, as
-// near to the relaxation's price of a byte as matters to plans that cost less
-// than `most_ms`. The budget is that of the joint problem.
+// The relaxation with policies near to those of a plan of it exact, where the plan's
+// are relaxed, as far as matters to plans that cost less than `most_ms`. The budget
+// is that of the joint problem.
 TraceRelaxation Sharpened(const TraceProblem& problem,
                           TraceRelaxation relaxation,
-                          const std::vector<ChosenUnit>& units, double most_ms);
+                          const std::vector<ChosenUnit>& units, double most_ms,
+                          PolicyMemo& memo);
 
 // A group of the unit's module: what the unit does with it.
 std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <limits>
+#include <cstdint>
 #include <memory>
 
 #include "problems/trace/need_graph.h"
@@ -10,20 +10,21 @@ namespace acplan::problems {
 
 // Policies of a call that has too many for an exact list, exact where it matters.
 
-// At a price of a byte that is kept, ms a byte, a policy's reduced cost is what it
-// costs beyond the cheapest policy, bytes included.
-struct PriceBand {
+// Where that is: policies that discard at least so much and cost at most so much.
+struct PolicyWindow {
+  int64_t least_discarded = 0;
+  double most_ms = 0;
+  // What a byte is thought to cost, ms: policies that are beyond one of the limits
+  // by little and on the other side by more at this price are in the window too.
   double price = 0;
-  double most_ms = 0;  // the reduced costs that matter
 };
 
 // The policies of `coarse`, which are those of the graph with these choices, relaxed
-// where they stand for others; but those in the band are exact, all that no other one
-// beats, and the others cost no less than what lies beyond it. The band is narrower
-// than asked for where it has too many policies, and `coarse` is returned as it is
-// where that does not help.
+// where they stand for others; but those in the window are exact, all that no other
+// one beats, and the others cost no less than they may. The window is narrower than
+// asked for where it has too many policies.
 std::shared_ptr<const NeedPolicies> SharpPolicies(
     const NeedGraph& graph, const NeedChoices& choices,
-    std::shared_ptr<const NeedPolicies> coarse, const PriceBand& band);
+    std::shared_ptr<const NeedPolicies> coarse, const PolicyWindow& window);
 
 }  // namespace acplan::problems

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "graph/trace/allocation.h"
-#include "problems/engines/labels/joint_labels.h"
 #include "problems/trace/branching.h"
 #include "problems/trace/limit_watch.h"
 #include "problems/trace/near_plans.h"
+#include "problems/trace/relaxation_solver.h"
 #include "problems/trace/trace_least_budget.h"
 
 // How a trace problem is solved: branch and bound over decisions, in which each
@@ -59,7 +60,7 @@ using solver::StoppedBy;
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+constexpr int64_t kNoLimit = RelaxationSolver::kNoLimit;
 
 // After so many parts a search ends, unless all of them were little work: so few
 // labels were made, and so few operators simulated.
@@ -77,8 +78,6 @@ constexpr int64_t kLabelsOfParts = 100'000;
 constexpr double kShareOfGap = .1;
 constexpr double kLeastGapOfParts = 5e-4;
 constexpr double kMostGapOfParts = .02;
-// Rounds in which the policies of a relaxation's plan become exact.
-constexpr int kMostSharpenings = 8;
 // Searches for a plan near one that does not fit.
 constexpr int kMostRepairs = 24;
 constexpr int kRepairRounds = 8;
@@ -156,9 +155,9 @@ class TraceSearch {
 
   // Finds a plan in little time, whatever the proof takes. Returns a bound.
   double FindFirst() {
-    RelaxedPlan plan = {.relaxation =
-                            Relax(problem_, first_, {}, best_.Ms(), memo_)};
-    const ModuleSolution relaxed = Solve(
+    RelaxedPlan plan = {
+        .relaxation = Relax(problem_, first_, {}, best_.Ms(), solver_.memo())};
+    const ModuleSolution relaxed = solver_.Solve(
         plan.relaxation.joint, std::max(watch_.limits().gap, kGapOfFirst));
     parts_.SetBoundAtHand(relaxed.bound_ms);
     if (!relaxed.units.empty()) {
@@ -190,44 +189,6 @@ class TraceSearch {
     const StoppedBy reached = watch_.LimitReached(best_.Ms(), Bound());
     if (reached != StoppedBy::kNothing) stopped_by_ = reached;
     return stopped_by_ != StoppedBy::kNothing;
-  }
-
-  ModuleSolution Solve(JointProblem& joint, double gap,
-                       int64_t labels = kNoLimit) {
-    joint.relaxed.budget_bytes = static_cast<double>(best_.budget_bytes());
-    SearchLimits left = watch_.Left();
-    left.node_limit = std::min(left.node_limit, labels);
-    left.gap = gap;
-    left.cut_off = best_.Ms();
-    if (left.on_progress) {
-      left.on_progress = [&](const solver::SearchProgress& progress) {
-        watch_.limits().on_progress(
-            {.best = best_.Ms(),
-             .bound = Bound(),
-             .nodes = watch_.effort().labels + progress.nodes,
-             .seconds = watch_.Seconds()});
-      };
-    }
-    ModuleSolution solution = SolveJointByLabels(joint, left);
-    watch_.Count(solution);
-    return solution;
-  }
-
-  // Solves a relaxation, which is sharpened as long as its plan has policies that
-  // are relaxed.
-  ModuleSolution SolveSharply(TraceRelaxation& relaxation, double gap,
-                              int64_t labels) {
-    ModuleSolution solution = Solve(relaxation.joint, gap, labels);
-    for (int k = 0; k < kMostSharpenings && best_.is_found(); ++k) {
-      const bool is_exact = std::ranges::all_of(
-          solution.units,
-          [&](const ChosenUnit& unit) { return relaxation.IsExact(unit); });
-      if (is_exact || best_.IsAsGoodAs(solution.bound_ms) || IsStopped()) break;
-      relaxation = Sharpened(problem_, std::move(relaxation), solution.units,
-                             best_.Ms());
-      solution = Solve(relaxation.joint, gap, labels);
-    }
-    return solution;
   }
 
   // The plan with other units of its relaxation, simulated.
@@ -263,10 +224,10 @@ class TraceSearch {
     for (int round = 0; round < (split.decision ? kRounds : kMostRounds);) {
       const Witnesses witnesses =
           Blend(first_, part.witnesses, part.next, weight);
-      RelaxedPlan plan = {
-          .relaxation =
-              Relax(problem_, witnesses, part.decisions, best_.Ms(), memo_)};
-      const ModuleSolution relaxed = SolveSharply(
+      RelaxedPlan plan = {.relaxation =
+                              Relax(problem_, witnesses, part.decisions,
+                                    best_.Ms(), solver_.memo())};
+      const ModuleSolution relaxed = solver_.SolveSharply(
           plan.relaxation, gap, gap > 0 ? kLabelsOfParts : kNoLimit);
       if (relaxed.status == SearchStatus::kInfeasible) return;
       part.bound = std::max(part.bound, relaxed.bound_ms);
@@ -312,10 +273,10 @@ class TraceSearch {
     if (++repairs_ > kMostRepairs) return;
     for (int round = 0; round < rounds && !IsStopped(); ++round) {
       plan.relaxation = WithRaisedRecords(problem_, plan, best_.budget_bytes());
-      const ModuleSolution next =
-          Solve(plan.relaxation.joint,
-                std::max(watch_.limits().gap,
-                         best_.is_found() ? kGapOfRepairs : kGapOfFirst));
+      const ModuleSolution next = solver_.Solve(
+          plan.relaxation.joint,
+          std::max(watch_.limits().gap,
+                   best_.is_found() ? kGapOfRepairs : kGapOfFirst));
       if (next.units.empty()) return;
       plan = Tried(std::move(plan), next.units);
       if (!BreaksBudget(plan)) return;
@@ -324,10 +285,11 @@ class TraceSearch {
 
   const TraceProblem& problem_;
   const Witnesses first_ = FirstWitnesses(problem_);
-  PolicyMemo memo_ = PolicyMemo(problem_);
   LimitWatch watch_;
   BestPlan best_;
   SearchParts parts_;
+  RelaxationSolver solver_ =
+      RelaxationSolver(best_, watch_, [this] { return Bound(); });
   StoppedBy stopped_by_ = StoppedBy::kNothing;
   int repairs_ = 0;
 };

@@ -205,11 +205,9 @@ ConvexCost CompletionBound::Walk(int i, ConvexCost rest) {
   return rest;
 }
 
-RootPrice RootPriceOf(const ModuleProblem& problem) {
+double PriceOfAByte(const ModuleProblem& problem) {
   const FixedProblem fixed = ToFixedPoint(problem, 1);
-  const CompletionBound bound(problem, fixed, 0);
-  return {.bound_ms = bound.AtRoot(),
-          .price_of_byte = bound.PriceAtRoot() * fixed.scale};
+  return CompletionBound(problem, fixed, 0).PriceAtRoot() * fixed.scale;
 }
 
 // The price of a unit for which the root bound under max_units is largest.

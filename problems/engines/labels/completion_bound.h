@@ -59,12 +59,9 @@ class CompletionBound {
   solver::ConvexCost root_;
 };
 
-// What the bound says of a whole problem without a limit on units.
-struct RootPrice {
-  double bound_ms = 0;       // no plan costs less
-  double price_of_byte = 0;  // of the last one that is to be discarded, ms
-};
-RootPrice RootPriceOf(const ModuleProblem& problem);
+// The price of the last byte that a whole problem has to discard, ms, by the bound
+// without a limit on units.
+double PriceOfAByte(const ModuleProblem& problem);
 
 // The price of a unit for which the root bound under max_units is largest; 0
 // without max_units.
