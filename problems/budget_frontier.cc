@@ -19,11 +19,14 @@ std::vector<int64_t> EvenBudgets(int64_t least, int64_t most, int points) {
   return budgets;
 }
 
-std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
-                               std::vector<int64_t> budgets,
-                               const solver::SearchLimits& limits,
-                               const std::function<void(size_t)>& done,
-                               KnownUnits known) {
+namespace {
+
+// `plan_within(budget, limits)` plans, from what it knows of the budgets before.
+std::vector<Plan> PlansWithin(
+    std::vector<int64_t> budgets, const solver::SearchLimits& limits,
+    const std::function<void(size_t)>& done,
+    const std::function<Plan(int64_t, const solver::SearchLimits&)>&
+        plan_within) {
   std::ranges::sort(budgets);
   const auto duplicates = std::ranges::unique(budgets);
   budgets.erase(duplicates.begin(), duplicates.end());
@@ -33,12 +36,46 @@ std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
     // What one search does not use is left to those after it.
     solver::SearchLimits left = solver::LeftOf(limits, stopwatch.Seconds());
     left.time_limit_s /= static_cast<double>(budgets.size() - plans.size());
-    PlanAnswer answer = PlanFor(problem, budget, left, known);
-    if (answer.plan.HasPlan()) known = std::move(answer.units);
-    plans.push_back(std::move(answer.plan));
+    plans.push_back(plan_within(budget, left));
     if (done) done(plans.size());
   }
   return plans;
+}
+
+}  // namespace
+
+std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
+                               std::vector<int64_t> budgets,
+                               const solver::SearchLimits& limits,
+                               const std::function<void(size_t)>& done,
+                               KnownUnits known) {
+  return PlansWithin(std::move(budgets), limits, done,
+                     [&](int64_t budget, const solver::SearchLimits& left) {
+                       PlanAnswer answer =
+                           PlanFor(problem, budget, left, known);
+                       if (answer.plan.HasPlan()) {
+                         known = std::move(answer.units);
+                       }
+                       return std::move(answer.plan);
+                     });
+}
+
+std::vector<Plan> PlanFrontier(const ProblemsWithSegments& problems,
+                               std::vector<int64_t> budgets,
+                               const solver::SearchLimits& limits,
+                               const std::function<void(size_t)>& done,
+                               std::vector<LeastAnswer> known) {
+  known.resize(problems.size());
+  return PlansWithin(std::move(budgets), limits, done,
+                     [&](int64_t budget, const solver::SearchLimits& left) {
+                       Plan plan = PlanFor(problems, budget, left, known).plan;
+                       for (size_t f = 0; f < problems.size(); ++f) {
+                         KnownUnits units = UnitsIn(*problems[f], plan);
+                         if (!units.modules.empty())
+                           known[f].units = std::move(units);
+                       }
+                       return plan;
+                     });
 }
 
 }  // namespace acplan::problems

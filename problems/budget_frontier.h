@@ -6,6 +6,7 @@
 
 #include "problems/plan/plan.h"
 #include "problems/planner.h"
+#include "problems/segment_plans.h"
 #include "solver/search.h"
 
 namespace acplan::problems {
@@ -27,5 +28,12 @@ std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
                                const solver::SearchLimits& limits,
                                const std::function<void(size_t)>& done = {},
                                KnownUnits known = {});
+
+// The same, where runs of modules may be units. `known`: as PlanFor.
+std::vector<Plan> PlanFrontier(const ProblemsWithSegments& problems,
+                               std::vector<int64_t> budgets,
+                               const solver::SearchLimits& limits,
+                               const std::function<void(size_t)>& done = {},
+                               std::vector<LeastAnswer> known = {});
 
 }  // namespace acplan::problems

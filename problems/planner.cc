@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "graph/trace/allocation.h"
 #include "problems/check/plan_check.h"
 #include "problems/decode_plan.h"
 #include "problems/engines/labels/joint_labels.h"
@@ -17,6 +18,7 @@
 #include "problems/model/module_problem.h"
 #include "problems/model/module_solution.h"
 #include "problems/plan/baseline.h"
+#include "problems/trace/near_plans.h"
 #include "problems/trace/trace_least_budget.h"
 #include "problems/trace/trace_search.h"
 
@@ -24,6 +26,7 @@ namespace acplan::problems {
 
 using solver::SearchStatus;
 
+using graph::CheckpointedModule;
 using graph::ModuleTree;
 using graph::Profile;
 using solver::StoppedBy;
@@ -34,6 +37,8 @@ namespace {
 constexpr double kLeastSeconds = 1;
 // What costs no more costs nothing.
 constexpr double kNothingMs = 1e-9;
+// Of the time, at most.
+constexpr double kShareWithoutSkips = .125;
 
 PlanStatus ToPlanStatus(SearchStatus status) {
   switch (status) {
@@ -119,11 +124,53 @@ Outcome Solve(const PlanningProblem& problem, BuiltJointProblem built,
   return outcome;
 }
 
+// Units that may skip, and save no more than those that do not.
+std::vector<CheckpointedModule> NeedDriven(
+    const TraceProblem& built, std::vector<CheckpointedModule> units) {
+  for (CheckpointedModule& unit : units) {
+    if (unit.decisions.empty()) continue;
+    std::vector<char> saves;
+    for (const graph::OperatorDecision decision : unit.decisions) {
+      saves.push_back(decision == graph::OperatorDecision::kSave ? 1 : 0);
+    }
+    unit = built.need_driven->Of(unit.module, saves);
+  }
+  return units;
+}
+
+// The units to start from: the known ones, or those of the best plan that skips
+// nothing, need-driven, which takes a moment to find.
+std::vector<CheckpointedModule> StartOf(const PlanningProblem& problem,
+                                        const TraceProblem& built,
+                                        int64_t usable_bytes,
+                                        solver::SearchLimits limits,
+                                        const KnownUnits& known) {
+  if (!problem.without_skips || known.beats_plans_without_skips) {
+    return known.modules;
+  }
+  limits.time_limit_s =
+      std::min(limits.time_limit_s * kShareWithoutSkips, kLeastSeconds);
+  limits.node_limit = solver::SearchLimits().node_limit;
+  limits.on_progress = nullptr;
+  BestPlan best(built, graph::WholeAllocations(usable_bytes));
+  best.Try({});
+  if (!known.modules.empty()) best.Try(known.modules);
+  if (best.is_found() && best.IsAsGoodAs(0)) return best.modules();
+  best.Try(NeedDriven(
+      built,
+      SolveTraceProblem(*problem.without_skips, usable_bytes, limits).modules));
+  return best.modules();
+}
+
 Outcome Solve(const PlanningProblem& problem, const TraceProblem& built,
               int64_t usable_bytes, const solver::SearchLimits& limits,
               const KnownUnits& known) {
-  const TraceSolution found =
-      SolveTraceProblem(built, usable_bytes, limits, known.modules);
+  const solver::Stopwatch stopwatch;
+  const std::vector<CheckpointedModule> start =
+      StartOf(problem, built, usable_bytes, limits, known);
+  TraceSolution found = SolveTraceProblem(
+      built, usable_bytes, solver::LeftOf(limits, stopwatch.Seconds()), start);
+  found.seconds = stopwatch.Seconds();
   Outcome outcome;
   outcome.solution = {.status = found.status,
                       .stopped_by = found.stopped_by,
@@ -137,7 +184,7 @@ Outcome Solve(const PlanningProblem& problem, const TraceProblem& built,
                       .seconds = found.seconds};
   outcome.modules =
       DecodeUnits(*problem.profile, *problem.tree, built, found.modules);
-  outcome.units.modules = found.modules;
+  outcome.units.modules = std::move(found.modules);
   return outcome;
 }
 
@@ -270,13 +317,18 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
               .peak_bytes};
   if (options.memory.model == MemoryModel::kTrace) {
     CheckTraceOptions(options);
-    problem.built = BuildTraceProblem(*trace, profile, tree,
-                                      {.memory = options.memory,
-                                       .ac_units = options.ac_units,
-                                       .fsdp_units = options.fsdp_units,
-                                       .max_units = options.max_units,
-                                       .patterns = options.patterns,
-                                       .may_skip = options.may_skip});
+    JointProblemOptions of_trace = {.memory = options.memory,
+                                    .ac_units = options.ac_units,
+                                    .fsdp_units = options.fsdp_units,
+                                    .max_units = options.max_units,
+                                    .patterns = options.patterns,
+                                    .may_skip = options.may_skip};
+    problem.built = BuildTraceProblem(*trace, profile, tree, of_trace);
+    if (options.may_skip) {
+      of_trace.may_skip = false;
+      problem.without_skips =
+          BuildTraceProblem(*trace, profile, tree, of_trace);
+    }
     return problem;
   }
   if (options.tradeoff == Tradeoff::kPareto) {

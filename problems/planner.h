@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -45,6 +46,8 @@ struct PlanningProblem {
   PlanOptions options;
   const graph::Trace* trace = nullptr;  // under kTrace
   std::variant<BuiltModuleProblem, BuiltJointProblem, TraceProblem> built;
+  // Of a trace whose operators may be skipped, the same where none may.
+  std::optional<TraceProblem> without_skips = {};
   PlanBaseline baseline;
   // A rank uses as much at its peak without checkpointing. Where that differs from
   // the baseline, parameters and the like are sharded.
@@ -63,6 +66,8 @@ PlanningProblem BuildPlanningProblem(const graph::Profile& profile,
 struct KnownUnits {
   std::vector<ChosenUnit> units = {};
   std::vector<graph::CheckpointedModule> modules = {};  // under kTrace
+  // No worse than the best plan that skips nothing.
+  bool beats_plans_without_skips = false;
 };
 
 // The least budget, reserve included, that any plan meets: above the reserve,
@@ -82,7 +87,9 @@ struct PlanAnswer {
   KnownUnits units;  // of the plan, where there is one
 };
 // `known`: those of an answer for another budget; where they meet this one too,
-// the search starts from them and answers with nothing worse.
+// the search starts from them and answers with nothing worse. Where operators may be
+// skipped, it starts as well from the best plan that skips nothing, as far as that is
+// found in a small share of the time.
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
                    const KnownUnits& known = {});

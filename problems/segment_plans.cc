@@ -5,9 +5,12 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include "graph/trace/aggregate.h"
+#include "graph/trace/allocation.h"
 #include "problems/plan/plan_on_trace.h"
+#include "problems/trace/near_plans.h"
 
 // The best of all families, proven: a plan of any family costs no less than that
 // family's bound, so no less than the least of the bounds; and where no family has
@@ -132,18 +135,16 @@ solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
   return share;
 }
 
-// The units of the best plan so far where the family has them.
-KnownUnits UnitsIn(const ProblemWithSegments& problem, const Plan& best) {
-  KnownUnits known;
-  const auto is_there = [&](const PlannedModule& unit) {
-    return std::ranges::find(problem.trace.modules, unit.fqn,
-                             &graph::TraceModule::fqn) !=
-           problem.trace.modules.end();
-  };
-  if (best.HasPlan() && std::ranges::all_of(best.modules, is_there)) {
-    known.modules = CheckpointedModules(problem.trace, best.modules);
-  }
-  return known;
+// Whichever recomputes less within the budget; none where both do not fit.
+KnownUnits CheaperOf(const ProblemWithSegments& problem, int64_t budget_bytes,
+                     KnownUnits first, const KnownUnits& second) {
+  const int64_t usable = budget_bytes - problem.problem.options.reserve_bytes;
+  BestPlan best(std::get<TraceProblem>(problem.problem.built),
+                graph::WholeAllocations(usable));
+  if (!first.modules.empty()) best.Try(first.modules);
+  if (!second.modules.empty()) best.Try(second.modules);
+  first.modules = best.modules();
+  return first;
 }
 
 }  // namespace
@@ -175,6 +176,19 @@ ProblemWithSegments::ProblemWithSegments(const Trace& plain,
       profile(graph::Aggregate(trace)),
       tree(profile),
       problem(BuildPlanningProblem(profile, tree, options, &trace)) {}
+
+KnownUnits UnitsIn(const ProblemWithSegments& problem, const Plan& plan) {
+  KnownUnits known;
+  const auto is_there = [&](const PlannedModule& unit) {
+    return std::ranges::find(problem.trace.modules, unit.fqn,
+                             &graph::TraceModule::fqn) !=
+           problem.trace.modules.end();
+  };
+  if (plan.HasPlan() && std::ranges::all_of(plan.modules, is_there)) {
+    known.modules = CheckpointedModules(problem.trace, plan.modules);
+  }
+  return known;
+}
 
 ProblemsWithSegments BuildProblemsWithSegments(const Trace& trace,
                                                const PlanOptions& options,
@@ -220,7 +234,12 @@ PlanWithSegments PlanFor(const ProblemsWithSegments& problems,
   std::vector<Plan> plans;
   for (size_t f = 0; f < problems.size(); ++f) {
     KnownUnits units = UnitsIn(*problems[f], best.plan);
-    if (units.modules.empty() && f < known.size()) units = known[f].units;
+    if (f < known.size()) {
+      units = CheaperOf(*problems[f], budget_bytes, std::move(units),
+                        known[f].units);
+    }
+    // As is the plan of the first family, which has all modules.
+    units.beats_plans_without_skips = f > 0 && best.plan.HasPlan();
     plans.push_back(
         PlanFor(problems[f]->problem, budget_bytes,
                 ShareOf(limits, stopwatch.Seconds(), problems.size() - f),

@@ -56,6 +56,9 @@ struct ProblemWithSegments {
   const PlanningProblem problem;
 };
 
+// The units of a plan where the family has them, or none.
+KnownUnits UnitsIn(const ProblemWithSegments& problem, const Plan& plan);
+
 // One of each family, and its answers.
 using ProblemsWithSegments =
     std::vector<std::unique_ptr<const ProblemWithSegments>>;

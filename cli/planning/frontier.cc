@@ -11,6 +11,7 @@
 #include "cli/input/flags.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
+#include "cli/planning/question.h"
 #include "cli/terminal/plot.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -268,13 +269,16 @@ std::vector<int64_t> ResolveBudgets(const AskedBudgets& asked,
 }
 
 // Fills in what the search finds.
-FrontierAnswer FindPlans(const problems::PlanningProblem& problem,
+FrontierAnswer FindPlans(const PlanningQuestion& question,
                          const AskedBudgets& asked, FrontierAnswer answer,
                          const Terminal& terminal) {
   solver::SearchLimits limits = answer.options.limits;
   limits.interrupted = &InterruptFlag();
   const solver::Stopwatch stopwatch;
-  const problems::LeastAnswer least = LeastPlan(problem, ForTheMinimum(limits));
+  const problems::PlanningProblem& problem = question.problem();
+  const problems::LeastWithSegments found =
+      question.Least(ForTheMinimum(limits));
+  const problems::LeastAnswer& least = found.least;
   answer.minimum = least.budget;
   answer.unplanned_peak_bytes = problem.unplanned_peak_bytes;
   const std::vector<int64_t> budgets =
@@ -295,7 +299,7 @@ FrontierAnswer FindPlans(const problems::PlanningProblem& problem,
     progress.Clear();
     terminal.Log(fmt::format("{} of {} budgets", count, budgets.size()));
   };
-  answer.plans = PlanFrontier(problem, budgets, limits, done, least.units);
+  answer.plans = question.PlansWithin(budgets, limits, done, found.of_family);
   return answer;
 }
 
@@ -307,15 +311,16 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
   const problems::PlanOptions options = flags.planning.Options(input);
   CheckOutput(flags.output, flags.profile);
 
-  const problems::PlanningProblem problem =
-      BuildPlanningProblem(profile, tree, options, input.TraceIfAny());
+  const PlanningQuestion question(flags.planning, input, tree, options);
   terminal.Log(fmt::format("{}: {} modules; searching for plans",
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));
   const FrontierAnswer answer = FindPlans(
-      problem, asked,
+      question, asked,
       {.model = profile.model.name, .options = options, .plans = {}}, terminal);
-  for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
+  for (const std::string& warning : question.problem().warnings()) {
+    terminal.Warn(warning);
+  }
 
   if (!flags.output.empty()) {
     const bool is_csv =
@@ -352,6 +357,7 @@ Command AddFrontierCommand(CLI::App& program) {
       ->type_name("SIZES")
       ->allow_extra_args(false);
   flags->planning.AddTo(*app);
+  flags->planning.AddSegmentsTo(*app);
   app->add_flag("--csv", flags->csv, "print CSV, nothing else");
   app->add_flag("--json", flags->json,
                 "print JSON with every plan, nothing else");

@@ -12,6 +12,7 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/policy_text.h"
+#include "cli/planning/question.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -25,7 +26,6 @@
 #include "problems/offload_plans.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/planner.h"
-#include "problems/segment_plans.h"
 
 namespace acplan::cli {
 
@@ -276,35 +276,6 @@ struct FoundPlan {
   std::string unproven;
 };
 
-// Asks what may have segments, or a problem without.
-struct Question {
-  const problems::PlanningProblem* problem = nullptr;
-  const problems::ProblemsWithSegments* with_segments = nullptr;
-
-  problems::LeastWithSegments Least(const solver::SearchLimits& limits) const {
-    if (with_segments != nullptr) return LeastPlan(*with_segments, limits);
-    const problems::LeastAnswer least = LeastPlan(*problem, limits);
-    return {.least = least, .of_family = {least}};
-  }
-
-  FoundPlan PlanWithin(int64_t budget_bytes, const solver::SearchLimits& limits,
-                       const std::vector<problems::LeastAnswer>& known) const {
-    if (with_segments != nullptr) {
-      problems::PlanWithSegments found =
-          PlanFor(*with_segments, budget_bytes, limits, known);
-      return {.plan = std::move(found.plan),
-              .problem = &found.problem->problem,
-              .unproven = ""};
-    }
-    return {.plan = PlanFor(*problem, budget_bytes, limits,
-                            known.empty() ? problems::KnownUnits()
-                                          : known.front().units)
-                        .plan,
-            .problem = problem,
-            .unproven = ""};
-  }
-};
-
 // What plans may offload; nothing without --offload.
 std::optional<problems::LinkLimits> ParseLink(
     const PlanFlags& flags, const problems::PlanOptions& options) {
@@ -334,7 +305,7 @@ std::optional<problems::LinkLimits> ParseLink(
   return link;
 }
 
-FoundPlan FindPlan(const Question& question, const BudgetFlag& budget,
+FoundPlan FindPlan(const PlanningQuestion& question, const BudgetFlag& budget,
                    solver::SearchLimits limits,
                    const std::optional<problems::LinkLimits>& link,
                    const Terminal& terminal) {
@@ -354,18 +325,18 @@ FoundPlan FindPlan(const Question& question, const BudgetFlag& budget,
     budget_bytes = minimum.bytes;
     if (!minimum.proven) unproven = UnprovenText(minimum);
   } else {
-    budget_bytes = budget.Resolve(*question.problem, limits);
+    budget_bytes = budget.Resolve(question.problem(), limits);
   }
   solver::SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());
   if (link) of_plan.time_limit_s /= 2;
-  FoundPlan answer =
+  PlanningQuestion::Found found =
       question.PlanWithin(budget_bytes, of_plan, least.of_family);
-  answer.unproven = std::move(unproven);
-  answer.plan =
-      link ? WithOffload(*answer.problem, std::move(answer.plan), *link,
-                         solver::LeftOf(limits, stopwatch.Seconds()))
-           : WithAnySchedule(*question.problem, std::move(answer.plan));
-  return answer;
+  return {
+      .plan = link ? WithOffload(*found.problem, std::move(found.plan), *link,
+                                 solver::LeftOf(limits, stopwatch.Seconds()))
+                   : WithAnySchedule(question.problem(), std::move(found.plan)),
+      .problem = found.problem,
+      .unproven = std::move(unproven)};
 }
 
 // The part of the text between the heading and the verdict.
@@ -411,19 +382,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   CheckOutput(flags.output, flags.profile);
   const std::optional<problems::LinkLimits> link = ParseLink(flags, options);
 
-  const problems::SegmentChoice segments =
-      flags.planning.Segments(input, options);
-  std::optional<problems::PlanningProblem> without;
-  problems::ProblemsWithSegments with_segments;
-  if (segments.kind == problems::SegmentKind::kNone) {
-    without = BuildPlanningProblem(profile, tree, options, input.TraceIfAny());
-  } else {
-    with_segments = BuildProblemsWithSegments(*input.trace, options, segments);
-  }
-  const Question question = {
-      .problem = without ? &*without : &with_segments.front()->problem,
-      .with_segments = without ? nullptr : &with_segments};
-  const problems::PlanningProblem& problem = *question.problem;
+  const PlanningQuestion question(flags.planning, input, tree, options);
+  const problems::PlanningProblem& problem = question.problem();
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));

@@ -339,7 +339,7 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
   for (const NeedStep& step : steps) ms += step.ms;
   PricedWalk priced(steps);
   const std::vector<BestAtPrice> lines = Lines(priced, 1 + ms);
-  if (lines.empty()) return {{}, {}, {}, choices.may_save.size()};
+  if (lines.empty()) return {{}, choices.may_save.size(), true};
   GoodPolicies good = FindGoodPolicies(graph, choices, steps);
   const std::vector<Move> of_lines = priced.TakeMoves();
   for (const BestAtPrice& line : lines) good.Add(line.label, of_lines);
@@ -351,8 +351,9 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
     }
     return least;
   };
-  std::vector<PolicyPoint> points;
-  std::vector<int32_t> moves;
+  NeedPolicies::List list;
+  std::vector<PolicyPoint>& points = list.points;
+  std::vector<int32_t>& moves = list.last_move;
   int64_t before = std::numeric_limits<int64_t>::max() / 2;
   for (const Label& label : good.labels) {
     const double at_least =
@@ -367,25 +368,25 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
       moves.push_back(label.move);
     }
   }
-  return {std::move(points), std::move(moves), std::move(good.moves),
-          choices.may_save.size()};
+  list.moves = std::move(good.moves);
+  return {std::move(list), choices.may_save.size(), false};
 }
 
 // All policies that no other one beats; nothing where they are too many.
 std::optional<NeedPolicies> AllPolicies(const std::vector<NeedStep>& steps,
-                                        const NeedChoices& choices) {
+                                        const NeedChoices& choices,
+                                        bool is_exact) {
   LabelWalk walk(steps, steps, choices.most_ms);
   std::optional<Labels> labels = walk.Run();
   if (!labels) return std::nullopt;
-  std::vector<PolicyPoint> points;
-  std::vector<int32_t> last_moves;
+  NeedPolicies::List list;
   std::ranges::reverse(*labels);
   for (const Label& label : *labels) {
-    points.push_back({choices.base_bytes - label.kept_bytes, label.ms});
-    last_moves.push_back(label.move);
+    list.points.push_back({choices.base_bytes - label.kept_bytes, label.ms});
+    list.last_move.push_back(label.move);
   }
-  return NeedPolicies(std::move(points), std::move(last_moves),
-                      walk.TakeMoves(), choices.may_save.size());
+  list.moves = walk.TakeMoves();
+  return NeedPolicies(std::move(list), choices.may_save.size(), is_exact);
 }
 
 // The choices with bytes rounded down, so that sums coincide: tensors come in
@@ -408,21 +409,15 @@ NeedChoices OnGrid(NeedChoices choices) {
 
 }  // namespace
 
-std::vector<GroupUse> NeedPolicies::UsesOf(size_t point) const {
-  std::vector<GroupUse> uses(groups_, GroupUse::kNone);
-  for (int32_t m = last_move_[point]; m >= 0; m = moves_[m].previous) {
-    uses[moves_[m].group] = moves_[m].use;
-  }
-  return uses;
-}
-
 NeedPolicies PoliciesOf(const NeedGraph& graph, const NeedChoices& choices) {
   const std::vector<NeedStep> steps = StepsOf(graph, choices);
   if (steps.size() <= kMostOperators) {
-    if (auto policies = AllPolicies(steps, choices)) return *policies;
+    if (auto policies = AllPolicies(steps, choices, /*is_exact=*/true))
+      return *policies;
   }
   const NeedChoices rounded = OnGrid(choices);
-  if (auto policies = AllPolicies(StepsOf(graph, rounded), rounded)) {
+  if (auto policies = AllPolicies(StepsOf(graph, rounded), rounded,
+                                  rounded.bytes == choices.bytes)) {
     return *policies;
   }
   return RelaxedPolicies(graph, choices);

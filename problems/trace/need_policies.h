@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -46,27 +48,50 @@ class NeedPolicies {
     int32_t group;
     GroupUse use;
   };
-  NeedPolicies(std::vector<PolicyPoint> points, std::vector<int32_t> last_move,
-               std::vector<Move> moves, size_t groups)
-      : points_(std::move(points)),
-        last_move_(std::move(last_move)),
-        moves_(std::move(moves)),
-        groups_(groups) {}
+  // Policies, with the last move of each.
+  struct List {
+    std::vector<PolicyPoint> points = {};
+    std::vector<int32_t> last_move = {};
+    std::vector<Move> moves = {};
+  };
+
+  // `is_exact`: each point is its policy, and none has to stand for others.
+  NeedPolicies(List list, size_t groups, bool is_exact)
+      : list_(std::move(list)), groups_(groups), is_exact_(is_exact) {}
 
   // Bytes and ms strictly ascending; none where no policy keeps the rules. Each
   // is the bytes and ms of its policy, but for calls with very many policies:
   // their points are relaxed, so that each policy costs no less than one that
   // discards as much, and the policy of a point is one that is near.
-  const std::vector<PolicyPoint>& points() const { return points_; }
+  const std::vector<PolicyPoint>& points() const { return list_.points; }
+  // Returns whether a point is its policy.
+  bool IsExact(size_t point) const {
+    return coarse_ ? of_coarse_[point] < 0 : is_exact_;
+  }
 
   // A group: what a policy does with it.
   std::vector<GroupUse> UsesOf(size_t point) const;
 
+  // What is known of all policies that are not on a list of exact ones.
+  struct Others {
+    // What each that discards so many bytes costs at least; rises with them.
+    std::function<double(int64_t)> least_ms;
+    // How near to that points are to be, up to some ms.
+    double step_ms = 0;
+    double most_ms = 0;
+    int64_t least_bytes = 0;  // none discards fewer
+  };
+  // Relaxed policies, together with some that are exact.
+  static NeedPolicies WithExact(std::shared_ptr<const NeedPolicies> coarse,
+                                List exact, const Others& others);
+
  private:
-  std::vector<PolicyPoint> points_;
-  std::vector<int32_t> last_move_;  // a point
-  std::vector<Move> moves_;
+  List list_;
   size_t groups_;
+  bool is_exact_;
+  // Where the others come from, and which of them each point is; -1: none.
+  std::shared_ptr<const NeedPolicies> coarse_ = nullptr;
+  std::vector<int32_t> of_coarse_ = {};
 };
 
 NeedPolicies PoliciesOf(const NeedGraph& graph, const NeedChoices& choices);

@@ -35,10 +35,13 @@
 #include <optional>
 #include <utility>
 
+#include "problems/engines/labels/completion_bound.h"
+#include "problems/model/joint_solution.h"
 #include "problems/model/unit_forest.h"
 #include "problems/trace/counted_bytes.h"
 #include "problems/trace/holders.h"
 #include "problems/trace/running_bytes.h"
+#include "problems/trace/sharp_policies.h"
 #include "problems/trace/unit_policies.h"
 
 namespace acplan::problems {
@@ -183,31 +186,23 @@ NeedChoices ChoicesOfCall(const TraceProblem& problem,
   return needs;
 }
 
-// The policies of calls, those of calls that are alike once.
-class NeedPolicyTable {
- public:
-  explicit NeedPolicyTable(const TraceProblem& problem) : problem_(problem) {}
+// The points of policies that were found as if the base were 0.
+JointProblem::Policies WithBase(const NeedPolicies& needs, int64_t base_bytes) {
+  JointProblem::Policies policies;
+  policies.points = needs.points();
+  for (PolicyPoint& point : policies.points) point.bytes += base_bytes;
+  if (policies.points.empty()) return policies;
+  policies.base_bytes = policies.points.front().bytes;
+  policies.base_ms = policies.points.front().ms;
+  return policies;
+}
 
-  CallPolicies Of(int graph, const NeedChoices& choices) {
-    std::shared_ptr<const NeedPolicies>& found = policies_[{graph, choices}];
-    if (!found) {
-      found = std::make_shared<const NeedPolicies>(
-          PoliciesOf(problem_.need_graphs[graph], choices));
-    }
-    CallPolicies call = {.needs = found};
-    if (found->points().empty()) return call;
-    call.policies = {.base_bytes = found->points().front().bytes,
-                     .base_ms = found->points().front().ms,
-                     .kinds = {},
-                     .points = found->points()};
-    return call;
+bool HasRelaxedPoints(const NeedPolicies& needs) {
+  for (size_t p = 0; p < needs.points().size(); ++p) {
+    if (!needs.IsExact(p)) return true;
   }
-
- private:
-  const TraceProblem& problem_;
-  std::map<std::pair<int, NeedChoices>, std::shared_ptr<const NeedPolicies>>
-      policies_;
-};
+  return false;
+}
 
 // The walk with what records ask for.
 ModuleProblem WalkWithRecords(const TraceProblem& problem,
@@ -223,7 +218,8 @@ ModuleProblem WalkWithRecords(const TraceProblem& problem,
 }  // namespace
 
 TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
-                      const std::vector<Decision>& decisions, double most_ms) {
+                      const std::vector<Decision>& decisions, double most_ms,
+                      PolicyMemo& memo) {
   const DecidedChoices choices = ChoicesLeftBy(problem, decisions);
   const CountedBytes counted = BytesOfWitnesses(problem, witnesses);
   TraceRelaxation result;
@@ -233,7 +229,6 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
   result.kind_of_group.resize(relaxed.nodes.size());
   result.needs.resize(relaxed.nodes.size());
   PolicyTable policies;
-  NeedPolicyTable need_policies(problem);
   for (int c = 0; c < std::ssize(problem.candidates); ++c) {
     const int node = problem.candidates[c].node;
     relaxed.nodes[node].unit_base_bytes =
@@ -246,7 +241,11 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
       } else {
         NeedChoices left = ChoicesOfCall(problem, choices, counted, c);
         left.most_ms = most_ms;
-        call = need_policies.Of(needs, left);
+        call.needs = memo.Of(needs, left);
+        call.policies = WithBase(*call.needs, left.base_bytes);
+        if (HasRelaxedPoints(*call.needs)) {
+          result.inexact.emplace(node, std::move(left));
+        }
       }
     }
     const bool has_policy = !call.needs || !call.policies.points.empty();
@@ -268,6 +267,42 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
   }
   DropUselessLimit(relaxed);
   return result;
+}
+
+TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
+                      const std::vector<Decision>& decisions) {
+  PolicyMemo memo(problem);
+  return Relax(problem, witnesses, decisions,
+               std::numeric_limits<double>::infinity(), memo);
+}
+
+bool TraceRelaxation::IsExact(const ChosenUnit& unit) const {
+  return !needs[unit.node] || needs[unit.node]->IsExact(unit.counts[0]);
+}
+
+TraceRelaxation Sharpened(const TraceProblem& problem,
+                          TraceRelaxation relaxation,
+                          const std::vector<ChosenUnit>& units, double most_ms,
+                          PolicyMemo& memo) {
+  const double price = PriceOfAByte(relaxation.joint.relaxed);
+  const double plan_ms = JointCost(relaxation.joint, units);
+  for (const ChosenUnit& unit : units) {
+    if (relaxation.IsExact(unit)) continue;
+    const int c = problem.candidate_at[unit.node];
+    const NeedChoices& choices = relaxation.inexact.at(unit.node);
+    std::shared_ptr<const NeedPolicies>& needs = relaxation.needs[unit.node];
+    const PolicyPoint& point = needs->points()[unit.counts[0]];
+    needs = memo.Sharpened(problem.candidates[c].needs, choices,
+                           {.least_discarded = point.bytes,
+                            .most_ms = most_ms - plan_ms + point.ms,
+                            .price = price});
+    JointProblem::Policies policies = WithBase(*needs, choices.base_bytes);
+    relaxation.joint.relaxed.nodes[unit.node].curve = HullOf(policies);
+    relaxation.joint.policies_of[unit.node] =
+        static_cast<int>(relaxation.joint.policies.size());
+    relaxation.joint.policies.push_back(std::move(policies));
+  }
+  return relaxation;
 }
 
 std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,

@@ -1,11 +1,12 @@
 #pragma once
 
-#include <limits>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "problems/model/joint_problem.h"
 #include "problems/trace/decisions.h"
+#include "problems/trace/policy_memo.h"
 #include "problems/trace/trace_problem.h"
 #include "problems/trace/witnesses.h"
 
@@ -35,12 +36,27 @@ struct TraceRelaxation {
   // Where operators may be skipped, instead: the policies that the points of the
   // node's policies are.
   std::vector<std::shared_ptr<const NeedPolicies>> needs = {};
+  // A node whose policies are not all exact: what its call may do.
+  std::map<int, NeedChoices> inexact = {};
+
+  // Returns whether a unit's policy is one of its call, and no relaxed one.
+  bool IsExact(const ChosenUnit& unit) const;
 };
 
-// Plans that cost more than `most_ms` may be left out.
+// Plans that cost more than `most_ms` may be left out. `memo`: of the problem.
 TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
-                      const std::vector<Decision>& decisions = {},
-                      double most_ms = std::numeric_limits<double>::infinity());
+                      const std::vector<Decision>& decisions, double most_ms,
+                      PolicyMemo& memo);
+TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
+                      const std::vector<Decision>& decisions = {});
+
+// The relaxation with policies near to those of a plan of it exact, where the plan's
+// are relaxed, as far as matters to plans that cost less than `most_ms`. The budget
+// is that of the joint problem.
+TraceRelaxation Sharpened(const TraceProblem& problem,
+                          TraceRelaxation relaxation,
+                          const std::vector<ChosenUnit>& units, double most_ms,
+                          PolicyMemo& memo);
 
 // A group of the unit's module: what the unit does with it.
 std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,

@@ -116,8 +116,9 @@ class LeastBudgetSearch {
     for (int round = 0; round < kRounds; ++round) {
       const Witnesses witnesses =
           Blend(first_, part.witnesses, part.next, weight);
-      RelaxedPlan plan = {.relaxation =
-                              Relax(problem_, witnesses, part.decisions)};
+      RelaxedPlan plan = {
+          .relaxation = Relax(problem_, witnesses, part.decisions,
+                              std::numeric_limits<double>::infinity(), memo_)};
       const std::optional<int64_t> least = LeastOf(plan.relaxation, Best());
       if (!least || *least >= Best()) return;
       part.bound = std::max(part.bound, static_cast<double>(*least));
@@ -147,6 +148,7 @@ class LeastBudgetSearch {
 
   const TraceProblem& problem_;
   const Witnesses first_ = FirstWitnesses(problem_);
+  PolicyMemo memo_ = PolicyMemo(problem_);
   LimitWatch watch_;
   const int64_t enough_bytes_;
   SearchParts parts_;

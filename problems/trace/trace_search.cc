@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "graph/trace/allocation.h"
-#include "problems/engines/labels/joint_labels.h"
 #include "problems/trace/branching.h"
 #include "problems/trace/limit_watch.h"
 #include "problems/trace/near_plans.h"
+#include "problems/trace/relaxation_solver.h"
 #include "problems/trace/trace_least_budget.h"
 
 // How a trace problem is solved: branch and bound over decisions, in which each
@@ -59,7 +60,7 @@ using solver::StoppedBy;
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+constexpr int64_t kNoLimit = RelaxationSolver::kNoLimit;
 
 // After so many parts a search ends, unless all of them were little work: so few
 // labels were made, and so few operators simulated.
@@ -154,8 +155,9 @@ class TraceSearch {
 
   // Finds a plan in little time, whatever the proof takes. Returns a bound.
   double FindFirst() {
-    RelaxedPlan plan = {.relaxation = Relax(problem_, first_, {}, best_.Ms())};
-    const ModuleSolution relaxed = Solve(
+    RelaxedPlan plan = {
+        .relaxation = Relax(problem_, first_, {}, best_.Ms(), solver_.memo())};
+    const ModuleSolution relaxed = solver_.Solve(
         plan.relaxation.joint, std::max(watch_.limits().gap, kGapOfFirst));
     parts_.SetBoundAtHand(relaxed.bound_ms);
     if (!relaxed.units.empty()) {
@@ -187,27 +189,6 @@ class TraceSearch {
     const StoppedBy reached = watch_.LimitReached(best_.Ms(), Bound());
     if (reached != StoppedBy::kNothing) stopped_by_ = reached;
     return stopped_by_ != StoppedBy::kNothing;
-  }
-
-  ModuleSolution Solve(JointProblem& joint, double gap,
-                       int64_t labels = kNoLimit) {
-    joint.relaxed.budget_bytes = static_cast<double>(best_.budget_bytes());
-    SearchLimits left = watch_.Left();
-    left.node_limit = std::min(left.node_limit, labels);
-    left.gap = gap;
-    left.cut_off = best_.Ms();
-    if (left.on_progress) {
-      left.on_progress = [&](const solver::SearchProgress& progress) {
-        watch_.limits().on_progress(
-            {.best = best_.Ms(),
-             .bound = Bound(),
-             .nodes = watch_.effort().labels + progress.nodes,
-             .seconds = watch_.Seconds()});
-      };
-    }
-    ModuleSolution solution = SolveJointByLabels(joint, left);
-    watch_.Count(solution);
-    return solution;
   }
 
   // The plan with other units of its relaxation, simulated.
@@ -243,10 +224,11 @@ class TraceSearch {
     for (int round = 0; round < (split.decision ? kRounds : kMostRounds);) {
       const Witnesses witnesses =
           Blend(first_, part.witnesses, part.next, weight);
-      RelaxedPlan plan = {
-          .relaxation = Relax(problem_, witnesses, part.decisions, best_.Ms())};
-      const ModuleSolution relaxed = Solve(plan.relaxation.joint, gap,
-                                           gap > 0 ? kLabelsOfParts : kNoLimit);
+      RelaxedPlan plan = {.relaxation =
+                              Relax(problem_, witnesses, part.decisions,
+                                    best_.Ms(), solver_.memo())};
+      const ModuleSolution relaxed = solver_.SolveSharply(
+          plan.relaxation, gap, gap > 0 ? kLabelsOfParts : kNoLimit);
       if (relaxed.status == SearchStatus::kInfeasible) return;
       part.bound = std::max(part.bound, relaxed.bound_ms);
       parts_.SetBoundAtHand(part.bound);
@@ -291,10 +273,10 @@ class TraceSearch {
     if (++repairs_ > kMostRepairs) return;
     for (int round = 0; round < rounds && !IsStopped(); ++round) {
       plan.relaxation = WithRaisedRecords(problem_, plan, best_.budget_bytes());
-      const ModuleSolution next =
-          Solve(plan.relaxation.joint,
-                std::max(watch_.limits().gap,
-                         best_.is_found() ? kGapOfRepairs : kGapOfFirst));
+      const ModuleSolution next = solver_.Solve(
+          plan.relaxation.joint,
+          std::max(watch_.limits().gap,
+                   best_.is_found() ? kGapOfRepairs : kGapOfFirst));
       if (next.units.empty()) return;
       plan = Tried(std::move(plan), next.units);
       if (!BreaksBudget(plan)) return;
@@ -306,6 +288,8 @@ class TraceSearch {
   LimitWatch watch_;
   BestPlan best_;
   SearchParts parts_;
+  RelaxationSolver solver_ =
+      RelaxationSolver(best_, watch_, [this] { return Bound(); });
   StoppedBy stopped_by_ = StoppedBy::kNothing;
   int repairs_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <set>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "problems/trace/need_graph.h"
+#include "problems/trace/sharp_policies.h"
 #include "solver/cbc_solver.h"
 #include "solver/milp.h"
 
@@ -180,6 +182,91 @@ TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
   }
   EXPECT_GT(points, 8000);
   EXPECT_LT(without, 1000);
+}
+
+// All policies of a random call, a list of them with bytes rounded down, and a
+// window.
+struct WindowCase {
+  explicit WindowCase(std::mt19937& random)
+      : graph(RandomGraph(random, 2 + static_cast<int>(random() % 12))),
+        choices(RandomChoices(random, graph)) {
+    constexpr int64_t kUnit = 64;
+    NeedChoices rounded = choices;
+    for (size_t r = 0; r < choices.bytes.size(); ++r) {
+      choices.bytes[r] += static_cast<int64_t>(random() % kUnit);
+      rounded.bytes[r] = choices.bytes[r] / kUnit * kUnit;
+    }
+    all = PoliciesOf(graph, choices).points();
+    NeedPolicies::List list = {.points = PoliciesOf(graph, rounded).points()};
+    list.last_move.assign(list.points.size(), -1);
+    coarse = std::make_shared<const NeedPolicies>(
+        std::move(list), choices.may_save.size(), /*is_exact=*/false);
+    if (all.empty()) return;
+    const PolicyPoint& near = all[random() % all.size()];
+    const auto bytes = static_cast<double>(1 + all.back().bytes - all[0].bytes);
+    window = {.least_discarded = near.bytes,
+              .most_ms = near.ms * static_cast<double>(4 + random() % 5) / 4,
+              .price = static_cast<double>(random() % 100) / 50 *
+                       all.back().ms / bytes};
+  }
+
+  bool IsInWindow(const PolicyPoint& point) const {
+    return point.bytes >= window.least_discarded && point.ms <= window.most_ms;
+  }
+
+  NeedGraph graph;
+  NeedChoices choices;
+  std::vector<PolicyPoint> all = {};
+  std::shared_ptr<const NeedPolicies> coarse = {};
+  PolicyWindow window = {};
+};
+
+// Policies of the window that no other one beats are there as they are; all others
+// still have a point that discards as much for no more.
+TEST(NeedPoliciesTest, AreExactWithinAWindow) {
+  std::mt19937 random(4);
+  int64_t exact = 0;
+  int64_t relaxed = 0;
+  int64_t raised = 0;
+  for (int round = 0; round < 3000; ++round) {
+    SCOPED_TRACE(round);
+    const WindowCase c(random);
+    if (c.all.empty()) continue;
+    const auto sharp = SharpPolicies(c.graph, c.choices, c.coarse, c.window);
+    const std::vector<PolicyPoint>& points = sharp->points();
+    for (const PolicyPoint& point : c.all) {
+      const auto found = std::ranges::lower_bound(points, point.bytes, {},
+                                                  &PolicyPoint::bytes);
+      ASSERT_NE(found, points.end());
+      ASSERT_LE(found->ms, point.ms * (1 + 1e-12) + 1e-12);
+      if (!c.IsInWindow(point)) continue;
+      EXPECT_EQ(found->bytes, point.bytes);
+      EXPECT_TRUE(sharp->IsExact(found - points.begin()));
+    }
+    for (size_t p = 0; p < points.size(); ++p) {
+      if (p > 0) ASSERT_GT(points[p].bytes, points[p - 1].bytes);
+      if (!sharp->IsExact(p)) {
+        ++relaxed;
+        raised += std::ranges::find(c.coarse->points(), points[p]) ==
+                          c.coarse->points().end()
+                      ? 1
+                      : 0;
+        continue;
+      }
+      ++exact;
+      std::vector<char> saved;
+      for (const GroupUse use : sharp->UsesOf(p)) {
+        saved.push_back(use == GroupUse::kSaved);
+      }
+      const Outcome outcome = OutcomeOf(c.graph, c.choices, saved);
+      EXPECT_TRUE(outcome.is_allowed);
+      EXPECT_EQ(c.choices.base_bytes - outcome.kept_bytes, points[p].bytes);
+      EXPECT_NEAR(outcome.ms, points[p].ms, 1e-12 * points[p].ms);
+    }
+  }
+  EXPECT_GT(exact, 1000);
+  EXPECT_GT(relaxed, 1000);
+  EXPECT_GT(raised, 100);
 }
 
 // The least ms of a policy that keeps at most so many bytes, by CBC; nothing

@@ -4,14 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "graph/trace/trace.h"
+#include "problems/budget_frontier.h"
 #include "problems/check/plan_check.h"
 #include "problems/plan/plan_on_trace.h"
 #include "tests/problems/trace_case.h"
@@ -25,16 +29,51 @@ using ::testing::Optional;
 
 constexpr int64_t kMostPlans = 3000;
 
-graph::Trace StepOf(unsigned seed) {
+graph::Trace StepOf(unsigned seed, const test_support::StepOptions& options = {
+                                       .blocks_least = 3,
+                                       .blocks_most = 4,
+                                       .operators_most = 2}) {
   std::mt19937 random(seed);
-  return test_support::RandomStep(
-      random, {.blocks_least = 3, .blocks_most = 4, .operators_most = 2});
+  return test_support::RandomStep(random, options);
 }
 
-PlanOptions OnTraces() {
+PlanOptions OnTraces(bool may_skip = false) {
   PlanOptions options;
   options.memory.model = MemoryModel::kTrace;
+  options.may_skip = may_skip;
   return options;
+}
+
+// The modules of a trace without segments that a unit is made of, as places from the
+// first to behind the last.
+std::pair<int32_t, int32_t> ModulesOf(const graph::Trace& trace,
+                                      const std::string& unit) {
+  const auto place = [&](std::string_view fqn) {
+    return static_cast<int32_t>(
+        std::ranges::find(trace.modules, fqn, &graph::TraceModule::fqn) -
+        trace.modules.begin());
+  };
+  const auto run = graph::RunNamed(trace, unit);
+  const int32_t first = run ? run->first : place(unit);
+  int32_t end = (run ? run->last : first) + 1;
+  const std::string last = trace.modules[end - 1].fqn + ".";
+  while (end < std::ssize(trace.modules) &&
+         trace.modules[end].fqn.starts_with(last)) {
+    ++end;
+  }
+  return {first, end};
+}
+
+// The adapter refuses units that overlap.
+void ExpectApart(const graph::Trace& trace, const Plan& plan) {
+  std::vector<std::pair<int32_t, int32_t>> all;
+  for (const PlannedModule& unit : plan.modules) {
+    all.push_back(ModulesOf(trace, unit.fqn));
+  }
+  std::ranges::sort(all);
+  for (size_t k = 1; k < all.size(); ++k) {
+    EXPECT_GE(all[k].first, all[k - 1].second) << plan.modules[k].fqn;
+  }
 }
 
 std::vector<std::string> NamesOf(const graph::Trace& trace,
@@ -124,6 +163,7 @@ TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
       }
       ASSERT_EQ(answer.plan.status, PlanStatus::kOptimal);
       ASSERT_NEAR(answer.plan.recompute_ms, *best, 1e-9 * (1 + *best));
+      ExpectApart(trace, answer.plan);
       // The file's units, on the trace without segments.
       const auto again = WithSegmentsOf(trace, answer.plan.modules);
       with_segments += again ? 1 : 0;
@@ -136,6 +176,68 @@ TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
   }
   EXPECT_EQ(done, 40);
   EXPECT_GT(with_segments, 10);
+}
+
+// Of all families, budget after budget; each plan as good as if it were asked for
+// alone.
+TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
+  int done = 0;
+  for (unsigned seed = 0; done < 12 && seed < 2000; ++seed) {
+    SCOPED_TRACE(seed);
+    // Blocks enough for two families.
+    const graph::Trace trace = StepOf(seed, {.blocks_least = 5,
+                                             .blocks_most = 6,
+                                             .operators_least = 1,
+                                             .operators_most = 2});
+    const ProblemsWithSegments problems = BuildProblemsWithSegments(
+        trace, OnTraces(/*may_skip=*/true), {.kind = SegmentKind::kAuto});
+    if (problems.size() < 2) continue;
+    const std::optional<TracePlans> all = PlansOf(problems);
+    if (!all) continue;
+    ++done;
+    std::vector<int64_t> budgets = BudgetsAbout(*all, seed);
+    std::erase_if(budgets, [](int64_t budget) { return budget <= 0; });
+    for (const Plan& plan : PlanFrontier(problems, budgets, {})) {
+      const std::optional<double> best = all->LeastMs(plan.budget_bytes);
+      ASSERT_EQ(plan.HasPlan(), best.has_value());
+      if (!best) continue;
+      EXPECT_NEAR(plan.recompute_ms, *best, 1e-9 * (1 + *best));
+      ExpectApart(trace, plan);
+    }
+    // Stopped at once, each still is a plan for the next budget.
+    double least_ms = std::numeric_limits<double>::infinity();
+    for (const Plan& plan :
+         PlanFrontier(problems, budgets, {.node_limit = 0})) {
+      if (!plan.HasPlan()) continue;
+      EXPECT_LE(plan.recompute_ms, least_ms * (1 + 1e-9));
+      least_ms = plan.recompute_ms;
+    }
+  }
+  EXPECT_EQ(done, 12);
+}
+
+// However soon a search with skips is stopped, it is no worse than one without.
+TEST(SegmentPlansTest, SkipsNeverMakeAPlanWorse) {
+  int compared = 0;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    const graph::Trace trace = StepOf(seed);
+    const ProblemWithSegments with(trace, {}, OnTraces(/*may_skip=*/true));
+    const ProblemWithSegments without(trace, {}, OnTraces());
+    const LeastAnswer least = LeastPlan(without.problem, {});
+    const int64_t most = without.problem.unplanned_peak_bytes;
+    for (const int64_t share : {0, 1, 2, 3}) {
+      const int64_t budget =
+          least.budget.bytes + (most - least.budget.bytes) * share / 4;
+      const Plan plan = PlanFor(without.problem, budget, {}).plan;
+      ASSERT_TRUE(plan.HasPlan());
+      const Plan skips = PlanFor(with.problem, budget, {.node_limit = 0}).plan;
+      ASSERT_TRUE(skips.HasPlan());
+      EXPECT_LE(skips.recompute_ms, plan.recompute_ms * (1 + 1e-9));
+      compared += plan.recompute_ms > 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(compared, 100);
 }
 
 // The check says so, of a plan that the trace can be simulated with.

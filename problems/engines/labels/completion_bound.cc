@@ -205,6 +205,11 @@ ConvexCost CompletionBound::Walk(int i, ConvexCost rest) {
   return rest;
 }
 
+double PriceOfAByte(const ModuleProblem& problem) {
+  const FixedProblem fixed = ToFixedPoint(problem, 1);
+  return CompletionBound(problem, fixed, 0).PriceAtRoot() * fixed.scale;
+}
+
 // The price of a unit for which the root bound under max_units is largest.
 double BestUnitPrice(const ModuleProblem& problem, const FixedProblem& fixed) {
   if (!problem.max_units) return 0;

@@ -59,6 +59,10 @@ class CompletionBound {
   solver::ConvexCost root_;
 };
 
+// The price of the last byte that a whole problem has to discard, ms, by the bound
+// without a limit on units.
+double PriceOfAByte(const ModuleProblem& problem);
+
 // The price of a unit for which the root bound under max_units is largest; 0
 // without max_units.
 double BestUnitPrice(const ModuleProblem& problem, const FixedProblem& fixed);

@@ -35,12 +35,6 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// Returns the price of a byte in the relaxation.
-double PriceOfAByte(const ModuleProblem& relaxed) {
-  const FixedProblem fixed = ToFixedPoint(relaxed, 1);
-  return CompletionBound(relaxed, fixed, 0).PriceAtRoot();
-}
-
 // Limits that several searches share.
 class LeftLimits {
  public:
