@@ -2,10 +2,12 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "problems/model/joint_problem.h"
 #include "problems/trace/decisions.h"
+#include "problems/trace/need_policies.h"
 #include "problems/trace/trace_problem.h"
 #include "problems/trace/witnesses.h"
 
@@ -41,6 +43,12 @@ struct TraceRelaxation {
 TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
                       const std::vector<Decision>& decisions = {},
                       double most_ms = std::numeric_limits<double>::infinity());
+
+// A candidate with a need graph that may be a unit: the choices that witnesses and
+// decisions leave its policies; nothing of others.
+std::vector<std::optional<NeedChoices>> ChoicesOfCalls(
+    const TraceProblem& problem, const Witnesses& witnesses,
+    const std::vector<Decision>& decisions = {});
 
 // A group of the unit's module: what the unit does with it.
 std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,

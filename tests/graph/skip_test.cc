@@ -315,5 +315,98 @@ TEST(Skip, IsAsPlainlyPlayed) {
   EXPECT_GT(skipped, 3000);
 }
 
+// M.a makes storage 1, of which M.a.b makes 2 before it writes to 1 in place (the
+// operator at place 1 of its call), and then 3 of that. Backward asks for 2 and 3.
+Trace WritesInside(bool is_made_inside) {
+  Trace trace;
+  trace.forward_end = 5;
+  trace.backward_end = 7;
+  for (const char* fqn : {"M", "M.a", "M.a.b"}) {
+    trace.modules.push_back(
+        {.fqn = fqn, .class_name = "C", .parameters = {}, .buffers = {}});
+  }
+  const int32_t start = is_made_inside ? 0 : 1;
+  trace.calls = {
+      {.module = 0, .start = 0, .end = 5, .inputs = {0}, .outputs = {}},
+      {.module = 1,
+       .parent = 0,
+       .start = start,
+       .end = 4,
+       .inputs = {is_made_inside ? 0 : 1},
+       .outputs = {3}},
+      {.module = 2,
+       .parent = 1,
+       .start = 1,
+       .end = 3,
+       .inputs = {1},
+       .outputs = {2}}};
+  trace.operator_names = {"make", "write"};
+  trace.operators.resize(7);
+  const auto make = [&](int32_t op, int32_t storage, int32_t of) {
+    trace.operators[op] = {.runtime_ms = 1,
+                           .reads = {of},
+                           .creates = {storage},
+                           .outputs = {storage},
+                           .mutates = {}};
+  };
+  make(0, 1, 0);
+  make(1, 2, 1);
+  trace.operators[2] = {
+      .name = 1, .reads = {1}, .creates = {}, .outputs = {1}, .mutates = {1}};
+  make(3, 3, 1);
+  make(4, 4, 3);
+  trace.operators[0].call = is_made_inside ? 1 : 0;
+  trace.operators[1].call = trace.operators[2].call = 2;
+  trace.operators[3].call = 1;
+  trace.operators[4].call = 0;
+  trace.storages = {{.bytes = 512},
+                    {.bytes = 512, .born = 0, .freed = 4, .scope_end = 4},
+                    {.bytes = 512, .born = 1, .freed = 7, .scope_end = 3},
+                    {.bytes = 512, .born = 3, .freed = 6, .scope_end = 5},
+                    {.bytes = 512, .born = 4, .freed = 5, .scope_end = 5}};
+  const auto save = [&](int32_t storage, int32_t packed, int32_t call,
+                        int32_t unpacked) {
+    trace.saved.push_back({.storage = storage,
+                           .packed = packed,
+                           .call = call,
+                           .unpacked = unpacked,
+                           .local_end = unpacked + 1,
+                           .released = unpacked + 1});
+  };
+  save(2, 3, 2, 6);
+  save(3, 4, 1, 5);
+  return trace;
+}
+
+std::string RefusalOf(const Trace& trace,
+                      const std::vector<CheckpointedModule>& modules) {
+  try {
+    Simulate(trace, modules);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// What a unit around makes again has not been written to yet.
+TEST(Skip, WritesAgainToWhatIsMadeAgain) {
+  constexpr OperatorDecision kRuns = OperatorDecision::kRecompute;
+  constexpr OperatorDecision kSkips = OperatorDecision::kSkip;
+  const CheckpointedModule around = {.module = 1};
+  const CheckpointedModule skips = {.module = 2, .decisions = {kRuns, kSkips}};
+  const CheckpointedModule writes = {.module = 2, .decisions = {kRuns, kRuns}};
+  const Trace made = WritesInside(true);
+  EXPECT_EQ(ParseTrace(ToJson(made), "trace"), made);
+  EXPECT_EQ(RefusalOf(made, {around, skips}),
+            "module 'M.a.b': operator 1 (write) must run again: it writes in "
+            "place to what a unit around this one makes again");
+  EXPECT_EQ(RefusalOf(made, {around, writes}), "");
+  // What no unit makes again was written to in the forward pass.
+  EXPECT_EQ(RefusalOf(made, {skips}), "");
+  const Trace from_outside = WritesInside(false);
+  EXPECT_EQ(ParseTrace(ToJson(from_outside), "trace"), from_outside);
+  EXPECT_EQ(RefusalOf(from_outside, {around, skips}), "");
+}
+
 }  // namespace
 }  // namespace acplan::graph
