@@ -127,15 +127,19 @@ TEST_F(SkipAndSegmentsTest, PlansAreWhatOtherCommandsFind) {
     EXPECT_EQ(compared["plans"].back()["peak_bytes"], plan["peak_bytes"]);
     EXPECT_DOUBLE_EQ(compared["plans"].back()["recompute_ms"],
                      plan["recompute_ms"]);
-    EXPECT_THAT(AcplanOut({"check", kTrace, "plan.json"}),
-                HasSubstr("holds: "));
-    // A byte less than the least budget no plan meets.
-    const auto least = plan["minimum_budget_bytes"].get<int64_t>();
-    const Outcome less =
-        Acplan({"plan", kTrace, "--budget", std::to_string(least - 1),
-                "--decisions", "save,recompute,skip", "--segments", "auto"});
-    EXPECT_EQ(less.exit_code, 1) << less.err;
+    EXPECT_THAT(
+        AcplanOut({"check", kTrace, "plan.json", "--budget",
+                   std::to_string(plan["budget_bytes"].get<int64_t>())}),
+        HasSubstr("holds: "));
   }
+  // A byte less than the least budget no plan meets.
+  const json least = AcplanJson({"plan", kTrace, "--budget", "min",
+                                 "--decisions", "save,recompute,skip"});
+  const auto bytes = least["budget_bytes"].get<int64_t>();
+  EXPECT_EQ(Acplan({"plan", kTrace, "--budget", std::to_string(bytes - 1),
+                    "--decisions", "save,recompute,skip"})
+                .exit_code,
+            3);
 }
 
 TEST_F(SkipAndSegmentsTest, UnitsOfSegmentsAreRunsOfTheTrace) {

@@ -1,85 +1,19 @@
 #include "tests/graph/naive_simulation.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
-#include <utility>
+#include <vector>
+
+#include "tests/graph/naive_frames.h"
 
 namespace acplan::graph {
 namespace {
 
-bool Contains(const std::vector<int32_t>& values, int32_t value) {
+bool HasValue(const std::vector<int32_t>& values, int32_t value) {
   return std::ranges::find(values, value) != values.end();
-}
-
-// A call of a unit with gradients.
-struct NaiveFrame {
-  int32_t call = 0;
-  const CheckpointedModule* unit = nullptr;
-  std::vector<SavedTensor> saved = {};
-  int32_t asked = kNever;  // when backward first asks for something saved in it
-  int32_t stop = 0;
-  int32_t released = 0;
-};
-
-OperatorDecision DecisionOf(const Trace& trace, const NaiveFrame& frame,
-                            int32_t op) {
-  if (frame.unit->decisions.empty()) return OperatorDecision::kRecompute;
-  return frame.unit->decisions[op - trace.calls[frame.call].start];
-}
-
-bool IsSaved(const Trace& trace, const NaiveFrame& frame, int32_t op) {
-  return DecisionOf(trace, frame, op) == OperatorDecision::kSave;
-}
-
-// Of a saved operator: the storages and the tensors that are kept.
-std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
-                               int32_t op) {
-  const TraceOperator& now = trace.operators[op];
-  const auto kept =
-      frame.unit->kept_results.find(op - trace.calls[frame.call].start);
-  if (kept == frame.unit->kept_results.end()) {
-    return {now.outputs.begin(), now.outputs.end()};
-  }
-  std::set<int32_t> storages;
-  for (const int32_t r : kept->second) {
-    storages.insert(trace.tensors[now.results[r]].storage);
-  }
-  return storages;
-}
-
-bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor) {
-  const int32_t op = trace.tensors[tensor].op;
-  const auto kept =
-      frame.unit->kept_results.find(op - trace.calls[frame.call].start);
-  if (kept == frame.unit->kept_results.end()) return true;
-  return std::ranges::any_of(kept->second, [&](int32_t r) {
-    return trace.operators[op].results[r] == tensor;
-  });
-}
-
-std::vector<NaiveFrame> FramesOf(
-    const Trace& trace, const std::vector<CheckpointedModule>& modules) {
-  std::vector<NaiveFrame> frames;
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
-    const auto unit = std::ranges::find(modules, trace.calls[c].module,
-                                        &CheckpointedModule::module);
-    if (unit == modules.end() || trace.calls[c].no_grad) continue;
-    NaiveFrame frame = {
-        .call = c, .unit = &*unit, .released = trace.calls[c].end};
-    for (const SavedTensor& saved : trace.saved) {
-      int32_t around = saved.call;
-      while (around >= 0 && around != c) around = trace.calls[around].parent;
-      if (around != c) continue;
-      frame.saved.push_back(saved);
-      frame.asked = std::min(frame.asked, saved.unpacked);
-      frame.stop = std::max(frame.stop, saved.packed);
-      frame.released = std::max(frame.released, saved.released);
-    }
-    frames.push_back(frame);
-  }
-  return frames;
 }
 
 // Plays a step. A piece of memory is an original (the index of its storage) or
@@ -87,9 +21,16 @@ std::vector<NaiveFrame> FramesOf(
 class Player {
  public:
   Player(const Trace& trace, const std::vector<CheckpointedModule>& modules)
-      : trace_(trace), frames_(FramesOf(trace, modules)) {
-    for (int32_t s = 0; s < std::ssize(trace.storages); ++s) {
-      pieces_.push_back({.storage = s, .is_made = trace.storages[s].born < 0});
+      : trace_(trace),
+        frames_(NaiveFramesOf(trace, modules)),
+        states_(frames_.size()) {
+    for (int32_t s = 0; s < std::ssize(trace_.storages); ++s) {
+      pieces_.push_back({.storage = s, .is_made = trace_.storages[s].born < 0});
+    }
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      for (const int32_t t : trace_.calls[frames_[f].call].arguments) {
+        states_[f].given.push_back(trace_.tensors[t].storage);
+      }
     }
     HoldOriginals();
   }
@@ -99,7 +40,7 @@ class Player {
     for (int32_t time = 0; time <= count; ++time) {
       LetGo(time);
       for (size_t f = frames_.size(); f-- > 0;) {
-        if (frames_[f].asked == time) RunAgain(frames_[f]);
+        if (frames_[f].asked == time) RunAgain(f);
       }
       if (time == count) break;
       for (const int32_t s : trace_.operators[time].creates) {
@@ -117,18 +58,49 @@ class Player {
     int32_t storage = 0;
     bool is_made = false;
     std::multiset<int32_t> ends = {};  // of its holders, in the trace's time
-    int local_holders = 0;             // while something runs again
+    int other_holders = 0;             // whose end is an event
   };
+  struct FrameState {
+    bool has_run = false;
+    // The pieces of its arguments when it runs again, and those that the frame
+    // around it holds until it has.
+    std::vector<int32_t> given = {}, until_it_ran = {};
+  };
+  // What stands in a module's attribute: its piece, and what the autograd graph
+  // of that holds.
+  using Attribute = std::vector<int32_t>;
   struct LocalHold {
-    int32_t end;
+    int32_t end;  // in the forward pass
     int32_t piece;
   };
+
+  // A call that runs again: which pieces its storages and tensors are.
+  struct Again {
+    std::map<int32_t, int32_t> given;  // storages from outside of it
+    std::map<int32_t, int32_t> storages, tensors;
+    std::set<int32_t> running;  // operators
+    // By kept storage that it makes: the operators on the way to that.
+    std::map<int32_t, std::set<int32_t>> on_the_way;
+    std::map<int32_t, Attribute> attributes;  // the same storages
+    std::vector<LocalHold> holders;
+  };
+
+  const TraceCall& CallOf(size_t f) const {
+    return trace_.calls[frames_[f].call];
+  }
 
   void Hold(int32_t piece, int32_t end) { pieces_[piece].ends.insert(end); }
 
   void HoldOriginals() {
     const std::vector<int32_t> held = HeldByOthers(trace_);
-    for (int32_t s = 0; s < std::ssize(held); ++s) Hold(s, held[s]);
+    for (int32_t s = 0; s < std::ssize(held); ++s) {
+      if (IsReplaced(s)) {
+        attributes_[s] = {s};
+        ++pieces_[s].other_holders;
+      } else {
+        Hold(s, held[s]);
+      }
+    }
     for (const SavedTensor& saved : trace_.saved) {
       bool is_outside = true;
       for (int32_t c = saved.call; c >= 0; c = trace_.calls[c].parent) {
@@ -138,16 +110,19 @@ class Player {
       }
       if (is_outside) Hold(saved.storage, HeldByAutogradUntil(saved));
     }
-    for (const NaiveFrame& frame : frames_) {
-      const TraceCall& call = trace_.calls[frame.call];
-      for (const int32_t s : call.inputs) Hold(s, frame.released);
-      for (int32_t op = call.start; op < call.end; ++op) {
-        if (!IsSaved(trace_, frame, op)) continue;
-        const bool waits = IsReached(frame) && op < frame.stop;
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      const NaiveFrame& frame = frames_[f];
+      for (const int32_t s : CallOf(f).inputs) {
+        if (frame.parent < 0 || !HasValue(states_[f].given, s)) {
+          Hold(s, frame.released);
+        }
+      }
+      for (int32_t op = CallOf(f).start; op < CallOf(f).end; ++op) {
+        if (!Saves(f, op)) continue;
         for (const int32_t s : KeptStorages(trace_, frame, op)) {
           // What waits for its turn is let go of by RunAgain.
-          if (waits) {
-            ++pieces_[s].local_holders;
+          if (IsReached(frame) && op < frame.stop) {
+            ++pieces_[s].other_holders;
           } else {
             Hold(s, frame.released);
           }
@@ -156,8 +131,27 @@ class Player {
     }
   }
 
+  bool Saves(size_t f, int32_t op) const {
+    return DecisionOf(trace_, frames_[f], op) == OperatorDecision::kSave;
+  }
+
   bool IsReached(const NaiveFrame& frame) const {
     return frame.asked <= std::ssize(trace_.operators);
+  }
+
+  bool MakesAttribute(size_t f, const KeptAttribute& kept) const {
+    const int32_t born = trace_.storages[kept.storage].born;
+    return IsReached(frames_[f]) && CallOf(f).start <= born &&
+           born < frames_[f].stop && kept.since <= frames_[f].stop;
+  }
+
+  bool IsReplaced(int32_t storage) const {
+    for (const KeptAttribute& kept : trace_.kept) {
+      for (size_t f = 0; kept.storage == storage && f < frames_.size(); ++f) {
+        if (MakesAttribute(f, kept)) return true;
+      }
+    }
+    return false;
   }
 
   void LetGo(int32_t time) {
@@ -175,7 +169,7 @@ class Player {
       const bool is_before = result_.steps.empty() &&
                              p < std::ssize(trace_.storages) &&
                              trace_.storages[p].born < 0;
-      const bool is_held = !piece.ends.empty() || piece.local_holders > 0;
+      const bool is_held = !piece.ends.empty() || piece.other_holders > 0;
       if (fresh.contains(p) || is_before || (piece.is_made && is_held)) {
         live += (trace_.storages[piece.storage].bytes + 511) / 512 * 512;
       }
@@ -187,15 +181,11 @@ class Player {
     }
   }
 
-  // Which pieces the storages and tensors of a call are when it runs again.
-  struct Again {
-    std::map<int32_t, int32_t> storages, tensors;
-    std::set<int32_t> running;  // operators
-  };
-
-  int32_t OfStorage(const Again& again, int32_t s) const {
-    const auto piece = again.storages.find(s);
-    return piece == again.storages.end() ? s : piece->second;
+  static int32_t OfStorage(const Again& again, int32_t s) {
+    const auto made = again.storages.find(s);
+    if (made != again.storages.end()) return made->second;
+    const auto given = again.given.find(s);
+    return given == again.given.end() ? s : given->second;
   }
 
   int32_t OfTensor(const Again& again, int32_t t) const {
@@ -205,9 +195,20 @@ class Player {
                : piece->second;
   }
 
-  Again MakeAgain(const NaiveFrame& frame) {
+  int32_t Copy(int32_t storage) {
+    pieces_.push_back({.storage = storage});
+    return static_cast<int32_t>(pieces_.size()) - 1;
+  }
+
+  Again MakeAgain(size_t f) {
+    const NaiveFrame& frame = frames_[f];
     Again again;
-    for (int32_t op = trace_.calls[frame.call].start; op < frame.stop; ++op) {
+    // An argument that is given twice is the first of the two.
+    for (size_t k = 0; k < states_[f].given.size(); ++k) {
+      const int32_t t = CallOf(f).arguments[k];
+      again.given.try_emplace(trace_.tensors[t].storage, states_[f].given[k]);
+    }
+    for (int32_t op = CallOf(f).start; op < frame.stop; ++op) {
       const TraceOperator& now = trace_.operators[op];
       const OperatorDecision decision = DecisionOf(trace_, frame, op);
       bool runs = decision == OperatorDecision::kRecompute;
@@ -221,55 +222,90 @@ class Player {
         }
       }
       if (runs) again.running.insert(op);
-      const bool is_saved = decision == OperatorDecision::kSave;
-      for (const int32_t s : now.creates) {
-        int32_t piece = kNothing;
-        if (is_saved && KeptStorages(trace_, frame, op).contains(s)) piece = s;
-        if (runs) {
-          piece = static_cast<int32_t>(pieces_.size());
-          pieces_.push_back({.storage = s});
-        }
-        again.storages[s] = piece;
-      }
-      for (const int32_t t : now.results) {
-        const TraceTensor& tensor = trace_.tensors[t];
-        int32_t piece = kNothing;
-        if (is_saved) {
-          if (IsTensorKept(trace_, frame, t)) piece = tensor.storage;
-        } else if (runs || Contains(now.mutates, tensor.storage)) {
-          piece = tensor.base < 0 ? OfStorage(again, tensor.storage)
-                                  : OfTensor(again, tensor.base);
-        }
-        again.tensors[t] = piece;
+      MakePieces(frame, op, decision, again);
+    }
+    for (const NaiveRecast& recast : NaiveRecastsOf(trace_, frame)) {
+      for (const int32_t s : trace_.operators[recast.op].creates) {
+        again.given[s] = Copy(s);
+        again.holders.push_back({kNever, again.given[s]});
       }
     }
     return again;
   }
 
-  // The holders of a call that runs again, until times of the forward pass;
-  // those that hold on beyond the recomputation are given to the pieces.
-  std::vector<LocalHold> HoldersOf(const NaiveFrame& frame,
-                                   const Again& again) {
-    std::vector<LocalHold> holders;
-    const auto hold = [&](int32_t piece, int32_t end) {
-      if (piece != kNothing) holders.push_back({end, piece});
-    };
+  void MakePieces(const NaiveFrame& frame, int32_t op,
+                  OperatorDecision decision, Again& again) {
+    const TraceOperator& now = trace_.operators[op];
+    const bool runs = again.running.contains(op);
+    const bool is_saved = decision == OperatorDecision::kSave;
+    for (const int32_t s : now.creates) {
+      int32_t piece = kNothing;
+      if (is_saved && KeptStorages(trace_, frame, op).contains(s)) piece = s;
+      if (runs) piece = Copy(s);
+      again.storages[s] = piece;
+    }
+    for (const int32_t t : now.results) {
+      const TraceTensor& tensor = trace_.tensors[t];
+      int32_t piece = kNothing;
+      if (is_saved) {
+        if (IsTensorKept(trace_, frame, t)) piece = tensor.storage;
+      } else if (runs || HasValue(now.mutates, tensor.storage)) {
+        piece = tensor.base < 0 ? OfStorage(again, tensor.storage)
+                                : OfTensor(again, tensor.base);
+      }
+      again.tensors[t] = piece;
+    }
+  }
+
+  static void HoldLocally(Again& again, int32_t piece, int32_t end) {
+    if (piece != kNothing) again.holders.push_back({end, piece});
+  }
+
+  // The program holds what it makes as it did before, until it stops.
+  void HoldByTheProgram(Again& again) const {
     std::set<int32_t> told_apart;
     for (const auto& [t, piece] : again.tensors) {
       const int32_t s = trace_.tensors[t].storage;
-      if (again.storages.contains(s) && piece != OfStorage(again, s)) {
+      const bool is_made = again.storages.contains(s);
+      if (piece != OfStorage(again, s) && (is_made || piece != kNothing)) {
         told_apart.insert(s);
       }
     }
     for (const auto& [t, piece] : again.tensors) {
       if (told_apart.contains(trace_.tensors[t].storage)) {
-        hold(piece, trace_.tensors[t].scope_end);
+        HoldLocally(again, piece, trace_.tensors[t].scope_end);
       }
     }
     for (const auto& [s, piece] : again.storages) {
-      if (!told_apart.contains(s)) hold(piece, trace_.storages[s].scope_end);
+      if (!told_apart.contains(s)) {
+        HoldLocally(again, piece, trace_.storages[s].scope_end);
+      }
     }
-    for (const SavedTensor& saved : frame.saved) {
+  }
+
+  // The attributes that it makes, and the ways to them.
+  void FindAttributes(size_t f, Again& again) const {
+    for (const KeptAttribute& kept : trace_.kept) {
+      if (!MakesAttribute(f, kept)) continue;
+      std::set<int32_t>& way = again.on_the_way[kept.storage];
+      way = {trace_.storages[kept.storage].born};
+      for (int32_t op = *way.begin(); op >= CallOf(f).start; --op) {
+        for (const int32_t later : std::set<int32_t>(way)) {
+          for (const int32_t s : trace_.operators[op].outputs) {
+            const bool is_read =
+                op < later && HasValue(trace_.operators[later].reads, s);
+            if (is_read) way.insert(op);
+          }
+        }
+      }
+      Attribute& attribute = again.attributes[kept.storage];
+      const int32_t piece = OfStorage(again, kept.storage);
+      if (piece != kNothing) attribute.push_back(piece);
+    }
+  }
+
+  void HoldByAutograd(size_t f, Again& again) {
+    for (const SavedTensor& saved : frames_[f].saved) {
       const int32_t piece = saved.tensor < 0 ? OfStorage(again, saved.storage)
                                              : OfTensor(again, saved.tensor);
       if (piece == kNothing) continue;
@@ -277,143 +313,192 @@ class Player {
       if (!saved.requires_grad) pieces.insert(OfStorage(again, saved.storage));
       pieces.erase(kNothing);
       for (const int32_t p : pieces) {
-        if (saved.released <= frame.asked) {
-          hold(p, saved.released);
+        HoldOnTheWay(saved, p, again);
+        if (saved.released <= frames_[f].asked) {
+          HoldLocally(again, p, saved.released);
           continue;
         }
-        hold(p, kNever);
+        HoldLocally(again, p, kNever);
         Hold(p, saved.unpacked == kNever ? saved.released : saved.local_end);
       }
     }
-    return holders;
   }
 
-  void RunAgain(const NaiveFrame& frame) {
-    const Again again = MakeAgain(frame);
-    std::vector<LocalHold> holders = HoldersOf(frame, again);
-    for (const LocalHold& hold : holders) ++pieces_[hold.piece].local_holders;
-    const auto let_go = [&](int32_t time) {
-      std::erase_if(holders, [&](const LocalHold& hold) {
-        if (hold.end > time) return false;
-        --pieces_[hold.piece].local_holders;
-        return true;
-      });
-    };
-    for (int32_t op = trace_.calls[frame.call].start; op < frame.stop; ++op) {
-      let_go(op);
-      if (IsSaved(trace_, frame, op)) {
-        for (const int32_t s : KeptStorages(trace_, frame, op)) {
-          --pieces_[s].local_holders;
+  // Of operators on the way to an attribute autograd keeps what it saved.
+  void HoldOnTheWay(const SavedTensor& saved, int32_t piece,
+                    Again& again) const {
+    for (const auto& [kept, way] : again.on_the_way) {
+      const int32_t next = saved.packed;
+      const bool is_argument =
+          way.contains(next) &&
+          HasValue(trace_.operators[next].reads, saved.storage);
+      const bool is_result =
+          way.contains(next - 1) &&
+          HasValue(trace_.operators[next - 1].outputs, saved.storage);
+      if (is_argument || is_result) again.attributes[kept].push_back(piece);
+    }
+  }
+
+  // The calls of units inside begin and end again, and those that are asked for
+  // take their arguments from here.
+  void HoldByFramesInside(size_t f, Again& again) {
+    const int32_t stop = frames_[f].stop;
+    for (size_t g = f + 1; g < frames_.size(); ++g) {
+      const NaiveFrame& inner = frames_[g];
+      if (CallOf(g).start >= CallOf(f).end || CallOf(g).start > stop) continue;
+      if (!IsInside(g, f)) continue;
+      const bool lets_go = inner.released <= frames_[f].asked;
+      const int32_t end = lets_go ? inner.released : kNever;
+      if (inner.parent == static_cast<int>(f)) GiveArguments(g, end, again);
+      std::vector<int32_t> held;
+      for (const int32_t s : CallOf(g).inputs) {
+        const bool is_given = HasValue(ArgumentsOf(g), s);
+        if (inner.parent == static_cast<int>(f) || !is_given) {
+          held.push_back(OfStorage(again, s));
         }
       }
-      if (!again.running.contains(op)) continue;
-      std::vector<int32_t> made;
-      for (const int32_t s : trace_.operators[op].creates) {
-        made.push_back(OfStorage(again, s));
-        pieces_[made.back()].is_made = true;
+      for (int32_t op = CallOf(g).start; op < std::min(CallOf(g).end, stop);
+           ++op) {
+        if (Saves(g, op)) AddKept(g, op, again, held);
       }
-      Take({.op = op, .redone = frame.call}, made);
+      for (const int32_t piece : held) {
+        HoldLocally(again, piece, end);
+        for (const auto& [kept, way] : again.on_the_way) {
+          const auto first = way.lower_bound(CallOf(g).start);
+          const bool is_inside = first != way.end() && *first < CallOf(g).end;
+          if (is_inside && piece != kNothing) {
+            again.attributes[kept].push_back(piece);
+          }
+        }
+      }
     }
-    let_go(kNever);
+  }
+
+  bool IsInside(size_t g, size_t f) const {
+    auto around = frames_[g].parent;
+    while (around >= 0 && around != static_cast<int>(f)) {
+      around = frames_[around].parent;
+    }
+    return around >= 0;
+  }
+
+  std::vector<int32_t> ArgumentsOf(size_t g) const {
+    std::vector<int32_t> storages;
+    for (const int32_t t : CallOf(g).arguments) {
+      storages.push_back(trace_.tensors[t].storage);
+    }
+    return storages;
+  }
+
+  void GiveArguments(size_t g, int32_t end, Again& again) {
+    FrameState& state = states_[g];
+    for (size_t k = 0; k < state.given.size(); ++k) {
+      const int32_t piece = OfTensor(again, CallOf(g).arguments[k]);
+      state.given[k] = piece;
+      HoldLocally(again, piece, end);
+      if (end != kNever || piece == kNothing) continue;
+      if (IsReached(frames_[g])) {
+        state.until_it_ran.push_back(piece);
+        ++pieces_[piece].other_holders;
+      } else {
+        Hold(piece, frames_[g].released);
+      }
+    }
+  }
+
+  // What the policy of a frame inside keeps of an operator.
+  void AddKept(size_t g, int32_t op, const Again& again,
+               std::vector<int32_t>& held) const {
+    const TraceOperator& now = trace_.operators[op];
+    for (const int32_t t : now.results) {
+      if (IsTensorKept(trace_, frames_[g], t)) {
+        held.push_back(OfTensor(again, t));
+      }
+    }
+    if (!now.results.empty()) return;
+    for (const int32_t s : now.outputs) held.push_back(OfStorage(again, s));
+  }
+
+  // Attributes take their places at a time of the forward pass.
+  void Replace(int32_t time, const Again& again) {
+    for (const KeptAttribute& kept : trace_.kept) {
+      const auto made = again.attributes.find(kept.storage);
+      if (made == again.attributes.end() || kept.since != time) continue;
+      for (const int32_t p : attributes_[kept.storage]) {
+        --pieces_[p].other_holders;
+      }
+      attributes_[kept.storage] = made->second;
+    }
+  }
+
+  void RunAgain(size_t f) {
+    const NaiveFrame& frame = frames_[f];
+    if (states_[f].has_run) return;
+    if (IsSavedAround(trace_, frame)) RunAgain(frame.parent);
+    states_[f].has_run = true;
+    Again again = MakeAgain(f);
+    HoldByTheProgram(again);
+    FindAttributes(f, again);
+    HoldByAutograd(f, again);
+    HoldByFramesInside(f, again);
+    for (const LocalHold& hold : again.holders) {
+      ++pieces_[hold.piece].other_holders;
+    }
+    for (const auto& [s, attribute] : again.attributes) {
+      for (const int32_t p : attribute) ++pieces_[p].other_holders;
+    }
+    const std::vector<NaiveRecast> recasts = NaiveRecastsOf(trace_, frame);
+    for (int32_t op = CallOf(f).start; op < frame.stop; ++op) {
+      Replace(op, again);
+      LetGoLocally(op, again);
+      CastAgain(f, op, recasts, again);
+      if (Saves(f, op)) {
+        for (const int32_t s : KeptStorages(trace_, frame, op)) {
+          --pieces_[s].other_holders;
+        }
+      }
+      if (again.running.contains(op)) {
+        Redo(f, op, again);
+      }
+    }
+    CastAgain(f, frame.stop, recasts, again);
+    Replace(frame.stop, again);
+    LetGoLocally(kNever, again);
+    for (const int32_t p : states_[f].until_it_ran) --pieces_[p].other_holders;
     // What ended before or at this time has ended.
     LetGo(frame.asked);
   }
 
-  const Trace& trace_;
-  const std::vector<NaiveFrame> frames_;
-  std::vector<Piece> pieces_;
-  Simulation result_;
-};
-
-// Contents of storages that are born in a call, by name.
-class Contents {
- public:
-  Contents(const Trace& trace, const NaiveFrame& frame)
-      : trace_(trace), frame_(frame), call_(trace.calls[frame.call]) {}
-
-  bool AreTheSame() {
-    for (int32_t op = call_.start; op < call_.end; ++op) Run(op, op);
-    const std::map<int32_t, int32_t> at_the_end = now_;
-    std::map<int32_t, std::map<int32_t, int32_t>> read;
-    now_.clear();
-    for (int32_t op = call_.start; op < call_.end; ++op) {
-      read[op] = Read(op);
-      Run(op, op);
-    }
-    now_.clear();
-    std::set<int32_t> kept_tensors;
-    for (int32_t op = call_.start; op < frame_.stop; ++op) {
-      const TraceOperator& operation = trace_.operators[op];
-      switch (DecisionOf(trace_, frame_, op)) {
-        case OperatorDecision::kRecompute:
-          if (operation.view) break;
-          if (Read(op) != read[op]) return false;
-          Run(op, op);
-          break;
-        case OperatorDecision::kSave:
-          for (const int32_t s : operation.creates) {
-            now_[s] = KeptStorages(trace_, frame_, op).contains(s)
-                          ? at_the_end.at(s)
-                          : kMissing;
-          }
-          for (const int32_t t : operation.results) {
-            if (IsTensorKept(trace_, frame_, t)) kept_tensors.insert(t);
-          }
-          break;
-        case OperatorDecision::kSkip:
-          for (const int32_t s : operation.creates) now_[s] = kMissing;
-      }
-    }
-    return std::ranges::all_of(frame_.saved, [&](const SavedTensor& saved) {
-      return saved.unpacked == kNever || kept_tensors.contains(saved.tensor) ||
-             !IsOfCall(saved.storage) ||
-             now_.at(saved.storage) == at_the_end.at(saved.storage) ||
-             now_.at(saved.storage) == AtStop(saved.storage, at_the_end);
+  void LetGoLocally(int32_t time, Again& again) {
+    std::erase_if(again.holders, [&](const LocalHold& hold) {
+      if (hold.end > time) return false;
+      --pieces_[hold.piece].other_holders;
+      return true;
     });
   }
 
- private:
-  static constexpr int32_t kMissing = -1;
-
-  bool IsOfCall(int32_t s) const {
-    const int32_t born = trace_.storages[s].born;
-    return call_.start <= born && born < call_.end;
-  }
-
-  // A content is the last operator that wrote it.
-  void Run(int32_t op, int32_t content) {
-    for (const int32_t s : trace_.operators[op].creates) now_[s] = content;
-    for (const int32_t s : trace_.operators[op].mutates) {
-      if (IsOfCall(s)) now_[s] = content;
+  void CastAgain(size_t f, int32_t user,
+                 const std::vector<NaiveRecast>& recasts, const Again& again) {
+    for (const NaiveRecast& recast : recasts) {
+      if (recast.user == user) Redo(f, recast.op, again);
     }
   }
 
-  std::map<int32_t, int32_t> Read(int32_t op) const {
-    std::map<int32_t, int32_t> read;
-    for (const int32_t s : trace_.operators[op].reads) {
-      if (IsOfCall(s)) read[s] = now_.at(s);
+  void Redo(size_t f, int32_t op, const Again& again) {
+    std::vector<int32_t> made;
+    for (const int32_t s : trace_.operators[op].creates) {
+      made.push_back(OfStorage(again, s));
+      pieces_[made.back()].is_made = true;
     }
-    return read;
-  }
-
-  // The recomputation does not get to what writes after it.
-  int32_t AtStop(int32_t storage,
-                 const std::map<int32_t, int32_t>& at_the_end) const {
-    int32_t content = at_the_end.at(storage);
-    if (content < frame_.stop) return content;
-    for (int32_t op = call_.start; op < frame_.stop; ++op) {
-      const TraceOperator& now = trace_.operators[op];
-      if (Contains(now.creates, storage) || Contains(now.mutates, storage)) {
-        content = op;
-      }
-    }
-    return content;
+    Take({.op = op, .redone = frames_[f].call}, made);
   }
 
   const Trace& trace_;
-  const NaiveFrame& frame_;
-  const TraceCall& call_;
-  std::map<int32_t, int32_t> now_;
+  const std::vector<NaiveFrame> frames_;
+  std::vector<FrameState> states_;           // a frame
+  std::map<int32_t, Attribute> attributes_;  // by storage of the forward pass
+  std::vector<Piece> pieces_;
+  Simulation result_;
 };
 
 }  // namespace
@@ -421,14 +506,6 @@ class Contents {
 Simulation SimulateNaively(const Trace& trace,
                            const std::vector<CheckpointedModule>& modules) {
   return Player(trace, modules).Play();
-}
-
-bool ComputesTheSame(const Trace& trace,
-                     const std::vector<CheckpointedModule>& modules) {
-  const std::vector<NaiveFrame> frames = FramesOf(trace, modules);
-  return std::ranges::all_of(frames, [&](const NaiveFrame& frame) {
-    return frame.asked == kNever || Contents(trace, frame).AreTheSame();
-  });
 }
 
 }  // namespace acplan::graph

@@ -37,15 +37,15 @@ StepOptions RandomOptions(std::mt19937& random) {
   return options;
 }
 
-// The modules that may be units, by chance, none inside another one, and the
-// number of operators of each.
+// The modules that may be units, by chance, none inside another one unless they
+// may nest, and the number of operators of each.
 struct RandomUnit {
   int32_t module = 0;
   int32_t length = 0;
 };
 
-std::vector<RandomUnit> UnitsByChance(const Trace& trace,
-                                      std::mt19937& random) {
+std::vector<RandomUnit> UnitsByChance(const Trace& trace, std::mt19937& random,
+                                      bool may_nest = false) {
   std::vector<char> is_inside(trace.calls.size(), 0);
   std::vector<RandomUnit> units;
   for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
@@ -73,7 +73,7 @@ std::vector<RandomUnit> UnitsByChance(const Trace& trace,
       }
       return false;
     });
-    if (is_nested) continue;
+    if (is_nested && !may_nest) continue;
     for (const int32_t c : calls) is_inside[c] = 1;
     units.push_back({.module = m, .length = *lengths.begin()});
   }
@@ -313,6 +313,85 @@ TEST(Skip, IsAsPlainlyPlayed) {
   EXPECT_GT(accepted, 1500);
   EXPECT_GT(refused, 500);
   EXPECT_GT(skipped, 3000);
+}
+
+// Decisions by chance for units of a step, which may be inside one another. Those
+// that are refused are left out.
+std::vector<CheckpointedModule> UnitsInsideUnits(const Trace& trace,
+                                                 std::mt19937& random) {
+  const NeedDrivenPolicies needs(trace);
+  std::vector<CheckpointedModule> units;
+  for (const RandomUnit& at : UnitsByChance(trace, random, true)) {
+    CheckpointedModule unit = {.module = at.module};
+    if (random() % 4 != 0) {
+      unit = needs.Of(at.module, RandomSaves(at.length, random));
+      const auto one_in = 1 + random() % 16;
+      for (int32_t k = 0; k < at.length; ++k) {
+        if (random() % one_in != 0) continue;
+        unit.decisions[k] = static_cast<OperatorDecision>(random() % 3);
+        unit.kept_results.erase(k);
+      }
+    }
+    units.push_back(std::move(unit));
+    if (!Accepted(trace, units)) units.pop_back();
+  }
+  return units;
+}
+
+// Returns whether a call of a unit is inside one of another unit.
+bool HasNestedUnits(const Trace& trace,
+                    const std::vector<CheckpointedModule>& units) {
+  const auto is_unit = [&](int32_t call) {
+    return std::ranges::find(units, trace.calls[call].module,
+                             &CheckpointedModule::module) != units.end();
+  };
+  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    for (int32_t a = trace.calls[c].parent; a >= 0 && is_unit(c);
+         a = trace.calls[a].parent) {
+      if (is_unit(a)) return true;
+    }
+  }
+  return false;
+}
+
+// Units inside units, and attributes that modules keep.
+TEST(Skip, IsAsPlainlyPlayedInsideOfUnits) {
+  std::mt19937 random(15);
+  int played = 0, nested = 0, keeping = 0;
+  for (int round = 0; round < 2500 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    StepOptions options = RandomOptions(random);
+    options.nests = round % 2 == 0;
+    options.keeps = round % 3 == 0;
+    const Trace trace = RandomStep(random, options);
+    const std::vector<CheckpointedModule> units =
+        UnitsInsideUnits(trace, random);
+    if (units.empty()) continue;
+    ++played;
+    nested += HasNestedUnits(trace, units) ? 1 : 0;
+    keeping += trace.kept.empty() ? 0 : 1;
+    ExpectTheSame(Simulate(trace, units), SimulateNaively(trace, units));
+  }
+  EXPECT_GT(played, 2000);
+  EXPECT_GT(nested, 300);
+  EXPECT_GT(keeping, 300);
+}
+
+// Steps with casts that autocast keeps, and attributes, and units inside units.
+TEST_P(RealSteps, AreAsPlainlyPlayed) {
+  const Trace trace = ReadTrace(std::string(ACPLAN_TEST_DATA_DIR "/traces/") +
+                                GetParam() + ".trace.json.gz");
+  std::mt19937 random(16);
+  int played = 0;
+  for (int round = 0; round < 6 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    const std::vector<CheckpointedModule> units =
+        UnitsInsideUnits(trace, random);
+    if (units.empty()) continue;
+    ++played;
+    ExpectTheSame(Simulate(trace, units), SimulateNaively(trace, units));
+  }
+  EXPECT_GT(played, 2);
 }
 
 // M.a makes storage 1, of which M.a.b makes 2 before it writes to 1 in place (the

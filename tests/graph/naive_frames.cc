@@ -1,0 +1,113 @@
+#include "tests/graph/naive_frames.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace acplan::graph {
+namespace {
+
+int InnermostFrame(const Trace& trace, const std::vector<NaiveFrame>& frames,
+                   int32_t call) {
+  for (; call >= 0; call = trace.calls[call].parent) {
+    for (size_t f = 0; f < frames.size(); ++f) {
+      if (frames[f].call == call) return static_cast<int>(f);
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+std::vector<NaiveFrame> NaiveFramesOf(
+    const Trace& trace, const std::vector<CheckpointedModule>& modules) {
+  std::vector<NaiveFrame> frames;
+  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    const TraceCall& call = trace.calls[c];
+    const auto unit =
+        std::ranges::find(modules, call.module, &CheckpointedModule::module);
+    if (unit == modules.end() || call.no_grad) continue;
+    frames.push_back({.call = c,
+                      .unit = &*unit,
+                      .parent = InnermostFrame(trace, frames, call.parent),
+                      .released = call.end});
+  }
+  for (const SavedTensor& saved : trace.saved) {
+    const int around = InnermostFrame(trace, frames, saved.call);
+    if (around < 0) continue;
+    NaiveFrame& frame = frames[around];
+    frame.saved.push_back(saved);
+    frame.asked = std::min(frame.asked, saved.unpacked);
+    frame.stop = std::max(frame.stop, saved.packed);
+    frame.released = std::max(frame.released, saved.released);
+  }
+  for (size_t f = frames.size(); f-- > 0;) {
+    const NaiveFrame& frame = frames[f];
+    if (!IsSavedAround(trace, frame)) continue;
+    NaiveFrame& around = frames[frame.parent];
+    around.asked = std::min(around.asked, frame.asked);
+    around.stop = std::max(around.stop, trace.calls[frame.call].start);
+    around.released = std::max(around.released, frame.released);
+  }
+  return frames;
+}
+
+bool IsSavedAround(const Trace& trace, const NaiveFrame& frame) {
+  return frame.parent >= 0 && !trace.calls[frame.call].arguments.empty();
+}
+
+OperatorDecision DecisionOf(const Trace& trace, const NaiveFrame& frame,
+                            int32_t op) {
+  if (frame.unit->decisions.empty()) return OperatorDecision::kRecompute;
+  return frame.unit->decisions[op - trace.calls[frame.call].start];
+}
+
+std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
+                               int32_t op) {
+  const TraceOperator& now = trace.operators[op];
+  const auto kept =
+      frame.unit->kept_results.find(op - trace.calls[frame.call].start);
+  if (kept == frame.unit->kept_results.end()) {
+    return {now.outputs.begin(), now.outputs.end()};
+  }
+  std::set<int32_t> storages;
+  for (const int32_t r : kept->second) {
+    storages.insert(trace.tensors[now.results[r]].storage);
+  }
+  return storages;
+}
+
+bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor) {
+  const int32_t op = trace.tensors[tensor].op;
+  const auto kept =
+      frame.unit->kept_results.find(op - trace.calls[frame.call].start);
+  if (kept == frame.unit->kept_results.end()) return true;
+  return std::ranges::any_of(kept->second, [&](int32_t r) {
+    return trace.operators[op].results[r] == tensor;
+  });
+}
+
+std::vector<NaiveRecast> NaiveRecastsOf(const Trace& trace,
+                                        const NaiveFrame& frame) {
+  const TraceCall& call = trace.calls[frame.call];
+  int32_t end = frame.stop;
+  // Where it stops because an argument of an operator is saved, all arguments of
+  // that have been cast.
+  if (!frame.saved.empty() && frame.stop < call.end) {
+    const std::vector<int32_t>& reads = trace.operators[frame.stop].reads;
+    if (std::ranges::find(reads, frame.saved.back().storage) != reads.end()) {
+      ++end;
+    }
+  }
+  std::vector<NaiveRecast> recasts;
+  std::set<int32_t> seen;
+  for (int32_t op = call.start; op < end; ++op) {
+    for (const int32_t cast : trace.operators[op].recasts) {
+      if (cast < call.start && seen.insert(cast).second) {
+        recasts.push_back({.op = cast, .user = op});
+      }
+    }
+  }
+  return recasts;
+}
+
+}  // namespace acplan::graph

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+
+namespace acplan::graph {
+
+// A call of a unit with gradients, as plainly as it can be put.
+struct NaiveFrame {
+  int32_t call = 0;
+  const CheckpointedModule* unit = nullptr;
+  int parent = -1;  // the innermost frame around it
+  // Without what is saved in frames inside.
+  std::vector<SavedTensor> saved = {};
+  int32_t asked = kNever;  // when backward first asks for something saved in it
+  int32_t stop = 0;
+  int32_t released = 0;
+};
+
+// In the order of calls. Of a frame inside of another one the tensors given by
+// position are saved in that one, when the call begins.
+std::vector<NaiveFrame> NaiveFramesOf(
+    const Trace& trace, const std::vector<CheckpointedModule>& modules);
+
+// Returns whether the arguments of a frame are saved in the one around it.
+bool IsSavedAround(const Trace& trace, const NaiveFrame& frame);
+
+OperatorDecision DecisionOf(const Trace& trace, const NaiveFrame& frame,
+                            int32_t op);
+
+// Of a saved operator: the storages and the tensors that are kept.
+std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
+                               int32_t op);
+bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor);
+
+// The casts that autocast kept from before the call and makes again in it, with
+// the operators that need them.
+struct NaiveRecast {
+  int32_t op = 0;
+  int32_t user = 0;
+};
+std::vector<NaiveRecast> NaiveRecastsOf(const Trace& trace,
+                                        const NaiveFrame& frame);
+
+}  // namespace acplan::graph
