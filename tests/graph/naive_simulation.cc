@@ -208,6 +208,12 @@ class Player {
       const int32_t t = CallOf(f).arguments[k];
       again.given.try_emplace(trace_.tensors[t].storage, states_[f].given[k]);
     }
+    for (const NaiveRecast& recast : NaiveRecastsOf(trace_, frame)) {
+      for (const int32_t s : trace_.operators[recast.op].creates) {
+        again.given[s] = Copy(s);
+        again.holders.push_back({kNever, again.given[s]});
+      }
+    }
     for (int32_t op = CallOf(f).start; op < frame.stop; ++op) {
       const TraceOperator& now = trace_.operators[op];
       const OperatorDecision decision = DecisionOf(trace_, frame, op);
@@ -223,12 +229,6 @@ class Player {
       }
       if (runs) again.running.insert(op);
       MakePieces(frame, op, decision, again);
-    }
-    for (const NaiveRecast& recast : NaiveRecastsOf(trace_, frame)) {
-      for (const int32_t s : trace_.operators[recast.op].creates) {
-        again.given[s] = Copy(s);
-        again.holders.push_back({kNever, again.given[s]});
-      }
     }
     return again;
   }

@@ -354,30 +354,54 @@ bool HasNestedUnits(const Trace& trace,
   return false;
 }
 
-// Units inside units, and attributes that modules keep.
+// Some operators that others read from become casts that autocast keeps.
+Trace WithRecasts(Trace trace, std::mt19937& random) {
+  for (int32_t op = 0; op < trace.forward_end; ++op) {
+    for (const int32_t s : trace.operators[op].reads) {
+      const int32_t born = trace.storages[s].born;
+      const bool is_cast = born >= 0 && born < op && random() % 4 == 0;
+      if (is_cast) trace.operators[op].recasts.push_back(born);
+    }
+  }
+  return trace;
+}
+
+// Returns whether a call makes casts again from before it.
+bool CastsAgain(const Trace& trace, const Simulation& simulation) {
+  return std::ranges::any_of(
+      simulation.steps, [&](const Simulation::Step& step) {
+        return step.redone >= 0 && step.op < trace.calls[step.redone].start;
+      });
+}
+
+// Units inside units, attributes that modules keep, and casts.
 TEST(Skip, IsAsPlainlyPlayedInsideOfUnits) {
   std::mt19937 random(15);
-  int played = 0, nested = 0, keeping = 0;
+  int played = 0, nested = 0, keeping = 0, casting = 0;
   for (int round = 0; round < 2500 && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     StepOptions options = RandomOptions(random);
     options.nests = round % 2 == 0;
     options.keeps = round % 3 == 0;
-    const Trace trace = RandomStep(random, options);
+    Trace trace = RandomStep(random, options);
+    if (round % 5 == 0) trace = WithRecasts(std::move(trace), random);
     const std::vector<CheckpointedModule> units =
         UnitsInsideUnits(trace, random);
     if (units.empty()) continue;
     ++played;
     nested += HasNestedUnits(trace, units) ? 1 : 0;
     keeping += trace.kept.empty() ? 0 : 1;
-    ExpectTheSame(Simulate(trace, units), SimulateNaively(trace, units));
+    const Simulation simulation = Simulate(trace, units);
+    casting += CastsAgain(trace, simulation) ? 1 : 0;
+    ExpectTheSame(simulation, SimulateNaively(trace, units));
   }
   EXPECT_GT(played, 2000);
   EXPECT_GT(nested, 300);
   EXPECT_GT(keeping, 300);
+  EXPECT_GT(casting, 30);
 }
 
-// Steps with casts that autocast keeps, and attributes, and units inside units.
+// Units inside units, and attributes that modules keep.
 TEST_P(RealSteps, AreAsPlainlyPlayed) {
   const Trace trace = ReadTrace(std::string(ACPLAN_TEST_DATA_DIR "/traces/") +
                                 GetParam() + ".trace.json.gz");
