@@ -35,7 +35,8 @@ ColorMode ParseColor(const std::string& name) {
   if (name == "always") return ColorMode::kAlways;
   if (name == "never") return ColorMode::kNever;
   throw InputError(
-      fmt::format("--color: expected auto, always or never, found '{}'", name));
+      fmt::format("--color: expected auto, always or never, found '{}'",
+                  graph::OneLine(name)));
 }
 
 ErrorFormat ParseErrors(const std::string& name) {
@@ -209,8 +210,18 @@ int Run(const std::vector<std::string>& arguments) {
   for (const Command& command : commands) AddGlobalFlags(*command.app, global);
   program.require_subcommand(0, 1);
   LogFlags log_flags = TakeLogFlags(arguments);
-  if (const auto exit_code = Parse(program, std::move(log_flags.arguments))) {
-    return *exit_code;
+  // A flag without a value takes the command for one: then that is what is wrong,
+  // not what follows.
+  const auto check_global = [&] {
+    ParseColor(global.color);
+    ParseErrors(global.errors);
+  };
+  try {
+    const auto exit_code = Parse(program, std::move(log_flags.arguments));
+    if (exit_code) return *exit_code;
+  } catch (const InputError&) {
+    check_global();
+    throw;
   }
   for (const Command& command : commands) {
     if (command.app->parsed()) {
@@ -220,6 +231,7 @@ int Run(const std::vector<std::string>& arguments) {
                                   ParseErrors(global.errors)));
     }
   }
+  check_global();
   WriteToStderr(program.help());
   return kExitBadInput;
 }

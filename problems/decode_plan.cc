@@ -75,18 +75,21 @@ std::vector<char> SavedOps(const graph::CheckpointedModule& unit) {
   return saved;
 }
 
-// What is skipped is discarded like what runs again, but takes no time.
+// What is skipped or offloaded is discarded like what runs again, but takes no
+// time.
 PlannedModule PlannedOnTrace(const graph::Module& module,
                              const graph::CheckpointedModule& unit) {
   PlannedModule planned =
       Planned(module, PolicyOf(*module.sac, SavedOps(unit)));
-  const bool skips =
-      std::ranges::find(unit.decisions, graph::OperatorDecision::kSkip) !=
-      unit.decisions.end();
-  if (skips) planned.recompute_ms = 0;
+  const bool is_of_two =
+      std::ranges::all_of(unit.decisions, [](graph::OperatorDecision decision) {
+        return decision == graph::OperatorDecision::kSave ||
+               decision == graph::OperatorDecision::kRecompute;
+      });
+  if (!is_of_two) planned.recompute_ms = 0;
   for (PlannedOp& op : planned.ops) {
     op.decision = unit.decisions[op.index];
-    if (skips && op.RunsAgain()) {
+    if (!is_of_two && op.RunsAgain()) {
       planned.recompute_ms += module.sac->runtimes[op.index];
     }
     const auto kept = unit.kept_results.find(op.index);

@@ -32,6 +32,8 @@ namespace {
 
 // The search for what would fit has as long, whatever limit was set.
 constexpr double kLeastSeconds = 1;
+// What costs no more costs nothing.
+constexpr double kNothingMs = 1e-9;
 
 PlanStatus ToPlanStatus(SearchStatus status) {
   switch (status) {
@@ -207,15 +209,14 @@ Plan WithEffect(const PlanningProblem& problem, Plan plan, double bound_ms) {
       ComputeEffect(*problem.profile, plan.modules, plan.memory, plan.tradeoff,
                     problem.trace);
   plan.recompute_ms = effect.recompute_ms;
+  if (plan.offload) plan.offload = OffloadEffect(*problem.trace, plan);
+  const double cost_ms = plan.CostMs();
   plan.bound_ms = plan.status == PlanStatus::kOptimal
-                      ? plan.recompute_ms
-                      : std::min(bound_ms, plan.recompute_ms);
-  plan.gap = plan.recompute_ms > 0
-                 ? (plan.recompute_ms - plan.bound_ms) / plan.recompute_ms
-                 : 0;
-  plan.overhead = plan.baseline.runtime_ms > 0
-                      ? plan.recompute_ms / plan.baseline.runtime_ms
-                      : 0;
+                      ? cost_ms
+                      : std::min(bound_ms, cost_ms);
+  plan.gap = cost_ms > 0 ? (cost_ms - plan.bound_ms) / cost_ms : 0;
+  plan.overhead =
+      plan.baseline.runtime_ms > 0 ? cost_ms / plan.baseline.runtime_ms : 0;
   plan.peak_bytes = effect.peak_bytes;
   plan.peak_module = effect.peak_module;
   return plan;
@@ -359,6 +360,27 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
   plan = WithEffect(problem, std::move(plan), solution.bound_ms);
   CheckPlan(problem, options, plan, solution.ms);
   return answer;
+}
+
+Plan PlanOfUnits(const PlanningProblem& problem, Plan plan,
+                 const std::vector<graph::CheckpointedModule>& units) {
+  PlanOptions options = problem.options;
+  options.budget_bytes = plan.budget_bytes;
+  plan.status = PlanStatus::kFeasible;
+  plan.limit = LimitName(StoppedBy::kUnproven);
+  plan.minimum_budget_bytes.reset();
+  plan.fitting_budget_bytes.reset();
+  plan.any_schedule.reset();
+  plan.modules = DecodeUnits(*problem.profile, *problem.tree,
+                             std::get<TraceProblem>(problem.built), units);
+  plan = WithEffect(problem, std::move(plan), 0);
+  if (plan.CostMs() <= kNothingMs) {
+    plan.status = PlanStatus::kOptimal;
+    plan.limit = LimitName(StoppedBy::kNothing);
+    plan.gap = 0;
+  }
+  CheckPlan(problem, options, plan, plan.recompute_ms);
+  return plan;
 }
 
 PlanResult MakePlan(const Profile& profile, const ModuleTree& tree,

@@ -87,4 +87,10 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
                    const KnownUnits& known = {});
 
+// Another answer to the question that `plan` answers, on a trace: these units,
+// with what they do over the link of plan.offload, if it has one. Feasible,
+// without a bound, or optimal where it costs nothing. Throws std::logic_error where it fails the check.
+Plan PlanOfUnits(const PlanningProblem& problem, Plan plan,
+                 const std::vector<graph::CheckpointedModule>& units);
+
 }  // namespace acplan::problems

@@ -16,8 +16,9 @@
 #include <utility>
 
 // CBC is run by its driver, CbcMain1, as the program `cbc` would be: it takes
-// its options as text, and is what chooses heuristics and cuts. What it claims
-// is not taken for granted (2.10.8 is the version):
+// its options as text, and is what chooses heuristics and cuts. A careful run
+// does without the driver. What CBC claims is not taken for granted (2.10.8 is
+// the version):
 //
 // - Every solution that an event shows is rounded and checked against the
 //   program, since the driver's last answer may be worse, or none. The
@@ -86,6 +87,14 @@ class CbcHandler : public CbcEventHandler {
     constexpr int kAfterSearch = 4;
     if (phase < kAfterSearch) return watch_->ShouldStop() ? 1 : 0;
     if (phase > kAfterSearch) return 0;
+    SeeEnd(model);
+    // What would follow is another solution of the relaxation with the integers
+    // fixed, in which Clp's presolve has been seen to crash.
+    return 1;
+  }
+
+  // After the search.
+  void SeeEnd(const CbcModel& model) {
     // A search that was stopped early enough claims to have been complete.
     run_->was_stopped = watch_->ShouldStop();
     if (!run_->was_stopped) SeeBound(model);
@@ -100,9 +109,6 @@ class CbcHandler : public CbcEventHandler {
       run_->x.assign(model.bestSolution(),
                      model.bestSolution() + task_->milp.columns.size());
     }
-    // What would follow is another solution of the relaxation with the integers
-    // fixed, in which Clp's presolve has been seen to crash.
-    return 1;
   }
 
  private:
@@ -150,7 +156,7 @@ void SetStart(const CheckedSolution& start,
   model.setMIPStart(values);
 }
 
-std::vector<std::string> Arguments(const CbcTask& task, const CbcWatch& watch) {
+std::vector<std::string> Arguments(const CbcWatch& watch) {
   const SearchLimits& limits = watch.limits();
   std::vector<std::string> arguments = {"cbc", "-timeMode", "elapsed"};
   const auto add = [&arguments](const char* option, std::string value) {
@@ -170,19 +176,39 @@ std::vector<std::string> Arguments(const CbcTask& task, const CbcWatch& watch) {
   add("-randomSeed", fmt::format("{}", CoinSeed(limits.seed)));
   add("-randomCbcSeed", fmt::format("{}", CoinSeed(limits.seed)));
   add("-preprocess", "off");
-  if (task.is_careful) {
-    add("-integerTolerance", "1e-9");
-    add("-heuristicsOnOff", "off");
-    add("-cutsOnOff", "off");
-  }
   arguments.emplace_back("-solve");
   arguments.emplace_back("-quit");
   return arguments;
 }
 
-}  // namespace
+// Branch and bound by itself: no driver, heuristics or cuts.
+CbcRun RunCarefully(const CbcTask& task, CbcWatch& watch) {
+  CbcModel model(task.relaxation);
+  model.setLogLevel(0);
+  model.solver()->messageHandler()->setLogLevel(0);
+  CbcRun run;
+  CbcHandler handler(&task, &watch, &run);
+  model.passInEventHandler(&handler);
+  const SearchLimits& limits = watch.limits();
+  if (std::isfinite(limits.time_limit_s)) {
+    model.setMaximumSeconds(watch.clock().SecondsLeft());
+  }
+  if (limits.node_limit < INT_MAX) {
+    model.setMaximumNodes(static_cast<int>(limits.node_limit));
+  }
+  model.setAllowableFractionGap(limits.gap / (1 + limits.gap));
+  model.setIntegerTolerance(1e-9);
+  if (task.start) {
+    model.setBestSolution(
+        task.start->x.data(), static_cast<int>(task.start->x.size()),
+        (task.start->objective - task.scale.offset) * task.scale.factor);
+  }
+  model.branchAndBound();
+  dynamic_cast<CbcHandler&>(*model.getEventHandler()).SeeEnd(model);
+  return run;
+}
 
-CbcRun RunCbc(const CbcTask& task, CbcWatch& watch) {
+CbcRun RunDriver(const CbcTask& task, CbcWatch& watch) {
   CbcModel model(task.relaxation);
   CbcSolverUsefulData data;
   data.useSignalHandler_ = false;
@@ -198,25 +224,30 @@ CbcRun RunCbc(const CbcTask& task, CbcWatch& watch) {
   }
   if (task.start) SetStart(*task.start, task.relaxation, model);
 
-  const std::vector<std::string> arguments = Arguments(task, watch);
+  const std::vector<std::string> arguments = Arguments(watch);
   std::vector<const char*> argv;
   for (const std::string& argument : arguments) {
     argv.push_back(argument.c_str());
   }
-  try {
-    CbcMain1(static_cast<int>(argv.size()), argv.data(), model, PhaseCallback,
-             data);
-  } catch (const CoinError& error) {
-    throw std::runtime_error(fmt::format("CBC failed in {}::{}: {}",
-                                         error.className(), error.methodName(),
-                                         error.message()));
-  }
-
+  CbcMain1(static_cast<int>(argv.size()), argv.data(), model, PhaseCallback,
+           data);
   if (!run.has_searched) {
     run.status = model.status();
     run.secondary_status = model.secondaryStatus();
   }
   return run;
+}
+
+}  // namespace
+
+CbcRun RunCbc(const CbcTask& task, CbcWatch& watch) {
+  try {
+    return task.is_careful ? RunCarefully(task, watch) : RunDriver(task, watch);
+  } catch (const CoinError& error) {
+    throw std::runtime_error(fmt::format("CBC failed in {}::{}: {}",
+                                         error.className(), error.methodName(),
+                                         error.message()));
+  }
 }
 
 CbcRun::End EndOf(const CbcRun& run, CbcWatch& watch) {

@@ -21,7 +21,8 @@ struct CbcTask {
   const ObjectiveScale& scale;
   // A solution to start from.
   std::optional<CheckedSolution> start = std::nullopt;
-  // With tight tolerances, and without heuristics and cuts.
+  // With tight tolerances, by branch and bound alone: without CBC's driver,
+  // heuristics and cuts.
   bool is_careful = false;
 };
 

@@ -29,8 +29,8 @@
 //    other columns, and checked against the program.
 // 3. What CBC concludes is believed only if the polished solution costs what
 //    CBC says, and no solution that was seen on the way is better. Otherwise
-//    there is a second run, a careful one: with tight tolerances, without
-//    heuristics and cuts. Where that contradicts itself, too, this has failed.
+//    there is a second run, a careful one: with tight tolerances, by branch
+//    and bound without CBC's driver, heuristics and cuts. Where that contradicts itself, too, this has failed.
 //
 // The answer is the best solution of all runs. A limit that strikes ends with
 // that and with the best bound that nothing contradicts.
@@ -126,9 +126,10 @@ bool IsIntegral(const Milp& milp, std::span<const double> x) {
 class LockedSearch {
  public:
   LockedSearch(const Milp& milp, std::optional<CheckedSolution> start,
-               CbcWatch& watch)
+               bool is_always_careful, CbcWatch& watch)
       : milp_(milp),
         watch_(watch),
+        is_always_careful_(is_always_careful),
         scale_(ScaleFor(milp)),
         relaxation_(LoadForCbc(milp, scale_)),
         best_(std::move(start)) {}
@@ -136,6 +137,7 @@ class LockedSearch {
   MilpSolution Solve() {
     if (auto answer = SolveByRelaxation()) return *std::move(answer);
     for (const bool is_careful : {false, true}) {
+      if (is_always_careful_ && !is_careful) continue;
       const CbcRun run = RunCbc({.milp = milp_,
                                  .relaxation = *relaxation_,
                                  .scale = scale_,
@@ -190,7 +192,8 @@ class LockedSearch {
     if (best_) return NoSolution(MilpStatus::kUnbounded, watch_);
     Milp any = milp_;
     for (Milp::Column& column : any.columns) column.cost = 0;
-    MilpSolution found = LockedSearch(any, std::nullopt, watch_).Solve();
+    MilpSolution found =
+        LockedSearch(any, std::nullopt, is_always_careful_, watch_).Solve();
     if (!found.x.empty()) return NoSolution(MilpStatus::kUnbounded, watch_);
     found.bound =
         found.status == MilpStatus::kInfeasible ? kInfinity : -kInfinity;
@@ -253,6 +256,7 @@ class LockedSearch {
 
   const Milp& milp_;
   CbcWatch& watch_;
+  const bool is_always_careful_;
   const ObjectiveScale scale_;
   const std::unique_ptr<OsiClpSolverInterface> relaxation_;
   std::optional<CheckedSolution> best_;
@@ -303,7 +307,7 @@ MilpSolution Solve(const Milp& milp, const CbcOptions& options,
   if (!lock.owns_lock()) {
     return Solution(std::move(best), -kInfinity, watch.Poll(), 0, watch);
   }
-  return LockedSearch(milp, std::move(best), watch).Solve();
+  return LockedSearch(milp, std::move(best), options.is_careful, watch).Solve();
 }
 
 }  // namespace

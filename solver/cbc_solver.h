@@ -34,6 +34,9 @@ struct CbcOptions {
   // A known solution (one value a column) to start from; ignored where it is
   // not feasible.
   std::optional<std::vector<double>> warm_start = std::nullopt;
+  // From the first run on, branch and bound alone, with tight tolerances:
+  // slower, and otherwise done only where a run contradicts itself.
+  bool is_careful = false;
 };
 
 // Solves with COIN-OR CBC. Deterministic for a given seed, up to the moment

@@ -251,6 +251,7 @@ ordered_json ToJson(const ShardNote& note) {
           {"total", note.counts.total},
           {"good", note.counts.good},
           {"bad", note.counts.bad},
+          {"executions", note.executions},
           {"seconds", note.seconds}};
 }
 
@@ -270,6 +271,7 @@ ShardNote ParseShardNote(const nlohmann::json& json, const std::string& file) {
   note.ties_by_memory = root.Get("ties_by_memory").Bool();
   note.counts = {root.Get("total").Int(0, kMost),
                  root.Get("good").Int(0, kMost), root.Get("bad").Int(0, kMost)};
+  note.executions = root.Get("executions").Int(0, kMost);
   note.seconds = root.Get("seconds").NonNegativeNumber();
   return note;
 }

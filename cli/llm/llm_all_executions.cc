@@ -41,6 +41,7 @@ std::string ShardLine(const SearchFlags& flags,
                                       .search = SearchDigest(flags, ""),
                                       .shard = options.shard,
                                       .counts = timed.outcome.counts,
+                                      .executions = timed.outcome.counts.good,
                                       .seconds = timed.seconds})
                          .dump());
 }

@@ -69,7 +69,7 @@ ShardNote ReadCsvNote(const std::string& name) {
   }
   const ShardNote note =
       ParseShardNote(graph::ParseJson(last.substr(start.size()), name), name);
-  RequireCount(name, "rows", note.counts.good, lines - 2);
+  RequireCount(name, "rows", note.executions, lines - 2);
   return note;
 }
 
@@ -89,7 +89,7 @@ ShardNote ReadJsonNote(const std::string& name) {
   for (const auto& [key, unused] : document.items()) {
     if (key != kShardKey) RequireEntry(root.Get(key));
   }
-  RequireCount(name, "executions", std::min(note.top_n, note.counts.good),
+  RequireCount(name, "executions", note.executions,
                static_cast<int64_t>(document.size()) - 1);
   return note;
 }
@@ -134,6 +134,7 @@ ShardNote Total(const std::vector<ShardFile>& shards) {
     total.counts.total += shard.note.counts.total;
     total.counts.good += shard.note.counts.good;
     total.counts.bad += shard.note.counts.bad;
+    total.executions += shard.note.executions;
     total.seconds = std::max(total.seconds, shard.note.seconds);
   }
   return total;

@@ -68,6 +68,7 @@ void WriteShard(const OptimalExecutionFlags& flags,
       .top_n = options.top_n,
       .ties_by_memory = flags.search.mode.Resolve().ties_by_memory,
       .counts = timed.outcome.counts,
+      .executions = std::ssize(entries),
       .seconds = timed.seconds});
   json.update(RankedJson(entries));
   graph::WriteFile(

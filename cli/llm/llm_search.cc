@@ -215,6 +215,7 @@ void WriteShard(const PlanSearchFlags& flags, const Question& question,
       .top_n = question.options.top_n,
       .ties_by_memory = question.problem.corrections.ties_by_memory,
       .counts = found.Answer().counts,
+      .executions = std::ssize(entries),
       .seconds =
           found.fixed.seconds + (found.plans ? found.plans->seconds : 0)});
   json.update(RankedJson(entries));

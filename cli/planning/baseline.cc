@@ -10,6 +10,7 @@
 #include "cli/input/profile_input.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
+#include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "problems/check/plan_check.h"
@@ -75,7 +76,8 @@ std::string ToText(const BaselineAnswer& answer, const Terminal& terminal) {
   const auto bytes = [](double b) {
     return graph::FormatBytes(static_cast<int64_t>(b));
   };
-  table.AddRow({"baseline of " + model, std::string(ToString(memory.model)),
+  table.AddRow({"baseline of " + graph::OneLine(model),
+                std::string(ToString(memory.model)),
                 memory.without_states ? "without states" : ""});
   table.AddRow(
       {"peak memory", bytes(static_cast<double>(baseline.peak_bytes)),

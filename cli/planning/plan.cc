@@ -22,6 +22,7 @@
 #include "graph/trace/simulation.h"
 #include "problems/any_schedule.h"
 #include "problems/check/plan_check.h"
+#include "problems/offload_plans.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/planner.h"
 #include "problems/segment_plans.h"
@@ -37,6 +38,8 @@ struct PlanFlags {
   std::string profile;
   std::string budget;
   PlanningFlags planning;
+  std::string offload;
+  std::string host_memory;
   std::string output;
   bool all = false;
   bool json = false;
@@ -64,6 +67,18 @@ std::string Heading(const graph::Profile& profile, const Plan& plan,
   return text + "\n\n";
 }
 
+// "" where nothing may be offloaded.
+std::string OffloadText(const Plan& plan) {
+  if (!plan.offload) return "";
+  const problems::PlanOffload& offload = *plan.offload;
+  return fmt::format(
+      "offloaded       {} of {} {} at {:.4g} GB/s each way, at most {} in the "
+      "host's memory\n",
+      graph::FormatBytes(offload.sent_bytes), FormatCount(offload.storages),
+      offload.storages == 1 ? "storage" : "storages",
+      offload.bytes_per_second / 1e9, graph::FormatBytes(offload.host_bytes));
+}
+
 // `unplanned`: what a rank would need without the plan.
 std::string Comparison(const Plan& plan, int64_t unplanned,
                        const Terminal& terminal) {
@@ -86,10 +101,14 @@ std::string Comparison(const Plan& plan, int64_t unplanned,
       FormatChange(static_cast<double>(unplanned),
                    static_cast<double>(plan.peak_bytes)));
   row("step time", step, step,
-      FormatMs(plan.baseline.runtime_ms + plan.recompute_ms),
+      FormatMs(plan.baseline.runtime_ms + plan.CostMs()),
       fmt::format("+{}", FormatPercentUp(plan.overhead)));
   row("recomputed", FormatMs(0), FormatMs(0), FormatMs(plan.recompute_ms), "");
-  std::string text = table.ToString(terminal);
+  if (plan.offload) {
+    row("stalled", FormatMs(0), FormatMs(0), FormatMs(plan.offload->stall_ms),
+        "");
+  }
+  std::string text = table.ToString(terminal) + OffloadText(plan);
   text += fmt::format("peak at         {} (baseline: {})\n", plan.peak_module,
                       plan.baseline.peak_module);
   return text + "\n";
@@ -187,6 +206,11 @@ Verdict VerdictOn(const Plan& plan) {
                   ": no plan within the budget recomputes less (gap 0, {})\n",
                   effort)};
     case PlanStatus::kFeasible:
+      if (plan.offload) {
+        return {"feasible",
+                fmt::format(": no bound is known of plans with offload ({})\n",
+                            effort)};
+      }
       return {
           "feasible",
           fmt::format(", {}: no plan recomputes less than {} (gap {}, {})\n",
@@ -248,7 +272,7 @@ int ExitCode(PlanStatus status) {
 // proven, where that was asked for and is not.
 struct FoundPlan {
   Plan plan;
-  const graph::Profile* profile = nullptr;
+  const problems::PlanningProblem* problem = nullptr;
   std::string unproven;
 };
 
@@ -269,20 +293,51 @@ struct Question {
       problems::PlanWithSegments found =
           PlanFor(*with_segments, budget_bytes, limits, known);
       return {.plan = std::move(found.plan),
-              .profile = &found.problem->profile,
+              .problem = &found.problem->problem,
               .unproven = ""};
     }
     return {.plan = PlanFor(*problem, budget_bytes, limits,
                             known.empty() ? problems::KnownUnits()
                                           : known.front().units)
                         .plan,
-            .profile = problem->profile,
+            .problem = problem,
             .unproven = ""};
   }
 };
 
+// What plans may offload; nothing without --offload.
+std::optional<problems::LinkLimits> ParseLink(
+    const PlanFlags& flags, const problems::PlanOptions& options) {
+  if (flags.offload.empty()) {
+    if (flags.host_memory.empty()) return std::nullopt;
+    throw InputError("--host-memory: expected with --offload only");
+  }
+  if (options.memory.model != problems::MemoryModel::kTrace ||
+      !options.may_skip) {
+    throw InputError(
+        "--offload: expected for plans on traces with --decisions "
+        "save,recompute,skip only");
+  }
+  if (!flags.offload.ends_with("/s")) {
+    throw InputError(
+        fmt::format("--offload: expected a rate such as 25GB/s, "
+                    "found {}",
+                    graph::Quoted(flags.offload, 100)));
+  }
+  problems::LinkLimits link;
+  link.bytes_per_second = static_cast<double>(graph::ParseByteSize(
+      flags.offload.substr(0, flags.offload.size() - 2), "--offload"));
+  if (!flags.host_memory.empty()) {
+    link.host_memory_bytes =
+        graph::ParseByteSize(flags.host_memory, "--host-memory");
+  }
+  return link;
+}
+
 FoundPlan FindPlan(const Question& question, const BudgetFlag& budget,
-                   solver::SearchLimits limits, const Terminal& terminal) {
+                   solver::SearchLimits limits,
+                   const std::optional<problems::LinkLimits>& link,
+                   const Terminal& terminal) {
   ProgressLine progress(terminal);
   limits.interrupted = &InterruptFlag();
   const solver::Stopwatch stopwatch;
@@ -305,7 +360,10 @@ FoundPlan FindPlan(const Question& question, const BudgetFlag& budget,
       budget_bytes, solver::LeftOf(limits, stopwatch.Seconds()),
       least.of_family);
   answer.unproven = std::move(unproven);
-  answer.plan = WithAnySchedule(*question.problem, std::move(answer.plan));
+  answer.plan =
+      link ? WithOffload(*answer.problem, std::move(answer.plan), *link,
+                         solver::LeftOf(limits, stopwatch.Seconds()))
+           : WithAnySchedule(*question.problem, std::move(answer.plan));
   return answer;
 }
 
@@ -350,6 +408,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
   const problems::PlanOptions options = flags.planning.Options(input);
   CheckOutput(flags.output, flags.profile);
+  const std::optional<problems::LinkLimits> link = ParseLink(flags, options);
 
   const problems::SegmentChoice segments =
       flags.planning.Segments(input, options);
@@ -367,8 +426,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));
-  const auto [plan, planned_profile, unproven] =
-      FindPlan(question, budget, options.limits, terminal);
+  const auto [plan, planned_problem, unproven] =
+      FindPlan(question, budget, options.limits, link, terminal);
   for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
   if (!unproven.empty()) terminal.Warn("budget min: " + unproven);
 
@@ -376,7 +435,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(flags.json ? json
                             : Heading(profile, plan, options, terminal) +
-                                  Body(*planned_profile, plan,
+                                  Body(*planned_problem->profile, plan,
                                        problem.unplanned_peak_bytes, flags.all,
                                        terminal) +
                                   Ending(input, plan, terminal));
@@ -402,6 +461,14 @@ Command AddPlanCommand(CLI::App& program) {
       ->type_name("SIZE");
   flags->planning.AddTo(*app);
   flags->planning.AddSegmentsTo(*app);
+  app->add_option("--offload", flags->offload,
+                  "send what is kept to the host's memory and back over a link "
+                  "of RATE each way, such as 25GB/s, where that costs less; on "
+                  "traces with --decisions save,recompute,skip")
+      ->type_name("RATE");
+  app->add_option("--host-memory", flags->host_memory,
+                  "no more of it in the host's memory at any time")
+      ->type_name("SIZE");
   app->add_option("-o,--output", flags->output,
                   "write the plan file here (.json or .json.gz)")
       ->type_name("FILE");

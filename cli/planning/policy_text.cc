@@ -153,11 +153,13 @@ std::string PolicyText(const PlannedModule& unit,
                        const graph::SacStatistics& sac) {
   std::vector<char> is_view(unit.ops.size(), 0);
   for (const int op : sac.view_like_ops) is_view[op] = 1;
-  std::vector<std::string> saved, recomputed;
+  std::vector<std::string> saved, recomputed, offloaded;
   size_t skipped = 0;
   for (const problems::PlannedOp& op : unit.ops) {
     if (op.Saves()) {
       saved.push_back(op.name);
+    } else if (op.Offloads()) {
+      offloaded.push_back(op.name);
     } else if (!is_view[op.index]) {
       if (op.RunsAgain())
         recomputed.push_back(op.name);
@@ -165,12 +167,19 @@ std::string PolicyText(const PlannedModule& unit,
         ++skipped;
     }
   }
-  if (skipped > 0) {
-    const std::string rest = fmt::format("skip {}", Others(skipped));
-    if (saved.empty() && recomputed.empty()) {
-      return fmt::format("skip all {}", skipped);
+  if (skipped > 0 || !offloaded.empty()) {
+    const bool is_alone =
+        saved.empty() && recomputed.empty() && offloaded.empty();
+    if (is_alone) return fmt::format("skip all {}", skipped);
+    std::vector<std::string> parts;
+    if (!offloaded.empty()) {
+      parts.push_back(fmt::format("offload {}", Names(offloaded)));
     }
-    return fmt::format("{}; {}", SidesText(saved, recomputed), rest);
+    if (!saved.empty() || !recomputed.empty()) {
+      parts.push_back(SidesText(saved, recomputed));
+    }
+    if (skipped > 0) parts.push_back(fmt::format("skip {}", Others(skipped)));
+    return fmt::format("{}", fmt::join(parts, "; "));
   }
   if (saved.empty()) {
     return fmt::format("recompute all {}", recomputed.size());

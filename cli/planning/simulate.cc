@@ -16,6 +16,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/message_text.h"
+#include "graph/trace/link_time.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 #include "problems/plan/plan.h"
@@ -41,6 +42,8 @@ struct Answer {
   Simulation baseline;
   std::optional<Simulation> planned;
   size_t units = 0;
+  // How long the planned step waits for its link, where the plan says which.
+  std::optional<double> stall_ms = {};
 
   const Simulation& last() const { return planned ? *planned : baseline; }
 };
@@ -100,6 +103,15 @@ std::string ToJson(const Answer& answer) {
   if (answer.planned) {
     json["units"] = answer.units;
     json["planned"] = ToJson(*answer.trace, *answer.planned);
+    const graph::OffloadUse& offload = answer.planned->offload;
+    if (!offload.storages.empty()) {
+      json["planned"]["offload"] = {{"storages", offload.storages.size()},
+                                    {"sent_bytes", offload.sent_bytes},
+                                    {"host_bytes", offload.host_peak_bytes}};
+      if (answer.stall_ms) {
+        json["planned"]["offload"]["stall_ms"] = *answer.stall_ms;
+      }
+    }
   }
   return json.dump(2) + "\n";
 }
@@ -123,6 +135,21 @@ std::string PeakText(const Trace& trace, const Simulation& simulation) {
                      module.empty() ? "" : fmt::format(" in {}", module));
 }
 
+// "" where nothing is offloaded.
+std::string OffloadText(const Answer& answer) {
+  if (!answer.planned || answer.planned->offload.storages.empty()) return "";
+  const graph::OffloadUse& use = answer.planned->offload;
+  const auto storages = std::ssize(use.storages);
+  return fmt::format(
+      "{} of {} {} offloaded, {} in the host's memory at most{}\n",
+      graph::FormatBytes(use.sent_bytes), FormatCount(storages),
+      storages == 1 ? "storage" : "storages",
+      graph::FormatBytes(use.host_peak_bytes),
+      answer.stall_ms ? fmt::format("; the step waits {} for it",
+                                    FormatMs(*answer.stall_ms))
+                      : "");
+}
+
 std::string ToText(const Answer& answer, const Terminal& terminal) {
   const Trace& trace = *answer.trace;
   std::string text = fmt::format(
@@ -138,6 +165,7 @@ std::string ToText(const Answer& answer, const Terminal& terminal) {
                         answer.units == 1 ? "unit" : "units",
                         FormatCount(RunAgain(*answer.planned)),
                         FormatMs(answer.planned->recompute_ms));
+    text += OffloadText(answer);
   }
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight});
@@ -214,6 +242,11 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
     trace = TraceFor(std::move(trace), plan, flags.plan);
     answer.units = plan.modules.size();
     answer.planned = SimulatePlan(trace, plan, flags.plan);
+    if (plan.offload) {
+      answer.stall_ms = graph::TimeOnLink(trace, *answer.planned,
+                                          plan.offload->bytes_per_second)
+                            .stall_ms;
+    }
   }
   if (!flags.timeline.empty()) {
     graph::WriteFile(flags.timeline, ToCsv(trace, answer.last()));

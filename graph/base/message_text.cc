@@ -1,6 +1,10 @@
 #include "graph/base/message_text.h"
 
+#include <fmt/format.h>
+
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace acplan::graph {
 namespace {
@@ -20,10 +24,46 @@ std::string_view Cut(std::string_view text, size_t most) {
   return text.substr(0, end);
 }
 
-std::string EscapeDelete(std::string text) {
-  for (size_t at = 0; (at = text.find('\x7f', at)) != std::string::npos;)
-    text.replace(at, 1, "\\u007f");
-  return text;
+// Characters that JSON leaves as they are, and that terminals obey: DEL, the
+// controls of C1, what changes the direction of text, and separators of lines.
+// A byte of more than 0x7F by itself is part of a longer sequence.
+bool IsObeyed(char32_t c, size_t length) {
+  if (length == 1) return c == 0x7F;
+  return c <= 0x9F || c == 0x061C || (0x200E <= c && c <= 0x200F) ||
+         (0x2028 <= c && c <= 0x202E) || (0x2066 <= c && c <= 0x2069) ||
+         c == 0xFEFF;
+}
+
+// The code point of a UTF-8 sequence, of at most three bytes, at `at`; its
+// length, or 1 for any other byte.
+std::pair<char32_t, size_t> CodePointAt(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) {
+    return static_cast<char32_t>(static_cast<unsigned char>(text[at + i]));
+  };
+  const size_t left = text.size() - at;
+  if ((byte(0) & 0xE0) == 0xC0 && left >= 2) {
+    return {(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F), 2};
+  }
+  if ((byte(0) & 0xF0) == 0xE0 && left >= 3) {
+    return {(byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F),
+            3};
+  }
+  return {byte(0), 1};
+}
+
+// `text` is valid UTF-8.
+std::string EscapeObeyed(std::string_view text) {
+  std::string escaped;
+  for (size_t at = 0; at < text.size();) {
+    const auto [c, length] = CodePointAt(text, at);
+    if (IsObeyed(c, length)) {
+      escaped += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
+    } else {
+      escaped += text.substr(at, length);
+    }
+    at += length;
+  }
+  return escaped;
 }
 
 }  // namespace
@@ -42,13 +82,22 @@ std::string OneLine(std::string_view text, size_t most) {
   }
   result += Escaped(run);
   if (cut.size() < text.size()) result += "...";
-  return EscapeDelete(result);
+  return EscapeObeyed(result);
 }
 
 std::string Quoted(std::string_view text, size_t most) {
   const std::string_view cut = Cut(text, most);
-  return EscapeDelete('"' + Escaped(cut) +
+  return EscapeObeyed('"' + Escaped(cut) +
                       (cut.size() < text.size() ? "...\"" : "\""));
+}
+
+bool HasControls(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const auto [c, length] = CodePointAt(text, at);
+    if (c < 0x20 || IsObeyed(c, length)) return true;
+    at += length;
+  }
+  return false;
 }
 
 }  // namespace acplan::graph

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
@@ -68,7 +67,7 @@ std::string ParseFqn(const JsonField& field) {
   if (fqn.empty() || fqn.front() == '.' || fqn.back() == '.' ||
       fqn.find("..") != std::string::npos)
     field.Fail("a module's name without empty components");
-  if (std::ranges::any_of(fqn, [](unsigned char c) { return std::iscntrl(c); }))
+  if (HasControls(fqn))
     field.Fail("a module's name without control characters");
   if (std::ranges::count(fqn, '.') >= kMostDepth)
     field.Fail(fmt::format("a name of at most {} components", kMostDepth));

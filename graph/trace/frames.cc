@@ -32,7 +32,7 @@ void RequireResults(const CheckpointedModule& unit, const TraceCall& call,
                                     what));
     };
     const bool is_saved = place >= 0 && place < std::ssize(unit.decisions) &&
-                          unit.decisions[place] == OperatorDecision::kSave;
+                          Keeps(unit.decisions[place]);
     if (!is_saved) {
       throw complaint(
           "expected results to be kept of a saved operator, found one that is "
@@ -56,10 +56,8 @@ void RequireResults(const CheckpointedModule& unit, const TraceCall& call,
   }
 }
 
-bool HasStandIns(const CheckpointedModule& unit) {
-  return !unit.kept_results.empty() ||
-         std::ranges::find(unit.decisions, OperatorDecision::kSkip) !=
-             unit.decisions.end();
+bool Has(const CheckpointedModule& unit, OperatorDecision decision) {
+  return std::ranges::find(unit.decisions, decision) != unit.decisions.end();
 }
 
 // In the order of calls, so frames inside follow those around them.
@@ -84,7 +82,9 @@ Frames FramesOfCalls(const Trace& trace,
     Frame frame = {
         .unit = unit, .call = &call, .call_index = c, .parent = parent};
     if (!unit->decisions.empty()) frame.decisions = unit->decisions.data();
-    frame.has_stand_ins = HasStandIns(*unit);
+    frame.has_stand_ins =
+        !unit->kept_results.empty() || Has(*unit, OperatorDecision::kSkip);
+    frame.has_offload = Has(*unit, OperatorDecision::kOffload);
     frame.arguments.reserve(call.arguments.size());
     for (const int32_t t : call.arguments) {
       frame.arguments.push_back(trace.tensors[t].storage);

@@ -24,9 +24,15 @@ struct Recast {
 // backward first asks for something saved in it, at `rerun_time`, the operators
 // [call->start, rerun_stop) run again, without those that the policy saves.
 struct Frame {
-  // Returns whether the policy saves what an operator of the call returns; of
-  // its results KeepsResult tells which.
-  bool Saves(int32_t op) const { return Decides(op, OperatorDecision::kSave); }
+  // Returns whether the policy keeps what an operator of the call returns, on
+  // the device or the host; of its results KeptResults tells which.
+  bool Saves(int32_t op) const {
+    return HasPolicy() && Keeps(decisions[op - call->start]);
+  }
+
+  bool Offloads(int32_t op) const {
+    return Decides(op, OperatorDecision::kOffload);
+  }
 
   // Returns whether an operator hands on stand-ins when the call runs again.
   bool Skips(int32_t op) const { return Decides(op, OperatorDecision::kSkip); }
@@ -62,6 +68,7 @@ struct Frame {
   std::vector<OperatorDecision> own_decisions = {};
   // The policy skips an operator or does not keep all of what one returns.
   bool has_stand_ins = false;
+  bool has_offload = false;
   const TraceCall* call = nullptr;
   int32_t call_index = 0;
   int32_t parent = kNoFrame;  // the frame directly around it

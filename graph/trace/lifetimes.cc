@@ -29,6 +29,10 @@
 // Frames are visited from the ones around to the ones inside, so that the lives
 // of a frame's arguments are known before its own holders are.
 //
+// Offload. What a frame offloads it holds until the release, and has from the
+// fetch on in a life of its own, which every kept result on the storage means
+// when the frame runs again.
+//
 // Attributes. A module may keep a tensor beyond the step. A rerun that makes it
 // again puts its copy in the place of the one before: each lives until the next
 // one comes. The copy's autograd graph lives as long as the copy does, and with
@@ -147,67 +151,112 @@ struct Lives {
   std::vector<Life> list;
 };
 
-// The lives of the storages as the trace has them, with all their holders but
-// those of reruns.
-Lives OriginalLives(const PreparedTrace& prepared, const Frames& frames,
-                    const StepLayout& layout, const RemadeAttributes& remade) {
-  const Trace& trace = *prepared.trace;
-  Lives lives;
-  lives.list.reserve(trace.storages.size() + layout.steps.size() -
-                     trace.operators.size());
-  for (int32_t s = 0; s < std::ssize(trace.storages); ++s) {
-    const int32_t born = trace.storages[s].born;
-    const auto attribute = remade.find(s);
-    const int32_t end = attribute == remade.end()
-                            ? layout.StepAt(prepared.held[s])
-                            : attribute->second.original_end;
-    lives.list.push_back(
-        {s, born < 0 ? 0 : layout.step_of_operator[born], end});
-  }
-  for (const SavedTensor& saved : trace.saved) {
-    if (saved.call < 0 || frames.innermost[saved.call] == kNoFrame) {
-      lives.Hold(saved.storage, layout.StepAt(HeldByAutogradUntil(saved)));
+// The life in which a storage comes back.
+int32_t FetchedLife(const MovedStorage& of,
+                    const std::vector<MovedStorage>& moved,
+                    const Trace& trace) {
+  return static_cast<int32_t>(std::ssize(trace.storages) +
+                              (&of - moved.data()));
+}
+
+// The lives of the storages as the trace has them, and of those that come back
+// from the host, with all their holders but those of reruns.
+class OriginalLives {
+ public:
+  OriginalLives(const PreparedTrace& prepared, const Frames& frames,
+                const StepLayout& layout,
+                const std::vector<MovedStorage>& moved)
+      : prepared_(prepared),
+        trace_(*prepared.trace),
+        frames_(frames),
+        layout_(layout),
+        moved_(moved) {}
+
+  Lives Find(const RemadeAttributes& remade) && {
+    lives_.list.reserve(trace_.storages.size() + moved_.size() +
+                        layout_.steps.size() - trace_.operators.size());
+    for (int32_t s = 0; s < std::ssize(trace_.storages); ++s) {
+      const int32_t born = trace_.storages[s].born;
+      const auto attribute = remade.find(s);
+      const int32_t end = attribute == remade.end()
+                              ? layout_.StepAt(prepared_.held[s])
+                              : attribute->second.original_end;
+      lives_.list.push_back(
+          {s, born < 0 ? 0 : layout_.step_of_operator[born], end});
     }
+    for (const MovedStorage& moved : moved_) {
+      const int32_t begin = moved.fetch ? moved.fetch->step : kNever;
+      lives_.list.push_back({moved.storage, begin, 0});
+    }
+    for (const SavedTensor& saved : trace_.saved) {
+      if (saved.call < 0 || frames_.innermost[saved.call] == kNoFrame) {
+        lives_.Hold(saved.storage, layout_.StepAt(HeldByAutogradUntil(saved)));
+      }
+    }
+    for (int32_t f = 0; f < std::ssize(frames_.list); ++f) HoldByFrame(f);
+    return std::move(lives_);
   }
-  for (int32_t f = 0; f < std::ssize(frames.list); ++f) {
-    const Frame& frame = frames.list[f];
-    const int32_t release_step = layout.StepAt(frame.release_time);
+
+ private:
+  void HoldByFrame(int32_t f) {
+    const Frame& frame = frames_.list[f];
+    const int32_t release_step = layout_.StepAt(frame.release_time);
     for (const int32_t s : frame.call->inputs) {
       const bool is_saved_by_parent =
           frame.parent != kNoFrame && Contains(frame.arguments, s);
-      if (!is_saved_by_parent) lives.Hold(s, release_step);
+      if (!is_saved_by_parent) lives_.Hold(s, release_step);
     }
-    if (!frame.HasPolicy()) continue;
+    if (!frame.HasPolicy()) return;
     // A saved result waits for its operator's turn in the rerun, or for the end
     // of the frame where no rerun gets there.
     for (int32_t op = frame.call->start; op < frame.call->end; ++op) {
       if (!frame.Saves(op)) continue;
       const bool is_reached =
-          layout.reruns[f].is_laid_out && op < frame.rerun_stop;
+          layout_.reruns[f].is_laid_out && op < frame.rerun_stop;
       const int32_t end =
-          is_reached ? layout.RerunStepAt(f, frame, op + 1) : release_step;
-      for (const int32_t s : trace.operators[op].outputs) {
+          is_reached ? layout_.RerunStepAt(f, frame, op + 1) : release_step;
+      for (const int32_t s : trace_.operators[op].outputs) {
         const bool is_kept = frame.KeptResults(op) == nullptr ||
-                             KeepsOutput(frame, op, s, trace);
-        if (is_kept) lives.Hold(s, end);
+                             KeepsOutput(frame, op, s, trace_);
+        if (is_kept) HoldKept(f, s, end);
       }
     }
   }
-  return lives;
-}
+
+  void HoldKept(int32_t f, int32_t storage, int32_t end) {
+    if (frames_.list[f].has_offload) {
+      const auto of_frame = MovedBy(f, moved_);
+      const auto moved =
+          std::ranges::find(of_frame, storage, &MovedStorage::storage);
+      if (moved != of_frame.end()) {
+        lives_.Hold(FetchedLife(*moved, moved_, trace_), end);
+        if (moved->release) end = std::min(end, moved->release->step);
+      }
+    }
+    lives_.Hold(storage, end);
+  }
+
+  const PreparedTrace& prepared_;
+  const Trace& trace_;
+  const Frames& frames_;
+  const StepLayout& layout_;
+  const std::vector<MovedStorage>& moved_;
+  Lives lives_;
+};
 
 // Adds to the lives of the originals those that reruns make, and the holders
 // that reruns bring.
 class RerunVisitor {
  public:
   RerunVisitor(const PreparedTrace& prepared, const Frames& frames,
-               const StepLayout& layout)
+               const StepLayout& layout, const std::vector<MovedStorage>& moved)
       : prepared_(prepared),
         trace_(*prepared.trace),
         frames_(frames),
         layout_(layout),
+        moved_(moved),
         remade_(FindRemadeAttributes(trace_, frames, layout)),
-        lives_(OriginalLives(prepared, frames, layout, remade_)),
+        lives_(OriginalLives(prepared, frames, layout, moved).Find(remade_)),
         now_(prepared) {
     argument_lives_.reserve(frames.list.size());
     for (const Frame& frame : frames.list) {
@@ -218,6 +267,11 @@ class RerunVisitor {
   std::vector<Life> Visit() && {
     for (int32_t f = 0; f < std::ssize(frames_.list); ++f) {
       if (layout_.reruns[f].is_laid_out) AddRerun(f);
+    }
+    for (const MovedStorage& moved : moved_) {
+      // What comes back and goes before the next step is never in use.
+      Life& life = lives_.list[FetchedLife(moved, moved_, trace_)];
+      if (life.end <= life.begin) life.begin = kNever;
     }
     return std::move(lives_.list);
   }
@@ -232,6 +286,7 @@ class RerunVisitor {
       now_.Set(frame.arguments[k], argument_lives_[f][k]);
     }
     AddCopies(f);
+    AddFetched(f);
     now_.SetTensors(frame);
     const std::map<int32_t, int32_t> stuck =
         StuckOperators(trace_, f, frame, remade_);
@@ -241,6 +296,9 @@ class RerunVisitor {
     for (const int32_t s : frame.arguments) now_.Reset(s);
     for (auto life = first_copy; life < std::ssize(lives_.list); ++life) {
       now_.Reset(lives_.list[life].storage);
+    }
+    for (const MovedStorage& moved : MovedBy(f, moved_)) {
+      now_.Reset(moved.storage);
     }
     if (!frame.has_stand_ins) return;
     for (int32_t op = frame.call->start; op < frame.rerun_stop; ++op) {
@@ -265,6 +323,20 @@ class RerunVisitor {
     }
     for (size_t k = 0; k < frame.recasts.size(); ++k) {
       add(frame.recasts[k].op, layout_.reruns[f].recast_steps[k]);
+    }
+  }
+
+  void AddFetched(int32_t f) {
+    const Frame& frame = frames_.list[f];
+    now_.ResetKept();
+    for (const MovedStorage& moved : MovedBy(f, moved_)) {
+      const int32_t life = FetchedLife(moved, moved_, trace_);
+      const int32_t born = trace_.storages[moved.storage].born;
+      now_.SetKept(moved.storage, life);
+      const bool is_kept_by_its_maker =
+          born >= frame.call->start && frame.Saves(born) &&
+          KeepsOutput(frame, born, moved.storage, trace_);
+      if (is_kept_by_its_maker) now_.Set(moved.storage, life);
     }
   }
 
@@ -391,6 +463,7 @@ class RerunVisitor {
   const Trace& trace_;
   const Frames& frames_;
   const StepLayout& layout_;
+  const std::vector<MovedStorage>& moved_;
   RemadeAttributes remade_;
   Lives lives_;
   // By frame and argument that is a tensor given by position: the life that it
@@ -402,8 +475,9 @@ class RerunVisitor {
 }  // namespace
 
 std::vector<Life> FindLives(const PreparedTrace& prepared, const Frames& frames,
-                            const StepLayout& layout) {
-  return RerunVisitor(prepared, frames, layout).Visit();
+                            const StepLayout& layout,
+                            const std::vector<MovedStorage>& moved) {
+  return RerunVisitor(prepared, frames, layout, moved).Visit();
 }
 
 }  // namespace acplan::graph

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "graph/trace/frames.h"
+#include "graph/trace/moved_storages.h"
 #include "graph/trace/prepared_trace.h"
 #include "graph/trace/step_layout.h"
 
@@ -18,8 +19,10 @@ struct Life {
 };
 
 // The lives of all storages of a planned step: first those of the storages as
-// the trace has them, in their order, then those of what runs again.
+// the trace has them, in their order, then those of what comes back from the
+// host, in the order of `moved`, then those of what runs again.
 std::vector<Life> FindLives(const PreparedTrace& prepared, const Frames& frames,
-                            const StepLayout& layout);
+                            const StepLayout& layout,
+                            const std::vector<MovedStorage>& moved);
 
 }  // namespace acplan::graph

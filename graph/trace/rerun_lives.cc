@@ -32,13 +32,18 @@ void RerunLives::SetTensors(const Frame& frame) {
     const TraceTensor& tensor = prepared_.trace->tensors[t];
     if (tensor.op >= start_ && frame.Saves(tensor.op)) {
       const bool is_kept = KeepsTensor(frame, t, *prepared_.trace);
-      lives_of_tensors_.push_back(is_kept ? tensor.storage : kNoLife);
+      lives_of_tensors_.push_back(is_kept ? OfKept(tensor.storage) : kNoLife);
     } else if (tensor.op >= start_ && frame.Skips(tensor.op)) {
       lives_of_tensors_.push_back(OfSkippedResult(tensor));
     } else {
       lives_of_tensors_.push_back(OfBase(tensor));
     }
   }
+}
+
+int32_t RerunLives::OfKept(int32_t storage) const {
+  const auto life = of_kept_.find(storage);
+  return life == of_kept_.end() ? storage : life->second;
 }
 
 int32_t RerunLives::OfBase(const TraceTensor& tensor) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -20,6 +21,11 @@ class RerunLives {
 
   void Set(int32_t storage, int32_t life) { of_storage_[storage] = life; }
   void Reset(int32_t storage) { of_storage_[storage] = storage; }
+
+  // A kept result on a storage is of a life, in the frame at hand. By itself it
+  // is of the original's.
+  void SetKept(int32_t storage, int32_t life) { of_kept_[storage] = life; }
+  void ResetKept() { of_kept_.clear(); }
 
   // The tensors that a frame's operators make when they run again. Where no
   // policy saves any, each is of the life that its storage means.
@@ -49,9 +55,11 @@ class RerunLives {
   // What has the storage of the tensor's base has its life.
   int32_t OfBase(const TraceTensor& tensor) const;
   int32_t OfSkippedResult(const TraceTensor& tensor) const;
+  int32_t OfKept(int32_t storage) const;
 
   const PreparedTrace& prepared_;
   std::vector<int32_t> of_storage_;
+  std::map<int32_t, int32_t> of_kept_;
   int32_t first_tensor_ = 0;
   std::vector<int32_t> lives_of_tensors_;
   int32_t start_ = 0;  // of the call

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 
+#include "graph/trace/moved_storages.h"
 #include "graph/trace/trace.h"
 
 namespace acplan::graph {
@@ -104,6 +105,31 @@ class SavedResults {
   std::map<int32_t, int32_t> saved_by_, read_by_;
 };
 
+// A storage is copied as it is when the first operator has ended that offloads
+// it, and comes back like that.
+std::optional<std::string> OffloadRefusal(const Frame& frame,
+                                          const PreparedTrace& prepared) {
+  const Trace& trace = *prepared.trace;
+  for (int32_t op = frame.call->start; op < frame.call->end; ++op) {
+    if (!frame.Offloads(op)) continue;
+    const std::string place =
+        fmt::format("operator {} ({}) cannot be offloaded",
+                    op - frame.call->start, NameOf(op, trace));
+    if (frame.parent != kNoFrame) {
+      return place + ": the unit is inside of another one";
+    }
+    for (const int32_t s : KeptStorages(frame, op, trace)) {
+      const int32_t writer = prepared.FirstWrite(s, op + 1, frame.rerun_time);
+      if (writer == kNever) continue;
+      return fmt::format(
+          "{}: operator {} ({}) of the step writes to its result in place "
+          "later",
+          place, writer, NameOf(writer, trace));
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> Reason(const Frame& frame,
                                   const PreparedTrace& prepared) {
   const Trace& trace = *prepared.trace;
@@ -133,6 +159,9 @@ std::optional<std::string> Reason(const Frame& frame,
         "cannot be a unit: operator {} ({}) of the step writes to an argument "
         "of it in place, which PyTorch refuses",
         writer, NameOf(writer, trace));
+  }
+  if (frame.has_offload) {
+    if (auto refusal = OffloadRefusal(frame, prepared)) return refusal;
   }
   return has_policy ? SavedResults(frame, prepared).Refusal() : std::nullopt;
 }

@@ -10,15 +10,17 @@
 #include "graph/trace/allocation.h"
 #include "graph/trace/frames.h"
 #include "graph/trace/lifetimes.h"
+#include "graph/trace/moved_storages.h"
 #include "graph/trace/prepared_trace.h"
 #include "graph/trace/rerun_refusal.h"
 #include "graph/trace/stand_ins.h"
 #include "graph/trace/step_layout.h"
 
-// A simulation makes four values, each from those before it:
+// A simulation makes five values, each from those before it:
 //   Frames       the calls of units: when each runs again, and up to where;
 //                what is only a stand-in then
 //   StepLayout   the order of all that runs, and the way from times to steps
+//   moved        what is offloaded, and when it goes and comes back
 //   lives        the steps during which each storage is in use: the original,
 //                and what reruns make of it
 //   Simulation   the sum of the lives at each step
@@ -170,8 +172,20 @@ Simulation Simulator::Simulate(
   }
   HandOutStandIns(frames, *prepared_);
   StepLayout layout = LayOutSteps(*prepared_, frames.list);
-  const std::vector<Life> lives = FindLives(*prepared_, frames, layout);
-  return SumUp(lives, std::move(layout), *prepared_->trace);
+  const std::vector<MovedStorage> moved =
+      FindMovedStorages(*prepared_, frames, layout);
+  const std::vector<Life> lives = FindLives(*prepared_, frames, layout, moved);
+  OffloadUse offload = UseOf(moved, *prepared_, frames, layout);
+  for (size_t k = 0; k < moved.size(); ++k) {
+    const Life& original = lives[moved[k].storage];
+    const Life& fetched = lives[prepared_->trace->storages.size() + k];
+    offload.storages[k].away_begin = std::max(original.end, original.begin + 1);
+    offload.storages[k].away_end =
+        moved[k].fetch ? moved[k].fetch->step : fetched.end;
+  }
+  Simulation result = SumUp(lives, std::move(layout), *prepared_->trace);
+  result.offload = std::move(offload);
+  return result;
 }
 
 }  // namespace acplan::graph

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "graph/trace/offload.h"
 #include "graph/trace/trace.h"
 
 namespace acplan::graph {
@@ -47,11 +48,25 @@ namespace acplan::graph {
 // - A tensor that a module keeps as an attribute is replaced when it is made
 //   again, and then holds all that autograd saved on the way to it.
 // - A unit called without gradients is only called.
+// - An operator that the policy offloads is saved, but what it keeps is so in
+//   the host's memory until shortly before the unit runs again
+//   (graph/trace/offload.h).
 // Bytes are those of live storages, each rounded up to 512 as CUDA's caching
 // allocator does.
 
 // What a policy says of an operator of a unit.
-enum class OperatorDecision : char { kRecompute = 0, kSave = 1, kSkip = 2 };
+enum class OperatorDecision : char {
+  kRecompute = 0,
+  kSave = 1,
+  kSkip = 2,
+  kOffload = 3
+};
+
+// Returns whether the results are kept, wherever.
+constexpr bool Keeps(OperatorDecision decision) {
+  return decision == OperatorDecision::kSave ||
+         decision == OperatorDecision::kOffload;
+}
 
 inline OperatorDecision SaveOrRecompute(bool is_saved) {
   return is_saved ? OperatorDecision::kSave : OperatorDecision::kRecompute;
@@ -61,7 +76,7 @@ struct CheckpointedModule {
   int32_t module = 0;  // in Trace::modules
   // One an operator of each of its calls. Empty: all are recomputed.
   std::vector<OperatorDecision> decisions = {};
-  // By place of a saved operator in the call: the results that are kept, as
+  // By place of an operator that keeps results: which of them are kept, as
   // places in TraceOperator::results. Without an entry all are.
   std::map<int32_t, std::vector<int32_t>> kept_results = {};
 };
@@ -78,6 +93,7 @@ struct Simulation {
   int32_t peak_step = -1;  // the first with the peak; -1: nothing runs
   std::array<int64_t, kStorageCategories> peak_by_category = {};
   double recompute_ms = 0;  // of what runs again
+  OffloadUse offload = {};
 
   bool operator==(const Simulation&) const = default;
 };
@@ -98,6 +114,9 @@ struct Simulation {
 // - backward asks for one, a unit inside of this one that runs again is given
 //   one by position, or a module keeps one as an attribute;
 // - an operator is skipped that returns no tensor.
+// And for offload in a unit inside of another one, and of a storage that is
+// written to in place between the operator that offloads it and the
+// recomputation.
 // What is from outside of the unit is never stale, since the forward pass wrote
 // to it.
 Simulation Simulate(const Trace& trace,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "problems/check/offload_rules.h"
 #include "problems/check/plan_effect.h"
 #include "problems/check/plan_rules.h"
 #include "problems/check/policy_rules.h"

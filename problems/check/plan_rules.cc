@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "problems/check/offload_rules.h"
 #include "problems/check/plan_effect.h"
 #include "problems/check/policy_rules.h"
 #include "problems/check/skip_rules.h"
@@ -80,11 +81,13 @@ std::optional<std::string> BrokenUnitRule(
   const bool is_on_trace = plan.memory.model == MemoryModel::kTrace;
   for (const PlannedOp& op : planned.ops) {
     const bool skips = op.decision == graph::OperatorDecision::kSkip;
-    if (is_on_trace || (!skips && !op.results)) continue;
+    if (is_on_trace || (!skips && !op.Offloads() && !op.results)) continue;
     return fmt::format(
         "{}: operator {} '{}' {}, of which the effect is known on traces only",
         planned.fqn, op.index, op.name,
-        skips ? "is skipped" : "keeps some of its results");
+        skips           ? "is skipped"
+        : op.Offloads() ? "is offloaded"
+                        : "keeps some of its results");
   }
   if (auto broken =
           BrokenOperatorRule(*module.sac, patterns, decision, is_on_trace)) {
@@ -215,20 +218,21 @@ BrokenRule FalsePeak(const Plan& plan, const PlanEffect& effect) {
   return std::nullopt;
 }
 
-// Checks the stated recomputation, and the bound and the gap that go with it.
-BrokenRule FalseCost(const Plan& plan, double recompute_ms) {
+// Checks the stated recomputation, and the bound and the gap that go with the
+// cost: that, and what the step waits.
+BrokenRule FalseCost(const Plan& plan, double recompute_ms, double cost_ms) {
   if (IsFalse(plan.recompute_ms, recompute_ms)) {
     return fmt::format("the plan says it recomputes {} ms; it is {} ms",
                        plan.recompute_ms, recompute_ms);
   }
-  if (plan.bound_ms > recompute_ms && IsFalse(plan.bound_ms, recompute_ms)) {
+  if (plan.bound_ms > cost_ms && IsFalse(plan.bound_ms, cost_ms)) {
     return fmt::format(
-        "the plan's bound of {} ms is above what it recomputes, "
+        "the plan's bound of {} ms is above what it {}, "
         "{} ms",
-        plan.bound_ms, recompute_ms);
+        plan.bound_ms, plan.offload ? "costs" : "recomputes", cost_ms);
   }
-  if (plan.bound_ms != kNotStated && recompute_ms > 0) {
-    const double gap = std::max(0.0, 1 - plan.bound_ms / recompute_ms);
+  if (plan.bound_ms != kNotStated && cost_ms > 0) {
+    const double gap = std::max(0.0, 1 - plan.bound_ms / cost_ms);
     if (IsFalse(plan.gap, gap)) return Differs("gap", plan.gap, gap);
     if (plan.status == PlanStatus::kOptimal && IsFalse(0, gap)) {
       return fmt::format("the plan says it is optimal; its gap is {}", gap);
@@ -239,10 +243,10 @@ BrokenRule FalseCost(const Plan& plan, double recompute_ms) {
 
 // Checks what is stated of the step without checkpointing, and the overhead over it.
 BrokenRule FalseBaseline(const Profile& profile, const Plan& plan,
-                         double recompute_ms, const graph::Trace* trace) {
+                         double cost_ms, const graph::Trace* trace) {
   const double step_ms = StepMs(profile);
-  if (step_ms > 0 && IsFalse(plan.overhead, recompute_ms / step_ms)) {
-    return Differs("overhead", plan.overhead, recompute_ms / step_ms);
+  if (step_ms > 0 && IsFalse(plan.overhead, cost_ms / step_ms)) {
+    return Differs("overhead", plan.overhead, cost_ms / step_ms);
   }
   if (plan.baseline.peak_bytes == kNotStated) return std::nullopt;
   MemoryOptions unsharded = plan.memory;
@@ -272,8 +276,16 @@ BrokenRule FalseStatement(const Profile& profile, const Plan& plan,
     }
   }
   if (auto broken = FalsePeak(plan, effect)) return broken;
-  if (auto broken = FalseCost(plan, effect.recompute_ms)) return broken;
-  return FalseBaseline(profile, plan, effect.recompute_ms, trace);
+  double cost_ms = effect.recompute_ms;
+  if (plan.offload && trace != nullptr) {
+    const std::optional<PlanOffload> actual = OffloadEffect(*trace, plan);
+    if (auto broken = BrokenOffloadRule(*plan.offload, *actual)) return broken;
+    cost_ms += actual->stall_ms;
+  }
+  if (auto broken = FalseCost(plan, effect.recompute_ms, cost_ms)) {
+    return broken;
+  }
+  return FalseBaseline(profile, plan, cost_ms, trace);
 }
 
 }  // namespace

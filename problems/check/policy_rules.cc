@@ -16,9 +16,7 @@ using graph::SacStatistics;
 std::optional<std::string> BrokenOperatorRule(
     const SacStatistics& sac, const graph::OperatorPatterns& patterns,
     const std::function<OperatorDecision(int)>& decision, bool draws_alone) {
-  const auto saves = [&](int k) {
-    return decision(k) == OperatorDecision::kSave;
-  };
+  const auto saves = [&](int k) { return graph::Keeps(decision(k)); };
   const auto runs_again = [&](int k) {
     return decision(k) == OperatorDecision::kRecompute;
   };

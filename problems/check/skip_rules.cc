@@ -60,7 +60,7 @@ class CallNeeds {
   bool IsKept(int32_t tensor) const {
     const int32_t op = tensor < 0 ? -1 : trace_.tensors[tensor].op;
     if (op < call_.start || op >= call_.end) return false;
-    if (DecisionOf(op) != OperatorDecision::kSave) return false;
+    if (!graph::Keeps(DecisionOf(op))) return false;
     const auto kept = unit_.kept_results.find(op - call_.start);
     if (kept == unit_.kept_results.end()) return true;
     return std::ranges::any_of(kept->second, [&](int32_t result) {
@@ -106,6 +106,7 @@ class CallNeeds {
         }
         return std::nullopt;
       case OperatorDecision::kSave:
+      case OperatorDecision::kOffload:
         for (const int32_t s : now.creates) {
           if (op < stop && needed_.contains(s) && !IsStorageKept(op, s)) {
             return say("does not keep a result that is needed");
@@ -148,7 +149,7 @@ class CallNeeds {
   // Returns whether an operator of the call before this one keeps a storage.
   bool IsKeptBefore(int32_t op, int32_t storage) const {
     for (int32_t k = call_.start; k < op; ++k) {
-      const bool keeps = DecisionOf(k) == OperatorDecision::kSave &&
+      const bool keeps = graph::Keeps(DecisionOf(k)) &&
                          Contains(trace_.operators[k].outputs, storage) &&
                          IsStorageKept(k, storage);
       if (keeps) return true;

@@ -44,17 +44,18 @@ std::string OneOf(const JsonField& field,
   return name;
 }
 
-constexpr std::array<std::pair<OperatorDecision, std::string_view>, 3>
+constexpr std::array<std::pair<OperatorDecision, std::string_view>, 4>
     kDecisions = {{{OperatorDecision::kSave, "save"},
                    {OperatorDecision::kRecompute, "recompute"},
-                   {OperatorDecision::kSkip, "skip"}}};
+                   {OperatorDecision::kSkip, "skip"},
+                   {OperatorDecision::kOffload, "offload"}}};
 
 OperatorDecision ReadDecision(const JsonField& field) {
   const std::string name = field.String();
   for (const auto& [decision, known] : kDecisions) {
     if (name == known) return decision;
   }
-  field.Fail("\"save\", \"recompute\" or \"skip\"");
+  field.Fail("\"save\", \"recompute\", \"skip\" or \"offload\"");
 }
 
 std::string_view NameOf(OperatorDecision decision) {
@@ -65,10 +66,12 @@ std::string_view NameOf(OperatorDecision decision) {
 }
 
 std::vector<int32_t> ReadResults(const JsonField& field, const PlannedOp& op) {
-  if (!op.Saves()) {
-    field.Complain(fmt::format(
-        "expected for an operator that is saved only, found it for one to {}",
-        NameOf(op.decision)));
+  if (!graph::Keeps(op.decision)) {
+    field.Complain(
+        fmt::format("expected for an operator that is saved or offloaded only, "
+                    "found it for "
+                    "one to {}",
+                    NameOf(op.decision)));
   }
   std::vector<int32_t> results;
   for (const JsonField& entry : field.Elements()) {
@@ -147,6 +150,34 @@ PlanStatus ReadStatus(const JsonField& root) {
   return *found;
 }
 
+PlanOffload ReadOffload(const JsonField& field) {
+  PlanOffload offload{
+      .bytes_per_second = field.Get("bytes_per_second").NonNegativeNumber(),
+      .host_bytes = field.Get("host_bytes").Bytes(),
+      .sent_bytes = field.Get("sent_bytes").Bytes(),
+      .storages = field.Get("storages").Int(0, kMost),
+      .stall_ms = field.Get("stall_ms").NonNegativeNumber()};
+  if (offload.bytes_per_second <= 0) {
+    field.Get("bytes_per_second").Fail("a number above 0");
+  }
+  if (field.Has("host_memory_bytes")) {
+    offload.host_memory_bytes = field.Get("host_memory_bytes").Bytes();
+  }
+  return offload;
+}
+
+Json ToJson(const PlanOffload& offload) {
+  Json json = {{"bytes_per_second", offload.bytes_per_second},
+               {"host_bytes", offload.host_bytes},
+               {"sent_bytes", offload.sent_bytes},
+               {"storages", offload.storages},
+               {"stall_ms", offload.stall_ms}};
+  if (offload.host_memory_bytes) {
+    json["host_memory_bytes"] = *offload.host_memory_bytes;
+  }
+  return json;
+}
+
 // The plan with what it says of itself as a whole.
 Plan WithStatements(Plan plan, const JsonField& root) {
   const auto number = [&](std::string_view key) {
@@ -163,6 +194,7 @@ Plan WithStatements(Plan plan, const JsonField& root) {
         .distance = any.Get("distance").NonNegativeNumber(),
         .is_loose = any.Has("loose") && any.Get("loose").Bool()};
   }
+  if (root.Has("offload")) plan.offload = ReadOffload(root.Get("offload"));
   if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
   if (root.Has("peak_module")) {
     plan.peak_module = root.Get("peak_module").String();
@@ -300,6 +332,7 @@ std::string PlanToJson(const Plan& plan) {
                             {"distance", plan.any_schedule->distance}};
     if (plan.any_schedule->is_loose) root["any_schedule"]["loose"] = true;
   }
+  if (plan.offload) root["offload"] = ToJson(*plan.offload);
   State(root, "peak_bytes", plan.peak_bytes);
   if (!plan.peak_module.empty()) root["peak_module"] = plan.peak_module;
   if (plan.minimum_budget_bytes) {

@@ -30,11 +30,14 @@ struct PlannedOp {
   int index = 0;  // into the module's SAC statistics
   std::string name;
   graph::OperatorDecision decision = graph::OperatorDecision::kRecompute;
-  // Of a saved operator: which of the tensors that it makes are kept, ascending.
-  // Nothing: all of them.
+  // Of an operator that is saved or offloaded: which of the tensors that it makes
+  // are kept, ascending. Nothing: all of them.
   std::optional<std::vector<int32_t>> results = std::nullopt;
 
   bool Saves() const { return decision == graph::OperatorDecision::kSave; }
+  bool Offloads() const {
+    return decision == graph::OperatorDecision::kOffload;
+  }
   bool RunsAgain() const {
     return decision == graph::OperatorDecision::kRecompute;
   }
@@ -82,6 +85,19 @@ struct AnySchedule {
   bool operator==(const AnySchedule&) const = default;
 };
 
+// What a plan moves to the host's memory and back (graph/trace/offload.h), and
+// over which link (graph/trace/link_time.h).
+struct PlanOffload {
+  double bytes_per_second = 0;                    // each way
+  std::optional<int64_t> host_memory_bytes = {};  // no more may be there
+  int64_t host_bytes = 0;  // the most that is there at any time
+  int64_t sent_bytes = 0;
+  int64_t storages = 0;  // that move
+  double stall_ms = 0;   // that the step waits for them
+
+  bool operator==(const PlanOffload&) const = default;
+};
+
 struct Plan {
   std::string model;
   int64_t budget_bytes = 0;
@@ -94,9 +110,11 @@ struct Plan {
   std::optional<std::string> limit;
   // Meaningful where there is a plan (optimal, feasible):
   double recompute_ms = kNotStated;
-  double bound_ms = kNotStated;  // proven: no plan recomputes less
-  double gap = kNotStated;  // (recompute - bound) / recompute; 0 where optimal
-  double overhead = kNotStated;  // recompute_ms / baseline runtime
+  // Cost is what is recomputed, with offload also what the step waits.
+  double bound_ms = kNotStated;  // proven: no plan costs less
+  double gap = kNotStated;       // (cost - bound) / cost; 0 where optimal
+  double overhead = kNotStated;  // cost / baseline runtime
+  std::optional<PlanOffload> offload = {};  // where it was asked for
   std::optional<AnySchedule> any_schedule =
       {};  // where there is a plan on a trace
   int64_t peak_bytes = kNotStated;
@@ -109,6 +127,9 @@ struct Plan {
   PlanBaseline baseline;
   PlanSolver solver;
 
+  double CostMs() const {
+    return recompute_ms + (offload ? offload->stall_ms : 0);
+  }
   bool HasPlan() const {
     return status == PlanStatus::kOptimal || status == PlanStatus::kFeasible;
   }
@@ -119,7 +140,7 @@ struct Plan {
 // InputError as ReadProfile does: not JSON, wrong format or version, missing or
 // ill-typed fields, ratios outside [0, 1], a module named twice, an unknown
 // granularity, trade-off or decision, results that do not ascend or of an
-// operator that is not saved.
+// operator that is neither saved nor offloaded.
 Plan ReadPlan(const std::filesystem::path& path);
 Plan ParsePlan(std::string_view text, std::string_view name);
 

@@ -17,6 +17,7 @@ namespace {
 GroupUse UseOf(OperatorDecision decision) {
   switch (decision) {
     case OperatorDecision::kSave:
+    case OperatorDecision::kOffload:
       return GroupUse::kSaved;
     case OperatorDecision::kRecompute:
       return GroupUse::kRunsAgain;
@@ -29,7 +30,7 @@ GroupUse UseOf(OperatorDecision decision) {
 // Returns whether an operator of a call that starts at `start` keeps a storage.
 bool KeepsAt(const graph::Trace& trace, const CheckpointedModule& unit,
              int32_t start, int place, int32_t storage) {
-  if (unit.decisions[place] != OperatorDecision::kSave) return false;
+  if (!graph::Keeps(unit.decisions[place])) return false;
   const graph::TraceOperator& op = trace.operators[start + place];
   const auto kept = unit.kept_results.find(place);
   if (kept == unit.kept_results.end()) {

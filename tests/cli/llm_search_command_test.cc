@@ -104,6 +104,34 @@ TEST_F(LlmSearchCommandTest, ShardsMergeToTheSameFile) {
             graph::ReadFile(folder() / "one.json"));
 }
 
+// Shards of as few strategies as may be, some of which have none that is fast
+// enough for the whole space.
+TEST_F(LlmSearchCommandTest, ShardsMayHaveNothingOfTheBest) {
+  for (const char* batch : {"1", "64"}) {
+    SCOPED_TRACE(batch);
+    const std::vector<std::string> search = {
+        "llm-search", kModel, kSystem, "8", batch, "float16", "-t", "1"};
+    const auto with = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> all = search;
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    };
+    AcplanOut(with({"-o", "whole.json"}));
+    std::vector<std::string> merge = {"llm-merge"};
+    size_t found = 0;
+    for (int shard = 1; shard <= 8; ++shard) {
+      const std::string name = "part" + std::to_string(shard) + ".json";
+      AcplanOut(with({"-o", name, "--shard", std::to_string(shard) + "/8"}));
+      found += Written(name).size() - 1;
+      merge.push_back(name);
+    }
+    EXPECT_LT(found, 8);
+    merge.push_back("merged.json");
+    AcplanOut(merge);
+    EXPECT_EQ(Written("merged.json"), Written("whole.json"));
+  }
+}
+
 TEST_F(LlmSearchCommandTest, FixesKeysAndBudgets) {
   const Outcome outcome =
       Acplan(Search({"-t", "1", "-o", "best.json", "--fix", "tensor_par=2..4",

@@ -160,7 +160,8 @@ TEST_F(WrongInputTest, Plans) {
                "\"skip\", found \"keep\""}},
       {{{"/modules/0/ops",
          R"([{"index": 0, "name": "x", "decision": "skip", "results": [0]}])"}},
-       {unit + ".ops[0].results: expected for an operator that is saved only, "
+       {unit + ".ops[0].results: expected for an operator that is saved or "
+               "offloaded only, "
                "found it for one to skip"}},
       {{{"/modules/0/ops",
          R"([{"index": 0, "name": "x", "decision": "save", "results": 1}])"}},
@@ -514,6 +515,45 @@ TEST_F(WrongInputTest, OtherCommands) {
     SCOPED_TRACE(testing::PrintToString(wrong.arguments));
     ExpectRefused(Acplan(wrong.arguments), wrong.said);
   }
+}
+
+// The flag, and not what follows the command that it takes for its value.
+TEST_F(WrongInputTest, GlobalFlagsWithoutAValue) {
+  const std::vector<WrongArguments> cases{
+      {{"--color", "plan", "profile.json", "--budget", "2GiB"},
+       {"--color: expected auto, always or never, found 'plan'"}},
+      {{"--color", "plan"}, {"--color: expected", "found 'plan'"}},
+      {{"plan", "profile.json", "--color", "--budget", "2GiB"},
+       {"--color: expected", "found '--budget'"}},
+      {{"--errors", "baseline", "profile.json"},
+       {"--errors: expected text or json, found 'baseline'"}},
+      {{"baseline", "profile.json", "--color"},
+       {"--color: expected a value, found none"}}};
+  for (const WrongArguments& wrong : cases) {
+    SCOPED_TRACE(testing::PrintToString(wrong.arguments));
+    ExpectRefused(Acplan(wrong.arguments), wrong.said);
+  }
+}
+
+// A name in a file that would clear the screen, or show as another one.
+TEST_F(WrongInputTest, NamesThatATerminalObeys) {
+  json profile = SmallProfile();
+  profile["model"]["name"] = "m\u009b31m\u202e\x1b[2J";
+  Put("profile.json", profile.dump());
+  for (const char* command : {"baseline", "tree", "frontier"}) {
+    const std::string text = AcplanOut({command, "profile.json"});
+    for (const char* raw : {"\u009b", "\u202e", "\x1b"}) {
+      EXPECT_THAT(text, testing::Not(testing::HasSubstr(raw))) << command;
+    }
+  }
+  EXPECT_THAT(AcplanOut({"baseline", "profile.json"}),
+              testing::HasSubstr("m\\u009b31m\\u202e\\u001b[2J"));
+  for (json& module : profile["modules"]) {
+    module["fqn"] = module["fqn"].get<std::string>() + "\u202e";
+  }
+  Put("profile.json", profile.dump());
+  ExpectRefused(Acplan({"tree", "profile.json"}),
+                {"modules[0]", "\\u202e", "without control characters"});
 }
 
 TEST_F(WrongInputTest, Curve) {

@@ -15,6 +15,27 @@ TEST(OneLine, EscapesControlCharactersOnly) {
   EXPECT_EQ(OneLine("Größe"), "Größe");
 }
 
+// C1's CSI starts a sequence that a terminal obeys, and an override of direction
+// shows a name as another one.
+TEST(OneLine, EscapesWhatTerminalsObey) {
+  EXPECT_EQ(OneLine("a\u009b31m"), "a\\u009b31m");
+  EXPECT_EQ(OneLine("\u202egnp.exe\u2066\u200f\u061c"),
+            "\\u202egnp.exe\\u2066\\u200f\\u061c");
+  EXPECT_EQ(OneLine("a\u2028b\u2029\ufeff"), "a\\u2028b\\u2029\\ufeff");
+  EXPECT_EQ(Quoted("\u0085"), "\"\\u0085\"");
+  EXPECT_EQ(OneLine("é 中 😀 \u00a0\u200d"), "é 中 😀 \u00a0\u200d");
+}
+
+TEST(HasControls, FindsWhatOneLineEscapes) {
+  for (const char* text : {"\x7f", "\n", "a\x1b", "\u0080", "é\u009f", "\u061c",
+                           "\u200e", "\u2029", "\u202a", "\u2069"}) {
+    EXPECT_TRUE(HasControls(text)) << OneLine(text);
+  }
+  for (const char* text : {"", "a b", "Größe", "\u00a0", "中", "😀", "\u2070"}) {
+    EXPECT_FALSE(HasControls(text)) << text;
+  }
+}
+
 TEST(Quoted, EscapesQuotesToo) {
   EXPECT_EQ(Quoted("a\"b\\"), "\"a\\\"b\\\\\"");
   EXPECT_EQ(Quoted(""), "\"\"");

@@ -10,7 +10,7 @@
 namespace acplan::graph {
 namespace {
 
-bool Contains(const std::vector<int32_t>& values, int32_t value) {
+bool Has(const std::vector<int32_t>& values, int32_t value) {
   return std::ranges::find(values, value) != values.end();
 }
 
@@ -40,6 +40,7 @@ class Contents {
           Run(op, op);
           break;
         case OperatorDecision::kSave:
+        case OperatorDecision::kOffload:
           for (const int32_t s : operation.creates) {
             now_[s] = KeptStorages(trace_, frame_, op).contains(s)
                           ? at_the_end.at(s)
@@ -92,7 +93,7 @@ class Contents {
     if (content < frame_.stop) return content;
     for (int32_t op = call_.start; op < frame_.stop; ++op) {
       const TraceOperator& now = trace_.operators[op];
-      if (Contains(now.creates, storage) || Contains(now.mutates, storage)) {
+      if (Has(now.creates, storage) || Has(now.mutates, storage)) {
         content = op;
       }
     }
@@ -109,7 +110,7 @@ class Contents {
 
 bool ComputesTheSame(const Trace& trace,
                      const std::vector<CheckpointedModule>& modules) {
-  const std::vector<NaiveFrame> frames = NaiveFramesOf(trace, modules);
+  const std::vector<NaiveFrame> frames = FramesOf(trace, modules);
   return std::ranges::all_of(frames, [&](const NaiveFrame& frame) {
     return frame.asked == kNever || Contents(trace, frame).AreTheSame();
   });

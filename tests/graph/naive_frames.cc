@@ -4,61 +4,17 @@
 #include <cstddef>
 
 namespace acplan::graph {
-namespace {
-
-int InnermostFrame(const Trace& trace, const std::vector<NaiveFrame>& frames,
-                   int32_t call) {
-  for (; call >= 0; call = trace.calls[call].parent) {
-    for (size_t f = 0; f < frames.size(); ++f) {
-      if (frames[f].call == call) return static_cast<int>(f);
-    }
-  }
-  return -1;
-}
-
-}  // namespace
-
-std::vector<NaiveFrame> NaiveFramesOf(
-    const Trace& trace, const std::vector<CheckpointedModule>& modules) {
-  std::vector<NaiveFrame> frames;
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
-    const TraceCall& call = trace.calls[c];
-    const auto unit =
-        std::ranges::find(modules, call.module, &CheckpointedModule::module);
-    if (unit == modules.end() || call.no_grad) continue;
-    frames.push_back({.call = c,
-                      .unit = &*unit,
-                      .parent = InnermostFrame(trace, frames, call.parent),
-                      .released = call.end});
-  }
-  for (const SavedTensor& saved : trace.saved) {
-    const int around = InnermostFrame(trace, frames, saved.call);
-    if (around < 0) continue;
-    NaiveFrame& frame = frames[around];
-    frame.saved.push_back(saved);
-    frame.asked = std::min(frame.asked, saved.unpacked);
-    frame.stop = std::max(frame.stop, saved.packed);
-    frame.released = std::max(frame.released, saved.released);
-  }
-  for (size_t f = frames.size(); f-- > 0;) {
-    const NaiveFrame& frame = frames[f];
-    if (!IsSavedAround(trace, frame)) continue;
-    NaiveFrame& around = frames[frame.parent];
-    around.asked = std::min(around.asked, frame.asked);
-    around.stop = std::max(around.stop, trace.calls[frame.call].start);
-    around.released = std::max(around.released, frame.released);
-  }
-  return frames;
-}
-
-bool IsSavedAround(const Trace& trace, const NaiveFrame& frame) {
-  return frame.parent >= 0 && !trace.calls[frame.call].arguments.empty();
-}
 
 OperatorDecision DecisionOf(const Trace& trace, const NaiveFrame& frame,
                             int32_t op) {
   if (frame.unit->decisions.empty()) return OperatorDecision::kRecompute;
   return frame.unit->decisions[op - trace.calls[frame.call].start];
+}
+
+bool IsSaved(const Trace& trace, const NaiveFrame& frame, int32_t op) {
+  const OperatorDecision decision = DecisionOf(trace, frame, op);
+  return decision == OperatorDecision::kSave ||
+         decision == OperatorDecision::kOffload;
 }
 
 std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
@@ -84,6 +40,79 @@ bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor) {
   return std::ranges::any_of(kept->second, [&](int32_t r) {
     return trace.operators[op].results[r] == tensor;
   });
+}
+
+namespace {
+
+// By operator and then by result.
+std::vector<std::pair<int32_t, int32_t>> MovedOf(const Trace& trace,
+                                                 const NaiveFrame& frame) {
+  std::vector<std::pair<int32_t, int32_t>> moved;
+  std::set<int32_t> seen;
+  const TraceCall& call = trace.calls[frame.call];
+  for (int32_t op = call.start; op < call.end; ++op) {
+    if (DecisionOf(trace, frame, op) != OperatorDecision::kOffload) continue;
+    const std::set<int32_t> kept = KeptStorages(trace, frame, op);
+    std::vector<int32_t> order;
+    for (const int32_t t : trace.operators[op].results) {
+      order.push_back(trace.tensors[t].storage);
+    }
+    order.insert(order.end(), kept.begin(), kept.end());
+    for (const int32_t s : order) {
+      if (kept.contains(s) && seen.insert(s).second) moved.emplace_back(op, s);
+    }
+  }
+  return moved;
+}
+
+int InnermostFrame(const Trace& trace, const std::vector<NaiveFrame>& frames,
+                   int32_t call) {
+  for (; call >= 0; call = trace.calls[call].parent) {
+    for (size_t f = 0; f < frames.size(); ++f) {
+      if (frames[f].call == call) return static_cast<int>(f);
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+std::vector<NaiveFrame> FramesOf(
+    const Trace& trace, const std::vector<CheckpointedModule>& modules) {
+  std::vector<NaiveFrame> frames;
+  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    const TraceCall& call = trace.calls[c];
+    const auto unit =
+        std::ranges::find(modules, call.module, &CheckpointedModule::module);
+    if (unit == modules.end() || call.no_grad) continue;
+    frames.push_back({.call = c,
+                      .unit = &*unit,
+                      .parent = InnermostFrame(trace, frames, call.parent),
+                      .released = call.end});
+  }
+  for (const SavedTensor& saved : trace.saved) {
+    const int around = InnermostFrame(trace, frames, saved.call);
+    if (around < 0) continue;
+    NaiveFrame& frame = frames[around];
+    frame.saved.push_back(saved);
+    frame.asked = std::min(frame.asked, saved.unpacked);
+    frame.stop = std::max(frame.stop, saved.packed);
+    frame.released = std::max(frame.released, saved.released);
+  }
+  for (size_t f = frames.size(); f-- > 0;) {
+    NaiveFrame& frame = frames[f];
+    frame.moved = MovedOf(trace, frame);
+    if (!IsSavedAround(trace, frame)) continue;
+    NaiveFrame& around = frames[frame.parent];
+    around.asked = std::min(around.asked, frame.asked);
+    around.stop = std::max(around.stop, trace.calls[frame.call].start);
+    around.released = std::max(around.released, frame.released);
+  }
+  return frames;
+}
+
+bool IsSavedAround(const Trace& trace, const NaiveFrame& frame) {
+  return frame.parent >= 0 && !trace.calls[frame.call].arguments.empty();
 }
 
 std::vector<NaiveRecast> NaiveRecastsOf(const Trace& trace,

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "graph/trace/simulation.h"
@@ -9,7 +11,7 @@
 
 namespace acplan::graph {
 
-// A call of a unit with gradients, as plainly as it can be put.
+// What naive_simulation.h follows: calls of units with gradients.
 struct NaiveFrame {
   int32_t call = 0;
   const CheckpointedModule* unit = nullptr;
@@ -19,11 +21,15 @@ struct NaiveFrame {
   int32_t asked = kNever;  // when backward first asks for something saved in it
   int32_t stop = 0;
   int32_t released = 0;
+  // Storages that are offloaded, by the operator that does.
+  std::vector<std::pair<int32_t, int32_t>> moved = {};
+  bool is_released = false, is_fetched = false;
+  std::map<int32_t, int32_t> fetched = {};  // by storage: what came back
 };
 
 // In the order of calls. Of a frame inside of another one the tensors given by
 // position are saved in that one, when the call begins.
-std::vector<NaiveFrame> NaiveFramesOf(
+std::vector<NaiveFrame> FramesOf(
     const Trace& trace, const std::vector<CheckpointedModule>& modules);
 
 // Returns whether the arguments of a frame are saved in the one around it.
@@ -31,6 +37,9 @@ bool IsSavedAround(const Trace& trace, const NaiveFrame& frame);
 
 OperatorDecision DecisionOf(const Trace& trace, const NaiveFrame& frame,
                             int32_t op);
+
+// Whether what an operator returns is kept, wherever.
+bool IsSaved(const Trace& trace, const NaiveFrame& frame, int32_t op);
 
 // Of a saved operator: the storages and the tensors that are kept.
 std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,

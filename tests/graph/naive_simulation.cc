@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tests/graph/naive_frames.h"
@@ -22,7 +23,7 @@ class Player {
  public:
   Player(const Trace& trace, const std::vector<CheckpointedModule>& modules)
       : trace_(trace),
-        frames_(NaiveFramesOf(trace, modules)),
+        frames_(FramesOf(trace, modules)),
         states_(frames_.size()) {
     for (int32_t s = 0; s < std::ssize(trace_.storages); ++s) {
       pieces_.push_back({.storage = s, .is_made = trace_.storages[s].born < 0});
@@ -33,11 +34,13 @@ class Player {
       }
     }
     HoldOriginals();
+    for (size_t f = 0; f < frames_.size(); ++f) ListMoved(f);
   }
 
   Simulation Play() {
     const auto count = static_cast<int32_t>(trace_.operators.size());
     for (int32_t time = 0; time <= count; ++time) {
+      MoveAt(time);
       LetGo(time);
       for (size_t f = frames_.size(); f-- > 0;) {
         if (frames_[f].asked == time) RunAgain(f);
@@ -118,8 +121,9 @@ class Player {
         }
       }
       for (int32_t op = CallOf(f).start; op < CallOf(f).end; ++op) {
-        if (!Saves(f, op)) continue;
+        if (!IsSaved(trace_, frames_[f], op)) continue;
         for (const int32_t s : KeptStorages(trace_, frame, op)) {
+          if (IsMoved(frame, s)) continue;
           // What waits for its turn is let go of by RunAgain.
           if (IsReached(frame) && op < frame.stop) {
             ++pieces_[s].other_holders;
@@ -129,10 +133,6 @@ class Player {
         }
       }
     }
-  }
-
-  bool Saves(size_t f, int32_t op) const {
-    return DecisionOf(trace_, frames_[f], op) == OperatorDecision::kSave;
   }
 
   bool IsReached(const NaiveFrame& frame) const {
@@ -152,6 +152,115 @@ class Player {
       }
     }
     return false;
+  }
+
+  static bool IsMoved(const NaiveFrame& frame, int32_t storage) {
+    return std::ranges::any_of(frame.moved, [&](const auto& moved) {
+      return moved.second == storage;
+    });
+  }
+
+  void ListMoved(size_t f) {
+    const NaiveFrame& frame = frames_[f];
+    for (const auto& [op, s] : frame.moved) {
+      ++pieces_[s].other_holders;
+      places_[{f, s}] = static_cast<int32_t>(result_.offload.storages.size());
+      const int64_t bytes = trace_.storages[s].bytes;
+      result_.offload.storages.push_back(
+          {.call = frame.call, .storage = s, .op = op, .bytes = bytes});
+      result_.offload.sent_bytes += bytes;
+    }
+  }
+
+  void Note(OffloadEvent::Kind kind, size_t f, int32_t storage) {
+    const int32_t place = places_.at({f, storage});
+    OffloadUse& use = result_.offload;
+    const auto step = static_cast<int32_t>(result_.steps.size());
+    use.events.push_back({.kind = kind, .step = step, .moved = place});
+    const int64_t bytes = use.storages[place].bytes;
+    if (kind == OffloadEvent::Kind::kSend) host_bytes_ += bytes;
+    if (kind == OffloadEvent::Kind::kUse || kind == OffloadEvent::Kind::kDrop) {
+      host_bytes_ -= bytes;
+    }
+    use.host_peak_bytes = std::max(use.host_peak_bytes, host_bytes_);
+  }
+
+  bool IsThereBeyond(const NaiveFrame& frame, int32_t time) const {
+    return IsReached(frame) || frame.released > time;
+  }
+
+  void MoveAt(int32_t time) {
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      for (const auto& [op, s] : frames_[f].moved) {
+        if (op + 1 == time) Note(OffloadEvent::Kind::kSend, f, s);
+      }
+    }
+    for (size_t f = 0; f + 1 < frames_.size(); ++f) {
+      const bool is_next_done = trace_.calls[frames_[f + 1].call].end == time;
+      if (is_next_done && IsThereBeyond(frames_[f], time)) Release(f);
+    }
+    const auto count = static_cast<int32_t>(trace_.operators.size());
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      const NaiveFrame& frame = frames_[f];
+      if (IsReached(frame) || std::min(frame.released, count) != time) continue;
+      for (const auto& [op, s] : frame.moved) {
+        Note(OffloadEvent::Kind::kDrop, f, s);
+        if (!frame.is_released) --pieces_[s].other_holders;
+      }
+    }
+  }
+
+  void Release(size_t f) {
+    if (frames_[f].is_released) return;
+    frames_[f].is_released = true;
+    for (const auto& [op, s] : frames_[f].moved) {
+      Note(OffloadEvent::Kind::kRelease, f, s);
+      --pieces_[s].other_holders;
+    }
+  }
+
+  // As call `f` begins to run again.
+  void MoveBack(size_t f) {
+    const int32_t now = frames_[f].asked;
+    Release(f);
+    if (!has_run_again_ && IsThereBeyond(frames_.back(), now)) {
+      Release(frames_.size() - 1);
+    }
+    has_run_again_ = true;
+    Fetch(f);
+    if (f > 0 && IsThereBeyond(frames_[f - 1], now)) Fetch(f - 1);
+    for (const auto& [op, s] : frames_[f].moved) {
+      Note(OffloadEvent::Kind::kUse, f, s);
+    }
+  }
+
+  void Fetch(size_t f) {
+    NaiveFrame& frame = frames_[f];
+    if (frame.is_fetched) return;
+    frame.is_fetched = true;
+    for (const auto& [op, s] : frame.moved) {
+      Note(OffloadEvent::Kind::kFetch, f, s);
+      const auto piece = static_cast<int32_t>(pieces_.size());
+      frame.fetched[s] = piece;
+      pieces_.push_back({.storage = s, .is_made = true});
+    }
+    const TraceCall& call = trace_.calls[frame.call];
+    for (int32_t op = call.start; op < call.end; ++op) {
+      if (!IsSaved(trace_, frame, op)) continue;
+      for (const int32_t s : KeptStorages(trace_, frame, op)) {
+        if (!IsMoved(frame, s)) continue;
+        if (IsReached(frame) && op < frame.stop) {
+          ++pieces_[frame.fetched.at(s)].other_holders;
+        } else {
+          Hold(frame.fetched.at(s), frame.released);
+        }
+      }
+    }
+  }
+
+  static int32_t Kept(const NaiveFrame& frame, int32_t storage) {
+    const auto fetched = frame.fetched.find(storage);
+    return fetched == frame.fetched.end() ? storage : fetched->second;
   }
 
   void LetGo(int32_t time) {
@@ -228,19 +337,20 @@ class Player {
         }
       }
       if (runs) again.running.insert(op);
-      MakePieces(frame, op, decision, again);
+      MakePieces(frame, op, again);
     }
     return again;
   }
 
-  void MakePieces(const NaiveFrame& frame, int32_t op,
-                  OperatorDecision decision, Again& again) {
+  void MakePieces(const NaiveFrame& frame, int32_t op, Again& again) {
     const TraceOperator& now = trace_.operators[op];
     const bool runs = again.running.contains(op);
-    const bool is_saved = decision == OperatorDecision::kSave;
+    const bool is_saved = IsSaved(trace_, frame, op);
     for (const int32_t s : now.creates) {
       int32_t piece = kNothing;
-      if (is_saved && KeptStorages(trace_, frame, op).contains(s)) piece = s;
+      if (is_saved && KeptStorages(trace_, frame, op).contains(s)) {
+        piece = Kept(frame, s);
+      }
       if (runs) piece = Copy(s);
       again.storages[s] = piece;
     }
@@ -248,7 +358,7 @@ class Player {
       const TraceTensor& tensor = trace_.tensors[t];
       int32_t piece = kNothing;
       if (is_saved) {
-        if (IsTensorKept(trace_, frame, t)) piece = tensor.storage;
+        if (IsTensorKept(trace_, frame, t)) piece = Kept(frame, tensor.storage);
       } else if (runs || HasValue(now.mutates, tensor.storage)) {
         piece = tensor.base < 0 ? OfStorage(again, tensor.storage)
                                 : OfTensor(again, tensor.base);
@@ -359,7 +469,7 @@ class Player {
       }
       for (int32_t op = CallOf(g).start; op < std::min(CallOf(g).end, stop);
            ++op) {
-        if (Saves(g, op)) AddKept(g, op, again, held);
+        if (IsSaved(trace_, frames_[g], op)) AddKept(g, op, again, held);
       }
       for (const int32_t piece : held) {
         HoldLocally(again, piece, end);
@@ -436,6 +546,7 @@ class Player {
     if (states_[f].has_run) return;
     if (IsSavedAround(trace_, frame)) RunAgain(frame.parent);
     states_[f].has_run = true;
+    MoveBack(f);
     Again again = MakeAgain(f);
     HoldByTheProgram(again);
     FindAttributes(f, again);
@@ -452,9 +563,9 @@ class Player {
       Replace(op, again);
       LetGoLocally(op, again);
       CastAgain(f, op, recasts, again);
-      if (Saves(f, op)) {
+      if (IsSaved(trace_, frames_[f], op)) {
         for (const int32_t s : KeptStorages(trace_, frame, op)) {
-          --pieces_[s].other_holders;
+          --pieces_[Kept(frame, s)].other_holders;
         }
       }
       if (again.running.contains(op)) {
@@ -494,9 +605,12 @@ class Player {
   }
 
   const Trace& trace_;
-  const std::vector<NaiveFrame> frames_;
+  std::vector<NaiveFrame> frames_;
   std::vector<FrameState> states_;           // a frame
   std::map<int32_t, Attribute> attributes_;  // by storage of the forward pass
+  bool has_run_again_ = false;
+  std::map<std::pair<size_t, int32_t>, int32_t> places_;
+  int64_t host_bytes_ = 0;
   std::vector<Piece> pieces_;
   Simulation result_;
 };

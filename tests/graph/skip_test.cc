@@ -13,6 +13,7 @@
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 #include "tests/graph/naive_simulation.h"
+#include "tests/graph/random_units.h"
 #include "tests/support/random_step.h"
 
 namespace acplan::graph {
@@ -20,115 +21,6 @@ namespace {
 
 using test_support::RandomStep;
 using test_support::StepOptions;
-
-StepOptions RandomOptions(std::mt19937& random) {
-  const auto half = [&] { return random() % 2 == 0; };
-  StepOptions options;
-  options.operators_most = 4 + static_cast<int>(random() % 5);
-  options.nests = half();
-  options.skips = half();
-  options.shares_arguments = half();
-  options.shares_storages = half();
-  options.shares_modules = half();
-  options.repeats = half();
-  options.writes = half();
-  options.draws = half();
-  options.has_odd_ends = half();
-  return options;
-}
-
-// The modules that may be units, by chance, none inside another one unless they
-// may nest, and the number of operators of each.
-struct RandomUnit {
-  int32_t module = 0;
-  int32_t length = 0;
-};
-
-std::vector<RandomUnit> UnitsByChance(const Trace& trace, std::mt19937& random,
-                                      bool may_nest = false) {
-  std::vector<char> is_inside(trace.calls.size(), 0);
-  std::vector<RandomUnit> units;
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
-    std::set<int32_t> lengths;
-    std::vector<int32_t> calls;
-    for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
-      if (trace.calls[c].module != m) continue;
-      calls.push_back(c);
-      lengths.insert(trace.calls[c].end - trace.calls[c].start);
-    }
-    if (lengths.size() != 1 || random() % (m == 0 ? 8 : 2) != 0) continue;
-    const auto is_around = [&](int32_t outer, int32_t inner) {
-      for (; inner >= 0; inner = trace.calls[inner].parent) {
-        if (inner == outer) return true;
-      }
-      return false;
-    };
-    const bool is_nested = std::ranges::any_of(calls, [&](int32_t c) {
-      for (int32_t other = 0; other < std::ssize(trace.calls); ++other) {
-        const bool is_unit = is_inside[other] != 0 ||
-                             (other != c && trace.calls[other].module == m);
-        if (is_unit && (is_around(c, other) || is_around(other, c))) {
-          return true;
-        }
-      }
-      return false;
-    });
-    if (is_nested && !may_nest) continue;
-    for (const int32_t c : calls) is_inside[c] = 1;
-    units.push_back({.module = m, .length = *lengths.begin()});
-  }
-  return units;
-}
-
-std::vector<char> RandomSaves(int32_t length, std::mt19937& random) {
-  const auto one_in = 1 + random() % 5;
-  std::vector<char> saves(length);
-  for (char& save : saves) save = random() % one_in == 0 ? 1 : 0;
-  return saves;
-}
-
-std::optional<Simulation> Accepted(
-    const Trace& trace, const std::vector<CheckpointedModule>& modules) {
-  try {
-    return Simulate(trace, modules);
-  } catch (const InputError&) {
-    return std::nullopt;
-  }
-}
-
-CheckpointedModule AllOthersRunAgain(int32_t module,
-                                     const std::vector<char>& saves) {
-  CheckpointedModule unit = {.module = module};
-  for (const char save : saves) {
-    unit.decisions.push_back(SaveOrRecompute(save != 0));
-  }
-  return unit;
-}
-
-// Whether some policy saves views. Then a storage is there twice, and which of
-// the two is read a trace does not tell.
-bool SavesViews(const Trace& trace,
-                const std::vector<CheckpointedModule>& modules) {
-  for (const CheckpointedModule& unit : modules) {
-    const auto call =
-        std::ranges::find(trace.calls, unit.module, &TraceCall::module);
-    for (size_t k = 0; k < unit.decisions.size(); ++k) {
-      const bool saves_view =
-          unit.decisions[k] == OperatorDecision::kSave &&
-          trace.operators[static_cast<size_t>(call->start) + k].view;
-      if (saves_view) return true;
-    }
-  }
-  return false;
-}
-
-// Without what peak_by_category and peak_step say, which follow from the rest.
-void ExpectTheSame(const Simulation& simulation, const Simulation& naive) {
-  ASSERT_EQ(simulation.steps, naive.steps);
-  ASSERT_EQ(simulation.live_bytes, naive.live_bytes);
-  EXPECT_NEAR(simulation.recompute_ms, naive.recompute_ms,
-              1e-9 * (1 + naive.recompute_ms));
-}
 
 TEST(Skip, WhatNobodyNeedsCostsNothingToLeaveOut) {
   std::mt19937 random(11);

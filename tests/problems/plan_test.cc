@@ -35,6 +35,7 @@ void ExpectEqual(const Plan& a, const Plan& b) {
   EXPECT_EQ(a.gap, b.gap);
   EXPECT_EQ(a.overhead, b.overhead);
   EXPECT_EQ(a.any_schedule, b.any_schedule);
+  EXPECT_EQ(a.offload, b.offload);
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
   EXPECT_EQ(a.peak_module, b.peak_module);
   EXPECT_EQ(a.modules, b.modules);
@@ -59,6 +60,12 @@ Plan FullPlan() {
   plan.gap = 0.7;
   plan.overhead = std::sqrt(2) / 100;
   plan.any_schedule = {.bound_ms = 0.05, .distance = 0.85, .is_loose = true};
+  plan.offload = {.bytes_per_second = 25e9,
+                  .host_memory_bytes = 1 << 20,
+                  .host_bytes = 77,
+                  .sent_bytes = 88,
+                  .storages = 3,
+                  .stall_ms = 0.125};
   plan.peak_bytes = (int64_t{1} << 53) - 1;
   plan.peak_module = "a.b";
   plan.modules = {
@@ -83,7 +90,11 @@ Plan FullPlan() {
                {.index = 4,
                 .name = "norm",
                 .decision = graph::OperatorDecision::kSave,
-                .results = std::vector<int32_t>{}}}},
+                .results = std::vector<int32_t>{}},
+               {.index = 5,
+                .name = "conv",
+                .decision = graph::OperatorDecision::kOffload,
+                .results = std::vector<int32_t>{1}}}},
       {.fqn = "a.c", .discard_ratio = 1, .memory_budget = 0, .ops = {}}};
   plan.baseline = {
       .peak_bytes = 99, .peak_module = "a", .runtime_ms = 1e-3 / 7};

@@ -47,10 +47,11 @@ void ExpectConsistent(const Milp& milp, const MilpSolution& solution) {
   }
 }
 
-void ExpectMatchesBruteForce(const Milp& milp) {
+void ExpectMatchesBruteForce(const Milp& milp, bool is_careful = false) {
   SCOPED_TRACE(ToLp(milp));
   const std::optional<double> expected = BruteForce(milp);
-  const MilpSolution solution = SolveWithCbc(milp);
+  const MilpSolution solution =
+      SolveWithCbc(milp, {.limits = {}, .is_careful = is_careful});
   ExpectConsistent(milp, solution);
   if (!expected) {
     EXPECT_EQ(solution.status, MilpStatus::kInfeasible);
@@ -80,6 +81,14 @@ TEST_P(RandomPrograms, AgreeWithBruteForce) {
     if (HasFailure()) break;
   }
   EXPECT_LT(infeasible, GetParam().count);
+}
+
+TEST_P(RandomPrograms, AgreeWithBruteForceWithoutTheDriver) {
+  std::mt19937 random(20261122);
+  for (int i = 0; i < GetParam().count && !HasFailure(); ++i) {
+    ExpectMatchesBruteForce(RandomMilp(random, GetParam().options),
+                            /*is_careful=*/true);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

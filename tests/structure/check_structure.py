@@ -41,6 +41,13 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "problems/plan",
         "problems/engines",
     ),
+    "problems/offload": (
+        "graph",
+        "solver",
+        "problems/model",
+        "problems/plan",
+        "problems/trace",
+    ),
     "problems": ("graph", "solver"),
     "cli/terminal": ("graph/base", "solver/search.h", "problems/model"),
     "cli/pictures": ("graph/base", "costmodel/results"),

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 
 from acplan.errors import AcplanError
 from acplan.files import read_json, write_json
+from acplan.offloading import Traffic
 from acplan.segments import Place, Segment
 from acplan.selecting import (
     FSDPModule,
@@ -34,17 +35,20 @@ class PlannedOperator:
     where nothing that is recomputed, and no gradient, needs what it makes.
 
     Of a saved operator all results are kept, or those of the tensors that it makes
-    whose places are in `results`.
+    whose places are in `results`; if it is offloaded, in the host's memory.
     """
 
     name: str
     save: bool
     skip: bool = False
     results: tuple[int, ...] | None = None
+    offload: bool = False
 
     def __post_init__(self) -> None:
         if self.save and self.skip:
             raise AcplanError(f"plan: {self.name} is both saved and skipped")
+        if self.offload and not self.save:
+            raise AcplanError(f"plan: {self.name} is offloaded, and not saved")
         if self.results is None:
             return
         places = list(self.results)
@@ -56,16 +60,18 @@ class PlannedOperator:
 
     @property
     def decision(self) -> str:
-        return "save" if self.save else "skip" if self.skip else "recompute"
+        if self.save:
+            return "offload" if self.offload else "save"
+        return "skip" if self.skip else "recompute"
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> "PlannedOperator":
         """As a plan file has it."""
         name, decision, results = data["name"], data["decision"], data.get("results")
-        if decision not in ("save", "recompute", "skip"):
+        if decision not in ("save", "recompute", "skip", "offload"):
             raise AcplanError(
-                f"plan: {name}: expected a decision of save, recompute, skip, found "
-                f"{decision!r}"
+                f"plan: {name}: expected a decision of save, recompute, skip, offload, "
+                f"found {decision!r}"
             )
         if results is not None:
             is_list = isinstance(results, list)
@@ -74,7 +80,9 @@ class PlannedOperator:
                     f"plan: {name}: results: expected whole numbers, found {results!r}"
                 )
             results = tuple(results)
-        return cls(name, decision == "save", decision == "skip", results)
+        is_offloaded = decision == "offload"
+        is_saved = is_offloaded or decision == "save"
+        return cls(name, is_saved, decision == "skip", results, is_offloaded)
 
     def data(self, index: int) -> dict[str, Any]:
         found = {"index": index, "name": self.name, "decision": self.decision}
@@ -91,6 +99,10 @@ class PlannedModule:
     fqn: str
     operators: tuple[PlannedOperator, ...] = ()
     discard_ratio: float = 1.0
+
+    @property
+    def offloads(self) -> bool:
+        return any(operator.offload for operator in self.operators)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,13 +327,15 @@ def _apply(
     idle: list[tuple[_Unit, Callable[..., Any]]] = []
     owners: dict[int, list[PlannedModule]] = {}
     runs: set[str] = set()
+    offloads = any(planned.offloads for planned in plan.modules)
+    traffic = Traffic() if offloads else None
     for planned in plan.modules:
         if planned.fqn.split(".")[0] != root:
             raise AcplanError(
                 f"plan: {planned.fqn} is not in this {root}; apply plans before "
                 "torch.compile or DistributedDataParallel wraps the model"
             )
-        for module, checkpoint_fn in _calls(planned, paths, strict):
+        for module, checkpoint_fn in _calls(planned, paths, strict, traffic):
             owners.setdefault(id(module), []).append(planned)
             if isinstance(checkpoint_fn, Place):
                 runs.add(planned.fqn)
@@ -331,6 +345,7 @@ def _apply(
                 wrappers[id(module)] = unit = _Unit(module)
                 unit.checkpoint_fn = checkpoint_fn
     _require_apart(owners, runs)
+    _refuse_offload_inside(owners, paths)
     undo: Undo = []
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
@@ -344,18 +359,21 @@ def _apply(
 
 
 def _calls(
-    planned: PlannedModule, paths: Mapping[str, torch.nn.Module], strict: bool
+    planned: PlannedModule,
+    paths: Mapping[str, torch.nn.Module],
+    strict: bool,
+    traffic: Traffic | None,
 ) -> Iterator[tuple[torch.nn.Module, Callable[..., Any]]]:
     """The modules of a unit, and what calls each of them."""
     module = paths.get(planned.fqn)
     if module is not None:
-        yield module, _checkpoint_fn(planned, strict)
+        yield module, _checkpoint_fn(planned, strict, traffic)
         return
     run = _run_of(planned.fqn, paths)
     if run is None:
         raise AcplanError(f"plan: the model has no module {planned.fqn!r}")
     _refuse_part(planned)
-    segment = Segment(planned.fqn, tuple(run), planned.operators, strict)
+    segment = Segment(planned.fqn, tuple(run), planned.operators, strict, traffic)
     yield from zip(run.values(), segment.places())
 
 
@@ -406,6 +424,28 @@ def _require_apart(
                 f"plan: {found[0]} and {found[1]}: expected units that have no module "
                 "in common, or one inside a module of the other"
             )
+
+
+def _refuse_offload_inside(
+    owners: Mapping[int, Sequence[PlannedModule]], paths: Mapping[str, torch.nn.Module]
+) -> None:
+    """What a unit inside another one keeps with the host, it would keep there while the
+    one around it runs again."""
+    if not any(unit.offloads for units in owners.values() for unit in units):
+        return
+    found = (
+        (outer, inner)
+        for module in paths.values()
+        for outer in owners.get(id(module), ())
+        for part in module.modules()
+        for inner in owners.get(id(part), ())
+        if inner.offloads and inner is not outer
+    )
+    for outer, inner in found:
+        raise AcplanError(
+            f"plan: {inner.fqn} is inside {outer.fqn}: expected offload only in units "
+            "that are not inside another one"
+        )
 
 
 def _wrapped_in(module: torch.nn.Module) -> torch.nn.Module:
@@ -462,11 +502,13 @@ def _is_checkpointed(module: torch.nn.Module) -> bool:
     return "checkpoint" in name or "checkpoint" in (_get_registry(module) or ())
 
 
-def _checkpoint_fn(planned: PlannedModule, strict: bool) -> Callable[..., Any]:
+def _checkpoint_fn(
+    planned: PlannedModule, strict: bool, traffic: Traffic | None
+) -> Callable[..., Any]:
     _refuse_part(planned)
     if planned.operators:
-        return checkpoint_of(planned.fqn, planned.operators, strict)
-    return whole_checkpoint_of(planned.fqn)
+        return checkpoint_of(planned.fqn, planned.operators, strict, traffic)
+    return whole_checkpoint_of(planned.fqn, traffic)
 
 
 def _refuse_part(planned: PlannedModule) -> None:

@@ -34,8 +34,9 @@ def plan(of: Source, budget: Budget, **options: Any) -> Plan:
              without a plan such as "75%", or "min", the least that any plan needs.
     options: the flags of `acplan plan` (docs/command_line.md): reserve, memory_model,
              world_size, without_states, ac_units, fsdp_units, max_units, granularity,
-             decisions, segments, tradeoff, save, recompute, engine, gap, time_limit,
-             seed. Units, and the patterns of save and recompute, may be lists.
+             decisions, segments, offload (of a link such as "25GB/s"), host_memory,
+             tradeoff, save, recompute, engine, gap, time_limit, seed. Units, and the
+             patterns of save and recompute, may be lists.
 
     Where no plan fits, raises AcplanError, which tells the smallest budget that one
     does. A plan that is not proven to be optimal is logged as a warning. Ctrl-C ends
@@ -213,6 +214,8 @@ PLAN_OPTIONS: Mapping[str, Option] = {
     "granularity": _value_option,
     "decisions": _value_option,
     "segments": _value_option,
+    "offload": _value_option,
+    "host_memory": _size_option,
     "tradeoff": _value_option,
     "save": _patterns_option,
     "recompute": _patterns_option,

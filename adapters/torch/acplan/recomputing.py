@@ -68,6 +68,8 @@ class Recomputation(Mode):
         return self._tape
 
     def __enter__(self) -> "Recomputation":
+        if self._tape.freight is not None:
+            self._tape.freight.begin()
         self._tape.prepare()
         self._place = self._saves = 0
         self._is_lost = self._has_stale = self._has_skipped = False
@@ -83,6 +85,8 @@ class Recomputation(Mode):
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
+        if self._tape.freight is not None:
+            self._tape.freight.end()
         if self._has_hooks:
             torch._C._autograd._pop_saved_tensors_default_hooks()
         self._first_state = None

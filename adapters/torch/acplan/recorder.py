@@ -181,6 +181,10 @@ class Recorder(TorchDispatchMode):
         _on_death(storage, on_free)
         return index
 
+    def on_fetch(self, tensor: torch.Tensor) -> None:
+        """A copy from the host comes into its memory, beside what runs."""
+        self.storage_of(tensor, self.now)
+
     def storages_of(self, values: Any, born: int = -1) -> list[int]:
         return sorted({self.storage_of(t, born) for t in tensors_in(values)})
 

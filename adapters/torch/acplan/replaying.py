@@ -29,6 +29,7 @@ from acplan.tape import (
     Call,
     CastKey,
     Choice,
+    Offload,
     Saved,
     Skipped,
     Tape,
@@ -171,6 +172,8 @@ class Forward(Mode):
         self._decide = decide
         self._on_end = on_end
         self._saved_in: dict[int | None, list[Saved]] = {}
+        freight = tape.freight
+        self._freight = freight if freight is not None and freight.sends else None
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
@@ -210,6 +213,9 @@ class Forward(Mode):
     ) -> Any:
         """What the tape has of an operator that does not run again."""
         tape = self._tape
+        is_offloaded = isinstance(choice, Offload)
+        if isinstance(choice, Offload):
+            choice = choice.kept
         if choice != SAVE:
             if not plain_results(out, traits.is_view):
                 tape.distrust(f"{func} makes a tensor that nothing can stand in for")
@@ -225,6 +231,8 @@ class Forward(Mode):
             saved = Saved(func, out)
         for tensor in tensors_of(saved.value):
             self._saved_in.setdefault(memory_of(tensor), []).append(saved)
+        if is_offloaded and self._freight:
+            self._freight.send(saved)
         return saved
 
     def _run_with_care(
@@ -250,6 +258,8 @@ class Forward(Mode):
             is_given = traits.is_mutable or (traits.is_view and out is args[0])
             call = ((args, kwargs),) if is_given else ()
             item = self._left_out(func, traits, choice, out, *call)
+        if self._freight and traits.is_mutable and type(item) is Saved:
+            self._freight.send_again(written_by(func, args, kwargs))
         if item is not func and generator is not None:
             item.after = (generator, generator.get_state())
         if tape.writes:

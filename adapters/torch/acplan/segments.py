@@ -32,6 +32,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from acplan.errors import AcplanError
+from acplan.offloading import Freight, Traffic
 from acplan.recomputing import Recomputation, run
 from acplan.replaying import Forward, Traits, default_generator, traits_of
 from acplan.selecting import (
@@ -41,6 +42,7 @@ from acplan.selecting import (
     Policy,
     has_compiled_call,
     sharded_in,
+    start_of_call,
     whole_checkpoint_of,
 )
 from acplan.tape import (
@@ -73,6 +75,7 @@ class Segment:
         names: Sequence[str],
         decisions: Sequence[Decision],
         strict: bool,
+        traffic: Traffic | None = None,
     ) -> None:
         """`names` are those of the modules; without decisions all is recomputed."""
         if _top_hooks is None:
@@ -80,7 +83,7 @@ class Segment:
                 f"plan: {fqn} is a run of modules, for which PyTorch must tell the "
                 f"hooks of autograd; {torch.__version__} does not"
             )
-        self._made_of = (fqn, tuple(names), tuple(decisions), strict)
+        self._made_of = (fqn, tuple(names), tuple(decisions), strict, traffic)
         self._policy = Policy.of(fqn, decisions, strict)
         self._thread = threading.local()
 
@@ -102,6 +105,10 @@ class Segment:
     @property
     def policy(self) -> Policy:
         return self._policy
+
+    @property
+    def traffic(self) -> Traffic | None:
+        return self._made_of[4]
 
     def call(
         self, place: int, module: torch.nn.Module, args: Any, kwargs: Any
@@ -135,7 +142,8 @@ class Segment:
         """As a unit of its own, all of which is recomputed."""
         self._end_early(f"{self.names[place]} {why}")
         self._tell(f"{self.names[place]} {why}")
-        whole = whole_checkpoint_of(f"{self.policy.fqn}: {self.names[place]}")
+        name = f"{self.policy.fqn}: {self.names[place]}"
+        whole = whole_checkpoint_of(name, self.traffic)
         return whole(module, *args, **kwargs)
 
     def _current_before(self, place: int, args: Any, kwargs: Any) -> "_Run | None":
@@ -254,6 +262,10 @@ class _Run:
         self.settings = _settings()
         self._began = torch._C._autograd._get_sequence_nr()
         self._tape = tape = Tape(is_planned and policy.skips)
+        self._traffic = traffic = segment.traffic
+        self._freight: Freight | None = None
+        if traffic is not None:
+            self._freight = start_of_call(traffic, policy, tape)
         self._matching: Matching = InOrder(policy, tape) if is_planned else _Whole()
         if is_planned:
             tape.writes = Writes() if policy.leaves_out_writes else None
@@ -277,15 +289,22 @@ class _Run:
             )
         )
         self.next += 1
-        with torch.autograd.graph.saved_tensors_hooks(*self._hooks), self._forward:
+        inside = self._traffic.inside() if self._traffic else contextlib.nullcontext()
+        hooks = torch.autograd.graph.saved_tensors_hooks(*self._hooks)
+        with inside, hooks, self._forward:
             outputs = module(*args, **kwargs)
         self._note(index, _leaves(outputs))
         self._tape.watch([k.ref() for k in self._known.values() if k.place[0] >= 0])
         return outputs
 
     def end(self) -> None:
-        self._under_way.clear()
+        self._leave()
         self._matching.end(self._tape)
+
+    def _leave(self) -> None:
+        self._under_way.clear()
+        if self._traffic is not None and self._freight is not None:
+            self._traffic.ended(self._freight)
 
     def end_early(self, why: str) -> None:
         """What the plan skips may be needed: it is for the whole run."""
@@ -293,7 +312,7 @@ class _Run:
         tell(self._segment.policy, why)
 
     def abandon(self, why: str) -> None:
-        self._under_way.clear()
+        self._leave()
         self._tape.distrust(why)
         if self._tape.outputs_changed():
             self._tape.drop()

@@ -1,10 +1,11 @@
 """Selective checkpoints: which operators of a unit are saved, by a plan's list."""
 
+import contextlib
 import dataclasses
 import functools
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -17,9 +18,10 @@ from torch.utils.checkpoint import (
 )
 
 from acplan.errors import AcplanError, PlanMismatchWarning
+from acplan.offloading import Begins, Freight, Traffic
 from acplan.recomputing import Recomputation, run
 from acplan.replaying import Forward
-from acplan.tape import RUN, SAVE, SKIP, Choice, Tape, Writes
+from acplan.tape import RUN, SAVE, SKIP, Choice, Offload, Tape, Writes
 
 try:
     from torch.distributed.fsdp import FSDPModule
@@ -55,17 +57,31 @@ class Decision(Protocol):
         """Of a saved operator, those of the tensors it makes that are kept; None: all."""
         ...
 
+    @property
+    def offload(self) -> bool:
+        """Of a saved operator: what is kept waits in the host's memory."""
+        ...
+
 
 def _choice_of(decision: Decision) -> Choice:
     if decision.save:
-        return SAVE if decision.results is None else decision.results
+        kept = SAVE if decision.results is None else decision.results
+        return Offload(kept) if decision.offload else kept
     return SKIP if decision.skip else RUN
 
 
+def _kept_of(choice: Choice) -> Choice:
+    return choice.kept if isinstance(choice, Offload) else choice
+
+
 def checkpoint_of(
-    fqn: str, decisions: Sequence[Decision], strict: bool = False
+    fqn: str,
+    decisions: Sequence[Decision],
+    strict: bool = False,
+    traffic: Traffic | None = None,
 ) -> Callable[..., Any]:
-    """Calls a module in a checkpoint, for `checkpoint_wrapper`.
+    """Calls a module in a checkpoint, for `checkpoint_wrapper`. `traffic` is that of all
+    units, where the plan offloads anything.
 
     Where the module runs other operators than the plan lists, what the plan does not
     know is recomputed, and what it skips, and a PlanMismatchWarning says so once; if
@@ -78,34 +94,73 @@ def checkpoint_of(
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             # A constant, by which the compiler knows what may share its code.
-            in_compiler = functools.partial(_contexts_in_compiler, saved, strict)
+            in_compiler = functools.partial(
+                _contexts_in_compiler, saved, policy.offloads, strict
+            )
             return checkpoint(
                 module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
             )
         tape = Tape(policy.skips)
         context_fn = functools.partial(_contexts, module, policy, tape)
         called = functools.partial(run, module, tape) if policy.skips else module
-        outputs = checkpoint(
-            called, *args, use_reentrant=False, context_fn=context_fn, **kwargs
-        )
-        tape.watch(outputs)
+        with freight_of_call(traffic, policy, tape):
+            outputs = checkpoint(
+                called, *args, use_reentrant=False, context_fn=context_fn, **kwargs
+            )
+            tape.watch(outputs)
         return outputs
 
     return call
 
 
-def whole_checkpoint_of(fqn: str) -> Callable[..., Any]:
+def whole_checkpoint_of(
+    fqn: str, traffic: Traffic | None = None
+) -> Callable[..., Any]:
     """Calls a module in a checkpoint that saves nothing, for `checkpoint_wrapper`."""
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not _has_statistics(module):
+        has_statistics = _has_statistics(module)
+        is_plain = traffic is None and not has_statistics
+        if torch.compiler.is_compiling() or is_plain:
             return checkpoint(module, *args, use_reentrant=False, **kwargs)
-        context_fn = functools.partial(_contexts_without_saves, module, fqn)
-        return checkpoint(
-            module, *args, use_reentrant=False, context_fn=context_fn, **kwargs
-        )
+        tape = Tape()
+        with freight_of_call(traffic, None, tape):
+            context_fn = functools.partial(_contexts_of_whole, module, fqn, tape)
+            if not has_statistics:
+                context_fn = functools.partial(_contexts_that_tell, tape)
+            return checkpoint(
+                module, *args, use_reentrant=False, context_fn=context_fn, **kwargs
+            )
 
     return call
+
+
+@contextlib.contextmanager
+def freight_of_call(
+    traffic: Traffic | None, policy: "Policy | None", tape: Tape
+) -> Iterator[None]:
+    """Around a call of a unit in forward."""
+    if traffic is None:
+        yield
+        return
+    freight = start_of_call(traffic, policy, tape)
+    with traffic.inside():
+        yield
+    if freight is not None:
+        traffic.ended(freight)
+
+
+def start_of_call(
+    traffic: Traffic, policy: "Policy | None", tape: Tape
+) -> Freight | None:
+    """What a call of a unit that begins has with the host."""
+    if not torch.is_grad_enabled():
+        return None
+    offloads = policy is not None and policy.offloads
+    freight = traffic.start(tape, offloads)
+    if freight is None and policy is not None and offloads:
+        policy.tell_that_nothing_is_offloaded("it is called inside another unit")
+    return freight
 
 
 def _has_statistics(module: torch.nn.Module) -> bool:
@@ -113,8 +168,14 @@ def _has_statistics(module: torch.nn.Module) -> bool:
     return any(norm.running_mean is not None and norm.training for norm in norms)
 
 
-def _contexts_without_saves(module: torch.nn.Module, fqn: str) -> "Contexts":
-    tape, sharded = Tape(), sharded_in(module)
+def _contexts_that_tell(tape: Tape) -> Any:
+    freight = tape.freight
+    again = contextlib.nullcontext() if freight is None else Begins(freight)
+    return contextlib.nullcontext(), again
+
+
+def _contexts_of_whole(module: torch.nn.Module, fqn: str, tape: Tape) -> "Contexts":
+    sharded = sharded_in(module)
     return (
         Forward(tape, lambda func: RUN, lambda tape: None, sharded),
         Recomputation(tape, fqn, module, sharded),
@@ -184,23 +245,26 @@ class Policy:
     is_strict: bool
     leaves_out_writes: bool
     skips: bool
+    offloads: bool
     order: tuple[int, ...]
     choices: tuple[Choice, ...]
     numbers: dict[str, int]
-    saves_of: tuple[tuple[bool, ...], ...]
+    # RUN, or what it comes to where the plan's place is lost.
+    saves_of: tuple[tuple[Choice, ...], ...]
     has_warned: bool = False
     _known: dict[Any, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, fqn: str, decisions: Sequence[Decision], strict: bool) -> "Policy":
         numbers: dict[str, int] = {}
-        saves_of: list[list[bool]] = []
+        saves_of: list[list[Choice]] = []
         order = []
         for decision in decisions:
             number = numbers.setdefault(decision.name, len(numbers))
             if number == len(saves_of):
                 saves_of.append([])
-            saves_of[number].append(decision.save)
+            whole = Offload(SAVE) if decision.offload else SAVE
+            saves_of[number].append(whole if decision.save else RUN)
             order.append(number)
         choices = tuple(map(_choice_of, decisions))
         return cls(
@@ -208,7 +272,8 @@ class Policy:
             decisions,
             strict,
             any(map(_leaves_out_a_write, decisions)),
-            any(choice not in (RUN, SAVE) for choice in choices),
+            any(_kept_of(choice) not in (RUN, SAVE) for choice in choices),
+            any(decision.offload for decision in decisions),
             tuple(order),
             choices,
             numbers,
@@ -235,6 +300,12 @@ class Policy:
             self.has_warned = True
             # Where it is called from says nothing: it is the module that counts.
             warnings.warn(f"{self.fqn}: {text}", PlanMismatchWarning, stacklevel=2)
+
+    def tell_that_nothing_is_offloaded(self, why: str) -> None:
+        text = f"{why}: what the plan offloads stays on the device"
+        if self.is_strict:
+            raise AcplanError(f"{self.fqn}: {text}")
+        self.warn(f"{text}, and the peak may be another one than predicted")
 
 
 class Matching(Protocol):
@@ -287,18 +358,17 @@ class InOrder:
                 self._place = place + 1
                 return self._choices[place]
             self._part(str(func))
-        is_saved = self._saves_by_name(numbers or self._policy.kin_of(func))
-        return SAVE if is_saved else RUN
+        return self._choice_by_name(numbers or self._policy.kin_of(func))
 
-    def _saves_by_name(self, numbers: tuple[int, ...]) -> bool:
+    def _choice_by_name(self, numbers: tuple[int, ...]) -> Choice:
         for number in numbers:
             times = self._policy.saves_of[number]
             occurrence = self._seen[number]
             self._seen[number] += 1
-            if occurrence < len(times) and times[occurrence]:
+            if occurrence < len(times) and times[occurrence] != RUN:
                 self._found += 1
-                return True
-        return False
+                return times[occurrence]
+        return RUN
 
     def end(self, tape: Tape) -> None:
         policy = self._policy
@@ -344,8 +414,10 @@ class InOrder:
         self._tape.distrust(self._difference)
 
 
-def _contexts_in_compiler(saved: str, strict: bool) -> Contexts:
+def _contexts_in_compiler(saved: str, offloads: bool, strict: bool) -> Contexts:
     plan = _ByName(saved, strict)
+    if offloads:
+        _tell_compiler_keeps(strict)
 
     def policy(context: Any, func: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         if plan.saves(func):
@@ -358,6 +430,17 @@ def _contexts_in_compiler(saved: str, strict: bool) -> Contexts:
     return (
         _InCompiler(forward, plan.start, plan.end),
         _InCompiler(recomputation, plan.start, lambda: None),
+    )
+
+
+def _tell_compiler_keeps(strict: bool) -> None:
+    text = "under torch.compile, what the plan offloads is saved on the device"
+    if strict:
+        raise AcplanError(f"{text}: plan without offload, or train it without")
+    warnings.warn(
+        f"{text}, and the peak is another one than predicted",
+        PlanMismatchWarning,
+        stacklevel=2,
     )
 
 

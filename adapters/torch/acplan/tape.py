@@ -1,9 +1,10 @@
 """What one call of a unit ran in forward, for its recomputation: what was saved, what is
 skipped, and which of it can be handed out."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -11,10 +12,21 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from acplan.standing_in import Origin, Shape, StandIn, can_be_stood_in_for, stand_in
 
+if TYPE_CHECKING:
+    from acplan.offloading import Freight
+
+
+@dataclasses.dataclass(frozen=True)
+class Offload:
+    """Saved, and what is `kept` waits in the host's memory."""
+
+    kept: int | tuple[int, ...]
+
+
 # What a plan decides of an operator. In place of SAVE stands a tuple where only some of
 # its results are kept: their places among the tensors that it makes.
 RUN, SAVE, SKIP = 0, 1, 2
-Choice = int | tuple[int, ...]
+Choice = int | tuple[int, ...] | Offload
 
 
 def tensors_of(values: Any) -> list[torch.Tensor]:
@@ -225,6 +237,8 @@ class Tape:
         self.unwritten: set[int | None] = set()
         self.may_skip = may_skip
         self.distrusted_for = ""
+        # What it has with the host, where the plan offloads anything.
+        self.freight: Freight | None = None
         self._is_used = False
         self._outputs: list[tuple[torch.Tensor, int]] = []
         self._saved_memory: set[int | None] = set()
@@ -269,6 +283,10 @@ class Tape:
         yield from (item for item in new if type(item) is Saved)
         yield from (cast for cast in self.casts.values() if type(cast) is Saved)
 
+    def forget_outputs(self, memory: Container[int | None]) -> None:
+        """Writes to what lies there change nothing that is saved."""
+        self._outputs = [o for o in self._outputs if memory_of(o[0]) not in memory]
+
     def outputs_changed(self) -> bool:
         """Whether one was written to in place since."""
         return any(tensor._version != count for tensor, count in self._outputs)
@@ -288,6 +306,8 @@ class Tape:
             self.writes.forget()
         for saved in self.saved():
             saved.drop()
+        if self.freight is not None:
+            self.freight.drop()
 
     def distrust(self, reason: str) -> None:
         """What the plan skips runs again: of what it reads, not all may have been kept

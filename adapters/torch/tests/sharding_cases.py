@@ -28,6 +28,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 BLOCKS = 3
@@ -87,6 +88,10 @@ def policy(
     )
 
 
+def offloading(operators: Sequence[PlannedOperator]) -> tuple[PlannedOperator, ...]:
+    return tuple(dataclasses.replace(op, offload=op.save) for op in operators)
+
+
 def plans(dtype: torch.dtype) -> dict[str, Plan]:
     block, x = Block().to(dtype), torch.randn(4, 16, dtype=dtype)
     of_block, of_mlp = policy(block, x, ["addmm"]), policy(block.mlp, x, ["addmm"])
@@ -97,6 +102,9 @@ def plans(dtype: torch.dtype) -> dict[str, Plan]:
         "none": Plan(()),
         "blocks": Plan(tuple(PlannedModule(name) for name in names)),
         "policies": Plan(tuple(PlannedModule(name, of_block) for name in names)),
+        "offloading": Plan(
+            tuple(PlannedModule(name, offloading(of_block)) for name in names)
+        ),
         "mixed": Plan(
             (
                 PlannedModule(names[0]),
@@ -151,7 +159,12 @@ CASES = [
     for values in itertools.product(
         LAYOUTS, ("blocks", "policies", "mixed"), (True, False), (False, True)
     )
-] + [Case(layout, "skipping", True, precise) for layout in LAYOUTS for precise in (False, True)]
+] + [
+    Case(layout, plan, True, precise)
+    for layout in LAYOUTS
+    for plan in ("skipping", "offloading")
+    for precise in (False, True)
+]
 
 
 def _model(
@@ -195,7 +208,7 @@ def _check(case: Case, mesh: DeviceMesh, rank: int) -> None:
     for a, b in zip(expected, found):
         assert torch.equal(a, b)
     again = with_plan - without
-    matrix_products = {"blocks": 2 * BLOCKS, "policies": 0, "mixed": 2}
+    matrix_products = {"blocks": 2 * BLOCKS, "policies": 0, "offloading": 0, "mixed": 2}
     matrix_products["skipping"] = BLOCKS
     assert again["aten.addmm.default"] == matrix_products[case.plan], again
     assert again["aten.gelu.default"] == BLOCKS, again
@@ -342,6 +355,20 @@ def _check_removal(net: nn.Module, plan: Plan, rank: int) -> None:
         assert len(found) == len(again) and all(map(torch.equal, found, again))
 
 
+def _check_replicas(rank: int) -> None:
+    """What the host has is one replica's."""
+    gradients = []
+    for name in ("none", "offloading"):
+        torch.manual_seed(0)
+        net = apply(Net(), plans(torch.float32)[name], strict=True)
+        replica = DistributedDataParallel(net)
+        torch.manual_seed(rank)
+        for _ in range(2):
+            replica(torch.randn(4, 16)).square().mean().backward()
+        gradients.append([p.grad for p in net.parameters()])
+    assert all(map(torch.equal, *gradients))
+
+
 def _check_compiled(mesh: DeviceMesh, rank: int) -> None:
     """The order of torchtitan: plan, compile every block, shard every block."""
     of = plans(torch.float32)
@@ -380,6 +407,7 @@ def run(rank: int, folder: str) -> None:
     checks["refusal"] = lambda: _check_refusal(mesh)
     checks["runs"] = lambda: _check_runs(mesh, rank)
     checks["epoch"] = lambda: _check_epoch(mesh, rank)
+    checks["replicas"] = lambda: _check_replicas(rank)
     checks["compiled"] = lambda: _check_compiled(mesh, rank)
     for name, check in checks.items():
         try:

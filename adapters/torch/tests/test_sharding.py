@@ -44,6 +44,11 @@ def test_an_epoch_that_runs_other_operators(results: Results) -> None:
         assert not (error := of_rank["epoch"]), error
 
 
+def test_replicas_that_offload(results: Results) -> None:
+    for of_rank in results:
+        assert not (error := of_rank["replicas"]), error
+
+
 def test_runs_of_modules(results: Results) -> None:
     for of_rank in results:
         assert not (error := of_rank["runs"]), error

@@ -577,7 +577,7 @@ def test_plan_files(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("op", "message"),
     [
-        ({"decision": "keep"}, "expected a decision of save, recompute, skip, found 'k"),
+        ({"decision": "keep"}, "expected a decision of save, recompute, skip, offload, found 'k"),
         ({"decision": "skip", "results": [0]}, "expected results of a saved operator"),
         ({"decision": "save", "results": [1, 0]}, r"ascending from 0 on, found \[1, 0\]"),
         ({"decision": "save", "results": [-1]}, r"from 0 on, found \[-1\]"),

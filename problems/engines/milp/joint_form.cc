@@ -282,14 +282,17 @@ Milp::Row UnitLimit(const JointMilp& form, int max_units) {
   return row;
 }
 
-// The number that all record rows are divided by.
+// The number that all record rows are divided by: a power of two, so that whole
+// bytes, and sums of them that meet a record exactly, stay exact.
 double RecordScale(const JointProblem& problem,
                    const std::vector<int>& records) {
   double largest = 0;
   for (const int record : records) {
     largest = std::max(largest, std::abs(NeedAt(problem, record)));
   }
-  return largest > 0 ? largest / JointMilp::kNeedScale : 1;
+  return largest > 0
+             ? std::exp2(std::floor(std::log2(largest / JointMilp::kNeedScale)))
+             : 1;
 }
 
 // Returns the terms that a class adds to the row of the r-th record. `enough`

@@ -34,7 +34,8 @@ namespace acplan::problems {
 // Groups that cost nothing are recomputed wherever their unit is one: their
 // bytes are part of a_c. Candidates that no record counts are left out. In the
 // row of record k, bytes are cut to what alone meets it, and all record rows
-// are divided by the same number, so that the largest need is kNeedScale.
+// are divided by the same power of two, so that the largest need is kNeedScale
+// or up to twice that.
 struct JointMilp {
   static constexpr double kNeedScale = 1000;
 

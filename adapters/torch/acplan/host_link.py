@@ -1,0 +1,213 @@
+"""Copies between a device and the host's memory, beside what the device computes.
+
+A link has two queues, one each way. A copy begins when all that the device computes so far
+has ended, as what it reads is made by then, and the memory that it writes to is free. Who
+reads what it wrote, or writes to what it read, waits for it first: on the device, by an
+event. The host waits for nothing, so what comes after what is the order of the program.
+
+In the host's memory there are buffers, pinned where the device needs that, that are used
+again from step to step: there are never more bytes of them than were in use at once.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import threading
+from typing import Any, Protocol
+
+import torch
+from torch._subclasses.fake_tensor import is_fake
+
+
+class Copy(Protocol):
+    """One that has been asked for."""
+
+    def wait(self, memory: torch.Tensor) -> None:
+        """What the device computes from now on comes after it: what reads its memory
+        there, and who is given that memory when it is let go."""
+
+
+class Queues(Protocol):
+    """Where copies wait for each other. Of the host's memory `after` is the last one."""
+
+    def send(
+        self, source: torch.Tensor, host: torch.Tensor, after: Copy | None
+    ) -> Copy: ...
+
+    def fetch(
+        self, host: torch.Tensor, target: torch.Tensor, after: Copy | None
+    ) -> Copy: ...
+
+    def new_buffer(self, size: int) -> torch.Tensor: ...
+
+
+class _Ended:
+    def wait(self, memory: torch.Tensor) -> None:
+        pass
+
+
+class Plain:
+    """Copies at once: where the device is the host itself, or computes nothing."""
+
+    def send(
+        self, source: torch.Tensor, host: torch.Tensor, after: Copy | None
+    ) -> Copy:
+        host.copy_(source)
+        return _Ended()
+
+    def fetch(
+        self, host: torch.Tensor, target: torch.Tensor, after: Copy | None
+    ) -> Copy:
+        target.copy_(host)
+        return _Ended()
+
+    def new_buffer(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
+
+
+class _Queued:
+    """A copy on a stream."""
+
+    __slots__ = ("event", "_streams", "_device", "_asked_on")
+
+    def __init__(self, event: Any, streams: Any, device: Any, asked_on: Any) -> None:
+        self.event = event
+        self._streams = streams
+        self._device = device
+        self._asked_on = asked_on
+
+    def wait(self, memory: torch.Tensor) -> None:
+        now = self._streams.current_stream(self._device)
+        now.wait_event(self.event)
+        # Memory goes back to the stream that it was asked for on.
+        if now != self._asked_on:
+            self._asked_on.wait_event(self.event)
+            memory.record_stream(now)
+
+
+class Streams:
+    """Copies on two streams of a device, beside those that it computes on."""
+
+    def __init__(self, device: torch.device, streams: Any) -> None:
+        """`streams` is PyTorch's module of the kind of device."""
+        self._device = device
+        self._streams = streams
+        self._out = self._streams.Stream(device)
+        self._in = self._streams.Stream(device)
+
+    def send(
+        self, source: torch.Tensor, host: torch.Tensor, after: Copy | None
+    ) -> Copy:
+        return self._copy(self._out, (source, host), after)
+
+    def fetch(
+        self, host: torch.Tensor, target: torch.Tensor, after: Copy | None
+    ) -> Copy:
+        return self._copy(self._in, (host, target), after)
+
+    def _copy(
+        self, stream: Any, pair: tuple[torch.Tensor, torch.Tensor], after: Copy | None
+    ) -> Copy:
+        asked_on = self._streams.current_stream(self._device)
+        stream.wait_stream(asked_on)
+        if isinstance(after, _Queued):
+            stream.wait_event(after.event)
+        with self._streams.stream(stream):
+            self.start(*pair)
+        return _Queued(stream.record_event(), self._streams, self._device, asked_on)
+
+    def start(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """On the current stream."""
+        target.copy_(source, non_blocking=True)
+
+    def new_buffer(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+
+
+@dataclasses.dataclass(eq=False)
+class Buffer:
+    """Bytes of the host, and the copy after which they may be written to."""
+
+    memory: torch.Tensor
+    size: int
+    last: Copy | None = None
+
+
+class Link:
+    """Between the host and a device."""
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._free: list[Buffer] = []
+        # Whoever lets go of one, in whatever thread, and be it in the midst of this.
+        self._returned: collections.deque[Buffer] = collections.deque()
+        self._bytes = 0
+        self._used_bytes = 0
+        self._most_used_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def used_bytes(self) -> int:
+        """Of buffers that are in use."""
+        self._take_back()
+        return self._used_bytes
+
+    @property
+    def pool_bytes(self) -> int:
+        """Of all buffers."""
+        return self._bytes
+
+    def take(self, size: int) -> Buffer:
+        self._take_back()
+        with self._lock:
+            found = self._best_fit(size)
+            used = size if found is None else found.memory.numel()
+            self._bytes += used
+            self._used_bytes += used
+            self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
+            while self._free and self._bytes > self._most_used_bytes:
+                self._bytes -= self._free.pop(0).memory.numel()
+        if found is None:
+            return Buffer(self._queues.new_buffer(size), size)
+        found.size = size
+        return found
+
+    def _best_fit(self, size: int) -> Buffer | None:
+        """A free one that is not much larger."""
+        fitting = [b for b in self._free if size <= b.memory.numel() <= 2 * size]
+        if not fitting:
+            return None
+        found = min(fitting, key=lambda buffer: buffer.memory.numel())
+        self._free.remove(found)
+        self._bytes -= found.memory.numel()
+        return found
+
+    def give_back(self, buffer: Buffer) -> None:
+        self._returned.append(buffer)
+
+    def _take_back(self) -> None:
+        with self._lock:
+            while self._returned:
+                buffer = self._returned.popleft()
+                self._free.append(buffer)
+                self._used_bytes -= buffer.memory.numel()
+
+    def send(self, source: torch.Tensor, buffer: Buffer) -> Copy:
+        host = buffer.memory[: buffer.size]
+        buffer.last = self._queues.send(source, host, buffer.last)
+        return buffer.last
+
+    def fetch(self, buffer: Buffer, target: torch.Tensor) -> Copy:
+        host = buffer.memory[: buffer.size]
+        buffer.last = self._queues.fetch(host, target, buffer.last)
+        return buffer.last
+
+
+def queues_of(tensor: torch.Tensor) -> Queues:
+    """For what lies where this tensor does."""
+    kind = tensor.device.type
+    if kind == "cpu" or is_fake(tensor):
+        return Plain()
+    with contextlib.suppress(RuntimeError, AttributeError):
+        return Streams(tensor.device, torch.get_device_module(tensor.device))
+    return Plain()

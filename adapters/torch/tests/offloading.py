@@ -1,0 +1,207 @@
+"""Plans that offload, and a link to the host that copies as late as it may."""
+
+import contextlib
+import ctypes
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from acplan import Plan, PlannedModule, offloading
+from acplan.host_link import Copy, Link, Queues, Streams
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+def with_offload(plan: Plan, chance: random.Random, share: float = 0.7) -> Plan:
+    """Of what is saved, a part goes to the host."""
+    return Plan(tuple(_offloading(module, chance, share) for module in plan.modules))
+
+
+def _offloading(
+    module: PlannedModule, chance: random.Random, share: float
+) -> PlannedModule:
+    operators = tuple(
+        dataclasses.replace(op, offload=op.save and chance.random() < share)
+        for op in module.operators
+    )
+    return dataclasses.replace(module, operators=operators)
+
+
+class LateCopy:
+    """Is made when it is waited for: whatever is there by then is what it copies."""
+
+    def __init__(
+        self, told: list[str], name: str, pair: tuple[torch.Tensor, torch.Tensor] | None
+    ) -> None:
+        self._told, self._name = told, name
+        self._pair = pair
+        told.append(name)
+
+    def wait(self, memory: torch.Tensor) -> None:
+        pair, self._pair = self._pair, None
+        if pair is not None:
+            pair[1].copy_(pair[0])
+            self._told.append(f"{self._name} ends")
+
+
+class LateQueues:
+    """Tell what they are asked for, and what is waited for."""
+
+    def __init__(self, told: list[str], is_late: bool) -> None:
+        self._told = told
+        self._is_late = is_late
+
+    def send(
+        self, source: torch.Tensor, host: torch.Tensor, after: Copy | None
+    ) -> Copy:
+        return self._copy(f"send {len(host)}", source, host)
+
+    def fetch(
+        self, host: torch.Tensor, target: torch.Tensor, after: Copy | None
+    ) -> Copy:
+        return self._copy(f"fetch {len(host)}", host, target)
+
+    def _copy(self, name: str, source: torch.Tensor, target: torch.Tensor) -> Copy:
+        if not self._is_late:
+            target.copy_(source)
+            return LateCopy(self._told, name, None)
+        # What has not arrived is not what it will be.
+        target.fill_(0xAB)
+        return LateCopy(self._told, name, (source, target))
+
+    def new_buffer(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8)
+
+
+class Device:
+    """What PyTorch's module of a kind of device has of streams. What is computed ends at
+    once; copies on other streams are made at some time, by chance, between being asked for
+    and being waited for, with whatever is in memory then."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.streams: list[FakeStream] = []
+        self.computing = FakeStream(self)
+        self._current = self.computing
+
+    def Stream(self, device: torch.device) -> "FakeStream":
+        return FakeStream(self)
+
+    def current_stream(self, device: torch.device) -> "FakeStream":
+        return self._current
+
+    @contextlib.contextmanager
+    def stream(self, stream: "FakeStream") -> Iterator[None]:
+        before, self._current = self._current, stream
+        yield
+        self._current = before
+
+
+class FakeEvent:
+    def __init__(self, stream: "FakeStream") -> None:
+        self._stream, self._place = stream, stream.asked
+
+    def arrive(self) -> None:
+        self._stream.run_until(self._place)
+
+
+class FakeStream:
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._todo: list[Callable[[], None]] = []
+        self.asked = 0
+        self.waits = False
+        device.streams.append(self)
+
+    def record_event(self) -> FakeEvent:
+        return FakeEvent(self)
+
+    def wait_event(self, event: FakeEvent) -> None:
+        if self is self._device.computing:
+            event.arrive()
+        else:
+            self.add(event.arrive)
+
+    def wait_stream(self, other: "FakeStream") -> None:
+        assert other is self._device.computing
+        self.waits = True
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        # It reads what was computed by then, and writes to memory given out by then.
+        assert self.waits
+        self.waits = False
+        memory = [StorageWeakRef(t.untyped_storage()) for t in (source, target)]
+        to, of, size = target.data_ptr(), source.data_ptr(), len(source)
+
+        def run() -> None:
+            assert not any(m.expired() for m in memory), "a copy of memory let go of"
+            ctypes.memmove(to, of, size)
+
+        target.fill_(0xAB)
+        self.add(run)
+        for stream in self._device.streams:
+            stream.run_until(self._device.chance.randint(0, stream.asked))
+
+    def add(self, action: Callable[[], None]) -> None:
+        self.asked += 1
+        self._todo.append(action)
+
+    def run_until(self, place: int) -> None:
+        while self._todo and self.asked - len(self._todo) < place:
+            self._todo.pop(0)()
+
+
+class FakeStreams(Streams):
+    """Of a device that is the CPU."""
+
+    def __init__(self, device: torch.device, streams: Device, told: list[str]) -> None:
+        super().__init__(device, streams)
+        self._told = told
+
+    def start(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self._told.append(f"copy {len(source)}")
+        self._streams.current_stream(self._device).copy(source, target)
+
+    def new_buffer(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8)
+
+
+class Links:
+    """Those that were made meanwhile: `late`, `early`, or with `streams`."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.kind = "late"
+        self.list: list[Link] = []
+
+    @property
+    def asked(self) -> int:
+        return sum("ends" not in line for line in self.told)
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(link.used_bytes for link in self.list)
+
+    @property
+    def pool_bytes(self) -> int:
+        return sum(link.pool_bytes for link in self.list)
+
+    def make(self, tensor: torch.Tensor) -> Queues:
+        if self.kind == "streams":
+            return FakeStreams(tensor.device, Device(len(self.list)), self.told)
+        return LateQueues(self.told, self.kind == "late")
+
+    def of(self, queues: Any) -> Link:
+        self.list.append(Link(queues))
+        return self.list[-1]
+
+
+def other_links() -> Iterator[Links]:
+    """While it lasts, copies on the CPU are made at other times."""
+    links = Links()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offloading, "queues_of", links.make)
+        patch.setattr(offloading, "Link", links.of)
+        yield links

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <vector>
+
+#include "graph/trace/offload.h"
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+
+namespace acplan::graph {
+
+// The time that a planned step waits for the link between device and host.
+//
+// The model
+// - The link carries the same number of bytes a second in each direction, both
+//   at once. In each direction copies go one after the other, in the order of
+//   OffloadUse::events, each at the full speed and without any latency.
+// - The device computes the steps one after the other, each for the run-time of
+//   its operator. Copies take nothing from it.
+// - A copy begins as soon as the device gets to its event (kSend, kFetch), the
+//   one before it has ended, and, back to the device, the bytes have arrived at
+//   the host.
+// - At kRelease and kUse the device waits until the storage's copy to the host
+//   or back has ended: a stall.
+// The step then takes the time of its operators, of what runs again, and of all
+// stalls.
+struct LinkTime {
+  double stall_ms = 0;
+  // By place in OffloadUse::events: how long it waits. 0 for others than
+  // kRelease and kUse.
+  std::vector<double> waits_ms;
+};
+
+// `bytes_per_second` is above 0. Takes linear time.
+LinkTime TimeOnLink(const Trace& trace, const Simulation& simulation,
+                    double bytes_per_second);
+
+// The same for many choices of what moves: when each step begins without any
+// stall, and in the end when the last has ended.
+std::vector<double> BeginsOfSteps(const Trace& trace,
+                                  const Simulation& simulation);
+
+// `moves`: by place in `use.storages`; what does not move has no events. Takes
+// time linear in the events.
+LinkTime TimeOnLink(const std::vector<double>& begins_ms, const OffloadUse& use,
+                    const std::vector<char>& moves, double bytes_per_second);
+
+}  // namespace acplan::graph

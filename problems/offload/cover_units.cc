@@ -1,0 +1,154 @@
+#include "problems/offload/cover_units.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "problems/trace/unit_policies.h"
+
+namespace acplan::problems {
+
+using graph::CheckpointedModule;
+using graph::OperatorDecision;
+using graph::Trace;
+
+namespace {
+
+// A class is called often from this many calls on.
+constexpr int kOften = 3;
+
+struct ClassOfUnits {
+  int calls = 0;
+  int64_t bytes = 0;
+  std::vector<int> candidates = {};
+};
+
+// The bytes of storages born in a call that autograd saves.
+int64_t SavedBytes(const Trace& trace, int32_t call) {
+  std::set<int32_t> seen;
+  int64_t bytes = 0;
+  const graph::TraceCall& now = trace.calls[call];
+  for (const graph::SavedTensor& saved : trace.saved) {
+    const int32_t born = trace.storages[saved.storage].born;
+    const bool is_of_call = saved.packed > now.start &&
+                            saved.packed <= now.end && born >= now.start;
+    if (is_of_call && seen.insert(saved.storage).second) {
+      bytes += trace.storages[saved.storage].bytes;
+    }
+  }
+  return bytes;
+}
+
+// The most bytes first; those that are called often before the others.
+std::vector<ClassOfUnits> ClassesOf(const TraceProblem& problem) {
+  const Trace& trace = *problem.trace;
+  std::map<std::string, ClassOfUnits> by_name;
+  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+    const CandidateCall& candidate = problem.candidates[c];
+    const graph::TraceModule& module =
+        trace.modules[trace.calls[candidate.call].module];
+    if (candidate.is_whole || module.IsSegment()) continue;
+    ClassOfUnits& of = by_name[module.class_name];
+    ++of.calls;
+    of.bytes += SavedBytes(trace, candidate.call);
+    of.candidates.push_back(c);
+  }
+  std::vector<ClassOfUnits> classes;
+  for (auto& [name, of] : by_name) {
+    if (of.bytes > 0) classes.push_back(std::move(of));
+  }
+  std::ranges::stable_sort(classes, [](const auto& a, const auto& b) {
+    const bool is_a_often = a.calls >= kOften;
+    const bool is_b_often = b.calls >= kOften;
+    return is_a_often != is_b_often ? is_a_often : a.bytes > b.bytes;
+  });
+  return classes;
+}
+
+// Which candidates are units, in one, or around one.
+class Taken {
+ public:
+  Taken(const TraceProblem& problem,
+        const std::vector<CheckpointedModule>& units)
+      : problem_(problem), is_taken_(problem.candidates.size(), 0) {
+    for (const CheckpointedModule& unit : units) Take(unit.module);
+  }
+
+  void Take(int32_t module) {
+    for (const int c : CandidatesOf(module)) {
+      std::fill(is_taken_.begin() + c,
+                is_taken_.begin() + problem_.candidates[c].last + 1, 1);
+      for (int around = c; around >= 0;
+           around = problem_.candidates[around].parent) {
+        is_taken_[around] = 1;
+      }
+    }
+  }
+
+  bool IsFree(int32_t module) const {
+    int last = -1;
+    for (const int c : CandidatesOf(module)) {
+      // One of its calls is inside another.
+      if (is_taken_[c] != 0 || c <= last) return false;
+      last = problem_.candidates[c].last;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<int> CandidatesOf(int32_t module) const {
+    std::vector<int> candidates;
+    for (int c = 0; c < std::ssize(problem_.candidates); ++c) {
+      const int32_t call = problem_.candidates[c].call;
+      if (problem_.trace->calls[call].module == module) candidates.push_back(c);
+    }
+    return candidates;
+  }
+
+  const TraceProblem& problem_;
+  std::vector<char> is_taken_;
+};
+
+}  // namespace
+
+std::vector<CheckpointedModule> WithCover(const TraceProblem& problem,
+                                          std::vector<CheckpointedModule> units,
+                                          std::optional<int> max_units) {
+  const Trace& trace = *problem.trace;
+  Taken taken(problem, units);
+  for (const ClassOfUnits& of : ClassesOf(problem)) {
+    for (const int c : of.candidates) {
+      if (max_units && std::ssize(units) >= *max_units) return units;
+      const CandidateCall& candidate = problem.candidates[c];
+      const int32_t module = trace.calls[candidate.call].module;
+      if (!taken.IsFree(module)) continue;
+      std::vector<char> saved;
+      for (const graph::OperatorGroup& group :
+           problem.groups[candidate.module_node].groups) {
+        saved.push_back(group.rule != graph::GroupRule::kRecompute ? 1 : 0);
+      }
+      if (saved.empty()) continue;
+      units.push_back(UnitThatSaves(problem, candidate.module_node, saved));
+      if (SimulatedUse(problem, units)) {
+        taken.Take(module);
+      } else {
+        units.pop_back();
+      }
+    }
+  }
+  return units;
+}
+
+std::vector<CheckpointedModule> WithoutOffload(
+    std::vector<CheckpointedModule> units) {
+  for (CheckpointedModule& unit : units) {
+    std::ranges::replace(unit.decisions, OperatorDecision::kOffload,
+                         OperatorDecision::kSave);
+  }
+  return units;
+}
+
+}  // namespace acplan::problems

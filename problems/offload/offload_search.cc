@@ -1,0 +1,116 @@
+#include "problems/offload/offload_search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "graph/trace/link_time.h"
+#include "problems/offload/cover_units.h"
+#include "problems/trace/unit_policies.h"
+
+namespace acplan::problems {
+
+using graph::CheckpointedModule;
+using graph::OperatorDecision;
+using graph::Simulation;
+
+namespace {
+
+// Costs that differ by less are equal.
+constexpr double kSameMs = 1e-7;
+// Below that there is nothing to gain.
+constexpr double kNothingMs = 1e-9;
+
+double StallOf(const TraceProblem& problem, const Simulation& use,
+               const LinkLimits& limits) {
+  return graph::TimeOnLink(*problem.trace, use, limits.bytes_per_second)
+      .stall_ms;
+}
+
+}  // namespace
+
+void OffloadSearch::Start(const std::vector<CheckpointedModule>& units) {
+  Try(units);
+  if (question_.is_stopped() || CostMs() <= kNothingMs) return;
+  Try(WithCover(question_.problem, units, question_.max_units));
+}
+
+bool OffloadSearch::Try(const std::vector<CheckpointedModule>& units) {
+  const TraceProblem& problem = question_.problem;
+  const std::optional<Simulation> saved = SimulatedUse(problem, units);
+  if (!saved || saved->recompute_ms >= CostMs() - kSameMs) return false;
+  OffloadPlan plan = {.modules = units};
+  if (saved->peak_bytes > question_.budget_bytes) {
+    std::vector<CheckpointedModule> all = WithAllOffloaded(problem, units);
+    const std::optional<Simulation> moved = SimulatedUse(problem, all);
+    if (!moved || moved->peak_bytes > question_.budget_bytes) return false;
+    const std::vector<Movable> movables = MovablesOf(problem, all, *moved);
+    const std::optional<OffloadChoice> choice =
+        ChooseWhatMoves({.problem = problem,
+                         .movables = movables,
+                         .saved = *saved,
+                         .moved = *moved,
+                         .budget_bytes = question_.budget_bytes,
+                         .limits = question_.limits,
+                         .most_stall_ms = CostMs() - saved->recompute_ms});
+    if (!choice) return false;
+    for (size_t m = 0; m < movables.size(); ++m) {
+      if (choice->is_chosen[m] == 0) continue;
+      plan.modules[movables[m].unit].decisions[movables[m].place] =
+          OperatorDecision::kOffload;
+    }
+  }
+  std::optional<Simulation> use = SimulatedUse(problem, plan.modules);
+  const bool keeps_limits =
+      use && use->peak_bytes <= question_.budget_bytes &&
+      use->offload.host_peak_bytes <= question_.limits.host_memory_bytes;
+  if (!keeps_limits) return false;
+  plan.use = std::move(*use);
+  plan.stall_ms = StallOf(problem, plan.use, question_.limits);
+  if (plan.CostMs() >= CostMs() - kSameMs) return false;
+  best_ = std::move(plan);
+  return true;
+}
+
+void OffloadSearch::Improve() {
+  for (bool is_better = best_.has_value(); is_better;) {
+    is_better = false;
+    std::vector<int32_t> modules;
+    for (const CheckpointedModule& unit : best_->modules) {
+      modules.push_back(unit.module);
+    }
+    for (const int32_t module : modules) {
+      if (question_.is_stopped() || CostMs() <= kNothingMs) return;
+      is_better |= ImproveUnit(module);
+    }
+  }
+}
+
+bool OffloadSearch::ImproveUnit(int32_t module) {
+  const TraceProblem& problem = question_.problem;
+  const auto candidate =
+      std::ranges::find_if(problem.candidates, [&](const CandidateCall& c) {
+        return problem.trace->calls[c.call].module == module;
+      });
+  const int node = candidate->module_node;
+  const std::vector<graph::OperatorGroup>& groups = problem.groups[node].groups;
+  bool is_better = false;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (question_.is_stopped()) break;
+    std::vector<CheckpointedModule> units = WithoutOffload(best_->modules);
+    const auto unit =
+        std::ranges::find(units, module, &CheckpointedModule::module);
+    if (unit == units.end() || unit->decisions.empty()) break;
+    const std::vector<GroupUse> uses = UsesOfGroups(problem, node, *unit);
+    const bool is_open =
+        groups[g].rule == graph::GroupRule::kFree && uses[g] != GroupUse::kNone;
+    if (!is_open) continue;
+    std::vector<char> saved;
+    for (const GroupUse use : uses) saved.push_back(use == GroupUse::kSaved);
+    saved[g] = uses[g] == GroupUse::kSaved ? 0 : 1;
+    *unit = UnitThatSaves(problem, node, saved);
+    is_better |= Try(units);
+  }
+  return is_better;
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,127 @@
+#include "problems/offload_plans.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "problems/offload/offload_search.h"
+#include "problems/plan/plan_on_trace.h"
+#include "problems/trace/trace_problem.h"
+
+// Plans for larger budgets recompute less, and some of what they keep beyond the
+// budget may go to the host. So such plans are found for budgets from the one
+// asked for up to what the step needs without a plan, first at even distances and
+// then in between where the best one is, and of each as much is offloaded as
+// makes it fit. The larger their budget, the less runs again and the longer the
+// step waits for the link.
+
+namespace acplan::problems {
+
+namespace {
+
+constexpr int kEvenBudgets = 6;
+constexpr int kHalvings = 4;
+constexpr double kMostSeconds = 10;
+// Of the time a plan for another budget may take.
+constexpr double kPlanSeconds = 0.5;
+
+class Starts {
+ public:
+  Starts(const PlanningProblem& problem, const solver::SearchLimits& limits,
+         OffloadSearch& search)
+      : problem_(problem), limits_(limits), search_(search) {}
+
+  // Starts the search from a plan for a budget. Returns what it then costs, the
+  // best of this start and those before it.
+  void From(int64_t budget_bytes) {
+    if (IsStopped()) return;
+    solver::SearchLimits limits = solver::LeftOf(limits_, watch_.Seconds());
+    limits.time_limit_s = std::min(limits.time_limit_s, kPlanSeconds);
+    const double before_ms = search_.CostMs();
+    const PlanAnswer answer =
+        PlanFor(problem_, budget_bytes, limits, KnownUnits());
+    if (!answer.plan.HasPlan()) return;
+    search_.Start(answer.units.modules);
+    if (search_.CostMs() < before_ms) best_bytes_ = budget_bytes;
+  }
+
+  void FromBaseline() { search_.Start({}); }
+
+  bool IsStopped() const {
+    const bool is_interrupted =
+        limits_.interrupted != nullptr && limits_.interrupted->load();
+    return is_interrupted || watch_.Seconds() > limits_.time_limit_s ||
+           search_.CostMs() <= 0;
+  }
+
+  int64_t best_bytes() const { return best_bytes_; }
+
+ private:
+  const PlanningProblem& problem_;
+  const solver::SearchLimits limits_;
+  OffloadSearch& search_;
+  const solver::Stopwatch watch_;
+  int64_t best_bytes_ = 0;
+};
+
+void StartFromPlans(Starts& starts, int64_t least, int64_t most) {
+  const int64_t distance = (most - least) / kEvenBudgets;
+  if (distance <= 0) return;
+  for (int k = kEvenBudgets; k >= 0; --k) starts.From(least + k * distance);
+  int64_t half = distance / 2;
+  for (int k = 0; k < kHalvings; ++k, half /= 2) {
+    const int64_t middle = starts.best_bytes();
+    if (middle == 0 || half == 0) return;
+    for (const int64_t bytes : {middle + half, middle - half}) {
+      if (bytes >= least) starts.From(bytes);
+    }
+  }
+}
+
+}  // namespace
+
+Plan WithOffload(const PlanningProblem& problem, Plan plan,
+                 const LinkLimits& link, const solver::SearchLimits& limits) {
+  const auto* built = std::get_if<TraceProblem>(&problem.built);
+  if (built == nullptr || !problem.options.may_skip) {
+    throw OptionError("offload",
+                      "expected for plans on traces that may skip operators");
+  }
+  solver::SearchLimits left = limits;
+  left.time_limit_s = std::min(kMostSeconds, left.time_limit_s);
+  left.gap = 0;
+  const solver::Stopwatch watch;
+  const auto is_stopped = [&] {
+    return watch.Seconds() > left.time_limit_s ||
+           (limits.interrupted != nullptr && limits.interrupted->load());
+  };
+  OffloadSearch search({.problem = *built,
+                        .budget_bytes = plan.budget_bytes - plan.reserve_bytes,
+                        .limits = link,
+                        .max_units = problem.options.max_units,
+                        .is_stopped = is_stopped});
+  if (plan.HasPlan()) {
+    search.Start(CheckpointedModules(*built->trace, plan.modules));
+  }
+  const int64_t fitting = plan.minimum_budget_bytes.value_or(
+      plan.fitting_budget_bytes.value_or(plan.budget_bytes));
+  Starts starts(problem, left, search);
+  starts.FromBaseline();
+  StartFromPlans(starts, std::max(fitting, plan.budget_bytes),
+                 problem.unplanned_peak_bytes + plan.reserve_bytes);
+  search.Improve();
+  plan.solver.seconds += watch.Seconds();
+  plan.offload = {.bytes_per_second = link.bytes_per_second};
+  if (link.host_memory_bytes < INT64_MAX) {
+    plan.offload->host_memory_bytes = link.host_memory_bytes;
+  }
+  if (!search.best()) {
+    if (!plan.HasPlan()) plan.status = PlanStatus::kNoPlan;
+    return plan;
+  }
+  return PlanOfUnits(problem, plan, search.best()->modules);
+}
+
+}  // namespace acplan::problems

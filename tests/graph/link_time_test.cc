@@ -1,0 +1,152 @@
+#include "graph/trace/link_time.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "graph/trace/offload.h"
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+
+namespace acplan::graph {
+namespace {
+
+using enum OffloadEvent::Kind;
+
+// A step of operators of whole milliseconds, and what moves meanwhile.
+struct Example {
+  Trace trace;
+  Simulation simulation;
+};
+
+Example RandomExample(std::mt19937& random) {
+  Example example;
+  const auto steps = static_cast<int32_t>(4 + random() % 12);
+  for (int32_t k = 0; k < steps; ++k) {
+    TraceOperator op;
+    op.runtime_ms = static_cast<double>(random() % 4);
+    example.trace.operators.push_back(op);
+    example.simulation.steps.push_back({.op = k});
+  }
+  OffloadUse& use = example.simulation.offload;
+  const auto count = static_cast<int32_t>(random() % 5);
+  std::vector<OffloadEvent> events;
+  for (int32_t k = 0; k < count; ++k) {
+    use.storages.push_back({.bytes = static_cast<int64_t>(1 + random() % 6)});
+    std::vector<int32_t> at(4);
+    for (int32_t& step : at) {
+      step = static_cast<int32_t>(random() % (steps + 1));
+    }
+    std::ranges::sort(at);
+    const bool comes_back = random() % 5 != 0;
+    events.push_back({.kind = kSend, .step = at[0], .moved = k});
+    events.push_back({.kind = kRelease, .step = at[1], .moved = k});
+    if (comes_back) {
+      events.push_back({.kind = kFetch, .step = at[2], .moved = k});
+    }
+    events.push_back(
+        {.kind = comes_back ? kUse : kDrop, .step = at[3], .moved = k});
+  }
+  std::ranges::stable_sort(events, {}, &OffloadEvent::step);
+  use.events = events;
+  return example;
+}
+
+// Moves a byte a millisecond each way, and computes, a millisecond at a time.
+int64_t StallOfTicks(const Example& example) {
+  const OffloadUse& use = example.simulation.offload;
+  std::vector<int64_t> to_send, to_fetch;
+  for (const OffloadedStorage& storage : use.storages) {
+    to_send.push_back(storage.bytes);
+    to_fetch.push_back(storage.bytes);
+  }
+  std::deque<int32_t> sends, fetches;
+  size_t event = 0;
+  size_t step = 0;
+  int64_t left_of_step = 0;
+  int64_t stall = 0;
+  for (;;) {
+    bool waits = false;
+    // What takes no time.
+    while (left_of_step == 0 && !waits) {
+      if (event < use.events.size() &&
+          use.events[event].step == static_cast<int32_t>(step)) {
+        const OffloadEvent& now = use.events[event];
+        if (now.kind == kSend) sends.push_back(now.moved);
+        if (now.kind == kFetch) fetches.push_back(now.moved);
+        waits = (now.kind == kRelease && to_send[now.moved] > 0) ||
+                (now.kind == kUse && to_fetch[now.moved] > 0);
+        if (!waits) ++event;
+      } else if (step == example.simulation.steps.size()) {
+        return stall;
+      } else {
+        const int32_t op = example.simulation.steps[step].op;
+        left_of_step =
+            static_cast<int64_t>(example.trace.operators[op].runtime_ms);
+        ++step;
+      }
+    }
+    // A millisecond.
+    while (!sends.empty() && to_send[sends.front()] == 0) sends.pop_front();
+    while (!fetches.empty() && to_fetch[fetches.front()] == 0) {
+      fetches.pop_front();
+    }
+    const bool may_fetch = !fetches.empty() && to_send[fetches.front()] == 0;
+    if (!sends.empty()) --to_send[sends.front()];
+    if (may_fetch) --to_fetch[fetches.front()];
+    if (waits) {
+      ++stall;
+    } else {
+      --left_of_step;
+    }
+  }
+}
+
+TEST(TimeOnLink, IsThatOfAPlayedLink) {
+  std::mt19937 random(5);
+  int stalled = 0, free = 0;
+  for (int round = 0; round < 5000; ++round) {
+    SCOPED_TRACE(round);
+    const Example example = RandomExample(random);
+    // A byte a millisecond.
+    const LinkTime time = TimeOnLink(example.trace, example.simulation, 1e3);
+    const int64_t stall = StallOfTicks(example);
+    ASSERT_DOUBLE_EQ(time.stall_ms, static_cast<double>(stall));
+    double waits = 0;
+    for (const double wait : time.waits_ms) waits += wait;
+    EXPECT_DOUBLE_EQ(waits, time.stall_ms);
+    (stall > 0 ? stalled : free) += 1;
+    // Twice the speed is no slower.
+    EXPECT_LE(TimeOnLink(example.trace, example.simulation, 2e3).stall_ms,
+              time.stall_ms);
+  }
+  EXPECT_GT(stalled, 500);
+  EXPECT_GT(free, 500);
+}
+
+// Two storages of 4 and 2 bytes, made before and after an operator of 3 ms, are
+// let go of 1 ms later; a byte takes a millisecond.
+TEST(TimeOnLink, WaitsForWhatIsBeforeInTheQueue) {
+  Example example;
+  example.trace.operators.resize(3);
+  const std::vector<double> ms = {3, 1, 2};
+  for (int32_t k = 0; k < 3; ++k) {
+    example.trace.operators[k].runtime_ms = ms[k];
+    example.simulation.steps.push_back({.op = k});
+  }
+  example.simulation.offload.storages = {{.bytes = 4}, {.bytes = 2}};
+  example.simulation.offload.events = {{kSend, 0, 0},    {kSend, 1, 1},
+                                       {kRelease, 2, 0}, {kRelease, 2, 1},
+                                       {kFetch, 2, 1},   {kUse, 3, 1}};
+  const LinkTime time = TimeOnLink(example.trace, example.simulation, 1e3);
+  // The second has arrived after 6 ms, 2 late, and is back after 8 ms.
+  EXPECT_EQ(time.waits_ms, (std::vector<double>{0, 0, 0, 2, 0, 0}));
+  EXPECT_DOUBLE_EQ(time.stall_ms, 2);
+}
+
+}  // namespace
+}  // namespace acplan::graph

@@ -1,0 +1,124 @@
+#include "graph/trace/offload.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "graph/trace/needs.h"
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+#include "tests/graph/naive_simulation.h"
+#include "tests/graph/random_units.h"
+#include "tests/support/random_step.h"
+
+namespace acplan::graph {
+namespace {
+
+using test_support::RandomStep;
+
+// Of what is saved some goes to the host, one of `one_in`.
+CheckpointedModule WithOffload(CheckpointedModule unit, unsigned one_in,
+                               std::mt19937& random) {
+  for (OperatorDecision& decision : unit.decisions) {
+    const bool goes =
+        decision == OperatorDecision::kSave && random() % one_in == 0;
+    if (goes) decision = OperatorDecision::kOffload;
+  }
+  return unit;
+}
+
+struct Played {
+  int plans = 0, refused = 0, moved = 0, dropped = 0, early = 0;
+};
+
+// The device has less by what is away.
+void ExpectAway(const Trace& trace, const Simulation& use,
+                const Simulation& saved) {
+  std::vector<int64_t> away(use.steps.size(), 0);
+  for (const OffloadedStorage& storage : use.offload.storages) {
+    const int64_t bytes =
+        (trace.storages[storage.storage].bytes + 511) / 512 * 512;
+    for (int32_t k = storage.away_begin; k < storage.away_end; ++k) {
+      away[k] += bytes;
+    }
+    // Some have it twice.
+    if (storage.away_end < storage.away_begin) return;
+  }
+  for (size_t k = 0; k < away.size(); ++k) {
+    ASSERT_EQ(use.live_bytes[k], saved.live_bytes[k] - away[k]) << k;
+  }
+}
+
+// Plays units by chance beside the simulation.
+void PlayOne(const Trace& trace, std::mt19937& random, Played& played) {
+  const NeedDrivenPolicies needs(trace);
+  std::vector<CheckpointedModule> units;
+  for (const RandomUnit& at : UnitsByChance(trace, random)) {
+    CheckpointedModule unit =
+        needs.Of(at.module, RandomSaves(at.length, random));
+    if (random() % 4 == 0) unit.kept_results.clear();
+    units.push_back(WithOffload(std::move(unit), 1 + random() % 2, random));
+    if (Accepted(trace, units)) continue;
+    ++played.refused;
+    units.pop_back();
+  }
+  if (units.empty()) return;
+  const Simulation use = Simulate(trace, units);
+  ++played.plans;
+  played.moved += static_cast<int>(use.offload.storages.size());
+  for (const OffloadEvent& event : use.offload.events) {
+    played.dropped += event.kind == OffloadEvent::Kind::kDrop ? 1 : 0;
+  }
+  ExpectTheSame(use, SimulateNaively(trace, units));
+  EXPECT_TRUE(SavesViews(trace, units) || ComputesTheSame(trace, units));
+  // Nothing else changes.
+  for (CheckpointedModule& unit : units) {
+    for (OperatorDecision& decision : unit.decisions) {
+      if (Keeps(decision)) decision = OperatorDecision::kSave;
+    }
+  }
+  const Simulation saved = Simulate(trace, units);
+  EXPECT_EQ(saved.steps, use.steps);
+  EXPECT_EQ(saved.recompute_ms, use.recompute_ms);
+  EXPECT_EQ(saved.offload, OffloadUse());
+  ExpectAway(trace, use, saved);
+}
+
+TEST(Offload, IsAsPlainlyPlayed) {
+  std::mt19937 random(21);
+  Played played;
+  for (int round = 0; round < 5000 && !::testing::Test::HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    PlayOne(RandomStep(random, RandomOptions(random)), random, played);
+  }
+  EXPECT_GT(played.plans, 2000);
+  EXPECT_GT(played.refused, 50);
+  EXPECT_GT(played.moved, 4000);
+  EXPECT_GT(played.dropped, 50);
+}
+
+class OffloadOfRealSteps : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Models, OffloadOfRealSteps,
+                         ::testing::Values("gpt2", "t5", "vit", "swin",
+                                           "resnet", "unet", "custom",
+                                           "shared"));
+
+TEST_P(OffloadOfRealSteps, IsAsPlainlyPlayed) {
+  const Trace trace = ReadTrace(std::string(ACPLAN_TEST_DATA_DIR "/traces/") +
+                                GetParam() + ".trace.json.gz");
+  std::mt19937 random(22);
+  Played played;
+  for (int round = 0; round < 10; ++round) {
+    SCOPED_TRACE(round);
+    PlayOne(trace, random, played);
+  }
+  EXPECT_GT(played.plans, 5);
+  EXPECT_GT(played.moved, 10);
+}
+
+}  // namespace
+}  // namespace acplan::graph

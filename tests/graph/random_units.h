@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+#include "tests/support/random_step.h"
+
+namespace acplan::graph {
+
+test_support::StepOptions RandomOptions(std::mt19937& random);
+
+// A module that may be a unit, and the number of operators of each of its calls.
+struct RandomUnit {
+  int32_t module = 0;
+  int32_t length = 0;
+};
+
+// By chance, none inside another one unless they may nest.
+std::vector<RandomUnit> UnitsByChance(const Trace& trace, std::mt19937& random,
+                                      bool may_nest = false);
+
+std::vector<char> RandomSaves(int32_t length, std::mt19937& random);
+
+// Nothing where the simulation refuses the units.
+std::optional<Simulation> Accepted(
+    const Trace& trace, const std::vector<CheckpointedModule>& modules);
+
+CheckpointedModule AllOthersRunAgain(int32_t module,
+                                     const std::vector<char>& saves);
+
+// Whether some policy keeps views. Then a storage is there twice, and which of
+// the two is read a trace does not tell.
+bool SavesViews(const Trace& trace,
+                const std::vector<CheckpointedModule>& modules);
+
+// Without what peak_by_category and peak_step say, which follow from the rest.
+void ExpectTheSame(const Simulation& simulation, const Simulation& naive);
+
+}  // namespace acplan::graph
