@@ -95,7 +95,7 @@ void RefuseEmptyValues(const CLI::App& app) {
 }
 
 int64_t ParseWhole(const std::string& text, std::string_view flag,
-                   int64_t least, int64_t largest) {
+                   int64_t least, int64_t largest, std::string_view others) {
   int64_t value = 0;
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value);
@@ -105,8 +105,8 @@ int64_t ParseWhole(const std::string& text, std::string_view flag,
         largest == std::numeric_limits<int64_t>::max()
             ? fmt::format("of at least {}", least)
             : fmt::format("from {} to {}", least, largest);
-    throw InputError(fmt::format("{}: expected a whole number {}, found '{}'",
-                                 flag, range, text));
+    throw InputError(fmt::format("{}: expected {}a whole number {}, found '{}'",
+                                 flag, others, range, text));
   }
   return value;
 }

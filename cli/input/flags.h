@@ -24,8 +24,10 @@ void RefuseEmptyValues(const CLI::App& app);
 // Options of CLI11 are strings for that reason: typed ones are refused while
 // arguments are parsed, thus before --help is seen and before an argument that is
 // missing is told, and in other words ("Could not convert: --gap = x").
+// `others`: what may stand there in place of a number, "auto or ".
 int64_t ParseWhole(const std::string& text, std::string_view flag,
-                   int64_t least, int64_t largest);
+                   int64_t least, int64_t largest,
+                   std::string_view others = "");
 double ParseNumber(const std::string& text, std::string_view flag, double least,
                    double largest);
 

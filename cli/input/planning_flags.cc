@@ -188,8 +188,8 @@ problems::SegmentChoice PlanningFlags::Segments(
   }
   if (segments == "auto") return {.kind = SegmentKind::kAuto};
   return {.kind = SegmentKind::kLength,
-          .length = static_cast<int32_t>(
-              ParseWhole(segments, "--segments", 2, 1'000'000))};
+          .length = static_cast<int32_t>(ParseWhole(
+              segments, "--segments", 2, 1'000'000, "auto, none or "))};
 }
 
 problems::PlanOptions PlanningFlags::Options(const ProfileInput& input) const {

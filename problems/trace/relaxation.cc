@@ -305,6 +305,19 @@ TraceRelaxation Sharpened(const TraceProblem& problem,
   return relaxation;
 }
 
+std::vector<std::optional<NeedChoices>> ChoicesOfCalls(
+    const TraceProblem& problem, const Witnesses& witnesses,
+    const std::vector<Decision>& decisions) {
+  const DecidedChoices choices = ChoicesLeftBy(problem, decisions);
+  const CountedBytes counted = BytesOfWitnesses(problem, witnesses);
+  std::vector<std::optional<NeedChoices>> choices_of(problem.candidates.size());
+  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+    if (problem.candidates[c].needs < 0 || choices.is_no_unit[c]) continue;
+    choices_of[c] = ChoicesOfCall(problem, choices, counted, c);
+  }
+  return choices_of;
+}
+
 std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,
                                 const ChosenUnit& unit) {
   if (const auto& needs = relaxation.needs[unit.node]) {

@@ -2,10 +2,12 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "problems/model/joint_problem.h"
 #include "problems/trace/decisions.h"
+#include "problems/trace/need_policies.h"
 #include "problems/trace/policy_memo.h"
 #include "problems/trace/trace_problem.h"
 #include "problems/trace/witnesses.h"
@@ -57,6 +59,12 @@ TraceRelaxation Sharpened(const TraceProblem& problem,
                           TraceRelaxation relaxation,
                           const std::vector<ChosenUnit>& units, double most_ms,
                           PolicyMemo& memo);
+
+// A candidate with a need graph that may be a unit: the choices that witnesses and
+// decisions leave its policies; nothing of others.
+std::vector<std::optional<NeedChoices>> ChoicesOfCalls(
+    const TraceProblem& problem, const Witnesses& witnesses,
+    const std::vector<Decision>& decisions = {});
 
 // A group of the unit's module: what the unit does with it.
 std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,

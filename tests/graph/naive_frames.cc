@@ -1,6 +1,7 @@
 #include "tests/graph/naive_frames.h"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace acplan::graph {
 
@@ -64,30 +65,78 @@ std::vector<std::pair<int32_t, int32_t>> MovedOf(const Trace& trace,
   return moved;
 }
 
+int InnermostFrame(const Trace& trace, const std::vector<NaiveFrame>& frames,
+                   int32_t call) {
+  for (; call >= 0; call = trace.calls[call].parent) {
+    for (size_t f = 0; f < frames.size(); ++f) {
+      if (frames[f].call == call) return static_cast<int>(f);
+    }
+  }
+  return -1;
+}
+
 }  // namespace
 
 std::vector<NaiveFrame> FramesOf(
     const Trace& trace, const std::vector<CheckpointedModule>& modules) {
   std::vector<NaiveFrame> frames;
   for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
-    const auto unit = std::ranges::find(modules, trace.calls[c].module,
-                                        &CheckpointedModule::module);
-    if (unit == modules.end() || trace.calls[c].no_grad) continue;
-    NaiveFrame frame = {
-        .call = c, .unit = &*unit, .released = trace.calls[c].end};
-    for (const SavedTensor& saved : trace.saved) {
-      int32_t around = saved.call;
-      while (around >= 0 && around != c) around = trace.calls[around].parent;
-      if (around != c) continue;
-      frame.saved.push_back(saved);
-      frame.asked = std::min(frame.asked, saved.unpacked);
-      frame.stop = std::max(frame.stop, saved.packed);
-      frame.released = std::max(frame.released, saved.released);
-    }
+    const TraceCall& call = trace.calls[c];
+    const auto unit =
+        std::ranges::find(modules, call.module, &CheckpointedModule::module);
+    if (unit == modules.end() || call.no_grad) continue;
+    frames.push_back({.call = c,
+                      .unit = &*unit,
+                      .parent = InnermostFrame(trace, frames, call.parent),
+                      .released = call.end});
+  }
+  for (const SavedTensor& saved : trace.saved) {
+    const int around = InnermostFrame(trace, frames, saved.call);
+    if (around < 0) continue;
+    NaiveFrame& frame = frames[around];
+    frame.saved.push_back(saved);
+    frame.asked = std::min(frame.asked, saved.unpacked);
+    frame.stop = std::max(frame.stop, saved.packed);
+    frame.released = std::max(frame.released, saved.released);
+  }
+  for (size_t f = frames.size(); f-- > 0;) {
+    NaiveFrame& frame = frames[f];
     frame.moved = MovedOf(trace, frame);
-    frames.push_back(frame);
+    if (!IsSavedAround(trace, frame)) continue;
+    NaiveFrame& around = frames[frame.parent];
+    around.asked = std::min(around.asked, frame.asked);
+    around.stop = std::max(around.stop, trace.calls[frame.call].start);
+    around.released = std::max(around.released, frame.released);
   }
   return frames;
+}
+
+bool IsSavedAround(const Trace& trace, const NaiveFrame& frame) {
+  return frame.parent >= 0 && !trace.calls[frame.call].arguments.empty();
+}
+
+std::vector<NaiveRecast> NaiveRecastsOf(const Trace& trace,
+                                        const NaiveFrame& frame) {
+  const TraceCall& call = trace.calls[frame.call];
+  int32_t end = frame.stop;
+  // Where it stops because an argument of an operator is saved, all arguments of
+  // that have been cast.
+  if (!frame.saved.empty() && frame.stop < call.end) {
+    const std::vector<int32_t>& reads = trace.operators[frame.stop].reads;
+    if (std::ranges::find(reads, frame.saved.back().storage) != reads.end()) {
+      ++end;
+    }
+  }
+  std::vector<NaiveRecast> recasts;
+  std::set<int32_t> seen;
+  for (int32_t op = call.start; op < end; ++op) {
+    for (const int32_t cast : trace.operators[op].recasts) {
+      if (cast < call.start && seen.insert(cast).second) {
+        recasts.push_back({.op = cast, .user = op});
+      }
+    }
+  }
+  return recasts;
 }
 
 }  // namespace acplan::graph

@@ -15,6 +15,8 @@ namespace acplan::graph {
 struct NaiveFrame {
   int32_t call = 0;
   const CheckpointedModule* unit = nullptr;
+  int parent = -1;  // the innermost frame around it
+  // Without what is saved in frames inside.
   std::vector<SavedTensor> saved = {};
   int32_t asked = kNever;  // when backward first asks for something saved in it
   int32_t stop = 0;
@@ -25,8 +27,13 @@ struct NaiveFrame {
   std::map<int32_t, int32_t> fetched = {};  // by storage: what came back
 };
 
+// In the order of calls. Of a frame inside of another one the tensors given by
+// position are saved in that one, when the call begins.
 std::vector<NaiveFrame> FramesOf(
     const Trace& trace, const std::vector<CheckpointedModule>& modules);
+
+// Returns whether the arguments of a frame are saved in the one around it.
+bool IsSavedAround(const Trace& trace, const NaiveFrame& frame);
 
 OperatorDecision DecisionOf(const Trace& trace, const NaiveFrame& frame,
                             int32_t op);
@@ -38,5 +45,14 @@ bool IsSaved(const Trace& trace, const NaiveFrame& frame, int32_t op);
 std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
                                int32_t op);
 bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor);
+
+// The casts that autocast kept from before the call and makes again in it, with
+// the operators that need them.
+struct NaiveRecast {
+  int32_t op = 0;
+  int32_t user = 0;
+};
+std::vector<NaiveRecast> NaiveRecastsOf(const Trace& trace,
+                                        const NaiveFrame& frame);
 
 }  // namespace acplan::graph

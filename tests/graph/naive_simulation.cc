@@ -1,17 +1,19 @@
 #include "tests/graph/naive_simulation.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "tests/graph/naive_frames.h"
 
 namespace acplan::graph {
 namespace {
 
-bool Contains(const std::vector<int32_t>& values, int32_t value) {
+bool HasValue(const std::vector<int32_t>& values, int32_t value) {
   return std::ranges::find(values, value) != values.end();
 }
 
@@ -20,9 +22,16 @@ bool Contains(const std::vector<int32_t>& values, int32_t value) {
 class Player {
  public:
   Player(const Trace& trace, const std::vector<CheckpointedModule>& modules)
-      : trace_(trace), frames_(FramesOf(trace, modules)) {
-    for (int32_t s = 0; s < std::ssize(trace.storages); ++s) {
-      pieces_.push_back({.storage = s, .is_made = trace.storages[s].born < 0});
+      : trace_(trace),
+        frames_(FramesOf(trace, modules)),
+        states_(frames_.size()) {
+    for (int32_t s = 0; s < std::ssize(trace_.storages); ++s) {
+      pieces_.push_back({.storage = s, .is_made = trace_.storages[s].born < 0});
+    }
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      for (const int32_t t : trace_.calls[frames_[f].call].arguments) {
+        states_[f].given.push_back(trace_.tensors[t].storage);
+      }
     }
     HoldOriginals();
     for (size_t f = 0; f < frames_.size(); ++f) ListMoved(f);
@@ -52,18 +61,49 @@ class Player {
     int32_t storage = 0;
     bool is_made = false;
     std::multiset<int32_t> ends = {};  // of its holders, in the trace's time
-    int local_holders = 0;             // while something runs again
+    int other_holders = 0;             // whose end is an event
   };
+  struct FrameState {
+    bool has_run = false;
+    // The pieces of its arguments when it runs again, and those that the frame
+    // around it holds until it has.
+    std::vector<int32_t> given = {}, until_it_ran = {};
+  };
+  // What stands in a module's attribute: its piece, and what the autograd graph
+  // of that holds.
+  using Attribute = std::vector<int32_t>;
   struct LocalHold {
-    int32_t end;
+    int32_t end;  // in the forward pass
     int32_t piece;
   };
+
+  // A call that runs again: which pieces its storages and tensors are.
+  struct Again {
+    std::map<int32_t, int32_t> given;  // storages from outside of it
+    std::map<int32_t, int32_t> storages, tensors;
+    std::set<int32_t> running;  // operators
+    // By kept storage that it makes: the operators on the way to that.
+    std::map<int32_t, std::set<int32_t>> on_the_way;
+    std::map<int32_t, Attribute> attributes;  // the same storages
+    std::vector<LocalHold> holders;
+  };
+
+  const TraceCall& CallOf(size_t f) const {
+    return trace_.calls[frames_[f].call];
+  }
 
   void Hold(int32_t piece, int32_t end) { pieces_[piece].ends.insert(end); }
 
   void HoldOriginals() {
     const std::vector<int32_t> held = HeldByOthers(trace_);
-    for (int32_t s = 0; s < std::ssize(held); ++s) Hold(s, held[s]);
+    for (int32_t s = 0; s < std::ssize(held); ++s) {
+      if (IsReplaced(s)) {
+        attributes_[s] = {s};
+        ++pieces_[s].other_holders;
+      } else {
+        Hold(s, held[s]);
+      }
+    }
     for (const SavedTensor& saved : trace_.saved) {
       bool is_outside = true;
       for (int32_t c = saved.call; c >= 0; c = trace_.calls[c].parent) {
@@ -73,17 +113,20 @@ class Player {
       }
       if (is_outside) Hold(saved.storage, HeldByAutogradUntil(saved));
     }
-    for (const NaiveFrame& frame : frames_) {
-      const TraceCall& call = trace_.calls[frame.call];
-      for (const int32_t s : call.inputs) Hold(s, frame.released);
-      for (int32_t op = call.start; op < call.end; ++op) {
-        if (!IsSaved(trace_, frame, op)) continue;
-        const bool waits = IsReached(frame) && op < frame.stop;
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      const NaiveFrame& frame = frames_[f];
+      for (const int32_t s : CallOf(f).inputs) {
+        if (frame.parent < 0 || !HasValue(states_[f].given, s)) {
+          Hold(s, frame.released);
+        }
+      }
+      for (int32_t op = CallOf(f).start; op < CallOf(f).end; ++op) {
+        if (!IsSaved(trace_, frames_[f], op)) continue;
         for (const int32_t s : KeptStorages(trace_, frame, op)) {
           if (IsMoved(frame, s)) continue;
           // What waits for its turn is let go of by RunAgain.
-          if (waits) {
-            ++pieces_[s].local_holders;
+          if (IsReached(frame) && op < frame.stop) {
+            ++pieces_[s].other_holders;
           } else {
             Hold(s, frame.released);
           }
@@ -96,6 +139,21 @@ class Player {
     return frame.asked <= std::ssize(trace_.operators);
   }
 
+  bool MakesAttribute(size_t f, const KeptAttribute& kept) const {
+    const int32_t born = trace_.storages[kept.storage].born;
+    return IsReached(frames_[f]) && CallOf(f).start <= born &&
+           born < frames_[f].stop && kept.since <= frames_[f].stop;
+  }
+
+  bool IsReplaced(int32_t storage) const {
+    for (const KeptAttribute& kept : trace_.kept) {
+      for (size_t f = 0; kept.storage == storage && f < frames_.size(); ++f) {
+        if (MakesAttribute(f, kept)) return true;
+      }
+    }
+    return false;
+  }
+
   static bool IsMoved(const NaiveFrame& frame, int32_t storage) {
     return std::ranges::any_of(frame.moved, [&](const auto& moved) {
       return moved.second == storage;
@@ -105,7 +163,7 @@ class Player {
   void ListMoved(size_t f) {
     const NaiveFrame& frame = frames_[f];
     for (const auto& [op, s] : frame.moved) {
-      ++pieces_[s].local_holders;
+      ++pieces_[s].other_holders;
       places_[{f, s}] = static_cast<int32_t>(result_.offload.storages.size());
       const int64_t bytes = trace_.storages[s].bytes;
       result_.offload.storages.push_back(
@@ -147,7 +205,7 @@ class Player {
       if (IsReached(frame) || std::min(frame.released, count) != time) continue;
       for (const auto& [op, s] : frame.moved) {
         Note(OffloadEvent::Kind::kDrop, f, s);
-        if (!frame.is_released) --pieces_[s].local_holders;
+        if (!frame.is_released) --pieces_[s].other_holders;
       }
     }
   }
@@ -157,7 +215,7 @@ class Player {
     frames_[f].is_released = true;
     for (const auto& [op, s] : frames_[f].moved) {
       Note(OffloadEvent::Kind::kRelease, f, s);
-      --pieces_[s].local_holders;
+      --pieces_[s].other_holders;
     }
   }
 
@@ -192,7 +250,7 @@ class Player {
       for (const int32_t s : KeptStorages(trace_, frame, op)) {
         if (!IsMoved(frame, s)) continue;
         if (IsReached(frame) && op < frame.stop) {
-          ++pieces_[frame.fetched.at(s)].local_holders;
+          ++pieces_[frame.fetched.at(s)].other_holders;
         } else {
           Hold(frame.fetched.at(s), frame.released);
         }
@@ -220,7 +278,7 @@ class Player {
       const bool is_before = result_.steps.empty() &&
                              p < std::ssize(trace_.storages) &&
                              trace_.storages[p].born < 0;
-      const bool is_held = !piece.ends.empty() || piece.local_holders > 0;
+      const bool is_held = !piece.ends.empty() || piece.other_holders > 0;
       if (fresh.contains(p) || is_before || (piece.is_made && is_held)) {
         live += (trace_.storages[piece.storage].bytes + 511) / 512 * 512;
       }
@@ -232,15 +290,11 @@ class Player {
     }
   }
 
-  // Which pieces the storages and tensors of a call are when it runs again.
-  struct Again {
-    std::map<int32_t, int32_t> storages, tensors;
-    std::set<int32_t> running;  // operators
-  };
-
-  int32_t OfStorage(const Again& again, int32_t s) const {
-    const auto piece = again.storages.find(s);
-    return piece == again.storages.end() ? s : piece->second;
+  static int32_t OfStorage(const Again& again, int32_t s) {
+    const auto made = again.storages.find(s);
+    if (made != again.storages.end()) return made->second;
+    const auto given = again.given.find(s);
+    return given == again.given.end() ? s : given->second;
   }
 
   int32_t OfTensor(const Again& again, int32_t t) const {
@@ -250,9 +304,26 @@ class Player {
                : piece->second;
   }
 
-  Again MakeAgain(const NaiveFrame& frame) {
+  int32_t Copy(int32_t storage) {
+    pieces_.push_back({.storage = storage});
+    return static_cast<int32_t>(pieces_.size()) - 1;
+  }
+
+  Again MakeAgain(size_t f) {
+    const NaiveFrame& frame = frames_[f];
     Again again;
-    for (int32_t op = trace_.calls[frame.call].start; op < frame.stop; ++op) {
+    // An argument that is given twice is the first of the two.
+    for (size_t k = 0; k < states_[f].given.size(); ++k) {
+      const int32_t t = CallOf(f).arguments[k];
+      again.given.try_emplace(trace_.tensors[t].storage, states_[f].given[k]);
+    }
+    for (const NaiveRecast& recast : NaiveRecastsOf(trace_, frame)) {
+      for (const int32_t s : trace_.operators[recast.op].creates) {
+        again.given[s] = Copy(s);
+        again.holders.push_back({kNever, again.given[s]});
+      }
+    }
+    for (int32_t op = CallOf(f).start; op < frame.stop; ++op) {
       const TraceOperator& now = trace_.operators[op];
       const OperatorDecision decision = DecisionOf(trace_, frame, op);
       bool runs = decision == OperatorDecision::kRecompute;
@@ -266,61 +337,85 @@ class Player {
         }
       }
       if (runs) again.running.insert(op);
-      const bool is_saved = IsSaved(trace_, frame, op);
-      for (const int32_t s : now.creates) {
-        int32_t piece = kNothing;
-        if (is_saved && KeptStorages(trace_, frame, op).contains(s)) {
-          piece = Kept(frame, s);
-        }
-        if (runs) {
-          piece = static_cast<int32_t>(pieces_.size());
-          pieces_.push_back({.storage = s});
-        }
-        again.storages[s] = piece;
-      }
-      for (const int32_t t : now.results) {
-        const TraceTensor& tensor = trace_.tensors[t];
-        int32_t piece = kNothing;
-        if (is_saved) {
-          if (IsTensorKept(trace_, frame, t)) {
-            piece = Kept(frame, tensor.storage);
-          }
-        } else if (runs || Contains(now.mutates, tensor.storage)) {
-          piece = tensor.base < 0 ? OfStorage(again, tensor.storage)
-                                  : OfTensor(again, tensor.base);
-        }
-        again.tensors[t] = piece;
-      }
+      MakePieces(frame, op, again);
     }
     return again;
   }
 
-  // The holders of a call that runs again, until times of the forward pass;
-  // those that hold on beyond the recomputation are given to the pieces.
-  std::vector<LocalHold> HoldersOf(const NaiveFrame& frame,
-                                   const Again& again) {
-    std::vector<LocalHold> holders;
-    const auto hold = [&](int32_t piece, int32_t end) {
-      if (piece != kNothing) holders.push_back({end, piece});
-    };
+  void MakePieces(const NaiveFrame& frame, int32_t op, Again& again) {
+    const TraceOperator& now = trace_.operators[op];
+    const bool runs = again.running.contains(op);
+    const bool is_saved = IsSaved(trace_, frame, op);
+    for (const int32_t s : now.creates) {
+      int32_t piece = kNothing;
+      if (is_saved && KeptStorages(trace_, frame, op).contains(s)) {
+        piece = Kept(frame, s);
+      }
+      if (runs) piece = Copy(s);
+      again.storages[s] = piece;
+    }
+    for (const int32_t t : now.results) {
+      const TraceTensor& tensor = trace_.tensors[t];
+      int32_t piece = kNothing;
+      if (is_saved) {
+        if (IsTensorKept(trace_, frame, t)) piece = Kept(frame, tensor.storage);
+      } else if (runs || HasValue(now.mutates, tensor.storage)) {
+        piece = tensor.base < 0 ? OfStorage(again, tensor.storage)
+                                : OfTensor(again, tensor.base);
+      }
+      again.tensors[t] = piece;
+    }
+  }
+
+  static void HoldLocally(Again& again, int32_t piece, int32_t end) {
+    if (piece != kNothing) again.holders.push_back({end, piece});
+  }
+
+  // The program holds what it makes as it did before, until it stops.
+  void HoldByTheProgram(Again& again) const {
     std::set<int32_t> told_apart;
     for (const auto& [t, piece] : again.tensors) {
       const int32_t s = trace_.tensors[t].storage;
-      const bool is_of_interest =
-          again.storages.contains(s) || piece != kNothing;
-      if (is_of_interest && piece != OfStorage(again, s)) {
+      const bool is_made = again.storages.contains(s);
+      if (piece != OfStorage(again, s) && (is_made || piece != kNothing)) {
         told_apart.insert(s);
       }
     }
     for (const auto& [t, piece] : again.tensors) {
       if (told_apart.contains(trace_.tensors[t].storage)) {
-        hold(piece, trace_.tensors[t].scope_end);
+        HoldLocally(again, piece, trace_.tensors[t].scope_end);
       }
     }
     for (const auto& [s, piece] : again.storages) {
-      if (!told_apart.contains(s)) hold(piece, trace_.storages[s].scope_end);
+      if (!told_apart.contains(s)) {
+        HoldLocally(again, piece, trace_.storages[s].scope_end);
+      }
     }
-    for (const SavedTensor& saved : frame.saved) {
+  }
+
+  // The attributes that it makes, and the ways to them.
+  void FindAttributes(size_t f, Again& again) const {
+    for (const KeptAttribute& kept : trace_.kept) {
+      if (!MakesAttribute(f, kept)) continue;
+      std::set<int32_t>& way = again.on_the_way[kept.storage];
+      way = {trace_.storages[kept.storage].born};
+      for (int32_t op = *way.begin(); op >= CallOf(f).start; --op) {
+        for (const int32_t later : std::set<int32_t>(way)) {
+          for (const int32_t s : trace_.operators[op].outputs) {
+            const bool is_read =
+                op < later && HasValue(trace_.operators[later].reads, s);
+            if (is_read) way.insert(op);
+          }
+        }
+      }
+      Attribute& attribute = again.attributes[kept.storage];
+      const int32_t piece = OfStorage(again, kept.storage);
+      if (piece != kNothing) attribute.push_back(piece);
+    }
+  }
+
+  void HoldByAutograd(size_t f, Again& again) {
+    for (const SavedTensor& saved : frames_[f].saved) {
       const int32_t piece = saved.tensor < 0 ? OfStorage(again, saved.storage)
                                              : OfTensor(again, saved.tensor);
       if (piece == kNothing) continue;
@@ -328,52 +423,191 @@ class Player {
       if (!saved.requires_grad) pieces.insert(OfStorage(again, saved.storage));
       pieces.erase(kNothing);
       for (const int32_t p : pieces) {
-        if (saved.released <= frame.asked) {
-          hold(p, saved.released);
+        HoldOnTheWay(saved, p, again);
+        if (saved.released <= frames_[f].asked) {
+          HoldLocally(again, p, saved.released);
           continue;
         }
-        hold(p, kNever);
+        HoldLocally(again, p, kNever);
         Hold(p, saved.unpacked == kNever ? saved.released : saved.local_end);
       }
     }
-    return holders;
+  }
+
+  // Of operators on the way to an attribute autograd keeps what it saved.
+  void HoldOnTheWay(const SavedTensor& saved, int32_t piece,
+                    Again& again) const {
+    for (const auto& [kept, way] : again.on_the_way) {
+      const int32_t next = saved.packed;
+      const bool is_argument =
+          way.contains(next) &&
+          HasValue(trace_.operators[next].reads, saved.storage);
+      const bool is_result =
+          way.contains(next - 1) &&
+          HasValue(trace_.operators[next - 1].outputs, saved.storage);
+      if (is_argument || is_result) again.attributes[kept].push_back(piece);
+    }
+  }
+
+  // The calls of units inside begin and end again, and those that are asked for
+  // take their arguments from here.
+  void HoldByFramesInside(size_t f, Again& again) {
+    const int32_t stop = frames_[f].stop;
+    for (size_t g = f + 1; g < frames_.size(); ++g) {
+      const NaiveFrame& inner = frames_[g];
+      if (CallOf(g).start >= CallOf(f).end || CallOf(g).start > stop) continue;
+      if (!IsInside(g, f)) continue;
+      const bool lets_go = inner.released <= frames_[f].asked;
+      const int32_t end = lets_go ? inner.released : kNever;
+      if (inner.parent == static_cast<int>(f)) GiveArguments(g, end, again);
+      std::vector<int32_t> held;
+      for (const int32_t s : CallOf(g).inputs) {
+        const bool is_given = HasValue(ArgumentsOf(g), s);
+        if (inner.parent == static_cast<int>(f) || !is_given) {
+          held.push_back(OfStorage(again, s));
+        }
+      }
+      for (int32_t op = CallOf(g).start; op < std::min(CallOf(g).end, stop);
+           ++op) {
+        if (IsSaved(trace_, frames_[g], op)) AddKept(g, op, again, held);
+      }
+      for (const int32_t piece : held) {
+        HoldLocally(again, piece, end);
+        for (const auto& [kept, way] : again.on_the_way) {
+          const auto first = way.lower_bound(CallOf(g).start);
+          const bool is_inside = first != way.end() && *first < CallOf(g).end;
+          if (is_inside && piece != kNothing) {
+            again.attributes[kept].push_back(piece);
+          }
+        }
+      }
+    }
+  }
+
+  bool IsInside(size_t g, size_t f) const {
+    auto around = frames_[g].parent;
+    while (around >= 0 && around != static_cast<int>(f)) {
+      around = frames_[around].parent;
+    }
+    return around >= 0;
+  }
+
+  std::vector<int32_t> ArgumentsOf(size_t g) const {
+    std::vector<int32_t> storages;
+    for (const int32_t t : CallOf(g).arguments) {
+      storages.push_back(trace_.tensors[t].storage);
+    }
+    return storages;
+  }
+
+  void GiveArguments(size_t g, int32_t end, Again& again) {
+    FrameState& state = states_[g];
+    for (size_t k = 0; k < state.given.size(); ++k) {
+      const int32_t piece = OfTensor(again, CallOf(g).arguments[k]);
+      state.given[k] = piece;
+      HoldLocally(again, piece, end);
+      if (end != kNever || piece == kNothing) continue;
+      if (IsReached(frames_[g])) {
+        state.until_it_ran.push_back(piece);
+        ++pieces_[piece].other_holders;
+      } else {
+        Hold(piece, frames_[g].released);
+      }
+    }
+  }
+
+  // What the policy of a frame inside keeps of an operator.
+  void AddKept(size_t g, int32_t op, const Again& again,
+               std::vector<int32_t>& held) const {
+    const TraceOperator& now = trace_.operators[op];
+    for (const int32_t t : now.results) {
+      if (IsTensorKept(trace_, frames_[g], t)) {
+        held.push_back(OfTensor(again, t));
+      }
+    }
+    if (!now.results.empty()) return;
+    for (const int32_t s : now.outputs) held.push_back(OfStorage(again, s));
+  }
+
+  // Attributes take their places at a time of the forward pass.
+  void Replace(int32_t time, const Again& again) {
+    for (const KeptAttribute& kept : trace_.kept) {
+      const auto made = again.attributes.find(kept.storage);
+      if (made == again.attributes.end() || kept.since != time) continue;
+      for (const int32_t p : attributes_[kept.storage]) {
+        --pieces_[p].other_holders;
+      }
+      attributes_[kept.storage] = made->second;
+    }
   }
 
   void RunAgain(size_t f) {
-    MoveBack(f);
     const NaiveFrame& frame = frames_[f];
-    const Again again = MakeAgain(frame);
-    std::vector<LocalHold> holders = HoldersOf(frame, again);
-    for (const LocalHold& hold : holders) ++pieces_[hold.piece].local_holders;
-    const auto let_go = [&](int32_t time) {
-      std::erase_if(holders, [&](const LocalHold& hold) {
-        if (hold.end > time) return false;
-        --pieces_[hold.piece].local_holders;
-        return true;
-      });
-    };
-    for (int32_t op = trace_.calls[frame.call].start; op < frame.stop; ++op) {
-      let_go(op);
-      if (IsSaved(trace_, frame, op)) {
+    if (states_[f].has_run) return;
+    if (IsSavedAround(trace_, frame)) RunAgain(frame.parent);
+    states_[f].has_run = true;
+    MoveBack(f);
+    Again again = MakeAgain(f);
+    HoldByTheProgram(again);
+    FindAttributes(f, again);
+    HoldByAutograd(f, again);
+    HoldByFramesInside(f, again);
+    for (const LocalHold& hold : again.holders) {
+      ++pieces_[hold.piece].other_holders;
+    }
+    for (const auto& [s, attribute] : again.attributes) {
+      for (const int32_t p : attribute) ++pieces_[p].other_holders;
+    }
+    const std::vector<NaiveRecast> recasts = NaiveRecastsOf(trace_, frame);
+    for (int32_t op = CallOf(f).start; op < frame.stop; ++op) {
+      Replace(op, again);
+      LetGoLocally(op, again);
+      CastAgain(f, op, recasts, again);
+      if (IsSaved(trace_, frames_[f], op)) {
         for (const int32_t s : KeptStorages(trace_, frame, op)) {
-          --pieces_[Kept(frame, s)].local_holders;
+          --pieces_[Kept(frame, s)].other_holders;
         }
       }
-      if (!again.running.contains(op)) continue;
-      std::vector<int32_t> made;
-      for (const int32_t s : trace_.operators[op].creates) {
-        made.push_back(OfStorage(again, s));
-        pieces_[made.back()].is_made = true;
+      if (again.running.contains(op)) {
+        Redo(f, op, again);
       }
-      Take({.op = op, .redone = frame.call}, made);
     }
-    let_go(kNever);
+    CastAgain(f, frame.stop, recasts, again);
+    Replace(frame.stop, again);
+    LetGoLocally(kNever, again);
+    for (const int32_t p : states_[f].until_it_ran) --pieces_[p].other_holders;
     // What ended before or at this time has ended.
     LetGo(frame.asked);
   }
 
+  void LetGoLocally(int32_t time, Again& again) {
+    std::erase_if(again.holders, [&](const LocalHold& hold) {
+      if (hold.end > time) return false;
+      --pieces_[hold.piece].other_holders;
+      return true;
+    });
+  }
+
+  void CastAgain(size_t f, int32_t user,
+                 const std::vector<NaiveRecast>& recasts, const Again& again) {
+    for (const NaiveRecast& recast : recasts) {
+      if (recast.user == user) Redo(f, recast.op, again);
+    }
+  }
+
+  void Redo(size_t f, int32_t op, const Again& again) {
+    std::vector<int32_t> made;
+    for (const int32_t s : trace_.operators[op].creates) {
+      made.push_back(OfStorage(again, s));
+      pieces_[made.back()].is_made = true;
+    }
+    Take({.op = op, .redone = frames_[f].call}, made);
+  }
+
   const Trace& trace_;
   std::vector<NaiveFrame> frames_;
+  std::vector<FrameState> states_;           // a frame
+  std::map<int32_t, Attribute> attributes_;  // by storage of the forward pass
   bool has_run_again_ = false;
   std::map<std::pair<size_t, int32_t>, int32_t> places_;
   int64_t host_bytes_ = 0;

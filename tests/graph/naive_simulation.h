@@ -9,16 +9,15 @@ namespace acplan::graph {
 
 // The rules of graph/trace/simulation.h once more, as plainly as they can be
 // put: the step is played, operator by operator, and who holds what is listed.
-// For units that are not inside one another, on a trace without casts that
-// autocast keeps and without attributes that modules keep; whatever is refused
-// is played nevertheless.
+// Whatever is refused is played nevertheless.
 Simulation SimulateNaively(const Trace& trace,
                            const std::vector<CheckpointedModule>& modules);
 
 // Whether all that runs again reads what it read in the forward pass, and
 // backward finds what the forward pass saved: each value is followed from
 // operator to operator. A view of what is there counts as there, even if it is
-// skipped.
+// skipped. For units that are not inside one another, on a trace without
+// attributes that modules keep.
 bool ComputesTheSame(const Trace& trace,
                      const std::vector<CheckpointedModule>& modules);
 

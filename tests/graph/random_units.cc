@@ -26,8 +26,8 @@ test_support::StepOptions RandomOptions(std::mt19937& random) {
   return options;
 }
 
-std::vector<RandomUnit> UnitsByChance(const Trace& trace,
-                                      std::mt19937& random) {
+std::vector<RandomUnit> UnitsByChance(const Trace& trace, std::mt19937& random,
+                                      bool may_nest) {
   std::vector<char> is_inside(trace.calls.size(), 0);
   std::vector<RandomUnit> units;
   for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
@@ -55,7 +55,7 @@ std::vector<RandomUnit> UnitsByChance(const Trace& trace,
       }
       return false;
     });
-    if (is_nested) continue;
+    if (is_nested && !may_nest) continue;
     for (const int32_t c : calls) is_inside[c] = 1;
     units.push_back({.module = m, .length = *lengths.begin()});
   }

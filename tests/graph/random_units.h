@@ -19,8 +19,9 @@ struct RandomUnit {
   int32_t length = 0;
 };
 
-// By chance, none inside another one.
-std::vector<RandomUnit> UnitsByChance(const Trace& trace, std::mt19937& random);
+// By chance, none inside another one unless they may nest.
+std::vector<RandomUnit> UnitsByChance(const Trace& trace, std::mt19937& random,
+                                      bool may_nest = false);
 
 std::vector<char> RandomSaves(int32_t length, std::mt19937& random);
 

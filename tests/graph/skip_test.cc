@@ -20,6 +20,7 @@ namespace acplan::graph {
 namespace {
 
 using test_support::RandomStep;
+using test_support::StepOptions;
 
 TEST(Skip, WhatNobodyNeedsCostsNothingToLeaveOut) {
   std::mt19937 random(11);
@@ -204,6 +205,202 @@ TEST(Skip, IsAsPlainlyPlayed) {
   EXPECT_GT(accepted, 1500);
   EXPECT_GT(refused, 500);
   EXPECT_GT(skipped, 3000);
+}
+
+// Decisions by chance for units of a step, which may be inside one another. Those
+// that are refused are left out.
+std::vector<CheckpointedModule> UnitsInsideUnits(const Trace& trace,
+                                                 std::mt19937& random) {
+  const NeedDrivenPolicies needs(trace);
+  std::vector<CheckpointedModule> units;
+  for (const RandomUnit& at : UnitsByChance(trace, random, true)) {
+    CheckpointedModule unit = {.module = at.module};
+    if (random() % 4 != 0) {
+      unit = needs.Of(at.module, RandomSaves(at.length, random));
+      const auto one_in = 1 + random() % 16;
+      for (int32_t k = 0; k < at.length; ++k) {
+        if (random() % one_in != 0) continue;
+        unit.decisions[k] = static_cast<OperatorDecision>(random() % 3);
+        unit.kept_results.erase(k);
+      }
+    }
+    units.push_back(std::move(unit));
+    if (!Accepted(trace, units)) units.pop_back();
+  }
+  return units;
+}
+
+// Returns whether a call of a unit is inside one of another unit.
+bool HasNestedUnits(const Trace& trace,
+                    const std::vector<CheckpointedModule>& units) {
+  const auto is_unit = [&](int32_t call) {
+    return std::ranges::find(units, trace.calls[call].module,
+                             &CheckpointedModule::module) != units.end();
+  };
+  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    for (int32_t a = trace.calls[c].parent; a >= 0 && is_unit(c);
+         a = trace.calls[a].parent) {
+      if (is_unit(a)) return true;
+    }
+  }
+  return false;
+}
+
+// Some operators that others read from become casts that autocast keeps.
+Trace WithRecasts(Trace trace, std::mt19937& random) {
+  for (int32_t op = 0; op < trace.forward_end; ++op) {
+    for (const int32_t s : trace.operators[op].reads) {
+      const int32_t born = trace.storages[s].born;
+      const bool is_cast = born >= 0 && born < op && random() % 4 == 0;
+      if (is_cast) trace.operators[op].recasts.push_back(born);
+    }
+  }
+  return trace;
+}
+
+// Returns whether a call makes casts again from before it.
+bool CastsAgain(const Trace& trace, const Simulation& simulation) {
+  return std::ranges::any_of(
+      simulation.steps, [&](const Simulation::Step& step) {
+        return step.redone >= 0 && step.op < trace.calls[step.redone].start;
+      });
+}
+
+// Units inside units, attributes that modules keep, and casts.
+TEST(Skip, IsAsPlainlyPlayedInsideOfUnits) {
+  std::mt19937 random(15);
+  int played = 0, nested = 0, keeping = 0, casting = 0;
+  for (int round = 0; round < 2500 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    StepOptions options = RandomOptions(random);
+    options.nests = round % 2 == 0;
+    options.keeps = round % 3 == 0;
+    Trace trace = RandomStep(random, options);
+    if (round % 5 == 0) trace = WithRecasts(std::move(trace), random);
+    const std::vector<CheckpointedModule> units =
+        UnitsInsideUnits(trace, random);
+    if (units.empty()) continue;
+    ++played;
+    nested += HasNestedUnits(trace, units) ? 1 : 0;
+    keeping += trace.kept.empty() ? 0 : 1;
+    const Simulation simulation = Simulate(trace, units);
+    casting += CastsAgain(trace, simulation) ? 1 : 0;
+    ExpectTheSame(simulation, SimulateNaively(trace, units));
+  }
+  EXPECT_GT(played, 2000);
+  EXPECT_GT(nested, 300);
+  EXPECT_GT(keeping, 300);
+  EXPECT_GT(casting, 30);
+}
+
+// Units inside units, and attributes that modules keep.
+TEST_P(RealSteps, AreAsPlainlyPlayed) {
+  const Trace trace = ReadTrace(std::string(ACPLAN_TEST_DATA_DIR "/traces/") +
+                                GetParam() + ".trace.json.gz");
+  std::mt19937 random(16);
+  int played = 0;
+  for (int round = 0; round < 6 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    const std::vector<CheckpointedModule> units =
+        UnitsInsideUnits(trace, random);
+    if (units.empty()) continue;
+    ++played;
+    ExpectTheSame(Simulate(trace, units), SimulateNaively(trace, units));
+  }
+  EXPECT_GT(played, 2);
+}
+
+// M.a makes storage 1, of which M.a.b makes 2 before it writes to 1 in place (the
+// operator at place 1 of its call), and then 3 of that. Backward asks for 2 and 3.
+Trace WritesInside(bool is_made_inside) {
+  Trace trace;
+  trace.forward_end = 5;
+  trace.backward_end = 7;
+  for (const char* fqn : {"M", "M.a", "M.a.b"}) {
+    trace.modules.push_back(
+        {.fqn = fqn, .class_name = "C", .parameters = {}, .buffers = {}});
+  }
+  const int32_t start = is_made_inside ? 0 : 1;
+  trace.calls = {
+      {.module = 0, .start = 0, .end = 5, .inputs = {0}, .outputs = {}},
+      {.module = 1,
+       .parent = 0,
+       .start = start,
+       .end = 4,
+       .inputs = {is_made_inside ? 0 : 1},
+       .outputs = {3}},
+      {.module = 2,
+       .parent = 1,
+       .start = 1,
+       .end = 3,
+       .inputs = {1},
+       .outputs = {2}}};
+  trace.operator_names = {"make", "write"};
+  trace.operators.resize(7);
+  const auto make = [&](int32_t op, int32_t storage, int32_t of) {
+    trace.operators[op] = {.runtime_ms = 1,
+                           .reads = {of},
+                           .creates = {storage},
+                           .outputs = {storage},
+                           .mutates = {}};
+  };
+  make(0, 1, 0);
+  make(1, 2, 1);
+  trace.operators[2] = {
+      .name = 1, .reads = {1}, .creates = {}, .outputs = {1}, .mutates = {1}};
+  make(3, 3, 1);
+  make(4, 4, 3);
+  trace.operators[0].call = is_made_inside ? 1 : 0;
+  trace.operators[1].call = trace.operators[2].call = 2;
+  trace.operators[3].call = 1;
+  trace.operators[4].call = 0;
+  trace.storages = {{.bytes = 512},
+                    {.bytes = 512, .born = 0, .freed = 4, .scope_end = 4},
+                    {.bytes = 512, .born = 1, .freed = 7, .scope_end = 3},
+                    {.bytes = 512, .born = 3, .freed = 6, .scope_end = 5},
+                    {.bytes = 512, .born = 4, .freed = 5, .scope_end = 5}};
+  const auto save = [&](int32_t storage, int32_t packed, int32_t call,
+                        int32_t unpacked) {
+    trace.saved.push_back({.storage = storage,
+                           .packed = packed,
+                           .call = call,
+                           .unpacked = unpacked,
+                           .local_end = unpacked + 1,
+                           .released = unpacked + 1});
+  };
+  save(2, 3, 2, 6);
+  save(3, 4, 1, 5);
+  return trace;
+}
+
+std::string RefusalOf(const Trace& trace,
+                      const std::vector<CheckpointedModule>& modules) {
+  try {
+    Simulate(trace, modules);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// What a unit around makes again has not been written to yet.
+TEST(Skip, WritesAgainToWhatIsMadeAgain) {
+  constexpr OperatorDecision kRuns = OperatorDecision::kRecompute;
+  constexpr OperatorDecision kSkips = OperatorDecision::kSkip;
+  const CheckpointedModule around = {.module = 1};
+  const CheckpointedModule skips = {.module = 2, .decisions = {kRuns, kSkips}};
+  const CheckpointedModule writes = {.module = 2, .decisions = {kRuns, kRuns}};
+  const Trace made = WritesInside(true);
+  EXPECT_EQ(ParseTrace(ToJson(made), "trace"), made);
+  EXPECT_EQ(RefusalOf(made, {around, skips}),
+            "module 'M.a.b': operator 1 (write) must run again: it writes in "
+            "place to what a unit around this one makes again");
+  EXPECT_EQ(RefusalOf(made, {around, writes}), "");
+  // What no unit makes again was written to in the forward pass.
+  EXPECT_EQ(RefusalOf(made, {skips}), "");
+  const Trace from_outside = WritesInside(false);
+  EXPECT_EQ(ParseTrace(ToJson(from_outside), "trace"), from_outside);
+  EXPECT_EQ(RefusalOf(from_outside, {around, skips}), "");
 }
 
 }  // namespace
