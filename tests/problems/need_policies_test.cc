@@ -244,7 +244,9 @@ TEST(NeedPoliciesTest, AreExactWithinAWindow) {
       EXPECT_TRUE(sharp->IsExact(found - points.begin()));
     }
     for (size_t p = 0; p < points.size(); ++p) {
-      if (p > 0) ASSERT_GT(points[p].bytes, points[p - 1].bytes);
+      if (p > 0) {
+        ASSERT_GT(points[p].bytes, points[p - 1].bytes);
+      }
       if (!sharp->IsExact(p)) {
         ++relaxed;
         raised += std::ranges::find(c.coarse->points(), points[p]) ==
