@@ -203,7 +203,7 @@ TEST_F(SkipAndSegmentsTest, KeptResultsAreOfSavedOperators) {
   norm["results"] = {0};
   ExpectRefusedByAll(PlanOf({unit}),
                      {"ops[0].results: expected for an operator that is saved "
-                      "only, found it for one to recompute"});
+                      "or offloaded only, found it for one to recompute"});
   norm["decision"] = "save";
   norm["results"] = {3};
   ExpectRefusedByAll(PlanOf({unit}), {"operator 0: expected results of the 3 "

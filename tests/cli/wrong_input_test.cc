@@ -156,8 +156,8 @@ TEST_F(WrongInputTest, Plans) {
        {unit + ".memory_budget: expected a number from 0 to 1, found 2"}},
       {{{"/modules/0/ops",
          R"([{"index": 0, "name": "x", "decision": "keep"}])"}},
-       {unit + ".ops[0].decision: expected \"save\", \"recompute\" or "
-               "\"skip\", found \"keep\""}},
+       {unit + ".ops[0].decision: expected \"save\", \"recompute\", "
+               "\"skip\" or \"offload\", found \"keep\""}},
       {{{"/modules/0/ops",
          R"([{"index": 0, "name": "x", "decision": "skip", "results": [0]}])"}},
        {unit + ".ops[0].results: expected for an operator that is saved or "
