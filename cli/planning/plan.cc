@@ -221,6 +221,12 @@ Verdict VerdictOn(const Plan& plan) {
     case PlanStatus::kNoPlan:
       break;
   }
+  if (!plan.limit) {
+    return {"no plan",
+            fmt::format(": none with offload was found, none without fits, and "
+                        "more is not known ({})\n",
+                        effort)};
+  }
   return {"no plan", fmt::format(": {} before a plan was found ({})\n",
                                  LimitText(plan.limit), effort)};
 }
