@@ -108,6 +108,7 @@ void RefuseUnmatched(const Profile& profile,
 
 std::vector<PolicyPoint> HullPoints(const std::vector<PolicyPoint>& points) {
   std::vector<PolicyPoint> hull;
+  hull.reserve(points.size());
   const auto slope = [](const PolicyPoint& a, const PolicyPoint& b) {
     return (b.ms - a.ms) / static_cast<double>(b.bytes - a.bytes);
   };
@@ -124,6 +125,7 @@ std::vector<PolicyPoint> HullPoints(const std::vector<PolicyPoint>& points) {
 std::vector<Knot> HullOf(const JointProblem::Policies& policies) {
   std::vector<PolicyPoint> corners = HullPoints(policies.points);
   if (corners.empty()) {
+    corners.reserve(policies.kinds.size() + 1);
     corners.push_back({policies.base_bytes, policies.base_ms});
     for (const GroupKind& kind : policies.kinds) {
       corners.push_back({corners.back().bytes + kind.bytes * kind.count,
@@ -131,6 +133,7 @@ std::vector<Knot> HullOf(const JointProblem::Policies& policies) {
     }
   }
   std::vector<Knot> curve;
+  curve.reserve(corners.size() + 1);
   int64_t bytes = policies.base_bytes;
   double ms = policies.base_ms;
   if (bytes >= 0) curve.push_back({static_cast<double>(bytes), ms});

@@ -116,6 +116,9 @@ TickPolicies ToTicks(const JointProblem::Policies& policies) {
   };
   TickPolicies result{.base_bytes = policies.base_bytes,
                       .base_ticks = ticks(policies.base_ms)};
+  result.kinds.reserve(policies.kinds.size());
+  result.points.reserve(policies.points.size());
+  result.relaxed.reserve(policies.kinds.size() + policies.points.size());
   for (const GroupKind& kind : policies.kinds) {
     result.kinds.push_back({kind.bytes, ticks(kind.ms), kind.count});
     result.relaxed.push_back(
