@@ -20,6 +20,8 @@ using problems::Tradeoff;
 
 namespace {
 
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
 bool HasFitsOnly(const graph::Profile& profile) {
   bool has_fit = false;
   for (const graph::Module& module : profile.modules) {
@@ -31,7 +33,7 @@ bool HasFitsOnly(const graph::Profile& profile) {
 
 // Whether operators may be skipped.
 bool ParseDecisions(const std::string& text) {
-  if (text.empty() || text == "save,recompute") return false;
+  if (text == "save,recompute") return false;
   if (text == "save,recompute,skip") return true;
   throw InputError(
       fmt::format("--decisions: expected save,recompute or "
@@ -115,8 +117,8 @@ problems::Engine ParseEngineFlag(const std::string& name) {
 }
 
 double ParseTimeLimit(const std::string& text) {
-  return ParseNumber(text, "--time-limit", 0,
-                     std::numeric_limits<double>::infinity());
+  return text == "none" ? kNoLimit
+                        : ParseNumber(text, "--time-limit", 0, kNoLimit);
 }
 
 std::string LimitText(const std::optional<std::string>& limit) {
@@ -126,7 +128,7 @@ std::string LimitText(const std::optional<std::string>& limit) {
   return fmt::format("stopped by the {} limit", *limit);
 }
 
-void PlanningFlags::AddTo(CLI::App& app) {
+void PlanningFlags::AddTo(CLI::App& app, double seconds) {
   app.add_option("--reserve", reserve, "of the budget, keep SIZE free")
       ->type_name("SIZE");
   memory.AddTo(app);
@@ -144,9 +146,9 @@ void PlanningFlags::AddTo(CLI::App& app) {
       ->type_name("KIND");
   app.add_option(
          "--decisions", decisions,
-         "what may be decided of an operator: save,recompute (default), "
-         "or, on traces, save,recompute,skip, where only what something "
-         "needs runs again")
+         "what may be decided of an operator: save,recompute, or, on traces, "
+         "save,recompute,skip (default there), where only what something needs "
+         "runs again")
       ->type_name("LIST");
   app.add_option("--engine", engine,
                  "auto (default), labels or cbc: the algorithm; both are exact")
@@ -156,7 +158,10 @@ void PlanningFlags::AddTo(CLI::App& app) {
                  "0: proven optimal)")
       ->type_name("G");
   app.add_option("--time-limit", time_limit,
-                 "stop after S seconds with the best plan so far")
+                 fmt::format("stop after S seconds with the best plan so far, "
+                             "or none (default none; {:g} where operators may "
+                             "be skipped)",
+                             seconds))
       ->type_name("S");
   app.add_option("--seed", seed, "seed of the cbc engine (default 1)")
       ->type_name("N");
@@ -192,7 +197,20 @@ problems::SegmentChoice PlanningFlags::Segments(
               segments, "--segments", 2, 1'000'000, "auto, none or "))};
 }
 
-problems::PlanOptions PlanningFlags::Options(const ProfileInput& input) const {
+solver::SearchLimits PlanningFlags::Limits(double seconds) const {
+  solver::SearchLimits limits;
+  if (!gap.empty()) limits.gap = ParseNumber(gap, "--gap", 0, 1);
+  limits.time_limit_s =
+      time_limit.empty() ? seconds : ParseTimeLimit(time_limit);
+  if (!seed.empty()) {
+    limits.seed = static_cast<int>(
+        ParseWhole(seed, "--seed", 0, std::numeric_limits<int>::max()));
+  }
+  return limits;
+}
+
+problems::PlanOptions PlanningFlags::Options(const ProfileInput& input,
+                                             double seconds) const {
   const graph::Profile& profile = input.profile;
   problems::PlanOptions options;
   options.reserve_bytes = ParseReserve(reserve).value_or(0);
@@ -227,25 +245,20 @@ problems::PlanOptions PlanningFlags::Options(const ProfileInput& input) const {
     options.granularity = *kind;
   }
   options.engine = ParseEngineFlag(engine);
-  options.may_skip = ParseDecisions(decisions);
   if (memory.model.empty() && input.trace &&
       (options.granularity == Granularity::kModule ||
        options.engine == problems::Engine::kCbc ||
        options.memory.without_states)) {
     options.memory.model = problems::MemoryModel::kSnapshot;
   }
+  options.may_skip = decisions.empty()
+                         ? options.memory.model == problems::MemoryModel::kTrace
+                         : ParseDecisions(decisions);
   if (options.memory.model == problems::MemoryModel::kTrace &&
       options.memory.world_size > 1) {
     options.memory.fsdp_units = options.fsdp_units;
   }
-  if (!gap.empty()) options.limits.gap = ParseNumber(gap, "--gap", 0, 1);
-  if (!time_limit.empty()) {
-    options.limits.time_limit_s = ParseTimeLimit(time_limit);
-  }
-  if (!seed.empty()) {
-    options.limits.seed = static_cast<int>(
-        ParseWhole(seed, "--seed", 0, std::numeric_limits<int>::max()));
-  }
+  options.limits = Limits(options.may_skip ? seconds : kNoLimit);
   return options;
 }
 

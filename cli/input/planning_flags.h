@@ -59,7 +59,8 @@ struct PlanningFlags {
   std::string time_limit;
   std::string seed;
 
-  void AddTo(CLI::App& app);
+  // `seconds`: as Options.
+  void AddTo(CLI::App& app, double seconds);
   // --segments, of commands that take it.
   void AddSegmentsTo(CLI::App& app);
   // Which segments may be units, with these options. Without the flag: auto where
@@ -70,14 +71,19 @@ struct PlanningFlags {
   // Uses the profile's or the trace's defaults for what is not given: without
   // --granularity and --tradeoff, operator granularity; but module granularity
   // with the profile's fits where it has these and no operators. Of a trace what
-  // the simulation cannot answer is planned on its profile.
-  problems::PlanOptions Options(const ProfileInput& input) const;
+  // the simulation cannot answer is planned on its profile; what it can, may skip
+  // operators, and takes `seconds` at most where no limit is given: such searches
+  // find good plans soon, and may prove them late.
+  problems::PlanOptions Options(const ProfileInput& input,
+                                double seconds) const;
+  // `seconds`: without --time-limit.
+  solver::SearchLimits Limits(double seconds) const;
 };
 
 // "stopped by the time limit"; empty for none. As in Plan::limit.
 std::string LimitText(const std::optional<std::string>& limit);
 
-// --time-limit.
+// --time-limit: none is infinity.
 double ParseTimeLimit(const std::string& text);
 
 // "operator granularity, save mm, recompute gelu": what was asked beyond

@@ -30,6 +30,9 @@ using problems::PlanStatus;
 
 namespace {
 
+// --time-limit where operators may be skipped, for all budgets together.
+constexpr double kFrontierSeconds = 60;
+
 struct FrontierFlags {
   std::string profile;
   std::string points;
@@ -308,7 +311,8 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
   const ProfileInput input = ReadProfileOrTrace(flags.profile);
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
-  const problems::PlanOptions options = flags.planning.Options(input);
+  const problems::PlanOptions options =
+      flags.planning.Options(input, kFrontierSeconds);
   CheckOutput(flags.output, flags.profile);
 
   const PlanningQuestion question(flags.planning, input, tree, options);
@@ -356,7 +360,7 @@ Command AddFrontierCommand(CLI::App& program) {
                   "these budgets: sizes, shares as 75%, min; as a,b,c or @FILE")
       ->type_name("SIZES")
       ->allow_extra_args(false);
-  flags->planning.AddTo(*app);
+  flags->planning.AddTo(*app, kFrontierSeconds);
   flags->planning.AddSegmentsTo(*app);
   app->add_flag("--csv", flags->csv, "print CSV, nothing else");
   app->add_flag("--json", flags->json,

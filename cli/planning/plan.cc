@@ -34,6 +34,9 @@ using problems::PlanStatus;
 
 namespace {
 
+// --time-limit where operators may be skipped.
+constexpr double kPlanSeconds = 5;
+
 struct PlanFlags {
   std::string profile;
   std::string budget;
@@ -292,8 +295,8 @@ std::optional<problems::LinkLimits> ParseLink(
   if (options.memory.model != problems::MemoryModel::kTrace ||
       !options.may_skip) {
     throw InputError(
-        "--offload: expected for plans on traces with --decisions "
-        "save,recompute,skip only");
+        "--offload: expected for plans on traces only, with --decisions "
+        "save,recompute,skip");
   }
   if (!flags.offload.ends_with("/s")) {
     throw InputError(
@@ -384,7 +387,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  const problems::PlanOptions options = flags.planning.Options(input);
+  const problems::PlanOptions options =
+      flags.planning.Options(input, kPlanSeconds);
   CheckOutput(flags.output, flags.profile);
   const std::optional<problems::LinkLimits> link = ParseLink(flags, options);
 
@@ -426,12 +430,12 @@ Command AddPlanCommand(CLI::App& program) {
                   "any plan needs")
       ->required()
       ->type_name("SIZE");
-  flags->planning.AddTo(*app);
+  flags->planning.AddTo(*app, kPlanSeconds);
   flags->planning.AddSegmentsTo(*app);
   app->add_option("--offload", flags->offload,
                   "send what is kept to the host's memory and back over a link "
                   "of RATE each way, such as 25GB/s, where that costs less; on "
-                  "traces with --decisions save,recompute,skip")
+                  "traces, where operators may be skipped")
       ->type_name("RATE");
   app->add_option("--host-memory", flags->host_memory,
                   "no more of it in the host's memory at any time")

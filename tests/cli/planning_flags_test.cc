@@ -138,7 +138,7 @@ TEST(ForTheMinimumTest, LeavesTimeForAPlan) {
 class PlanningFlagsTest : public testing::Test {
  protected:
   PlanOptions Options() const {
-    return flags_.Options({.profile = profile_, .trace = {}});
+    return flags_.Options({.profile = profile_, .trace = {}}, 7);
   }
   std::string Error() const {
     return ErrorOf([&] {
@@ -160,6 +160,26 @@ TEST_F(PlanningFlagsTest, Defaults) {
   EXPECT_TRUE(std::isinf(options.limits.time_limit_s));
   EXPECT_EQ(options.limits.gap, 0);
   EXPECT_EQ(Error(), "");
+}
+
+TEST_F(PlanningFlagsTest, OnTracesOperatorsMayBeSkippedForSomeTime) {
+  const ProfileInput trace =
+      ReadProfileOrTrace(ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz");
+  const auto seconds = [&](const std::string& limit) {
+    flags_.time_limit = limit;
+    return flags_.Options(trace, 7).limits.time_limit_s;
+  };
+  EXPECT_TRUE(flags_.Options(trace, 7).may_skip);
+  EXPECT_EQ(seconds(""), 7);
+  EXPECT_EQ(seconds("70"), 70);
+  EXPECT_TRUE(std::isinf(seconds("none")));
+  for (std::string* flag : {&flags_.decisions, &flags_.memory.model}) {
+    *flag = flag == &flags_.decisions ? "save,recompute" : "snapshot";
+    EXPECT_FALSE(flags_.Options(trace, 7).may_skip);
+    EXPECT_TRUE(std::isinf(seconds("")));
+    EXPECT_EQ(seconds("70"), 70);
+    flag->clear();
+  }
 }
 
 TEST_F(PlanningFlagsTest, OperatorsAreSkippedWhereDecisionsSaySo) {
