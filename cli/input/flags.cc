@@ -112,7 +112,7 @@ int64_t ParseWhole(const std::string& text, std::string_view flag,
 }
 
 double ParseNumber(const std::string& text, std::string_view flag, double least,
-                   double largest) {
+                   double largest, std::string_view others) {
   double value = 0;
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value);
@@ -121,8 +121,8 @@ double ParseNumber(const std::string& text, std::string_view flag, double least,
     const std::string range =
         std::isinf(largest) ? fmt::format("of at least {}", least)
                             : fmt::format("from {} to {}", least, largest);
-    throw InputError(
-        fmt::format("{}: expected a number {}, found '{}'", flag, range, text));
+    throw InputError(fmt::format("{}: expected {}a number {}, found '{}'", flag,
+                                 others, range, text));
   }
   return value;
 }

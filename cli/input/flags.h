@@ -29,7 +29,7 @@ int64_t ParseWhole(const std::string& text, std::string_view flag,
                    int64_t least, int64_t largest,
                    std::string_view others = "");
 double ParseNumber(const std::string& text, std::string_view flag, double least,
-                   double largest);
+                   double largest, std::string_view others = "");
 
 // --reserve: a size, or 0; nothing where not given.
 std::optional<int64_t> ParseReserve(const std::string& text);

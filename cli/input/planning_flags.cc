@@ -117,8 +117,9 @@ problems::Engine ParseEngineFlag(const std::string& name) {
 }
 
 double ParseTimeLimit(const std::string& text) {
-  return text == "none" ? kNoLimit
-                        : ParseNumber(text, "--time-limit", 0, kNoLimit);
+  return text == "none"
+             ? kNoLimit
+             : ParseNumber(text, "--time-limit", 0, kNoLimit, "none or ");
 }
 
 std::string LimitText(const std::optional<std::string>& limit) {

@@ -333,8 +333,9 @@ Command AddOpsCommand(CLI::App& program) {
          "--engine", flags->engine,
          "auto (default), labels or cbc: the algorithm; both are exact")
       ->type_name("NAME");
-  app->add_option("--time-limit", flags->time_limit,
-                  "stop after S seconds with the best policy so far")
+  app->add_option(
+         "--time-limit", flags->time_limit,
+         "stop after S seconds with the best policy so far, or none (default)")
       ->type_name("S");
   app->add_flag("--json", flags->json, "print JSON, nothing else");
   app->add_option("-o,--output", flags->output, "write JSON here")

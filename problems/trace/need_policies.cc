@@ -47,6 +47,8 @@ constexpr int64_t kGrid = 1000;
 // How many lines there are at most, and how far from what is possible.
 constexpr size_t kMostLines = 64;
 constexpr double kNear = 5e-4;
+// States of a walk at a price.
+constexpr ptrdiff_t kMostStates = 256;
 
 struct Label {
   int64_t kept_bytes = 0;
@@ -159,29 +161,46 @@ class LabelWalk {
 };
 
 // Finds the best policy at a price of a byte that is kept.
+//
+// Of many states the dearest become one, in which what is needed is what all of
+// them need, at the cost of the cheapest. Whatever steps follow, fewer needs cost
+// no more, so the best of all states still costs no more than any policy.
 class PricedWalk {
  public:
   explicit PricedWalk(const std::vector<NeedStep>& steps) : steps_(steps) {}
 
   std::optional<Label> Run(double price) {
     price_ = price;
-    states_ = {{0, Label()}};
+    states_ = {{0, Label(), {}}};
     for (const NeedStep& step : steps_) {
       next_.clear();
-      for (const auto& [state, label] : states_) {
-        Take(step, state | step.asked, label);
+      for (const Walked& of : states_) {
+        Take(step, of.state | step.asked, of.label);
+      }
+      KeepCheapest();
+      if (std::ssize(next_) > kMostStates) MergeDearest();
+      for (Walked& of : next_) {
+        if (!of.move) continue;
+        of.label.move = static_cast<int32_t>(moves_.size());
+        moves_.push_back(*of.move);
       }
       std::swap(states_, next_);
     }
     if (states_.empty()) return std::nullopt;
     return std::ranges::min_element(
-               states_, {}, [&](const auto& of) { return Cost(of.second); })
-        ->second;
+               states_, {}, [&](const Walked& of) { return Cost(of.label); })
+        ->label;
   }
 
   std::vector<Move> TakeMoves() { return std::move(moves_); }
 
  private:
+  struct Walked {
+    uint64_t state;
+    Label label;
+    std::optional<Move> move;
+  };
+
   std::pair<double, int64_t> Cost(const Label& label) const {
     return {label.ms + price_ * static_cast<double>(label.kept_bytes),
             label.kept_bytes};
@@ -189,40 +208,45 @@ class PricedWalk {
 
   void Take(const NeedStep& step, uint64_t state, const Label& label) {
     if (!step.IsNeeded(state)) {
-      Add(step.AfterNothing(state), label, {});
+      next_.push_back({step.AfterNothing(state), label, {}});
       return;
     }
     if (step.MaySave(state)) {
-      Add(step.AfterSave(state),
-          {label.kept_bytes + step.KeptBytes(state), 0, label.ms, label.move},
-          Move{label.move, step.group, GroupUse::kSaved});
+      next_.push_back(
+          {step.AfterSave(state),
+           {label.kept_bytes + step.KeptBytes(state), 0, label.ms, label.move},
+           Move{label.move, step.group, GroupUse::kSaved}});
     }
     if (step.MayRerun(state)) {
-      Add(step.AfterRerun(state),
-          {label.kept_bytes, 0, label.ms + step.ms, label.move},
-          Move{label.move, step.group, GroupUse::kRunsAgain});
+      next_.push_back({step.AfterRerun(state),
+                       {label.kept_bytes, 0, label.ms + step.ms, label.move},
+                       Move{label.move, step.group, GroupUse::kRunsAgain}});
     }
   }
 
-  // States are few.
-  void Add(uint64_t state, Label label, std::optional<Move> move) {
-    auto same =
-        std::ranges::find(next_, state, &std::pair<uint64_t, Label>::first);
-    if (same != next_.end() && Cost(same->second) <= Cost(label)) return;
-    if (move) {
-      label.move = static_cast<int32_t>(moves_.size());
-      moves_.push_back(*move);
-    }
-    if (same == next_.end()) {
-      next_.emplace_back(state, label);
-    } else {
-      same->second = label;
-    }
+  // Of each state.
+  void KeepCheapest() {
+    std::ranges::sort(next_, [&](const Walked& a, const Walked& b) {
+      return a.state != b.state ? a.state < b.state
+                                : Cost(a.label) < Cost(b.label);
+    });
+    const auto same = std::ranges::unique(next_, {}, &Walked::state);
+    next_.erase(same.begin(), same.end());
+  }
+
+  void MergeDearest() {
+    const auto rest = next_.begin() + (kMostStates - 1);
+    std::ranges::nth_element(next_, rest, {},
+                             [&](const Walked& of) { return Cost(of.label); });
+    Walked merged = *rest;
+    for (auto of = rest; of != next_.end(); ++of) merged.state &= of->state;
+    next_.erase(rest, next_.end());
+    next_.push_back(merged);
   }
 
   const std::vector<NeedStep>& steps_;
   double price_ = 0;
-  std::vector<std::pair<uint64_t, Label>> states_, next_;
+  std::vector<Walked> states_, next_;
   std::vector<Move> moves_;
 };
 

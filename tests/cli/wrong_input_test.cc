@@ -296,7 +296,7 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
       {extended({"--gap", ""}),
        {"--gap: expected a value, found an empty one"}},
       {extended({"--time-limit", "-1"}),
-       {"--time-limit: expected a number of at least 0, found '-1'"}},
+       {"--time-limit: expected none or a number of at least 0, found '-1'"}},
       {extended({"--time-limit", "inf"}), {"--time-limit: ", "found 'inf'"}},
       {extended({"--time-limit", "10s"}), {"--time-limit: ", "found '10s'"}},
       {extended({"--seed", "x"}),

@@ -39,8 +39,9 @@ def plan(of: Source, budget: Budget, **options: Any) -> Plan:
              patterns of save and recompute, may be lists.
 
     Where no plan fits, raises AcplanError, which tells the smallest budget that one
-    does. A plan that is not proven to be optimal is logged as a warning. Ctrl-C ends
-    the search with the best plan so far.
+    does. A plan that is not proven to be optimal is logged as a warning: time_limit,
+    "none" or seconds, is five seconds where operators may be skipped, as they may in
+    plans of traces. Ctrl-C ends the search with the best plan so far.
     """
     with tempfile.TemporaryDirectory(prefix="acplan-") as name:
         folder = pathlib.Path(name)
@@ -235,7 +236,13 @@ PLAN_OPTIONS: Mapping[str, Option] = {
 }
 
 
+# Without it, plans that skip are recomputed as a whole, and those with runs refused.
+_MAY_SKIP = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+
+
 def _flags(options: Mapping[str, Any], folder: pathlib.Path) -> Iterator[str]:
+    if not _MAY_SKIP and options.get("decisions") is None:
+        options = {**options, "decisions": "save,recompute"}
     for name, value in options.items():
         option = PLAN_OPTIONS.get(name)
         if option is None:

@@ -40,9 +40,9 @@ at any time ([any schedule](../glossary.md#the-problem)):
 
 | column | plans of |
 |---|---|
-| save, recompute | `acplan plan TRACE --decisions save,recompute` |
-| skip | `--decisions save,recompute,skip --segments none` |
-| segments | `--decisions save,recompute,skip --segments auto` |
+| save, recompute | `acplan plan TRACE --decisions save,recompute --time-limit 60` |
+| skip | `--decisions save,recompute,skip --segments none --time-limit 2` |
+| segments | `--decisions save,recompute,skip --segments auto --time-limit 2` |
 | offload | the same, with `--offload 25GB/s` and `64GB/s`: recomputation and stalls |
 
 Budgets lie between the least of save, recompute (0%) and what the step needs without a plan
@@ -72,10 +72,10 @@ seconds, proven, and never more than what is recomputed without skipping.
 # Of the way from the least that save, recompute needs to what the step needs without a plan.
 SHARES = (0.8, 0.6, 0.4, 0.2, 0.0)
 
-_SKIP = {"decisions": "save,recompute,skip"}
+_SKIP = {"decisions": "save,recompute,skip", "time_limit": "2"}
 _WITH_SEGMENTS = _SKIP | {"segments": "auto"}
 _KINDS: dict[str, dict[str, str]] = {
-    "save, recompute": {"decisions": "save,recompute"},
+    "save, recompute": {"decisions": "save,recompute", "time_limit": "60"},
     "skip": _SKIP | {"segments": "none"},
     "segments": _WITH_SEGMENTS,
     "offload at 25 GB/s": _WITH_SEGMENTS | {"offload": "25GB/s"},
