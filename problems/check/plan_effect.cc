@@ -208,6 +208,9 @@ PlanEffect ComputeEffect(const Profile& profile,
   PlanEffect effect;
   for (const PlannedModule& planned : modules) {
     const Module& module = Lookup(by_name, planned.fqn);
+    if (const auto unknown = KnownOnTracesOnly(planned)) {
+      throw InputError("plan: " + *unknown);
+    }
     const UnitEffect unit = EffectOf(module, planned, tradeoff);
     const double held = memory.model != MemoryModel::kTorch
                             ? static_cast<double>(module.held_per_module)

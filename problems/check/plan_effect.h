@@ -40,8 +40,8 @@ struct PlanEffect {
 // follows the trade-off: "profile" (the profile's fit), "fit"
 // (graph::FitTradeoff) or "pareto" (graph::ParetoHull). Throws InputError where the plan
 // names a module that the profile lacks ("plan for another model"), one whose
-// effect cannot be computed (no statistics, no fit), or operators that do not
-// match the profile's.
+// effect cannot be computed (no statistics, no fit, KnownOnTracesOnly), or operators
+// that do not match the profile's.
 // Under kTrace that is the simulated step of the trace that the profile is
 // derived from: one record, the peak. Without a trace kTrace is refused.
 PlanEffect ComputeEffect(const graph::Profile& profile,

@@ -79,15 +79,8 @@ std::optional<std::string> BrokenUnitRule(
   EffectOf(module, planned, plan.tradeoff);
   const auto decision = [&](int k) { return planned.ops[k].decision; };
   const bool is_on_trace = plan.memory.model == MemoryModel::kTrace;
-  for (const PlannedOp& op : planned.ops) {
-    const bool skips = op.decision == graph::OperatorDecision::kSkip;
-    if (is_on_trace || (!skips && !op.Offloads() && !op.results)) continue;
-    return fmt::format(
-        "{}: operator {} '{}' {}, of which the effect is known on traces only",
-        planned.fqn, op.index, op.name,
-        skips           ? "is skipped"
-        : op.Offloads() ? "is offloaded"
-                        : "keeps some of its results");
+  if (!is_on_trace) {
+    if (auto unknown = KnownOnTracesOnly(planned)) return unknown;
   }
   if (auto broken =
           BrokenOperatorRule(*module.sac, patterns, decision, is_on_trace)) {

@@ -186,6 +186,20 @@ double InternalBytes(const Module& module, std::string_view tradeoff) {
                               : internal;
 }
 
+std::optional<std::string> KnownOnTracesOnly(const PlannedModule& planned) {
+  for (const PlannedOp& op : planned.ops) {
+    const bool skips = op.decision == graph::OperatorDecision::kSkip;
+    if (!skips && !op.Offloads() && !op.results) continue;
+    return fmt::format(
+        "{}: operator {} '{}' {}, of which the effect is known on traces only",
+        planned.fqn, op.index, op.name,
+        skips           ? "is skipped"
+        : op.Offloads() ? "is offloaded"
+                        : "keeps some of its results");
+  }
+  return std::nullopt;
+}
+
 UnitEffect EffectOf(const Module& module, const PlannedModule& planned,
                     std::string_view tradeoff) {
   return planned.ops.empty() ? EffectOfRatio(module, planned, tradeoff)

@@ -53,6 +53,11 @@ double SumOfMemory(const graph::SacStatistics& sac);
 double SacBytes(const graph::Module& module, std::string_view tradeoff);
 double InternalBytes(const graph::Module& module, std::string_view tradeoff);
 
+// What a unit does of which the effect is known on traces only, as one line:
+// operators that are skipped, offloaded, or keep some of their results; nullopt for
+// none.
+std::optional<std::string> KnownOnTracesOnly(const PlannedModule& planned);
+
 struct UnitEffect {
   double discarded_bytes = 0;
   double recompute_ms = 0;

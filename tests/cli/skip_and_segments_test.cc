@@ -197,6 +197,24 @@ TEST_F(SkipAndSegmentsTest, WhatIsSkippedMayNotBeNeeded) {
   }
 }
 
+TEST_F(SkipAndSegmentsTest, OtherMemoryModelsDoNotKnowWhatSkippingDoes) {
+  json unit = Unit(1, 1);
+  unit["ops"].back()["decision"] = "skip";
+  Put("plan.json", PlanOf({unit}).dump());
+  for (const char* model : {"snapshot", "torch"}) {
+    const Outcome compared =
+        Acplan({"compare", kTrace, "plan.json", "--memory-model", model});
+    ExpectRefused(compared, {"plan.json: GPT2LMHeadModel.transformer.h.1: "
+                             "operator ",
+                             " is skipped, of which the effect is known on "
+                             "traces only"});
+    EXPECT_EQ(Acplan({"check", kTrace, "plan.json", "--budget", "1GiB",
+                      "--memory-model", model})
+                  .exit_code,
+              1);
+  }
+}
+
 TEST_F(SkipAndSegmentsTest, KeptResultsAreOfSavedOperators) {
   json unit = Unit(1, 1);
   json& norm = unit["ops"][0];  // a result and two statistics
