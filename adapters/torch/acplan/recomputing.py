@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import is_fake
 from acplan.errors import AcplanError
 from acplan.replaying import Mode, Traits, cast_key, is_kept_cast, traits_of
 from acplan.standing_in import Origin, Shape, StandIn, by_shape, reshape, stand_in
-from acplan.tape import Saved, Skipped, Tape, memory_of, tensors_of, written_by
+from acplan.tape import Saved, Skipped, Tape, storage_of, tensors_of, written_by
 
 
 class StartAgain(BaseException):
@@ -35,8 +35,8 @@ def run(
     return module(*args, **kwargs)
 
 
-class HasBuffers(Protocol):
-    def buffers(self) -> Iterable[torch.Tensor]: ...
+class HasModules(Protocol):
+    def modules(self) -> Iterable[torch.nn.Module]: ...
 
 
 class Recomputation(Mode):
@@ -46,12 +46,13 @@ class Recomputation(Mode):
         self,
         tape: Tape,
         fqn: str,
-        module: HasBuffers,
+        module: HasModules,
         sharded: Sequence[torch.nn.Module] = (),
     ) -> None:
         super().__init__(tape, sharded)
         self._fqn = fqn
         self._module = module
+        self._modules: list[torch.nn.Module] = []  # once they are asked for
         self._place = 0
         self._is_lost = False
         self._may_skip = False
@@ -90,6 +91,7 @@ class Recomputation(Mode):
         if self._has_hooks:
             torch._C._autograd._pop_saved_tensors_default_hooks()
         self._first_state = None
+        self._modules.clear()
         for generator, state in self._states.items():
             generator.set_state(state)
         self._states.clear()
@@ -148,17 +150,17 @@ class Recomputation(Mode):
             return func(*args, **kwargs)
         if self._is_lost:
             return self._run(func, traits, args, kwargs)
-        place = self._place
+        place, tape = self._place, self._tape
         if traits.is_cast and is_kept_cast(args[0]):
-            item = self._tape.casts.get(cast_key(args, kwargs), func)
+            item = tape.casts.get(cast_key(args, kwargs), func)
         else:
-            items = self._tape.items
+            items = tape.items
             item = items[place] if place < len(items) else None
             if traits.is_view and isinstance(args[0], StandIn):
                 if self._is_made_anew(func, item, args):
                     return by_shape(func, args, kwargs, args[0].origin)
             self._place = place + 1
-            if self._tape.unwritten and self._is_of_unwritten(place, args):
+            if tape.unwritten and self._is_of_unwritten(place, args):
                 return self._run(func, traits, args, kwargs)
         if item is func:
             return self._run(func, traits, args, kwargs)
@@ -171,11 +173,12 @@ class Recomputation(Mode):
         if item.after:
             generator, state = item.after
             generator.set_state(state)
-        made_at = self._tape.made_at.get(place, place)
-        origin = Origin(self._fqn, place, func, made_at)
+        if kind is Saved and not item.is_partial:
+            return item.take()
+        origin = Origin(self._fqn, place, func, tape.made_at.get(place, place))
         if kind is Saved:
-            self._has_skipped |= item.is_partial
-            return item.take(origin, (args, kwargs))
+            self._has_skipped = True
+            return item.take_some(origin, (args, kwargs))
         if traits.is_mutable:
             if not self._writes_to_nothing(item, origin, args, kwargs):
                 return self._run(func, traits, args, kwargs)
@@ -210,17 +213,18 @@ class Recomputation(Mode):
     ) -> bool:
         """Marks what should have been written to; false where an operator must run that
         writes to a shape."""
-        if torch.Tag.inplace_view in origin.func.tags:
+        if traits_of(origin.func).changes_shape:
             if not isinstance(args[0], StandIn):
                 return False
             reshape(origin.func, args, kwargs)
         if item.leaves_stale:
             for tensor in written_by(origin.func, args, kwargs):
-                if memory_of(tensor) is None:
+                storage: Any = storage_of(tensor)
+                if storage is None:
                     origin.refuse(origin.func)
                 self._has_stale = True
                 # It is gone with the memory.
-                tensor.untyped_storage().acplan_stale = origin
+                storage.acplan_stale = origin
         return True
 
     def _run(
@@ -243,8 +247,15 @@ class Recomputation(Mode):
 
     def _spared(self, value: Any) -> Any:
         """Buffers were written to in forward, and are not again."""
-        is_buffer = isinstance(value, torch.Tensor) and any(
-            value is buffer for buffer in self._module.buffers()
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not self._modules:
+            self._modules += self._module.modules()
+        is_buffer = any(
+            value is buffer
+            for module in self._modules
+            if module._buffers
+            for buffer in module._buffers.values()
         )
         # Nothing is written to fake tensors, and the copy would be counted.
         return value.clone() if is_buffer and not is_fake(value) else value
@@ -274,7 +285,8 @@ def _unseen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _stale(tensor: torch.Tensor) -> Origin | None:
     """What should have written to its memory, and was skipped."""
-    if memory_of(tensor) is None:
+    storage = storage_of(tensor)
+    if storage is None:
         return None
-    origin: Origin | None = tensor.untyped_storage().__dict__.get("acplan_stale")
+    origin: Origin | None = storage.__dict__.get("acplan_stale")
     return origin

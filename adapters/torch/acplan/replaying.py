@@ -40,6 +40,15 @@ from acplan.tape import (
     written_by,
 )
 
+try:
+    from torch._C._dynamo.eval_frame import (
+        _FrameAction,
+        _FrameExecStrategy,
+        set_code_exec_strategy,
+    )
+except ImportError:
+    set_code_exec_strategy = None  # type: ignore[assignment]
+
 Decide = Callable[[Any], Choice]
 
 
@@ -55,6 +64,7 @@ class Traits:
     is_cast: bool
     is_view: bool
     writes: bool
+    changes_shape: bool
 
 
 @functools.cache
@@ -79,6 +89,7 @@ def traits_of(func: Any) -> Traits:
         is_view=is_view,
         # Schemas do not always say that statistics are written to.
         writes=is_mutable or "running_mean" in names,
+        changes_shape=torch.Tag.inplace_view in getattr(func, "tags", ()),
     )
 
 
@@ -98,15 +109,22 @@ def is_kept_cast(tensor: torch.Tensor) -> bool:
 
 def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator | None:
     """What the operator draws from."""
-    if isinstance(given := kwargs.get("generator"), torch.Generator):
+    given = kwargs.get("generator")
+    if given is not None and isinstance(given, torch.Generator):
         return given
-    tensor = next(iter(tensors_of((args, kwargs))), None)
-    device = kwargs.get("device") if tensor is None else tensor.device
-    return default_generator(torch.device(device or "cpu"))
+    tensor = args[0] if args else None
+    if not isinstance(tensor, torch.Tensor):
+        tensor = next(iter(tensors_of((args, kwargs))), None)
+    if tensor is not None:
+        return default_generator(tensor.device)
+    return default_generator(torch.device(kwargs.get("device") or "cpu"))
+
+
+_CPU = torch.device("cpu")
 
 
 def default_generator(device: torch.device) -> torch.Generator | None:
-    if device.type == "cpu":
+    if device == _CPU or device.type == "cpu":
         return torch.default_generator
     of_type = getattr(getattr(torch, device.type, None), "default_generators", ())
     index = device.index or 0
@@ -125,6 +143,20 @@ class Mode(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        dispatch = cls.__dict__.get("__torch_dispatch__")
+        if dispatch is not None and not cls._should_skip_dynamo():
+            skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+            set_code_exec_strategy(dispatch.__code__, skip)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether PyTorch is to call the dispatch through a function that stops its
+        compiler meanwhile, which takes time at each operator. It is as good to mark the
+        code as not to be compiled, nor what it calls."""
+        return set_code_exec_strategy is None
 
     def __init__(self, tape: Tape, sharded: Sequence[torch.nn.Module]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -171,6 +203,8 @@ class Forward(Mode):
         super().__init__(tape, sharded)
         self._decide = decide
         self._on_end = on_end
+        self._minds_reads = False
+        self._saved: list[Saved] = []
         self._saved_in: dict[int | None, list[Saved]] = {}
         freight = tape.freight
         self._freight = freight if freight is not None and freight.sends else None
@@ -194,7 +228,8 @@ class Forward(Mode):
             out = func(*args, **kwargs)
             # A tensor's device says nothing of what is in it.
             if tape.writes and func is not torch.ops.prim.device.default:
-                self._note(tape.writes, traits, (args, kwargs), out, func)
+                made = [*map(memory_of, tensors_of(out))]
+                self._note(tape.writes, traits, (args, kwargs), made, func)
             return out
         choice = self._decide(func)
         if not traits.is_plain or tape.writes:
@@ -205,8 +240,15 @@ class Forward(Mode):
             is_given = traits.is_view and args and out is args[0]
             call = ((args, kwargs),) if is_given else ()
             item = self._left_out(func, traits, choice, out, *call)
+        elif self._minds_reads:
+            self._mind_reads(func, traits, args, kwargs)
         tape.items.append(item)
         return out
+
+    def _mind_reads(
+        self, func: Any, traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        """Is told of what runs again, if it `_minds_reads`."""
 
     def _left_out(
         self, func: Any, traits: Traits, choice: Choice, out: Any, *call: Call
@@ -229,11 +271,19 @@ class Forward(Mode):
             saved = Saved.some(func, out, choice, *call)
         else:
             saved = Saved(func, out)
-        for tensor in tensors_of(saved.value):
-            self._saved_in.setdefault(memory_of(tensor), []).append(saved)
-        if is_offloaded and self._freight:
-            self._freight.send(saved)
+        self._saved.append(saved)
+        if self._freight:
+            self._index_saved()
+            if is_offloaded:
+                self._freight.send(saved)
         return saved
+
+    def _index_saved(self) -> None:
+        """By memory, which is asked for only where something is written to."""
+        for saved in self._saved:
+            for tensor in tensors_of(saved.value):
+                self._saved_in.setdefault(memory_of(tensor), []).append(saved)
+        self._saved.clear()
 
     def _run_with_care(
         self,
@@ -244,8 +294,10 @@ class Forward(Mode):
         kwargs: dict[str, Any],
     ) -> Any:
         tape = self._tape
+        written: list[torch.Tensor] = []
         if traits.is_mutable:
-            choice = self._choice_of_write(func, choice, args, kwargs)
+            written = written_by(func, args, kwargs)
+            choice = self._choice_of_write(func, choice, written)
         draws = _draws(traits, args, kwargs)
         generator = _generator(args, kwargs) if draws else None
         if generator is not None and generator is not torch.default_generator:
@@ -259,65 +311,83 @@ class Forward(Mode):
             call = ((args, kwargs),) if is_given else ()
             item = self._left_out(func, traits, choice, out, *call)
         if self._freight and traits.is_mutable and type(item) is Saved:
-            self._freight.send_again(written_by(func, args, kwargs))
+            self._freight.send_again(written)
         if item is not func and generator is not None:
             item.after = (generator, generator.get_state())
         if tape.writes:
-            self._note(tape.writes, traits, (args, kwargs), out, item)
+            made = [*map(memory_of, tensors_of(out))]
+            self._note(tape.writes, traits, (args, kwargs), made, item)
             if tape.may_skip:
-                self._note_memory(tape.writes, traits, (args, kwargs), out, item)
+                if type(item) is Skipped and written:
+                    self._note_left_out(tape.writes, item, written)
+                self._note_memory(tape.writes, traits, args, made, item)
         if traits.is_cast and is_kept_cast(args[0]):
             if item is not func:
                 tape.casts[cast_key(args, kwargs)] = item
         else:
+            if item is func and self._minds_reads:
+                self._mind_reads(func, traits, args, kwargs)
             tape.items.append(item)
         return out
 
     def _note(
-        self, writes: Writes, traits: Traits, call: Any, out: Any, item: Any
+        self,
+        writes: Writes,
+        traits: Traits,
+        call: Call,
+        made: list[int | None],
+        item: Any,
     ) -> None:
         place = len(self._tape.items)
         kind = (traits.is_view, traits.is_mutable)
-        writes.note(place, kind, tensors_of(call), out, item)
+        writes.note(place, kind, tensors_of(call), made, item)
+
+    def _note_left_out(
+        self, writes: Writes, item: Skipped, written: list[torch.Tensor]
+    ) -> None:
+        tape = self._tape
+        item.leaves_stale = writes.leaves_stale(written)
+        tape.leaves_stale |= item.leaves_stale
+        tape.unwritten.update(map(memory_of, written))
 
     def _note_memory(
-        self, writes: Writes, traits: Traits, call: Call, out: Any, item: Any
+        self,
+        writes: Writes,
+        traits: Traits,
+        args: Sequence[Any],
+        made: list[int | None],
+        item: Any,
     ) -> None:
         """What the recomputation needs to know where writes are left out."""
         tape, place = self._tape, len(self._tape.items)
-        if type(item) is Skipped and traits.is_mutable:
-            item.leaves_stale = writes.leaves_stale(item.func, *call)
-            tape.leaves_stale |= item.leaves_stale
-            tape.unwritten.update(map(memory_of, written_by(item.func, *call)))
-        made = tensors_of(out)
         made_at = writes.made_at(made[0]) if made else place
         if type(item) in (Skipped, Saved):
             tape.made_at[place] = made_at
         if traits.is_view or (made and made_at != place and not traits.is_mutable):
-            args = call[0]
-            tape.views[place] = (made_at, memory_of(made[0]), tuple(args[1:]))
+            tape.views[place] = (made_at, made[0], tuple(args[1:]))
 
     def _choice_of_write(
-        self, func: Any, choice: Choice, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, func: Any, choice: Choice, written: list[torch.Tensor]
     ) -> Choice:
         """It is left out only where what it writes to is then as in forward, or not
         there; else it will run again, on what forward had there before."""
         tape = self._tape
         if choice not in (RUN, SKIP):
-            if tape.writes and tape.writes.may_skip(func, args, kwargs):
+            if tape.writes and tape.writes.may_skip(written):
                 tape.skips_writes = True
                 return choice
             choice = RUN
         if tape.writes is None:
             if choice == SKIP:
                 tape.distrust(f"{func} is skipped, which writes in place unnamed")
-            for tensor in written_by(func, args, kwargs):
+            self._index_saved()
+            for tensor in written:
                 for saved in self._saved_in.pop(memory_of(tensor), ()):
                     tape.distrust(f"{func} writes to what the plan saves")
                     saved.drop()
             return choice
         is_skipped = choice == SKIP and tape.may_skip
-        if tape.writes.must_forget(func, args, kwargs, is_skipped):
+        if tape.writes.must_forget(written, is_skipped):
             tape.distrust(f"{func} writes to what the plan saves, or skips")
             tape.drop()
         return choice

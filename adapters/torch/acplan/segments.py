@@ -34,7 +34,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from acplan.errors import AcplanError
 from acplan.offloading import Freight, Traffic
 from acplan.recomputing import Recomputation, run
-from acplan.replaying import Forward, Traits, default_generator, traits_of
+from acplan.replaying import Forward, Traits, default_generator
 from acplan.selecting import (
     Decision,
     InOrder,
@@ -54,6 +54,7 @@ from acplan.tape import (
     Tape,
     Writes,
     memory_of,
+    storage_of,
     tensors_of,
 )
 
@@ -392,22 +393,15 @@ class _Forward(Forward):
     ) -> None:
         super().__init__(tape, decide, lambda tape: None, sharded)
         self._mark = object()
+        self._minds_reads = tape.may_skip
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        tape = self._tape
-        before = len(tape.items)
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        runs = len(tape.items) > before and tape.items[-1] is func
-        if tape.may_skip and runs and not traits_of(func).is_view:
-            if any(map(self._is_absent, tensors_of((args, kwargs or {})))):
-                tape.distrust(f"{func} reads what the plan skips")
-        return out
+    def _mind_reads(
+        self, func: Any, traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        if traits.is_view or not self._tape.may_skip:
+            return
+        if any(map(self._is_absent, tensors_of((args, kwargs)))):
+            self._tape.distrust(f"{func} reads what the plan skips")
 
     def _left_out(
         self, func: Any, traits: Traits, choice: Choice, out: Any, *call: Call
@@ -423,14 +417,15 @@ class _Forward(Forward):
 
     def _set_mark(self, values: Any, mark: object | None) -> None:
         for tensor in tensors_of(values):
-            if memory_of(tensor) is not None:
-                tensor.untyped_storage().acplan_absent = mark
+            storage: Any = storage_of(tensor)
+            if storage is not None:
+                storage.acplan_absent = mark
 
     def _is_absent(self, tensor: torch.Tensor) -> bool:
-        if memory_of(tensor) is None:
+        storage = storage_of(tensor)
+        if storage is None:
             return False
-        mark = tensor.untyped_storage().__dict__.get("acplan_absent")
-        return mark is self._mark
+        return storage.__dict__.get("acplan_absent") is self._mark
 
 
 class _Whole:
@@ -645,9 +640,9 @@ class _Frame:
         held = _Held(leaf, _version(leaf), weakref.ref(leaf))
         return self._held.setdefault(id(leaf), held)
 
-    def buffers(self) -> Iterator[torch.Tensor]:
+    def modules(self) -> Iterator[torch.nn.Module]:
         for call in self.calls:
-            yield from call.module.buffers()
+            yield from call.module.modules()
 
     def generator_states(self, given: Any) -> list[_State]:
         """Of all that may have been drawn from since the call before."""

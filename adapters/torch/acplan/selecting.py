@@ -251,6 +251,8 @@ class Policy:
     numbers: dict[str, int]
     # RUN, or what it comes to where the plan's place is lost.
     saves_of: tuple[tuple[Choice, ...], ...]
+    # Of each place, the operator that was found there to be the plan's.
+    found: list[Any]
     has_warned: bool = False
     _known: dict[Any, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
@@ -278,6 +280,7 @@ class Policy:
             choices,
             numbers,
             tuple(map(tuple, saves_of)),
+            [None] * len(order),
         )
 
     def numbers_of(self, func: Any) -> tuple[int, ...]:
@@ -345,16 +348,23 @@ class InOrder:
         self._tape = tape
         self._order = policy.order
         self._choices = policy.choices
+        self._found_before = policy.found
         self._place = 0
+        # As long as there is no difference.
+        self._end = len(policy.order)
         self._difference = ""
         self._seen: Counter[int] = Counter()
         self._found = 0
 
     def choose(self, func: Any) -> Choice:
-        numbers = self._policy.numbers_of(func)
         place = self._place
+        if place < self._end and self._found_before[place] is func:
+            self._place = place + 1
+            return self._choices[place]
+        numbers = self._policy.numbers_of(func)
         if not self._difference:
-            if place < len(self._order) and self._order[place] in numbers:
+            if place < self._end and self._order[place] in numbers:
+                self._found_before[place] = func
                 self._place = place + 1
                 return self._choices[place]
             self._part(str(func))
@@ -404,6 +414,7 @@ class InOrder:
             self._policy.decisions[place].name if is_inside else "no more operators"
         )
         self._difference = f"operator {place} is {found}, the plan expects {expected}"
+        self._end = 0
         if self._policy.is_strict:
             raise AcplanError(
                 f"{self._policy.fqn}: {self._difference}; trace the model as it is "

@@ -34,23 +34,35 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
     if isinstance(values, torch.Tensor):
         return [values]
     found: list[torch.Tensor] = []
-    if isinstance(values, (list, tuple)):
-        for value in values:
+    if isinstance(values, _HOLDERS):
+        for value in values.values() if isinstance(values, dict) else values:
             if isinstance(value, torch.Tensor):
                 found.append(value)
-            elif isinstance(value, (list, tuple, dict)):
+            elif value and isinstance(value, _HOLDERS):
                 found += tensors_of(value)
-    elif isinstance(values, dict) and values:
-        return tensors_of(list(values.values()))
     return found
 
 
+_HOLDERS = (list, tuple, dict)
+# By far the most, of which it is known that they have memory of their own.
+_WITH_MEMORY = frozenset(
+    [torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor]
+)
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """What holds several tensors has no memory of its own, nor has what stands in for
+    one."""
+    if type(tensor) not in _WITH_MEMORY:
+        if isinstance(tensor, StandIn) or is_traceable_wrapper_subclass(tensor):
+            return None
+    return tensor.untyped_storage()
+
+
 def memory_of(tensor: torch.Tensor) -> int | None:
-    """Names its storage; what holds several tensors has no memory of its own, nor has
-    what stands in for one."""
-    if isinstance(tensor, StandIn) or is_traceable_wrapper_subclass(tensor):
-        return None
-    return int(tensor.untyped_storage()._cdata)
+    """Names its storage."""
+    storage = storage_of(tensor)
+    return None if storage is None else int(storage._cdata)
 
 
 @functools.cache
@@ -62,15 +74,19 @@ def _places_written(func: Any) -> tuple[tuple[int, str], ...]:
     )
 
 
+_ONLY_SELF = ((0, "self"),)
+
+
 def written_by(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[torch.Tensor]:
-    return tensors_of(
-        [
-            args[place] if place < len(args) else kwargs.get(name)
-            for place, name in _places_written(func)
-        ]
-    )
+    places = _places_written(func)
+    if args and places == _ONLY_SELF and isinstance(args[0], torch.Tensor):
+        return [args[0]]
+    found: list[torch.Tensor] = []
+    for place, name in places:
+        found += tensors_of(args[place] if place < len(args) else kwargs.get(name))
+    return found
 
 
 def each(values: Any, change: Callable[[Any], Any]) -> Any:
@@ -113,6 +129,7 @@ class Given:
 
 
 _FIRST = Given(0)
+_ONLY_FIRST = (_FIRST,)
 _LEAVES = frozenset(
     [torch.Tensor, torch._subclasses.FakeTensor, Shape, Given, StandIn, type(None)]
     + [int, float, bool]
@@ -130,7 +147,7 @@ class Saved:
         self.func = func
         self.has_value = True
         is_tensor = isinstance(out, torch.Tensor)
-        self.value = _alias(out) if is_tensor else each(out, _alias)
+        self.value = out.detach() if is_tensor else each(out, _alias)
         self.after: tuple[torch.Generator, torch.Tensor] | None = None
         self.is_partial = False
 
@@ -154,10 +171,14 @@ class Saved:
         saved.is_partial = True
         return saved
 
-    def take(self, origin: Origin, call: Call) -> Any:
+    def take(self) -> Any:
         value = self.value
         self.drop()
-        return _handed_out(value, origin, call) if self.is_partial else value
+        return value
+
+    def take_some(self, origin: Origin, call: Call) -> Any:
+        """Where some of it is kept: stand-ins in place of the rest."""
+        return _handed_out(self.take(), origin, call)
 
     def drop(self) -> None:
         self.has_value = False
@@ -176,12 +197,16 @@ class Skipped(Shape):
         self.made: Any = None
         self.after: tuple[torch.Generator, torch.Tensor] | None = None
         self.leaves_stale = False
-        if isinstance(out, torch.Tensor) and call is _NO_CALL:
-            self.size = out.shape
-            self.stride = out.stride()
-            self.dtype = out.dtype
-            self.device = out.device
-            return
+        if isinstance(out, torch.Tensor):
+            if call is _NO_CALL:
+                self.size = out.shape
+                self.stride = out.stride()
+                self.dtype = out.dtype
+                self.device = out.device
+                return
+            if call[0] and call[0][0] is out:
+                self.made = _ONLY_FIRST
+                return
 
         def change(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -198,8 +223,11 @@ class Skipped(Shape):
 
 
 def _handed_out(made: Any, origin: Origin, call: Call) -> Any:
-    if type(made) is Shape:
+    kind = type(made)
+    if kind is Shape:
         return stand_in(made, origin)
+    if kind is Given:
+        return made.among(*call)
 
     def change(value: Any) -> Any:
         if type(value) is Shape:
@@ -335,13 +363,13 @@ class Writes:
         self._made: dict[int, int] = {}
         self._made_at: dict[int, int] = {}
 
-    def made_at(self, tensor: torch.Tensor) -> int:
-        """The place of the operator that made its memory; -1: it is from outside."""
-        key = memory_of(tensor)
-        return -1 if key is None else self._made_at.get(key, -1)
+    def made_at(self, memory: int | None) -> int:
+        """The place of the operator that made it; -1: it is from outside."""
+        return -1 if memory is None else self._made_at.get(memory, -1)
 
-    def may_skip(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        keys = _keys(written_by(func, args, kwargs))
+    def may_skip(self, written: list[torch.Tensor]) -> bool:
+        """Whether the operator that writes to these may be left out."""
+        keys = _keys(written)
         return None not in keys and all(
             self._made.get(key, self._CLEAN) == self._CLEAN
             for key in keys
@@ -349,28 +377,21 @@ class Writes:
         )
 
     def must_forget(
-        self,
-        func: Any,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        is_skipped: bool = False,
+        self, written: list[torch.Tensor], is_skipped: bool = False
     ) -> bool:
-        """Whether what it writes to, running again or skipped, has been saved, or is
+        """Whether what is written to, running again or skipped, has been saved, or is
         not there where it runs again."""
         fine = (self._RUNS, self._ABSENT) if is_skipped else (self._RUNS,)
         return any(
             key is None or self._made.get(key, self._RUNS) not in fine
-            for key in _keys(written_by(func, args, kwargs))
+            for key in _keys(written)
         )
 
-    def leaves_stale(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> bool:
-        """Whether what it writes to is made in the recomputation, and is not as in
+    def leaves_stale(self, written: list[torch.Tensor]) -> bool:
+        """Whether what is written to is made in the recomputation, and is not as in
         forward where the write is skipped."""
         return any(
-            key is None or self._made.get(key) == self._RUNS
-            for key in _keys(written_by(func, args, kwargs))
+            key is None or self._made.get(key) == self._RUNS for key in _keys(written)
         )
 
     def forget(self) -> None:
@@ -381,19 +402,20 @@ class Writes:
         place: int,
         is_view_or_writes: tuple[bool, bool],
         read: list[torch.Tensor],
-        out: Any,
+        made: list[int | None],
         item: Any,
     ) -> None:
-        """`item` is what the tape has of the operator."""
+        """`made` is the memory of its results, and `item` what the tape has of the
+        operator."""
         is_view, is_mutable = is_view_or_writes
         is_saved, is_skipped = type(item) is Saved, type(item) is Skipped
-        keys = {memory_of(tensor) for tensor in read}
+        keys = {*map(memory_of, read)}
         if not (is_saved or is_skipped or is_view):
             for key in keys:
                 if key is not None and self._made.get(key) == self._CLEAN:
                     self._made[key] = self._READ
         kept = set(map(memory_of, tensors_of(item.value))) if is_saved else ()
-        for key in map(memory_of, tensors_of(out)):
+        for key in made:
             if key is None:
                 continue
             if key not in keys:

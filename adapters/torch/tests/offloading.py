@@ -110,7 +110,7 @@ class FakeEvent:
 class FakeStream:
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._todo: list[Callable[[], None]] = []
+        self._pending: list[Callable[[], None]] = []
         self.asked = 0
         self.waits = False
         device.streams.append(self)
@@ -146,11 +146,11 @@ class FakeStream:
 
     def add(self, action: Callable[[], None]) -> None:
         self.asked += 1
-        self._todo.append(action)
+        self._pending.append(action)
 
     def run_until(self, place: int) -> None:
-        while self._todo and self.asked - len(self._todo) < place:
-            self._todo.pop(0)()
+        while self._pending and self.asked - len(self._pending) < place:
+            self._pending.pop(0)()
 
 
 class FakeStreams(Streams):

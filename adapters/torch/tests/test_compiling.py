@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -159,6 +160,51 @@ def test_units_that_are_compiled_inside_are_recomputed() -> None:
         found = _step(planned(strict=False))
     for a, b in zip(_step(_net()), found, strict=True):
         torch.testing.assert_close(a, b)
+
+
+class _Broken(nn.Module):
+    """Compiled in two parts, and what is between them runs as it is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x).sin()
+        torch._dynamo.graph_break()
+        return y * between(y).cos()
+
+
+@torch.compiler.disable(recursive=False)
+def between(y: torch.Tensor) -> torch.Tensor:
+    return y.exp() + 1
+
+
+def test_the_compiler_does_not_look_into_a_checkpoint() -> None:
+    """What is compiled in a unit with a plan is what is compiled in it without."""
+    compiled: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        compiled.append(len(graph.graph.nodes))
+        return graph.forward
+
+    def net() -> nn.Module:
+        torch._dynamo.reset()
+        compiled.clear()
+        torch.manual_seed(0)
+        block = _Broken()
+        block.compile(backend=backend)
+        return nn.Sequential(nn.Linear(16, 16), nn.Sequential(nn.Linear(16, 16), block))
+
+    expected = _step(net())
+    without = [*compiled]
+    for operators in ((), (PlannedOperator("aten.addmm.default", True),)):
+        plan = Plan((PlannedModule("Sequential.1", operators),))
+        with warnings.catch_warnings(action="ignore", category=PlanMismatchWarning):
+            found = _step(apply(net(), plan))
+        assert compiled == without
+        for a, b in zip(expected, found, strict=True):
+            torch.testing.assert_close(a, b)
 
 
 def test_compiled_models_are_refused() -> None:

@@ -7,7 +7,7 @@ import gc
 import pathlib
 import pickle
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,12 +21,13 @@ from torch import nn
 
 from models import _larger
 from offloading import Links, other_links, with_offload
+from random_steps import legal_plan, outcome, require_equal_outcomes
 from segments_of_traces import segments_by_chance
 from sharding_cases import operators_of
 from skipping import plan_by_chance, recorded_step, units_by_chance
-from test_never_ends import Chance, Net, STEPS, _forward_backward, _net, _x
+from test_never_ends import Net, STEPS, _forward_backward, _net, _x
 from test_segments import _is_unit
-from test_skipping import _ARCHITECTURES, _by_chance, _loss, _model, _outcome, _step
+from test_skipping import _ARCHITECTURES, _loss, _model, _step
 from zoo import EXAMPLES
 
 _MODELS = (
@@ -35,12 +36,7 @@ _MODELS = (
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -140,7 +136,7 @@ def test_plans_of_acplan_are_exact_on_the_device_and_the_host(
 def _offloading_by_chance(net: nn.Module, seed: int) -> Plan:
     chance = random.Random(seed)
     while True:
-        plan = with_offload(_by_chance(net, chance.randrange(100)), chance, 0.8)
+        plan = with_offload(legal_plan(net, chance.randrange(100)), chance, 0.8)
         if any(module.offloads for module in plan.modules):
             return plan
 
@@ -148,10 +144,10 @@ def _offloading_by_chance(net: nn.Module, seed: int) -> Plan:
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_that_were_not_planned(name: str, links: Links) -> None:
-    expected = _outcome(_net(), STEPS[name])
+    expected = outcome(_net(), STEPS[name])
     for seed in range(2):
         links.kind = ("streams", "late")[seed]
-        found = _outcome(apply(_net(), _offloading_by_chance(_net(), seed)), STEPS[name])
+        found = outcome(apply(_net(), _offloading_by_chance(_net(), seed)), STEPS[name])
         assert len(found) == len(expected) and all(map(torch.equal, found, expected))
     gc.collect()
     assert links.asked > 0 and links.used_bytes == 0
@@ -161,18 +157,7 @@ def test_steps_that_were_not_planned(name: str, links: Links) -> None:
 def test_random_modules_and_steps(links: Links) -> None:
     chance = random.Random(0)
     for links.kind in ["late", "streams"] * 5:
-        of, other = chance.randrange(1 << 20), chance.randrange(1 << 20)
-        made = _by_chance(_net(lambda: Chance(of)), chance.randrange(100))
-        plan = with_offload(made, chance)
-        for block in {of, chance.choice([of, other])}:
-            make: Callable[[], nn.Module] = lambda block=block: Chance(block)  # type: ignore[misc]
-            step = STEPS[chance.choice(["a batch of one", "accumulation", "backward twice"])]
-            expected = _outcome(_net(make), step)
-            paths = dict(_net(make).named_modules())
-            fitting = [m for m in plan.modules if m.fqn.removeprefix("Net.") in paths]
-            found = _outcome(apply(_net(make), Plan(tuple(fitting))), step)
-            assert len(found) == len(expected)
-            assert all(map(torch.equal, found, expected)), (of, block)
+        require_equal_outcomes(chance, lambda plan: with_offload(plan, chance))
     assert links.asked > 20
 
 
@@ -199,10 +184,10 @@ def test_what_is_written_to_is_sent_again(links: Links) -> None:
             for n in names
         )
         plan = Plan(tuple(PlannedModule(f"Net.blocks.{k}", operators) for k in range(2)))
-        expected = _outcome(_net(_Writing), _forward_backward)
+        expected = outcome(_net(_Writing), _forward_backward)
         for links.kind in ("late", "early", "streams"):
             before = links.asked
-            found = _outcome(apply(_net(_Writing), plan, strict=True), _forward_backward)
+            found = outcome(apply(_net(_Writing), plan, strict=True), _forward_backward)
             assert all(map(torch.equal, found, expected)) and links.asked > before
 
 
@@ -222,16 +207,16 @@ def test_results_of_units_may_be_written_to(kind: str, links: Links) -> None:
     links.kind = kind
     names = operators_of(_Writing(), _x())
 
-    def outcome(saved: tuple[str, ...]) -> list[torch.Tensor]:
+    def with_saved(saved: tuple[str, ...]) -> list[torch.Tensor]:
         torch.manual_seed(0)
         kept = [any(part in name for part in saved) for name in names]
         ops = tuple(Op(n, k, offload=k) for n, k in zip(names, kept) if saved)
         plan = tuple(PlannedModule(f"_Written.blocks.{k}", ops) for k in range(2))
-        return _outcome(apply(_Written(_Writing), Plan(plan)), _forward_backward)
+        return outcome(apply(_Written(_Writing), Plan(plan)), _forward_backward)
 
-    expected = outcome(())
+    expected = with_saved(())
     assert links.asked == 0
-    found = outcome(("exp",))
+    found = with_saved(("exp",))
     assert all(map(torch.equal, found, expected)) and links.asked > 0
 
 
@@ -393,13 +378,13 @@ def test_buffers_are_used_again(links: Links) -> None:
 
 def test_copies_of_a_model(links: Links) -> None:
     plan = _offloading_by_chance(_net(), 0)
-    expected = _outcome(_net(), _forward_backward)
+    expected = outcome(_net(), _forward_backward)
     model = apply(_net(), plan)
     for made in (copy.deepcopy(model), apply(remove(copy.deepcopy(model)), plan)):
-        found = _outcome(made, _forward_backward)
+        found = outcome(made, _forward_backward)
         assert all(map(torch.equal, found, expected))
     before = links.asked
-    found = _outcome(remove(model), _forward_backward)
+    found = outcome(remove(model), _forward_backward)
     assert all(map(torch.equal, found, expected)) and links.asked == before > 0
 
 

@@ -3,7 +3,7 @@ model on the CPU, which runs the same operators here as a GPU, and trained with.
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -104,12 +104,7 @@ _CASES: dict[str, tuple[Callable[[], nn.Module], _Inputs]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _decisions(planned: Plan) -> Counter[str]:

@@ -17,12 +17,7 @@ from compare_real_steps import cases, facts
 from real_steps import Case, compare, real_pass
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 _known = functools.cache(architectures)

@@ -29,12 +29,7 @@ from zoo import EXAMPLES
 _MODELS = ("gpt2", "bert", "t5", "llama", "resnet", "vit", "swin", "unet", "mistral", "opt")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _plans(data: dict[str, Any], seeds: int) -> Iterator[tuple[dict[str, Any], Plan]]:

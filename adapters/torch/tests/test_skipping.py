@@ -7,7 +7,7 @@ import pathlib
 import random
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -23,9 +23,10 @@ from acplan.tracing import _default_loss
 from torch import nn
 
 from architectures import architectures
+from random_steps import legal_plan, outcome, require_equal_outcomes
 from sharding_cases import Names, operators_of
 from skipping import Unit, plan_by_chance, recorded_step, shares, units_by_chance
-from test_never_ends import Chance, Counting, Net, STEPS, _forward_backward, _net, _x
+from test_never_ends import Counting, Net, STEPS, _forward_backward, _net, _x
 from zoo import EXAMPLES
 
 _ARCHITECTURES = (
@@ -35,12 +36,7 @@ _ARCHITECTURES = (
 _MODELS = (*EXAMPLES, *_ARCHITECTURES)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _model(name: str) -> tuple[nn.Module, dict[str, Any]]:
@@ -498,30 +494,12 @@ def test_buffers_are_written_to_once() -> None:
 # --- Steps that were not planned
 
 
-def _by_chance(net: nn.Module, seed: int) -> Plan:
-    torch.manual_seed(1)
-    data = recorded_step(
-        copy.deepcopy(net), lambda of: of(_x()).float().square().mean()
-    )
-    chance = random.Random(seed)
-    fqns = ["Net.blocks.0", "Net.blocks.1"]
-    return plan_by_chance(data, fqns if seed % 2 else units_by_chance(data, chance), chance)
-
-
-def _outcome(net: nn.Module, step: Callable[[nn.Module], Any]) -> list[torch.Tensor]:
-    torch.manual_seed(1)
-    values = step(net)
-    values = [*values] if isinstance(values, (list, tuple)) else [values]
-    values += [torch.rand(3), *(p.grad for p in net.parameters() if p.grad is not None)]
-    return [value.detach().clone() for value in values]
-
-
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_that_were_not_planned(name: str) -> None:
-    expected = _outcome(_net(), STEPS[name])
+    expected = outcome(_net(), STEPS[name])
     for seed in range(4):
-        found = _outcome(apply(_net(), _by_chance(_net(), seed)), STEPS[name])
+        found = outcome(apply(_net(), legal_plan(_net(), seed)), STEPS[name])
         assert len(found) == len(expected) and all(map(torch.equal, found, expected))
 
 
@@ -531,18 +509,8 @@ def test_random_modules_and_steps(seed: int) -> None:
     chance = random.Random(seed)
     skipped = 0
     for _ in range(12):
-        of, other = chance.randrange(1 << 20), chance.randrange(1 << 20)
-        plan = _by_chance(_net(lambda: Chance(of)), chance.randrange(100))
+        plan = require_equal_outcomes(chance)
         skipped += sum(unit[2] for unit in shares(plan))
-        for block in {of, chance.choice([of, other])}:
-            make: Callable[[], nn.Module] = lambda block=block: Chance(block)  # type: ignore[misc]
-            step = STEPS[chance.choice(["a batch of one", "accumulation", "backward twice"])]
-            expected = _outcome(_net(make), step)
-            paths = dict(_net(make).named_modules())
-            fitting = [m for m in plan.modules if m.fqn.removeprefix("Net.") in paths]
-            found = _outcome(apply(_net(make), Plan(tuple(fitting))), step)
-            assert len(found) == len(expected)
-            assert all(map(torch.equal, found, expected)), (of, block)
     assert skipped > 20
 
 
@@ -571,13 +539,13 @@ def test_a_recomputation_that_runs_otherwise_begins_again() -> None:
 
     data = recorded_step(net(), lambda of: of(_x()).square().mean())
     unit = Unit(data, "Net.blocks.1")
-    expected = _outcome(net(), _forward_backward)
+    expected = outcome(net(), _forward_backward)
     place = {name: k for k, name in enumerate(unit.names)}
     for saved in ({place["aten.sin.default"]}, {place["aten.mul.Tensor"]}, set()):
         plan = Plan((unit.planned(saved),))
         assert any(operator.skip for operator in plan.modules[0].operators)
         planned = net()
-        found = _outcome(apply(planned, plan, strict=True), _forward_backward)
+        found = outcome(apply(planned, plan, strict=True), _forward_backward)
         assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
         # Where something was skipped before, a third time.
         assert planned.blocks[1]._checkpoint_wrapped_module.calls in (3, 4)
@@ -586,14 +554,14 @@ def test_a_recomputation_that_runs_otherwise_begins_again() -> None:
 def test_units_in_units() -> None:
     net = _net()
     data = recorded_step(copy.deepcopy(net), lambda of: of(_x()).float().square().mean())
-    expected = _outcome(_net(), _forward_backward)
+    expected = outcome(_net(), _forward_backward)
     chance = random.Random(0)
     for _ in range(8):
         outer, inner = Unit(data, "Net.blocks.1"), Unit(data, "Net.blocks.1.mlp")
         saved = {k for k in range(len(inner.names)) if chance.random() < 0.5}
         planned = inner.planned({k for k in saved if inner.can_save(k)})
         plan = Plan((outer.planned(set()), chance.choice([planned, PlannedModule(inner.fqn)])))
-        found = _outcome(apply(_net(), plan, strict=True), _forward_backward)
+        found = outcome(apply(_net(), plan, strict=True), _forward_backward)
         assert len(found) == len(expected) and all(map(torch.equal, found, expected))
 
 
@@ -601,12 +569,12 @@ def test_units_in_units() -> None:
 def test_compiled_units_leave_it_to_the_compiler() -> None:
     torch._dynamo.reset()
     net = _net().eval()
-    plan = _by_chance(net, 1)
+    plan = legal_plan(net, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = _outcome(copy.deepcopy(net), _forward_backward)
+        expected = outcome(copy.deepcopy(net), _forward_backward)
         compiled = torch.compile(apply(net, plan), backend="aot_eager")
-        found = _outcome(compiled, _forward_backward)
+        found = outcome(compiled, _forward_backward)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 
