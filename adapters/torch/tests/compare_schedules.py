@@ -43,7 +43,7 @@ at any time ([any schedule](../glossary.md#the-problem)):
 | save, recompute | `acplan plan TRACE --decisions save,recompute --time-limit 60` |
 | skip | `--decisions save,recompute,skip --segments none --time-limit 2` |
 | segments | `--decisions save,recompute,skip --segments auto --time-limit 2` |
-| offload | the same, with `--offload 25GB/s` and `64GB/s`: recomputation and stalls |
+| offload | the same in 4 s, with `--offload 25GB/s` and `64GB/s`: recomputation and stalls |
 
 Budgets lie between the least of save, recompute (0%) and what the step needs without a plan
 (100%). *Of what was*: segments' recomputation as a share of that of save, recompute. *Gap*:
@@ -78,8 +78,8 @@ _KINDS: dict[str, dict[str, str]] = {
     "save, recompute": {"decisions": "save,recompute", "time_limit": "60"},
     "skip": _SKIP | {"segments": "none"},
     "segments": _WITH_SEGMENTS,
-    "offload at 25 GB/s": _WITH_SEGMENTS | {"offload": "25GB/s"},
-    "offload at 64 GB/s": _WITH_SEGMENTS | {"offload": "64GB/s"},
+    "offload at 25 GB/s": _WITH_SEGMENTS | {"offload": "25GB/s", "time_limit": "4"},
+    "offload at 64 GB/s": _WITH_SEGMENTS | {"offload": "64GB/s", "time_limit": "4"},
 }
 _OF_UNITS = ("save, recompute", "skip", "segments")
 

@@ -86,7 +86,7 @@ def test_predicted_is_measured_at_every_operator(
 def test_plans_of_acplan_have_runs_and_are_exact() -> None:
     model, inputs = _larger("gpt2", 8)().on_meta()
     traced = trace(model, **inputs)
-    planned = plan(traced, "75%", segments=2)
+    planned = plan(traced, "75%", segments=2, decisions="save,recompute")
     names = [module.fqn.rpartition(".")[2] for module in planned.modules]
     assert any("-" in name for name in names), names
     result = verify(model, planned, of=traced, **inputs)
