@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from acplan import AcplanError, Plan
 
-from measured import Measured, Subject, same_ms, subject
+from measured import WITHOUT_SKIP, Measured, Subject, same_ms, subject
 from models import MODELS
 from pages import start_page
 
@@ -21,7 +21,8 @@ _PAGE = """
 `acplan plan TRACE` has the simulation of the step, operator by operator, as its memory model
 (`--memory-model trace`). Here its plans are applied to the models (`acplan.apply`), and a step
 of each is traced again on fake tensors, as in [exactness](exactness.md): nothing here ran on a
-GPU, and run-times are the roofline of an A100.
+GPU, and run-times are the roofline of an A100. They save and recompute (`--decisions
+save,recompute`); those that skip are [beside any schedule](any_schedule.md).
 
 Budgets lie between the least that any plan needs (0%) and what the step needs without one
 (100%). *As predicted*: the peak is the predicted one to the byte, as are the bytes in use at
@@ -62,7 +63,7 @@ def _results(name: str, at: Subject, least: int) -> Iterator[Result]:
     for share in SHARES:
         budget = least + round(share * (most - least))
         started = time.monotonic()
-        planned = at.plan(budget)
+        planned = at.plan(budget, **WITHOUT_SKIP)
         seconds = time.monotonic() - started
         snapshot = _on_the_profile(at, budget)
         yield Result(

@@ -18,7 +18,7 @@ from typing import Any
 
 from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, Trace
 
-from measured import SAME, WITH_SKIP, Measured, Subject, subject
+from measured import SAME, WITH_SKIP, WITHOUT_SKIP, Measured, Subject, subject
 from models import MODELS
 from pages import start_page
 from recipes import operators_of, recipes
@@ -108,7 +108,7 @@ def compare(at: Subject, theirs: Measured, near: float = _NEAR) -> Comparison:
     """`near`: how near the least memory is sought, of what there is to gain."""
     budget = theirs.peak_bytes
     planned = at.plan(budget, **WITH_SKIP)
-    without = at.plan(budget, decisions="save,recompute")
+    without = at.plan(budget, **WITHOUT_SKIP)
     least = least_memory(at, planned, theirs.recompute_ms, near)
     measured = at.measured(planned), at.measured(without)
     return Comparison(theirs, planned, measured[0], without, measured[1], least)
