@@ -10,7 +10,6 @@
 #include "graph/profile/module_tree.h"
 #include "problems/check/plan_check.h"
 #include "problems/planner.h"
-#include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
 
 namespace acplan::problems {
@@ -19,7 +18,6 @@ namespace {
 using graph::ModuleTree;
 using graph::Profile;
 using test_support::RandomProfile;
-using test_support::Repetitions;
 
 // A random planning problem on a random profile.
 struct Case {
@@ -171,7 +169,7 @@ TEST(RandomProfilesKinds, AreAllThere) {
 
 TEST(Engines, AutoFallsBackToCbcWhereAModuleRunsElsewhere) {
   int unmatched = 0;
-  for (unsigned seed = 0; seed < Repetitions(300); ++seed) {
+  for (unsigned seed = 0; seed < 300; ++seed) {
     const Case c = RandomCase(seed);
     const ModuleTree tree(c.profile);
     if (!tree.PostOrderMatchesTree()) {
