@@ -1,8 +1,9 @@
 option(ACPLAN_UNITY "Compile several sources at a time" OFF)
 
-# acplan_unity(TARGET [MOST NUMBER] [EXCEPT SOURCE...]): with ACPLAN_UNITY, up to about
-# NUMBER of TARGET's sources, or eight, are compiled as one. Most of a build's time goes into the same
-# headers and what is instantiated from them, again for every source.
+# acplan_unity(TARGET [MOST NUMBER] [EXCEPT SOURCE...]): with ACPLAN_UNITY, up to
+# about NUMBER of TARGET's sources, or eight, are compiled as one. Most of a build's
+# time goes into the same headers and what is instantiated from them, again for
+# every source.
 #
 # A source's group depends on its own name, so that a new source leaves the
 # others in theirs. Sources of a group share an anonymous namespace: those whose

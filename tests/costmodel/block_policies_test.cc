@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "tests/costmodel/golden_data.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::costmodel {
 namespace {
+
+using test_support::Repetitions;
 
 const System& TestSystem() { return GoldenSystem("systems/a100_80g.json"); }
 
@@ -122,9 +125,10 @@ std::vector<PolicyCosts> OneMeasure(const std::vector<double>& costs) {
 
 TEST(BlockPolicies, AreThoseOfAllSubsetsThatNoOtherBeats) {
   std::mt19937 random(3);
-  for (const Execution& execution : AllKinds()) {
+  const std::vector<Execution> kinds = AllKinds();
+  for (size_t k = 0; k < kinds.size(); k += test_support::kEvery) {
     const BlockOperators block =
-        ListOperators(TestModel(), TestSystem(), execution);
+        ListOperators(TestModel(), TestSystem(), kinds[k]);
     ASSERT_LE(block.operators.size(), 64);
     ASSERT_GE(block.tensors.size(), 9);
     ASSERT_LE(block.tensors.size(), 16);
@@ -208,7 +212,7 @@ TEST(BlockOperators, WhatRunsAgainIsWhatIsMissing) {
   for (const Execution& execution : AllKinds()) {
     const BlockOperators block =
         ListOperators(TestModel(), TestSystem(), execution);
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < Repetitions(200); ++i) {
       const KeptTensors kept =
           static_cast<KeptTensors>(random()) & AllTensors(block);
       const std::vector<bool> runs = RunsAgain(block, kept);

@@ -10,8 +10,13 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/repetitions.h"
+
 namespace acplan::costmodel {
 namespace {
+
+using test_support::Enough;
+using test_support::Repetitions;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -143,7 +148,7 @@ TEST(StageChoice, WorkedByHand) {
 TEST(StageChoice, IsTheLeastOfAllCounts) {
   Random random(1);
   int feasible = 0;
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < Repetitions(20'000); ++i) {
     SCOPED_TRACE(i);
     const Problem problem = RandomProblem(random);
     const double least = problem.LeastCost();
@@ -156,13 +161,13 @@ TEST(StageChoice, IsTheLeastOfAllCounts) {
     ASSERT_NEAR(choice.cost, least, 1e-9);
     ASSERT_NEAR(choice.bound, least, 1e-9);
   }
-  EXPECT_GT(feasible, 10'000);
+  EXPECT_GT(feasible, Enough(10'000));
 }
 
 TEST(StageChoice, IsTheLeastByDynamicProgramming) {
   Random random(3);
   int walked = 0;
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < Repetitions(20'000); ++i) {
     SCOPED_TRACE(i);
     Problem problem = RandomProblem(random);
     const double unit = static_cast<double>(random.Int(1, 1000));
@@ -183,7 +188,7 @@ TEST(StageChoice, IsTheLeastByDynamicProgramming) {
     const StageChoice stopped = choose(0);
     walked += stopped.bound < stopped.cost ? 1 : 0;
   }
-  EXPECT_GT(walked, 1'000);
+  EXPECT_GT(walked, Enough(1'000));
 }
 
 // A sum of the steps of many blocks leaves the line far behind unless they are
@@ -191,7 +196,7 @@ TEST(StageChoice, IsTheLeastByDynamicProgramming) {
 TEST(StageChoice, BothWaysAgreeOnManyBlocks) {
   Random random(4);
   int walked = 0;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < Repetitions(300); ++i) {
     SCOPED_TRACE(i);
     Problem problem;
     problem.blocks = random.Int(10, 60);
@@ -222,13 +227,13 @@ TEST(StageChoice, BothWaysAgreeOnManyBlocks) {
     ASSERT_NEAR(nodes.cost, steps.cost, 1e-6);
     walked += choose(1, 0).bound < steps.cost - 1e-9 ? 1 : 0;
   }
-  EXPECT_GT(walked, 200);
+  EXPECT_GT(walked, Enough(200));
 }
 
 TEST(StageChoice, StaysSoundWhereItStopsEarly) {
   Random random(2);
   int unproven = 0;
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < Repetitions(20'000); ++i) {
     SCOPED_TRACE(i);
     const Problem problem = RandomProblem(random);
     const double least = problem.LeastCost();
@@ -243,7 +248,7 @@ TEST(StageChoice, StaysSoundWhereItStopsEarly) {
     ASSERT_LE(choice.bound, least + 1e-9);
     unproven += choice.bound < choice.cost - 1e-9 ? 1 : 0;
   }
-  EXPECT_GT(unproven, 100);
+  EXPECT_GT(unproven, Enough(100));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "costmodel/search/fixed_walk.h"
 #include "graph/base/input_error.h"
 #include "tests/costmodel/golden_data.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::costmodel {
 namespace {
@@ -403,16 +404,9 @@ TEST(StageProfile, IgnoresTheStrategysRecomputation) {
   EXPECT_EQ(SmallProfile(0, execution), none);
 }
 
-// Writing and reading take several times as long under sanitizers.
-#ifdef __SANITIZE_ADDRESS__
-constexpr size_t kEveryCase = 8;
-#else
-constexpr size_t kEveryCase = 1;
-#endif
-
 TEST(StageProfile, IsAValidProfile) {
   const std::vector<Case> cases = Cases();
-  for (size_t i = 0; i < cases.size(); i += kEveryCase) {
+  for (size_t i = 0; i < cases.size(); i += test_support::kEvery) {
     const Case& one = cases[i];
     for (const int64_t stage :
          {int64_t{0}, StagesWithBlocks(one.model, one.execution) - 1}) {

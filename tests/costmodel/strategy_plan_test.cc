@@ -17,9 +17,12 @@
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/planning/plan_check.h"
 #include "tests/costmodel/golden_data.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::costmodel {
 namespace {
+
+using test_support::Repetitions;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -488,7 +491,7 @@ void ExpectEqualTimes(const BatchTimes& ours, const BatchTimes& theirs) {
 
 TEST(BatchTimes, BlocksThatCostTheSameAreAsOne) {
   Random random(13);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < Repetitions(300); ++i) {
     const Strategy strategy = RandomStrategy(random);
     const Schedule schedule = strategy.Layout();
     const PlannedBlock block =

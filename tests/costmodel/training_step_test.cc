@@ -13,9 +13,12 @@
 #include "costmodel/training/step_memory.h"
 #include "costmodel/training/step_time.h"
 #include "graph/base/input_error.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::costmodel {
 namespace {
+
+using test_support::Repetitions;
 
 // Llama 3 8B on 8 H100.
 TrainingJob Example() {
@@ -117,7 +120,7 @@ double LeastGreatestWeight(const std::vector<double>& weights, size_t stages) {
 
 TEST(DivideLayers, BalancedStagesAreTheBestOfAll) {
   std::mt19937 random(11);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < Repetitions(60); ++round) {
     TrainingJob job = Example();
     job.shape.layers = 2 + random() % 9;
     job.shape.vocabulary = 1000 * (1 + random() % 400);
@@ -147,7 +150,7 @@ TEST(DivideLayers, BalancedStagesAreTheBestOfAll) {
 
 TEST(DivideLayers, LosesNoLayer) {
   std::mt19937 random(5);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < Repetitions(300); ++round) {
     TrainingJob job = Example();
     job.shape.layers = 1 + random() % 60;
     job.strategy.pipeline = 1 + random() % 8;

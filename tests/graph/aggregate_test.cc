@@ -14,11 +14,14 @@
 #include "graph/profile/module_tree.h"
 #include "graph/trace/simulation.h"
 #include "tests/support/random_trace.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::graph {
 namespace {
 
+using test_support::Enough;
 using test_support::RandomTrace;
+using test_support::Repetitions;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -507,7 +510,7 @@ void ExpectSound(const Trace& trace, const Module& m, int32_t index) {
 TEST(Aggregate, AgreesWithPlainLoopsOnRandomTraces) {
   std::mt19937 random(7);
   int profiles = 0, with_operators = 0, with_many_calls = 0;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < Repetitions(300); ++i) {
     const Trace trace = RandomTrace(random, static_cast<int>(random() % 60));
     SCOPED_TRACE(i);
     if (ErrorOf(trace) != "accepted") continue;
@@ -528,9 +531,9 @@ TEST(Aggregate, AgreesWithPlainLoopsOnRandomTraces) {
     }
     EXPECT_EQ(ParseProfile(ProfileToJson(p), "p.json"), p);
   }
-  EXPECT_GT(profiles, 150);
-  EXPECT_GT(with_operators, 100);
-  EXPECT_GT(with_many_calls, 100);
+  EXPECT_GT(profiles, Enough(150));
+  EXPECT_GT(with_operators, Enough(100));
+  EXPECT_GT(with_many_calls, Enough(100));
 }
 
 TEST(Aggregate, AgreesWithTheSimulationOfARealStep) {

@@ -9,12 +9,15 @@
 #include <string>
 
 #include "tests/support/random_dataflow.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::graph {
 namespace {
 
 using enum DataflowStage;
+using test_support::Enough;
 using test_support::RandomDataflow;
+using test_support::Repetitions;
 
 // The rules word by word, with sets and scans: quadratic.
 GraphInfo ByTheRules(const DataflowGraph& graph) {
@@ -133,7 +136,7 @@ TEST(Analyse, FlopsAreOfTheStageSavedOrNot) {
 TEST(Analyse, IsWhatTheRulesSayOnRandomGraphs) {
   std::mt19937 random(1);
   int tight = 0;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < Repetitions(3000); ++round) {
     const DataflowGraph graph =
         RandomDataflow(random, static_cast<int>(random() % 60));
     const GraphInfo info = Analyse(graph);
@@ -147,7 +150,7 @@ TEST(Analyse, IsWhatTheRulesSayOnRandomGraphs) {
       ++tight;
     }
   }
-  EXPECT_GT(tight, 1000);
+  EXPECT_GT(tight, Enough(1000));
 }
 
 // A scan of the live set at each node would take hours.

@@ -11,10 +11,12 @@
 
 #include "tests/graph/random_profile.h"
 #include "tests/graph/test_files.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::graph {
 namespace {
 
+using test_support::Repetitions;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -183,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(All, RealProfileTree,
 
 TEST(ModuleTree, EqualsTheDefinitionOnRandomProfiles) {
   std::mt19937 random(11);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < Repetitions(200); ++round) {
     Profile profile =
         RandomProfile(random, 1 + static_cast<int>(random() % 25), 3);
     ExpectEqualsNaive(profile);
@@ -473,7 +475,7 @@ void NaiveBlocks(const Profile& profile, const ModuleTree& tree,
 TEST(IdenticalBlocks, EqualsBruteForceOnRandomProfiles) {
   std::mt19937 random(5);
   size_t found = 0;
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < Repetitions(400); ++round) {
     const Profile profile =
         RandomProfile(random, 5 + static_cast<int>(random() % 60),
                       1 + static_cast<int>(random() % 2));
@@ -484,7 +486,7 @@ TEST(IdenticalBlocks, EqualsBruteForceOnRandomProfiles) {
     EXPECT_EQ(IdenticalBlocks(profile, tree), expected);
     found += expected.size();
   }
-  EXPECT_GT(found, 50u);
+  EXPECT_GT(found, size_t{test_support::Enough(50)});
 }
 
 }  // namespace

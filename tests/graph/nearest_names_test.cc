@@ -9,9 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/repetitions.h"
+
 namespace acplan::graph {
 namespace {
 
+using test_support::Repetitions;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using Names = std::vector<std::string>;
@@ -101,7 +104,7 @@ TEST(NearestNames, EqualsTheDefinitionOnRandomNames) {
     for (char& c : text) c = "ab."[random() % 3];
     return text;
   };
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < Repetitions(300); ++round) {
     Names known(20);
     std::ranges::generate(known, name);
     const std::string wanted = name();

@@ -8,9 +8,13 @@
 #include <limits>
 #include <random>
 
+#include "tests/support/repetitions.h"
+
 namespace acplan::graph {
 
 namespace {
+
+using test_support::Repetitions;
 
 TEST(NumberTextTest, FloatsAreWhatPythonPrints) {
   EXPECT_EQ(FloatText(0), "0.0");
@@ -31,7 +35,7 @@ TEST(NumberTextTest, FloatsAreWhatPythonPrints) {
 
 TEST(NumberTextTest, EveryFloatReadsBack) {
   std::mt19937_64 random(1);
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < Repetitions(20'000); ++i) {
     const uint64_t bits = random();
     double value = 0;
     std::memcpy(&value, &bits, sizeof value);

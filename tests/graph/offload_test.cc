@@ -14,11 +14,14 @@
 #include "tests/graph/naive_simulation.h"
 #include "tests/graph/random_units.h"
 #include "tests/support/random_step.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::graph {
 namespace {
 
+using test_support::Enough;
 using test_support::RandomStep;
+using test_support::Repetitions;
 
 // Of what is saved some goes to the host, one of `one_in`.
 CheckpointedModule WithOffload(CheckpointedModule unit, unsigned one_in,
@@ -91,14 +94,15 @@ void PlayOne(const Trace& trace, std::mt19937& random, Played& played) {
 TEST(Offload, IsAsPlainlyPlayed) {
   std::mt19937 random(21);
   Played played;
-  for (int round = 0; round < 5000 && !::testing::Test::HasFailure(); ++round) {
+  for (int round = 0;
+       round < Repetitions(5000) && !::testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE(round);
     PlayOne(RandomStep(random, RandomOptions(random)), random, played);
   }
-  EXPECT_GT(played.plans, 2000);
-  EXPECT_GT(played.refused, 50);
-  EXPECT_GT(played.moved, 4000);
-  EXPECT_GT(played.dropped, 50);
+  EXPECT_GT(played.plans, Enough(2000));
+  EXPECT_GT(played.refused, Enough(50));
+  EXPECT_GT(played.moved, Enough(4000));
+  EXPECT_GT(played.dropped, Enough(50));
 }
 
 class OffloadOfRealSteps : public ::testing::TestWithParam<const char*> {};
@@ -112,12 +116,12 @@ TEST_P(OffloadOfRealSteps, IsAsPlainlyPlayed) {
                                 GetParam() + ".trace.json.gz");
   std::mt19937 random(22);
   Played played;
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < Repetitions(10); ++round) {
     SCOPED_TRACE(round);
     PlayOne(trace, random, played);
   }
   EXPECT_GT(played.plans, 5);
-  EXPECT_GT(played.moved, 10);
+  EXPECT_GT(played.moved, Enough(10));
 }
 
 }  // namespace

@@ -10,9 +10,12 @@
 #include <random>
 #include <set>
 
+#include "tests/support/repetitions.h"
+
 namespace acplan::graph {
 namespace {
 
+using test_support::Repetitions;
 using testing::DoubleNear;
 using testing::ElementsAre;
 
@@ -199,7 +202,7 @@ TEST(FitPiecewiseLinearTest, JumpsAndClusters) {
 TEST(FitPiecewiseLinearTest, RecoversWhatIsPiecewiseLinear) {
   std::mt19937 random(5);
   std::uniform_real_distribution<double> uniform(-3, 3);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < Repetitions(200); ++round) {
     const int segments = 1 + round % 3;
     PiecewiseLinear truth;
     truth.breakpoints = {0};

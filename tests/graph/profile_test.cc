@@ -14,11 +14,13 @@
 #include "graph/profile/module_tree.h"
 #include "tests/graph/random_profile.h"
 #include "tests/graph/test_files.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::graph {
 namespace {
 
 using nlohmann::json;
+using test_support::Repetitions;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -503,7 +505,7 @@ INSTANTIATE_TEST_SUITE_P(All, RealProfile, ::testing::ValuesIn(RealProfiles()),
 
 TEST(ProfileToJson, RoundTripsRandomProfiles) {
   std::mt19937 random(1);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < Repetitions(300); ++round) {
     const Profile profile =
         RandomProfile(random, 1 + static_cast<int>(random() % 20),
                       1 + static_cast<int>(random() % 10));

@@ -10,14 +10,17 @@
 
 #include "tests/support/operator_rules.h"
 #include "tests/support/random_operators.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::graph {
 namespace {
 
+using test_support::Enough;
 using test_support::GlobMatches;
 using test_support::KeepsRules;
 using test_support::RandomOperators;
 using test_support::RandomPatterns;
+using test_support::Repetitions;
 
 SacStatistics WithMemory(std::vector<int64_t> memory) {
   SacStatistics sac;
@@ -122,7 +125,7 @@ int64_t LeastSaved(const SacStatistics& sac) {
 
 TEST(ForcedSavedBytes, IsTheLeastThatAnyPolicySaves) {
   std::mt19937 random(3);
-  for (int round = 0; round < 500; ++round) {
+  for (int round = 0; round < Repetitions(500); ++round) {
     const int n = 1 + static_cast<int>(random() % 8);
     std::vector<int64_t> memory;
     for (int i = 0; i < n; ++i) memory.push_back(1 << i);
@@ -242,7 +245,7 @@ TEST(GroupOperators, LeavesTheLegalPoliciesAndNoOthers) {
   std::mt19937 random(11);
   int constrained = 0;
   int contradictory = 0;
-  for (int round = 0; round < 4000 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(4000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const SacStatistics sac = FewOperators(random);
     const OperatorPatterns patterns = SomePatterns(random);
@@ -259,13 +262,13 @@ TEST(GroupOperators, LeavesTheLegalPoliciesAndNoOthers) {
     contradictory += legal == 0;
     constrained += legal > 0 && legal < 1 << sac.memory.size();
   }
-  EXPECT_GT(constrained, 1500);
-  EXPECT_GT(contradictory, 400);
+  EXPECT_GT(constrained, Enough(1500));
+  EXPECT_GT(contradictory, Enough(400));
 }
 
 TEST(GroupOperators, AreTheClosureOfInPlacePairsAndRandomOperators) {
   std::mt19937 random(12);
-  for (int round = 0; round < 2000 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(2000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const SacStatistics sac = FewOperators(random);
     const int n = static_cast<int>(sac.memory.size());
@@ -302,7 +305,7 @@ TEST(GroupOperators, AreTheClosureOfInPlacePairsAndRandomOperators) {
 
 TEST(GroupOperators, SumsAreThoseOfTheExtremePolicies) {
   std::mt19937 random(13);
-  for (int round = 0; round < 2000 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(2000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const SacStatistics sac = FewOperators(random);
     const OperatorPatterns patterns = SomePatterns(random);
@@ -399,7 +402,7 @@ TEST(GroupOperators, TellWhichRulesContradict) {
   int with_pattern = 0;
   int without = 0;
   int of_one_operator = 0;
-  for (int round = 0; round < 6000 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(6000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const SacStatistics sac = FewOperators(random);
     const OperatorPatterns patterns = SomePatterns(random);
@@ -423,9 +426,9 @@ TEST(GroupOperators, TellWhichRulesContradict) {
     ++(tells_pattern ? with_pattern : without);
     of_one_operator += said[0].op == said[1].op;
   }
-  EXPECT_GT(with_pattern, 150);
-  EXPECT_GT(without, 300);
-  EXPECT_GT(of_one_operator, 100);
+  EXPECT_GT(with_pattern, Enough(150));
+  EXPECT_GT(without, Enough(300));
+  EXPECT_GT(of_one_operator, Enough(100));
 }
 
 TEST(GroupOperators, TellWhatPyTorchAsksForBeforeAPattern) {

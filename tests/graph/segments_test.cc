@@ -15,10 +15,13 @@
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 #include "tests/support/random_step.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::graph {
 namespace {
 
+using test_support::Enough;
+using test_support::Repetitions;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -227,7 +230,7 @@ test_support::StepOptions OptionsByChance(std::mt19937& random) {
 // Reading checks modules, calls, and which of these operators and saves are in.
 TEST(SegmentsTest, GiveAValidTrace) {
   int segments = 0;
-  for (unsigned seed = 0; seed < 300; ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(300); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const Trace trace =
@@ -240,12 +243,12 @@ TEST(SegmentsTest, GiveAValidTrace) {
     ASSERT_EQ(ParseTrace(text, "step"), with);
     ASSERT_EQ(WithSegments(trace, {}), trace);
   }
-  EXPECT_GT(segments, 100);
+  EXPECT_GT(segments, Enough(100));
 }
 
 // Segments that are no units change nothing.
 TEST(SegmentsTest, LeaveUnitsAsTheyWere) {
-  for (unsigned seed = 0; seed < 300; ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(300); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const Trace trace =

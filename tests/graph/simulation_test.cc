@@ -16,12 +16,15 @@
 #include "graph/base/input_error.h"
 #include "graph/trace/trace.h"
 #include "tests/support/random_trace.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::graph {
 namespace {
 
 using nlohmann::json;
+using test_support::Enough;
 using test_support::RandomTrace;
+using test_support::Repetitions;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -178,7 +181,7 @@ TEST(Simulate, TakesWritersThatAreSavedWhereItStops) {
 
 TEST(Simulate, WithoutUnitsIsTheTrace) {
   std::mt19937 random(1);
-  for (int round = 0; round < 500; ++round) {
+  for (int round = 0; round < Repetitions(500); ++round) {
     SCOPED_TRACE(round);
     const Trace trace = RandomTrace(random, static_cast<int>(random() % 60));
     const Simulation simulation = Simulate(trace, {});
@@ -203,7 +206,7 @@ TEST(Simulate, WithoutUnitsIsTheTrace) {
 TEST(Simulate, KeepsItsRules) {
   std::mt19937 random(2);
   int with_units = 0;
-  for (int round = 0; round < 1500; ++round) {
+  for (int round = 0; round < Repetitions(1500); ++round) {
     SCOPED_TRACE(round);
     const Trace trace = RandomTrace(random, static_cast<int>(random() % 80));
     const std::vector<CheckpointedModule> units = RandomUnits(trace, random);
@@ -246,12 +249,12 @@ TEST(Simulate, KeepsItsRules) {
     }
     if (HasFailure()) break;
   }
-  EXPECT_GT(with_units, 500);
+  EXPECT_GT(with_units, Enough(500));
 }
 
 TEST(Simulator, OfManyPlansIsThatOfEachAlone) {
   std::mt19937 random(3);
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < Repetitions(50); ++round) {
     const Trace trace = RandomTrace(random, static_cast<int>(random() % 80));
     const Simulator simulator(trace);
     for (int plan = 0; plan < 10; ++plan) {

@@ -15,17 +15,20 @@
 #include "tests/graph/naive_simulation.h"
 #include "tests/graph/random_units.h"
 #include "tests/support/random_step.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::graph {
 namespace {
 
+using test_support::Enough;
 using test_support::RandomStep;
+using test_support::Repetitions;
 using test_support::StepOptions;
 
 TEST(Skip, WhatNobodyNeedsCostsNothingToLeaveOut) {
   std::mt19937 random(11);
   int compared = 0, cheaper = 0, smaller = 0;
-  for (int round = 0; round < 1500; ++round) {
+  for (int round = 0; round < Repetitions(1500); ++round) {
     SCOPED_TRACE(round);
     const Trace trace = RandomStep(random, RandomOptions(random));
     const NeedDrivenPolicies needs(trace);
@@ -51,9 +54,9 @@ TEST(Skip, WhatNobodyNeedsCostsNothingToLeaveOut) {
     ExpectTheSame(without, SimulateNaively(trace, needed));
     if (HasFailure()) break;
   }
-  EXPECT_GT(compared, 1000);
-  EXPECT_GT(cheaper, 200);
-  EXPECT_GT(smaller, 100);
+  EXPECT_GT(compared, Enough(1000));
+  EXPECT_GT(cheaper, Enough(200));
+  EXPECT_GT(smaller, Enough(100));
 }
 
 class RealSteps : public ::testing::TestWithParam<const char*> {};
@@ -75,7 +78,7 @@ TEST_P(RealSteps, NeedNoMoreThanIsSaidToBeNeeded) {
       });
   std::mt19937 random(14);
   int compared = 0;
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < Repetitions(20); ++round) {
     SCOPED_TRACE(round);
     std::vector<CheckpointedModule> all, needed;
     for (const RandomUnit& unit : UnitsByChance(trace, random)) {
@@ -100,7 +103,7 @@ TEST_P(RealSteps, NeedNoMoreThanIsSaidToBeNeeded) {
     }
     if (HasFailure()) break;
   }
-  EXPECT_GT(compared, 5);
+  EXPECT_GT(compared, Enough(5));
 }
 
 // The operators that run again, views apart, which cost nothing.
@@ -120,7 +123,7 @@ std::set<int32_t> RunningAgain(const Simulation& simulation,
 TEST(Skip, NothingMoreCanBeLeftOut) {
   std::mt19937 random(12);
   int plans = 0, results = 0;
-  for (int round = 0; round < 600; ++round) {
+  for (int round = 0; round < Repetitions(600); ++round) {
     SCOPED_TRACE(round);
     const Trace trace = RandomStep(random, RandomOptions(random));
     const Simulator simulator(trace);
@@ -164,15 +167,15 @@ TEST(Skip, NothingMoreCanBeLeftOut) {
     }
     if (HasFailure()) break;
   }
-  EXPECT_GT(plans, 2000);
-  EXPECT_GT(results, 20);
+  EXPECT_GT(plans, Enough(2000));
+  EXPECT_GT(results, Enough(20));
 }
 
 // Decisions by chance, those that compute with a stand-in among them.
 TEST(Skip, IsAsPlainlyPlayed) {
   std::mt19937 random(13);
   int accepted = 0, refused = 0, skipped = 0;
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < Repetitions(2000); ++round) {
     SCOPED_TRACE(round);
     const Trace trace = RandomStep(random, RandomOptions(random));
     const NeedDrivenPolicies needs(trace);
@@ -202,9 +205,9 @@ TEST(Skip, IsAsPlainlyPlayed) {
     EXPECT_TRUE(SavesViews(trace, units) || ComputesTheSame(trace, units));
     if (HasFailure()) break;
   }
-  EXPECT_GT(accepted, 1500);
-  EXPECT_GT(refused, 500);
-  EXPECT_GT(skipped, 3000);
+  EXPECT_GT(accepted, Enough(1500));
+  EXPECT_GT(refused, Enough(500));
+  EXPECT_GT(skipped, Enough(3000));
 }
 
 // Decisions by chance for units of a step, which may be inside one another. Those
@@ -270,7 +273,7 @@ bool CastsAgain(const Trace& trace, const Simulation& simulation) {
 TEST(Skip, IsAsPlainlyPlayedInsideOfUnits) {
   std::mt19937 random(15);
   int played = 0, nested = 0, keeping = 0, casting = 0;
-  for (int round = 0; round < 2500 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(2500) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     StepOptions options = RandomOptions(random);
     options.nests = round % 2 == 0;
@@ -287,10 +290,10 @@ TEST(Skip, IsAsPlainlyPlayedInsideOfUnits) {
     casting += CastsAgain(trace, simulation) ? 1 : 0;
     ExpectTheSame(simulation, SimulateNaively(trace, units));
   }
-  EXPECT_GT(played, 2000);
-  EXPECT_GT(nested, 300);
-  EXPECT_GT(keeping, 300);
-  EXPECT_GT(casting, 30);
+  EXPECT_GT(played, Enough(2000));
+  EXPECT_GT(nested, Enough(300));
+  EXPECT_GT(keeping, Enough(300));
+  EXPECT_GT(casting, Enough(30));
 }
 
 // Units inside units, and attributes that modules keep.

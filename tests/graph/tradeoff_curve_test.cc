@@ -13,11 +13,14 @@
 #include "graph/profile/piecewise_linear_fit.h"
 #include "tests/graph/random_profile.h"
 #include "tests/graph/test_files.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::graph {
 namespace {
 
 using nlohmann::json;
+using test_support::Enough;
+using test_support::Repetitions;
 using testing::DoubleNear;
 using testing::ElementsAre;
 using testing::IsEmpty;
@@ -174,7 +177,7 @@ TEST(FitTradeoffTest, HasNoMoreSegmentsThanPyTorch) {
 TEST(FitTradeoffTest, IsSoundForRandomStatistics) {
   std::mt19937 random(31);
   int checked = 0;
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0; round < Repetitions(100); ++round) {
     for (const Module& module : RandomProfile(random, 10, 10).modules) {
       if (!module.sac) continue;
       const GreedyOrder order = ComputeGreedyOrder(*module.sac);
@@ -199,7 +202,7 @@ TEST(FitTradeoffTest, IsSoundForRandomStatistics) {
       ++checked;
     }
   }
-  EXPECT_GT(checked, 100);
+  EXPECT_GT(checked, Enough(100));
 }
 
 // What PyTorch computed for the modules of a bundled profile.

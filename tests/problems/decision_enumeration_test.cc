@@ -15,6 +15,7 @@
 #include "problems/trace/trace_least_budget.h"
 #include "problems/trace/trace_search.h"
 #include "tests/problems/trace_case.h"
+#include "tests/support/repetitions.h"
 
 // Against the planner, every decision about every operator: saved, recomputed or
 // skipped, and every choice of kept results. The other enumeration
@@ -24,8 +25,9 @@ namespace acplan::problems {
 namespace {
 
 using solver::SearchStatus;
+using test_support::Repetitions;
 
-constexpr int kDecidedSteps = 25;
+constexpr int kDecidedSteps = Repetitions(25);
 constexpr unsigned kMostSeeds = 3000;
 
 std::vector<TraceCaseKind> SmallKinds() {

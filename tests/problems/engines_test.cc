@@ -15,6 +15,7 @@
 #include "problems/planner.h"
 #include "tests/problems/abstract_problem.h"
 #include "tests/problems/enumeration.h"
+#include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
 
 namespace acplan::problems {
@@ -23,6 +24,8 @@ namespace {
 using solver::SearchLimits;
 using solver::SearchStatus;
 using solver::StoppedBy;
+using test_support::Enough;
+using test_support::Repetitions;
 
 void ExpectBest(const ModuleProblem& problem, const ModuleSolution& solution,
                 double tolerance) {
@@ -40,7 +43,7 @@ void ExpectBest(const ModuleProblem& problem, const ModuleSolution& solution,
 
 TEST(Labels, FindTheBestOfAllSets) {
   std::mt19937 random(1);
-  for (int round = 0; round < 4000; ++round) {
+  for (int round = 0; round < Repetitions(4000); ++round) {
     SCOPED_TRACE(round);
     const ModuleProblem problem = RandomModuleProblem(random);
     ExpectBest(problem, SolveByLabels(problem), 1e-8);
@@ -50,7 +53,7 @@ TEST(Labels, FindTheBestOfAllSets) {
 
 TEST(Milp, FindsTheBestOfAllSets) {
   std::mt19937 random(2);
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < Repetitions(400); ++round) {
     SCOPED_TRACE(round);
     const ModuleProblem problem =
         RandomModuleProblem(random, {.prefix_structure = round % 2 == 0});
@@ -68,7 +71,7 @@ TEST(Labels, RefuseProblemsWithoutPrefixStructure) {
 
 TEST(MinimumBudget, IsTheLeastOfAllSets) {
   std::mt19937 random(4);
-  for (int round = 0; round < 1500; ++round) {
+  for (int round = 0; round < Repetitions(1500); ++round) {
     SCOPED_TRACE(round);
     const ModuleProblem problem =
         RandomModuleProblem(random, {.prefix_structure = round % 10 != 0});
@@ -84,7 +87,7 @@ TEST(MinimumBudget, IsTheLeastOfAllSets) {
 TEST(BindingRecords, ImplyTheOthers) {
   std::mt19937 random(5);
   int left_out = 0;
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < Repetitions(2000); ++round) {
     SCOPED_TRACE(round);
     const ModuleProblem problem =
         RandomModuleProblem(random, {.prefix_structure = round % 2 == 0});
@@ -105,7 +108,7 @@ TEST(BindingRecords, ImplyTheOthers) {
     EXPECT_NEAR(least.value_or(0), least_of_few.value_or(0), 1e-9);
     if (HasFailure()) break;
   }
-  EXPECT_GT(left_out, 1000);
+  EXPECT_GT(left_out, Enough(1000));
 }
 
 TEST(BindingRecords, AreFewInARealModel) {

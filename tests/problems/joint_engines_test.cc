@@ -15,12 +15,15 @@
 #include "problems/model/joint_solution.h"
 #include "tests/problems/abstract_problem.h"
 #include "tests/problems/joint_enumeration.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
 
 using solver::SearchLimits;
 using solver::SearchStatus;
+using test_support::Enough;
+using test_support::Repetitions;
 
 // Every unit gets groups of so few bytes that they are settled last, and the
 // budget asks for some of them.
@@ -122,7 +125,7 @@ TEST(JointLabels, SettleSmallGroupsExactly) {
 TEST(JointLabels, ChooseAmongPointsExactly) {
   std::mt19937 random(4);
   int with_units = 0;
-  for (int round = 0; round < 6000; ++round) {
+  for (int round = 0; round < Repetitions(6000); ++round) {
     SCOPED_TRACE(round);
     JointProblem problem = RandomJointProblem(
         random, {.forest = {.most_nodes = 6},
@@ -142,7 +145,7 @@ TEST(JointLabels, ChooseAmongPointsExactly) {
     with_units += solution.units.empty() ? 0 : 1;
     if (HasFailure()) break;
   }
-  EXPECT_GT(with_units, 700);
+  EXPECT_GT(with_units, Enough(700));
 }
 
 TEST(JointEngines, AgreeOnLargerProblems) {
@@ -178,7 +181,7 @@ TEST(JointEngines, AgreeOnLargerProblems) {
 TEST(JointLabels, StopOnLimitsWithABoundAndThePlanSoFar) {
   std::mt19937 random(3);
   int stopped = 0;
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < Repetitions(300); ++round) {
     SCOPED_TRACE(round);
     JointProblem problem =
         RandomJointProblem(random, {.forest = {.most_nodes = 25},
@@ -210,7 +213,7 @@ TEST(JointLabels, StopOnLimitsWithABoundAndThePlanSoFar) {
     EXPECT_NEAR(again.ms, best.ms, 1e-9 * std::max(1.0, best.ms));
     if (HasFailure()) break;
   }
-  EXPECT_GT(stopped, 100);
+  EXPECT_GT(stopped, Enough(100));
 }
 
 // Where times are proportional to bytes, the relaxation is no help.

@@ -12,12 +12,15 @@
 #include "problems/engines/milp/joint_milp.h"
 #include "problems/model/joint_problem.h"
 #include "tests/problems/joint_profile_case.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
 
 using graph::ModuleTree;
 using solver::SearchStatus;
+using test_support::Enough;
+using test_support::Repetitions;
 
 BuiltJointProblem Build(const JointProfileCase& c, const ModuleTree& tree,
                         double budget) {
@@ -68,7 +71,7 @@ void ExpectPolicies(const JointProblem::Policies& policies,
 
 TEST(BuildJointProblem, HasThePoliciesOfTheCandidates) {
   int units = 0;
-  for (unsigned seed = 0; seed < 500 && !HasFailure(); ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(500) && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const JointProfileCase c(seed);
     const ModuleTree tree(c.profile);
@@ -98,7 +101,7 @@ TEST(BuildJointProblem, HasThePoliciesOfTheCandidates) {
                      problem.relaxed.nodes[i]);
     }
   }
-  EXPECT_GT(units, 500);
+  EXPECT_GT(units, Enough(500));
 }
 
 // That units are candidates, keep the budget, and cost what is said.

@@ -15,11 +15,14 @@
 #include "problems/engines/milp/joint_form.h"
 #include "tests/problems/abstract_problem.h"
 #include "tests/problems/joint_enumeration.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
 
 using solver::SearchStatus;
+using test_support::Enough;
+using test_support::Repetitions;
 
 // Whether the net bytes are those of a policy.
 bool IsPolicy(const JointProblem::Policies& policies, double net_bytes) {
@@ -78,7 +81,7 @@ TEST(JointMilp, FindsTheBestOfAllPolicies) {
 TEST(JointMilp, FindsTheBestWhereBlocksAreEqual) {
   std::mt19937 random(12);
   int merged = 0;
-  for (int round = 0; round < 800; ++round) {
+  for (int round = 0; round < Repetitions(800); ++round) {
     SCOPED_TRACE(round);
     const JointProblem problem = RandomJointProblem(
         random, {.forest = {.most_nodes = 9, .held_bytes = 0.1},
@@ -90,13 +93,13 @@ TEST(JointMilp, FindsTheBestWhereBlocksAreEqual) {
     ExpectBest(problem, SolveJointByCbc(problem));
     if (HasFailure()) break;
   }
-  EXPECT_GT(merged, 200);
+  EXPECT_GT(merged, Enough(200));
 }
 
 // Budgets of which a byte decides, for sizes beyond what CBC tells apart.
 TEST(JointMilp, CountsEveryByte) {
   std::mt19937 random(13);
-  for (int round = 0; round < 800; ++round) {
+  for (int round = 0; round < Repetitions(800); ++round) {
     SCOPED_TRACE(round);
     JointProblem problem =
         RandomJointProblem(random, {.forest = {.most_nodes = 6},
@@ -139,7 +142,7 @@ TEST(JointMilp, StopsAtLimitsWithBoundsAroundTheOptimum) {
   const std::atomic<bool> interrupted = true;
   int searched = 0;
   int stopped = 0;
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < Repetitions(60); ++round) {
     SCOPED_TRACE(round);
     const JointProblem problem =
         RandomJointProblem(random, {.forest = {.most_nodes = 60},
@@ -172,8 +175,8 @@ TEST(JointMilp, StopsAtLimitsWithBoundsAroundTheOptimum) {
     EXPECT_EQ(SolveJointByCbc(problem, plenty).ms, best.ms);
     if (HasFailure()) break;
   }
-  EXPECT_GT(searched, 10);
-  EXPECT_GT(stopped, 20);
+  EXPECT_GT(searched, Enough(10));
+  EXPECT_GT(stopped, Enough(20));
 }
 
 TEST(JointMilp, LeavesNothingToSearchWhereTheBudgetIsMet) {

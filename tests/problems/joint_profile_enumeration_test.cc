@@ -11,9 +11,13 @@
 #include "problems/check/plan_check.h"
 #include "tests/problems/joint_profile_case.h"
 #include "tests/support/operator_rules.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
+
+using test_support::Enough;
+using test_support::Repetitions;
 
 // A chain root > block > leaf, the block with two operators.
 graph::Profile SmallProfile() {
@@ -93,7 +97,7 @@ TEST(JointProfileEnumeration, ChargesHeldBytesInsideAndAfterTheUnit) {
 // oracle says, by the code that checks plans.
 TEST(JointProfileEnumeration, AgreesWithPlanCheck) {
   int units = 0;
-  for (unsigned seed = 0; seed < 300 && !HasFailure(); ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(300) && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const JointProfileCase c(seed);
     for (size_t u = 0; u < c.all.units.size(); ++u) {
@@ -123,7 +127,7 @@ TEST(JointProfileEnumeration, AgreesWithPlanCheck) {
           c.all.Peak({{static_cast<int>(u), unit.policies.back().bytes}}), 1.1);
     }
   }
-  EXPECT_GT(units, 100);
+  EXPECT_GT(units, Enough(100));
 }
 
 TEST(JointProfileCases, HaveEverything) {

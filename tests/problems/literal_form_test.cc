@@ -9,6 +9,7 @@
 #include "solver/cbc_solver.h"
 #include "tests/problems/enumeration.h"
 #include "tests/support/literal_sac_milp.h"
+#include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
 
 namespace acplan::problems {
@@ -19,7 +20,9 @@ using graph::Profile;
 using solver::MilpSolution;
 using solver::MilpStatus;
 using test_support::BuildLiteralSacMilp;
+using test_support::Enough;
 using test_support::RandomProfile;
+using test_support::Repetitions;
 
 Plan PlanAt(const Profile& profile, int64_t budget_bytes, int world_size) {
   PlanOptions options{.granularity = Granularity::kModule,
@@ -46,7 +49,7 @@ int64_t BudgetWithin(const Profile& profile, const MemoryOptions& memory,
 
 TEST(LiteralForm, AgreesWhereItIsValid) {
   int with_units = 0;
-  for (unsigned seed = 0; seed < 120; ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(120); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Profile profile =
         RandomProfile(seed, {.most_modules = 8, .for_literal_form = true});
@@ -61,11 +64,11 @@ TEST(LiteralForm, AgreesWhereItIsValid) {
                 1e-4 * std::max(1.0, plan.recompute_ms));
     with_units += !plan.modules.empty();
   }
-  EXPECT_GT(with_units, 40);
+  EXPECT_GT(with_units, Enough(40));
 }
 
 TEST(LiteralForm, AgreesThatABudgetIsTooSmall) {
-  for (unsigned seed = 0; seed < 40; ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(40); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Profile profile =
         RandomProfile(seed, {.most_modules = 8, .for_literal_form = true});

@@ -12,6 +12,7 @@
 #include "problems/model/memory_model.h"
 #include "problems/planner.h"
 #include "tests/support/reference_data.h"
+#include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
 
 namespace acplan::problems {
@@ -20,6 +21,7 @@ namespace {
 using graph::Module;
 using graph::ModuleTree;
 using graph::Profile;
+using test_support::Repetitions;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
@@ -55,7 +57,7 @@ TEST(CurveOfLines, IsTheirMaximumWithoutItsFallingPart) {
   const auto uniform = [&](double least, double most) {
     return std::uniform_real_distribution<double>(least, most)(random);
   };
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < Repetitions(3000); ++round) {
     SCOPED_TRACE(round);
     Lines lines;
     for (auto n = 1 + random() % 5; n > 0; --n) {

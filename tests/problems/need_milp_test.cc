@@ -17,12 +17,14 @@
 #include "problems/trace/witnesses.h"
 #include "solver/cbc_solver.h"
 #include "tests/problems/trace_case.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
 
 using solver::MilpStatus;
 using solver::SearchStatus;
+using test_support::Repetitions;
 
 constexpr int kRelaxedSteps = 8;
 constexpr int64_t kMostPlansOfStep = 1000;
@@ -80,7 +82,11 @@ Relaxed Solved(const TraceProblem& problem, const Witnesses& witnesses,
 TEST_P(RelaxationsByCbc, AreThoseOfLabels) {
   std::map<Relaxed, int> count;
   int steps = 0;
-  for (unsigned seed = 0; steps < kRelaxedSteps && !HasFailure(); ++seed) {
+  const auto goes_on = [&] {
+    return steps < Repetitions(kRelaxedSteps) ||
+           (count[Relaxed::kNeedsUnits] == 0 && steps < kRelaxedSteps);
+  };
+  for (unsigned seed = 0; goes_on() && !HasFailure(); ++seed) {
     const TraceCase c(GetParam(), seed);
     const std::optional<TracePlans> plans =
         EnumeratePlans(c.problem, c.options.max_units, kMostPlansOfStep);

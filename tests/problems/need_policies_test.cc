@@ -16,9 +16,13 @@
 #include "problems/trace/sharp_policies.h"
 #include "solver/cbc_solver.h"
 #include "solver/milp.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
+
+using test_support::Enough;
+using test_support::Repetitions;
 
 // A random chain of operators with skips, several results, operators in groups
 // and operators in place.
@@ -144,7 +148,7 @@ TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
   std::mt19937 random(1);
   int64_t points = 0;
   int without = 0;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < Repetitions(3000); ++round) {
     SCOPED_TRACE(round);
     const NeedGraph graph =
         RandomGraph(random, 2 + static_cast<int>(random() % 8));
@@ -180,8 +184,8 @@ TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
       EXPECT_EQ(outcome.ms, expected[p].ms);
     }
   }
-  EXPECT_GT(points, 8000);
-  EXPECT_LT(without, 1000);
+  EXPECT_GT(points, Enough(8000));
+  EXPECT_LT(without, Repetitions(1000));
 }
 
 // All policies of a random call, a list of them with bytes rounded down, and a
@@ -228,7 +232,7 @@ TEST(NeedPoliciesTest, AreExactWithinAWindow) {
   int64_t exact = 0;
   int64_t relaxed = 0;
   int64_t raised = 0;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < Repetitions(3000); ++round) {
     SCOPED_TRACE(round);
     const WindowCase c(random);
     if (c.all.empty()) continue;
@@ -266,9 +270,9 @@ TEST(NeedPoliciesTest, AreExactWithinAWindow) {
       EXPECT_NEAR(outcome.ms, points[p].ms, 1e-12 * points[p].ms);
     }
   }
-  EXPECT_GT(exact, 1000);
-  EXPECT_GT(relaxed, 1000);
-  EXPECT_GT(raised, 100);
+  EXPECT_GT(exact, Enough(1000));
+  EXPECT_GT(relaxed, Enough(1000));
+  EXPECT_GT(raised, Enough(100));
 }
 
 // The least ms of a policy that keeps at most so many bytes, by CBC; nothing
@@ -330,7 +334,7 @@ std::optional<double> LeastByCbc(const NeedGraph& graph,
 TEST(NeedPoliciesTest, AreTheBestOfTheMilp) {
   std::mt19937 random(3);
   int found = 0;
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < Repetitions(60); ++round) {
     SCOPED_TRACE(round);
     const NeedGraph graph =
         RandomGraph(random, 12 + static_cast<int>(random() % 12), false);
@@ -348,7 +352,7 @@ TEST(NeedPoliciesTest, AreTheBestOfTheMilp) {
       ++found;
     }
   }
-  EXPECT_GT(found, 60);
+  EXPECT_GT(found, Enough(60));
 }
 
 // Graphs so large that policies are relaxed: none costs less than the cheapest
@@ -356,7 +360,7 @@ TEST(NeedPoliciesTest, AreTheBestOfTheMilp) {
 TEST(NeedPoliciesTest, AreBoundsForLargeCalls) {
   std::mt19937 random(2);
   int checked = 0;
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < Repetitions(40); ++round) {
     SCOPED_TRACE(round);
     const NeedGraph graph = RandomGraph(random, 200);
     const NeedChoices choices = RandomChoices(random, graph);
@@ -388,7 +392,7 @@ TEST(NeedPoliciesTest, AreBoundsForLargeCalls) {
       check(OutcomeOf(graph, choices, saved));
     }
   }
-  EXPECT_GT(checked, 1000);
+  EXPECT_GT(checked, Enough(1000));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "tests/support/operator_rules.h"
 #include "tests/support/random_operators.h"
 #include "tests/support/reference_data.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
@@ -26,10 +27,12 @@ using graph::OperatorPatterns;
 using graph::SacStatistics;
 using solver::SearchStatus;
 using test_support::BundledProfile;
+using test_support::Enough;
 using test_support::HasExactRuntimes;
 using test_support::KeepsRules;
 using test_support::RandomOperators;
 using test_support::RandomPatterns;
+using test_support::Repetitions;
 
 // That a policy says of itself what it does, and keeps rules and capacity.
 void ExpectSound(const SacStatistics& sac, const OperatorPatterns& patterns,
@@ -127,7 +130,7 @@ TEST(SolveOperators, FindsTheBestOfAllPolicies) {
 TEST(SolveOperatorsByCbc, FindsTheBestOfAllPolicies) {
   std::mt19937 random(32);
   int contradictory = 0;
-  for (int round = 0; round < 300 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(300) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const SacStatistics sac = RandomOperators(random, {.most_ops = 12});
     const OperatorPatterns patterns =
@@ -160,7 +163,7 @@ TEST(SolveOperatorsByCbc, FindsTheBestOfAllPolicies) {
                   1e-6 * (1 + best->recompute_ms));
     }
   }
-  EXPECT_GT(contradictory, 20);
+  EXPECT_GT(contradictory, Enough(20));
 }
 
 // The example of PyTorch's estimator.
@@ -354,7 +357,7 @@ TEST(SolveOperators, StopsOnLimitsWithABoundAndAPolicy) {
 
 TEST(CapacityOf, RoundsTheShareOfAllBytesUp) {
   std::mt19937 random(33);
-  for (int round = 0; round < 2000 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(2000) && !HasFailure(); ++round) {
     const SacStatistics sac = RandomOperators(
         random, {.most_memory = round % 2 == 0 ? 100 : int64_t{1} << 40});
     const OperatorGroups groups = GroupOperators(sac);
@@ -373,7 +376,7 @@ TEST(CapacityOf, RoundsTheShareOfAllBytesUp) {
 
 TEST(ToOperatorMilp, HasABinaryAnOperatorAndTheRulesOneByOne) {
   std::mt19937 random(34);
-  for (int round = 0; round < 300 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(300) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const SacStatistics sac = RandomOperators(random, {.most_ops = 8});
     const OperatorPatterns patterns =

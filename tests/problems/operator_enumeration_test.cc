@@ -7,15 +7,18 @@
 
 #include "tests/support/operator_rules.h"
 #include "tests/support/random_operators.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
 
 using graph::OperatorPatterns;
 using graph::SacStatistics;
+using test_support::Enough;
 using test_support::HasExactRuntimes;
 using test_support::RandomOperators;
 using test_support::RandomPatterns;
+using test_support::Repetitions;
 
 // The first policy within a capacity, by the comparison of two policies.
 std::optional<OperatorEnumeration::Policy> BestOfAll(
@@ -49,7 +52,7 @@ std::optional<OperatorEnumeration::Policy> BestOfAll(
 TEST(OperatorEnumeration, AgreesWithTheBestOfAllPolicies) {
   std::mt19937 random(21);
   int infeasible = 0;
-  for (int round = 0; round < 500 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(500) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const SacStatistics sac =
         RandomOperators(random, {.most_ops = 8, .most_memory = 20});
@@ -69,7 +72,7 @@ TEST(OperatorEnumeration, AgreesWithTheBestOfAllPolicies) {
       EXPECT_EQ(found->recompute_ms, expected->recompute_ms);
     }
   }
-  EXPECT_GT(infeasible, 100);
+  EXPECT_GT(infeasible, Enough(100));
 }
 
 TEST(RandomOperators, HaveEverything) {

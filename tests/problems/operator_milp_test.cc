@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "problems/engines/operator_checkpointing.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
@@ -15,6 +16,8 @@ namespace {
 using graph::OperatorPatterns;
 using graph::SacStatistics;
 using solver::SearchStatus;
+using test_support::Enough;
+using test_support::Repetitions;
 
 bool IsIn(const std::vector<int>& list, int op) {
   return std::ranges::find(list, op) != list.end();
@@ -116,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(ByteSizes, OperatorMilp,
 TEST_P(OperatorMilp, FindsTheBestOfAllPolicies) {
   std::mt19937 random(7);
   int infeasible = 0;
-  for (int round = 0; round < 500; ++round) {
+  for (int round = 0; round < Repetitions(500); ++round) {
     SCOPED_TRACE(round);
     const auto [sac, patterns, capacity] = Random(random, GetParam());
     const std::optional<double> least = LeastMs(sac, patterns, capacity);
@@ -135,7 +138,7 @@ TEST_P(OperatorMilp, FindsTheBestOfAllPolicies) {
     }
     if (HasFailure()) break;
   }
-  EXPECT_GT(infeasible, 50);
+  EXPECT_GT(infeasible, Enough(50));
 }
 
 TEST(OperatorMilp, StopsAtLimits) {

@@ -13,6 +13,7 @@
 #include "graph/profile/module_tree.h"
 #include "problems/planner.h"
 #include "tests/problems/enumeration.h"
+#include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
 
 namespace acplan::problems {
@@ -20,6 +21,8 @@ namespace {
 
 using graph::Module;
 using graph::Profile;
+using test_support::Enough;
+using test_support::Repetitions;
 using ::testing::HasSubstr;
 using ::testing::Optional;
 
@@ -356,7 +359,7 @@ TEST(ComputeEffect, SplitsThePeak) {
 // Plans of random units with random ratios, nested or not.
 TEST(ComputeEffect, AgreesWithTheOracleOnRandomPlans) {
   int plans = 0;
-  for (unsigned seed = 0; seed < 2000; ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(2000); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Profile profile = test_support::RandomProfile(seed);
     std::mt19937 random(seed);
@@ -380,7 +383,7 @@ TEST(ComputeEffect, AgreesWithTheOracleOnRandomPlans) {
                 1e-9 * std::max(1.0, effect.recompute_ms));
     plans += !modules.empty();
   }
-  EXPECT_GT(plans, 700);
+  EXPECT_GT(plans, Enough(700));
 }
 
 }  // namespace

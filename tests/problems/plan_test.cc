@@ -11,11 +11,13 @@
 #include "graph/profile/module_tree.h"
 #include "problems/planner.h"
 #include "tests/problems/enumeration.h"
+#include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
 
 namespace acplan::problems {
 namespace {
 
+using test_support::Repetitions;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -121,7 +123,7 @@ TEST(PlanFile, RoundTripsWithoutAnAnswer) {
 }
 
 TEST(PlanFile, RoundTripsOnRandomProfiles) {
-  for (unsigned seed = 0; seed < 200; ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(200); ++seed) {
     const graph::Profile profile = test_support::RandomProfile(seed);
     PlanOptions options{.granularity = Granularity::kModule,
                         .tradeoff = Tradeoff::kProfile};

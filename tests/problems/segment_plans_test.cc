@@ -20,10 +20,13 @@
 #include "problems/plan/plan_on_trace.h"
 #include "tests/problems/trace_case.h"
 #include "tests/support/random_step.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
 
+using test_support::Enough;
+using test_support::Repetitions;
 using ::testing::HasSubstr;
 using ::testing::Optional;
 
@@ -135,7 +138,7 @@ TEST(SegmentFamiliesTest, CutRunsFromTheFirstChildOn) {
 TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
   int done = 0;
   int with_segments = 0;
-  for (unsigned seed = 0; done < 40 && seed < 2000; ++seed) {
+  for (unsigned seed = 0; done < Repetitions(40) && seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
     const graph::Trace trace = StepOf(seed);
     const ProblemsWithSegments problems = BuildProblemsWithSegments(
@@ -174,15 +177,15 @@ TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
           budget);
     }
   }
-  EXPECT_EQ(done, 40);
-  EXPECT_GT(with_segments, 10);
+  EXPECT_EQ(done, Repetitions(40));
+  EXPECT_GT(with_segments, Enough(10));
 }
 
 // Of all families, budget after budget; each plan as good as if it were asked for
 // alone.
 TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
   int done = 0;
-  for (unsigned seed = 0; done < 12 && seed < 2000; ++seed) {
+  for (unsigned seed = 0; done < Repetitions(12) && seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
     // Blocks enough for two families.
     const graph::Trace trace = StepOf(seed, {.blocks_least = 5,
@@ -213,13 +216,13 @@ TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
       least_ms = plan.recompute_ms;
     }
   }
-  EXPECT_EQ(done, 12);
+  EXPECT_EQ(done, Repetitions(12));
 }
 
 // However soon a search with skips is stopped, it is no worse than one without.
 TEST(SegmentPlansTest, SkipsNeverMakeAPlanWorse) {
   int compared = 0;
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(60); ++seed) {
     SCOPED_TRACE(seed);
     const graph::Trace trace = StepOf(seed);
     const ProblemWithSegments with(trace, {}, OnTraces(/*may_skip=*/true));
@@ -237,7 +240,7 @@ TEST(SegmentPlansTest, SkipsNeverMakeAPlanWorse) {
       compared += plan.recompute_ms > 0 ? 1 : 0;
     }
   }
-  EXPECT_GT(compared, 100);
+  EXPECT_GT(compared, Enough(100));
 }
 
 // The check says so, of a plan that the trace can be simulated with.

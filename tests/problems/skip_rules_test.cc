@@ -14,6 +14,7 @@
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 #include "tests/support/random_step.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
@@ -21,6 +22,8 @@ namespace {
 using graph::CheckpointedModule;
 using graph::OperatorDecision;
 using graph::Trace;
+using test_support::Enough;
+using test_support::Repetitions;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
@@ -73,7 +76,7 @@ CheckpointedModule RandomPolicy(const Trace& trace, int32_t module,
 TEST(SkipRules, RefuseWhatTheSimulationRefuses) {
   std::mt19937 random(21);
   int accepted = 0, refused = 0;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < Repetitions(3000); ++round) {
     SCOPED_TRACE(round);
     const auto half = [&] { return random() % 2 == 0; };
     const bool is_exact = half();
@@ -112,8 +115,8 @@ TEST(SkipRules, RefuseWhatTheSimulationRefuses) {
     }
     if (HasFailure()) break;
   }
-  EXPECT_GT(accepted, 1000);
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(accepted, Enough(1000));
+  EXPECT_GT(refused, Enough(1000));
 }
 
 }  // namespace

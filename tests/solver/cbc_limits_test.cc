@@ -10,9 +10,13 @@
 
 #include "reference.h"
 #include "solver/cbc_solver.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::solver {
 namespace {
+
+using test_support::Enough;
+using test_support::Repetitions;
 
 // No test hangs on a machine that is merely slow.
 constexpr double kGenerous = 60;
@@ -229,7 +233,7 @@ TEST(CbcLimits, RejectsAKnownSolutionOfAnotherSize) {
 TEST(CbcLimits, ImprovesAnyKnownSolution) {
   std::mt19937 random(4);
   int started = 0;
-  for (int i = 0; i < 120; ++i) {
+  for (int i = 0; i < Repetitions(120); ++i) {
     const Milp milp = RandomMilp(
         random,
         {.integers = 5, .continuous = 1, .rows = 3, .equalities = i % 2 == 0});
@@ -246,7 +250,7 @@ TEST(CbcLimits, ImprovesAnyKnownSolution) {
     EXPECT_EQ(solution.status, MilpStatus::kOptimal);
     EXPECT_NEAR(solution.objective, *expected, 1e-6);
   }
-  EXPECT_GT(started, 60);
+  EXPECT_GT(started, Enough(60));
 }
 
 TEST(CbcLimits, ReportsProgress) {

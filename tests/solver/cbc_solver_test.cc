@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "reference.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::solver {
 namespace {
 
+using test_support::Repetitions;
 using ::testing::ElementsAre;
 
 // What holds of every answer.
@@ -74,18 +76,18 @@ class RandomPrograms : public ::testing::TestWithParam<Family> {};
 TEST_P(RandomPrograms, AgreeWithBruteForce) {
   std::mt19937 random(20240517);
   int infeasible = 0;
-  for (int i = 0; i < GetParam().count; ++i) {
+  for (int i = 0; i < Repetitions(GetParam().count); ++i) {
     const Milp milp = RandomMilp(random, GetParam().options);
     if (!BruteForce(milp)) ++infeasible;
     ExpectMatchesBruteForce(milp);
     if (HasFailure()) break;
   }
-  EXPECT_LT(infeasible, GetParam().count);
+  EXPECT_LT(infeasible, Repetitions(GetParam().count));
 }
 
 TEST_P(RandomPrograms, AgreeWithBruteForceWithoutTheDriver) {
   std::mt19937 random(20261122);
-  for (int i = 0; i < GetParam().count && !HasFailure(); ++i) {
+  for (int i = 0; i < Repetitions(GetParam().count) && !HasFailure(); ++i) {
     ExpectMatchesBruteForce(RandomMilp(random, GetParam().options),
                             /*is_careful=*/true);
   }
@@ -117,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(SolveWithCbc, SolvesTinyAndHugeCosts) {
   std::mt19937 random(5);
   for (const double factor : {1e-9, 1e-6, 1e6, 1e12}) {
-    for (int i = 0; i < 25; ++i) {
+    for (int i = 0; i < Repetitions(25); ++i) {
       Milp milp = RandomMilp(
           random,
           {.integers = 5, .continuous = 1, .rows = 4, .fractional = true});
@@ -136,7 +138,7 @@ TEST(SolveWithCbc, SolvesTinyAndHugeCosts) {
 TEST(SolveWithCbc, AgreesWithTheKnapsackTable) {
   std::mt19937 random(7);
   std::uniform_int_distribution<int> draw(1, 40);
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < Repetitions(40); ++round) {
     const int items = 12;
     const int capacity = 100;
     std::vector<int> best(capacity + 1, 0);
@@ -169,7 +171,7 @@ TEST(SolveWithCbc, AgreesWithTheKnapsackTable) {
 TEST(SolveWithCbc, CoversSets) {
   std::mt19937 random(9);
   std::bernoulli_distribution in(0.25);
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < Repetitions(40); ++round) {
     const int sets = 12;
     Milp milp;
     for (int j = 0; j < sets; ++j) {

@@ -7,8 +7,13 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/repetitions.h"
+
 namespace acplan::solver {
 namespace {
+
+using test_support::Enough;
+using test_support::Repetitions;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kTolerance = 1e-9;
@@ -75,7 +80,8 @@ std::vector<double> NaiveHull(const std::vector<double>& values) {
 
 TEST(ConvexCost, AtIsTheSumOfTheSlopes) {
   Random random(1);
-  for (int round = 0; round < 1000 && !testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(1000) && !testing::Test::HasFailure();
+       ++round) {
     SCOPED_TRACE(round);
     const std::vector<CostSegment> segments = RandomSegments(random);
     ExpectValues(FromSegments(segments), Values(segments));
@@ -89,7 +95,8 @@ TEST(ConvexCost, FreeCostsNothingUpToItsEnd) {
 
 TEST(ConvexCost, PlusIsTheInfimalConvolution) {
   Random random(2);
-  for (int round = 0; round < 1000 && !testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(1000) && !testing::Test::HasFailure();
+       ++round) {
     SCOPED_TRACE(round);
     const std::vector<CostSegment> first = RandomSegments(random);
     const std::vector<CostSegment> second = RandomSegments(random);
@@ -107,7 +114,8 @@ TEST(ConvexCost, PlusIsTheInfimalConvolution) {
 
 TEST(ConvexCost, HullOfMinIsTheLowerHullOfBoth) {
   Random random(3);
-  for (int round = 0; round < 1000 && !testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(1000) && !testing::Test::HasFailure();
+       ++round) {
     SCOPED_TRACE(round);
     const std::vector<CostSegment> first = RandomSegments(random);
     const std::vector<CostSegment> second = RandomSegments(random);
@@ -125,7 +133,8 @@ TEST(ConvexCost, HullOfMinIsTheLowerHullOfBoth) {
 
 TEST(ConvexCost, TruncateLeavesTheRestAlone) {
   Random random(4);
-  for (int round = 0; round < 1000 && !testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(1000) && !testing::Test::HasFailure();
+       ++round) {
     SCOPED_TRACE(round);
     const std::vector<CostSegment> segments = RandomSegments(random);
     ConvexCost cost = FromSegments(segments);
@@ -141,7 +150,8 @@ TEST(ConvexCost, TruncateLeavesTheRestAlone) {
 TEST(ConvexCost, LeastSumIsTheLeastOfAllPoints) {
   Random random(5);
   int finite = 0;
-  for (int round = 0; round < 5000 && !testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(5000) && !testing::Test::HasFailure();
+       ++round) {
     SCOPED_TRACE(round);
     const ConvexCost cost = FromSegments(RandomSegments(random));
     const auto lo = static_cast<int64_t>(random() % 20);
@@ -163,7 +173,7 @@ TEST(ConvexCost, LeastSumIsTheLeastOfAllPoints) {
       ++finite;
     }
   }
-  EXPECT_GT(finite, 1000);
+  EXPECT_GT(finite, Enough(1000));
 }
 
 // Different steps from one whole number to the next.
@@ -181,7 +191,8 @@ int StepsOf(const ConvexCost& cost) {
 TEST(ConvexCost, CoarsenedIsALowerBoundWithTheSameEnds) {
   Random random(6);
   int coarser = 0;
-  for (int round = 0; round < 1000 && !testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(1000) && !testing::Test::HasFailure();
+       ++round) {
     SCOPED_TRACE(round);
     const ConvexCost exact = FromSegments(RandomSegments(random, 40));
     ConvexCost cost = exact;
@@ -199,7 +210,7 @@ TEST(ConvexCost, CoarsenedIsALowerBoundWithTheSameEnds) {
       ++coarser;
     }
   }
-  EXPECT_GT(coarser, 200);
+  EXPECT_GT(coarser, Enough(200));
 }
 
 TEST(ConvexCost, FewSegmentsAreNotCoarsened) {
@@ -220,7 +231,8 @@ TEST(LowerHull, HasTheOriginAndTheLastPoint) {
 
 TEST(HullSegments, AreBelowTheCurveAndItsPrice) {
   Random random(7);
-  for (int round = 0; round < 1000 && !testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(1000) && !testing::Test::HasFailure();
+       ++round) {
     SCOPED_TRACE(round);
     const auto first = static_cast<int64_t>(random() % 6);
     std::vector<FixedKnot> curve{{first, RandomSlope(random)}};

@@ -7,8 +7,13 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/repetitions.h"
+
 namespace acplan::solver {
 namespace {
+
+using test_support::Enough;
+using test_support::Repetitions;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kTolerance = 1e-9;
@@ -107,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Costs, Envelope, ::testing::Bool(),
 
 TEST_P(Envelope, IsThePointwiseMinimumOfTheClosures) {
   Random random(1);
-  for (int round = 0; round < 5000 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(5000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const CostFrontier a = RandomFrontier(random, GetParam(), false);
     const CostFrontier b = RandomFrontier(random, GetParam(), false, 100);
@@ -135,7 +140,7 @@ TEST_P(Envelope, OfTheFirstIsWhatTheSecondDoesNotBeat) {
   Random random(2);
   int left = 0;
   int beaten = 0;
-  for (int round = 0; round < 5000 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(5000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const CostFrontier a = RandomFrontier(random, GetParam(), false);
     const CostFrontier b = RandomFrontier(random, GetParam(), false, 100);
@@ -161,8 +166,8 @@ TEST_P(Envelope, OfTheFirstIsWhatTheSecondDoesNotBeat) {
       EXPECT_EQ(IsVertex(*piece, n), IsVertex(*source, n));
     }
   }
-  EXPECT_GT(left, 10000);
-  EXPECT_GT(beaten, 10000);
+  EXPECT_GT(left, Enough(10000));
+  EXPECT_GT(beaten, Enough(10000));
 }
 
 TEST(LowerEnvelope, WithNothing) {
@@ -176,7 +181,8 @@ TEST(LowerEnvelope, WithNothing) {
 
 TEST(Cut, DropsWhatHasTooFewBytes) {
   Random random(4);
-  for (int round = 0; round < 3000 && !testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(3000) && !testing::Test::HasFailure();
+       ++round) {
     SCOPED_TRACE(round);
     const CostFrontier frontier = RandomFrontier(random, false, false);
     const int64_t need = static_cast<int64_t>(random() % 40) - 3;
@@ -239,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(Costs, Sum, ::testing::Bool(),
 
 TEST_P(Sum, IsTheInfimalConvolutionWhereAllEndsAreVertices) {
   Random random(5);
-  for (int round = 0; round < 3000 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(3000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const CostFrontier frontier = RandomFrontier(random, GetParam(), true);
     const std::vector<FixedKnot> curve = RandomCurve(random, GetParam());
@@ -261,7 +267,7 @@ TEST_P(Sum, IsTheInfimalConvolutionWhereAllEndsAreVertices) {
 // and the unit together cost as much. That holds whatever the vertices are.
 TEST_P(Sum, EachPointLeadsBackToWhereItCameFrom) {
   Random random(6);
-  for (int round = 0; round < 3000 && !HasFailure(); ++round) {
+  for (int round = 0; round < Repetitions(3000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const CostFrontier frontier =
         RandomFrontier(random, GetParam(), round % 2 == 0);

@@ -6,8 +6,12 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/repetitions.h"
+
 namespace acplan::solver {
 namespace {
+
+using test_support::Repetitions;
 
 void ForEachPoint(const Milp& milp,
                   const std::function<void(const std::vector<double>&)>& use,
@@ -40,7 +44,7 @@ bool CanBeCompleted(const Milp& milp, const std::vector<double>& x) {
 
 TEST(WithCutOff, CutsThePointAndNoneThatKeepsTheRow) {
   std::mt19937 random(1);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < Repetitions(300); ++round) {
     SCOPED_TRACE(round);
     Milp milp;
     Milp::Row row;

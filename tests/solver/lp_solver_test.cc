@@ -6,8 +6,13 @@
 #include <random>
 #include <stdexcept>
 
+#include "tests/support/repetitions.h"
+
 namespace acplan::solver {
 namespace {
+
+using test_support::Enough;
+using test_support::Repetitions;
 
 Milp RandomProgram(std::mt19937& random) {
   const auto draw = [&](double least, double most) {
@@ -43,7 +48,7 @@ Milp RandomProgram(std::mt19937& random) {
 TEST(SolveLp, ProvesItsOptimum) {
   std::mt19937 random(1);
   int optimal = 0;
-  for (int round = 0; round < 500; ++round) {
+  for (int round = 0; round < Repetitions(500); ++round) {
     SCOPED_TRACE(round);
     const Milp milp = RandomProgram(random);
     const LpSolution lp = SolveLp(milp);
@@ -76,7 +81,7 @@ TEST(SolveLp, ProvesItsOptimum) {
     EXPECT_NEAR(bound, lp.objective, 1e-8);
     if (HasFailure()) break;
   }
-  EXPECT_GT(optimal, 200);
+  EXPECT_GT(optimal, Enough(200));
 }
 
 TEST(SolveLp, TellsWhyThereIsNoOptimum) {

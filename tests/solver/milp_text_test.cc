@@ -19,10 +19,12 @@
 
 #include "reference.h"
 #include "solver/milp.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::solver {
 namespace {
 
+using test_support::Repetitions;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -189,7 +191,7 @@ Milp RandomProgram(std::mt19937& random) {
 
 TEST(ToMps, ReadsBackTheSame) {
   std::mt19937 random(11);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < Repetitions(300); ++i) {
     const Milp milp = RandomProgram(random);
     const std::string text = ToMps(milp);
     SCOPED_TRACE(text);
@@ -225,7 +227,7 @@ Milp AsLp(const Milp& milp) {
 
 TEST(ToLp, ReadsBackTheSame) {
   std::mt19937 random(12);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < Repetitions(300); ++i) {
     const Milp milp = RandomProgram(random);
     const std::string text = ToLp(milp);
     SCOPED_TRACE(text);

@@ -10,8 +10,12 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tests/support/repetitions.h"
+
 namespace acplan::solver {
 namespace {
+
+using test_support::Repetitions;
 
 int64_t CapacityOf(const FlowNetwork& network,
                    const std::vector<char>& is_with_source) {
@@ -90,7 +94,7 @@ FlowNetwork RandomNetwork(std::mt19937& random, int inner, int edges) {
 TEST(MinCutTest, IsTheLeastOfAllCuts) {
   std::mt19937 random(1);
   int64_t all = 0;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < Repetitions(3000); ++round) {
     SCOPED_TRACE(round);
     const FlowNetwork network =
         RandomNetwork(random, static_cast<int>(random() % 9),
@@ -107,7 +111,7 @@ TEST(MinCutTest, IsTheLeastOfAllCuts) {
 
 TEST(MinCutTest, IsAsMuchAsFlows) {
   std::mt19937 random(2);
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0; round < Repetitions(100); ++round) {
     SCOPED_TRACE(round);
     const int inner = 20 + static_cast<int>(random() % 80);
     const FlowNetwork network = RandomNetwork(
