@@ -50,7 +50,7 @@ Budgets lie between the least of save, recompute (0%) and what the step needs wi
 how much less the bound of any schedule is than the best plan beside it. *s*: processor time
 of the command, all of it, for skip and for segments, on a machine that others used too.
 *Proven*: skip's, then segments' plan is optimal, or how far from the bound of its own kind.
-*Re-traced*: all plans of the row are applied to the model, and a step of each is traced again
+*Re-traced*: so many plans of the row are applied to the model, and a step of each is traced again
 on fake tensors, as in [exactness](exactness.md): the peak to the byte, the bytes at every
 operator, and the run-time of what ran again to 1e-9 are as predicted. Nothing here ran on a
 GPU; run-times are the roofline of an A100.
@@ -176,10 +176,10 @@ class Row:
 class _Case:
     """A model, its plans and what was measured of them, as far as files have them."""
 
-    def __init__(self, name: str, folder: pathlib.Path, is_plans_only: bool) -> None:
+    def __init__(self, name: str, folder: pathlib.Path, only: str | None) -> None:
         self._name = name
         self._folder = folder
-        self._is_plans_only = is_plans_only
+        self._only = only
         self._until_end = contextlib.ExitStack()
 
     def __enter__(self) -> "_Case":
@@ -223,7 +223,7 @@ class _Case:
         if "failed" in made:
             return Found(None, made["seconds"], failed=made["failed"])
         planned = Plan.of(made["plan"])
-        return Found(planned, made["seconds"], retraced=self._retraced(planned))
+        return Found(planned, made["seconds"], retraced=self._retraced(kind, planned))
 
     def _planned(self, kind: str, budget: int | str) -> dict[str, Any]:
         path, before = self._at.path, _seconds()
@@ -233,11 +233,11 @@ class _Case:
             return {"failed": str(error), "seconds": _seconds() - before}
         return {"plan": made.data, "seconds": _seconds() - before}
 
-    def _retraced(self, planned: Plan) -> str | None:
+    def _retraced(self, kind: str, planned: Plan) -> str | None:
         digest = hashlib.sha256(repr((self._name, planned.modules)).encode()).hexdigest()
         file = self._path("retraced", _fingerprint(_package())) / f"{digest[:24]}.txt"
         if not file.exists():
-            if self._is_plans_only:
+            if self._only not in (None, kind):
                 return None
             file.write_text(self._difference(planned))
         return file.read_text()
@@ -296,7 +296,9 @@ def _retraced(row: Row) -> str:
     if wrong:
         return "; ".join(wrong)
     left = sum(found.retraced is None for found in plans.values())
-    return f"not yet: {left} of {len(plans)}" if left else "as predicted"
+    if left == len(plans):
+        return "not yet"
+    return f"{len(plans) - left} of {len(plans)} as predicted"
 
 
 def _ms(found: Found | None) -> str:
@@ -360,8 +362,8 @@ def _head(columns: list[str], texts: int = 1) -> str:
 
 def _main(arguments: list[str]) -> None:
     logging.disable(logging.WARNING)  # Plans without a proof are told in the table.
-    is_plans_only = arguments[0] == "--plans-only"
-    folder, *names = arguments[is_plans_only:]
+    only = arguments[1] if arguments[0] == "--only" else None
+    folder, *names = arguments[2 if only else 0 :]
     start_page(
         "Plans beside what any schedule could do",
         _PAGE,
@@ -373,7 +375,7 @@ def _main(arguments: list[str]) -> None:
     columns = ["model", "budget", "bytes", *_KINDS, "of what was", "any schedule", "gap"]
     print(_head([*columns, "s", "proven", "re-traced"]), flush=True)
     for name in names or _cases():
-        with _Case(name, pathlib.Path(folder), is_plans_only) as case:
+        with _Case(name, pathlib.Path(folder), only) as case:
             for row in case.rows():
                 rows.append(row)
                 if row.share >= 0:
