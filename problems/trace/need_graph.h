@@ -10,9 +10,9 @@ namespace acplan::problems {
 
 // What of a call may have to run again, and why (graph/trace/needs.h): the
 // operators whose results backward asks for, or that others of them read. An
-// operator that something needs is saved or runs again; nothing else does. Calls that do the same have
-// equal graphs, since operators, groups and results are numbered from the start
-// of the call.
+// operator that something needs is saved or runs again; nothing else does. Calls
+// that do the same have equal graphs, since operators, groups and results are
+// numbered from the start of the call.
 struct NeedGraph {
   struct Operator {
     int place = 0;  // in the call

@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -355,44 +356,141 @@ TEST(NeedPoliciesTest, AreTheBestOfTheMilp) {
   EXPECT_GT(found, Enough(60));
 }
 
-// Graphs so large that policies are relaxed: none costs less than the cheapest
-// point that discards as much.
+// Checks that points ascend, and that a policy costs no less than the cheapest point
+// that discards as much: policies of points, others near them, and some at random.
+// Returns how many were allowed.
+int CheckBounds(const NeedGraph& graph, const NeedChoices& choices,
+                std::mt19937& random) {
+  int checked = 0;
+  const NeedPolicies policies = PoliciesOf(graph, choices);
+  const std::vector<PolicyPoint>& points = policies.points();
+  for (size_t p = 1; p < points.size(); ++p) {
+    EXPECT_LT(points[p - 1].bytes, points[p].bytes);
+    EXPECT_LT(points[p - 1].ms, points[p].ms);
+  }
+  const auto check = [&](const std::vector<char>& saved) {
+    const Outcome outcome = OutcomeOf(graph, choices, saved);
+    if (!outcome.is_allowed) return;
+    ++checked;
+    const auto cheapest = std::ranges::lower_bound(
+        points, choices.base_bytes - outcome.kept_bytes, {},
+        &PolicyPoint::bytes);
+    ASSERT_NE(cheapest, points.end());
+    EXPECT_LE(cheapest->ms, outcome.ms + 1e-9);
+  };
+  const std::vector<int> groups = GroupsOf(graph);
+  for (size_t p = 0; p < points.size(); ++p) {
+    std::vector<char> saved;
+    for (const GroupUse use : policies.UsesOf(p)) {
+      saved.push_back(use == GroupUse::kSaved);
+    }
+    check(saved);
+    const int group = groups[random() % groups.size()];
+    saved[group] = saved[group] ? 0 : 1;
+    check(saved);
+    check(SavedBy(choices, groups, (uint64_t{random()} << 32) | random()));
+  }
+  return checked;
+}
+
+// Graphs so large that policies are relaxed.
 TEST(NeedPoliciesTest, AreBoundsForLargeCalls) {
   std::mt19937 random(2);
   int checked = 0;
-  for (int round = 0; round < Repetitions(40); ++round) {
+  for (int round = 0; round < Repetitions(100); ++round) {
     SCOPED_TRACE(round);
     const NeedGraph graph = RandomGraph(random, 200);
-    const NeedChoices choices = RandomChoices(random, graph);
-    const NeedPolicies policies = PoliciesOf(graph, choices);
-    const std::vector<PolicyPoint>& points = policies.points();
-    for (size_t p = 1; p < points.size(); ++p) {
-      ASSERT_LT(points[p - 1].bytes, points[p].bytes);
-      ASSERT_LT(points[p - 1].ms, points[p].ms);
-    }
-    const auto check = [&](const Outcome& outcome) {
-      if (!outcome.is_allowed) return;
-      ++checked;
-      const auto cheapest = std::ranges::lower_bound(
-          points, choices.base_bytes - outcome.kept_bytes, {},
-          &PolicyPoint::bytes);
-      ASSERT_NE(cheapest, points.end());
-      EXPECT_LE(cheapest->ms, outcome.ms + 1e-9);
-    };
-    const std::vector<int> groups = GroupsOf(graph);
-    for (size_t p = 0; p < points.size(); ++p) {
-      std::vector<char> saved;
-      for (const GroupUse use : policies.UsesOf(p)) {
-        saved.push_back(use == GroupUse::kSaved);
-      }
-      check(OutcomeOf(graph, choices, saved));
-      // Another one, near it.
-      const int group = groups[random() % groups.size()];
-      saved[group] = saved[group] ? 0 : 1;
-      check(OutcomeOf(graph, choices, saved));
-    }
+    checked += CheckBounds(graph, RandomChoices(random, graph), random);
   }
   EXPECT_GT(checked, Enough(1000));
+}
+
+// As a U-Net's skips: what is made on the way down is read on the way up, the last
+// first. Backward asks for what is made on the way up, which takes little time: so
+// saving it is dear until the way down is reached, where less is needed then.
+NeedGraph NestedSkips(std::mt19937& random, int depth) {
+  NeedGraph graph = {.operators = {}, .results = 2 * depth};
+  for (int place = 2 * depth - 1; place >= 0; --place) {
+    const bool is_down = place < depth;
+    NeedGraph::Operator op = {
+        .place = place,
+        .group = place,
+        .ms = static_cast<double>(1 + random() % (is_down ? 1000 : 10)),
+        .makes = {place},
+        .reads = {}};
+    if (!is_down) {
+      op.reads.push_back(2 * depth - 1 - place);
+      op.asked.push_back(place);
+    }
+    graph.operators.push_back(std::move(op));
+  }
+  return graph;
+}
+
+// The groups that the best policy saves at a price of a byte, where each operator is
+// a group and makes one result, all allowed: by all sets of results that are needed.
+std::vector<char> BestAt(double price, const NeedGraph& graph,
+                         const NeedChoices& choices) {
+  struct Best {
+    double cost = 0;
+    uint64_t saved = 0;
+  };
+  std::unordered_map<uint64_t, Best> of_needed = {{0, {}}};
+  for (const NeedGraph::Operator& op : graph.operators) {
+    std::unordered_map<uint64_t, Best> next;
+    const auto add = [&](uint64_t needed, const Best& best) {
+      const auto [place, is_new] = next.try_emplace(needed, best);
+      if (!is_new && best.cost < place->second.cost) place->second = best;
+    };
+    const uint64_t made = uint64_t{1} << op.makes[0];
+    for (const auto& [before, best] : of_needed) {
+      uint64_t needed = before;
+      for (const int r : op.asked) needed |= uint64_t{1} << r;
+      if ((needed & made) == 0) {
+        add(needed, best);
+        continue;
+      }
+      needed &= ~made;
+      const auto bytes = static_cast<double>(choices.bytes[op.makes[0]]);
+      add(needed, {best.cost + price * bytes, best.saved | made});
+      for (const int r : op.reads) needed |= uint64_t{1} << r;
+      add(needed, {best.cost + op.ms, best.saved});
+    }
+    of_needed = std::move(next);
+  }
+  std::vector<char> saved;
+  for (int r = 0; r < graph.results; ++r) {
+    saved.push_back(of_needed.at(0).saved >> r & 1 ? 1 : 0);
+  }
+  return saved;
+}
+
+// States are the sets of skips that are needed. Lines are through the best policies
+// at some prices, where bounds are tight.
+TEST(NeedPoliciesTest, AreBoundsWhereStatesAreMany) {
+  std::mt19937 random(3);
+  constexpr int kDepth = 14;
+  int relaxed = 0;
+  for (int round = 0; round < Repetitions(6); ++round) {
+    SCOPED_TRACE(round);
+    const NeedGraph graph = NestedSkips(random, kDepth);
+    const std::vector<char> all(graph.results, 1);
+    NeedChoices choices = {.may_keep = all, .may_save = all, .may_rerun = all};
+    for (int r = 0; r < graph.results; ++r) {
+      choices.bytes.push_back(static_cast<int64_t>(1 + random() % 1'000'000));
+    }
+    const NeedPolicies policies = PoliciesOf(graph, choices);
+    relaxed += policies.IsExact(0) ? 0 : 1;
+    for (double price = 1e-6; price < 1; price *= 2) {
+      const Outcome best =
+          OutcomeOf(graph, choices, BestAt(price, graph, choices));
+      const auto cheapest = std::ranges::lower_bound(
+          policies.points(), -best.kept_bytes, {}, &PolicyPoint::bytes);
+      ASSERT_NE(cheapest, policies.points().end());
+      EXPECT_LE(cheapest->ms, best.ms + 1e-9) << price;
+    }
+  }
+  EXPECT_GT(relaxed, Enough(4));
 }
 
 }  // namespace

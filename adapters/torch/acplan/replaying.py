@@ -40,14 +40,7 @@ from acplan.tape import (
     written_by,
 )
 
-try:
-    from torch._C._dynamo.eval_frame import (
-        _FrameAction,
-        _FrameExecStrategy,
-        set_code_exec_strategy,
-    )
-except ImportError:
-    set_code_exec_strategy = None  # type: ignore[assignment]
+_EVAL_FRAME = torch._C._dynamo.eval_frame
 
 Decide = Callable[[Any], Choice]
 
@@ -148,15 +141,16 @@ class Mode(TorchDispatchMode):
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         dispatch = cls.__dict__.get("__torch_dispatch__")
         if dispatch is not None and not cls._should_skip_dynamo():
-            skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-            set_code_exec_strategy(dispatch.__code__, skip)
+            skip = _EVAL_FRAME._FrameAction.SKIP
+            strategy = _EVAL_FRAME._FrameExecStrategy(skip, skip)
+            _EVAL_FRAME.set_code_exec_strategy(dispatch.__code__, strategy)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Whether PyTorch is to call the dispatch through a function that stops its
         compiler meanwhile, which takes time at each operator. It is as good to mark the
         code as not to be compiled, nor what it calls."""
-        return set_code_exec_strategy is None
+        return not hasattr(_EVAL_FRAME, "set_code_exec_strategy")
 
     def __init__(self, tape: Tape, sharded: Sequence[torch.nn.Module]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
