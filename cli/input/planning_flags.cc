@@ -32,9 +32,15 @@ bool HasFitsOnly(const graph::Profile& profile) {
 }
 
 // Whether operators may be skipped.
-bool ParseDecisions(const std::string& text) {
+bool ParseDecisions(const std::string& text, bool is_on_trace) {
+  if (text.empty()) return is_on_trace;
   if (text == "save,recompute") return false;
-  if (text == "save,recompute,skip") return true;
+  if (text == "save,recompute,skip" && is_on_trace) return true;
+  if (text == "save,recompute,skip") {
+    throw InputError(
+        "--decisions: expected save,recompute but for plans on traces, under "
+        "the memory model trace");
+  }
   throw InputError(
       fmt::format("--decisions: expected save,recompute or "
                   "save,recompute,skip, found '{}'",
@@ -252,9 +258,8 @@ problems::PlanOptions PlanningFlags::Options(const ProfileInput& input,
        options.memory.without_states)) {
     options.memory.model = problems::MemoryModel::kSnapshot;
   }
-  options.may_skip = decisions.empty()
-                         ? options.memory.model == problems::MemoryModel::kTrace
-                         : ParseDecisions(decisions);
+  options.may_skip = ParseDecisions(
+      decisions, options.memory.model == problems::MemoryModel::kTrace);
   if (options.memory.model == problems::MemoryModel::kTrace &&
       options.memory.world_size > 1) {
     options.memory.fsdp_units = options.fsdp_units;

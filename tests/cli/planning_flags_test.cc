@@ -170,6 +170,9 @@ TEST_F(PlanningFlagsTest, OnTracesOperatorsMayBeSkippedForSomeTime) {
     return flags_.Options(trace, 7).limits.time_limit_s;
   };
   EXPECT_TRUE(flags_.Options(trace, 7).may_skip);
+  flags_.decisions = "save,recompute,skip";
+  EXPECT_TRUE(flags_.Options(trace, 7).may_skip);
+  flags_.decisions.clear();
   EXPECT_EQ(seconds(""), 7);
   EXPECT_EQ(seconds("70"), 70);
   EXPECT_TRUE(std::isinf(seconds("none")));
@@ -187,7 +190,9 @@ TEST_F(PlanningFlagsTest, OperatorsAreSkippedWhereDecisionsSaySo) {
   flags_.decisions = "save,recompute";
   EXPECT_FALSE(Options().may_skip);
   flags_.decisions = "save,recompute,skip";
-  EXPECT_TRUE(Options().may_skip);
+  EXPECT_EQ(Error(),
+            "--decisions: expected save,recompute but for plans on traces, "
+            "under the memory model trace");
   flags_.decisions = "skip";
   EXPECT_EQ(Error(),
             "--decisions: expected save,recompute or save,recompute,skip, "
