@@ -138,28 +138,50 @@ std::vector<CheckpointedModule> NeedDriven(
   return units;
 }
 
+// The limits of a search for where to start, which takes a moment.
+solver::SearchLimits LimitsOfStart(solver::SearchLimits limits) {
+  limits.time_limit_s =
+      std::min(limits.time_limit_s * kShareWithoutSkips, kLeastSeconds);
+  limits.node_limit = solver::SearchLimits().node_limit;
+  limits.on_progress = nullptr;
+  return limits;
+}
+
 // The units to start from: the known ones, or those of the best plan that skips
 // nothing, need-driven, which takes a moment to find.
 std::vector<CheckpointedModule> StartOf(const PlanningProblem& problem,
                                         const TraceProblem& built,
                                         int64_t usable_bytes,
-                                        solver::SearchLimits limits,
+                                        const solver::SearchLimits& limits,
                                         const KnownUnits& known) {
   if (!problem.without_skips || known.beats_plans_without_skips) {
     return known.modules;
   }
-  limits.time_limit_s =
-      std::min(limits.time_limit_s * kShareWithoutSkips, kLeastSeconds);
-  limits.node_limit = solver::SearchLimits().node_limit;
-  limits.on_progress = nullptr;
   BestPlan best(built, graph::WholeAllocations(usable_bytes));
   best.Try({});
   if (!known.modules.empty()) best.Try(known.modules);
   if (best.is_found() && best.IsAsGoodAs(0)) return best.modules();
-  best.Try(NeedDriven(
-      built,
-      SolveTraceProblem(*problem.without_skips, usable_bytes, limits).modules));
+  best.Try(
+      NeedDriven(built, SolveTraceProblem(*problem.without_skips, usable_bytes,
+                                          LimitsOfStart(limits))
+                            .modules));
   return best.modules();
+}
+
+// The least budget of plans that may skip, which is no more than what is found
+// without skips.
+TraceMinimum LeastOf(const PlanningProblem& problem, const TraceProblem& built,
+                     const solver::SearchLimits& limits,
+                     std::vector<CheckpointedModule> known) {
+  if (!problem.without_skips) return FindLeastPlan(built, limits, 0, known);
+  const solver::Stopwatch stopwatch;
+  if (known.empty()) {
+    known = NeedDriven(
+        built,
+        FindLeastPlan(*problem.without_skips, LimitsOfStart(limits)).modules);
+  }
+  return FindLeastPlan(built, solver::LeftOf(limits, stopwatch.Seconds()), 0,
+                       known);
 }
 
 Outcome Solve(const PlanningProblem& problem, const TraceProblem& built,
@@ -360,10 +382,11 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
 }
 
 LeastAnswer LeastPlan(const PlanningProblem& problem,
-                      const solver::SearchLimits& limits) {
+                      const solver::SearchLimits& limits,
+                      const KnownUnits& known) {
   LeastAnswer least;
   if (const auto* traced = std::get_if<TraceProblem>(&problem.built)) {
-    TraceMinimum found = FindLeastPlan(*traced, limits);
+    TraceMinimum found = LeastOf(problem, *traced, limits, known.modules);
     least.budget = found.budget;
     least.has_plan = true;
     least.units.modules = std::move(found.modules);

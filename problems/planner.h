@@ -71,14 +71,16 @@ struct KnownUnits {
 };
 
 // The least budget, reserve included, that any plan meets: above the reserve,
-// though a model may need nothing. Under kTrace with a plan that meets it.
+// though a model may need nothing. Under kTrace with a plan that meets it, and no more
+// than what the known units, or else plans that skip nothing, were found to need.
 struct LeastAnswer {
   MinimumBudget budget;
   bool has_plan = false;
   KnownUnits units = {};
 };
 LeastAnswer LeastPlan(const PlanningProblem& problem,
-                      const solver::SearchLimits& limits);
+                      const solver::SearchLimits& limits,
+                      const KnownUnits& known = {});
 MinimumBudget LeastBudget(const PlanningProblem& problem,
                           const solver::SearchLimits& limits);
 

@@ -135,6 +135,21 @@ solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
   return share;
 }
 
+// The same units in another family, or none where it does not have them.
+KnownUnits Moved(const KnownUnits& units, const ProblemWithSegments& from,
+                 const ProblemWithSegments& to) {
+  KnownUnits moved;
+  const std::vector<graph::TraceModule>& modules = to.trace.modules;
+  for (graph::CheckpointedModule unit : units.modules) {
+    const auto named = std::ranges::find(
+        modules, from.trace.modules[unit.module].fqn, &graph::TraceModule::fqn);
+    if (named == modules.end()) return {};
+    unit.module = static_cast<int32_t>(named - modules.begin());
+    moved.modules.push_back(std::move(unit));
+  }
+  return moved;
+}
+
 // Whichever recomputes less within the budget; none where both do not fit.
 KnownUnits CheaperOf(const ProblemWithSegments& problem, int64_t budget_bytes,
                      KnownUnits first, const KnownUnits& second) {
@@ -208,7 +223,10 @@ LeastWithSegments LeastPlan(const ProblemsWithSegments& problems,
   for (size_t f = 0; f < problems.size(); ++f) {
     answer.of_family.push_back(
         LeastPlan(problems[f]->problem,
-                  ShareOf(limits, stopwatch.Seconds(), problems.size() - f)));
+                  ShareOf(limits, stopwatch.Seconds(), problems.size() - f),
+                  f == 0 ? KnownUnits()
+                         : Moved(answer.of_family.front().units,
+                                 *problems.front(), *problems[f])));
   }
   answer.least = *std::ranges::min_element(
       answer.of_family, {},

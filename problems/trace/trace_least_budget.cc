@@ -1,6 +1,7 @@
 #include "problems/trace/trace_least_budget.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "problems/engines/labels/joint_labels.h"
 #include "problems/trace/branching.h"
 #include "problems/trace/limit_watch.h"
+#include "problems/trace/near_plans.h"
 
 namespace acplan::problems {
 
@@ -24,6 +26,10 @@ constexpr int64_t kMostParts = 20'000;
 constexpr int kRounds = 4;
 // A search for a plan of a relaxation, which need not be the cheapest, makes as many.
 constexpr int64_t kLabelsAPlan = 200'000;
+// Peaks that are looked for near a plan of a relaxation, until so many are not found,
+// and plans on the way to one.
+constexpr int kMostMissed = 6;
+constexpr int kPlansAPeak = 24;
 
 // The least budget of a relaxation in whole allocations; nothing where it is above
 // `most_bytes` anyway.
@@ -46,14 +52,16 @@ class LeastBudgetSearch {
     Try({});
     if (!known.empty()) Try(known);
     // The first takes a moment, and says something whatever the limits.
-    Branch({});
+    Branch({}, /*lowers=*/true);
     parts_.LetGo();
     for (int64_t parts = 1; !parts_.empty() && !IsStopped(); ++parts) {
       if (parts == kMostParts) {
         answer_.budget.stopped_by = StoppedBy::kNodes;
         break;
       }
-      Branch(parts_.TakeLeast());
+      // Less and less often, as each takes as long as some parts.
+      Branch(parts_.TakeLeast(),
+             /*lowers=*/std::has_single_bit(static_cast<uint64_t>(parts)));
       parts_.LetGo();
     }
     MinimumBudget& budget = answer_.budget;
@@ -106,10 +114,38 @@ class LeastBudgetSearch {
     return solution.units;
   }
 
+  // Looks for a plan of this peak near one that needs more: records that the
+  // relaxation puts too low are raised to what the simulation shows.
+  bool IsReached(RelaxedPlan plan, int64_t peak_bytes) {
+    for (int k = 0; k < kPlansAPeak && plan.use && !IsStopped(); ++k) {
+      if (plan.use->peak_bytes <= peak_bytes) break;
+      plan.relaxation = WithRaisedRecords(problem_, plan, peak_bytes);
+      plan.units = UnitsWithin(plan.relaxation.joint, peak_bytes);
+      if (plan.units.empty()) break;
+      plan.modules = CheckpointedModules(problem_, plan.relaxation, plan.units);
+      plan.use = Try(plan.modules);
+    }
+    return Best() <= peak_bytes;
+  }
+
+  // Halves what lies between the bound and the best peak as long as plans near this
+  // one are found there.
+  void Lower(const RelaxedPlan& plan) {
+    int64_t missed_bytes = std::max(Bound(), enough_bytes_ - 1);
+    for (int missed = 0; missed < kMostMissed && !IsStopped();) {
+      const int64_t peak_bytes =
+          graph::WholeAllocations(missed_bytes + (Best() - missed_bytes) / 2);
+      if (peak_bytes <= missed_bytes) break;
+      if (IsReached(plan, peak_bytes)) continue;
+      missed_bytes = peak_bytes;
+      ++missed;
+    }
+  }
+
   // Improves the bound of a part, and splits it where that does not settle it. As
   // bounds and plans take only a walk, witnesses change without being blended
   // where the bound rises.
-  void Branch(TracePart part) {
+  void Branch(TracePart part, bool lowers) {
     std::optional<Decision> decision;
     double weight = 1;
     int64_t best_bound = -1;
@@ -127,6 +163,8 @@ class LeastBudgetSearch {
       plan.units = UnitsWithin(plan.relaxation.joint, *least);
       plan.modules = CheckpointedModules(problem_, plan.relaxation, plan.units);
       plan.use = Try(plan.modules);
+      if (bound >= Best()) return;
+      if (lowers && round == 0) Lower(plan);
       if (bound >= Best()) return;
       weight /= 2;
       if (*least > best_bound) {

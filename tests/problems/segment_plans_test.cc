@@ -185,6 +185,7 @@ TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
 // alone.
 TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
   int done = 0;
+  int compared = 0;
   for (unsigned seed = 0; done < Repetitions(12) && seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
     // Blocks enough for two families.
@@ -207,7 +208,19 @@ TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
       EXPECT_NEAR(plan.recompute_ms, *best, 1e-9 * (1 + *best));
       ExpectApart(trace, plan);
     }
-    // Stopped at once, each still is a plan for the next budget.
+    // Stopped at once, a family is no worse than the first, whose plan it has.
+    const LeastWithSegments least = LeastPlan(problems, {.node_limit = 0});
+    const LeastAnswer& first = least.of_family.front();
+    for (const LeastAnswer& other : least.of_family) {
+      const bool has_all = std::ranges::none_of(
+          first.units.modules, [&](const graph::CheckpointedModule& unit) {
+            return problems.front()->trace.modules[unit.module].IsSegment();
+          });
+      if (!has_all) continue;
+      EXPECT_LE(other.budget.bytes, first.budget.bytes);
+      ++compared;
+    }
+    // Each still is a plan for the next budget.
     double least_ms = std::numeric_limits<double>::infinity();
     for (const Plan& plan :
          PlanFrontier(problems, budgets, {.node_limit = 0})) {
@@ -217,6 +230,7 @@ TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
     }
   }
   EXPECT_EQ(done, Repetitions(12));
+  EXPECT_GE(compared, Enough(10));
 }
 
 // However soon a search with skips is stopped, it is no worse than one without.
@@ -228,6 +242,8 @@ TEST(SegmentPlansTest, SkipsNeverMakeAPlanWorse) {
     const ProblemWithSegments with(trace, {}, OnTraces(/*may_skip=*/true));
     const ProblemWithSegments without(trace, {}, OnTraces());
     const LeastAnswer least = LeastPlan(without.problem, {});
+    EXPECT_LE(LeastPlan(with.problem, {.node_limit = 0}).budget.bytes,
+              least.budget.bytes);
     const int64_t most = without.problem.unplanned_peak_bytes;
     for (const int64_t share : {0, 1, 2, 3}) {
       const int64_t budget =
