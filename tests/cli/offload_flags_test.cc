@@ -1,0 +1,78 @@
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "graph/base/file_io.h"
+#include "tests/cli/cli_test.h"
+
+// Plans that offload, through the commands that make and read them.
+
+namespace acplan::cli {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/vit_base.json.gz";
+
+class OffloadFlagsTest : public CliTest {
+ protected:
+  // A plan within 70%, with some flags.
+  json Planned(const std::vector<std::string>& flags) const {
+    std::vector<std::string> command = {"plan", kTrace, "--budget",
+                                        "70%",  "-o",   "plan.json"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const Outcome outcome = Acplan(command);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return json::parse(graph::ReadFile(folder() / "plan.json"));
+  }
+};
+
+double CostOf(const json& plan) {
+  const double stall_ms =
+      plan.contains("offload") ? plan["offload"].value("stall_ms", 0.) : 0;
+  return plan.at("recompute_ms").get<double>() + stall_ms;
+}
+
+TEST_F(OffloadFlagsTest, NoLinkMakesAPlanDearerAndAFastOneMakesItFree) {
+  const double alone_ms = CostOf(Planned({}));
+  ASSERT_GT(alone_ms, 0);
+  double last_ms = alone_ms;
+  for (const char* rate : {"1MB/s", "1GB/s", "25GB/s", "1000GB/s"}) {
+    SCOPED_TRACE(rate);
+    const json plan = Planned({"--offload", rate});
+    EXPECT_LE(CostOf(plan), alone_ms);
+    EXPECT_LE(plan.at("peak_bytes"), plan.at("budget_bytes"));
+    last_ms = CostOf(plan);
+  }
+  EXPECT_EQ(last_ms, 0);
+}
+
+TEST_F(OffloadFlagsTest, TheHostHoldsNoMoreThanItMay) {
+  const json free = Planned({"--offload", "1000GB/s"})["offload"];
+  const int64_t most = free.at("host_bytes").get<int64_t>() / 2;
+  ASSERT_GT(most, 0);
+  const json held = Planned({"--offload", "1000GB/s", "--host-memory",
+                             std::to_string(most) + "B"})["offload"];
+  EXPECT_LE(held.at("host_bytes"), most);
+  EXPECT_EQ(held.at("host_memory_bytes"), most);
+}
+
+TEST_F(OffloadFlagsTest, EveryCommandSaysTheSameOfAPlan) {
+  const json plan = Planned({"--offload", "1000GB/s"});
+  ASSERT_GT(plan.at("offload").at("host_bytes"), 0);
+  const json simulated =
+      json::parse(Acplan({"simulate", kTrace, "plan.json", "--json"}).out);
+  EXPECT_EQ(simulated.at("planned").at("peak_bytes"), plan.at("peak_bytes"));
+  EXPECT_EQ(simulated.at("planned").at("offload").at("host_bytes"),
+            plan.at("offload").at("host_bytes"));
+  EXPECT_EQ(Acplan({"check", kTrace, "plan.json", "--budget", "70%"}).exit_code,
+            0);
+  EXPECT_EQ(Acplan({"check", kTrace, "plan.json", "--budget", "50%"}).exit_code,
+            1);
+  EXPECT_THAT(Acplan({"compare", kTrace, "plan.json"}).out,
+              HasSubstr("plan.json"));
+}
+
+}  // namespace
+}  // namespace acplan::cli
