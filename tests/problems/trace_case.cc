@@ -96,6 +96,19 @@ class Enumerator {
     return std::move(result_);
   }
 
+  std::vector<CheckpointedModule> ByChance(std::mt19937& random) {
+    for (size_t u = 0; u < units_.size(); ++u) {
+      if (random() % 2 == 0 || !MayAdd(u, chosen_)) continue;
+      chosen_.push_back(u);
+      std::vector<char> saved = AlwaysSaved(units_[u]);
+      for (const int group : FreeGroups(units_[u])) {
+        saved[group] = random() % 2 == 0 ? 1 : 0;
+      }
+      modules_.push_back(UnitThatSaves(problem_, units_[u].node, saved));
+    }
+    return std::move(modules_);
+  }
+
  private:
   struct Unit {
     int node = 0;
@@ -110,6 +123,16 @@ class Enumerator {
       if (problem_.is_choice[unit.node][g]) free.push_back(g);
     }
     return free;
+  }
+
+  // By group, with nothing of those that are free.
+  std::vector<char> AlwaysSaved(const Unit& unit) const {
+    std::vector<char> saved;
+    for (const auto& group : problem_.groups[unit.node].groups) {
+      saved.push_back(group.rule == GroupRule::kSave ? 1 : 0);
+    }
+    for (const int group : FreeGroups(unit)) saved[group] = 0;
+    return saved;
   }
 
   bool MayAdd(size_t u, const std::vector<size_t>& chosen) const {
@@ -135,17 +158,12 @@ class Enumerator {
     }
     Choose(u + 1);
     if (!MayAdd(u, chosen_)) return;
-    const OperatorGroups& groups = problem_.groups[units_[u].node];
     const std::vector<int> free = FreeGroups(units_[u]);
     chosen_.push_back(u);
     for (uint32_t subset = 0; subset >> free.size() == 0; ++subset) {
-      std::vector<char> saved;
-      for (int g = 0; g < std::ssize(groups.groups); ++g) {
-        const auto found = std::ranges::find(free, g) - free.begin();
-        const bool is_saved = found == std::ssize(free)
-                                  ? groups.groups[g].rule == GroupRule::kSave
-                                  : (subset >> found & 1) != 0;
-        saved.push_back(is_saved ? 1 : 0);
+      std::vector<char> saved = AlwaysSaved(units_[u]);
+      for (size_t k = 0; k < free.size(); ++k) {
+        saved[free[k]] = (subset >> k & 1) != 0 ? 1 : 0;
       }
       modules_.push_back(UnitThatSaves(problem_, units_[u].node, saved));
       Choose(u + 1);
@@ -267,6 +285,11 @@ std::optional<double> TracePlans::LeastMs(int64_t budget_bytes) const {
     least = std::min(least.value_or(plan.recompute_ms), plan.recompute_ms);
   }
   return least;
+}
+
+std::vector<CheckpointedModule> PlanByChance(const TraceProblem& problem,
+                                             std::mt19937& random) {
+  return Enumerator(problem, {}).ByChance(random);
 }
 
 std::optional<TracePlans> EnumeratePlans(const TraceProblem& problem,

@@ -69,6 +69,10 @@ std::optional<TracePlans> EnumeratePlans(const TraceProblem& problem,
                                          std::optional<int> max_units,
                                          int64_t most);
 
+// One of them, which the simulation may refuse.
+std::vector<graph::CheckpointedModule> PlanByChance(const TraceProblem& problem,
+                                                    std::mt19937& random);
+
 // What is wrong with an answer, a line; empty: nothing.
 std::string Mismatch(const TracePlans& plans, int64_t budget_bytes,
                      const TraceProblem& problem,

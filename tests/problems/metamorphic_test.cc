@@ -1,0 +1,373 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "graph/base/input_error.h"
+#include "graph/profile/module_tree.h"
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+#include "problems/any_schedule.h"
+#include "problems/budget_frontier.h"
+#include "problems/check/plan_rules.h"
+#include "problems/plan/plan_on_trace.h"
+#include "problems/segment_plans.h"
+#include "tests/problems/trace_case.h"
+#include "tests/support/random_step.h"
+#include "tests/support/repetitions.h"
+#include "tests/support/synthetic_profile.h"
+
+// What must hold between the answers to questions that belong together: of the same
+// step within more memory, with other names, in other units, in another order. No
+// second planner is asked, so that the steps may be of any size.
+//
+// ACPLAN_INSTANCES=20000 goes through so many of each kind.
+
+namespace acplan::problems {
+namespace {
+
+using graph::Trace;
+using graph::TraceOperator;
+
+int Instances() {
+  const char* asked = std::getenv("ACPLAN_INSTANCES");
+  return asked ? std::atoi(asked) : test_support::Repetitions(12);
+}
+
+// Searches end after so many labels; those of most steps have ended by then.
+solver::SearchLimits Limits() {
+  solver::SearchLimits limits;
+  limits.node_limit = 5000;
+  return limits;
+}
+
+test_support::StepOptions OptionsByChance(std::mt19937& random) {
+  const auto half = [&] { return random() % 2 == 0; };
+  return {.blocks_most = 3,
+          .operators_most = 3,
+          .nests = half(),
+          .skips = half(),
+          .shares_arguments = half(),
+          .shares_storages = half(),
+          .shares_modules = half(),
+          .repeats = half(),
+          .writes = half(),
+          .draws = half(),
+          .has_odd_ends = half()};
+}
+
+struct Step {
+  explicit Step(unsigned seed) : random(seed) {
+    const test_support::StepOptions options = OptionsByChance(random);
+    trace = test_support::RandomStep(random, options);
+    may_skip = random() % 2 == 0;
+    if (random() % 2 == 0) segments = SegmentKind::kAuto;
+  }
+
+  ProblemsWithSegments ProblemsOf(const Trace& of) const {
+    PlanOptions options;
+    options.memory.model = MemoryModel::kTrace;
+    options.may_skip = may_skip;
+    return BuildProblemsWithSegments(of, options, {.kind = segments});
+  }
+
+  std::mt19937 random;
+  Trace trace;
+  bool may_skip = false;
+  SegmentKind segments = SegmentKind::kNone;
+};
+
+// From the least that some plan was found to need to what the step needs without.
+std::vector<int64_t> BudgetsOf(const ProblemsWithSegments& problems,
+                               std::mt19937& random) {
+  const int64_t least = LeastPlan(problems, Limits()).least.budget.bytes;
+  const int64_t most = problems.front()->problem.unplanned_peak_bytes;
+  std::vector<int64_t> budgets = {least, most};
+  for (int k = 0; k < 2; ++k) {
+    budgets.push_back(
+        least +
+        static_cast<int64_t>(random() % std::max<int64_t>(1, most - least)));
+  }
+  std::ranges::sort(budgets);
+  return budgets;
+}
+
+bool IsProven(const Plan& plan) {
+  return plan.status == PlanStatus::kOptimal ||
+         plan.status == PlanStatus::kInfeasible;
+}
+
+// Of two answers to what is the same question, in which milliseconds count `times`.
+void ExpectTheSame(const Plan& one, const Plan& other, double times = 1) {
+  if (!IsProven(one) || !IsProven(other)) {
+    // Bounds hold, whoever found them.
+    if (!one.HasPlan() || !other.HasPlan()) return;
+    EXPECT_LE(one.bound_ms * times, other.recompute_ms * (1 + 1e-9));
+    EXPECT_LE(other.bound_ms, one.recompute_ms * times * (1 + 1e-9));
+    return;
+  }
+  EXPECT_EQ(one.status, other.status);
+  EXPECT_NEAR(one.recompute_ms * times, other.recompute_ms,
+              1e-8 * (1 + other.recompute_ms));
+}
+
+TEST(MetamorphicTest, MoreMemoryIsNeverWorse) {
+  for (int k = 0; k < Instances() && !testing::Test::HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
+    std::optional<Plan> last;
+    for (const int64_t budget : BudgetsOf(problems, step.random)) {
+      if (budget <= 0) continue;
+      Plan plan = PlanFor(problems, budget, Limits()).plan;
+      if (last) {
+        EXPECT_LE(plan.bound_ms, last->recompute_ms * (1 + 1e-9));
+        if (IsProven(plan)) {
+          EXPECT_LE(plan.recompute_ms, last->recompute_ms * (1 + 1e-9));
+        }
+      }
+      if (plan.HasPlan()) last = std::move(plan);
+    }
+  }
+}
+
+TEST(MetamorphicTest, NothingFitsBelowTheLeast) {
+  for (int k = 0; k < Instances() && !testing::Test::HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    const Step step(k);
+    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
+    const LeastWithSegments least = LeastPlan(problems, Limits());
+    const MinimumBudget& budget = least.least.budget;
+    ASSERT_LE(budget.bound_bytes, budget.bytes);
+    EXPECT_TRUE(PlanFor(problems, budget.bytes, Limits(), least.of_family)
+                    .plan.HasPlan());
+    if (!budget.proven || budget.bytes <= 1) continue;
+    EXPECT_FALSE(PlanFor(problems, budget.bytes - 1, Limits()).plan.HasPlan());
+  }
+}
+
+Trace Scaled(Trace trace, int64_t bytes, double ms) {
+  for (graph::TraceStorage& storage : trace.storages) storage.bytes *= bytes;
+  if (trace.peak_bytes) *trace.peak_bytes *= bytes;
+  for (TraceOperator& op : trace.operators) op.runtime_ms *= ms;
+  return trace;
+}
+
+// Of storages of whole allocations, for others are rounded up.
+Trace InAllocations(Trace trace) {
+  for (graph::TraceStorage& storage : trace.storages) storage.bytes *= 512;
+  trace.peak_bytes = std::nullopt;
+  return trace;
+}
+
+TEST(MetamorphicTest, UnitsOfBytesAndTimesDoNotMatter) {
+  for (int k = 0; k < Instances() && !testing::Test::HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const int64_t bytes = 1 + static_cast<int64_t>(step.random() % 1000);
+    const double ms = step.random() % 2 == 0 ? 1. / 1024 : 3;
+    const Trace trace = InAllocations(step.trace);
+    const ProblemsWithSegments problems = step.ProblemsOf(trace);
+    const ProblemsWithSegments scaled =
+        step.ProblemsOf(Scaled(trace, bytes, ms));
+    for (const int64_t budget : BudgetsOf(problems, step.random)) {
+      if (budget <= 0) continue;
+      ExpectTheSame(PlanFor(problems, budget, Limits()).plan,
+                    PlanFor(scaled, budget * bytes, Limits()).plan, ms);
+    }
+  }
+}
+
+// Storages in another order, and modules with other names, but for the numbers that
+// runs go by.
+Trace Renamed(Trace trace, std::mt19937& random) {
+  std::vector<int32_t> place(trace.storages.size());
+  std::iota(place.begin(), place.end(), 0);
+  std::ranges::shuffle(place, random);
+  const auto move = [&](int32_t& storage) { storage = place[storage]; };
+  const auto move_all = [&](std::vector<int32_t>& of) {
+    std::ranges::for_each(of, move);
+    std::ranges::sort(of);
+  };
+  std::vector<graph::TraceStorage> storages(trace.storages.size());
+  for (size_t s = 0; s < place.size(); ++s) {
+    storages[place[s]] = trace.storages[s];
+  }
+  trace.storages = std::move(storages);
+  for (graph::TraceModule& module : trace.modules) {
+    move_all(module.parameters);
+    move_all(module.buffers);
+    module.fqn = "Another" + module.fqn;
+    module.class_name = "C" + std::to_string(random() % 100);
+  }
+  for (graph::TraceCall& call : trace.calls) {
+    move_all(call.inputs);
+    move_all(call.outputs);
+  }
+  for (TraceOperator& op : trace.operators) {
+    for (std::vector<int32_t>* of :
+         {&op.reads, &op.creates, &op.outputs, &op.mutates}) {
+      move_all(*of);
+    }
+  }
+  for (graph::TraceTensor& tensor : trace.tensors) move(tensor.storage);
+  for (graph::SavedTensor& saved : trace.saved) move(saved.storage);
+  for (graph::KeptAttribute& kept : trace.kept) move(kept.storage);
+  return trace;
+}
+
+TEST(MetamorphicTest, NamesAndOrdersDoNotMatter) {
+  for (int k = 0; k < Instances() && !testing::Test::HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const Trace renamed = graph::ParseTrace(
+        graph::ToJson(Renamed(step.trace, step.random)), "renamed");
+    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
+    const ProblemsWithSegments others = step.ProblemsOf(renamed);
+    EXPECT_EQ(problems.front()->problem.unplanned_peak_bytes,
+              others.front()->problem.unplanned_peak_bytes);
+    for (const int64_t budget : BudgetsOf(problems, step.random)) {
+      if (budget <= 0) continue;
+      ExpectTheSame(PlanFor(problems, budget, Limits()).plan,
+                    PlanFor(others, budget, Limits()).plan);
+    }
+  }
+}
+
+TEST(MetamorphicTest, PlansAreWhatIsSaidOfThem) {
+  for (int k = 0; k < Instances() && !testing::Test::HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
+    for (const int64_t budget : BudgetsOf(problems, step.random)) {
+      if (budget <= 0) continue;
+      const PlanWithSegments found = PlanFor(problems, budget, Limits());
+      if (!found.plan.HasPlan()) continue;
+      const Trace& trace = found.problem->trace;
+      EXPECT_EQ(FirstBrokenRule(found.problem->profile, found.plan, {}, &trace),
+                std::nullopt);
+      const graph::Simulation use = graph::Simulate(
+          trace, CheckpointedModules(trace, found.plan.modules));
+      EXPECT_EQ(use.peak_bytes, found.plan.peak_bytes);
+      EXPECT_LE(use.peak_bytes, budget);
+      EXPECT_NEAR(use.recompute_ms, found.plan.recompute_ms,
+                  1e-9 * (1 + use.recompute_ms));
+      if (!step.may_skip) continue;
+      const Plan bounded =
+          WithAnySchedule(problems.front()->problem, found.plan);
+      ASSERT_TRUE(bounded.any_schedule);
+      EXPECT_LE(bounded.any_schedule->bound_ms,
+                found.plan.recompute_ms * (1 + 1e-9));
+    }
+  }
+}
+
+TEST(MetamorphicTest, FrontiersAreOfPlans) {
+  for (int k = 0; k < Instances() && !testing::Test::HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
+    std::vector<int64_t> budgets = BudgetsOf(problems, step.random);
+    std::erase_if(budgets, [](int64_t budget) { return budget <= 0; });
+    const auto repeated = std::ranges::unique(budgets);
+    budgets.erase(repeated.begin(), repeated.end());
+    const std::vector<Plan> frontier =
+        PlanFrontier(problems, budgets, Limits());
+    ASSERT_EQ(frontier.size(), budgets.size());
+    for (const Plan& plan : frontier) {
+      ExpectTheSame(plan, PlanFor(problems, plan.budget_bytes, Limits()).plan);
+    }
+  }
+}
+
+// Legal plans that nobody looked for: units by chance, each with operators saved by
+// chance and all that nothing needs skipped, or without skips.
+TEST(MetamorphicTest, NoPlanByChanceBeatsABound) {
+  int fitting = 0;
+  for (int k = 0; k < Instances() && !testing::Test::HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    step.segments = SegmentKind::kNone;
+    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
+    const auto& built = std::get<TraceProblem>(problems.front()->problem.built);
+    const std::vector<int64_t> budgets = BudgetsOf(problems, step.random);
+    std::vector<Plan> plans;
+    for (const int64_t budget : budgets) {
+      if (budget > 0) plans.push_back(PlanFor(problems, budget, Limits()).plan);
+    }
+    const int64_t least =
+        LeastPlan(problems, Limits()).least.budget.bound_bytes;
+    for (int sample = 0; sample < 10; ++sample) {
+      const std::vector<graph::CheckpointedModule> modules =
+          PlanByChance(built, step.random);
+      const std::optional<graph::Simulation> use = SimulatedUse(built, modules);
+      if (!use) continue;
+      EXPECT_GE(std::max<int64_t>(use->peak_bytes, 1), least);
+      for (const Plan& plan : plans) {
+        if (use->peak_bytes > plan.budget_bytes) continue;
+        ++fitting;
+        EXPECT_NE(plan.status, PlanStatus::kInfeasible);
+        if (!plan.HasPlan()) continue;
+        EXPECT_GE(use->recompute_ms, plan.bound_ms * (1 - 1e-9));
+      }
+    }
+  }
+  EXPECT_GT(fitting, Instances());
+}
+
+PlanOptions OnProfiles(const graph::Profile& profile, std::mt19937& random) {
+  PlanOptions options;
+  if (random() % 3 != 0) options.memory.model = DefaultMemoryModel(profile);
+  options.memory.world_size = int64_t{1} << random() % 4;
+  if (random() % 2 == 0) options.granularity = Granularity::kModule;
+  if (random() % 3 == 0) options.max_units = 1 + static_cast<int>(random() % 3);
+  return options;
+}
+
+TEST(MetamorphicTest, EnginesAgreeOnProfiles) {
+  int compared = 0;
+  for (int k = 0; k < Instances() && !testing::Test::HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    std::mt19937 random(k);
+    const graph::Profile profile =
+        test_support::RandomProfile(k, {.most_operators = 6});
+    const graph::ModuleTree tree(profile);
+    PlanOptions options = OnProfiles(profile, random);
+    std::vector<PlanningProblem> problems;
+    try {
+      for (const Engine engine : {Engine::kLabels, Engine::kCbc}) {
+        options.engine = engine;
+        problems.push_back(BuildPlanningProblem(profile, tree, options));
+      }
+    } catch (const InputError&) {
+      continue;  // not for labels, or nothing that may be a unit
+    }
+    const int64_t least = LeastBudget(problems[0], {}).bytes;
+    const int64_t most = problems[0].unplanned_peak_bytes;
+    const int64_t between =
+        least +
+        static_cast<int64_t>(random() % std::max<int64_t>(1, most - least));
+    for (const int64_t budget : {least - 1, least, between}) {
+      if (budget < 1) continue;
+      const Plan by_labels = PlanFor(problems[0], budget, {}).plan;
+      const Plan by_cbc = PlanFor(problems[1], budget, {}).plan;
+      EXPECT_EQ(by_labels.status, by_cbc.status) << budget;
+      EXPECT_NEAR(by_labels.recompute_ms, by_cbc.recompute_ms,
+                  1e-5 * (1 + by_labels.recompute_ms));
+      EXPECT_EQ(by_labels.HasPlan(), budget >= least);
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, Instances());
+}
+
+}  // namespace
+}  // namespace acplan::problems
