@@ -28,9 +28,11 @@
 //    polished, that is, made exact in the integers and solved for anew in the
 //    other columns, and checked against the program.
 // 3. What CBC concludes is believed only if the polished solution costs what
-//    CBC says, and no solution that was seen on the way is better. Otherwise
-//    there is a second run, a careful one: with tight tolerances, by branch
-//    and bound without CBC's driver, heuristics and cuts. Where that contradicts itself, too, this has failed.
+//    CBC says, and none that was seen on the way and can be polished is better.
+//    Otherwise there is a second run, a careful one: with tight tolerances, by
+//    branch and bound without CBC's driver, heuristics and cuts. Where that
+//    contradicts itself, too, this has failed. (What cannot be polished is no
+//    solution: it keeps rows only as far as tolerances go.)
 //
 // The answer is the best solution of all runs. A limit that strikes ends with
 // that and with the best bound that nothing contradicts.
@@ -209,17 +211,18 @@ class LockedSearch {
         run.seen &&
         (!found || (run.seen->objective < found->objective &&
                     !scale_.IsClose(run.seen->objective, found->objective)));
-    return is_seen_better ? Polished(milp_, run.seen->x, watch_) : found;
+    if (!is_seen_better) return found;
+    return Better(std::move(found), Polished(milp_, run.seen->x, watch_));
   }
 
   // The answer, unless the run contradicts itself.
   std::optional<MilpSolution> Conclude(const CbcRun& run) {
     std::optional<CheckedSolution> found = Found(run);
-    // A solution is as good as CBC says and as any that was seen before.
+    // A solution is as good as CBC says and as any that is known.
     const bool is_sound = found &&
                           scale_.IsClose(found->objective, run.claimed) &&
-                          (found->objective <= watch_.best() ||
-                           scale_.IsClose(found->objective, watch_.best()));
+                          (!best_ || found->objective <= best_->objective ||
+                           scale_.IsClose(found->objective, best_->objective));
     best_ = Better(std::move(best_), std::move(found));
     switch (EndOf(run, watch_)) {
       case CbcRun::End::kStopped:
