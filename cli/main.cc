@@ -1,12 +1,15 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -197,6 +200,28 @@ std::optional<int> Parse(CLI::App& program,
   }
 }
 
+// nlohmann_json asks for memory where it gives documents back, too, which may not
+// fail: so what ends the program tells of memory where that is why.
+template <ErrorFormat kFormat>
+void EndAtOnce() {
+  try {
+    if (const std::exception_ptr why = std::current_exception()) {
+      std::rethrow_exception(why);
+    }
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view kText =
+        kFormat == ErrorFormat::kJson
+            ? "{\"error\":\"out of memory\",\"exit_code\":1}\n"
+            : "acplan: out of memory\n";
+    [[maybe_unused]] const auto written =
+        ::write(STDERR_FILENO, kText.data(), kText.size());
+    std::_Exit(kExitFailure);
+  } catch (...) {
+    // A defect.
+  }
+  std::abort();
+}
+
 int Run(const std::vector<std::string>& arguments) {
   CLI::App program(
       "acplan: optimal activation checkpointing under a memory budget");
@@ -246,6 +271,10 @@ int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1),
                                            argv + argc);
   const auto format = acplan::cli::FindErrorFormat(arguments);
+  using acplan::cli::ErrorFormat;
+  std::set_terminate(format == ErrorFormat::kJson
+                         ? acplan::cli::EndAtOnce<ErrorFormat::kJson>
+                         : acplan::cli::EndAtOnce<ErrorFormat::kText>);
   try {
     return acplan::cli::Run(arguments);
   } catch (const acplan::problems::OptionError& error) {

@@ -16,6 +16,9 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMostDepth = 500;
+// A value takes up to about a hundred bytes, so that these fit in a few gigabytes. A
+// trace of 100,000 operators has a tenth of them.
+constexpr int64_t kMostValues = 40'000'000;
 constexpr size_t kMostFileName = 400;
 
 bool IsIdentifier(std::string_view key) {
@@ -137,8 +140,10 @@ std::string Condense(std::string_view message, std::string_view text,
                      OneLine(expected), OneLine(message, 160), Quoted(line));
 }
 
-void RefuseDepth(std::string_view text, std::string_view file) {
+// Before it is parsed: what is too deep or too much for memory.
+void RefuseSizes(std::string_view text, std::string_view file) {
   int depth = 0;
+  int64_t values = 1;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -149,7 +154,14 @@ void RefuseDepth(std::string_view text, std::string_view file) {
         in_string = false;
     } else if (c == '"') {
       in_string = true;
+    } else if (c == ',') {
+      if (++values > kMostValues) {
+        throw NoJson(
+            file, text, i,
+            fmt::format("expected at most {} values, found more", kMostValues));
+      }
     } else if (c == '[' || c == '{') {
+      ++values;
       if (++depth > kMostDepth)
         throw NoJson(
             file, text, i,
@@ -264,7 +276,7 @@ void JsonField::Complain(std::string_view message) const {
 }
 
 nlohmann::json ParseJson(std::string_view text, std::string_view file) {
-  RefuseDepth(text, file);
+  RefuseSizes(text, file);
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {

@@ -78,7 +78,8 @@ auto Optional(const JsonField& object, std::string_view key, Read read)
 
 // Parses JSON text (RFC 8259; NaN and Infinity are not numbers in it). Throws
 // InputError with the file's name, line and column where it is no JSON, has a
-// number that no double can hold, or is nested more than 500 deep.
+// number that no double can hold, is nested more than 500 deep or has more than
+// 40,000,000 values.
 nlohmann::json ParseJson(std::string_view text, std::string_view file);
 
 // Throws InputError unless `format` and `version` of a document are these.

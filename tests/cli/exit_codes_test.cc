@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "graph/base/file_io.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "tests/cli/cli_test.h"
@@ -262,6 +264,32 @@ TEST_F(ExitCodesTest, TheMinimumHasTheReserveInIt) {
                     .get<int64_t>() +
                 100 * (int64_t{1} << 20));
 }
+
+#ifndef __SANITIZE_ADDRESS__  // which asks for terabytes of addresses
+TEST_F(ExitCodesTest, OneWithoutMemory) {
+  // A small file of many values.
+  std::string values = "[0";
+  for (int k = 0; k < 5'000'000; ++k) values += ",[]";
+  graph::WriteFile(folder() / "many.json.gz", values + "]");
+  const auto run = [&](const std::string& flags, int kilobytes) {
+    return Process("bash",
+                   {"-c", fmt::format("ulimit -v {}; exec {} simulate "
+                                      "many.json.gz {}",
+                                      kilobytes, ACPLAN_PROGRAM, flags)},
+                   folder())
+        .Wait();
+  };
+  for (const int kilobytes : {100'000, 150'000, 200'000, 250'000}) {
+    SCOPED_TRACE(kilobytes);
+    const Outcome outcome = run("", kilobytes);
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_EQ(outcome.err, "acplan: out of memory\n");
+  }
+  const Outcome as_json = run("--errors json", 200'000);
+  EXPECT_EQ(json::parse(as_json.err),
+            json({{"error", "out of memory"}, {"exit_code", 1}}));
+}
+#endif
 
 }  // namespace
 

@@ -206,6 +206,13 @@ TEST(ParseJson, NamesANumberThatIsTooLarge) {
       "found 1e999");
 }
 
+TEST(ParseJson, RefusesMoreThanMemoryHolds) {
+  std::string text = "[0";
+  for (int k = 0; k < 40'000'000; ++k) text += ",0";
+  EXPECT_THAT(ParseError(text + "]"),
+              HasSubstr("expected at most 40000000 values, found more"));
+}
+
 TEST(ParseJson, SurvivesDeepNesting) {
   const size_t depth = 1'000'000;
   for (const std::string& open : {std::string("["), std::string("{\"a\":")}) {

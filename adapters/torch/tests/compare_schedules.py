@@ -6,7 +6,8 @@ of any schedule, all applied and re-traced.
 prints docs/measured/any_schedule.md; with names of models after it, only those. The
 folder keeps traces, plans by the program that made them, and what was measured of a plan
 by the package that applied it: none of it is made twice, so that this may be ended and
-begun again. With --plans-only before the folder, nothing is applied that was not before.
+begun again. With `--only KIND` before the folder, none but plans of that kind is applied
+that was not before.
 """
 
 import contextlib
