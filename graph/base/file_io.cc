@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <optional>
 #include <random>
@@ -207,12 +208,50 @@ Destination DestinationOf(const fs::path& path) {
   return {target, Neighbour(target, (uint64_t{random()} << 32) | random())};
 }
 
-int Open(const Destination& destination) {
-  return destination.temporary.empty()
-             ? open(destination.target.c_str(), O_WRONLY | O_CLOEXEC)
-             : open(destination.temporary.c_str(),
-                    O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+// A file without a name, which is gone when the program ends, however it ends; -1
+// where the file system has none, or none can be named later.
+int OpenUnnamed(const Destination& destination) {
+  if (destination.temporary.empty() || access("/proc/self/fd", X_OK) != 0) {
+    return -1;
+  }
+  const fs::path folder = destination.temporary.parent_path();
+  return open(folder.empty() ? "." : folder.c_str(),
+              O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
 }
+
+struct OpenFile {
+  int fd = -1;
+  bool has_name = false;  // that of the neighbour
+};
+
+OpenFile Open(const Destination& destination) {
+  const fs::path& temporary = destination.temporary;
+  if (temporary.empty()) {
+    return {.fd = open(destination.target.c_str(), O_WRONLY | O_CLOEXEC)};
+  }
+  if (const int unnamed = OpenUnnamed(destination); unnamed >= 0) {
+    return {.fd = unnamed};
+  }
+  const int named =
+      open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  return {.fd = named, .has_name = named >= 0};
+}
+
+// No signal ends the program as long as this is there.
+class SignalsHeldBack {
+ public:
+  SignalsHeldBack() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  SignalsHeldBack(const SignalsHeldBack&) = delete;
+  SignalsHeldBack& operator=(const SignalsHeldBack&) = delete;
+  ~SignalsHeldBack() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_ = {};
+};
 
 }  // namespace
 
@@ -225,10 +264,14 @@ std::string ReadFile(const fs::path& path, size_t most) {
 }
 
 struct FileWriter::State {
-  explicit State(const fs::path& file)
+  explicit State(const fs::path& file) : State(file, DestinationOf(file)) {}
+  State(const fs::path& file, const Destination& to)
+      : State(file, to, Open(to)) {}
+  State(const fs::path& file, const Destination& to, OpenFile opened)
       : path(file),
-        destination(DestinationOf(file)),
-        descriptor(Open(destination)) {
+        destination(to),
+        descriptor(opened.fd),
+        has_name(opened.has_name) {
     if (descriptor.get() < 0) FailErrno(path, "cannot be written", errno);
     if (IsGzName(path)) deflater.emplace();
   }
@@ -238,19 +281,42 @@ struct FileWriter::State {
       FailErrno(path, "cannot be written", error);
   }
 
+  // Returns 0, or errno. Renames the neighbour, which gets its name for that.
+  int Publish() {
+    const fs::path& temporary = destination.temporary;
+    if (temporary.empty()) return descriptor.Close() != 0 ? errno : 0;
+    if (fsync(descriptor.get()) != 0) return errno;
+    const SignalsHeldBack held_back;
+    if (!has_name) {
+      const std::string open_file =
+          fmt::format("/proc/self/fd/{}", descriptor.get());
+      if (linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD, temporary.c_str(),
+                 AT_SYMLINK_FOLLOW) != 0) {
+        return errno;
+      }
+      has_name = true;
+    }
+    if (descriptor.Close() != 0) return errno;
+    if (rename(temporary.c_str(), destination.target.c_str()) != 0) {
+      return errno;
+    }
+    has_name = false;
+    return 0;
+  }
+
   fs::path path;
   Destination destination;
   FileDescriptor descriptor;
+  bool has_name = false;  // and has to be removed
   std::optional<Deflater> deflater;
-  bool is_committed = false;
 };
 
 FileWriter::FileWriter(const fs::path& path)
     : state_(std::make_unique<State>(path)) {}
 
 FileWriter::~FileWriter() {
-  if (!state_->is_committed && !state_->destination.temporary.empty())
-    unlink(state_->destination.temporary.c_str());
+  const fs::path& temporary = state_->destination.temporary;
+  if (state_->has_name && !temporary.empty()) unlink(temporary.c_str());
 }
 
 void FileWriter::Append(std::string_view text) {
@@ -262,15 +328,9 @@ void FileWriter::Append(std::string_view text) {
 void FileWriter::Commit() {
   State& state = *state_;
   if (state.deflater) state.Write(state.deflater->Add("", true));
-  int error = 0;
-  const fs::path& temporary = state.destination.temporary;
-  if (!temporary.empty() && fsync(state.descriptor.get()) != 0) error = errno;
-  if (state.descriptor.Close() != 0 && error == 0) error = errno;
-  if (error == 0 && !temporary.empty() &&
-      rename(temporary.c_str(), state.destination.target.c_str()) != 0)
-    error = errno;
-  if (error != 0) FailErrno(state.path, "cannot be written", error);
-  state.is_committed = true;
+  if (const int error = state.Publish()) {
+    FailErrno(state.path, "cannot be written", error);
+  }
 }
 
 void WriteFile(const fs::path& path, std::string_view text) {

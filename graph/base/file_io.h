@@ -21,8 +21,9 @@ std::string ReadFile(const std::filesystem::path& path,
                      size_t most = kMostFileBytes);
 
 // Writes `text` to `path`, gzipped where the name ends in ".gz" (deterministic:
-// no name or time inside). The file appears whole or not at all: a temporary
-// neighbour is written, flushed and renamed; a symbolic link stays and what it
+// no name or time inside). The file appears whole or not at all: a file without a
+// name (a temporary neighbour, where the file system has no such files) is
+// written, flushed, named and renamed; a symbolic link stays and what it
 // points to is replaced. What exists and is no regular file (a pipe, /dev/null)
 // is written to directly. Throws InputError where the folder is missing or not
 // writable, or the disk is full; nothing is left behind.

@@ -1,9 +1,14 @@
 #include "graph/base/file_io.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
+#include <iterator>
 #include <random>
 #include <string>
 
@@ -164,6 +169,24 @@ TEST_F(FileIo, LeavesNothingBehindOnFailure) {
   EXPECT_THAT(folder_.FileNames(),
               testing::UnorderedElementsAre("folder", "file"));
   EXPECT_TRUE(fs::is_empty(Path("folder")));
+}
+
+TEST_F(FileIo, LeavesNothingBehindWhereTheProgramIsKilled) {
+  const int unnamed = open(folder_.path().c_str(), O_TMPFILE | O_WRONLY, 0666);
+  if (unnamed < 0) GTEST_SKIP() << "the file system has no files without names";
+  close(unnamed);
+  WriteFile(Path("f"), "old");
+  const pid_t child = fork();
+  if (child == 0) {
+    FileWriter writer(Path("f"));
+    writer.Append("new");
+    raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(ReadFile(Path("f")), "old");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 1);
 }
 
 TEST_F(FileIo, WritesThroughASymbolicLink) {
