@@ -1,9 +1,11 @@
-# The libraries that acplan is made of. All that are missing are said at once, by Debian's
-# names.
+# The libraries that acplan is made of: `debian_packages`, by Debian's names. All that are
+# missing are said at once.
+set(debian_packages coinor-libcbc-dev coinor-libclp-dev coinor-libcoinutils-dev)
 set(missing_packages "")
 
 # acplan_require(DEBIAN_PACKAGE NAME [VERSION]): find_package(NAME VERSION).
 macro(acplan_require debian_package name)
+  list(APPEND debian_packages ${debian_package})
   find_package(${name} ${ARGN} QUIET)
   if(NOT ${name}_FOUND)
     list(APPEND missing_packages ${debian_package})
