@@ -11,6 +11,11 @@ install(
   DESTINATION ${CMAKE_INSTALL_DATADIR}/acplan
   COMPONENT program)
 install(
+  FILES ${PROJECT_SOURCE_DIR}/LICENSE
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/acplan
+  RENAME copyright
+  COMPONENT program)
+install(
   CODE "
     set(PROGRAM \"$<TARGET_FILE:acplan_main>\")
     set(WORK \"${PROJECT_BINARY_DIR}/pages\")

@@ -2,6 +2,8 @@
 #
 # The headers that are meant to be used are those that the program itself is made with
 # (cli/), and what these include. All others are details of the libraries.
+cmake_policy(VERSION 3.25)
+
 set(rooms "graph|solver|costmodel|problems")
 
 file(GLOB_RECURSE pending ${SOURCE_DIR}/cli/*.cc ${SOURCE_DIR}/cli/*.h)

@@ -1,5 +1,7 @@
 # Runs when acplan is installed, with PROGRAM, WORK (a folder) and FOLDER (share) set: the
 # manual and the completion for bash, both of which the program writes from its flags.
+cmake_policy(VERSION 3.25)
+
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK}/man)
 execute_process(COMMAND ${PROGRAM} man ${WORK}/man COMMAND_ERROR_IS_FATAL ANY)

@@ -20,5 +20,6 @@ set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
     "Libraries, headers and a CMake package of acplan.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libacplan-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+list(REMOVE_ITEM debian_packages libcli11-dev) # of the program alone
 list(JOIN debian_packages ", " CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS)
 include(CPack)
