@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing and runs every check: all tests in the release build
 # (warnings are errors), all tests again under AddressSanitizer and UBSan, the
-# PyTorch adapter's tests, and the format check. The last line is "N passed, M
+# PyTorch adapter's tests, the wheel, and the format check. The last line is "N passed, M
 # failed", where N and M count the tests of all; a build or check that fails
 # counts as one failure.
 #
@@ -115,6 +115,20 @@ test_adapter() {
   failed=$((failed + failures))
 }
 
+# The wheel of the release build, whose objects it is made of: one test.
+test_wheel() {
+  local folder="$root/build/wheel_test"
+  echo "=== wheel"
+  rm -rf "$folder"
+  if "$python" -m pip wheel "$root" --quiet --disable-pip-version-check --no-cache-dir \
+    --no-build-isolation --no-deps --wheel-dir "$folder" -C build-dir="$root/build/release" &&
+    "$python" "$root/tests/install/try_wheel.py" "$folder"/acplan-*.whl "$root/README.md"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+  fi
+}
+
 # node and zsh run what acplan writes for browsers and shells.
 install_packages "${build_packages[@]}" clang-format nodejs zsh
 
@@ -122,7 +136,7 @@ install_packages "${build_packages[@]}" clang-format nodejs zsh
 mkdir -p "$root/build"
 environment_log="$root/build/environment.log"
 python_environment accelerate==1.15.0 diffusers==0.42.1 expecttest 'pulp<4' pwlf pytest \
-  pytest-xdist tqdm >"$environment_log" 2>&1 &
+  pytest-xdist 'scikit-build-core>=0.11' tqdm >"$environment_log" 2>&1 &
 environment=$!
 
 build_and_test release
@@ -131,6 +145,7 @@ if [[ $quick ]]; then
 else
   build_and_test debug
   test_adapter "$environment"
+  test_wheel
 fi
 
 echo "=== format"

@@ -44,6 +44,7 @@ Command AddLlmHeatmapCommand(CLI::App& program);
 Command AddLlm3dplotCommand(CLI::App& program);
 Command AddLlmFindHugeCommand(CLI::App& program);
 Command AddFitCommand(CLI::App& program);
+Command AddManualCommand(CLI::App& program);
 Command AddVersionCommand(CLI::App& program);
 
 }  // namespace acplan::cli

@@ -149,6 +149,7 @@ std::vector<Command> AddCommands(CLI::App& program) {
       AddSimulateCommand(program),
       AddDataflowCommand(program),
       AddCompletionCommand(program),
+      AddManualCommand(program),
       AddVersionCommand(program),
       AddLlmCommand(program),
       AddLlmProfileCommand(program),

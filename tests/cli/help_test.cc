@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <regex>
 
 #include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
@@ -45,6 +46,7 @@ const std::vector<std::string> kCommands{"plan",
                                          "llm-find-huge",
                                          "fit",
                                          "completion",
+                                         "man",
                                          "version"};
 
 class HelpTest : public CliTest {
@@ -193,6 +195,32 @@ TEST_F(HelpTest, ZshReadsItsScript) {
   const Outcome outcome =
       Bash("zsh -f -c 'source ./completion && whence _acplan'");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+// Text as manual pages write it.
+std::string Escaped(const std::string& text) {
+  return std::regex_replace(text, std::regex("-"), "\\-");
+}
+
+// Every flag that --help knows stands in the page of its command, and groff, where
+// it is installed, finds nothing to warn of.
+TEST_F(HelpTest, TheManualHasEveryCommandAndFlag) {
+  AcplanOut({"man", "."});
+  const std::string page = Read("acplan.1");
+  for (const std::string& command : kCommands) {
+    EXPECT_THAT(page, HasSubstr(Escaped("acplan-" + command) + "\\fR(1)"));
+    const std::string own = Read("acplan-" + command + ".1");
+    const std::vector<std::string> flags =
+        Completions({"acplan", command, "--"});
+    EXPECT_THAT(flags, Not(IsEmpty()));
+    for (const std::string& flag : flags) {
+      EXPECT_THAT(own, HasSubstr("\\fB" + Escaped(flag) + "\\fR")) << command;
+    }
+  }
+  if (Bash("command -v groff").exit_code != 0) GTEST_SKIP() << "no groff here";
+  const Outcome outcome = Bash("groff -man -Tutf8 -ww -z -Kutf8 *.1");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.err, "");
 }
 
 }  // namespace

@@ -497,6 +497,7 @@ TEST_F(WrongInputTest, OtherCommands) {
       {{"completion"}, {"SHELL is required"}},
       {{"completion", "fish"},
        {"completion: expected bash or zsh, found 'fish'"}},
+      {{"man"}, {"FOLDER is required"}},
       {{"tree"}, {"PROFILE is required"}},
       {{"tree", "profile.json", "--depth", "-1"}, {"--depth: ", "'-1'"}},
       {{"tree", "profile.json", "--depth", "all"}, {"--depth: ", "'all'"}},

@@ -10,6 +10,16 @@ endfunction()
 
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
 run(${prefix}/bin/acplan --help)
+foreach(file IN ITEMS share/man/man1/acplan-plan.1 include/acplan/problems/planner.h
+                      share/bash-completion/completions/acplan)
+  if(NOT EXISTS ${prefix}/${file})
+    message(FATAL_ERROR "${file} was not installed")
+  endif()
+endforeach()
+# A detail of the library.
+if(EXISTS ${prefix}/include/acplan/problems/trace/branching.h)
+  message(FATAL_ERROR "a header that nothing outside may use was installed")
+endif()
 run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${consumer_build}
     -G ${GENERATOR} -D CMAKE_CXX_COMPILER=${COMPILER} -D
     CMAKE_CXX_FLAGS=${FLAGS} -D CMAKE_PREFIX_PATH=${prefix})

@@ -1,3 +1,14 @@
-"""The package's version: that of the program, in the file VERSION of the source tree."""
+"""The package's version: that of the program. The source tree's file VERSION has it, of
+which an installed package has a copy."""
 
-__version__ = "0.1.0"
+import pathlib
+
+
+def _version_file() -> pathlib.Path:
+    copied = pathlib.Path(__file__).with_name("VERSION")
+    if copied.exists():
+        return copied
+    return pathlib.Path(__file__).resolve().parents[3] / "VERSION"
+
+
+__version__ = _version_file().read_text().strip()

@@ -113,7 +113,7 @@ def _transformers() -> Any:
         transformers = importlib.import_module("transformers")
     except ImportError:
         raise AcplanError(
-            "--hf-config needs transformers: pip install 'acplan[transformers]'"
+            "--hf-config needs transformers: pip install 'acplan[hf]'"
         ) from None
     transformers.logging.set_verbosity_error()
     return transformers

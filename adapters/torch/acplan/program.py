@@ -92,8 +92,8 @@ def find_program() -> str:
         return built
     looked = ["$ACPLAN (not set)", *places, "the PATH", *([built] if built else [])]
     raise AcplanError(
-        f"there is no program acplan; looked at {', '.join(looked)}: build it with "
-        "./run-example.sh and set ACPLAN to build/release/cli/acplan"
+        f"there is no program acplan; looked at {', '.join(looked)}: it comes "
+        "with the package where pip installs that, or set ACPLAN to its path"
     )
 
 

@@ -1,0 +1,166 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cctype>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/command.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+
+namespace acplan::cli {
+
+namespace {
+
+// Text as man(7) shows it: backslashes and hyphens as they are, and no line that
+// begins as a request does.
+std::string Plain(std::string_view text) {
+  std::string plain;
+  bool begins_line = true;
+  for (const char c : text) {
+    if (begins_line && (c == '.' || c == '\'')) plain += "\\&";
+    if (c == '\\') {
+      plain += "\\e";
+    } else if (c == '-') {
+      plain += "\\-";
+    } else {
+      plain += c;
+    }
+    begins_line = c == '\n';
+  }
+  return plain;
+}
+
+// acplan(1), or acplan-plan(1) of the command plan.
+std::string PageName(const CLI::App& app) {
+  return app.get_parent() == nullptr ? app.get_name()
+                                     : "acplan-" + app.get_name();
+}
+
+std::string Upper(std::string text) {
+  for (char& c : text) {
+    c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return text;
+}
+
+// What options and arguments are shown; a group without a name is hidden.
+std::vector<const CLI::Option*> Shown(const CLI::App& app, bool positional) {
+  std::vector<const CLI::Option*> shown;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional() == positional &&
+        !option->get_group().empty()) {
+      shown.push_back(option);
+    }
+  }
+  return shown;
+}
+
+std::string Synopsis(const CLI::App& app, bool has_commands) {
+  std::string line = has_commands ? " [\\fIOPTIONS\\fR] \\fICOMMAND\\fR ..."
+                                  : " [\\fIOPTIONS\\fR]";
+  for (const CLI::Option* option : Shown(app, true)) {
+    std::string name = "\\fI" + Plain(option->get_name(true)) + "\\fR";
+    if (option->get_expected_max() > 1) name += " ...";
+    line += option->get_required() ? " " + name : " [" + name + "]";
+  }
+  const std::string command =
+      has_commands ? "acplan" : "acplan " + app.get_name();
+  return "\\fB" + Plain(command) + "\\fR" + line;
+}
+
+std::string OptionEntry(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) {
+    names.push_back("\\fB\\-" + Plain(name) + "\\fR");
+  }
+  for (const std::string& name : option.get_lnames()) {
+    names.push_back("\\fB\\-\\-" + Plain(name) + "\\fR");
+  }
+  std::string tag = fmt::format("{}", fmt::join(names, ", "));
+  if (option.get_positional()) {
+    tag = "\\fI" + Plain(option.get_name(true)) + "\\fR";
+  } else if (option.get_expected_max() > 0 && option.get_type_size() != 0) {
+    tag += " \\fI" + Plain(option.get_type_name()) + "\\fR";
+    if (option.get_expected_max() > 1) tag += " ...";
+  }
+  return fmt::format(".TP\n{}\n{}{}\n", tag, Plain(option.get_description()),
+                     option.get_required() ? " (required)" : "");
+}
+
+std::string OptionSection(const std::string& title,
+                          const std::vector<const CLI::Option*>& options) {
+  if (options.empty()) return "";
+  std::string section = ".SH " + title + "\n";
+  for (const CLI::Option* option : options) section += OptionEntry(*option);
+  return section;
+}
+
+// Lines of the footer that are indented are shown as they are.
+std::string Notes(const std::string& footer) {
+  if (footer.empty()) return "";
+  std::string section = ".SH NOTES\n";
+  std::istringstream lines(footer);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("  ")) {
+      section += ".PP\n.in +4n\n.nf\n" + Plain(line.substr(2)) + "\n.fi\n.in\n";
+    } else if (!line.empty()) {
+      section += ".PP\n" + Plain(line) + "\n";
+    }
+  }
+  return section;
+}
+
+std::string Page(const CLI::App& app,
+                 const std::vector<const CLI::App*>& commands) {
+  const bool is_program = app.get_parent() == nullptr;
+  const std::string name = PageName(app);
+  std::string page = fmt::format(
+      ".TH {} 1 \"\" \"acplan {}\" acplan\n.SH NAME\n{} \\- {}\n"
+      ".SH SYNOPSIS\n{}\n",
+      Plain(Upper(name)), ACPLAN_VERSION, Plain(name),
+      Plain(app.get_description()), Synopsis(app, is_program));
+  page += OptionSection("ARGUMENTS", Shown(app, true));
+  if (is_program) page += ".SH COMMANDS\n";
+  for (const CLI::App* command : commands) {
+    if (!is_program) break;
+    page += fmt::format(".TP\n\\fB{}\\fR(1)\n{}\n", Plain(PageName(*command)),
+                        Plain(command->get_description()));
+  }
+  page += OptionSection("OPTIONS", Shown(app, false));
+  page += Notes(app.get_footer());
+  if (!is_program) page += ".SH SEE ALSO\n\\fBacplan\\fR(1)\n";
+  return page;
+}
+
+}  // namespace
+
+Command AddManualCommand(CLI::App& program) {
+  auto folder = std::make_shared<std::string>();
+  CLI::App* app = program.add_subcommand(
+      "man", "Write the manual: a page for acplan and one for each command");
+  app->add_option("FOLDER", *folder, "where acplan.1, acplan-plan.1, ... go")
+      ->required();
+  app->footer("Example:\n  acplan man .");
+  return {app, [folder, &program](const Terminal&) {
+            std::vector<const CLI::App*> pages;
+            for (const CLI::App* command : program.get_subcommands({})) {
+              pages.push_back(command);
+            }
+            const std::vector<const CLI::App*> commands = pages;
+            pages.push_back(&program);
+            for (const CLI::App* page : pages) {
+              graph::WriteFile(
+                  std::filesystem::path(*folder) / (PageName(*page) + ".1"),
+                  Page(*page, commands));
+            }
+            return kExitOk;
+          }};
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,30 @@
+# What a wheel has of the build (pyproject.toml): the program, the bundled data beside it
+# and the version. A component of its own, so that a build folder that a wheel was made
+# from installs what any other does.
+if(NOT SKBUILD)
+  return()
+endif()
+
+install(
+  TARGETS acplan_main
+  RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR}
+          COMPONENT wheel
+          EXCLUDE_FROM_ALL)
+install(
+  DIRECTORY ${PROJECT_SOURCE_DIR}/data/
+  DESTINATION ${SKBUILD_DATA_DIR}/share/acplan
+  COMPONENT wheel
+  EXCLUDE_FROM_ALL)
+install(
+  FILES ${PROJECT_SOURCE_DIR}/VERSION
+  DESTINATION ${SKBUILD_PLATLIB_DIR}/acplan
+  COMPONENT wheel
+  EXCLUDE_FROM_ALL)
+# Of what a static program has inside.
+if(ACPLAN_LICENSES)
+  install(
+    DIRECTORY ${ACPLAN_LICENSES}/
+    DESTINATION ${SKBUILD_METADATA_DIR}/licenses/libraries
+    COMPONENT wheel
+    EXCLUDE_FROM_ALL)
+endif()
