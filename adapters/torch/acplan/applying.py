@@ -100,6 +100,9 @@ class PlannedModule:
     operators: tuple[PlannedOperator, ...] = ()
     discard_ratio: float = 1.0
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PlannedModule":
+        return self  # nobody can change it, and it may be long
+
     @property
     def offloads(self) -> bool:
         return any(operator.offload for operator in self.operators)
@@ -292,7 +295,23 @@ class _Unit(CheckpointWrapper):
         call = self.checkpoint_fn
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone
+        elif isinstance(call, _Checkpoint):
+            call = call.function
         return call(self._checkpoint_wrapped_module, *args, **kwargs)
+
+
+class _Checkpoint:
+    """What calls the module of a unit. A copy of it, or one that was pickled, is made
+    anew from the plan: what it remembers of calls is its own."""
+
+    def __init__(
+        self, planned: PlannedModule, strict: bool, traffic: Traffic | None
+    ) -> None:
+        self._made_of = (planned, strict, traffic)
+        self.function = _checkpoint_fn(planned, strict, traffic)
+
+    def __reduce__(self) -> Any:
+        return _Checkpoint, self._made_of
 
 
 def _call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -373,7 +392,7 @@ def _calls(
     """The modules of a unit, and what calls each of them."""
     module = paths.get(planned.fqn)
     if module is not None:
-        yield module, _checkpoint_fn(planned, strict, traffic)
+        yield module, _Checkpoint(planned, strict, traffic)
         return
     run = _run_of(planned.fqn, paths)
     if run is None:
