@@ -19,6 +19,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 
 from acplan.errors import AcplanError
 from acplan.files import read_json, write_json
+from acplan.fingerprints import KEY, require_made_for
 from acplan.offloading import Traffic
 from acplan.segments import Place, Segment
 from acplan.selecting import (
@@ -239,10 +240,20 @@ def _planned(module: dict[str, Any]) -> PlannedModule:
 
 
 def apply(
-    model: torch.nn.Module, plan: Plan, *, strict: bool = False
+    model: torch.nn.Module,
+    plan: Plan | str | os.PathLike[str],
+    *,
+    strict: bool = False,
+    param_dtype: torch.dtype | None = None,
 ) -> torch.nn.Module:
-    """Checkpoints the plan's modules, in place; returns the model, which is another
-    object only where the plan checkpoints all of it. acplan.remove takes it back.
+    """Checkpoints the modules of the plan, or of a plan file, in place; returns the
+    model, which is another object only where the plan checkpoints all of it.
+    acplan.remove takes it back.
+
+    A plan that acplan made of a trace is for that model: where modules, or their
+    parameters' shapes or types, are others, AcplanError names the first difference.
+    Devices and ranks may differ. param_dtype: the type in which parameters compute, where
+    it is not their own: that of fully_shard's MixedPrecisionPolicy.
 
     A module that later runs other operators than the plan says recomputes what the
     plan does not know, and a PlanMismatchWarning says so once; losses and gradients
@@ -250,6 +261,11 @@ def apply(
 
     A model that is checkpointed already is refused with AcplanError.
     """
+    if not isinstance(plan, Plan):
+        plan = Plan.load(plan)
+    of_plan = plan.data.get(KEY)
+    if of_plan is not None:
+        require_made_for(of_plan, model, param_dtype)
     return _apply(model, plan, strict)[0]
 
 

@@ -20,6 +20,7 @@ from acplan.devices import Device, find_device
 from acplan.errors import AcplanError
 from acplan.fake_cuda import fake_cuda
 from acplan.files import read_json, write_json
+from acplan.fingerprints import WEIGHTS, weights_of
 from acplan.optimizers import OptimizerLike, make_optimizer
 from acplan.precision import Autocast, AutocastLike, autocast_as_it_was, autocast_of
 from acplan.progress import progress_bar
@@ -645,6 +646,7 @@ def _modules(recorder: Recorder, step: Step) -> list[dict[str, Any]]:
                 "class": type(module).__name__,
                 "parameters": recorder.storages_of(list(own[0])),
                 "buffers": recorder.storages_of(list(own[1])),
+                WEIGHTS: weights_of(module),
             }
         )
     return modules
