@@ -17,6 +17,7 @@ from acplan.trainers import (
     TrainerStep,
     autocast_forward,
     checkpoint_step,
+    master_bytes,
     require_checkpoints_off,
 )
 
@@ -118,15 +119,9 @@ class Setup:
             # Of a run, modules that are sharded each by itself are recomputed whole.
             "segments": "none",
         }
-        if dtype is not None and dtype.itemsize < 4:
-            sharded["reserve"] = self._masters(model, dtype)
+        if dtype is not None:
+            sharded["reserve"] = master_bytes(model, dtype, self.processes)
         return TrainerStep(model, inputs, trace_options, sharded, dtype)
-
-    def _masters(self, model: torch.nn.Module, dtype: torch.dtype) -> int:
-        """Bytes of a process that the trace, whose parameters are of this type, does not
-        have of weights, gradients and two moments in float32."""
-        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        return -(-trained * (4 - dtype.itemsize) * 4 // self.processes)
 
     def _units(self, model: torch.nn.Module) -> Iterator[str]:
         """The blocks that the plugin's policy shards, by class."""

@@ -285,6 +285,10 @@ def remove(model: torch.nn.Module) -> torch.nn.Module:
     return _inside(model)
 
 
+def has_plan(model: torch.nn.Module) -> bool:
+    return any(isinstance(m, _Unit) and not _is_idle(m) for m in model.modules())
+
+
 @contextlib.contextmanager
 def applied(model: torch.nn.Module, plan: Plan) -> Iterator[torch.nn.Module]:
     """The model with the plan, strictly, which is taken back at the end."""

@@ -486,7 +486,11 @@ def _require_same_step(full: Recorder, scopes: Recorder) -> None:
     names = [operator.name for operator in full.operators]
     again = [operator.name for operator in scopes.operators]
     if names == again:
-        assert len(full.storages) == len(scopes.storages)
+        if len(full.storages) != len(scopes.storages):
+            raise AcplanError(
+                "the model keeps more tensors from step to step, in a list say: what a "
+                "step holds of those before is not the same twice"
+            )
         assert len(full.tensors) == len(scopes.tensors)
         return
     at = next(

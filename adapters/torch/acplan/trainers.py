@@ -18,6 +18,7 @@ from acplan.errors import AcplanError
 from acplan.planning import PLAN_OPTIONS, Budget, plan, require_within_budget
 from acplan.precision import autocast_of
 from acplan.ranks import made_once
+from acplan.recorder import tensors_in
 from acplan.tracing import trace
 
 _LOGGER = logging.getLogger("acplan")
@@ -68,16 +69,16 @@ def checkpoint_step(
     return found
 
 
-def _told(found: Plan, inputs: Mapping[str, Any]) -> str:
-    shapes = ", ".join(
-        f"{name} {list(value.shape)}"
+def _told(made: Plan, inputs: Mapping[str, Any]) -> str:
+    shapes = "; ".join(
+        f"{name} {' '.join(found)}"
         for name, value in inputs.items()
-        if isinstance(value, torch.Tensor) and value.dim() > 0
+        if (found := [str(list(t.shape)) for t in tensors_in(value) if t.dim() > 0])
     )
     return (
-        f"{found.status} plan for a batch of {shapes}: peak {found.peak_bytes:,} of "
-        f"{found.budget_bytes:,} bytes (without a plan {found.baseline_peak_bytes:,}), "
-        f"{found.overhead:.2%} of the step's time is recomputed"
+        f"{made.status} plan for {shapes}: peak {made.peak_bytes:,} of "
+        f"{made.budget_bytes:,} bytes (without a plan {made.baseline_peak_bytes:,}), "
+        f"{made.overhead:.2%} of the step's time is recomputed"
     )
 
 
@@ -112,6 +113,13 @@ def _in_float32(outputs: Any) -> Any:
         is_named = hasattr(outputs, "_fields")
         return type(outputs)(*values) if is_named else type(outputs)(values)
     return outputs
+
+
+def master_bytes(model: torch.nn.Module, dtype: torch.dtype, ranks: int) -> int:
+    """What a rank of fully_shard keeps in float32 and a trace with parameters of this
+    type does not have: of weights, gradients and two moments."""
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return -(-trained * max(0, 4 - dtype.itemsize) * 4 // ranks)
 
 
 def require_checkpoints_off(is_on: Any, switch: str) -> None:
