@@ -17,7 +17,7 @@ CONFIG = pathlib.Path(__file__).parents[1] / "tiny_llama.json"
 
 def main() -> None:
     torch.manual_seed(0)
-    accelerator = accelerate.Accelerator(mixed_precision="bf16")
+    accelerator = accelerate.Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="bf16")
     config = transformers.AutoConfig.from_pretrained(CONFIG)
     model = transformers.AutoModelForCausalLM.from_config(config)
     tokens = torch.randint(256, (4, 128))
