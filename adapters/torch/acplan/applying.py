@@ -309,15 +309,63 @@ _SWITCHES = (
 
 
 class _Unit(CheckpointWrapper):
-    """A module that a plan checkpoints, alone or with others."""
+    """A module that a plan checkpoints, alone or with others.
+
+    Modules and parameters keep the names that they have without it, by which others
+    choose what to save (PEFT) or to decay (transformers): what is in it goes by its own
+    name, and it shows the parameters of its module as its own.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        self._parameters = module._parameters
+
+    def named_modules(
+        self,
+        memo: set[torch.nn.Module] | None = None,
+        prefix: str = "",
+        remove_duplicate: bool = True,
+    ) -> Iterator[tuple[str, torch.nn.Module]]:
+        memo = set() if memo is None else memo
+        inside = self._checkpoint_wrapped_module
+        yield from inside.named_modules(memo, prefix, remove_duplicate)
+        if self not in memo:
+            if remove_duplicate:
+                memo.add(self)
+            yield f"{prefix}.{_WRAPPED}" if prefix else _WRAPPED, self
+
+    def named_children(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        inside: torch.nn.Module = self._checkpoint_wrapped_module
+        return inside.named_children()
+
+    def children(self) -> Iterator[torch.nn.Module]:
+        yield self._checkpoint_wrapped_module
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "_Unit":
+        self._checkpoint_wrapped_module._apply(fn, recurse)
+        return self
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        pass  # its module does
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        self._pre_load_state_dict_hook(self, state_dict, prefix)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         call = self.checkpoint_fn
+        if _is_exporting():
+            call = _call
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone
         elif isinstance(call, _Checkpoint):
             call = call.function
         return call(self._checkpoint_wrapped_module, *args, **kwargs)
+
+
+# Not of every PyTorch.
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 class _Checkpoint:
@@ -504,10 +552,9 @@ def _paths(
 ) -> Iterator[tuple[str, torch.nn.Module]]:
     """Modules by their names in plans; units that stayed stand for what is in them."""
     for path, module in model.named_modules(remove_duplicate=False):
-        parts = path.split(".") if path else []
-        if parts[-1:] == [_WRAPPED]:
-            continue
-        yield ".".join([root, *(p for p in parts if p != _WRAPPED)]), module
+        # Of a unit it comes after its module's.
+        parts = [part for part in path.split(".") if part not in ("", _WRAPPED)]
+        yield ".".join([root, *parts]), module
 
 
 def _refuse_checkpoints(model: torch.nn.Module, root: str) -> None:
