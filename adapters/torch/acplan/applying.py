@@ -329,9 +329,9 @@ class _Unit(CheckpointWrapper):
         memo = set() if memo is None else memo
         inside = self._checkpoint_wrapped_module
         yield from inside.named_modules(memo, prefix, remove_duplicate)
-        if self not in memo:
-            if remove_duplicate:
-                memo.add(self)
+        # With duplicates its parameters would go by two names.
+        if remove_duplicate and self not in memo:
+            memo.add(self)
             yield f"{prefix}.{_WRAPPED}" if prefix else _WRAPPED, self
 
     def named_children(self) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -551,10 +551,12 @@ def _paths(
     model: torch.nn.Module, root: str
 ) -> Iterator[tuple[str, torch.nn.Module]]:
     """Modules by their names in plans; units that stayed stand for what is in them."""
+    units = [m for m in model.modules() if isinstance(m, _Unit)]
+    unit_of = {id(unit._checkpoint_wrapped_module): unit for unit in units}
     for path, module in model.named_modules(remove_duplicate=False):
-        # Of a unit it comes after its module's.
-        parts = [part for part in path.split(".") if part not in ("", _WRAPPED)]
-        yield ".".join([root, *parts]), module
+        while id(module) in unit_of:
+            module = unit_of[id(module)]
+        yield f"{root}.{path}" if path else root, module
 
 
 def _refuse_checkpoints(model: torch.nn.Module, root: str) -> None:

@@ -284,10 +284,44 @@ def test_evaluation_and_export_are_those_without(kind: str) -> None:
         assert torch.equal(exported.module()(x), expected)
     with torch.inference_mode():
         assert torch.equal(planned(x), expected)
-    plain = torch.export.export(acplan.remove(copy.deepcopy(planned)), (x,))
-    assert list(plain.state_dict) == list(model.state_dict())
-    assert torch.equal(plain.module()(x), expected)
-    assert list(planned.state_dict()) == list(model.state_dict())
+    exported = torch.export.export(planned, (x,))  # with gradients
+    assert list(exported.state_dict) == list(model.state_dict())
+    assert "checkpoint" not in exported.graph_module.code
+    assert torch.equal(exported.module()(x), expected)
+
+
+def _names_by_children(module: nn.Module) -> list[str]:
+    """As transformers finds the parameters that are decayed."""
+    inside = [
+        f"{name}.{inner}"
+        for name, child in module.named_children()
+        for inner in _names_by_children(child)
+    ]
+    return inside + list(module._parameters)
+
+
+@pytest.mark.parametrize("kind", PLANNED)
+def test_names_are_those_without(kind: str) -> None:
+    model, planned, _ = PLANNED[kind]()
+    for names in (
+        lambda of: [name for name, _ in of.named_parameters()],
+        lambda of: [name for name, _ in of.named_parameters(remove_duplicate=False)],
+        lambda of: [name for name, _ in of.named_buffers()],
+        lambda of: list(of.state_dict()),
+        _names_by_children,
+    ):
+        assert names(planned) == names(model)
+    of_modules = dict(planned.named_modules())
+    for name, module in model.named_modules():
+        assert type(of_modules[name]) is type(module)
+        planned.get_submodule(name)
+    for part in planned.double().modules():
+        assert all(p.dtype is torch.float64 for p in part._parameters.values())
+    other = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    planned.load_state_dict(other)
+    assert not any(value.any() for value in planned.parameters())
+    with pytest.raises(RuntimeError, match="Missing key"):
+        planned.load_state_dict(dict(list(other.items())[1:]))
 
 
 def test_generation_is_that_without() -> None:
