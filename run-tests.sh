@@ -135,8 +135,9 @@ install_packages "${build_packages[@]}" clang-format nodejs zsh
 # Downloads and unpacks, while the compilers run.
 mkdir -p "$root/build"
 environment_log="$root/build/environment.log"
-python_environment accelerate==1.15.0 diffusers==0.42.1 expecttest 'pulp<4' pwlf pytest \
-  pytest-xdist 'scikit-build-core>=0.11' tqdm >"$environment_log" 2>&1 &
+python_environment accelerate==1.15.0 diffusers==0.42.1 expecttest lightning==2.6.6 \
+  peft==0.21.2 'pulp<4' pwlf pytest pytest-xdist 'scikit-build-core>=0.11' tqdm \
+  >"$environment_log" 2>&1 &
 environment=$!
 
 build_and_test release

@@ -1,5 +1,8 @@
 """Plans activation checkpointing of PyTorch models with acplan."""
 
+import importlib
+from typing import Any
+
 from acplan._version import __version__
 from acplan.applying import Plan, PlannedModule, PlannedOperator, apply, remove
 from acplan.dataflow import dataflow_graph
@@ -40,3 +43,12 @@ __all__ = [
     "trace",
     "verify",
 ]
+
+# What they are for need not be installed.
+_TRAINERS = ("accelerate", "lightning", "torchtitan", "transformers")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _TRAINERS:
+        return importlib.import_module(f"acplan.{name}")
+    raise AttributeError(f"module 'acplan' has no attribute {name!r}")

@@ -19,6 +19,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 
 from acplan.errors import AcplanError
 from acplan.files import read_json, write_json
+from acplan.fingerprints import KEY, require_made_for
 from acplan.offloading import Traffic
 from acplan.segments import Place, Segment
 from acplan.selecting import (
@@ -99,6 +100,9 @@ class PlannedModule:
     fqn: str
     operators: tuple[PlannedOperator, ...] = ()
     discard_ratio: float = 1.0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PlannedModule":
+        return self  # nobody can change it, and it may be long
 
     @property
     def offloads(self) -> bool:
@@ -236,10 +240,20 @@ def _planned(module: dict[str, Any]) -> PlannedModule:
 
 
 def apply(
-    model: torch.nn.Module, plan: Plan, *, strict: bool = False
+    model: torch.nn.Module,
+    plan: Plan | str | os.PathLike[str],
+    *,
+    strict: bool = False,
+    param_dtype: torch.dtype | None = None,
 ) -> torch.nn.Module:
-    """Checkpoints the plan's modules, in place; returns the model, which is another
-    object only where the plan checkpoints all of it. acplan.remove takes it back.
+    """Checkpoints the modules of the plan, or of a plan file, in place; returns the
+    model, which is another object only where the plan checkpoints all of it.
+    acplan.remove takes it back.
+
+    A plan that acplan made of a trace is for that model: where modules, or their
+    parameters' shapes or types, are others, AcplanError names the first difference.
+    Devices and ranks may differ. param_dtype: the type in which parameters compute, where
+    it is not their own: that of fully_shard's MixedPrecisionPolicy.
 
     A module that later runs other operators than the plan says recomputes what the
     plan does not know, and a PlanMismatchWarning says so once; losses and gradients
@@ -247,6 +261,11 @@ def apply(
 
     A model that is checkpointed already is refused with AcplanError.
     """
+    if not isinstance(plan, Plan):
+        plan = Plan.load(plan)
+    of_plan = plan.data.get(KEY)
+    if of_plan is not None:
+        require_made_for(of_plan, model, param_dtype)
     return _apply(model, plan, strict)[0]
 
 
@@ -264,6 +283,10 @@ def remove(model: torch.nn.Module) -> torch.nn.Module:
             if child is not None and _inside(child) is not child:
                 setattr(parent, name, _inside(child))
     return _inside(model)
+
+
+def has_plan(model: torch.nn.Module) -> bool:
+    return any(isinstance(m, _Unit) and not _is_idle(m) for m in model.modules())
 
 
 @contextlib.contextmanager
@@ -286,13 +309,77 @@ _SWITCHES = (
 
 
 class _Unit(CheckpointWrapper):
-    """A module that a plan checkpoints, alone or with others."""
+    """A module that a plan checkpoints, alone or with others.
+
+    Modules and parameters keep the names that they have without it, by which others
+    choose what to save (PEFT) or to decay (transformers): what is in it goes by its own
+    name, and it shows the parameters of its module as its own.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        self._parameters = module._parameters
+
+    def named_modules(
+        self,
+        memo: set[torch.nn.Module] | None = None,
+        prefix: str = "",
+        remove_duplicate: bool = True,
+    ) -> Iterator[tuple[str, torch.nn.Module]]:
+        memo = set() if memo is None else memo
+        inside = self._checkpoint_wrapped_module
+        yield from inside.named_modules(memo, prefix, remove_duplicate)
+        # With duplicates its parameters would go by two names.
+        if remove_duplicate and self not in memo:
+            memo.add(self)
+            yield f"{prefix}.{_WRAPPED}" if prefix else _WRAPPED, self
+
+    def named_children(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        inside: torch.nn.Module = self._checkpoint_wrapped_module
+        return inside.named_children()
+
+    def children(self) -> Iterator[torch.nn.Module]:
+        yield self._checkpoint_wrapped_module
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "_Unit":
+        self._checkpoint_wrapped_module._apply(fn, recurse)
+        return self
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        pass  # its module does
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        self._pre_load_state_dict_hook(self, state_dict, prefix)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         call = self.checkpoint_fn
+        if _is_exporting():
+            call = _call
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone
+        elif isinstance(call, _Checkpoint):
+            call = call.function
         return call(self._checkpoint_wrapped_module, *args, **kwargs)
+
+
+# Not of every PyTorch.
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+class _Checkpoint:
+    """What calls the module of a unit. A copy of it, or one that was pickled, is made
+    anew from the plan: what it remembers of calls is its own."""
+
+    def __init__(
+        self, planned: PlannedModule, strict: bool, traffic: Traffic | None
+    ) -> None:
+        self._made_of = (planned, strict, traffic)
+        self.function = _checkpoint_fn(planned, strict, traffic)
+
+    def __reduce__(self) -> Any:
+        return _Checkpoint, self._made_of
 
 
 def _call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -373,7 +460,7 @@ def _calls(
     """The modules of a unit, and what calls each of them."""
     module = paths.get(planned.fqn)
     if module is not None:
-        yield module, _checkpoint_fn(planned, strict, traffic)
+        yield module, _Checkpoint(planned, strict, traffic)
         return
     run = _run_of(planned.fqn, paths)
     if run is None:
@@ -464,11 +551,12 @@ def _paths(
     model: torch.nn.Module, root: str
 ) -> Iterator[tuple[str, torch.nn.Module]]:
     """Modules by their names in plans; units that stayed stand for what is in them."""
+    units = [m for m in model.modules() if isinstance(m, _Unit)]
+    unit_of = {id(unit._checkpoint_wrapped_module): unit for unit in units}
     for path, module in model.named_modules(remove_duplicate=False):
-        parts = path.split(".") if path else []
-        if parts[-1:] == [_WRAPPED]:
-            continue
-        yield ".".join([root, *(p for p in parts if p != _WRAPPED)]), module
+        while id(module) in unit_of:
+            module = unit_of[id(module)]
+        yield f"{root}.{path}" if path else root, module
 
 
 def _refuse_checkpoints(model: torch.nn.Module, root: str) -> None:

@@ -175,6 +175,8 @@ def measuring(
             step.autocast,
             step.update,
             on,
+            step.forward_fn,
+            step.param_dtype,
         ) as (on_fakes, optimizer),
     ):
 

@@ -16,6 +16,7 @@ from acplan.applying import Plan, apply
 from acplan.devices import Device
 from acplan.errors import AcplanError
 from acplan.files import read_json
+from acplan.fingerprints import KEY, made_for
 from acplan.profiles import Profile
 from acplan.program import call_acplan
 from acplan.tracing import Trace, trace
@@ -52,9 +53,21 @@ def plan(of: Source, budget: Budget, **options: Any) -> Plan:
             + [_size("budget", budget), *flags, "-o", str(written)]
         )
         outcome.require_success()
-        found = Plan.of(read_json(written), outcome.out + _note(of))
+        data = {**read_json(written), **_made_for(of)}
+        found = Plan.of(data, outcome.out + _note(of))
     _tell_of_limit(found)
     return found
+
+
+def _made_for(of: Source) -> dict[str, Any]:
+    """Of traces, which know their model."""
+    data = of.data if isinstance(of, Trace) else None
+    if isinstance(of, (str, os.PathLike)):
+        data = read_json(of)
+    if not isinstance(data, dict) or data.get("format") != "acplan.trace":
+        return {}
+    found = made_for(data.get("modules", ()))
+    return {} if found is None else {KEY: found}
 
 
 def _note(of: Source) -> str:

@@ -292,11 +292,13 @@ class Recorder(TorchDispatchMode):
             self.storages.append(storage)
 
     def watch_calls(
-        self, modules: Iterable[torch.nn.Module]
+        self, modules: Iterable[torch.nn.Module], but_root: bool = False
     ) -> list[torch.utils.hooks.RemovableHandle]:
         """Records calls of these modules, by their place, until `end_forward`."""
         handles = []
         for index, module in enumerate(modules):
+            if but_root and index == 0:
+                continue
             handles.append(
                 module.register_forward_pre_hook(
                     self._on_enter(index), prepend=True, with_kwargs=True
@@ -304,6 +306,16 @@ class Recorder(TorchDispatchMode):
             )
             handles.append(module.register_forward_hook(self._on_leave))
         return handles
+
+    @contextlib.contextmanager
+    def call_of_root(self) -> Iterator[None]:
+        """What runs meanwhile is one call of the first module, which is then no unit."""
+        inside = Call(0, -1, self.now, self.now, [], [], [], no_grad=True)
+        self._open_calls.append(len(self.calls))
+        self.calls.append(inside)
+        yield
+        self._open_calls.pop()
+        inside.end = inside.backward_start = self.now
 
     def end_forward(self) -> None:
         self._is_forward = False

@@ -19,6 +19,7 @@ recomputed as a whole.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import threading
@@ -93,7 +94,8 @@ class Segment:
         return Segment, self._made_of
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Segment":
-        return Segment(*self._made_of)
+        *made_of, traffic = self._made_of
+        return Segment(*made_of, copy.deepcopy(traffic, memo))
 
     def places(self) -> list["Place"]:
         """What calls its modules, for `checkpoint_wrapper`."""

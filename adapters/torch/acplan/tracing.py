@@ -20,6 +20,7 @@ from acplan.devices import Device, find_device
 from acplan.errors import AcplanError
 from acplan.fake_cuda import fake_cuda
 from acplan.files import read_json, write_json
+from acplan.fingerprints import WEIGHTS, weights_of
 from acplan.optimizers import OptimizerLike, make_optimizer
 from acplan.precision import Autocast, AutocastLike, autocast_as_it_was, autocast_of
 from acplan.progress import progress_bar
@@ -35,6 +36,8 @@ from acplan.values import (
 )
 
 LossFn = Callable[[Any], torch.Tensor]
+# Of the model, and what it is given, the loss.
+ForwardFn = Callable[..., torch.Tensor]
 
 # While a step is traced, PyTorch and the model are not as others expect them.
 _ALONE = threading.RLock()
@@ -83,6 +86,8 @@ def trace(
     model: torch.nn.Module,
     *args: Any,
     loss_fn: LossFn | None = None,
+    forward_fn: ForwardFn | None = None,
+    param_dtype: torch.dtype | None = None,
     optimizer: OptimizerLike = None,
     device: str | Device = "a100",
     autocast: AutocastLike = None,
@@ -104,6 +109,11 @@ def trace(
 
     loss_fn:   from the model's output to a scalar; by default the output's `loss`,
                or the mean of its first floating-point tensor.
+    forward_fn: of the model, args and kwargs, the loss, where a trainer does more than
+               `loss_fn(model(*args, **kwargs))`; the model as a whole is then no
+               candidate for a plan.
+    param_dtype: of the parameters of floating point, where they compute in another type
+               than their own: that of fully_shard's MixedPrecisionPolicy.
     optimizer: a name of acplan.OPTIMIZERS or of transformers' TrainingArguments; an
                optimizer of this model, such as the one that trains it; or a class or
                function of its parameters. By default torch.optim.AdamW, with the
@@ -136,7 +146,16 @@ def trace(
         alone(),
         without_checkpointing(model) as plain,
         step_on_fakes(
-            plain, args, kwargs, loss_fn, optimizer, autocast, update, target
+            plain,
+            args,
+            kwargs,
+            loss_fn,
+            optimizer,
+            autocast,
+            update,
+            target,
+            forward_fn,
+            param_dtype,
         ) as (fake, run_optimizer),
     ):
         kernels = target if workspaces else None
@@ -159,6 +178,7 @@ class Step:
     kwargs: dict[str, Any]
     loss_fn: LossFn
     autocast: Autocast | None
+    forward_fn: ForwardFn | None = None
     updating: Updating | None = None
     notes: tuple[str, ...] = ()
 
@@ -201,10 +221,14 @@ class Step:
             else self.autocast.context()
         )
         with context:
-            loss = self.loss_fn(model(*args, **kwargs))
+            if self.forward_fn is None:
+                loss = self.loss_fn(model(*args, **kwargs))
+            else:
+                loss = self.forward_fn(model, *args, **kwargs)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             found = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss)
-            raise AcplanError(f"loss_fn: expected a scalar tensor, found {found}")
+            name = "loss_fn" if self.forward_fn is None else "forward_fn"
+            raise AcplanError(f"{name}: expected a scalar tensor, found {found}")
         return loss
 
 
@@ -217,7 +241,7 @@ class _Marks:
     attributes: tuple[dict[str, int], dict[str, int]]
 
 
-def _default_loss(output: Any) -> Any:
+def default_loss(output: Any) -> Any:
     loss = getattr(output, "loss", None)
     if loss is None and isinstance(output, dict):
         loss = output.get("loss")
@@ -248,9 +272,20 @@ def step_on_fakes(
     autocast: AutocastLike,
     update: Update | None = None,
     device: Device | None = None,
+    forward_fn: ForwardFn | None = None,
+    param_dtype: torch.dtype | None = None,
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
     """A step on fake tensors, after a first one, and its optimizer."""
-    step = Step(model, args, kwargs, loss_fn or _default_loss, autocast_of(autocast))
+    if loss_fn is not None and forward_fn is not None:
+        raise AcplanError("loss_fn: forward_fn makes the loss, give one of both")
+    step = Step(
+        model,
+        args,
+        kwargs,
+        loss_fn or default_loss,
+        autocast_of(autocast),
+        forward_fn,
+    )
     _refuse_scripted(model)
     answers = "" if device is None else device.name
     mode, assumed = ValuedFakeTensorMode(answers), Assumed()
@@ -266,7 +301,7 @@ def step_on_fakes(
         mode,
         assumed,
     ):
-        with _faked(step.model, mode) as fake:
+        with _faked(step.model, mode, param_dtype) as fake:
             given = (step.args, step.kwargs)
             inputs = tree_map(fake, given)
             notes = tuple(give_defaults(step.model.forward, given, inputs))
@@ -304,7 +339,9 @@ def _refuse_scripted(model: torch.nn.Module) -> None:
 
 @contextlib.contextmanager
 def _faked(
-    model: torch.nn.Module, mode: ValuedFakeTensorMode
+    model: torch.nn.Module,
+    mode: ValuedFakeTensorMode,
+    param_dtype: torch.dtype | None = None,
 ) -> Iterator[Callable[[Any], Any]]:
     """Replaces every tensor of the model by a fake one on the device."""
     fakes: dict[int, Any] = {}
@@ -313,9 +350,11 @@ def _faked(
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) not in fakes:
+            is_cast = isinstance(value, torch.nn.Parameter) and value.is_floating_point()
+            dtype = param_dtype if is_cast and param_dtype else value.dtype
             with mode, torch.no_grad():
                 made = torch.empty_strided(
-                    value.shape, value.stride(), dtype=value.dtype, device="cuda"
+                    value.shape, value.stride(), dtype=dtype, device="cuda"
                 )
             give_value(made, value)
             if isinstance(value, torch.nn.Parameter):
@@ -411,8 +450,13 @@ def run_step(
     with recorder:
         _register(recorder, step, optimizer)
         attributes = _attributes(recorder, step.model)
-        handles = recorder.watch_calls(step.model.modules()) if saved_hooks else []
-        with saved_hooks or contextlib.nullcontext():
+        is_whole = step.forward_fn is not None
+        handles = []
+        if saved_hooks:
+            handles = recorder.watch_calls(step.model.modules(), but_root=is_whole)
+        none = contextlib.nullcontext()
+        whole = recorder.call_of_root() if saved_hooks and is_whole else none
+        with saved_hooks or none, whole:
             loss = step.loss()
         recorder.end_forward()
         _remove(handles)
@@ -442,7 +486,11 @@ def _require_same_step(full: Recorder, scopes: Recorder) -> None:
     names = [operator.name for operator in full.operators]
     again = [operator.name for operator in scopes.operators]
     if names == again:
-        assert len(full.storages) == len(scopes.storages)
+        if len(full.storages) != len(scopes.storages):
+            raise AcplanError(
+                "the model keeps more tensors from step to step, in a list say: what a "
+                "step holds of those before is not the same twice"
+            )
         assert len(full.tensors) == len(scopes.tensors)
         return
     at = next(
@@ -645,6 +693,7 @@ def _modules(recorder: Recorder, step: Step) -> list[dict[str, Any]]:
                 "class": type(module).__name__,
                 "parameters": recorder.storages_of(list(own[0])),
                 "buffers": recorder.storages_of(list(own[1])),
+                WEIGHTS: weights_of(module),
             }
         )
     return modules

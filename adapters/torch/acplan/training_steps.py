@@ -12,7 +12,7 @@ import torch
 from acplan.errors import AcplanError
 from acplan.optimizers import OptimizerLike
 from acplan.precision import AutocastLike
-from acplan.tracing import LossFn
+from acplan.tracing import ForwardFn, LossFn
 from acplan.updates import StepFn, Update
 
 
@@ -24,6 +24,8 @@ class TrainingStep:
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     loss_fn: LossFn | None = None
+    forward_fn: ForwardFn | None = None
+    param_dtype: torch.dtype | None = None
     optimizer: OptimizerLike = None
     autocast: AutocastLike = None
     accumulate: int = 1

@@ -328,7 +328,7 @@ def as_in_training() -> Iterator[None]:
         torch._VF, "_pad_packed_sequence", _pad_packed_sequence
     )
     plain = plain_fakes(value_of)
-    with quiet, asked, lists, arrays, array, text, padding, plain, _random_state_kept():
+    with quiet, asked, lists, arrays, array, text, padding, plain, random_state_kept():
         yield
 
 
@@ -343,7 +343,8 @@ def start_of_step() -> None:
 
 
 @contextlib.contextmanager
-def _random_state_kept() -> Iterator[None]:
+def random_state_kept() -> Iterator[None]:
+    """At the end the random states of PyTorch, NumPy and Python are what they were."""
     state = random.getstate()
     numpy = sys.modules.get("numpy")
     of_numpy = numpy.random.get_state() if numpy else None

@@ -19,7 +19,7 @@ from acplan import PlannedOperator as Op
 from acplan import trace
 from acplan.measuring import verifying
 from acplan.standing_in import StandIn
-from acplan.tracing import _default_loss
+from acplan.tracing import default_loss
 from torch import nn
 
 from architectures import architectures
@@ -54,7 +54,7 @@ def _loss(model: nn.Module, inputs: dict[str, Any], autocast: bool) -> torch.Ten
     numpy.random.seed(0)
     torch.manual_seed(1)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        return _default_loss(model(**inputs))
+        return default_loss(model(**inputs))
 
 
 def _step(

@@ -1,0 +1,133 @@
+"""Plans for loops with accelerate: acplan.accelerate.auto_checkpoint, before
+`accelerator.prepare`."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from acplan.applying import Plan
+from acplan.devices import Device
+from acplan.errors import AcplanError
+from acplan.planning import PLAN_OPTIONS, Budget
+from acplan.selecting import class_name_of
+from acplan.tracing import LossFn, default_loss
+from acplan.trainers import (
+    TrainerStep,
+    autocast_forward,
+    checkpoint_step,
+    master_bytes,
+    require_checkpoints_off,
+)
+
+
+def auto_checkpoint(
+    accelerator: Any,
+    model: torch.nn.Module,
+    *,
+    budget: Budget,
+    loss_fn: LossFn | None = None,
+    device: str | Device = "a100",
+    verify: bool = False,
+    **kwargs: Any,
+) -> Plan:
+    """Checkpoints the model, in place, so that training it on `model(**kwargs)` with the
+    accelerator stays within the budget of a process and recomputes least.
+
+    Before `accelerator.prepare`. The mixed precision, the gradient accumulation and the
+    processes are the accelerator's; what acplan.trace says of the step besides, such as
+    optimizer and clip_grad_norm, and what acplan.plan takes, such as reserve, are
+    keyword arguments; all others are the model's. The first process makes the plan, and
+    all apply it.
+    """
+    setup = Setup.of(accelerator, model)
+    names = ("optimizer", "accumulate", "clip_grad_norm", "clip_grad_value", "ema")
+    given = {name: kwargs.pop(name) for name in names if name in kwargs}
+    options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    loss_of = loss_fn or default_loss
+
+    def forward(of: torch.nn.Module, **inputs: Any) -> torch.Tensor:
+        return loss_of(of(**inputs))
+
+    accumulate = int(accelerator.gradient_accumulation_steps)
+    step = setup.step(model, kwargs, forward, {"accumulate": accumulate, **given})
+    return checkpoint_step(step, budget, device, verify, options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What an accelerator will do to a model. `shards` is its plugin for FSDP."""
+
+    mixed_precision: str
+    processes: int
+    shards: Any
+
+    @classmethod
+    def of(cls, accelerator: Any, model: torch.nn.Module) -> "Setup":
+        if getattr(model, "_is_accelerate_prepared", False):
+            raise AcplanError(
+                "the model is prepared by accelerate already; a plan comes before "
+                "accelerator.prepare (or trainer.train)"
+            )
+        state = accelerator.state
+        if getattr(state, "deepspeed_plugin", None) is not None:
+            raise AcplanError("DeepSpeed: acplan has no plans for its partitioning")
+        precision = str(accelerator.mixed_precision)
+        if precision not in ("no", "bf16", "fp16"):
+            raise AcplanError(
+                f"mixed_precision: expected no, bf16 or fp16, found {precision!r}"
+            )
+        shards = getattr(state, "fsdp_plugin", None)
+        if shards is not None:
+            require_checkpoints_off(
+                shards.activation_checkpointing, "the FSDP plugin's activation_checkpointing"
+            )
+            if getattr(shards, "fsdp_version", 1) != 2:
+                raise AcplanError(
+                    "FSDP: expected version 2 (fully_shard), found 1; set fsdp_version=2"
+                )
+        return cls(precision, int(accelerator.num_processes), shards)
+
+    def step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        forward: Callable[..., torch.Tensor],
+        options: dict[str, Any],
+    ) -> TrainerStep:
+        """`forward` makes the loss of the model, as it is before it is prepared."""
+        is_mixed = self.mixed_precision != "no"
+        # fully_shard casts the parameters instead.
+        autocast = self.mixed_precision if is_mixed and self.shards is None else None
+
+        def forward_fn(of: torch.nn.Module, **values: Any) -> torch.Tensor:
+            with autocast_forward(of, autocast):
+                return forward(of, **values)
+
+        trace_options = {**options, "forward_fn": forward_fn}
+        if self.mixed_precision == "fp16":
+            trace_options["grad_scaler"] = True
+        if self.shards is None:
+            return TrainerStep(model, inputs, trace_options)
+        dtype = getattr(self.shards.mixed_precision_policy, "param_dtype", None)
+        if dtype is not None:
+            trace_options["param_dtype"] = dtype
+        sharded = {
+            "world_size": self.processes,
+            "fsdp_units": list(self._units(model)),
+            # Of a run, modules that are sharded each by itself are recomputed whole.
+            "segments": "none",
+        }
+        if dtype is not None:
+            sharded["reserve"] = master_bytes(model, dtype, self.processes)
+        return TrainerStep(model, inputs, trace_options, sharded, dtype)
+
+    def _units(self, model: torch.nn.Module) -> Iterator[str]:
+        """The blocks that the plugin's policy shards, by class."""
+        root = class_name_of(model)
+        names = self.shards.transformer_cls_names_to_wrap
+        names = names or getattr(model, "_no_split_modules", None) or ()
+        for path, module in model.named_modules():
+            if path and class_name_of(module) in names:
+                yield f"{root}.{path}"

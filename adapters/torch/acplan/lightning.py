@@ -1,0 +1,163 @@
+"""Plans for Lightning: the callback acplan.lightning.AcplanCallback."""
+
+import contextlib
+import copy
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from acplan.applying import Plan, has_plan
+from acplan.devices import Device
+from acplan.errors import AcplanError
+from acplan.planning import Budget
+from acplan.trainers import TrainerStep, checkpoint_step
+from acplan.values import random_state_kept
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    try:
+        from pytorch_lightning import Callback
+    except ImportError:
+        raise AcplanError(
+            "acplan.lightning needs Lightning: pip install lightning"
+        ) from None
+
+# Of Trainer(precision=...): the autocast. Where there is none, weights are of that type.
+_AUTOCAST = {
+    "32-true": None,
+    "64-true": None,
+    "16-true": None,
+    "bf16-true": None,
+    "16-mixed": "fp16",
+    "bf16-mixed": "bf16",
+}
+
+
+class AcplanCallback(Callback):  # type: ignore[misc]
+    """Checkpoints a LightningModule when its training starts, in place, so that it stays
+    within the budget of a process and recomputes least:
+
+        trainer = lightning.Trainer(callbacks=[AcplanCallback(budget="20GiB")])
+
+    The step is the module's own: `training_step` of the first batch of the trainer's
+    data, with its precision, optimizer, clipping and accumulation. The first rank makes
+    the plan (`plan`), all apply it; checkpoints have the keys of the model without.
+
+    batch:   what is planned for, in place of the first one: where batches are padded to
+             their own longest sample, give the longest that there may be.
+    device, verify: as for acplan.auto_checkpoint.
+    options: those of acplan.plan, such as reserve.
+
+    Models that are sharded when training starts (FSDPStrategy, ModelParallelStrategy)
+    are refused: call acplan.auto_checkpoint in `configure_model`, before fully_shard.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        *,
+        batch: Any = None,
+        device: str | Device = "a100",
+        verify: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.plan: Plan | None = None
+        self._budget = budget
+        self._batch = batch
+        self._device = device
+        self._is_verified = verify
+        self._options = options
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if self.plan is not None and has_plan(pl_module):
+            return  # of an earlier call of fit
+        _require_plannable(trainer, pl_module)
+        batch = _first_batch(trainer) if self._batch is None else self._batch
+        step = TrainerStep(pl_module, {"batch": batch}, _trace_options(trainer))
+        self.plan = checkpoint_step(
+            step, self._budget, self._device, self._is_verified, self._options
+        )
+
+
+def _require_plannable(trainer: Any, module: Any) -> None:
+    if not module.automatic_optimization:
+        raise AcplanError(
+            "the module optimizes by hand: plan with acplan.auto_checkpoint, of a step "
+            "as it is run"
+        )
+    wrapped = trainer.strategy.model
+    is_sharded = any(isinstance(p, DTensor) for p in module.parameters())
+    if is_sharded or "Fully" in type(wrapped).__name__ or "DeepSpeed" in str(type(wrapped)):
+        raise AcplanError(
+            "the model is sharded already: call acplan.auto_checkpoint in "
+            "configure_model, before fully_shard"
+        )
+    if trainer.precision not in _AUTOCAST:
+        raise AcplanError(
+            f"precision: expected one of {', '.join(_AUTOCAST)}, found "
+            f"{trainer.precision!r}"
+        )
+
+
+def _first_batch(trainer: Any) -> Any:
+    """As the module is given it; data and random numbers are as they were."""
+    with random_state_kept():
+        for batch in trainer.train_dataloader:
+            batch = trainer.precision_plugin.convert_input(batch)
+            return trainer.strategy.batch_to_device(batch)
+    raise AcplanError("the train dataloader has no batch: give one as batch=")
+
+
+def _trace_options(trainer: Any) -> dict[str, Any]:
+    clip = trainer.gradient_clip_val
+    by_value = str(getattr(trainer.gradient_clip_algorithm, "value", "norm")) == "value"
+    return {
+        "forward_fn": _loss_of_step,
+        "optimizer": trainer.optimizers[0],
+        "autocast": _AUTOCAST[trainer.precision],
+        "grad_scaler": trainer.precision == "16-mixed",
+        "accumulate": trainer.accumulate_grad_batches,
+        "clip_grad_value" if by_value else "clip_grad_norm": clip if clip else None,
+    }
+
+
+def _loss_of_step(module: Any, batch: Any) -> torch.Tensor:
+    # Of the class: that of a compiled module is compiled.
+    step = functools.partial(type(module).training_step, module)
+    has_index = len(inspect.signature(step).parameters) > 1
+    with _by_itself(module):
+        output = step(batch, 0) if has_index else step(batch)
+    loss = output.get("loss") if isinstance(output, dict) else output
+    if not isinstance(loss, torch.Tensor):
+        raise AcplanError(
+            "training_step: expected a loss or a dict with one, found "
+            f"{type(output).__name__}"
+        )
+    return loss
+
+
+@contextlib.contextmanager
+def _by_itself(module: Any) -> Iterator[None]:
+    """Without its logging, which is the trainer's, and not compiled; what it notes down
+    of a step is forgotten."""
+    with contextlib.ExitStack() as undo:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, (list, dict)) and not name.startswith("_"):
+                undo.callback(setattr, module, name, value)
+                setattr(module, name, copy.copy(value))
+        for name in ("log", "log_dict"):
+            undo.enter_context(mock.patch.object(module, name, _not_logged))
+        plain = functools.partial(type(module).forward, module)
+        undo.enter_context(mock.patch.object(module, "forward", plain))
+        yield
+
+
+def _not_logged(*args: Any, **kwargs: Any) -> None:
+    pass

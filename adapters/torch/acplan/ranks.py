@@ -1,0 +1,29 @@
+"""What one rank makes, for all of them."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch.distributed as dist
+
+from acplan.errors import AcplanError
+
+Made = TypeVar("Made")
+
+
+def made_once(make: Callable[[], Made]) -> Made:
+    """What `make` returns on the first rank, on every rank of torch.distributed; where
+    there is one process, just that. Its AcplanError is raised on every rank."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return make()
+    made: list[Made | Exception | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            made[0] = make()
+        except Exception as error:  # the others wait
+            told = error if isinstance(error, AcplanError) else None
+            made[0] = told or AcplanError(f"{type(error).__name__}: {error}")
+    dist.broadcast_object_list(made)
+    if isinstance(made[0], Exception):
+        raise made[0]
+    assert made[0] is not None
+    return made[0]

@@ -1,0 +1,164 @@
+"""Plans for torchtitan: acplan.torchtitan.Policy in place of its activation
+checkpointing, or `apply_ac` with the signature of its own."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from acplan.applying import Plan
+from acplan.devices import Device
+from acplan.errors import AcplanError
+from acplan.optimizers import OPTIMIZERS
+from acplan.planning import Budget
+from acplan.selecting import class_name_of
+from acplan.trainers import TrainerStep, checkpoint_step, master_bytes
+
+# Of the model's output and the labels.
+TitanLoss = Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """torchtitan's loss of language models, a sum over tokens."""
+    return F.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(0, 1), reduction="sum"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """What torchtitan takes for its `activation_checkpoint`, made of the rest of its
+    configuration:
+
+        config.activation_checkpoint = acplan.torchtitan.Policy.of(config, "60GiB")
+
+    torchtitan applies it where its own would be: after the model is made (on the meta
+    device), before torch.compile and fully_shard. The first rank makes the plan.
+    """
+
+    budget: Budget
+    batch: int
+    length: int
+    dtype: torch.dtype
+    accumulate: int
+    shards: int
+    optimizer: str
+    max_norm: float | None
+    inputs: Mapping[str, torch.Tensor] | None = None
+    loss: TitanLoss = cross_entropy
+    device: str | Device = "a100"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # What is not "none" is applied, by versions whose configuration has a mode.
+    mode: str = "acplan"
+
+    @classmethod
+    def of(
+        cls,
+        config: Any,
+        budget: Budget,
+        *,
+        inputs: Mapping[str, torch.Tensor] | None = None,
+        loss: TitanLoss = cross_entropy,
+        device: str | Device = "a100",
+        **options: Any,
+    ) -> "Policy":
+        """
+        config: torchtitan's job configuration (`training`, `parallelism`, `optimizer`).
+        inputs: of the model, by name, where they are not `tokens` alone, such as masks.
+        options: those of acplan.plan, such as reserve.
+        """
+        training, parallel = config.training, config.parallelism
+        for name in ("tensor", "context", "pipeline", "expert"):
+            degree = getattr(parallel, f"{name}_parallel_degree", 1)
+            if degree > 1:
+                raise AcplanError(
+                    f"{name}_parallel_degree: expected 1, found {degree}: acplan plans "
+                    "data-parallel training only"
+                )
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        shards = parallel.data_parallel_shard_degree
+        if shards < 1:
+            shards = ranks // parallel.data_parallel_replicate_degree
+        micro = training.local_batch_size * ranks
+        whole = training.global_batch_size
+        norm = getattr(training, "max_norm", None)
+        return cls(
+            budget,
+            training.local_batch_size,
+            training.seq_len,
+            _dtype(training.mixed_precision_param),
+            max(1, whole // micro) if whole > 0 else 1,
+            shards,
+            _optimizer(getattr(config, "optimizer", None)),
+            float(norm) if norm else None,
+            inputs,
+            loss,
+            device,
+            options,
+        )
+
+    def build(self, dump_folder: str = "") -> "Policy":
+        """As torchtitan makes what it applies of a configuration."""
+        return self
+
+    def apply(self, model: torch.nn.Module) -> Plan:
+        """Checkpoints the model, in place. Returns the plan."""
+        shape = (self.batch, self.length)
+        labels = torch.zeros(shape, dtype=torch.long, device="meta")
+        inputs = dict(self.inputs or {"tokens": labels.clone()})
+        loss = self.loss
+
+        def forward(of: torch.nn.Module, labels: Any, **values: Any) -> torch.Tensor:
+            return loss(of(**values), labels)
+
+        trace_options = {
+            "forward_fn": forward,
+            "param_dtype": self.dtype,
+            "optimizer": self.optimizer,
+            "accumulate": self.accumulate,
+            "clip_grad_norm": self.max_norm,
+        }
+        root = class_name_of(model)
+        layers = [name for name, _ in model.get_submodule("layers").named_children()]
+        plan_options = {
+            "world_size": self.shards,
+            "fsdp_units": [f"{root}.layers.{name}" for name in layers],
+            # Of a run, modules that are sharded each by itself are recomputed whole.
+            "segments": "none",
+            "reserve": master_bytes(model, self.dtype, self.shards),
+        }
+        step = TrainerStep(
+            model, {**inputs, "labels": labels}, trace_options, plan_options, self.dtype
+        )
+        return checkpoint_step(step, self.budget, self.device, False, self.options)
+
+
+def apply_ac(
+    model: torch.nn.Module, ac_config: Policy, *, base_folder: str = "", **_: Any
+) -> None:
+    """In place of torchtitan.distributed.activation_checkpoint.apply_ac, in versions that
+    have it: what its own policies take besides has no meaning for a plan."""
+    if not isinstance(ac_config, Policy):
+        raise AcplanError(
+            "apply_ac: expected an acplan.torchtitan.Policy as activation_checkpoint, "
+            f"found {type(ac_config).__name__}"
+        )
+    ac_config.build(dump_folder=base_folder).apply(model)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise AcplanError(f"mixed_precision_param: expected a data type, found {name!r}")
+    return found
+
+
+def _optimizer(config: Any) -> str:
+    """By the names of acplan.OPTIMIZERS."""
+    name = str(getattr(config, "name", "AdamW")).lower()
+    implementation = str(getattr(config, "implementation", "fused"))
+    both = f"{name}-{implementation}"
+    return both if both in OPTIMIZERS else name

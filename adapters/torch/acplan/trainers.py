@@ -1,0 +1,129 @@
+"""What the modules for trainers share: a step as the trainer runs it, planned once, and
+applied on every rank."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import torch
+
+from acplan import measuring
+from acplan.applying import Plan, apply
+from acplan.devices import Device
+from acplan.errors import AcplanError
+from acplan.planning import PLAN_OPTIONS, Budget, plan, require_within_budget
+from acplan.precision import autocast_of
+from acplan.ranks import made_once
+from acplan.recorder import tensors_in
+from acplan.tracing import trace
+
+_LOGGER = logging.getLogger("acplan")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainerStep:
+    """A step of a trainer, for acplan.trace, and what its plan is made and applied
+    with: options of acplan.plan, and the type in which parameters compute."""
+
+    model: torch.nn.Module
+    inputs: Mapping[str, Any]
+    trace_options: Mapping[str, Any]
+    plan_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    param_dtype: torch.dtype | None = None
+
+
+def checkpoint_step(
+    step: TrainerStep,
+    budget: Budget,
+    device: str | Device,
+    verify: bool,
+    options: Mapping[str, Any],
+) -> Plan:
+    """Traces and plans the step on the first rank, and applies the plan on each, in
+    place. `options` are those of acplan.plan that the user gives, before the step's."""
+    unknown = [name for name in options if name not in PLAN_OPTIONS]
+    if unknown:
+        raise AcplanError(
+            f"unknown option {unknown[0]!r}; known are those of acplan.plan: "
+            f"{', '.join(PLAN_OPTIONS)}"
+        )
+
+    def make() -> Plan:
+        options_of_step = {**step.trace_options, **step.inputs}
+        traced = trace(step.model, device=device, **options_of_step)
+        found = plan(traced, budget, **{**step.plan_options, **options})
+        if verify:
+            require_within_budget(
+                found, measuring.verify(step.model, found, of=traced, **options_of_step)
+            )
+        return found
+
+    found = made_once(make)
+    planned = apply(step.model, found, param_dtype=step.param_dtype)
+    assert planned is step.model  # traced with forward_fn, it is no unit
+    _LOGGER.info("%s", _told(found, step.inputs))
+    return found
+
+
+def _told(made: Plan, inputs: Mapping[str, Any]) -> str:
+    shapes = "; ".join(
+        f"{name} {' '.join(found)}"
+        for name, value in inputs.items()
+        if (found := [str(list(t.shape)) for t in tensors_in(value) if t.dim() > 0])
+    )
+    return (
+        f"{made.status} plan for {shapes}: peak {made.peak_bytes:,} of "
+        f"{made.budget_bytes:,} bytes (without a plan {made.baseline_peak_bytes:,}), "
+        f"{made.overhead:.2%} of the step's time is recomputed"
+    )
+
+
+@contextlib.contextmanager
+def autocast_forward(model: torch.nn.Module, autocast: str | None) -> Iterator[None]:
+    """While it lasts the model runs under autocast and gives out fractions as float32,
+    as accelerate has it."""
+    chosen = autocast_of(autocast)
+    if chosen is None:
+        yield
+        return
+    original = model.forward
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with chosen.context():
+            outputs = original(*args, **kwargs)
+        return _in_float32(outputs)
+
+    with mock.patch.object(model, "forward", forward):
+        yield
+
+
+def _in_float32(outputs: Any) -> Any:
+    if isinstance(outputs, torch.Tensor):
+        is_half = outputs.dtype in (torch.float16, torch.bfloat16)
+        return outputs.float() if is_half else outputs
+    if isinstance(outputs, Mapping):
+        return type(outputs)(**{k: _in_float32(v) for k, v in outputs.items()})
+    if isinstance(outputs, (list, tuple)):
+        values = [_in_float32(value) for value in outputs]
+        is_named = hasattr(outputs, "_fields")
+        return type(outputs)(*values) if is_named else type(outputs)(values)
+    return outputs
+
+
+def master_bytes(model: torch.nn.Module, dtype: torch.dtype, ranks: int) -> int:
+    """What a rank of fully_shard keeps in float32 and a trace with parameters of this
+    type does not have: of weights, gradients and two moments."""
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return -(-trained * max(0, 4 - dtype.itemsize) * 4 // ranks)
+
+
+def require_checkpoints_off(is_on: Any, switch: str) -> None:
+    if is_on:
+        raise AcplanError(
+            f"{switch} checkpoints every block, in place of a plan: switch it off"
+        )

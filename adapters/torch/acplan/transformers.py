@@ -1,0 +1,130 @@
+"""Plans for transformers' Trainer: acplan.transformers.auto_checkpoint, before
+`trainer.train()`."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from acplan.accelerate import Setup
+from acplan.applying import Plan, apply
+from acplan.devices import Device
+from acplan.errors import AcplanError
+from acplan.planning import Budget
+from acplan.trainers import TrainerStep, checkpoint_step, require_checkpoints_off
+from acplan.values import random_state_kept
+
+_NUM_ITEMS = "num_items_in_batch"
+
+
+def auto_checkpoint(
+    trainer: Any,
+    budget: Budget,
+    *,
+    batch: Mapping[str, Any] | None = None,
+    device: str | Device = "a100",
+    verify: bool = False,
+    **options: Any,
+) -> Plan:
+    """Checkpoints the trainer's model, in place, so that `trainer.train()` stays within
+    the budget of a process and recomputes least:
+
+        trainer = transformers.Trainer(model, arguments, train_dataset=data)
+        acplan.transformers.auto_checkpoint(trainer, budget="20GiB")
+        trainer.train()
+
+    After the trainer is made and before it makes its optimizer and wraps the model (DDP,
+    FSDP2, torch.compile), so that a plan is in time for all of them. The step is the
+    trainer's own: `compute_loss` of a batch of its data collator, mixed precision,
+    optimizer, clipping and gradient accumulation of its TrainingArguments. Losses,
+    checkpoints and what is saved are those without the plan, of subclasses of Trainer
+    too. One that makes its models (model_init) has the plan applied to each of them.
+
+    batch:   what is planned for; by default the largest of the first batches that make up
+             an update. Where batches are padded to their own longest sample, give the
+             longest that there may be.
+    device, verify: as for acplan.auto_checkpoint.
+    options: those of acplan.plan, such as reserve.
+    """
+    arguments = trainer.args
+    for name in ("gradient_checkpointing", "activation_checkpointing"):
+        is_on = getattr(arguments, name, False)
+        require_checkpoints_off(is_on, f"TrainingArguments.{name}")
+    if getattr(arguments, "n_gpu", 1) > 1:
+        raise AcplanError(
+            "DataParallel: acplan has no plans for several GPUs of one process; start "
+            "one process for each, with torchrun"
+        )
+    if trainer.model_wrapped is not trainer.model:
+        raise AcplanError("the model is wrapped already; plan before trainer.train()")
+    setup = Setup.of(trainer.accelerator, trainer.model)
+    inputs = _inputs(trainer, batch)
+    step = _step(trainer, setup, inputs)
+    found = checkpoint_step(step, budget, device, verify, options)
+    if trainer.model_init is not None:
+        trainer.model_init = _planned(trainer.model_init, found, step.param_dtype)
+    return found
+
+
+def _planned(
+    model_init: Callable[..., torch.nn.Module], plan: Plan, dtype: torch.dtype | None
+) -> Callable[..., torch.nn.Module]:
+    @functools.wraps(model_init)
+    def planned(*args: Any) -> torch.nn.Module:
+        return apply(model_init(*args), plan, param_dtype=dtype)
+
+    return planned
+
+
+def _inputs(trainer: Any, batch: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A batch as the model is given it; data and random numbers are as they were."""
+    count = trainer.args.gradient_accumulation_steps
+    if batch is not None:
+        batches, items = trainer.get_batch_samples(
+            iter([batch] * count), count, trainer.args.device
+        )
+    else:
+        with random_state_kept():
+            batches, items = trainer.get_batch_samples(
+                iter(trainer.get_train_dataloader()), count, trainer.args.device
+            )
+    if not batches:
+        raise AcplanError("the train dataset has no batch: give one as batch=")
+    inputs = dict(max(batches, key=_size))
+    if getattr(trainer, "model_accepts_loss_kwargs", False) and items is not None:
+        inputs[_NUM_ITEMS] = items
+    return inputs
+
+
+def _size(batch: Mapping[str, Any]) -> int:
+    return sum(v.numel() for v in batch.values() if isinstance(v, torch.Tensor))
+
+
+def _step(trainer: Any, setup: Setup, inputs: dict[str, Any]) -> TrainerStep:
+    def forward(model: torch.nn.Module, **values: Any) -> torch.Tensor:
+        items = values.pop(_NUM_ITEMS, None)
+        loss: torch.Tensor = trainer.compute_loss(
+            model, values, num_items_in_batch=items
+        )
+        return loss
+
+    norm = trainer.args.max_grad_norm
+    options = {
+        "optimizer": _optimizer(trainer),
+        "accumulate": trainer.args.gradient_accumulation_steps,
+        "clip_grad_norm": norm if norm else None,
+    }
+    return setup.step(trainer.model, inputs, forward, options)
+
+
+def _optimizer(trainer: Any) -> torch.optim.Optimizer:
+    """As the trainer will make it."""
+    if trainer.optimizer is not None:
+        given: torch.optim.Optimizer = trainer.optimizer
+        return given
+    try:
+        made: torch.optim.Optimizer = trainer.create_optimizer()
+        return made
+    finally:
+        trainer.optimizer = None

@@ -1,0 +1,145 @@
+"""Training on two processes with plans and without: transformers' Trainer (DDP) and
+accelerate (FSDP2). The first process prints what was found, as JSON."""
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from typing import Any
+
+import accelerate
+import acplan
+import torch
+import torch.distributed as dist
+import transformers
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+
+sys.path.insert(0, os.path.dirname(__file__))
+from test_training_runs import Sentences, _llama  # noqa: E402
+
+Result = tuple[list[float], dict[str, torch.Tensor], int]
+
+
+def _units(plan: acplan.Plan | None) -> int:
+    return 0 if plan is None else len(plan.modules)
+
+
+def _with_trainer(is_planned: bool, is_mixed: bool) -> Result:
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = transformers.TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=8,
+            gradient_accumulation_steps=2,
+            max_steps=2,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
+            ddp_backend="gloo",
+            disable_tqdm=True,
+            bf16=is_mixed,
+        )
+        trainer = transformers.Trainer(
+            _llama(), arguments, train_dataset=Sentences(65, seed=2)
+        )
+        plan = None
+        if is_planned:
+            plan = acplan.transformers.auto_checkpoint(trainer, "min", time_limit=1)
+        trainer.train()
+        losses = [e["loss"] for e in trainer.state.log_history if "loss" in e]
+        return losses, dict(trainer.model.state_dict()), _units(plan)
+
+
+def _with_accelerate(is_planned: bool, is_mixed: bool) -> Result:
+    AcceleratorState._reset_state(True)
+    PartialState(cpu=True, backend="gloo")
+    # accelerate shards on devices other than the CPU only.
+    PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    shards = FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
+        reshard_after_forward=True,
+        cpu_ram_efficient_loading=False,
+    )
+    accelerator = accelerate.Accelerator(
+        mixed_precision="bf16" if is_mixed else "no",
+        gradient_accumulation_steps=2,
+        fsdp_plugin=shards,
+    )
+    model: Any = _llama()
+    data: Any = torch.utils.data.DataLoader(Sentences(64, seed=2), 8)
+    plan = None
+    if is_planned:
+        plan = acplan.accelerate.auto_checkpoint(
+            accelerator, model, budget="min", time_limit=1, **next(iter(data))
+        )
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer, data = accelerator.prepare(model, optimizer, data)
+    torch.manual_seed(dist.get_rank())
+    losses = []
+    for batch in data:
+        with accelerator.accumulate(model):
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    state = {name: value.full_tensor() for name, value in model.state_dict().items()}
+    return losses, state, _units(plan)
+
+
+def _case(run: Any, is_mixed: bool) -> dict[str, Any]:
+    try:
+        expected, weights, _ = run(False, is_mixed)
+        losses, found, units = run(True, is_mixed)
+    except Exception:
+        return {"error": traceback.format_exc()}
+    is_same = weights.keys() == found.keys()
+    is_same = is_same and all(torch.equal(weights[k], found[k]) for k in weights)
+    return {
+        "error": "",
+        "losses": [expected, losses],
+        "same_weights": is_same,
+        "units": units,
+    }
+
+
+def _errors() -> list[str]:
+    """Of a budget that no plan fits, by rank."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    accelerator = accelerate.Accelerator()
+    told = ""
+    try:
+        acplan.accelerate.auto_checkpoint(
+            accelerator,
+            model,
+            budget="1KiB",
+            loss_fn=lambda output: output.sum(),
+            input=torch.zeros(2, 4),
+        )
+    except acplan.AcplanError as error:
+        told = str(error)
+    all_told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_told, told)
+    return all_told
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {}
+    for name, run in (("ddp", _with_trainer), ("fsdp2", _with_accelerate)):
+        for is_mixed in (False, True):
+            found[name + ", bf16" * is_mixed] = _case(run, is_mixed)
+    found["errors"] = _errors()
+    if dist.get_rank() == 0:
+        print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
