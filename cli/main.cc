@@ -157,6 +157,7 @@ std::vector<Command> AddCommands(CLI::App& program) {
       AddLlmMergeCommand(program),
       AddLlmValidationCommand(program),
       AddLlmScoreCommand(program),
+      AddLlmTrainCommand(program),
       AddLlmParameterCalculatorCommand(program),
       AddLlmCsvCommand(program),
       AddLlmHeatmapCommand(program),

@@ -176,8 +176,10 @@ ModelShape ParseHuggingFaceConfig(std::string_view text,
       root.Has("text_config") ? root.Get("text_config") : root;
   const bool is_plain =
       type == "gpt2" || type == "bloom" || type == "gpt_neox" || type == "mpt";
-  const ModelShape shape =
+  ModelShape shape =
       is_plain ? ParsePlain(config, type) : ParseLlamaLike(config, type);
+  shape.form = ModuleFormOf(type);
+  shape.has_query_bias = type == "qwen2";
   CheckShape(shape, file);
   return shape;
 }

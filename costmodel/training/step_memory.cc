@@ -20,6 +20,7 @@
 
 #include <algorithm>
 
+#include "costmodel/training/eager_memory.h"
 #include "costmodel/training/layer_operations.h"
 #include "costmodel/training/rank_parameters.h"
 #include "costmodel/training/stage_layout.h"
@@ -104,6 +105,20 @@ double WeightsOfLayers(const TrainingJob& job, const StageContent& stage) {
   return sum;
 }
 
+// PyTorch's workspace of cuBLAS, one for each thread that computes, the forward
+// pass's and autograd's (getChosenWorkspaceSize in CUDABlas.cpp; Megatron-LM's
+// deterministic mode sets CUBLAS_WORKSPACE_CONFIG=:4096:8), and Transformer
+// Engine's (get_cublas_workspace_size_bytes).
+double LibraryBytes(const TrainingJob& job) {
+  constexpr double kMiB = 1024 * 1024;
+  const bool is_hopper = job.cluster.gpu.fp8_rate > 0;  // or later
+  const bool is_large = is_hopper || job.strategy.is_deterministic;
+  const double torch = 2 * (is_large ? 32 : 8.125);
+  const double engine =
+      job.strategy.has_transformer_engine ? (is_hopper ? 32 : 4) : 0;
+  return kMiB * (torch + engine);
+}
+
 // Parameters, gradients and the optimizer's state.
 RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
   const TrainingStrategy& s = job.strategy;
@@ -115,7 +130,7 @@ RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
   RankMemory memory;
   memory.parameters = 2 * (s.zero >= 3 ? sharded : whole);
   memory.gradients = s.gradient_bytes * (s.zero >= 2 ? sharded : whole);
-  memory.optimizer = 12 * (s.zero >= 1 ? sharded : whole);
+  memory.optimizer = s.optimizer_bytes * (s.zero >= 1 ? sharded : whole);
   return memory;
 }
 
@@ -123,6 +138,14 @@ RankMemory MemoryOfStage(const TrainingJob& job, const StageContent& stage,
                          size_t index) {
   const TrainingStrategy& s = job.strategy;
   RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
+  if (s.implementation == Implementation::kEager) {
+    const RankMemory eager = EagerActivations(job);
+    memory.activations = eager.activations;
+    memory.logits = eager.logits;
+    memory.working = eager.working;
+    return memory;
+  }
+  memory.libraries = LibraryBytes(job);
   memory.activations = KeptOfStage(job, stage) * MicrobatchesInFlight(s, index);
   const double rows = static_cast<double>(s.microbatch * s.sequence) /
                       static_cast<double>(s.context);
@@ -141,6 +164,17 @@ RankMemory MemoryOfStage(const TrainingJob& job, const StageContent& stage,
 }
 
 }  // namespace
+
+double SavedBytesOfLayer(const TrainingJob& job, bool is_moe) {
+  const TrainingStrategy& s = job.strategy;
+  if (s.implementation == Implementation::kFused) {
+    return MemoryOfLayer(job, is_moe, true).kept;
+  }
+  if (s.recomputation == Recomputation::kNone) {
+    return EagerLayerBytes(job.shape, s, is_moe);
+  }
+  return 2 * static_cast<double>(s.microbatch * s.sequence * job.shape.hidden);
+}
 
 const RankMemory& StepMemory::Worst() const {
   return *std::max_element(stages.begin(), stages.end(),

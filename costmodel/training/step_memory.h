@@ -14,9 +14,11 @@ struct RankMemory {
   double activations = 0;  // kept for the backward passes in flight
   double logits = 0;       // of the loss, on the stage that has them
   double working = 0;      // of the layer that runs: gathered, recomputed
+  double libraries = 0;    // workspaces of cuBLAS
 
   double Total() const {
-    return parameters + gradients + optimizer + activations + logits + working;
+    return parameters + gradients + optimizer + activations + logits + working +
+           libraries;
   }
 };
 
@@ -25,6 +27,9 @@ struct StepMemory {
   // The stage that holds most.
   const RankMemory& Worst() const;
 };
+
+// What a layer keeps of a microbatch for its backward pass, recomputed or not.
+double SavedBytesOfLayer(const TrainingJob& job, bool is_moe);
 
 // The memory of each stage of the pipeline. `job.strategy.microbatch` must be set.
 StepMemory PredictStepMemory(const TrainingJob& job);

@@ -45,10 +45,7 @@ struct UnitTime {
 };
 
 UnitTime Times(const UnitTime& time, double count) {
-  const auto scaled = [&](const PassTime& pass) {
-    return PassTime{pass.compute * count, pass.sent * count, pass.host * count};
-  };
-  return {scaled(time.forward), scaled(time.backward), scaled(time.again)};
+  return {time.forward * count, time.backward * count, time.again * count};
 }
 
 UnitTime TimeOf(const std::vector<LayerOperation>& operations,
@@ -60,8 +57,7 @@ UnitTime TimeOf(const std::vector<LayerOperation>& operations,
         may_run_again ? RecomputedShare(operation, job.strategy) : 0;
     time.forward += forward;
     time.backward += BackwardTime(operation, job);
-    time.again +=
-        {again * forward.compute, again * forward.sent, again * forward.host};
+    time.again += forward * again;
   }
   return time;
 }
@@ -72,7 +68,7 @@ PassTime Sharded(PassTime pass, double sent, double hidden_share) {
   if (sent == 0) return pass;
   const double run = pass.Total();
   pass.compute += kInterference * std::min(sent, run);
-  pass.sent += std::max(0.0, sent - hidden_share * run);
+  pass.sent.sharded += std::max(0.0, sent - hidden_share * run);
   return pass;
 }
 
@@ -229,12 +225,13 @@ StepTime StepPredictor::Predict() const {
   time.recompute = count * unit.again.compute;
   time.compute =
       count * (unit.forward.compute + unit.backward.compute) + time.recompute;
-  time.sent = count * (unit.forward.sent + unit.backward.sent +
-                       unit.again.sent + MessagesOfMicrobatch());
-  time.host =
-      count * (slowest->Seconds() - unit.forward.compute -
-               unit.backward.compute - unit.again.compute - unit.forward.sent -
-               unit.backward.sent - unit.again.sent);
+  PassTime all = unit.forward;
+  all += unit.backward;
+  all += unit.again;
+  time.exposed = all.sent * count;
+  time.messages = count * MessagesOfMicrobatch();
+  time.sent = time.exposed.Total() + time.messages;
+  time.host = count * (slowest->Seconds() - all.compute - all.sent.Total());
   time.bubble = (sum - slowest->Seconds()) / static_cast<double>(s.chunks) *
                 (s.schedule == PipelineSchedule::kZeroBubble ? .4 : 1);
   for (const StageTime& stage : stages) {

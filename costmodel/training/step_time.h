@@ -9,9 +9,11 @@ struct StepTime {
   double compute = 0;    // of the slowest stage, all microbatches
   double recompute = 0;  // of that, made again
   double sent = 0;       // exposed communication inside of layers, and messages
-  double host = 0;       // that the GPU waits for launches
-  double bubble = 0;     // of the pipeline
-  double data = 0;       // exposed communication of gradients and parameters
+  ExposedTime exposed = {};  // of that, inside of layers, by kind
+  double messages = 0;       // of that, between stages
+  double host = 0;           // that the GPU waits for launches
+  double bubble = 0;         // of the pipeline
+  double data = 0;  // exposed communication of gradients and parameters
   double optimizer = 0;
   double other = 0;  // of an iteration, whatever it computes
 
