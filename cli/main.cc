@@ -158,6 +158,7 @@ std::vector<Command> AddCommands(CLI::App& program) {
       AddLlmValidationCommand(program),
       AddLlmScoreCommand(program),
       AddLlmTrainCommand(program),
+      AddLlmTrainSearchCommand(program),
       AddLlmParameterCalculatorCommand(program),
       AddLlmCsvCommand(program),
       AddLlmHeatmapCommand(program),

@@ -81,7 +81,7 @@ std::string Heading(const TrainingReport& report, const TrainQuestion& question,
                     const Terminal& terminal) {
   const costmodel::TrainingJob& job = report.job;
   const TrainingStrategy& s = job.strategy;
-  const double parameters = CountMatrixParameters(job.shape) / 1e9;
+  const double parameters = CountParameters(job.shape) / 1e9;
   const double active = CountActiveMatrixParameters(job.shape) / 1e9;
   std::string text = terminal.Bold(
       fmt::format("{} on {} {}: {}", question.model, FormatCount(s.gpus),
@@ -218,28 +218,6 @@ nlohmann::ordered_json StageJson(const StageContent& stage,
   return json;
 }
 
-nlohmann::ordered_json StrategyJson(const TrainingReport& report) {
-  const TrainingStrategy& s = report.job.strategy;
-  return {{"gpu", report.job.cluster.gpu.name},
-          {"software", report.job.cluster.stack.name},
-          {"gpus", s.gpus},
-          {"seq", s.sequence},
-          {"gbs", s.global_batch},
-          {"mbs", s.microbatch},
-          {"tp", s.tensor},
-          {"sp", s.sequence_parallel},
-          {"pp", s.pipeline},
-          {"vp", s.chunks},
-          {"cp", s.context},
-          {"ep", s.expert},
-          {"dp", s.Data()},
-          {"zero", s.zero},
-          {"precision", std::string(costmodel::NameOf(s.precision))},
-          {"recompute", RecomputationText(s)},
-          {"nvlink_domain", report.job.cluster.domain},
-          {"network_gbs", report.job.cluster.network_rate / 1e9}};
-}
-
 }  // namespace
 
 std::string StrategyText(const TrainingStrategy& s) {
@@ -267,6 +245,28 @@ std::string RecomputationText(const TrainingStrategy& s) {
   return "";
 }
 
+nlohmann::ordered_json ToJson(const costmodel::TrainingJob& job) {
+  const TrainingStrategy& s = job.strategy;
+  return {{"gpu", job.cluster.gpu.name},
+          {"software", job.cluster.stack.name},
+          {"gpus", s.gpus},
+          {"seq", s.sequence},
+          {"gbs", s.global_batch},
+          {"mbs", s.microbatch},
+          {"tp", s.tensor},
+          {"sp", s.sequence_parallel},
+          {"pp", s.pipeline},
+          {"vp", s.chunks},
+          {"cp", s.context},
+          {"ep", s.expert},
+          {"dp", s.Data()},
+          {"zero", s.zero},
+          {"precision", std::string(costmodel::NameOf(s.precision))},
+          {"recompute", RecomputationText(s)},
+          {"nvlink_domain", job.cluster.domain},
+          {"network_gbs", job.cluster.network_rate / 1e9}};
+}
+
 nlohmann::ordered_json ToJson(const TrainingReport& report,
                               const TrainQuestion& question) {
   nlohmann::ordered_json json = {
@@ -275,7 +275,7 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
       {"model", question.model},
       {"parameters", CountParameters(report.job.shape)},
       {"active_parameters", CountActiveMatrixParameters(report.job.shape)},
-      {"strategy", StrategyJson(report)},
+      {"strategy", ToJson(report.job)},
       {"iteration_s", report.time.Total()}};
   nlohmann::ordered_json parts;
   for (const NamedPart& part : PartsOf(report.time)) {

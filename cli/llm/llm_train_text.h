@@ -22,6 +22,9 @@ std::string StrategyText(const costmodel::TrainingStrategy& strategy);
 // "none", "full of 3 layers", "core_attn, moe_act", "op".
 std::string RecomputationText(const costmodel::TrainingStrategy& strategy);
 
+// The settings that say a strategy, docs/file_formats.md.
+nlohmann::ordered_json ToJson(const costmodel::TrainingJob& job);
+
 // docs/file_formats.md, "What llm-train prints".
 nlohmann::ordered_json ToJson(const costmodel::TrainingReport& report,
                               const TrainQuestion& question);

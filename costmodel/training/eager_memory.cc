@@ -167,7 +167,12 @@ double EagerEndBytes(const ModelShape& shape, const TrainingStrategy& s) {
   of_row += 8;  // labels
   const double rotation =
       shape.has_rope ? kHalf * 2 * D(s.sequence * shape.head_dim) : 0;
-  return RowsOf(s) * of_row + rotation;
+  // Without a fused kernel there are masks of all scores, of each sequence: one, and
+  // one for windows.
+  const double masks = shape.sliding_window > 0 ? 2 : 1;
+  const double mask =
+      shape.form.has_scores ? kHalf * masks * RowsOf(s) * D(s.sequence) : 0;
+  return RowsOf(s) * of_row + rotation + mask;
 }
 
 double EagerLossBytes(const ModelShape& shape, const TrainingStrategy& s) {

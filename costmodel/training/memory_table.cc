@@ -155,6 +155,8 @@ TrainingStrategy StrategyOf(const Arguments& arguments) {
   }
   if (s.chunks > 1) s.schedule = PipelineSchedule::kInterleaved;
   s.zero = arguments.Has("use-distributed-optimizer") ? 1 : 0;
+  s.optimizer_copies =
+      arguments.Whole("num-distributed-optimizer-instances", 1);
   if (arguments.Has("use-megatron-fsdp")) {
     s.zero = 3;
     s.fsdp = s.Data();

@@ -14,9 +14,6 @@ void Require(bool holds, const std::string& message) {
 }
 
 void CheckPipeline(const ModelShape& shape, const TrainingStrategy& s) {
-  Require(s.pipeline * s.chunks <= shape.layers + shape.mtp_layers,
-          fmt::format("pp x vp: expected at most {} (layers), found {} x {}",
-                      shape.layers + shape.mtp_layers, s.pipeline, s.chunks));
   Require(s.chunks == 1 || s.Microbatches() % s.pipeline == 0,
           fmt::format("vp: expected 1 unless pp divides the microbatches of a "
                       "rank, found vp {}, pp {} and {} microbatches; gbs {} "

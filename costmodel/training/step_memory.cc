@@ -9,7 +9,7 @@
 //   chunks of microbatches that are in flight: p - i of stage i of p, and where
 //   stages have v > 1 chunks, 2 (p - i - 1) + (v - 1) p + 1 of them.
 // - Of a layer that is recomputed, its input is kept and, while it runs again, all
-//   of one layer.
+//   of one layer; or logits, where these are more.
 // - Transformer Engine adds gradients of weights to those of earlier microbatches
 //   within the product, and hands autograd an empty tensor of the weight's size in
 //   their stead, one for each shape (get_dummy_wgrad): the weights of a layer
@@ -32,10 +32,11 @@ constexpr double kWorkingTensors = 5;
 // Logits in 16 bits, and once more in float32.
 constexpr double kLogitBytes = 6;
 
-struct LayerMemory {
-  double kept = 0;   // for the backward pass
-  double whole = 0;  // without recomputation
-};
+// Of the residual stream on a rank, for one microbatch.
+double ResidualElements(const TrainingStrategy& s, const ModelShape& shape) {
+  return static_cast<double>(s.microbatch * s.sequence * shape.hidden) /
+         static_cast<double>(s.context * (s.sequence_parallel ? s.tensor : 1));
+}
 
 LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
                           bool is_recomputed) {
@@ -48,29 +49,26 @@ LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
     memory.kept += (1 - again) * operation.saved_bytes;
   }
   if (is_recomputed && s.recomputation == Recomputation::kFull) {
-    memory.kept = 2 * static_cast<double>(s.microbatch * s.sequence) /
-                  static_cast<double>(s.context) *
-                  static_cast<double>(job.shape.hidden) /
-                  (s.sequence_parallel ? static_cast<double>(s.tensor) : 1);
+    memory.kept = 2 * ResidualElements(s, job.shape);
   }
   return memory;
 }
 
 // Of all layers of a stage, for one microbatch.
-double KeptOfStage(const TrainingJob& job, const StageContent& stage) {
+double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
+                   const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
   int64_t recomputed = s.full_layers > 0 ? s.full_layers : stage.Layers();
   double kept = 0;
-  const auto add = [&](bool is_moe, int64_t count) {
+  const auto add = [&](const LayerMemory& without, const LayerMemory& with,
+                       int64_t count) {
     const int64_t again = std::min(recomputed, count);
     recomputed -= again;
-    if (count == 0) return;
-    kept += static_cast<double>(again) * MemoryOfLayer(job, is_moe, true).kept +
-            static_cast<double>(count - again) *
-                MemoryOfLayer(job, is_moe, false).kept;
+    kept += static_cast<double>(again) * with.kept +
+            static_cast<double>(count - again) * without.kept;
   };
-  add(false, stage.dense_layers);
-  add(true, stage.moe_layers);
+  add(layers.dense, layers.dense_again, stage.dense_layers);
+  add(layers.moe, layers.moe_again, stage.moe_layers);
   const double offloaded =
       stage.Layers() > 0
           ? std::min(1.0, static_cast<double>(s.offloaded_layers) /
@@ -122,9 +120,11 @@ double LibraryBytes(const TrainingJob& job) {
 // Parameters, gradients and the optimizer's state.
 RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
   const TrainingStrategy& s = job.strategy;
-  const double dense_ranks = static_cast<double>(s.Data() * s.context);
+  const double copies = static_cast<double>(s.optimizer_copies);
+  const double dense_ranks =
+      std::max(1.0, static_cast<double>(s.Data() * s.context) / copies);
   const double expert_ranks =
-      std::max(1.0, static_cast<double>(s.ExpertData()));
+      std::max(1.0, static_cast<double>(s.ExpertData()) / copies);
   const double sharded = p.dense / dense_ranks + p.experts / expert_ranks;
   const double whole = p.dense + p.experts;
   RankMemory memory;
@@ -134,8 +134,23 @@ RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
   return memory;
 }
 
-RankMemory MemoryOfStage(const TrainingJob& job, const StageContent& stage,
-                         size_t index) {
+}  // namespace
+
+LayerMemories MemoriesOfLayers(const TrainingJob& job) {
+  LayerMemories layers;
+  if (!job.shape.IsMoe() || job.shape.dense_layers > 0) {
+    layers.dense = MemoryOfLayer(job, false, false);
+    layers.dense_again = MemoryOfLayer(job, false, true);
+  }
+  if (job.shape.IsMoe()) {
+    layers.moe = MemoryOfLayer(job, true, false);
+    layers.moe_again = MemoryOfLayer(job, true, true);
+  }
+  return layers;
+}
+
+RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
+                         const StageContent& stage, size_t index) {
   const TrainingStrategy& s = job.strategy;
   RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
   if (s.implementation == Implementation::kEager) {
@@ -146,7 +161,8 @@ RankMemory MemoryOfStage(const TrainingJob& job, const StageContent& stage,
     return memory;
   }
   memory.libraries = LibraryBytes(job);
-  memory.activations = KeptOfStage(job, stage) * MicrobatchesInFlight(s, index);
+  memory.activations =
+      KeptOfStage(job, layers, stage) * MicrobatchesInFlight(s, index);
   const double rows = static_cast<double>(s.microbatch * s.sequence) /
                       static_cast<double>(s.context);
   if (stage.has_logits) {
@@ -157,13 +173,20 @@ RankMemory MemoryOfStage(const TrainingJob& job, const StageContent& stage,
   memory.working =
       2 * WeightsOfLayers(job, stage) +
       kWorkingTensors * 2 * rows * static_cast<double>(job.shape.hidden);
-  if (s.recomputation == Recomputation::kFull) {
-    memory.working += MemoryOfLayer(job, stage.moe_layers > 0, false).whole;
+  const double elements = ResidualElements(s, job.shape);
+  if (stage.has_embedding && s.has_dropout) {
+    memory.activations += elements * MicrobatchesInFlight(s, index);
   }
+  // What the last norm and the product with the vocabulary read.
+  if (stage.has_logits) memory.logits += 2 * 2 * elements;
+  if (s.recomputation != Recomputation::kFull) return memory;
+  // When the loss is there no layer runs again: the larger of both counts.
+  const double again = (stage.moe_layers > 0 ? layers.moe : layers.dense).whole;
+  if (again <= memory.logits) return memory;
+  memory.logits = 0;
+  memory.working += again;
   return memory;
 }
-
-}  // namespace
 
 double SavedBytesOfLayer(const TrainingJob& job, bool is_moe) {
   const TrainingStrategy& s = job.strategy;
@@ -186,8 +209,9 @@ const RankMemory& StepMemory::Worst() const {
 StepMemory PredictStepMemory(const TrainingJob& job) {
   StepMemory memory;
   const std::vector<StageContent> stages = DivideLayers(job);
+  const LayerMemories layers = MemoriesOfLayers(job);
   for (size_t i = 0; i < stages.size(); ++i) {
-    memory.stages.push_back(MemoryOfStage(job, stages[i], i));
+    memory.stages.push_back(MemoryOfStage(job, layers, stages[i], i));
   }
   return memory;
 }

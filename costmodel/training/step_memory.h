@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "costmodel/training/stage_layout.h"
 #include "costmodel/training/training_job.h"
 
 namespace acplan::costmodel {
@@ -27,6 +28,26 @@ struct StepMemory {
   // The stage that holds most.
   const RankMemory& Worst() const;
 };
+
+// What a layer holds of a microbatch, bytes.
+struct LayerMemory {
+  double kept = 0;   // for the backward pass
+  double whole = 0;  // without recomputation
+};
+
+// Of the layers of a model, recomputed and not; depends on the strategy as
+// UnitTimes does.
+struct LayerMemories {
+  LayerMemory dense = {};
+  LayerMemory dense_again = {};
+  LayerMemory moe = {};
+  LayerMemory moe_again = {};
+};
+LayerMemories MemoriesOfLayers(const TrainingJob& job);
+
+// The memory of stage `index`. For searches; checks nothing.
+RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
+                         const StageContent& stage, size_t index);
 
 // What a layer keeps of a microbatch for its backward pass, recomputed or not.
 double SavedBytesOfLayer(const TrainingJob& job, bool is_moe);

@@ -1,6 +1,9 @@
 #pragma once
 
-#include "costmodel/training/operation_times.h"
+#include <vector>
+
+#include "costmodel/training/stage_layout.h"
+#include "costmodel/training/unit_times.h"
 
 namespace acplan::costmodel {
 
@@ -26,6 +29,11 @@ struct StepTime {
 // microbatch that fits (1, 2, 4, ... which divide). Throws InputError where the
 // GPU lacks the precision.
 StepTime PredictStepTime(const TrainingJob& job);
+
+// The same of what was computed before: `units` are those of the job, `stages` the
+// kinds of its stages. For searches; checks nothing.
+StepTime CombineStepTime(const TrainingJob& job, const UnitTimes& units,
+                         const std::vector<StageKind>& stages);
 
 // The same job with the microbatch (and, where `chunks` may vary, no more) that is
 // fastest.

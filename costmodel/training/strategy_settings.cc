@@ -250,16 +250,25 @@ TrainingStrategy WithKernels(TrainingStrategy s, const SettingValues& values,
 
 }  // namespace
 
-TrainingJob JobOfSettings(const ModelShape& shape,
-                          const StrategySettings& settings,
-                          const TrainingSystems& systems) {
+TrainingJob StatedJob(const ModelShape& shape, const StrategySettings& settings,
+                      const TrainingSystems& systems) {
   const SettingValues values(settings);
   TrainingJob job{.shape = shape, .strategy = DegreesOf(values, shape)};
   job.cluster = ClusterOf(values, systems, job.strategy.gpus);
   job.strategy = WithKernels(job.strategy, values, job.cluster);
   job.strategy = WithGradients(job.strategy, values);
   job.strategy = WithSettingsOfRecomputation(job.strategy, values);
-  CheckStrategy(shape, job.strategy, "strategy");
+  if (job.strategy.implementation == Implementation::kEager) {
+    job.shape.mtp_layers = 0;  // transformers leaves them out
+  }
+  return job;
+}
+
+TrainingJob JobOfSettings(const ModelShape& shape,
+                          const StrategySettings& settings,
+                          const TrainingSystems& systems) {
+  TrainingJob job = StatedJob(shape, settings, systems);
+  CheckStrategy(job.shape, job.strategy, "strategy");
   CheckStatedStrategy(job);
   return job;
 }

@@ -42,6 +42,10 @@ TrainingJob JobOfSettings(const ModelShape& shape,
                           const StrategySettings& settings,
                           const TrainingSystems& systems);
 
+// The same without rules between degrees, batch and model, for what is searched.
+TrainingJob StatedJob(const ModelShape& shape, const StrategySettings& settings,
+                      const TrainingSystems& systems);
+
 // Rules beside CheckStrategy's, which measured runs may break where pages tell less
 // than all: of schedules, kernels and what a GPU can do. Throws InputError.
 void CheckStatedStrategy(const TrainingJob& job);

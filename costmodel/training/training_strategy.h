@@ -75,9 +75,10 @@ struct TrainingStrategy {
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   int64_t context = 1;
   int64_t expert = 1;
-  int64_t expert_tensor = 1;  // ranks that share each expert's matrices
-  int64_t zero = 0;           // 0 to 3
-  int64_t fsdp = 0;           // ranks that share parameters; 0: none
+  int64_t expert_tensor = 1;     // ranks that share each expert's matrices
+  int64_t zero = 0;              // 0 to 3
+  int64_t fsdp = 0;              // ranks that share parameters; 0: none
+  int64_t optimizer_copies = 1;  // groups of ranks that each hold all its state
   ProductPrecision precision = ProductPrecision::kBf16;
   double gradient_bytes = 4;         // of an element that is kept
   double gradient_reduce_bytes = 4;  // of one that is sent

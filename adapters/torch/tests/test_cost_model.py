@@ -1,9 +1,9 @@
 """The cost model of training runs beside traces of the same models.
 
-`acplan llm-train --implementation eager` computes what a Hugging Face model holds from its
-configuration alone; a trace runs it, operator by operator. Parameters must be the same
-number, and within 1%: what autograd keeps of a block, and the peak of the step with all kept
-and with every block recomputed.
+`acplan llm-train --implementation eager` computes what a Hugging Face model holds from
+its configuration alone; a trace runs it, operator by operator. Parameters must be the
+same number, and within 1%: what autograd keeps of a block, and the peak of the step with
+all kept and with every block recomputed.
 """
 
 import json
@@ -19,7 +19,7 @@ from acplan.program import run_acplan
 
 transformers = pytest.importorskip("transformers")
 
-BATCH, LENGTH, HIDDEN, LAYERS = 4, 256, 256, 4
+BATCH, LENGTH, HIDDEN, LAYERS = 4, 256, 256, 3
 # As wide beside the hidden size as in models of today.
 VOCABULARY = 16 * HIDDEN
 _SIZES = {
@@ -97,7 +97,8 @@ _BLOCK = re.compile(r"\.(?:layers|h)\.(\d+)$")
 def _blocks(model: torch.nn.Module) -> dict[str, int]:
     """Names of blocks as traces have them, and their places."""
     root = type(model).__name__
-    found = ((f"{root}.{name}", _BLOCK.search(f".{name}")) for name, _ in model.named_modules())
+    names = [name for name, _ in model.named_modules()]
+    found = ((f"{root}.{name}", _BLOCK.search(f".{name}")) for name in names)
     return {name: int(match[1]) for name, match in found if match}
 
 
@@ -119,9 +120,9 @@ def _saved_bytes(data: dict[str, Any], block: str) -> int:
 
 def _predicted(config_file: pathlib.Path, recompute: str) -> dict[str, Any]:
     said = run_acplan(
-        f"llm-train {config_file} --gpu h100 --gpus 1 --zero 0 --gbs {BATCH} --mbs {BATCH} "
-        f"--seq {LENGTH} --implementation eager --grad-dtype bf16 --set optimizer_bytes=4 "
-        f"--recompute {recompute} --json".split()
+        f"llm-train {config_file} --gpu h100 --gpus 1 --zero 0 --gbs {BATCH} "
+        f"--mbs {BATCH} --seq {LENGTH} --implementation eager --grad-dtype bf16 "
+        f"--set optimizer_bytes=4 --recompute {recompute} --json".split()
     )
     answer: dict[str, Any] = json.loads(said)
     return answer
@@ -135,7 +136,7 @@ def _planned_peak(trace_file: pathlib.Path, blocks: list[str]) -> int:
             {
                 "format": "acplan.plan",
                 "version": 1,
-                "model": json.loads(trace_file.read_text())["model"],
+                "model": json.loads(trace_file.read_text())["model"]["name"],
                 "memory_model": "trace",
                 "modules": [{"fqn": b, "discard_ratio": 1} for b in blocks],
             }
