@@ -161,6 +161,8 @@ std::vector<Command> AddCommands(CLI::App& program) {
       AddLlmMergeCommand(program),
       AddLlmValidationCommand(program),
       AddLlmScoreCommand(program),
+      AddLlmTrainCommand(program),
+      AddLlmTrainSearchCommand(program),
       AddLlmParameterCalculatorCommand(program),
       AddLlmCsvCommand(program),
       AddLlmHeatmapCommand(program),

@@ -8,9 +8,11 @@
 #include "cli/command.h"
 #include "cli/input/data_folder.h"
 #include "cli/terminal/text.h"
+#include "costmodel/training/memory_table.h"
 #include "costmodel/training/score.h"
 #include "graph/base/csv_table.h"
 #include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
 
 namespace acplan::cli {
 
@@ -154,6 +156,78 @@ std::string NotRepresentedText(const std::vector<Prediction>& predictions) {
   return text;
 }
 
+std::string MemoryText(const std::vector<ErrorSummary>& errors,
+                       const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight, kRight, kRight});
+  table.AddRow({"memory", "rows", "mean %", "median", "worst", "bias"});
+  for (const ErrorSummary& summary : errors) {
+    if (summary.name == "all") table.AddRule();
+    table.AddRow(Cells(summary));
+  }
+  return table.ToString(terminal);
+}
+
+std::string MemoryJson(const std::vector<ErrorSummary>& errors,
+                       const std::vector<Prediction>& predictions) {
+  nlohmann::ordered_json json;
+  json["memory"] = nlohmann::ordered_json::array();
+  for (const ErrorSummary& summary : errors) {
+    json["memory"].push_back(SummaryJson(summary));
+  }
+  json["runs"] = nlohmann::ordered_json::array();
+  for (const Prediction& prediction : predictions) {
+    nlohmann::ordered_json run = {{"id", prediction.id},
+                                  {"measured_gib", prediction.measured_gib}};
+    if (prediction.memory_gib > 0) {
+      run["mem_gib"] = prediction.memory_gib;
+    } else {
+      run["reason"] = prediction.reason;
+    }
+    json["runs"].push_back(std::move(run));
+  }
+  return json.dump(2) + "\n";
+}
+
+std::string MemoryCsv(const std::vector<Prediction>& predictions) {
+  std::string csv = "id,mem_gib\n";
+  for (const Prediction& prediction : predictions) {
+    if (prediction.memory_gib == 0) continue;
+    csv += fmt::format("{},{:.6g}\n", graph::CsvCell(prediction.id),
+                       prediction.memory_gib);
+  }
+  return csv;
+}
+
+// A table of readings of memory alone.
+int ScoreMemory(const ScoreFlags& flags, const graph::CsvTable& table,
+                const costmodel::TrainingSystems& systems,
+                const Terminal& terminal) {
+  if (!flags.baselines.empty()) {
+    throw InputError(
+        "--baselines: expected none beside readings of memory, found one");
+  }
+  const std::vector<Prediction> predictions =
+      costmodel::PredictMemoryTable(table, systems);
+  const std::vector<ErrorSummary> errors =
+      costmodel::SummariseMemory(predictions);
+  if (!flags.output.empty()) {
+    graph::WriteFile(flags.output, MemoryCsv(predictions));
+  }
+  if (flags.json) {
+    terminal.Print(MemoryJson(errors, predictions));
+    return kExitOk;
+  }
+  std::string text = MemoryText(errors, terminal);
+  for (const Prediction& prediction : predictions) {
+    if (prediction.memory_gib > 0) continue;
+    text += fmt::format("not represented: {}: {}\n", prediction.id,
+                        prediction.reason);
+  }
+  terminal.Print(text);
+  return kExitOk;
+}
+
 int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) graph::CheckWritable(flags.output);
   const costmodel::TrainingSystems systems = costmodel::ReadTrainingSystems(
@@ -161,6 +235,9 @@ int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
                             : std::filesystem::path(flags.systems));
   const graph::CsvTable table =
       graph::ParseCsv(graph::ReadFile(flags.runs), flags.runs);
+  if (costmodel::IsMemoryTable(table)) {
+    return ScoreMemory(flags, table, systems, terminal);
+  }
   const std::vector<costmodel::TrainingRun> runs =
       costmodel::ReadRuns(table, systems);
   const std::vector<Prediction> predictions = costmodel::PredictRuns(runs);

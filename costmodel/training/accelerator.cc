@@ -39,6 +39,9 @@ Accelerator ReadAccelerator(const JsonField& field) {
           .memory_rate = Sourced(field, "memory_gbs", 1, 1e6) * 1e9,
           .nvlink_rate = Sourced(field, "nvlink_gbs", 1, 1e6) * 1e9,
           .host_rate = Sourced(field, "host_gbs", 1, 1e6) * 1e9,
+          .nvlink_domain =
+              static_cast<int64_t>(Sourced(field, "nvlink_domain", 1, 1e4)),
+          .network_rate = Sourced(field, "network_gbs", .01, 1e4) * 1e9,
           .product_share = share("product_share"),
           .fp8_product_share = share("fp8_product_share"),
           .flash_share = share("flash_share"),
@@ -62,6 +65,16 @@ SoftwareStack ReadStack(const JsonField& field) {
       .attention_factor = Sourced(field, "attention_factor", .1, 2),
       .fuses_experts = Sourced(field, "fuses_experts", 0, 1) > .5,
       .hidden_share = Sourced(field, "hidden_share", 0, 1)};
+}
+
+std::string Capitals(std::string_view text) {
+  std::string capitals(text);
+  for (char& letter : capitals) {
+    if (letter >= 'a' && letter <= 'z') {
+      letter = static_cast<char>(letter - 'a' + 'A');
+    }
+  }
+  return capitals;
 }
 
 }  // namespace
@@ -115,6 +128,16 @@ const Accelerator& FindAccelerator(const TrainingSystems& systems,
                     fmt::join(known, ", "), graph::Quoted(name)));
   }
   return *found;
+}
+
+const Accelerator& FindAcceleratorLike(const TrainingSystems& systems,
+                                       std::string_view name) {
+  const std::string wanted = Capitals(name);
+  for (const Accelerator& candidate : systems.accelerators) {
+    const std::string known = Capitals(candidate.name);
+    if (!wanted.empty() && known.starts_with(wanted)) return candidate;
+  }
+  return FindAccelerator(systems, wanted);
 }
 
 const SoftwareStack& FindStack(const TrainingSystems& systems,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -10,7 +11,7 @@
 namespace acplan::costmodel {
 
 // A GPU: what its vendor says of it, and few numbers that were fitted to measured
-// runs (data/training/accelerators.json says of each where it is from). Rates
+// runs (data/training/systems.json says of each where it is from). Rates
 // are bytes or FLOPs a second, shares are of the vendor's peak.
 struct Accelerator {
   std::string name = {};
@@ -22,6 +23,9 @@ struct Accelerator {
   double memory_rate = 0;
   double nvlink_rate = 0;  // one direction
   double host_rate = 0;    // to the host's memory, one direction
+  // Of the vendor's own systems; a job may say otherwise.
+  int64_t nvlink_domain = 8;  // GPUs that NVLink joins
+  double network_rate = 0;    // nominal, of a GPU, one direction
   // Fitted.
   double product_share = 0;      // of a large bf16 product
   double fp8_product_share = 0;  // of one in 8 or 4 bits
@@ -67,6 +71,10 @@ TrainingSystems ReadTrainingSystems(const std::filesystem::path& path);
 // ones where there is none.
 const Accelerator& FindAccelerator(const TrainingSystems& systems,
                                    std::string_view name);
+// The same of a name as people write it, in small letters or capitals: where none
+// begins it, the first whose name it begins ("h100" is H100-SXM5).
+const Accelerator& FindAcceleratorLike(const TrainingSystems& systems,
+                                       std::string_view name);
 // The one with the longest of `matches` that begins `software`; else the last.
 const SoftwareStack& FindStack(const TrainingSystems& systems,
                                std::string_view software);

@@ -59,10 +59,12 @@ ModelShape ParsePlain(const JsonField& config, std::string_view type) {
   shape.kv_heads = shape.heads;
   shape.head_dim = shape.hidden / shape.heads;
   shape.feedforward = 4 * shape.hidden;
-  for (const std::string_view key : {"n_inner", "intermediate_size"}) {
-    if (config.Has(key)) shape.feedforward = Size(config, key);
-  }
-  if (config.Has("expansion_ratio")) {
+  // The others have no key for it: what a configuration says there is ignored.
+  const std::string_view key = type == "gpt2"       ? "n_inner"
+                               : type == "gpt_neox" ? "intermediate_size"
+                                                    : "";
+  if (config.Has(key)) shape.feedforward = Size(config, key);
+  if (type == "mpt" && config.Has("expansion_ratio")) {
     shape.feedforward = Size(config, "expansion_ratio") * shape.hidden;
   }
   shape.has_rope = type == "gpt_neox";
@@ -176,8 +178,10 @@ ModelShape ParseHuggingFaceConfig(std::string_view text,
       root.Has("text_config") ? root.Get("text_config") : root;
   const bool is_plain =
       type == "gpt2" || type == "bloom" || type == "gpt_neox" || type == "mpt";
-  const ModelShape shape =
+  ModelShape shape =
       is_plain ? ParsePlain(config, type) : ParseLlamaLike(config, type);
+  shape.form = ModuleFormOf(type);
+  shape.has_query_bias = type == "qwen2";
   CheckShape(shape, file);
   return shape;
 }

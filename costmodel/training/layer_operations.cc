@@ -68,6 +68,7 @@ class LayerBuilder {
   void AddLatentProjections();
   void AddCoreAttention(bool is_windowed);
   void AddUnfusedAttention();
+  void AddExpertSharing(double bytes);
 
   const ModelShape& shape_;
   const TrainingStrategy& strategy_;
@@ -334,8 +335,11 @@ void LayerBuilder::AddFeedforward(LayerPart part, LayerPart activation_part,
 void LayerBuilder::AddExperts() {
   const double experts = static_cast<double>(shape_.experts);
   const double local = experts / static_cast<double>(strategy_.expert);
-  const double tokens = split_rows_ * static_cast<double>(shape_.top_k);
-  const double width = static_cast<double>(shape_.expert_feedforward);
+  const double sharing = static_cast<double>(strategy_.expert_tensor);
+  // Ranks that share experts compute each other's tokens too.
+  const double tokens =
+      sharing * split_rows_ * static_cast<double>(shape_.top_k);
+  const double width = static_cast<double>(shape_.expert_feedforward) / sharing;
   const double inputs = shape_.is_gated ? 2 : 1;
   const double bytes = kWidth * tokens * hidden_;
   AddProduct(
@@ -350,7 +354,8 @@ void LayerBuilder::AddExperts() {
                          .backward_launches = 8,
                          .saved_bytes = 8 * split_rows_ * experts});
   const auto exchange = [&](std::string_view name) {
-    const Collective sent{CollectiveKind::kAllToAll, GroupKind::kExpert, bytes};
+    const Collective sent{CollectiveKind::kAllToAll, GroupKind::kExpert,
+                          bytes / sharing};
     operations_.push_back({.name = name,
                            .part = LayerPart::kMoe,
                            .forward_bytes = 2 * bytes,
@@ -361,6 +366,7 @@ void LayerBuilder::AddExperts() {
                            .backward_launches = 5});
   };
   exchange("dispatch");
+  if (sharing > 1) AddExpertSharing(bytes);
   const auto product = [&](double columns, double inner) {
     return MatrixProduct{.rows = tokens / local,
                          .columns = columns,
@@ -376,7 +382,21 @@ void LayerBuilder::AddExperts() {
       kWidth * inputs * tokens * width);
   AddProduct("experts down", LayerPart::kMoe, product(hidden_, width),
              kWidth * tokens * width);
+  if (sharing > 1) AddExpertSharing(bytes);
   exchange("combine");
+}
+
+// Tokens are gathered before experts and scattered after them; backward the other
+// way round.
+void LayerBuilder::AddExpertSharing(double bytes) {
+  const Collective sent{CollectiveKind::kAllGather, GroupKind::kExpertTensor,
+                        bytes};
+  operations_.push_back({.name = "share experts",
+                         .part = LayerPart::kMoe,
+                         .forward_sent = sent,
+                         .backward_sent = sent,
+                         .forward_launches = kCollectiveLaunches,
+                         .backward_launches = kCollectiveLaunches});
 }
 
 void LayerBuilder::AddEmbedding() {

@@ -29,7 +29,7 @@ enum class CollectiveKind {
   kAllToAll,
 };
 
-enum class GroupKind { kTensor, kContext, kExpert };
+enum class GroupKind { kTensor, kContext, kExpert, kExpertTensor };
 
 // `bytes` are those of the whole tensor (of an all-to-all: what a rank sends).
 struct Collective {

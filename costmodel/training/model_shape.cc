@@ -27,6 +27,32 @@ double AttentionParameters(const ModelShape& shape) {
   return query + keys + output;
 }
 
+double NormParameters(const ModelShape& shape) {
+  const double hidden = static_cast<double>(shape.hidden);
+  const double norms = shape.form.norms == BlockNorms::kBoth ? 4 : 2;
+  double count = norms * hidden * (shape.has_layer_norm ? 2 : 1) +
+                 static_cast<double>(shape.q_rank + shape.kv_rank);
+  if (shape.form.qk_norm == QkNorm::kHeads) {
+    count += static_cast<double>(2 * shape.head_dim);
+  }
+  if (shape.form.qk_norm == QkNorm::kWhole) {
+    count +=
+        static_cast<double>((shape.heads + shape.kv_heads) * shape.head_dim);
+  }
+  return count;
+}
+
+double BiasParameters(const ModelShape& shape, bool is_moe) {
+  const double queries =
+      static_cast<double>((shape.heads + 2 * shape.kv_heads) * shape.head_dim);
+  const double hidden = static_cast<double>(shape.hidden);
+  if (shape.has_query_bias) return queries;
+  if (!shape.has_biases) return 0;
+  const double width =
+      is_moe ? 0 : hidden + static_cast<double>(shape.feedforward);
+  return queries + hidden + width;
+}
+
 double AllLayers(const ModelShape& shape, bool active_only) {
   const auto of_layer = [&](bool is_moe) {
     const LayerParameters p = CountLayerParameters(shape, is_moe);
@@ -59,10 +85,34 @@ LayerParameters CountLayerParameters(const ModelShape& shape, bool is_moe) {
   } else {
     count.dense = matrices * hidden * static_cast<double>(shape.feedforward);
   }
-  count.replicated = 2 * hidden * (shape.has_layer_norm ? 2 : 1) +
-                     static_cast<double>(shape.q_rank + shape.kv_rank);
-  if (shape.has_biases) count.replicated += 6 * hidden;
+  count.replicated = NormParameters(shape) + BiasParameters(shape, is_moe);
   return count;
+}
+
+double EmbeddingVectors(const ModelShape& shape) {
+  const double hidden = static_cast<double>(shape.hidden);
+  const double positions = static_cast<double>(shape.learned_positions);
+  return hidden * positions + (shape.form.has_embedding_norm ? 2 * hidden : 0);
+}
+
+double LogitsVectors(const ModelShape& shape) {
+  return static_cast<double>(shape.hidden) * (shape.has_layer_norm ? 2 : 1);
+}
+
+double CountParameters(const ModelShape& shape) {
+  const auto all = [&](bool is_moe) {
+    const LayerParameters p = CountLayerParameters(shape, is_moe);
+    return p.attention + p.dense + p.experts + p.router + p.replicated;
+  };
+  const int64_t moe = shape.IsMoe() ? shape.layers - shape.dense_layers : 0;
+  double sum = EmbeddingVectors(shape) + LogitsVectors(shape) +
+               static_cast<double>((shape.is_tied ? 1 : 2) * shape.vocabulary *
+                                   shape.hidden);
+  if (moe > 0) sum += static_cast<double>(moe) * all(true);
+  if (moe < shape.layers) {
+    sum += static_cast<double>(shape.layers - moe) * all(false);
+  }
+  return sum;
 }
 
 double CountMatrixParameters(const ModelShape& shape) {

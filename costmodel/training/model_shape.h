@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <string_view>
 
+#include "costmodel/training/eager_form.h"
+
 namespace acplan::costmodel {
 
 // What a decoder-only transformer is made of: sizes, not weights. Sizes are
@@ -20,7 +22,8 @@ struct ModelShape {
   bool has_biases = false;      // of its linear layers
   bool has_layer_norm = false;  // LayerNorm (weight and bias), else RMSNorm
   bool has_rope = false;
-  bool is_tied = false;  // logits are made with the embedding's weight
+  bool is_tied = false;         // logits are made with the embedding's weight
+  bool has_query_bias = false;  // of queries, keys and values alone (Qwen 2)
   int64_t learned_positions = 0;
 
   // Of attention: 0 is full; else each query sees so many keys in all layers but
@@ -45,6 +48,8 @@ struct ModelShape {
   int64_t qk_rope = 0;
   int64_t v_dim = 0;  // of a head; head_dim where there is no latent attention
 
+  ModuleForm form = {};  // how transformers writes it
+
   bool IsMoe() const { return experts > 0; }
   bool IsLatent() const { return kv_rank > 0; }
   // The dimension of a head's values.
@@ -68,7 +73,14 @@ LayerParameters CountLayerParameters(const ModelShape& shape, bool is_moe);
 // and logits. Norms, biases and learned positions are not among them (that is how
 // the published tables count that tests hold this against).
 double CountMatrixParameters(const ModelShape& shape);
-// The same of the experts that a token passes.
+// All parameters: norms, biases and learned positions with them, multi-token
+// prediction without, as a model of Hugging Face transformers has them.
+double CountParameters(const ModelShape& shape);
+// What is there beside layers: norms of the embedding and before the logits,
+// learned positions, without the matrices of the vocabulary.
+double EmbeddingVectors(const ModelShape& shape);
+double LogitsVectors(const ModelShape& shape);
+// The matrices of the experts that a token passes, and all others.
 double CountActiveMatrixParameters(const ModelShape& shape);
 
 // Throws InputError with `place` first where sizes contradict each other.

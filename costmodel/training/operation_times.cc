@@ -106,6 +106,7 @@ double ExposedShare(const Collective& sent, const TrainingJob& job,
       if (strategy.overlaps_tensor) return kExposedTensor;
       return is_backward ? kExposedBackwardGather : 1;
     case GroupKind::kExpert:
+    case GroupKind::kExpertTensor:
       return strategy.overlaps_expert ? kExposedExpert : 1;
     case GroupKind::kContext:
       return 1;
@@ -124,6 +125,19 @@ double SentSeconds(const Collective& sent, const TrainingJob& job,
 // The ring of keys and values runs beside attention.
 double ExposedBesideAttention(double sent, double attention) {
   return attention > 0 ? std::max(.1 * sent, sent - .8 * attention) : sent;
+}
+
+ExposedTime ByGroup(GroupKind group, double seconds) {
+  switch (group) {
+    case GroupKind::kTensor:
+      return {.tensor = seconds};
+    case GroupKind::kContext:
+      return {.context = seconds};
+    case GroupKind::kExpert:
+    case GroupKind::kExpertTensor:
+      return {.expert = seconds};
+  }
+  return {};
 }
 
 // The share of tokens' copies that leave a rank, where a token that goes to
@@ -235,7 +249,9 @@ RankGroup GroupOf(GroupKind kind, const TrainingStrategy& s) {
     case GroupKind::kContext:
       return {s.context, s.tensor};
     case GroupKind::kExpert:
-      return {s.expert, 1};
+      return {s.expert, s.expert_tensor};
+    case GroupKind::kExpertTensor:
+      return {s.expert_tensor, 1};
   }
   return {};
 }
@@ -245,7 +261,7 @@ RankGroup DataGroup(const TrainingStrategy& s) {
 }
 
 RankGroup ExpertDataGroup(const TrainingStrategy& s) {
-  return {s.ExpertData(), s.expert};
+  return {s.ExpertData(), s.expert * s.expert_tensor};
 }
 
 PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job) {
@@ -261,8 +277,10 @@ PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job) {
                                        (p.groups * p.rows * p.inner + weights),
                                    job);
   }
-  time.sent = ExposedBesideAttention(
-      SentSeconds(operation.forward_sent, job, false), attention);
+  time.sent =
+      ByGroup(operation.forward_sent.group,
+              ExposedBesideAttention(
+                  SentSeconds(operation.forward_sent, job, false), attention));
   return time;
 }
 
@@ -290,8 +308,10 @@ PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job) {
           job);
     }
   }
-  time.sent = ExposedBesideAttention(
-      SentSeconds(operation.backward_sent, job, true), attention);
+  time.sent =
+      ByGroup(operation.backward_sent.group,
+              ExposedBesideAttention(
+                  SentSeconds(operation.backward_sent, job, true), attention));
   return time;
 }
 

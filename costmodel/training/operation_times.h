@@ -7,19 +7,42 @@
 
 namespace acplan::costmodel {
 
+// Seconds of communication that nothing hides, by the group that communicates.
+struct ExposedTime {
+  double tensor = 0;
+  double context = 0;
+  double expert = 0;
+  double sharded = 0;  // parameters that are gathered, gradients scattered
+
+  double Total() const { return tensor + context + expert + sharded; }
+  ExposedTime& operator+=(const ExposedTime& other) {
+    tensor += other.tensor;
+    context += other.context;
+    expert += other.expert;
+    sharded += other.sharded;
+    return *this;
+  }
+  ExposedTime operator*(double count) const {
+    return {tensor * count, context * count, expert * count, sharded * count};
+  }
+};
+
 // Seconds of a part of a step on one rank.
 struct PassTime {
-  double compute = 0;  // of the GPU's kernels
-  double sent = 0;     // of communication that nothing hides
-  double host = 0;     // that the host takes to launch it
+  double compute = 0;     // of the GPU's kernels
+  ExposedTime sent = {};  // of communication
+  double host = 0;        // that the host takes to launch it
 
   // The host runs ahead of the GPU: the slower of both counts.
-  double Total() const { return std::max(compute + sent, host); }
+  double Total() const { return std::max(compute + sent.Total(), host); }
   PassTime& operator+=(const PassTime& other) {
     compute += other.compute;
     sent += other.sent;
     host += other.host;
     return *this;
+  }
+  PassTime operator*(double count) const {
+    return {compute * count, sent * count, host * count};
   }
 };
 

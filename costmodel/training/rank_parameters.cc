@@ -6,7 +6,8 @@ RankParameters LayerParametersOfRank(const TrainingJob& job, bool is_moe) {
   const LayerParameters p = CountLayerParameters(job.shape, is_moe);
   const double tensor = static_cast<double>(job.strategy.tensor);
   return {(p.attention + p.dense) / tensor + p.router + p.replicated,
-          p.experts / static_cast<double>(job.strategy.expert)};
+          p.experts / static_cast<double>(job.strategy.expert *
+                                          job.strategy.expert_tensor)};
 }
 
 RankParameters StageParametersOfRank(const TrainingJob& job,
@@ -23,9 +24,11 @@ RankParameters StageParametersOfRank(const TrainingJob& job,
   const double vocabulary =
       static_cast<double>(job.shape.vocabulary * job.shape.hidden) /
       static_cast<double>(job.strategy.tensor);
-  if (stage.has_embedding) sum.dense += vocabulary;
+  if (stage.has_embedding)
+    sum.dense += vocabulary + EmbeddingVectors(job.shape);
   const bool is_shared = job.shape.is_tied && stage.has_embedding;
   if (stage.has_logits && !is_shared) sum.dense += vocabulary;
+  if (stage.has_logits) sum.dense += LogitsVectors(job.shape);
   return sum;
 }
 

@@ -120,6 +120,17 @@ std::vector<int64_t> ChunkCounts(const TrainingJob& job,
 
 }  // namespace
 
+std::vector<StageKind> KindsOfStages(const std::vector<StageContent>& stages) {
+  std::vector<StageKind> kinds;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (kinds.empty() || kinds.back().content != stages[i]) {
+      kinds.push_back({stages[i], i, 0});
+    }
+    ++kinds.back().count;
+  }
+  return kinds;
+}
+
 std::vector<StageContent> DivideLayers(const TrainingJob& job) {
   const TrainingStrategy& s = job.strategy;
   const std::vector<StagePiece> blocks = AllBlocks(job.shape);

@@ -16,7 +16,16 @@ struct StageContent {
   int64_t logits = 0;  // how often: once more for each layer of prediction
 
   int64_t Layers() const { return dense_layers + moe_layers; }
+  bool operator==(const StageContent&) const = default;
 };
+
+// Neighbouring stages that are alike.
+struct StageKind {
+  StageContent content = {};
+  size_t first = 0;
+  size_t count = 0;
+};
+std::vector<StageKind> KindsOfStages(const std::vector<StageContent>& stages);
 
 // How layers are divided among stages. Where stages and chunks divide the layers,
 // each chunk gets as many; else embedding and logits count as a layer each (as

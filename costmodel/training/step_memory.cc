@@ -9,7 +9,7 @@
 //   chunks of microbatches that are in flight: p - i of stage i of p, and where
 //   stages have v > 1 chunks, 2 (p - i - 1) + (v - 1) p + 1 of them.
 // - Of a layer that is recomputed, its input is kept and, while it runs again, all
-//   of one layer.
+//   of one layer; or logits, where these are more.
 // - Transformer Engine adds gradients of weights to those of earlier microbatches
 //   within the product, and hands autograd an empty tensor of the weight's size in
 //   their stead, one for each shape (get_dummy_wgrad): the weights of a layer
@@ -20,6 +20,7 @@
 
 #include <algorithm>
 
+#include "costmodel/training/eager_memory.h"
 #include "costmodel/training/layer_operations.h"
 #include "costmodel/training/rank_parameters.h"
 #include "costmodel/training/stage_layout.h"
@@ -31,10 +32,11 @@ constexpr double kWorkingTensors = 5;
 // Logits in 16 bits, and once more in float32.
 constexpr double kLogitBytes = 6;
 
-struct LayerMemory {
-  double kept = 0;   // for the backward pass
-  double whole = 0;  // without recomputation
-};
+// Of the residual stream on a rank, for one microbatch.
+double ResidualElements(const TrainingStrategy& s, const ModelShape& shape) {
+  return static_cast<double>(s.microbatch * s.sequence * shape.hidden) /
+         static_cast<double>(s.context * (s.sequence_parallel ? s.tensor : 1));
+}
 
 LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
                           bool is_recomputed) {
@@ -47,29 +49,26 @@ LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
     memory.kept += (1 - again) * operation.saved_bytes;
   }
   if (is_recomputed && s.recomputation == Recomputation::kFull) {
-    memory.kept = 2 * static_cast<double>(s.microbatch * s.sequence) /
-                  static_cast<double>(s.context) *
-                  static_cast<double>(job.shape.hidden) /
-                  (s.sequence_parallel ? static_cast<double>(s.tensor) : 1);
+    memory.kept = 2 * ResidualElements(s, job.shape);
   }
   return memory;
 }
 
 // Of all layers of a stage, for one microbatch.
-double KeptOfStage(const TrainingJob& job, const StageContent& stage) {
+double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
+                   const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
   int64_t recomputed = s.full_layers > 0 ? s.full_layers : stage.Layers();
   double kept = 0;
-  const auto add = [&](bool is_moe, int64_t count) {
+  const auto add = [&](const LayerMemory& without, const LayerMemory& with,
+                       int64_t count) {
     const int64_t again = std::min(recomputed, count);
     recomputed -= again;
-    if (count == 0) return;
-    kept += static_cast<double>(again) * MemoryOfLayer(job, is_moe, true).kept +
-            static_cast<double>(count - again) *
-                MemoryOfLayer(job, is_moe, false).kept;
+    kept += static_cast<double>(again) * with.kept +
+            static_cast<double>(count - again) * without.kept;
   };
-  add(false, stage.dense_layers);
-  add(true, stage.moe_layers);
+  add(layers.dense, layers.dense_again, stage.dense_layers);
+  add(layers.moe, layers.moe_again, stage.moe_layers);
   const double offloaded =
       stage.Layers() > 0
           ? std::min(1.0, static_cast<double>(s.offloaded_layers) /
@@ -104,26 +103,66 @@ double WeightsOfLayers(const TrainingJob& job, const StageContent& stage) {
   return sum;
 }
 
+// PyTorch's workspace of cuBLAS, one for each thread that computes, the forward
+// pass's and autograd's (getChosenWorkspaceSize in CUDABlas.cpp; Megatron-LM's
+// deterministic mode sets CUBLAS_WORKSPACE_CONFIG=:4096:8), and Transformer
+// Engine's (get_cublas_workspace_size_bytes).
+double LibraryBytes(const TrainingJob& job) {
+  constexpr double kMiB = 1024 * 1024;
+  const bool is_hopper = job.cluster.gpu.fp8_rate > 0;  // or later
+  const bool is_large = is_hopper || job.strategy.is_deterministic;
+  const double torch = 2 * (is_large ? 32 : 8.125);
+  const double engine =
+      job.strategy.has_transformer_engine ? (is_hopper ? 32 : 4) : 0;
+  return kMiB * (torch + engine);
+}
+
 // Parameters, gradients and the optimizer's state.
 RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
   const TrainingStrategy& s = job.strategy;
-  const double dense_ranks = static_cast<double>(s.Data() * s.context);
+  const double copies = static_cast<double>(s.optimizer_copies);
+  const double dense_ranks =
+      std::max(1.0, static_cast<double>(s.Data() * s.context) / copies);
   const double expert_ranks =
-      std::max(1.0, static_cast<double>(s.ExpertData()));
+      std::max(1.0, static_cast<double>(s.ExpertData()) / copies);
   const double sharded = p.dense / dense_ranks + p.experts / expert_ranks;
   const double whole = p.dense + p.experts;
   RankMemory memory;
   memory.parameters = 2 * (s.zero >= 3 ? sharded : whole);
   memory.gradients = s.gradient_bytes * (s.zero >= 2 ? sharded : whole);
-  memory.optimizer = 12 * (s.zero >= 1 ? sharded : whole);
+  memory.optimizer = s.optimizer_bytes * (s.zero >= 1 ? sharded : whole);
   return memory;
 }
 
-RankMemory MemoryOfStage(const TrainingJob& job, const StageContent& stage,
-                         size_t index) {
+}  // namespace
+
+LayerMemories MemoriesOfLayers(const TrainingJob& job) {
+  LayerMemories layers;
+  if (!job.shape.IsMoe() || job.shape.dense_layers > 0) {
+    layers.dense = MemoryOfLayer(job, false, false);
+    layers.dense_again = MemoryOfLayer(job, false, true);
+  }
+  if (job.shape.IsMoe()) {
+    layers.moe = MemoryOfLayer(job, true, false);
+    layers.moe_again = MemoryOfLayer(job, true, true);
+  }
+  return layers;
+}
+
+RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
+                         const StageContent& stage, size_t index) {
   const TrainingStrategy& s = job.strategy;
   RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
-  memory.activations = KeptOfStage(job, stage) * MicrobatchesInFlight(s, index);
+  if (s.implementation == Implementation::kEager) {
+    const RankMemory eager = EagerActivations(job);
+    memory.activations = eager.activations;
+    memory.logits = eager.logits;
+    memory.working = eager.working;
+    return memory;
+  }
+  memory.libraries = LibraryBytes(job);
+  memory.activations =
+      KeptOfStage(job, layers, stage) * MicrobatchesInFlight(s, index);
   const double rows = static_cast<double>(s.microbatch * s.sequence) /
                       static_cast<double>(s.context);
   if (stage.has_logits) {
@@ -134,13 +173,31 @@ RankMemory MemoryOfStage(const TrainingJob& job, const StageContent& stage,
   memory.working =
       2 * WeightsOfLayers(job, stage) +
       kWorkingTensors * 2 * rows * static_cast<double>(job.shape.hidden);
-  if (s.recomputation == Recomputation::kFull) {
-    memory.working += MemoryOfLayer(job, stage.moe_layers > 0, false).whole;
+  const double elements = ResidualElements(s, job.shape);
+  if (stage.has_embedding && s.has_dropout) {
+    memory.activations += elements * MicrobatchesInFlight(s, index);
   }
+  // What the last norm and the product with the vocabulary read.
+  if (stage.has_logits) memory.logits += 2 * 2 * elements;
+  if (s.recomputation != Recomputation::kFull) return memory;
+  // When the loss is there no layer runs again: the larger of both counts.
+  const double again = (stage.moe_layers > 0 ? layers.moe : layers.dense).whole;
+  if (again <= memory.logits) return memory;
+  memory.logits = 0;
+  memory.working += again;
   return memory;
 }
 
-}  // namespace
+double SavedBytesOfLayer(const TrainingJob& job, bool is_moe) {
+  const TrainingStrategy& s = job.strategy;
+  if (s.implementation == Implementation::kFused) {
+    return MemoryOfLayer(job, is_moe, true).kept;
+  }
+  if (s.recomputation == Recomputation::kNone) {
+    return EagerLayerBytes(job.shape, s, is_moe);
+  }
+  return 2 * static_cast<double>(s.microbatch * s.sequence * job.shape.hidden);
+}
 
 const RankMemory& StepMemory::Worst() const {
   return *std::max_element(stages.begin(), stages.end(),
@@ -152,8 +209,9 @@ const RankMemory& StepMemory::Worst() const {
 StepMemory PredictStepMemory(const TrainingJob& job) {
   StepMemory memory;
   const std::vector<StageContent> stages = DivideLayers(job);
+  const LayerMemories layers = MemoriesOfLayers(job);
   for (size_t i = 0; i < stages.size(); ++i) {
-    memory.stages.push_back(MemoryOfStage(job, stages[i], i));
+    memory.stages.push_back(MemoryOfStage(job, layers, stages[i], i));
   }
   return memory;
 }

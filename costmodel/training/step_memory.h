@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "costmodel/training/stage_layout.h"
 #include "costmodel/training/training_job.h"
 
 namespace acplan::costmodel {
@@ -14,9 +15,11 @@ struct RankMemory {
   double activations = 0;  // kept for the backward passes in flight
   double logits = 0;       // of the loss, on the stage that has them
   double working = 0;      // of the layer that runs: gathered, recomputed
+  double libraries = 0;    // workspaces of cuBLAS
 
   double Total() const {
-    return parameters + gradients + optimizer + activations + logits + working;
+    return parameters + gradients + optimizer + activations + logits + working +
+           libraries;
   }
 };
 
@@ -25,6 +28,29 @@ struct StepMemory {
   // The stage that holds most.
   const RankMemory& Worst() const;
 };
+
+// What a layer holds of a microbatch, bytes.
+struct LayerMemory {
+  double kept = 0;   // for the backward pass
+  double whole = 0;  // without recomputation
+};
+
+// Of the layers of a model, recomputed and not; depends on the strategy as
+// UnitTimes does.
+struct LayerMemories {
+  LayerMemory dense = {};
+  LayerMemory dense_again = {};
+  LayerMemory moe = {};
+  LayerMemory moe_again = {};
+};
+LayerMemories MemoriesOfLayers(const TrainingJob& job);
+
+// The memory of stage `index`. For searches; checks nothing.
+RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
+                         const StageContent& stage, size_t index);
+
+// What a layer keeps of a microbatch for its backward pass, recomputed or not.
+double SavedBytesOfLayer(const TrainingJob& job, bool is_moe);
 
 // The memory of each stage of the pipeline. `job.strategy.microbatch` must be set.
 StepMemory PredictStepMemory(const TrainingJob& job);

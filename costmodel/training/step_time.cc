@@ -30,49 +30,13 @@ constexpr double kStraggling = .005;
 // gradient written, and the weight in 16 bits; the norm reads gradients once more.
 constexpr double kOptimizerBytes = 34;
 
-// Of one microbatch.
-struct UnitTime {
-  PassTime forward = {};
-  PassTime backward = {};
-  PassTime again = {};  // what is recomputed
-
-  UnitTime& operator+=(const UnitTime& other) {
-    forward += other.forward;
-    backward += other.backward;
-    again += other.again;
-    return *this;
-  }
-};
-
-UnitTime Times(const UnitTime& time, double count) {
-  const auto scaled = [&](const PassTime& pass) {
-    return PassTime{pass.compute * count, pass.sent * count, pass.host * count};
-  };
-  return {scaled(time.forward), scaled(time.backward), scaled(time.again)};
-}
-
-UnitTime TimeOf(const std::vector<LayerOperation>& operations,
-                const TrainingJob& job, bool may_run_again) {
-  UnitTime time;
-  for (const LayerOperation& operation : operations) {
-    const PassTime forward = ForwardTime(operation, job);
-    const double again =
-        may_run_again ? RecomputedShare(operation, job.strategy) : 0;
-    time.forward += forward;
-    time.backward += BackwardTime(operation, job);
-    time.again +=
-        {again * forward.compute, again * forward.sent, again * forward.host};
-  }
-  return time;
-}
-
 // Fully sharded: a layer's parameters are gathered before each pass while the
 // layer before computes, its gradients scattered after it.
 PassTime Sharded(PassTime pass, double sent, double hidden_share) {
   if (sent == 0) return pass;
   const double run = pass.Total();
   pass.compute += kInterference * std::min(sent, run);
-  pass.sent += std::max(0.0, sent - hidden_share * run);
+  pass.sent.sharded += std::max(0.0, sent - hidden_share * run);
   return pass;
 }
 
@@ -99,67 +63,48 @@ UnitTime WithSharding(UnitTime layer, const TrainingJob& job, bool is_moe) {
 struct StageTime {
   UnitTime unit = {};
   RankParameters parameters = {};
-  double Seconds() const {
-    return unit.forward.Total() + unit.backward.Total() + unit.again.Total();
-  }
 };
 
 class StepPredictor {
  public:
-  explicit StepPredictor(const TrainingJob& job) : job_(job) {}
+  StepPredictor(const TrainingJob& job, const UnitTimes& units)
+      : job_(job), units_(units) {
+    const bool has_dense = !job.shape.IsMoe() || job.shape.dense_layers > 0;
+    if (has_dense) dense_ = WithSharding(units.dense, job, false);
+    if (job.shape.IsMoe()) moe_ = WithSharding(units.moe, job, true);
+  }
 
-  StepTime Predict() const;
+  StepTime Predict(const std::vector<StageKind>& stages) const;
 
  private:
-  UnitTime LayerTime(bool is_moe) const;
   StageTime TimeOfStage(const StageContent& stage) const;
   double MessagesOfMicrobatch() const;
   double DataSeconds(const StageTime& stage) const;
   double OptimizerSeconds(const RankParameters& parameters) const;
 
   const TrainingJob& job_;
+  const UnitTimes& units_;
+  UnitTime dense_ = {};
+  UnitTime moe_ = {};
 };
-
-UnitTime StepPredictor::LayerTime(bool is_moe) const {
-  const ModelShape& shape = job_.shape;
-  UnitTime time = TimeOf(
-      LayerOperations(shape, job_.strategy, {.is_moe = is_moe}), job_, true);
-  if (shape.sliding_window > 0) {
-    const double full =
-        shape.full_every > 0 ? 1 / static_cast<double>(shape.full_every) : 0;
-    const UnitTime windowed =
-        TimeOf(LayerOperations(shape, job_.strategy,
-                               {.is_moe = is_moe, .is_windowed = true}),
-               job_, true);
-    time = Times(time, full);
-    time += Times(windowed, 1 - full);
-  }
-  return WithSharding(time, job_, is_moe);
-}
 
 StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
   StageTime time{.parameters = StageParametersOfRank(job_, stage)};
   if (stage.dense_layers > 0) {
-    time.unit +=
-        Times(LayerTime(false), static_cast<double>(stage.dense_layers));
+    time.unit += dense_ * static_cast<double>(stage.dense_layers);
   }
   if (stage.moe_layers > 0) {
-    time.unit += Times(LayerTime(true), static_cast<double>(stage.moe_layers));
+    time.unit += moe_ * static_cast<double>(stage.moe_layers);
   }
   if (job_.strategy.full_layers > 0) {
     const double share = std::min(
         1.0, static_cast<double>(job_.strategy.full_layers) /
                  static_cast<double>(std::max<int64_t>(1, stage.Layers())));
-    time.unit.again = Times({.again = time.unit.again}, share).again;
+    time.unit.again = time.unit.again * share;
   }
-  if (stage.has_embedding) {
-    time.unit +=
-        TimeOf(EmbeddingOperations(job_.shape, job_.strategy), job_, false);
-  }
+  if (stage.has_embedding) time.unit += units_.embedding;
   if (stage.has_logits) {
-    time.unit +=
-        Times(TimeOf(LogitsOperations(job_.shape, job_.strategy), job_, false),
-              static_cast<double>(stage.logits));
+    time.unit += units_.logits * static_cast<double>(stage.logits);
   }
   return time;
 }
@@ -211,37 +156,35 @@ double StepPredictor::OptimizerSeconds(const RankParameters& p) const {
       kOptimizerBytes * (p.dense / dense + p.experts / experts), job_);
 }
 
-StepTime StepPredictor::Predict() const {
+StepTime StepPredictor::Predict(const std::vector<StageKind>& stages) const {
   const TrainingStrategy& s = job_.strategy;
-  std::vector<StageTime> stages;
-  for (const StageContent& content : DivideLayers(job_)) {
-    stages.push_back(TimeOfStage(content));
-  }
-  const StageTime* slowest = &stages.front();
+  UnitTime unit;  // of the slowest stage
+  double slowest = -1;
   double sum = 0;
-  for (const StageTime& stage : stages) {
-    sum += stage.Seconds();
-    if (stage.Seconds() > slowest->Seconds()) slowest = &stage;
-  }
-  const double count = static_cast<double>(s.Microbatches());
-  const UnitTime& unit = slowest->unit;
   StepTime time;
-  time.recompute = count * unit.again.compute;
-  time.compute =
-      count * (unit.forward.compute + unit.backward.compute) + time.recompute;
-  time.sent = count * (unit.forward.sent + unit.backward.sent +
-                       unit.again.sent + MessagesOfMicrobatch());
-  time.host =
-      count * (slowest->Seconds() - unit.forward.compute -
-               unit.backward.compute - unit.again.compute - unit.forward.sent -
-               unit.backward.sent - unit.again.sent);
-  time.bubble = (sum - slowest->Seconds()) / static_cast<double>(s.chunks) *
-                (s.schedule == PipelineSchedule::kZeroBubble ? .4 : 1);
-  for (const StageTime& stage : stages) {
+  for (const StageKind& kind : stages) {
+    const StageTime stage = TimeOfStage(kind.content);
+    const double seconds = stage.unit.Total();
+    sum += seconds * static_cast<double>(kind.count);
     time.data = std::max(time.data, DataSeconds(stage));
     time.optimizer =
         std::max(time.optimizer, OptimizerSeconds(stage.parameters));
+    if (seconds <= slowest) continue;
+    slowest = seconds;
+    unit = stage.unit;
   }
+  const double count = static_cast<double>(s.Microbatches());
+  PassTime all = unit.forward;
+  all += unit.backward;
+  all += unit.again;
+  time.recompute = count * unit.again.compute;
+  time.compute = count * all.compute;
+  time.exposed = all.sent * count;
+  time.messages = count * MessagesOfMicrobatch();
+  time.sent = time.exposed.Total() + time.messages;
+  time.host = count * (slowest - all.compute - all.sent.Total());
+  time.bubble = (sum - slowest) / static_cast<double>(s.chunks) *
+                (s.schedule == PipelineSchedule::kZeroBubble ? .4 : 1);
   const double nodes =
       std::max(1.0, static_cast<double>(s.gpus) /
                         static_cast<double>(job_.cluster.domain));
@@ -250,7 +193,17 @@ StepTime StepPredictor::Predict() const {
   return time;
 }
 
+StepTime Predicted(const TrainingJob& job) {
+  const UnitTimes units = TimesOfUnits(job);
+  return StepPredictor(job, units).Predict(KindsOfStages(DivideLayers(job)));
+}
+
 }  // namespace
+
+StepTime CombineStepTime(const TrainingJob& job, const UnitTimes& units,
+                         const std::vector<StageKind>& stages) {
+  return StepPredictor(job, units).Predict(stages);
+}
 
 TrainingJob WithFastestMicrobatch(const TrainingJob& job) {
   if (job.strategy.microbatch > 0) return job;
@@ -261,7 +214,7 @@ TrainingJob WithFastestMicrobatch(const TrainingJob& job) {
     if (sequences % size != 0) continue;
     TrainingJob candidate = job;
     candidate.strategy.microbatch = size;
-    const double seconds = StepPredictor(candidate).Predict().Total();
+    const double seconds = Predicted(candidate).Total();
     if (!best || seconds < least) {
       best = candidate;
       least = seconds;
@@ -277,7 +230,7 @@ StepTime PredictStepTime(const TrainingJob& job) {
         job.cluster.gpu.name));
   }
   const TrainingJob chosen = WithFastestMicrobatch(job);
-  return StepPredictor(chosen).Predict();
+  return Predicted(chosen);
 }
 
 }  // namespace acplan::costmodel

@@ -1,6 +1,9 @@
 #pragma once
 
-#include "costmodel/training/operation_times.h"
+#include <vector>
+
+#include "costmodel/training/stage_layout.h"
+#include "costmodel/training/unit_times.h"
 
 namespace acplan::costmodel {
 
@@ -9,9 +12,11 @@ struct StepTime {
   double compute = 0;    // of the slowest stage, all microbatches
   double recompute = 0;  // of that, made again
   double sent = 0;       // exposed communication inside of layers, and messages
-  double host = 0;       // that the GPU waits for launches
-  double bubble = 0;     // of the pipeline
-  double data = 0;       // exposed communication of gradients and parameters
+  ExposedTime exposed = {};  // of that, inside of layers, by kind
+  double messages = 0;       // of that, between stages
+  double host = 0;           // that the GPU waits for launches
+  double bubble = 0;         // of the pipeline
+  double data = 0;  // exposed communication of gradients and parameters
   double optimizer = 0;
   double other = 0;  // of an iteration, whatever it computes
 
@@ -24,6 +29,11 @@ struct StepTime {
 // microbatch that fits (1, 2, 4, ... which divide). Throws InputError where the
 // GPU lacks the precision.
 StepTime PredictStepTime(const TrainingJob& job);
+
+// The same of what was computed before: `units` are those of the job, `stages` the
+// kinds of its stages. For searches; checks nothing.
+StepTime CombineStepTime(const TrainingJob& job, const UnitTimes& units,
+                         const std::vector<StageKind>& stages);
 
 // The same job with the microbatch (and, where `chunks` may vary, no more) that is
 // fastest.

@@ -35,7 +35,8 @@ void CheckDegrees(const TrainingStrategy& s, const StrategyRules& rules) {
                 "expected a sequence and a global batch of at least 1");
   rules.Divides("tp x pp x cp", s.tensor * s.pipeline * s.context, "gpus",
                 s.gpus);
-  rules.Divides("pp x ep", s.pipeline * s.expert, "gpus", s.gpus);
+  rules.Divides(s.expert_tensor > 1 ? "pp x ep x etp" : "pp x ep",
+                s.pipeline * s.expert * s.expert_tensor, "gpus", s.gpus);
   rules.Divides("dp", s.Data(), "gbs", s.global_batch);
   if (s.microbatch > 0) {
     rules.Divides("mbs", s.microbatch, "gbs / dp", s.global_batch / s.Data());

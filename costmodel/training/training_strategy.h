@@ -53,6 +53,12 @@ enum class Recomputation {
   kOperators,  // torchtitan's rule: every second product is kept
 };
 
+// Whose operators run: what is saved for the backward pass depends on it.
+enum class Implementation {
+  kFused,  // Megatron-Core's with Transformer Engine's kernels
+  kEager,  // the modules of Hugging Face transformers, as PyTorch runs them
+};
+
 enum class CudaGraphs { kNone, kPartial, kFull };
 
 // How training is spread over GPUs and what a step does beside the model. Counts
@@ -69,8 +75,10 @@ struct TrainingStrategy {
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   int64_t context = 1;
   int64_t expert = 1;
-  int64_t zero = 0;  // 0 to 3
-  int64_t fsdp = 0;  // ranks that share parameters; 0: none
+  int64_t expert_tensor = 1;     // ranks that share each expert's matrices
+  int64_t zero = 0;              // 0 to 3
+  int64_t fsdp = 0;              // ranks that share parameters; 0: none
+  int64_t optimizer_copies = 1;  // groups of ranks that each hold all its state
   ProductPrecision precision = ProductPrecision::kBf16;
   double gradient_bytes = 4;         // of an element that is kept
   double gradient_reduce_bytes = 4;  // of one that is sent
@@ -86,10 +94,18 @@ struct TrainingStrategy {
   bool dedupes_tokens = false;   // a token goes once to each node (DeepEP)
   bool fuses_experts = false;    // products of all experts are one kernel
   bool has_dropout = false;
+  Implementation implementation = Implementation::kFused;
+  bool has_transformer_engine = true;  // its workspaces, where fused
+  bool is_deterministic = false;       // cuBLAS then has larger workspaces
+  // Of an element: master weight and two moments in float32; 4: two moments in 16
+  // bits alone.
+  double optimizer_bytes = 12;
   bool balances_ends = false;  // embedding and logits count as layers
 
   int64_t Data() const { return gpus / (tensor * pipeline * context); }
-  int64_t ExpertData() const { return gpus / (pipeline * expert); }
+  int64_t ExpertData() const {
+    return gpus / (pipeline * expert * expert_tensor);
+  }
   int64_t Microbatches() const { return global_batch / (Data() * microbatch); }
   bool IsLowPrecision() const { return precision != ProductPrecision::kBf16; }
 };

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/training/memory_table.h"
 #include "costmodel/training/run_table.h"
 #include "costmodel/training/score.h"
 #include "graph/base/csv_table.h"
@@ -231,6 +232,57 @@ TEST(Score, OfPublishedTablesStaysWhereItIs) {
   EXPECT_LT(score.memory.mean, .01);
   EXPECT_LT(std::abs(score.memory.worst), .015);
 }
+
+// 190 readings of Megatron-Core's functional tests. The bounds are a little above
+// what docs/measured/cost_model.md shows.
+TEST(MemoryTable, OfFunctionalTestsStaysWhereItIs) {
+  const std::string path = ACPLAN_DATA_DIR "/training/memory.csv";
+  const graph::CsvTable table = graph::ParseCsv(graph::ReadFile(path), path);
+  ASSERT_TRUE(IsMemoryTable(table));
+  const std::vector<ErrorSummary> errors =
+      SummariseMemory(PredictMemoryTable(table, Systems()));
+  ASSERT_FALSE(errors.empty());
+  const ErrorSummary& all = errors.back();
+  EXPECT_EQ(all.name, "all");
+  EXPECT_EQ(all.total, 190u);
+  EXPECT_GE(all.rows, 183u);
+  EXPECT_LT(all.mean, .036);
+  EXPECT_LT(all.median, .011);
+}
+
+struct WrongReading {
+  std::string column;
+  std::string cell;
+  std::string complaint;
+};
+
+class WrongReadings : public ::testing::TestWithParam<WrongReading> {};
+
+TEST_P(WrongReadings, AreNotRepresentedForAReason) {
+  const WrongReading& wrong = GetParam();
+  const std::string path = ACPLAN_DATA_DIR "/training/memory.csv";
+  graph::CsvTable table = graph::ParseCsv(graph::ReadFile(path), path);
+  table.rows.resize(1);
+  table.rows[0][table.places.find(wrong.column)->second] = wrong.cell;
+  const std::vector<Prediction> predictions =
+      PredictMemoryTable(table, Systems());
+  EXPECT_EQ(predictions[0].memory_gib, 0);
+  EXPECT_THAT(predictions[0].reason, HasSubstr(wrong.complaint));
+  EXPECT_EQ(predictions[0].reason.find('\n'), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cells, WrongReadings,
+    ::testing::Values(
+        WrongReading{"args", "{", "ci-6edc81f44ed0"},
+        WrongReading{"args", R"({"optimizer": "muon"})",
+                     "none of optimizer, which is not in the model"},
+        WrongReading{"platform", "tpu", "platform: expected dgx_ and a GPU"},
+        WrongReading{"platform", "dgx_v100", "gpu: expected a name"},
+        WrongReading{"precision", "fp32", "precision: expected bf16 or fp16"},
+        WrongReading{"tp", "3", "tp x pp x cp: expected a divisor of 8"},
+        WrongReading{"layers", "", "layers: expected a whole number"},
+        WrongReading{"heads", "x", "heads: expected a whole number"}));
 
 std::string ComplaintOfSystems(const std::string& text) {
   try {

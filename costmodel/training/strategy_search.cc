@@ -1,0 +1,346 @@
+// All strategies, one by one, with what they share computed once.
+//
+// What a layer takes and keeps depends on tensor, context and expert parallelism,
+// the microbatch, recomputation and whether parameters are sharded (UnitTimes); the
+// rest of a strategy, pipeline, chunks, data parallelism and ZeRO, is a sum over few
+// kinds of stages. So an outer loop goes over the former and computes layers, and an
+// inner one over the latter.
+//
+// With the first N layers of each stage recomputed, time rises and memory falls with
+// N: each layer more adds its forward pass to a stage and leaves of it the input.
+// (Time: microbatches x slowest + (sum - slowest) / chunks rises with every stage,
+// as there is a microbatch at least.) The fastest that fits therefore is the least
+// N that fits, found by bisection; no other N can be better.
+//
+// Memory of stages that are alike is most in the first, which has most microbatches
+// in flight.
+#include "costmodel/training/strategy_search.h"
+
+#include <oneapi/tbb/parallel_for.h>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <stdexcept>
+#include <utility>
+
+#include "costmodel/training/step_memory.h"
+#include "costmodel/training/step_time.h"
+#include "costmodel/training/strategy_settings.h"
+
+namespace acplan::costmodel {
+namespace {
+
+using Kinds = std::vector<StageKind>;
+using StageTable = std::map<std::pair<int64_t, int64_t>, Kinds>;
+
+std::vector<int64_t> DivisorsOf(int64_t number) {
+  std::vector<int64_t> divisors;
+  for (int64_t i = 1; i <= number; ++i) {
+    if (number % i == 0) divisors.push_back(i);
+  }
+  return divisors;
+}
+
+bool IsBetter(const RankedStrategy& a, const RankedStrategy& b) {
+  return std::pair(a.seconds, a.bytes) < std::pair(b.seconds, b.bytes);
+}
+
+// The best so many. Of equal rank the one that was found first stays first.
+class BestStrategies {
+ public:
+  explicit BestStrategies(size_t count) : count_(count) {}
+
+  bool MayTake(double seconds) const {
+    return best_.size() < count_ ||
+           (count_ > 0 && seconds <= best_.back().seconds);
+  }
+  void Add(const RankedStrategy& found) {
+    if (!MayTake(found.seconds)) return;
+    best_.insert(std::upper_bound(best_.begin(), best_.end(), found, IsBetter),
+                 found);
+    if (best_.size() > count_) best_.pop_back();
+  }
+  std::vector<RankedStrategy> Take() { return std::move(best_); }
+
+ private:
+  size_t count_;
+  std::vector<RankedStrategy> best_ = {};
+};
+
+// The rules of degrees that a unit shares.
+bool IsUnitLegal(const ModelShape& shape, const TrainingStrategy& s) {
+  if (s.gpus % (s.tensor * s.context) != 0) return false;
+  if (shape.heads % s.tensor != 0 || shape.feedforward % s.tensor != 0) {
+    return false;
+  }
+  if (!shape.IsLatent() && shape.kv_heads % s.tensor != 0 &&
+      s.tensor % shape.kv_heads != 0) {
+    return false;
+  }
+  if (s.context > 1 && (s.sequence % (2 * s.context) != 0 ||
+                        s.attention == AttentionKernel::kUnfused)) {
+    return false;
+  }
+  if (s.sequence % s.context != 0) return false;
+  if (s.sequence_parallel && s.sequence / s.context % s.tensor != 0) {
+    return false;
+  }
+  if (!shape.IsMoe()) return s.expert == 1;
+  if (shape.experts % s.expert != 0) return false;
+  return !s.overlaps_expert || s.expert > 1;
+}
+
+// The rules of the others, with the unit's.
+bool IsLegal(const TrainingStrategy& s) {
+  if (s.gpus % (s.tensor * s.context * s.pipeline) != 0) return false;
+  if (s.gpus % (s.pipeline * s.expert) != 0) return false;
+  if (s.global_batch % s.Data() != 0) return false;
+  if (s.global_batch / s.Data() % s.microbatch != 0) return false;
+  if (s.chunks > 1 && (s.pipeline == 1 || s.Microbatches() % s.pipeline != 0)) {
+    return false;
+  }
+  if (s.zero >= 2 && s.Data() == 1) return false;
+  return s.zero != 2 || s.pipeline == 1;
+}
+
+// What is found of one unit: searches of units run beside each other.
+class UnitSearch {
+ public:
+  UnitSearch(TrainingJob job, const StrategySpace& space,
+             const StageTable& stages, double budget, size_t count)
+      : job_(std::move(job)),
+        space_(space),
+        stages_(stages),
+        budget_(budget),
+        best_(count) {}
+
+  StrategySearch Run();
+
+ private:
+  void TryStages(const Kinds& kinds);
+  void TryLayers(const Kinds& kinds);
+  bool TryOne(const Kinds& kinds);
+  double MostBytes(const Kinds& kinds) const;
+  const UnitTimes& Units();
+
+  TrainingJob job_;
+  const StrategySpace& space_;
+  const StageTable& stages_;
+  double budget_;
+  BestStrategies best_;
+  LayerMemories layers_ = {};
+  // By whether parameters are sharded, and in few bits by microbatches.
+  std::map<std::pair<bool, int64_t>, UnitTimes> units_ = {};
+  StrategySearch found_ = {};
+};
+
+const UnitTimes& UnitSearch::Units() {
+  const TrainingStrategy& s = job_.strategy;
+  const std::pair key(s.fsdp > 1, s.IsLowPrecision() ? s.Microbatches() : 0);
+  const auto known = units_.find(key);
+  if (known != units_.end()) return known->second;
+  return units_.emplace(key, TimesOfUnits(job_)).first->second;
+}
+
+double UnitSearch::MostBytes(const Kinds& kinds) const {
+  double most = 0;
+  for (const StageKind& kind : kinds) {
+    most = std::max(
+        most, MemoryOfStage(job_, layers_, kind.content, kind.first).Total());
+  }
+  return most;
+}
+
+bool UnitSearch::TryOne(const Kinds& kinds) {
+  ++found_.evaluated;
+  const double bytes = MostBytes(kinds);
+  if (bytes > budget_) return false;
+  ++found_.fitting;
+  const double seconds = CombineStepTime(job_, Units(), kinds).Total();
+  if (best_.MayTake(seconds)) best_.Add({job_.strategy, seconds, bytes});
+  return true;
+}
+
+// The least number of layers that fits; all of them is written as 0.
+void UnitSearch::TryLayers(const Kinds& kinds) {
+  int64_t most = 0;
+  for (const StageKind& kind : kinds) {
+    most = std::max(most, kind.content.Layers());
+  }
+  int64_t& layers = job_.strategy.full_layers;
+  found_.strategies += most;
+  int64_t low = 1;
+  int64_t high = most;
+  layers = 0;
+  if (most > 0 && MostBytes(kinds) <= budget_) {
+    while (low < high) {
+      layers = (low + high) / 2;
+      ++found_.evaluated;
+      if (MostBytes(kinds) <= budget_) {
+        high = layers;
+      } else {
+        low = layers + 1;
+      }
+    }
+    layers = low < most ? low : 0;
+    TryOne(kinds);
+  } else {
+    ++found_.evaluated;
+  }
+  layers = 0;
+}
+
+void UnitSearch::TryStages(const Kinds& kinds) {
+  TrainingStrategy& s = job_.strategy;
+  for (const int64_t zero : space_.zero) {
+    s.zero = zero;
+    s.fsdp = zero >= 2 ? s.Data() : 0;
+    if (!IsLegal(s)) continue;
+    if (s.recomputation == Recomputation::kFull) {
+      TryLayers(kinds);
+      continue;
+    }
+    ++found_.strategies;
+    TryOne(kinds);
+  }
+}
+
+StrategySearch UnitSearch::Run() {
+  layers_ = MemoriesOfLayers(job_);
+  TrainingStrategy& s = job_.strategy;
+  for (const auto& [degrees, kinds] : stages_) {
+    s.pipeline = degrees.first;
+    s.chunks = degrees.second;
+    s.schedule = s.chunks > 1 ? PipelineSchedule::kInterleaved
+                              : PipelineSchedule::kOneForwardOneBackward;
+    s.zero = 0;
+    if (IsLegal(s)) TryStages(kinds);
+  }
+  found_.best = best_.Take();
+  return std::move(found_);
+}
+
+// The stages of each pipeline and number of chunks that may be tried.
+StageTable TableOfStages(TrainingJob job, const StrategySpace& space) {
+  const int64_t layers = job.shape.layers + job.shape.mtp_layers;
+  StageTable table;
+  for (const int64_t pipeline : space.pipeline) {
+    for (const int64_t chunks : space.chunks) {
+      const int64_t parts = pipeline * chunks;
+      if (job.strategy.gpus % pipeline != 0 || parts > layers + 2) continue;
+      if (chunks > 1 && pipeline == 1) continue;
+      if (layers % parts != 0 && (layers + 2) % parts != 0) continue;
+      job.strategy.pipeline = pipeline;
+      job.strategy.chunks = chunks;
+      table[{pipeline, chunks}] = KindsOfStages(DivideLayers(job));
+    }
+  }
+  return table;
+}
+
+// A strategy without pipeline for each combination that units depend on.
+std::vector<TrainingStrategy> UnitsOf(const TrainingJob& job,
+                                      const StrategySpace& space) {
+  std::vector<TrainingStrategy> units;
+  TrainingStrategy s = job.strategy;
+  s.pipeline = s.chunks = 1;
+  s.full_layers = 0;
+  for (const int64_t tensor : space.tensor) {
+    for (const int64_t context : space.context) {
+      for (const int64_t expert : space.expert) {
+        s.tensor = tensor;
+        s.sequence_parallel = tensor > 1;
+        s.overlaps_tensor = job.strategy.overlaps_tensor && tensor > 1;
+        s.context = context;
+        s.expert = expert;
+        s.overlaps_expert = job.strategy.overlaps_expert && expert > 1;
+        if (!IsUnitLegal(job.shape, s)) continue;
+        for (const int64_t microbatch : space.microbatch) {
+          for (const Recomputation recomputation : space.recomputation) {
+            s.microbatch = microbatch;
+            s.recomputation = recomputation;
+            s.parts.clear();
+            if (recomputation == Recomputation::kSelective) {
+              s.parts = job.strategy.parts;
+              if (s.parts.empty()) s.parts = {LayerPart::kCoreAttention};
+            }
+            units.push_back(s);
+          }
+        }
+      }
+    }
+  }
+  return units;
+}
+
+// That this thread has computed.
+double ThreadSeconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) +
+         1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// A defect of this search where one of its answers is no strategy.
+void RequireLegal(const TrainingJob& job, const RankedStrategy& ranked) {
+  TrainingJob checked = job;
+  checked.strategy = ranked.strategy;
+  try {
+    CheckStrategy(job.shape, checked.strategy, "search");
+    CheckStatedStrategy(checked);
+  } catch (const std::exception& error) {
+    throw std::logic_error(error.what());
+  }
+}
+
+}  // namespace
+
+StrategySpace WholeSpace(const TrainingJob& job) {
+  const TrainingStrategy& s = job.strategy;
+  StrategySpace space;
+  space.pipeline = space.context = DivisorsOf(s.gpus);
+  for (const int64_t tensor : space.pipeline) {
+    if (tensor <= job.cluster.domain) space.tensor.push_back(tensor);
+  }
+  for (int64_t chunks = 1; chunks <= 16; ++chunks) {
+    space.chunks.push_back(chunks);
+  }
+  space.expert = job.shape.IsMoe() ? DivisorsOf(job.shape.experts)
+                                   : std::vector<int64_t>{1};
+  space.zero = {0, 1, 3};
+  space.microbatch = {1, 2, 4, 8, 16};
+  space.recomputation = {Recomputation::kNone, Recomputation::kSelective,
+                         Recomputation::kOperators, Recomputation::kFull};
+  return space;
+}
+
+StrategySearch SearchStrategies(const TrainingJob& job,
+                                const StrategySpace& space, double budget,
+                                size_t count) {
+  const StageTable stages = TableOfStages(job, space);
+  const std::vector<TrainingStrategy> units = UnitsOf(job, space);
+  std::vector<StrategySearch> parts(units.size());
+  oneapi::tbb::parallel_for(size_t{0}, units.size(), [&](size_t i) {
+    const double begin = ThreadSeconds();
+    TrainingJob of_unit = job;
+    of_unit.strategy = units[i];
+    parts[i] =
+        UnitSearch(std::move(of_unit), space, stages, budget, count).Run();
+    parts[i].core_seconds = ThreadSeconds() - begin;
+  });
+  StrategySearch all;
+  BestStrategies best(count);
+  for (const StrategySearch& part : parts) {
+    all.strategies += part.strategies;
+    all.evaluated += part.evaluated;
+    all.fitting += part.fitting;
+    all.core_seconds += part.core_seconds;
+    for (const RankedStrategy& ranked : part.best) best.Add(ranked);
+  }
+  all.best = best.Take();
+  for (const RankedStrategy& ranked : all.best) RequireLegal(job, ranked);
+  return all;
+}
+
+}  // namespace acplan::costmodel

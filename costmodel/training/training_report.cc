@@ -1,0 +1,128 @@
+#include "costmodel/training/training_report.h"
+
+#include <algorithm>
+
+#include "costmodel/training/layer_operations.h"
+#include "costmodel/training/rank_parameters.h"
+
+namespace acplan::costmodel {
+namespace {
+
+struct ForwardFlops {
+  double all = 0;
+  double again = 0;  // of that, what recomputation runs once more
+
+  ForwardFlops operator*(double count) const {
+    return {all * count, again * count};
+  }
+  ForwardFlops& operator+=(const ForwardFlops& other) {
+    all += other.all;
+    again += other.again;
+    return *this;
+  }
+};
+
+ForwardFlops FlopsOf(const std::vector<LayerOperation>& operations,
+                     const TrainingStrategy& strategy) {
+  ForwardFlops flops;
+  for (const LayerOperation& operation : operations) {
+    const MatrixProduct& p = operation.product;
+    const double forward =
+        2 * p.rows * p.columns * p.inner * p.groups + operation.attention_flops;
+    flops.all += forward;
+    flops.again += RecomputedShare(operation, strategy) * forward;
+  }
+  return flops;
+}
+
+// Of one layer, of those that attend to a window as many as there are.
+ForwardFlops LayerFlops(const ModelShape& shape, const TrainingStrategy& s,
+                        bool is_moe) {
+  const ForwardFlops full =
+      FlopsOf(LayerOperations(shape, s, {.is_moe = is_moe}), s);
+  if (shape.sliding_window == 0) return full;
+  const double share =
+      shape.full_every > 0 ? 1 / static_cast<double>(shape.full_every) : 0;
+  ForwardFlops flops = full * share;
+  flops += FlopsOf(LayerOperations(shape, s,
+                                   {.is_moe = is_moe, .is_windowed = true}),
+                   s) *
+           (1 - share);
+  return flops;
+}
+
+}  // namespace
+
+IterationFlops CountIterationFlops(const TrainingJob& job) {
+  // What a sequence costs does not depend on how it is spread.
+  TrainingStrategy one = job.strategy;
+  one.gpus = one.tensor = one.pipeline = one.chunks = one.context = one.expert =
+      1;
+  one.sequence_parallel = false;
+  one.microbatch = 1;
+  one.attention = AttentionKernel::kFlash;
+  const ModelShape& shape = job.shape;
+  const int64_t layers = shape.layers + shape.mtp_layers;
+  const int64_t moe = shape.IsMoe() ? layers - shape.dense_layers : 0;
+  ForwardFlops flops;
+  if (moe < layers) {
+    flops += LayerFlops(shape, one, false) * static_cast<double>(layers - moe);
+  }
+  if (moe > 0) flops += LayerFlops(shape, one, true) * static_cast<double>(moe);
+  if (one.full_layers > 0) {
+    const double recomputed =
+        static_cast<double>(one.full_layers * job.strategy.pipeline) /
+        static_cast<double>(layers);
+    flops.again *= std::min(1.0, recomputed);
+  }
+  flops.all += FlopsOf(LogitsOperations(shape, one), one).all *
+               static_cast<double>(1 + shape.mtp_layers);
+  const double sequences = static_cast<double>(job.strategy.global_batch);
+  return {3 * flops.all * sequences, (3 * flops.all + flops.again) * sequences};
+}
+
+double TrainingReport::Tokens() const {
+  return static_cast<double>(job.strategy.global_batch) *
+         static_cast<double>(job.strategy.sequence);
+}
+
+double TrainingReport::TokensPerGpuSecond() const {
+  return Tokens() / time.Total() / static_cast<double>(job.strategy.gpus);
+}
+
+double TrainingReport::ModelUtilisation() const {
+  return flops.model / time.Total() / static_cast<double>(job.strategy.gpus) /
+         job.cluster.gpu.bf16_rate;
+}
+
+double TrainingReport::HardwareUtilisation() const {
+  return ModelUtilisation() * flops.hardware / flops.model;
+}
+
+size_t TrainingReport::FullestStage() const {
+  const auto most =
+      std::max_element(memory.stages.begin(), memory.stages.end(),
+                       [](const RankMemory& a, const RankMemory& b) {
+                         return a.Total() < b.Total();
+                       });
+  return static_cast<size_t>(most - memory.stages.begin());
+}
+
+bool TrainingReport::Fits(double budget) const {
+  return memory.stages[FullestStage()].Total() <= budget;
+}
+
+double TrainingReport::GpuHours(double tokens) const {
+  return tokens / TokensPerGpuSecond() / 3600;
+}
+
+TrainingReport ReportOfTraining(const TrainingJob& job) {
+  TrainingReport report{.job = job,
+                        .time = PredictStepTime(job),
+                        .memory = PredictStepMemory(job),
+                        .stages = DivideLayers(job)};
+  report.flops = CountIterationFlops(job);
+  return report;
+}
+
+}  // namespace acplan::costmodel

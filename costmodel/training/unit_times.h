@@ -1,0 +1,41 @@
+#pragma once
+
+#include "costmodel/training/operation_times.h"
+
+namespace acplan::costmodel {
+
+// Seconds of one microbatch.
+struct UnitTime {
+  PassTime forward = {};
+  PassTime backward = {};
+  PassTime again = {};  // what is recomputed
+
+  UnitTime& operator+=(const UnitTime& other) {
+    forward += other.forward;
+    backward += other.backward;
+    again += other.again;
+    return *this;
+  }
+  UnitTime operator*(double count) const {
+    return {forward * count, backward * count, again * count};
+  }
+  double Total() const {
+    return forward.Total() + backward.Total() + again.Total();
+  }
+};
+
+// What stages are made of: a layer of each kind that the model has (of those with
+// and without a window their mean), the embedding, and logits with the loss once.
+// Parameters that are sharded are taken as there. They depend on the model, the
+// cluster, and of the strategy on tensor, context and expert parallelism, the
+// microbatch, recomputation, kernels, whether parameters are sharded, and in 8 and
+// 4 bits on the number of microbatches; not on pipeline and data parallelism.
+struct UnitTimes {
+  UnitTime dense = {};
+  UnitTime moe = {};
+  UnitTime embedding = {};
+  UnitTime logits = {};
+};
+UnitTimes TimesOfUnits(const TrainingJob& job);
+
+}  // namespace acplan::costmodel

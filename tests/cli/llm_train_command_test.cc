@@ -1,0 +1,113 @@
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+#include "cli/terminal/text.h"
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const std::string kConfig =
+    ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json";
+
+using LlmTrainTest = CliTest;
+
+std::vector<std::string> With(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"llm-train", kConfig,  "--gpu",
+                                        "h100",      "--gpus", "64"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST_F(LlmTrainTest, SaysTimeRatesAndMemoryWithinAHundredColumns) {
+  const std::string text = AcplanOut(
+      With({"--tp", "2", "--pp", "4", "--cp", "2", "--recompute",
+            "selective:core_attn", "--price", "2.5", "--tokens", "1e12"}));
+  for (const char* part :
+       {"TP 2, PP 4, CP 2, DP 4, ZeRO 1", "tensor-parallel communication",
+        "context-parallel communication", "bubble of the pipeline",
+        "model utilisation", "GPU-hours", "at 2.5 a GPU-hour",
+        "fits: stage 0 holds"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  for (const std::string& line : Lines(text)) {
+    EXPECT_LE(TextWidth(line), 100U) << line;
+  }
+}
+
+// What docs/file_formats.md says of the numbers.
+TEST_F(LlmTrainTest, JsonAddsUp) {
+  const json report =
+      AcplanJson(With({"--pp", "4", "--gbs", "64", "--price", "3", "--tokens",
+                       "2e9", "-o", "r.json"}));
+  EXPECT_EQ(json::parse(Read("r.json")), report);
+  double seconds = 0;
+  for (const auto& [name, part] : report["parts_s"].items()) {
+    seconds += part.get<double>();
+  }
+  EXPECT_NEAR(seconds, report["iteration_s"], 1e-9 * seconds);
+  const double rate = report["tokens_per_gpu_s"];
+  EXPECT_NEAR(rate * seconds * 64, 64 * 4096, 1e-3);
+  EXPECT_NEAR(report["gpu_hours"], 2e9 / rate / 3600, 1e-6);
+  EXPECT_NEAR(report["cost"], 3 * report["gpu_hours"].get<double>(), 1e-6);
+  EXPECT_NEAR(report["model_utilisation"],
+              report["model_flops"].get<double>() / seconds / 64 / 989.4e12,
+              1e-9);
+  ASSERT_EQ(report["stages"].size(), 4U);
+  for (const json& stage : report["stages"]) {
+    int64_t bytes = 0;
+    for (const char* part : {"parameters", "gradients", "optimizer",
+                             "activations", "logits", "working", "libraries"}) {
+      bytes += stage[std::string(part) + "_bytes"].get<int64_t>();
+    }
+    EXPECT_NEAR(static_cast<double>(bytes), stage["total_bytes"], 4);
+  }
+}
+
+TEST_F(LlmTrainTest, FlagsReplaceWhatTheFileSays) {
+  Put("s.json", R"({"gpu": "H100", "gpus": 64, "tensor-model-parallel-size": 8,
+      "micro-batch-size": 2})");
+  const json both = AcplanJson({"llm-train", kConfig, "--strategy", "s.json",
+                                "--tp", "4", "--set", "micro_batch_size=4"});
+  EXPECT_EQ(both["strategy"]["tp"], 4);
+  EXPECT_EQ(both["strategy"]["mbs"], 4);
+  EXPECT_EQ(both["strategy"]["dp"], 16);
+}
+
+TEST_F(LlmTrainTest, WhatDoesNotFitIsShownAndExitsThree) {
+  const Outcome outcome = Acplan(With({"--budget", "20GiB"}));
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.out, HasSubstr("does not fit: stage 0 holds"));
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST_F(LlmTrainTest, WrongInputIsALine) {
+  ExpectRefused(Acplan({"llm-train"}), {"CONFIG"});
+  ExpectRefused(Acplan({"llm-train", "nope.json"}), {"nope.json"});
+  ExpectRefused(Acplan({"llm-train", kConfig, "--gpus", "8"}),
+                {"gpu: expected a GPU"});
+  ExpectRefused(Acplan(With({"--tp", "x"})),
+                {"--tp: expected a whole number", "\"x\""});
+  ExpectRefused(Acplan(With({"--tp", "6"})),
+                {"expected a divisor of 64 (gpus), found 6 x 1 x 1"});
+  ExpectRefused(Acplan(With({"--set", "tp"})), {"--set: expected KEY=VALUE"});
+  ExpectRefused(Acplan(With({"--set", "tpp=2"})), {"--set: tpp", "near"});
+  ExpectRefused(Acplan(With({"--budget", "much"})), {"--budget"});
+  ExpectRefused(Acplan(With({"--price", "-1"})), {"--price"});
+  ExpectRefused(Acplan(With({"--tokens", "0"})), {"--tokens"});
+  ExpectRefused(Acplan(With({"-o", "r.txt"})), {"r.txt"});
+  ExpectRefused(Acplan(With({"--strategy", "nope.json"})), {"nope.json"});
+  Put("c.json", R"({"model_type": "mamba", "hidden_size": 8})");
+  ExpectRefused(Acplan({"llm-train", "c.json", "--gpu", "h100", "--gpus", "8"}),
+                {"c.json: model_type: expected one of bloom"});
+}
+
+}  // namespace
+
+}  // namespace acplan::cli

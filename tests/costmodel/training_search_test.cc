@@ -1,0 +1,206 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "costmodel/training/step_memory.h"
+#include "costmodel/training/step_time.h"
+#include "costmodel/training/strategy_search.h"
+#include "costmodel/training/strategy_settings.h"
+#include "graph/base/input_error.h"
+
+namespace acplan::costmodel {
+namespace {
+
+const TrainingSystems& SearchedSystems() {
+  static const TrainingSystems kSystems =
+      ReadTrainingSystems(ACPLAN_DATA_DIR "/training/systems.json");
+  return kSystems;
+}
+
+struct SearchCase {
+  std::string name;
+  std::string model;
+  std::string settings;
+  int64_t layers;  // in place of the model's: oracles are slow
+  double gib;
+};
+
+TrainingJob JobOf(const SearchCase& searched) {
+  ModelShape shape = ReadHuggingFaceConfig(ACPLAN_DATA_DIR "/training/models/" +
+                                           searched.model + ".json");
+  shape.layers = searched.layers;
+  shape.dense_layers = std::min(shape.dense_layers, searched.layers);
+  return StatedJob(shape, ParseStrategySettings(searched.settings, "s.json"),
+                   SearchedSystems());
+}
+
+// What the rules say of a strategy, by the functions that commands call, and what
+// the model does: none where it is not legal.
+std::optional<RankedStrategy> Judged(const TrainingJob& job,
+                                     const TrainingStrategy& strategy) {
+  TrainingJob judged = job;
+  judged.strategy = strategy;
+  if (strategy.Data() < 1) return std::nullopt;
+  try {
+    CheckStrategy(job.shape, strategy, "test");
+    CheckStatedStrategy(judged);
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+  return RankedStrategy{strategy, PredictStepTime(judged).Total(),
+                        PredictStepMemory(judged).Worst().Total()};
+}
+
+int64_t MostLayers(TrainingJob job, const TrainingStrategy& strategy) {
+  job.strategy = strategy;
+  int64_t most = 0;
+  for (const StageContent& stage : DivideLayers(job)) {
+    most = std::max(most, stage.Layers());
+  }
+  return most;
+}
+
+// Every strategy of the space, each number of recomputed layers by itself.
+struct Enumeration {
+  std::vector<RankedStrategy> all = {};
+  int64_t legal = 0;
+};
+
+class Enumerator {
+ public:
+  Enumerator(const TrainingJob& job, const StrategySpace& space)
+      : job_(job), space_(space) {}
+
+  Enumeration Run() {
+    TrainingStrategy s = job_.strategy;
+    for (const int64_t tensor : space_.tensor) {
+      for (const int64_t context : space_.context) {
+        for (const int64_t expert : space_.expert) {
+          s.tensor = tensor;
+          s.sequence_parallel = tensor > 1;
+          s.context = context;
+          s.expert = expert;
+          TryPipelines(s);
+        }
+      }
+    }
+    return found_;
+  }
+
+ private:
+  void TryPipelines(TrainingStrategy s) {
+    const int64_t layers = job_.shape.layers + job_.shape.mtp_layers;
+    for (const int64_t pipeline : space_.pipeline) {
+      for (const int64_t chunks : space_.chunks) {
+        const int64_t parts = pipeline * chunks;
+        if (layers % parts != 0 && (layers + 2) % parts != 0) continue;
+        s.pipeline = pipeline;
+        s.chunks = chunks;
+        s.schedule = chunks > 1 ? PipelineSchedule::kInterleaved
+                                : PipelineSchedule::kOneForwardOneBackward;
+        for (const int64_t microbatch : space_.microbatch) {
+          s.microbatch = microbatch;
+          TryMemory(s);
+        }
+      }
+    }
+  }
+
+  void TryMemory(TrainingStrategy s) {
+    for (const int64_t zero : space_.zero) {
+      s.zero = zero;
+      s.fsdp = zero >= 2 ? s.Data() : 0;
+      for (const Recomputation recomputation : space_.recomputation) {
+        s.recomputation = recomputation;
+        s.full_layers = 0;
+        s.parts.clear();
+        if (recomputation == Recomputation::kSelective) {
+          s.parts = {LayerPart::kCoreAttention};
+        }
+        const auto judged = Judged(job_, s);
+        if (!judged) continue;
+        found_.all.push_back(*judged);
+        ++found_.legal;
+        if (recomputation == Recomputation::kFull) TryNumbers(s);
+      }
+    }
+  }
+
+  void TryNumbers(TrainingStrategy s) {
+    for (int64_t n = 1; n < MostLayers(job_, s); ++n) {
+      s.full_layers = n;
+      const auto judged = Judged(job_, s);
+      if (judged) found_.all.push_back(*judged);
+      ++found_.legal;
+    }
+  }
+
+  const TrainingJob& job_;
+  const StrategySpace& space_;
+  Enumeration found_ = {};
+};
+
+class SearchedCase : public ::testing::TestWithParam<SearchCase> {};
+
+// The search finds what trying every strategy finds.
+TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
+  const SearchCase& searched = GetParam();
+  const TrainingJob job = JobOf(searched);
+  StrategySpace space = WholeSpace(job);
+  space.chunks = {1, 2, 3};
+  space.microbatch = {1, 2};
+  const double budget = searched.gib * 1024 * 1024 * 1024;
+  const StrategySearch search = SearchStrategies(job, space, budget, 1);
+  Enumeration every = Enumerator(job, space).Run();
+  EXPECT_EQ(search.strategies, every.legal);
+  EXPECT_LE(search.evaluated, 4 * every.legal);
+  std::erase_if(every.all, [&](const RankedStrategy& ranked) {
+    return ranked.bytes > budget;
+  });
+  ASSERT_EQ(search.best.empty(), every.all.empty());
+  if (every.all.empty()) return;
+  const auto fastest =
+      std::ranges::min_element(every.all, {}, &RankedStrategy::seconds);
+  EXPECT_DOUBLE_EQ(search.best[0].seconds, fastest->seconds);
+  // Each that is shown is what the other commands say of it.
+  for (const RankedStrategy& ranked :
+       SearchStrategies(job, space, budget, 50).best) {
+    const auto judged = Judged(job, ranked.strategy);
+    ASSERT_TRUE(judged.has_value());
+    EXPECT_DOUBLE_EQ(judged->seconds, ranked.seconds);
+    EXPECT_DOUBLE_EQ(judged->bytes, ranked.bytes);
+    EXPECT_LE(ranked.bytes, budget);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, SearchedCase,
+    ::testing::Values(
+        SearchCase{"Dense", "llama-3.1-8b",
+                   R"({"gpu": "h100", "gpus": 8, "gbs": 16})", 6, 8},
+        SearchCase{"DenseTight", "llama-3.1-8b",
+                   R"({"gpu": "a100", "gpus": 8, "gbs": 16, "seq": 8192})", 8,
+                   6},
+        SearchCase{"DenseLoose", "llama-3.1-70b",
+                   R"({"gpu": "h200", "gpus": 8, "gbs": 8})", 4, 1000},
+        SearchCase{"NothingFits", "llama-3.1-70b",
+                   R"({"gpu": "h200", "gpus": 8, "gbs": 8})", 4, .5},
+        SearchCase{"LowPrecision", "llama-3.1-8b",
+                   R"({"gpu": "b200", "gpus": 8, "gbs": 16,
+                       "precision": "mxfp8"})",
+                   6, 8},
+        SearchCase{"Experts", "qwen3-30b-a3b",
+                   R"({"gpu": "h100", "gpus": 8, "gbs": 16, "tp": 1})", 4, 20},
+        SearchCase{"Latent", "deepseek-v3",
+                   R"({"gpu": "h800", "gpus": 8, "gbs": 8,
+                       "dispatcher": "deepep"})",
+                   5, 200}),
+    [](const auto& tested) { return tested.param.name; });
+
+}  // namespace
+}  // namespace acplan::costmodel

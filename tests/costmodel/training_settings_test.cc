@@ -1,0 +1,294 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "costmodel/training/strategy_settings.h"
+#include "costmodel/training/training_report.h"
+#include "graph/base/input_error.h"
+
+namespace acplan::costmodel {
+namespace {
+
+using ::testing::HasSubstr;
+
+const TrainingSystems& KnownSystems() {
+  static const TrainingSystems kSystems =
+      ReadTrainingSystems(ACPLAN_DATA_DIR "/training/systems.json");
+  return kSystems;
+}
+
+ModelShape Llama() {
+  return ReadHuggingFaceConfig(ACPLAN_DATA_DIR
+                               "/training/models/llama-3.1-8b.json");
+}
+
+ModelShape DeepSeek() {
+  return ReadHuggingFaceConfig(ACPLAN_DATA_DIR
+                               "/training/models/deepseek-v3.json");
+}
+
+TrainingJob JobOf(const ModelShape& shape, const std::string& json) {
+  return JobOfSettings(shape, ParseStrategySettings(json, "s.json"),
+                       KnownSystems());
+}
+
+// The three dialects of one strategy.
+TEST(StrategySettings, DialectsSayTheSame) {
+  const TrainingJob ours = JobOf(
+      Llama(),
+      R"({"gpu": "h100", "gpus": 64, "seq": 8192, "gbs": 128, "mbs": 1, "tp": 4,
+          "pp": 2, "vp": 4, "cp": 2, "zero": 1, "recompute": "full:2",
+          "grad_dtype": "bf16", "precision": "fp8_blockwise",
+          "software": "Megatron-Bridge"})");
+  const TrainingJob megatron =
+      JobOf(Llama(),
+            R"({"gpu": "H100-SXM5-80GB", "world-size": 64, "seq-length": 8192,
+          "global-batch-size": 128, "micro-batch-size": 1,
+          "tensor-model-parallel-size": 4, "sequence-parallel": true,
+          "pipeline-model-parallel-size": 2,
+          "num-layers-per-virtual-pipeline-stage": 4,
+          "context-parallel-size": 2, "use-distributed-optimizer": true,
+          "recompute-granularity": "full", "recompute-method": "block",
+          "recompute-num-layers": 2, "main-grads-dtype": "bf16",
+          "fp8-format": "e4m3", "fp8-recipe": "blockwise"})");
+  EXPECT_DOUBLE_EQ(PredictStepTime(ours).Total(),
+                   PredictStepTime(megatron).Total());
+  EXPECT_DOUBLE_EQ(PredictStepMemory(ours).Worst().Total(),
+                   PredictStepMemory(megatron).Worst().Total());
+  const TrainingJob plain =
+      JobOf(Llama(),
+            R"({"gpu": "h100", "gpus": 64, "seq": 8192, "gbs": 128, "mbs": 2,
+          "zero": 3, "recompute": "selective:op", "software": "torchtitan"})");
+  const TrainingJob titan = JobOf(Llama(),
+                                  R"({"gpu": "H100", "gpus": 64,
+          "training": {"seq_len": 8192, "local_batch_size": 2},
+          "parallelism": {"data_parallel_shard_degree": -1,
+                          "tensor_parallel_degree": 1},
+          "activation_checkpoint": {"mode": "selective",
+                                    "selective_ac_option": "op"}})");
+  EXPECT_DOUBLE_EQ(PredictStepTime(plain).Total(),
+                   PredictStepTime(titan).Total());
+  EXPECT_EQ(titan.strategy.fsdp, 64);
+}
+
+// What a report says beside times: worked out by hand.
+TEST(TrainingReport, FlopsAreThoseOfTheConvention) {
+  TrainingJob job =
+      JobOf(Llama(), R"({"gpu": "h100", "gpus": 8, "seq": 8192, "gbs": 8})");
+  const double matrices =
+      32 * (4096 * (32 + 16) * 128.0 + 4096 * 4096.0 + 3 * 4096 * 14336.0) +
+      4096 * 128256.0;
+  const double attention = 32 * 2 * 4096 * 8192.0;  // the causal half
+  const double forward = 8 * 8192 * (2 * matrices + attention);
+  const IterationFlops none = CountIterationFlops(job);
+  EXPECT_NEAR(none.model / (3 * forward), 1, 1e-9);
+  EXPECT_DOUBLE_EQ(none.hardware, none.model);
+  job.strategy.recomputation = Recomputation::kFull;
+  const IterationFlops full = CountIterationFlops(job);
+  EXPECT_DOUBLE_EQ(full.model, none.model);
+  const double logits = 8 * 8192 * 2 * 4096 * 128256.0;
+  EXPECT_NEAR(full.hardware / (4 * forward - logits), 1, 1e-9);
+}
+
+TEST(TrainingReport, FlopsDoNotDependOnHowTheyAreSpread) {
+  const double one =
+      CountIterationFlops(JobOf(DeepSeek(), R"({"gpu": "h800", "gpus": 2048,
+          "gbs": 4096})"))
+          .model;
+  const TrainingJob spread =
+      JobOf(DeepSeek(), R"({"gpu": "h800", "gpus": 2048, "gbs": 4096, "ep": 64,
+          "pp": 16, "dispatcher": "deepep", "attention": "unfused"})");
+  EXPECT_DOUBLE_EQ(CountIterationFlops(spread).model, one);
+}
+
+TEST(TrainingReport, ExposedKindsAreAllThatIsSent) {
+  const TrainingReport report = ReportOfTraining(
+      JobOf(DeepSeek(), R"({"gpu": "h800", "gpus": 2048, "gbs": 4096, "ep": 64,
+          "pp": 16, "tp": 2, "cp": 2})"));
+  const StepTime& time = report.time;
+  EXPECT_GT(time.exposed.tensor, 0);
+  EXPECT_GT(time.exposed.context, 0);
+  EXPECT_GT(time.exposed.expert, 0);
+  EXPECT_GT(time.messages, 0);
+  EXPECT_NEAR(time.exposed.Total() + time.messages, time.sent,
+              1e-12 * time.sent);
+}
+
+struct WrongSetting {
+  std::string name;
+  std::string settings;  // beside gpu and gpus of an example
+  std::string complaint;
+  bool has_experts = false;
+};
+
+class WrongSettings : public ::testing::TestWithParam<WrongSetting> {};
+
+// One line that names the setting and what would do.
+TEST_P(WrongSettings, AreRefusedForAReason) {
+  const WrongSetting& wrong = GetParam();
+  try {
+    JobOf(wrong.has_experts ? DeepSeek() : Llama(), wrong.settings);
+    FAIL() << "accepted";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(wrong.complaint));
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+  }
+}
+
+WrongSetting Dense(std::string name, const std::string& more,
+                   std::string complaint) {
+  return {std::move(name), R"({"gpu": "H100", "gpus": 64, )" + more + "}",
+          std::move(complaint)};
+}
+
+WrongSetting Moe(std::string name, const std::string& more,
+                 std::string complaint) {
+  WrongSetting wrong = Dense(std::move(name), more, std::move(complaint));
+  wrong.has_experts = true;
+  return wrong;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, WrongSettings,
+    ::testing::Values(
+        WrongSetting{"NoJson", "gpus: 8", "s.json"},
+        WrongSetting{"NoObject", "[1]", "expected an object of settings"},
+        WrongSetting{"NoGpu", R"({"gpus": 8})", "gpu: expected a GPU"},
+        WrongSetting{"NoGpus", R"({"gpu": "H100"})",
+                     "gpus: expected how many GPUs train"},
+        WrongSetting{"UnknownGpu", R"({"gpu": "TPU", "gpus": 8})",
+                     "gpu: expected a name that begins with one of A100"},
+        Dense("UnknownKey", R"("tensor_model_paralel_size": 2)",
+              "near: tensor_model_parallel_size"),
+        Dense("ValueOfNoKind", R"("tp": [1])", "s.json: tp"),
+        Dense("SaidTwice", R"("tp": 2, "tensor_parallel_degree": 4)",
+              R"(tp: expected "4" as of s.json: tensor_parallel_degree)"),
+        Dense("Zero", R"("tp": 0)",
+              R"(tp: expected a whole number from 1 to 2147483647, found "0")"),
+        Dense("Half", R"("tp": 1.5)", "tp: expected a whole number"),
+        Dense("Word", R"("pp": "two")", "pp: expected a whole number"),
+        Dense("Negative", R"("seq-length": -4)",
+              "seq-length: expected a whole number"),
+        Dense("Huge", R"("gbs": 99999999999)", "gbs: expected a whole number"),
+        Dense("Flag", R"("sequence-parallel": "maybe")",
+              "expected one of false, true"),
+        Dense("Degrees", R"("tp": 6)",
+              "tp x pp x cp: expected a divisor of 64 (gpus), found 6 x 1 x 1"),
+        Dense("MoreThanGpus", R"("tp": 8, "pp": 16)", "found 8 x 16 x 1"),
+        Dense("Heads", R"("tp": 64)", "tp: expected a divisor of 32 (heads)"),
+        Dense("Batch", R"("gbs": 100)", "dp: expected a divisor of 100 (gbs)"),
+        Dense("Microbatch", R"("gbs": 128, "mbs": 3)",
+              "mbs: expected a divisor of 2 (gbs / dp), found 3"),
+        Dense("Context", R"("cp": 2, "seq": 1001)",
+              "cp: expected a divisor of 1001 (seq)"),
+        Dense("ContextHalves", R"("cp": 2, "seq": 1002)",
+              "cp: expected 2 cp to divide seq"),
+        Dense("SequenceParallel", R"("tp": 8, "seq": 1001)",
+              "tp with sequence parallelism"),
+        Dense("Chunks", R"("vp": 2)", "vp: expected 1 without pipeline"),
+        Dense("ChunksOfLayers", R"("pp": 4, "vp_layers": 3)",
+              "vp_layers: expected a divisor of the 8 layers of a stage"),
+        Dense("ChunksOfBatch", R"("pp": 4, "vp": 2, "gbs": 32)",
+              "vp: expected 1 unless pp divides the microbatches of a rank"),
+        Dense("Stages", R"("pp": 8, "vp": 8, "tp": 8)",
+              "pp x vp: expected at most 3"),
+        Dense("Schedule", R"("pp": 2, "pp_schedule": "dualpipe")",
+              "pp_schedule: expected one of 1f1b"),
+        Dense("ScheduleOfChunks", R"("pp": 2, "vp": 2, "pp_schedule": "1F1B")",
+              "expected Interleaved1F1B, as vp is above 1"),
+        Dense("ScheduleWithoutChunks",
+              R"("pp": 2, "pp_schedule": "Interleaved1F1B")",
+              "expected 1F1B, as vp is 1"),
+        Dense("Experts", R"("ep": 2)", "ep: expected 1 for a model without"),
+        Dense("ExpertTensor", R"("etp": 2)", "etp: expected 1"),
+        Dense("ZeroFour", R"("zero": 4)", "zero: expected 0 to 3, found 4"),
+        Dense("ZeroTwo", R"("zero": 2, "pp": 2)", "zero: expected 0, 1 or 3"),
+        Dense("ZeroAlone", R"("zero": 3, "tp": 8, "pp": 8)",
+              "zero: expected at most 1 with a single data-parallel rank"),
+        Dense("Hybrid", R"("data_parallel_replicate_degree": 8,
+              "data_parallel_shard_degree": 8)",
+              "HSDP is not in the model"),
+        Dense("Shards", R"("data_parallel_shard_degree": 8)",
+              "expected -1, 1 or the 64 ranks"),
+        Dense("Sharding", R"("data_parallel_sharding_strategy": "all")",
+              "expected one of no_shard, optim"),
+        Dense("Precision", R"("precision": "fp6")",
+              "precision: expected one of bf16, fp16"),
+        Dense("PrecisionOfGpu", R"("precision": "nvfp4")",
+              "H100-SXM5 has no products in this precision; bf16 would do"),
+        Dense("Recipe", R"("fp8-recipe": "magic")", "expected one of delayed"),
+        Dense("Gradients", R"("grad_dtype": "int8")",
+              "grad_dtype: expected one of fp32"),
+        Dense("Attention", R"("attention": "linear")",
+              "attention: expected one of auto, flash"),
+        Dense("AttentionOfContext", R"("attention": "unfused", "cp": 2)",
+              "attention: expected flash or fused with cp above 1"),
+        Dense("Recompute", R"("recompute": "some")",
+              "recompute: expected none, full, full:N"),
+        Dense("RecomputeNoLayers", R"("recompute": "full:0")",
+              "recompute: expected none, full, full:N"),
+        Dense("RecomputeLayers", R"("recompute": "full:9", "pp": 4)",
+              "recompute: expected at most 8 layers of a stage, found 9"),
+        Dense("RecomputePart", R"("recompute": "selective:soup")",
+              "recompute: expected core_attn"),
+        Dense("RecomputeNothing", R"("recompute": "selective:")",
+              "recompute: expected core_attn"),
+        Dense("RecomputeExperts", R"("recompute": "selective:moe_act")",
+              "which has no experts"),
+        Dense("RecomputeLatent", R"("recompute": "selective:mla_up_proj")",
+              "which has no latent attention"),
+        Dense("Uniform", R"("recompute-granularity": "full",
+              "recompute-num-layers": 4)",
+              "expected 1 with the method uniform"),
+        Dense("Method", R"("recompute-granularity": "full",
+              "recompute-method": "random")",
+              "expected one of uniform, block"),
+        Dense("MethodAlone", R"("recompute-method": "block")",
+              "expected recompute_granularity or a mode beside it"),
+        Dense("Granularity", R"("recompute-granularity": "fine")",
+              "expected one of full, selective"),
+        Dense("Option", R"("activation_checkpoint": {"mode": "selective",
+              "selective_ac_option": "2"})",
+              "expected op"),
+        Dense("Offload", R"("offload_layers": 40)",
+              "offload_layers: expected at most 32"),
+        Dense("Graphs", R"("cuda_graphs": "some")",
+              "cuda_graphs: expected one of none"),
+        Dense("Dropout", R"("attention-dropout": 2)",
+              R"(expected a number from 0 to 1, found "2")"),
+        Dense("Software", R"("software": "Excel")",
+              "software: expected a name that begins with one of Megatron-LM"),
+        Dense("Domain", R"("nvlink_domain": 0)",
+              "nvlink_domain: expected a whole number"),
+        Dense("Network", R"("network_gbs": -5)",
+              "network_gbs: expected a number from 0.01"),
+        Dense("OverlapOfNothing", R"("overlap_tp": true)",
+              "overlap_tp: expected false with tp 1"),
+        Dense("EagerTensor", R"("implementation": "eager", "tp": 2)",
+              "implementation: expected fused with tp, pp, cp or ep above 1"),
+        Dense("EagerPrecision",
+              R"("implementation": "eager", "precision": "fp8_current")",
+              "implementation: expected fused with 8 or 4 bits"),
+        Dense("EagerParts",
+              R"("implementation": "eager", "recompute": "selective:mlp")",
+              "recompute: expected none, full or full:N"),
+        Dense("Implementation", R"("implementation": "lazy")",
+              "implementation: expected one of fused, eager"),
+        Dense("Dispatcher", R"("dispatcher": "deepep")",
+              "dispatcher: expected alltoall for a model without experts"),
+        Moe("ExpertDegree", R"("ep": 3)",
+            "pp x ep: expected a divisor of 64 (gpus)"),
+        Moe("ExpertsOfRanks", R"("ep": 64, "pp": 2)",
+            "pp x ep: expected a divisor of 64 (gpus), found 128"),
+        Moe("DispatcherName", R"("dispatcher": "mail")",
+            "dispatcher: expected one of alltoall"),
+        Moe("ExpertsNeedSequenceParallel", R"("tp": 2, "sp": false)",
+            "sp: expected true for experts with tp above 1"),
+        Moe("OverlapOfOneExpertRank", R"("overlap_ep": true)",
+            "overlap_ep: expected false with ep 1")),
+    [](const auto& tested) { return tested.param.name; });
+
+}  // namespace
+}  // namespace acplan::costmodel
