@@ -364,8 +364,10 @@ class _Unit(CheckpointWrapper):
         return call(self._checkpoint_wrapped_module, *args, **kwargs)
 
 
-# Not of every PyTorch.
-_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+def _is_exporting() -> bool:
+    # What torch.compiler.is_exporting() returns, which not every PyTorch has, and which
+    # some take for true under torch.compile.
+    return bool(getattr(torch.compiler, "_is_exporting_flag", False))
 
 
 class _Checkpoint:
