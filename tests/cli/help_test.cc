@@ -206,7 +206,7 @@ std::string Escaped(const std::string& text) {
 
 // The flags that --help shows.
 std::vector<std::string> ShownFlags(const std::string& help) {
-  const std::regex flag("^  (?:-[a-z],)?(--[a-z0-9-]+)");
+  const std::regex flag("^  (?:-[a-z],)?(--[a-z0-9_-]+)");
   std::vector<std::string> flags;
   for (const std::string& line : Lines(help)) {
     std::smatch match;
