@@ -69,9 +69,8 @@ costmodel::TrainingReport ReportOf(const TrainingJob& job,
 
 std::string CountText(const StrategySearch& search) {
   return fmt::format(
-      "{} strategies, {} evaluated, of which {} fit; {:.2f} s of a core, "
-      "{:.2g} "
-      "million evaluated a second\n\n",
+      "{} strategies, {} evaluated, {} fit\n{:.2f} s of a core, {:.2g} million "
+      "evaluated a second\n\n",
       FormatCount(search.strategies), FormatCount(search.evaluated),
       FormatCount(search.fitting), search.core_seconds,
       static_cast<double>(search.evaluated) / 1e6 /
