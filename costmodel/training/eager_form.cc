@@ -55,6 +55,11 @@ ModuleForm ModuleFormOf(std::string_view type) {
     form.has_scores = true;
     form.caps_scores = true;
   }
+  if (type.starts_with("gemma3")) {
+    form.norm = NormKind::kRmsWide;
+    form.norms = BlockNorms::kBoth;
+    form.qk_norm = QkNorm::kHeads;
+  }
   if (type.starts_with("deepseek")) {
     form.copies_attention = true;
     form.has_wide_router = true;

@@ -52,11 +52,18 @@ double QkNormBytes(const ModelShape& shape) {
   return 0;
 }
 
+// A window that is shorter than the sequence needs a mask, with which SDPA takes
+// no grouped queries: keys and values are repeated for each head.
+bool HasMask(const ModelShape& shape, const TrainingStrategy& s) {
+  return shape.form.has_scores ||
+         (shape.sliding_window > 0 && shape.sliding_window < s.sequence);
+}
+
 // Queries, keys and values as attention saves them.
-double QkvBytes(const ModelShape& shape) {
+double QkvBytes(const ModelShape& shape, bool has_mask) {
   const double queries = D(shape.heads * shape.head_dim);
   const double keys = D(shape.kv_heads * shape.head_dim);
-  if (shape.form.has_scores) return kHalf * 3 * queries;  // heads repeated
+  if (has_mask) return kHalf * 3 * queries;
   switch (shape.form.qkv) {
     case QkvLayout::kSeparate:
     case QkvLayout::kWhole:
@@ -81,14 +88,16 @@ double AttentionBytes(const ModelShape& shape, const TrainingStrategy& s) {
   const double heads = D(shape.heads);
   const double values = heads * D(shape.ValueDim());
   double bytes = kHalf * D(shape.hidden);  // what the products read
-  bytes += shape.IsLatent() ? LatentBytes(shape)
-                            : QkNormBytes(shape) + QkvBytes(shape);
+  bytes += shape.IsLatent()
+               ? LatentBytes(shape)
+               : QkNormBytes(shape) + QkvBytes(shape, HasMask(shape, s));
   bytes += kHalf * values;  // the result, which the product after it reads
   if (shape.form.has_scores) {
     const double score = kSingle + kHalf + (shape.form.caps_scores ? kHalf : 0);
     return bytes + score * heads * D(s.sequence);
   }
   bytes += kSingle * heads;  // logarithms of sums
+  if (HasMask(shape, s)) bytes += kHalf * D(s.sequence);
   return bytes + (shape.form.copies_attention ? kHalf * values : 0);
 }
 
@@ -167,11 +176,11 @@ double EagerEndBytes(const ModelShape& shape, const TrainingStrategy& s) {
   of_row += 8;  // labels
   const double rotation =
       shape.has_rope ? kHalf * 2 * D(s.sequence * shape.head_dim) : 0;
-  // Without a fused kernel there are masks of all scores, of each sequence: one, and
-  // one for windows.
-  const double masks = shape.sliding_window > 0 ? 2 : 1;
-  const double mask =
-      shape.form.has_scores ? kHalf * masks * RowsOf(s) * D(s.sequence) : 0;
+  // Without a fused kernel masks of all scores of each sequence: one, and one for
+  // windows. (SDPA makes its own in each layer.)
+  const double masks =
+      shape.form.has_scores ? (shape.sliding_window > 0 ? 2 : 1) : 0;
+  const double mask = kHalf * masks * RowsOf(s) * D(s.sequence);
   return RowsOf(s) * of_row + rotation + mask;
 }
 
@@ -184,6 +193,13 @@ RankMemory EagerActivations(const TrainingJob& job) {
   const TrainingStrategy& s = job.strategy;
   const int64_t moe = shape.IsMoe() ? shape.layers - shape.dense_layers : 0;
   const int64_t dense = shape.layers - moe;
+  // Layers without the window of the others have no repeated heads.
+  const int64_t grouped =
+      shape.full_every > 0 ? shape.layers / shape.full_every : 0;
+  const double repeated = shape.form.has_scores
+                              ? 0
+                              : QkvBytes(shape, true) - QkvBytes(shape, false) +
+                                    kHalf * D(s.sequence);
   const bool is_full = s.recomputation == Recomputation::kFull;
   int64_t again = 0;
   if (is_full) {
@@ -198,6 +214,9 @@ RankMemory EagerActivations(const TrainingJob& job) {
   memory.activations = D(dense - dense_again) * dense_bytes +
                        D(moe - moe_again) * moe_bytes +
                        D(again) * kHalf * RowsOf(s) * D(shape.hidden);
+  if (again == 0 && HasMask(shape, s)) {
+    memory.activations -= D(grouped) * RowsOf(s) * repeated;
+  }
   const double loss = EagerEndBytes(shape, s) + EagerLossBytes(shape, s);
   const double block =
       BackwardBytes(shape, s) +

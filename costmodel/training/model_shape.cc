@@ -9,6 +9,8 @@
 namespace acplan::costmodel {
 namespace {
 
+constexpr int64_t kMostLayers = 100000;
+
 double AttentionParameters(const ModelShape& shape) {
   const auto d = [](int64_t n) { return static_cast<double>(n); };
   const double hidden = d(shape.hidden);
@@ -43,8 +45,9 @@ double NormParameters(const ModelShape& shape) {
 }
 
 double BiasParameters(const ModelShape& shape, bool is_moe) {
-  const double queries =
-      static_cast<double>((shape.heads + 2 * shape.kv_heads) * shape.head_dim);
+  const double queries = (static_cast<double>(shape.heads) +
+                          2 * static_cast<double>(shape.kv_heads)) *
+                         static_cast<double>(shape.head_dim);
   const double hidden = static_cast<double>(shape.hidden);
   if (shape.has_query_bias) return queries;
   if (!shape.has_biases) return 0;
@@ -127,6 +130,10 @@ void CheckShape(const ModelShape& shape, std::string_view place) {
   const auto fail = [&](const std::string& what) {
     throw InputError(fmt::format("{}: {}", place, what));
   };
+  if (shape.layers > kMostLayers) {
+    fail(fmt::format("expected at most {} layers, found {}", kMostLayers,
+                     shape.layers));
+  }
   if (!shape.IsLatent() && shape.heads % shape.kv_heads != 0) {
     fail(
         fmt::format("expected a number of heads that kv_heads divides, found "

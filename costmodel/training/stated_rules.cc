@@ -16,10 +16,8 @@ void Require(bool holds, const std::string& message) {
 void CheckPipeline(const ModelShape& shape, const TrainingStrategy& s) {
   Require(s.chunks == 1 || s.Microbatches() % s.pipeline == 0,
           fmt::format("vp: expected 1 unless pp divides the microbatches of a "
-                      "rank, found vp {}, pp {} and {} microbatches; gbs {} "
-                      "would do",
-                      s.chunks, s.pipeline, s.Microbatches(),
-                      s.Data() * s.microbatch * s.pipeline));
+                      "rank, found vp {}, pp {} and {} microbatches",
+                      s.chunks, s.pipeline, s.Microbatches()));
   const int64_t layers = (shape.layers + s.pipeline - 1) / s.pipeline;
   Require(s.full_layers <= layers,
           fmt::format("recompute: expected at most {} layers of a stage, found "

@@ -34,7 +34,8 @@ constexpr double kLogitBytes = 6;
 
 // Of the residual stream on a rank, for one microbatch.
 double ResidualElements(const TrainingStrategy& s, const ModelShape& shape) {
-  return static_cast<double>(s.microbatch * s.sequence * shape.hidden) /
+  return static_cast<double>(s.microbatch * s.sequence) *
+         static_cast<double>(shape.hidden) /
          static_cast<double>(s.context * (s.sequence_parallel ? s.tensor : 1));
 }
 
@@ -196,7 +197,7 @@ double SavedBytesOfLayer(const TrainingJob& job, bool is_moe) {
   if (s.recomputation == Recomputation::kNone) {
     return EagerLayerBytes(job.shape, s, is_moe);
   }
-  return 2 * static_cast<double>(s.microbatch * s.sequence * job.shape.hidden);
+  return 2 * ResidualElements(s, job.shape);
 }
 
 const RankMemory& StepMemory::Worst() const {

@@ -36,9 +36,12 @@ using StageTable = std::map<std::pair<int64_t, int64_t>, Kinds>;
 
 std::vector<int64_t> DivisorsOf(int64_t number) {
   std::vector<int64_t> divisors;
-  for (int64_t i = 1; i <= number; ++i) {
-    if (number % i == 0) divisors.push_back(i);
+  for (int64_t i = 1; i <= number / i; ++i) {
+    if (number % i != 0) continue;
+    divisors.push_back(i);
+    if (i != number / i) divisors.push_back(number / i);
   }
+  std::ranges::sort(divisors);
   return divisors;
 }
 

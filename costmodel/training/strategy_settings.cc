@@ -16,6 +16,7 @@ namespace {
 constexpr std::string_view kSoftware = "Megatron-Bridge";
 constexpr int64_t kDefaultSequence = 4096;
 constexpr int64_t kMicrobatchesAStage = 4;
+constexpr int64_t kMostSequences = 1 << 20;  // of a microbatch
 
 bool HasTorchtitanKeys(const SettingValues& values) {
   return values.Has("shard_degree") || values.Has("replicate_degree") ||
@@ -60,12 +61,12 @@ int64_t ChunksOf(const SettingValues& values, const ModelShape& shape,
     return values.Whole("vp", 1);
   }
   const int64_t layers = values.Whole("vp_layers", 1);
-  if (shape.layers % (pipeline * layers) != 0) {
+  if (shape.layers % pipeline != 0 || shape.layers / pipeline % layers != 0) {
     values.Fail("vp_layers",
                 fmt::format("a divisor of the {} layers of a stage",
                             shape.layers / std::max<int64_t>(1, pipeline)));
   }
-  return shape.layers / (pipeline * layers);
+  return shape.layers / pipeline / layers;
 }
 
 PipelineSchedule ScheduleOf(const SettingValues& values, int64_t chunks) {
@@ -145,7 +146,13 @@ TrainingStrategy DegreesOf(const SettingValues& values,
     values.Fail("etp", "1 (expert tensor parallelism is not in the model)");
   }
   s.microbatch = MicrobatchOf(values, s.pipeline);
-  if (s.Data() < 1 || s.gpus % (s.tensor * s.pipeline * s.context) != 0) {
+  if (s.microbatch > kMostSequences) {
+    values.Fail(values.Has("mbs") ? "mbs" : "local_batch",
+                fmt::format("a whole number from 1 to {}", kMostSequences));
+  }
+  if (s.Data() < 1 || s.gpus % s.tensor != 0 ||
+      s.gpus / s.tensor % s.pipeline != 0 ||
+      s.gpus / s.tensor / s.pipeline % s.context != 0) {
     throw InputError(fmt::format(
         "tp x pp x cp: expected a divisor of {} (gpus), found {} x {} x {}",
         s.gpus, s.tensor, s.pipeline, s.context));

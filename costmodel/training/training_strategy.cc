@@ -2,10 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
+
 #include "graph/base/input_error.h"
 
 namespace acplan::costmodel {
 namespace {
+
+// The largest number where 64 bits do not hold the product; of numbers above 0.
+int64_t Product(std::initializer_list<int64_t> factors) {
+  int64_t product = 1;
+  for (const int64_t factor : factors) {
+    if (product > INT64_MAX / factor) return INT64_MAX;
+    product *= factor;
+  }
+  return product;
+}
 
 class StrategyRules {
  public:
@@ -33,10 +45,11 @@ class StrategyRules {
 void CheckDegrees(const TrainingStrategy& s, const StrategyRules& rules) {
   rules.Require(s.sequence >= 1 && s.global_batch >= 1,
                 "expected a sequence and a global batch of at least 1");
-  rules.Divides("tp x pp x cp", s.tensor * s.pipeline * s.context, "gpus",
-                s.gpus);
+  rules.Divides("tp x pp x cp", Product({s.tensor, s.pipeline, s.context}),
+                "gpus", s.gpus);
   rules.Divides(s.expert_tensor > 1 ? "pp x ep x etp" : "pp x ep",
-                s.pipeline * s.expert * s.expert_tensor, "gpus", s.gpus);
+                Product({s.pipeline, s.expert, s.expert_tensor}), "gpus",
+                s.gpus);
   rules.Divides("dp", s.Data(), "gbs", s.global_batch);
   if (s.microbatch > 0) {
     rules.Divides("mbs", s.microbatch, "gbs / dp", s.global_batch / s.Data());
@@ -63,10 +76,11 @@ void CheckStrategy(const ModelShape& shape, const TrainingStrategy& s,
   rules.Divides("tp", s.tensor, "heads", shape.heads);
   rules.Divides("tp", s.tensor, "ffn", shape.feedforward);
   const int64_t layers = shape.layers + shape.mtp_layers;
-  rules.Require(s.balances_ends || s.pipeline * s.chunks <= layers + 2,
+  const int64_t parts = Product({s.pipeline, s.chunks});
+  rules.Require(s.balances_ends || parts <= layers + 2,
                 fmt::format("pp x vp: expected at most {} (layers, embedding "
                             "and logits), found {}",
-                            layers + 2, s.pipeline * s.chunks));
+                            layers + 2, parts));
   if (shape.IsMoe()) {
     rules.Divides("ep", s.expert, "experts", shape.experts);
   } else {

@@ -102,11 +102,12 @@ struct TrainingStrategy {
   double optimizer_bytes = 12;
   bool balances_ends = false;  // embedding and logits count as layers
 
-  int64_t Data() const { return gpus / (tensor * pipeline * context); }
+  // Divided one by one: a product of degrees may be more than 64 bits hold.
+  int64_t Data() const { return gpus / tensor / pipeline / context; }
   int64_t ExpertData() const {
-    return gpus / (pipeline * expert * expert_tensor);
+    return gpus / pipeline / expert / expert_tensor;
   }
-  int64_t Microbatches() const { return global_batch / (Data() * microbatch); }
+  int64_t Microbatches() const { return global_batch / Data() / microbatch; }
   bool IsLowPrecision() const { return precision != ProductPrecision::kBf16; }
 };
 

@@ -165,6 +165,11 @@ TEST(HuggingFaceConfigs, TellOfWindowsGroupsAndPositions) {
 
 TEST(HuggingFaceConfigs, WrongOnesAreRefusedInALine) {
   EXPECT_THAT(Complaint("{}"), HasSubstr("model_type"));
+  EXPECT_THAT(
+      Complaint(R"({"model_type": "llama", "hidden_size": 64, "vocab_size": 8,
+          "num_hidden_layers": 2147483647, "num_attention_heads": 8,
+          "intermediate_size": 64})"),
+      HasSubstr("expected at most 100000 layers, found 2147483647"));
   EXPECT_THAT(Complaint(R"({"model_type": "mamba"})"),
               ::testing::AllOf(HasSubstr("model_type: expected one of bloom"),
                                HasSubstr("hidden_size, num_hidden_layers"),

@@ -56,6 +56,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "v_head_dim": 64,
     },
     "gemma2": _GROUPED | {"query_pre_attn_scalar": 64, "sliding_window": 128},
+    "gemma3_text": _GROUPED | {"query_pre_attn_scalar": 64, "sliding_window": 128},
     "olmo2": {"num_key_value_heads": 2},
     "phi3": {"num_key_value_heads": 2},
     "gpt2": {"n_inner": 3 * HIDDEN},
