@@ -39,8 +39,6 @@ const std::vector<std::string> kCommands{"plan",
                                          "llm-merge",
                                          "llm-validation",
                                          "llm-score",
-                                         "llm-train",
-                                         "llm-train-search",
                                          "llm-parameter-calculator",
                                          "llm-csv",
                                          "llm-heatmap",
@@ -206,7 +204,7 @@ std::string Escaped(const std::string& text) {
 
 // The flags that --help shows.
 std::vector<std::string> ShownFlags(const std::string& help) {
-  const std::regex flag("^  (?:-[a-z],)?(--[a-z0-9_-]+)");
+  const std::regex flag("^  (?:-[A-Za-z],)?(--[^ ,]+)");
   std::vector<std::string> flags;
   for (const std::string& line : Lines(help)) {
     std::smatch match;
@@ -227,7 +225,8 @@ TEST_F(HelpTest, TheManualHasEveryCommandAndFlag) {
         ShownFlags(AcplanOut({command, "--help"}));
     EXPECT_THAT(flags, Not(IsEmpty()));
     for (const std::string& flag : flags) {
-      EXPECT_THAT(own, HasSubstr("\\fB" + Escaped(flag) + "\\fR")) << command;
+      EXPECT_NE(own.find("\\fB" + Escaped(flag) + "\\fR"), std::string::npos)
+          << command << " " << flag;
     }
   }
   if (Bash("command -v groff").exit_code != 0) GTEST_SKIP() << "no groff here";
