@@ -245,13 +245,14 @@ class _Case:
 
     def _difference(self, planned: Plan) -> str:
         """Of the step with the plan, traced again, from what the plan says."""
-        at = self._at
-        # A model may keep what it made: the next step is that of another one.
-        del self._at
         try:
-            measured = at.measured(planned)
+            measured = self._at.measured(planned)
         except AcplanError as error:
             return f"refused: {error}"
+        finally:
+            # A model may keep what it made: the next step is that of another one.
+            del self._at
+            self._until_end.close()
         if measured.is_as_promised(planned, planned.budget_bytes):
             return ""
         return f"not as predicted: {measured}"
