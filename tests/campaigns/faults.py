@@ -71,7 +71,7 @@ class Campaign:
         return process.wait()
 
     def out_of_memory(self, folder: Folder) -> int:
-        most = self.random.randrange(20, 400) << 20
+        most = self.random.randrange(40, 400) << 20
         return self._limited(folder, resource.RLIMIT_AS, most)
 
     def out_of_descriptors(self, folder: Folder) -> int:
