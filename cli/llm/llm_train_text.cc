@@ -152,8 +152,8 @@ std::string RateText(const TrainingReport& report,
 
 std::string MemoryTable(const TrainingReport& report,
                         const Terminal& terminal) {
-  Table table(
-      {kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight});
+  Table table({kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight,
+               kRight, kRight});
   table.AddRow({"stage", "layers", "parameters", "gradients", "optimizer",
                 "activations", "logits", "working", "libraries", "GiB"});
   for (size_t i = 0; i < report.stages.size(); ++i) {

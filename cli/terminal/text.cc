@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "graph/base/byte_size.h"
 
@@ -88,6 +89,9 @@ std::string NoteOn(problems::MemoryModel model, const Terminal& terminal) {
 }
 
 void Table::AddRow(std::vector<std::string> cells) {
+  if (cells.size() > align_.size()) {
+    throw std::logic_error("a row of a table has more cells than columns");
+  }
   rows_.push_back(std::move(cells));
 }
 
