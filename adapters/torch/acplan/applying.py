@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -308,6 +309,10 @@ _SWITCHES = (
 )
 
 
+# In transformers.utils.output_capturing.
+_INSTALLS_HOOKS = "recursively_install_hooks"
+
+
 class _Unit(CheckpointWrapper):
     """A module that a plan checkpoints, alone or with others.
 
@@ -336,6 +341,11 @@ class _Unit(CheckpointWrapper):
 
     def named_children(self) -> Iterator[tuple[str, torch.nn.Module]]:
         inside: torch.nn.Module = self._checkpoint_wrapped_module
+        # transformers puts hooks on the modules that it meets on this way, by class, to
+        # return what they make: the module has to be met. Who asks for names meets its
+        # children instead.
+        if sys._getframe(1).f_code.co_name == _INSTALLS_HOOKS:
+            return iter(((_WRAPPED, inside),))
         return inside.named_children()
 
     def children(self) -> Iterator[torch.nn.Module]:
