@@ -129,8 +129,8 @@ test_wheel() {
   fi
 }
 
-# node and zsh run what acplan writes for browsers and shells.
-install_packages "${build_packages[@]}" clang-format nodejs zsh
+# node, zsh and groff run what acplan writes for browsers, shells and manuals.
+install_packages "${build_packages[@]}" clang-format groff-base nodejs zsh
 
 # Downloads and unpacks, while the compilers run.
 mkdir -p "$root/build"

@@ -219,8 +219,10 @@ void EndAtOnce() {
     [[maybe_unused]] const auto written =
         ::write(STDERR_FILENO, kText.data(), kText.size());
     std::_Exit(kExitFailure);
+  } catch (const std::exception& error) {
+    WriteError(kFormat, error.what(), kExitFailure);  // a defect
   } catch (...) {
-    // A defect.
+    WriteError(kFormat, "ended by a defect", kExitFailure);
   }
   std::abort();
 }

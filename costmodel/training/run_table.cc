@@ -65,34 +65,14 @@ AttentionKernel AttentionOf(const CsvRow& row) {
 }
 
 std::set<LayerPart> PartsOf(const CsvRow& row, std::string_view names) {
-  using enum LayerPart;
-  std::set<LayerPart> parts;
-  while (!names.empty()) {
-    const size_t end = std::min(names.find_first_of("+,"), names.size());
-    const std::string_view name = names.substr(0, end);
-    names.remove_prefix(std::min(end + 1, names.size()));
-    if (name == "core_attn") {
-      parts.insert(kCoreAttention);
-    } else if (name == "layernorm") {
-      parts.insert(kNorm);
-    } else if (name == "mla_up_proj") {
-      parts.insert(kMlaUp);
-    } else if (name == "moe_act") {
-      parts.insert(kMoeActivation);
-    } else if (name == "moe") {
-      parts.insert({kMoe, kMoeActivation});
-    } else if (name == "mlp" || name == "shared_experts") {
-      parts.insert({kFeedforward, kActivation});
-    } else if (name == "minimal_flash") {
-      parts.insert({kNorm, kActivation, kResidual});
-    } else {
-      row.Fail("ac",
-               "none, full, full:block:N layers or selective: with core_attn, "
-               "layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts, "
-               "minimal_flash or op");
-    }
+  const std::optional<std::set<LayerPart>> parts = LayerPartsNamed(names);
+  if (!parts) {
+    row.Fail("ac",
+             "none, full, full:block:N layers or selective: with core_attn, "
+             "layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts, "
+             "minimal_flash or op");
   }
-  return parts;
+  return *parts;
 }
 
 // The first whole number in a text; 0 where there is none.

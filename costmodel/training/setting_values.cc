@@ -24,33 +24,14 @@ std::string SmallLetters(std::string_view text) {
 
 std::set<LayerPart> PartsNamed(std::string_view key, std::string_view names,
                                const SettingValues& values) {
-  using enum LayerPart;
-  constexpr std::string_view kExpected =
-      "core_attn, layernorm, mla_up_proj, mlp, moe, moe_act or shared_experts, "
-      "several with + or a comma between them";
-  std::set<LayerPart> parts;
-  while (!names.empty()) {
-    const size_t end = std::min(names.find_first_of("+, "), names.size());
-    const std::string_view name = names.substr(0, end);
-    names.remove_prefix(std::min(end + 1, names.size()));
-    if (name == "core_attn") {
-      parts.insert(kCoreAttention);
-    } else if (name == "layernorm") {
-      parts.insert(kNorm);
-    } else if (name == "mla_up_proj") {
-      parts.insert(kMlaUp);
-    } else if (name == "moe_act") {
-      parts.insert(kMoeActivation);
-    } else if (name == "moe") {
-      parts.insert({kMoe, kMoeActivation});
-    } else if (name == "mlp" || name == "shared_experts") {
-      parts.insert({kFeedforward, kActivation});
-    } else if (!name.empty()) {
-      values.Fail(key, kExpected);
-    }
+  const std::optional<std::set<LayerPart>> parts = LayerPartsNamed(names);
+  if (!parts || parts->empty()) {
+    values.Fail(key,
+                "core_attn, layernorm, mla_up_proj, mlp, moe, moe_act or "
+                "shared_experts, "
+                "several with + or a comma between them");
   }
-  if (parts.empty()) values.Fail(key, kExpected);
-  return parts;
+  return *parts;
 }
 
 TrainingStrategy WithSelective(TrainingStrategy strategy, std::string_view key,

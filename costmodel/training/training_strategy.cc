@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <initializer_list>
+#include <map>
 
 #include "graph/base/input_error.h"
 
@@ -68,6 +70,30 @@ void CheckDegrees(const TrainingStrategy& s, const StrategyRules& rules) {
 }
 
 }  // namespace
+
+std::optional<std::set<LayerPart>> LayerPartsNamed(std::string_view names) {
+  using enum LayerPart;
+  const std::map<std::string_view, std::set<LayerPart>> kNames = {
+      {"core_attn", {kCoreAttention}},
+      {"layernorm", {kNorm}},
+      {"mla_up_proj", {kMlaUp}},
+      {"moe", {kMoe, kMoeActivation}},
+      {"moe_act", {kMoeActivation}},
+      {"mlp", {kFeedforward, kActivation}},
+      {"shared_experts", {kFeedforward, kActivation}},
+      {"minimal_flash", {kNorm, kActivation, kResidual}}};
+  std::set<LayerPart> parts;
+  while (!names.empty()) {
+    const size_t end = std::min(names.find_first_of("+, "), names.size());
+    const std::string_view name = names.substr(0, end);
+    names.remove_prefix(std::min(end + 1, names.size()));
+    if (name.empty()) continue;
+    const auto named = kNames.find(name);
+    if (named == kNames.end()) return std::nullopt;
+    parts.insert(named->second.begin(), named->second.end());
+  }
+  return parts;
+}
 
 void CheckStrategy(const ModelShape& shape, const TrainingStrategy& s,
                    std::string_view place) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -45,6 +46,11 @@ enum class LayerPart {
   kMoeActivation,
   kResidual,
 };
+
+// The parts by the names of Megatron-LM's recompute_modules, and minimal_flash of
+// JAX, several with '+', ',' or a space between them. Nothing where a name is
+// none of them.
+std::optional<std::set<LayerPart>> LayerPartsNamed(std::string_view names);
 
 enum class Recomputation {
   kNone,

@@ -39,6 +39,7 @@ _AUTOCAST = {
 }
 
 
+# Where Lightning is not installed, mypy takes Callback for Any.
 class AcplanCallback(Callback):  # type: ignore[misc]
     """Checkpoints a LightningModule when its training starts, in place, so that it stays
     within the budget of a process and recomputes least:

@@ -15,15 +15,22 @@ def made_once(make: Callable[[], Made]) -> Made:
     there is one process, just that. Its AcplanError is raised on every rank."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return make()
-    made: list[Made | Exception | None] = [None]
+    made: list[Made | AcplanError | None] = [None]
     if dist.get_rank() == 0:
         try:
             made[0] = make()
-        except Exception as error:  # the others wait
-            told = error if isinstance(error, AcplanError) else None
-            made[0] = told or AcplanError(f"{type(error).__name__}: {error}")
+        except Exception as error:
+            # The others wait for an answer, which is this error; here it goes on as it is.
+            dist.broadcast_object_list([_told(error)])
+            raise
     dist.broadcast_object_list(made)
-    if isinstance(made[0], Exception):
+    if isinstance(made[0], AcplanError):
         raise made[0]
     assert made[0] is not None
     return made[0]
+
+
+def _told(error: Exception) -> AcplanError:
+    if isinstance(error, AcplanError):
+        return error
+    return AcplanError(f"on the first rank: {type(error).__name__}: {error}")

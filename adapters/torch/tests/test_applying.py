@@ -3,6 +3,7 @@ import pathlib
 
 import pytest
 import torch
+import transformers
 from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, apply, trace
 from torch import nn
 
@@ -97,3 +98,37 @@ def test_plan_files(tmp_path: pathlib.Path) -> None:
         (tmp_path / "plan.json").write_text(text)
         with pytest.raises(AcplanError, match=message):
             Plan.load(tmp_path / "plan.json")
+
+
+def test_transformers_returns_what_units_make() -> None:
+    """It puts hooks on modules that it looks for by class: routers, layers, attention."""
+    config = transformers.MixtralConfig(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        vocab_size=50,
+        attn_implementation="eager",
+    )
+    torch.manual_seed(0)
+    model = transformers.MixtralForCausalLM(config)
+    tokens = torch.randint(50, (2, 8))
+    wanted = dict.fromkeys(
+        ("output_router_logits", "output_hidden_states", "output_attentions"), True
+    )
+    expected = model(tokens, labels=tokens, **wanted)
+    layers = "MixtralForCausalLM.model.layers"
+    for fqns in (
+        [f"{layers}.0.mlp.gate", f"{layers}.1.self_attn"],
+        [f"{layers}.0", f"{layers}.1.mlp"],
+    ):
+        planned = apply(
+            copy.deepcopy(model), Plan(tuple(PlannedModule(fqn) for fqn in fqns))
+        )
+        found = planned(tokens, labels=tokens, **wanted)
+        assert torch.equal(found.loss, expected.loss)
+        for name in ("router_logits", "hidden_states", "attentions"):
+            assert len(found[name]) == len(expected[name])
+            assert all(map(torch.equal, found[name], expected[name]))
