@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 
 from acplan.errors import AcplanError
-from acplan.replaying import Mode, Traits, cast_key, is_kept_cast, traits_of
+from acplan.replaying import CAST, Mode, Traits, cast_key, is_kept_cast, traits_of
 from acplan.standing_in import Origin, Shape, StandIn, by_shape, reshape, stand_in
 from acplan.tape import Saved, Skipped, Tape, storage_of, tensors_of, written_by
 
@@ -56,6 +56,7 @@ class Recomputation(Mode):
         self._place = 0
         self._is_lost = False
         self._may_skip = False
+        self._skips_at_once = False
         self._has_stale = False
         self._has_skipped = False
         self._has_hooks = False
@@ -79,6 +80,7 @@ class Recomputation(Mode):
             generator.set_state(state)
         self._has_hooks = self._tape.may_skip and self._push_hooks()
         self._may_skip = self._has_hooks
+        self._skips_at_once = self._has_hooks and self._tape.writes is None
         if self._may_skip:
             self._first_state = torch.default_generator.get_state()
         super().__enter__()
@@ -110,6 +112,7 @@ class Recomputation(Mode):
             torch.default_generator.set_state(self._first_state)
         self._place = 0
         self._is_lost = self._may_skip = self._has_stale = False
+        self._skips_at_once = False
         self._saves_to_ignore, self._saves = self._saves, 0
 
     def _push_hooks(self) -> bool:
@@ -142,6 +145,21 @@ class Recomputation(Mode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        tape, place = self._tape, self._place
+        # By far the most of what is skipped, at once: one new tensor is made, whatever
+        # it is called with.
+        if self._skips_at_once and not self._is_blind and place < len(tape.items):
+            item = tape.items[place]
+            if (
+                type(item) is Skipped
+                and item.func is func
+                and item.made is None
+                and item.after is None
+                and func is not CAST
+            ):
+                self._place = place + 1
+                self._has_skipped = True
+                return stand_in(item, Origin(self._fqn, place, func, place))
         kwargs = kwargs or {}
         traits = traits_of(func)
         if self._is_blind or traits.is_ignored:
@@ -150,7 +168,6 @@ class Recomputation(Mode):
             return func(*args, **kwargs)
         if self._is_lost:
             return self._run(func, traits, args, kwargs)
-        place, tape = self._place, self._tape
         if traits.is_cast and is_kept_cast(args[0]):
             item = tape.casts.get(cast_key(args, kwargs), func)
         else:
@@ -271,6 +288,7 @@ class Recomputation(Mode):
                 "run the same operators each time to be planned operator by operator"
             )
         self._is_lost = True
+        self._skips_at_once = False
 
 
 def _unseen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

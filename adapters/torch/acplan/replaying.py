@@ -22,6 +22,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 
+from acplan.standing_in import can_be_stood_in_for
 from acplan.tape import (
     RUN,
     SAVE,
@@ -40,6 +41,8 @@ from acplan.tape import (
     written_by,
 )
 
+# Of which autocast keeps some.
+CAST = torch.ops.aten._to_copy.default
 _EVAL_FRAME = torch._C._dynamo.eval_frame
 
 Decide = Callable[[Any], Choice]
@@ -70,7 +73,7 @@ def traits_of(func: Any) -> Traits:
     is_random = getattr(func, "namespace", "") not in ("aten", "prim", "prims") or (
         torch.Tag.nondeterministic_seeded in func.tags
     )
-    is_cast = func is torch.ops.aten._to_copy.default
+    is_cast = func is CAST
     is_view = not is_mutable and any(argument.alias_info for argument in arguments)
     return Traits(
         is_ignored=func in SAC_IGNORED_OPS,
@@ -232,8 +235,17 @@ class Forward(Mode):
         item = func
         if choice != RUN:
             is_given = traits.is_view and args and out is args[0]
-            call = ((args, kwargs),) if is_given else ()
-            item = self._left_out(func, traits, choice, out, *call)
+            # By far the most, at once.
+            if (
+                choice == SKIP
+                and tape.may_skip
+                and not is_given
+                and can_be_stood_in_for(out, traits.is_view)
+            ):
+                item = Skipped(func, out)
+            else:
+                call = ((args, kwargs),) if is_given else ()
+                item = self._left_out(func, traits, choice, out, *call)
         elif self._minds_reads:
             self._mind_reads(func, traits, args, kwargs)
         tape.items.append(item)

@@ -122,8 +122,8 @@ def can_be_stood_in_for(tensor: torch.Tensor, is_view: bool) -> bool:
     class, or a view that is read through a conjugation, is more."""
     if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
         return False
-    if not is_view and tensor.dtype in _COMMON:
-        return True
+    if tensor.dtype in _COMMON:
+        return not (is_view and tensor.is_neg())
     return not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
 
 

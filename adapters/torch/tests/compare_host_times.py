@@ -5,10 +5,13 @@
 prints the tables of README.md: microseconds for each operator in forward and in backward,
 beyond the same step without a checkpoint, and what that makes of plans for real models,
 beside the run-time of their steps on a GPU. Tensors have one element, so that kernels take
-next to nothing, and for each decision all operators of a kind have it.
+next to nothing, and for each decision all operators of a kind have it. The same beside
+it with the selective checkpoint of PyTorch itself, whose policies know neither a plan nor
+skipping.
 """
 
 import copy
+import functools
 import logging
 import pathlib
 import time
@@ -18,6 +21,11 @@ from typing import Any
 import torch
 from acplan import Plan, PlannedModule, PlannedOperator, Trace, apply, plan
 from torch import nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from sharding_cases import operators_of
 
@@ -57,6 +65,7 @@ _KINDS: dict[str, Forward] = {
     "most": _plain, "views": _views, "random": _random, "in place": _in_place
 }  # fmt: skip
 _POLICIES = ("whole", "recompute", "save", "skip", "skip, in a run")
+_OF_PYTORCH = ("PyTorch's, recompute", "PyTorch's, save")
 _TRACES = pathlib.Path(__file__).parents[3] / "data" / "traces"
 # Plans are made at so much of the way from the least budget to the step without one.
 _SHARE = 0.6
@@ -91,8 +100,32 @@ class _Two(nn.Module):
         return first + second
 
 
+def _policy_of_pytorch(policy: str, _: Any, func: Any, *__: Any, **___: Any) -> Any:
+    is_saved = policy.endswith("save") and func is not torch.ops.aten.exp.default
+    kinds = CheckpointPolicy
+    return kinds.MUST_SAVE if is_saved else kinds.MUST_RECOMPUTE
+
+
+class _ByPyTorch(nn.Module):
+    def __init__(self, model: nn.Module, policy: str) -> None:
+        super().__init__()
+        self.model = model
+        self.contexts = functools.partial(
+            create_selective_checkpoint_contexts,
+            functools.partial(_policy_of_pytorch, policy),
+            allow_cache_entry_mutation=True,
+        )
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(
+            self.model, x, use_reentrant=False, context_fn=self.contexts
+        )
+
+
 def _planned(run: Forward, policy: str) -> tuple[nn.Module, nn.Module]:
     """The model without a plan and with one."""
+    if policy in _OF_PYTORCH:
+        return _Model(run), _ByPyTorch(_Model(run), policy)
     is_run = policy.endswith("run")
     model: nn.Module = _Two(run) if is_run else _Model(run)
     fqn = "_Two.units.0-1" if is_run else "_Model.unit"
@@ -130,7 +163,7 @@ def _costs() -> Costs:
     found: Costs = {}
     for kind, run in _KINDS.items():
         found[kind] = {}
-        for policy in _POLICIES:
+        for policy in _OF_PYTORCH + _POLICIES:
             plain, planned = _planned(run, policy)
             count = len(operators_of(plain, torch.ones(1, requires_grad=True)))
             before, after = _times([plain, planned])
@@ -193,7 +226,7 @@ def _main() -> None:
     kinds = "".join(f" {kind}: forward | backward |" for kind in _KINDS)
     print(f"| all operators |{kinds}\n|---|{'---:|' * 2 * len(_KINDS)}")
     costs = _costs()
-    for policy in _POLICIES:
+    for policy in _OF_PYTORCH + _POLICIES:
         cells = [f"{us:.1f}" for kind in _KINDS for us in costs[kind][policy]]
         print(f"| {policy} | {' | '.join(cells)} |", flush=True)
     columns = " operators | host ms | of the step |" * 2
