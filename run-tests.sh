@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is missing and runs every check: all tests in the release build
 # (warnings are errors), all tests again under AddressSanitizer and UBSan, the
-# PyTorch adapter's tests, the wheel, and the format check. The last line is "N passed, M
-# failed", where N and M count the tests of all; a build or check that fails
-# counts as one failure.
+# PyTorch adapter's tests, the wheel, programs by HiGHS, and the format check. The
+# last line is "N passed, M failed", where N and M count the tests of all; a build
+# or check that fails counts as one failure.
 #
 # With --quick, for between two edits: the release build's tests, the adapter's
 # that say most in a minute, and the format check.
@@ -129,14 +129,27 @@ test_wheel() {
   fi
 }
 
+# A few of the programs that a campaign has HiGHS solve.
+test_programs() {
+  local folder="$root/build/programs"
+  echo "=== programs by HiGHS"
+  rm -rf "$folder"
+  if "$root/build/release/tests/campaigns/write_milps" random "$folder" 300 |
+    "$python" "$root/tests/campaigns/check_milps.py" "$folder"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+  fi
+}
+
 # node, zsh and groff run what acplan writes for browsers, shells and manuals.
 install_packages "${build_packages[@]}" clang-format groff-base nodejs zsh
 
 # Downloads and unpacks, while the compilers run.
 mkdir -p "$root/build"
 environment_log="$root/build/environment.log"
-python_environment accelerate==1.15.0 diffusers==0.42.1 expecttest lightning==2.6.6 \
-  peft==0.21.2 'pulp<4' pwlf pytest pytest-xdist 'scikit-build-core>=0.11' tqdm \
+python_environment accelerate==1.15.0 diffusers==0.42.1 expecttest highspy==1.15.1 \
+  lightning==2.6.6 peft==0.21.2 'pulp<4' pwlf pytest pytest-xdist 'scikit-build-core>=0.11' tqdm \
   >"$environment_log" 2>&1 &
 environment=$!
 
@@ -147,6 +160,7 @@ else
   build_and_test debug
   test_adapter "$environment"
   test_wheel
+  test_programs
 fi
 
 echo "=== format"
