@@ -88,7 +88,8 @@ void Write(Written& written, const std::string& kind, const Milp& milp,
            const std::optional<ModuleSolution>& by_engine) {
   // Nothing is to be decided.
   if (milp.columns.empty()) return;
-  const std::string name = fmt::format("{}_{}_{}", kind, written.of, written.count++);
+  const std::string name =
+      fmt::format("{}_{}_{}", kind, written.of, written.count++);
   std::ofstream file(written.folder / (name + ".mps"));
   file << solver::ToMps(milp);
   file.close();
@@ -172,7 +173,7 @@ int Main(int argc, char** argv) {
   if (args[0] == "files") {
     for (size_t k = 2; k < args.size(); ++k) {
       const graph::Profile profile = graph::ReadProfile(args[k]);
-    written.of = std::filesystem::path(args[k]).stem().stem();
+      written.of = std::filesystem::path(args[k]).stem().stem();
       for (const Granularity granularity :
            {Granularity::kModule, Granularity::kOperator}) {
         PlanOptions options;
