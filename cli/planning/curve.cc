@@ -372,7 +372,7 @@ int RunCurve(const CurveFlags& flags, const Terminal& terminal) {
   }
   terminal.Print(flags.csv    ? ToCsv(curve)
                  : flags.json ? ToJson(curve)
-                              : ToText(curve, terminal));
+                              : BrokenLines(ToText(curve, terminal), terminal));
   return kExitOk;
 }
 

@@ -333,9 +333,10 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
                                        ? ToCsv(answer)
                                        : ToJson(answer));
   }
-  terminal.Print(flags.csv    ? ToCsv(answer)
-                 : flags.json ? ToJson(answer)
-                              : ToText(answer, terminal));
+  terminal.Print(flags.csv ? ToCsv(answer)
+                 : flags.json
+                     ? ToJson(answer)
+                     : BrokenLines(ToText(answer, terminal), terminal));
   const int exit_code = ExitCode(answer.plans);
   return exit_code == kExitOk
              ? kExitOk
