@@ -19,8 +19,6 @@ function unitsOfModules(run) {
   return units;
 }
 
-const lastPart = name => name.slice(name.lastIndexOf(".") + 1);
-
 // Leaves of the map: what modules have of their own. Those too small to see are one.
 function mapRows() {
   const units = unitsOfModules(planRuns[planShown]);
@@ -99,9 +97,9 @@ function mapSection() {
                  legend, chart.node, reading);
 }
 
-// Two components tell h.3.attn from h.4.attn.
+// The last components, which tell h.3.mlp.act from h.4.mlp.act.
 function shortName(name) {
-  return name.split(".").slice(-2).join(".");
+  return name.split(".").slice(-3).join(".");
 }
 
 const moduleTables = element("div", {});

@@ -62,11 +62,11 @@ function tableOf(caption, columns, rows) {
 // As tableOf, with a button in each heading that sorts, a field that searches, and no more
 // rows at once than a browser lays out swiftly.
 function searchableTable(caption, columns, rows, words) {
-  const step = 200;
+  const step = 50;
   let shown = step, sorted = -1, ascending = false, needle = "";
   const box = element("div", {});
   const count = element("p", {class: "quiet", role: "status"});
-  const more = element("button", {type: "button", click: () => { shown += 5 * step; draw(); }}, "Show more");
+  const more = element("button", {type: "button", click: () => { shown += 10 * step; draw(); }}, "Show more");
   const search = element("input", {type: "search", input: event => {
     needle = event.target.value.toLowerCase();
     shown = step;
@@ -111,8 +111,14 @@ function selectOf(label, names, chosen, change) {
 
 function legendOf(entries) {
   return element("ul", {class: "legend"}, ...entries.map(([name, color, line]) => element(
-      "li", {}, element("i", {class: line ? "line" : null, style: `background: var(--${color})`}), name)));
+      "li", {}, element("i", {class: line === true ? "line" : line || null, style: `color: var(--${color})`}), name)));
 }
+
+// The same in the chart itself, for what is saved of it.
+const legendSpec = (channel, scale, width) => (
+    {[channel]: scale, orient: "top", direction: "horizontal", columns: Math.max(1, Math.floor(width / 190)),
+     symbolType: channel === "fill" ? "square" : "stroke", symbolStrokeWidth: channel === "fill" ? 0 : 2,
+     labelColor: "var(--text)", labelFontSize: 12, labelLimit: 300});
 
 // Axes as everywhere on the page. Colours are variables of the style sheet, so that a
 // chart follows the scheme and what is printed.
@@ -129,21 +135,24 @@ const chartConfig = {
 
 const charts = [];
 
-// A chart in a figure: `spec(width)` is its Vega specification. Drawn again where the width
-// changes or redraw() is called.
+// A chart in a figure: `spec(width)` is its Vega specification, `saved(marks)` in it what is
+// other in a file. Drawn again where the width changes or redraw() is called.
 function chartOf(label, spec, onView) {
   const place = element("div", {class: "chart"});
   const chart = {
     node: element("figure", {}, place, element("div", {class: "controls"}, element(
         "button", {type: "button", click: () => saveSvg(chart, label)}, "Save as SVG"))),
+    spec(width, isSaved) {
+      const {saved, ...drawn} = spec(width);
+      return {$schema: "https://vega.github.io/schema/vega/v5.json", description: label,
+              autosize: {type: "fit", contains: "padding"}, padding: 4, background: null,
+              ...drawn, ...(isSaved && saved ? saved(drawn.marks) : {}), width, config: chartConfig};
+    },
     redraw() {
       const width = Math.max(240, Math.floor(place.clientWidth));
       if (chart.view) chart.view.finalize();
       place.replaceChildren();
-      const drawn = {$schema: "https://vega.github.io/schema/vega/v5.json", description: label,
-                     autosize: {type: "fit", contains: "padding"}, padding: 4, background: null,
-                     ...spec(width), width, config: chartConfig};
-      chart.view = new vega.View(vega.parse(drawn), {renderer: "svg", container: place, hover: false});
+      chart.view = new vega.View(vega.parse(chart.spec(width, false)), {renderer: "svg", container: place, hover: false});
       chart.view.run();
       chart.width = place.clientWidth;
       if (onView) onView(chart.view);
@@ -156,10 +165,13 @@ function chartOf(label, spec, onView) {
   return chart;
 }
 
-// With the colours that the page has now: outside of it there are no variables.
+// With a legend, and the colours that the page has now: outside of it are no variables.
 async function saveSvg(chart, label) {
   const style = getComputedStyle(document.documentElement);
-  const svg = (await chart.view.toSVG()).replace(
+  const view = new vega.View(vega.parse(chart.spec(Math.max(chart.width, 480), true)), {renderer: "none"});
+  const drawn = (await view.toSVG()).replace("<svg ", '<svg style="background: var(--background)" ');
+  const round = path => path.replace(/\d+\.\d{3,}/g, number => Number(number).toFixed(2));
+  const svg = drawn.replace(/ d="[^"]*"/g, round).replace(
       /var\((--[a-z0-9-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
   const link = element("a", {
     href: URL.createObjectURL(new Blob([svg], {type: "image/svg+xml"})),

@@ -79,6 +79,7 @@ ordered_json ProfileRunJson(const std::string& name,
       json["peak_sample"] = k;
       json["peak_by_kind"] = kinds;
     }
+    columns["begin_step"].push_back(k);
     columns["step"].push_back(k);
     columns["module"].push_back(k);
     columns["modules"].push_back(moments[k].module);

@@ -24,6 +24,7 @@ function barsOf(label, rows, groups, parts, axis, groupTitle) {
       {name: "y", type: "band", range: "height", padding: 0.25, domain: groups()},
       {name: "color", type: "ordinal", domain: parts, range: parts.map((_, place) => `var(--${colorAt(place)})`)},
     ],
+    saved: () => ({legends: [legendSpec("fill", "color", width)]}),
     axes: [{orient: "left", scale: "y", title: groupTitle},
            {orient: "bottom", scale: "x", title: axis, grid: true, tickCount: Math.max(2, Math.floor(width / 90))}],
     marks: [{type: "rect", from: {data: "rows"}, aria: false, encode: {update: {
@@ -112,7 +113,7 @@ showPage(`Training of ${report.model}`,
           `${bytesText(report.budget_bytes)} a GPU`, counts, `from ${report.source}`].join(" · "), [
   section("strategies", "Strategies", searchableTable("Strategies, the fastest first", strategyColumns(), best, nameOf)),
   section("trade", "Time against memory", element("div", {class: "controls"}, picker),
-          legendOf([["a strategy", "fit"], [`budget ${bytesText(report.budget_bytes)}`, "rule", true]]), trade.node, reading),
+          legendOf([["a strategy", "fit"], [`budget ${bytesText(report.budget_bytes)}`, "rule", "dashed"]]), trade.node, reading),
   section("time", "Where the time goes", legendOf(partNames.map((part, place) => [wordsOf(part), colorAt(place)])), timeBars.node),
   section("stages", "Where the memory goes", legendOf(report.stage_kinds.map((kind, place) => [kind, colorAt(place)])), stageBars.node, stageTable),
 ]);

@@ -10,7 +10,13 @@ const inTime = drawn.length > 0 && drawn.every(run => run.samples.end_ms > 0);
 const colorOf = run => "run-" + runs.indexOf(run) % 5;
 let selected = drawn.length - 1;
 
+// Where samples begin: each is drawn up to the next one.
 function xsOf(run) {
+  return inTime ? run.samples.begin_ms : run.samples.begin_step;
+}
+
+// Where the operators are that they are of.
+function placesOf(run) {
   return inTime ? run.samples.ms : run.samples.step;
 }
 
@@ -54,25 +60,27 @@ function summaryTable() {
   return tableOf("The step without a plan and with each plan. Bound: no plan recomputes less.", columns, runs);
 }
 
+// The rows at which a line of steps goes up or down, and its end.
+function cornersOf(rows, end) {
+  const corners = rows.filter((row, place) => (
+      !place || row.y0 !== rows[place - 1].y0 || row.y1 !== rows[place - 1].y1));
+  return [...corners, {...corners[corners.length - 1], x: end}];
+}
+
 // Data of the chart of memory: the selected run stacked, all runs as lines.
 function memoryRows(run) {
   const xs = xsOf(run);
-  const stack = [];
+  const heights = report.kinds.map(() => []);
   run.samples.bytes.forEach((bytes, sample) => {
     let below = 0;
-    bytes.forEach((value, kind) => {
-      const row = {kind: report.kinds[kind], x: xs[sample], y0: below / unit.bytes, y1: (below += value) / unit.bytes};
-      stack.push(row);
-      if (sample + 1 === xs.length) stack.push({...row, x: endOf(run)});
-    });
+    bytes.forEach((value, kind) => heights[kind].push(
+        {kind: report.kinds[kind], x: xs[sample], y0: below / unit.bytes, y1: (below += value) / unit.bytes}));
   });
-  const lines = drawn.flatMap(line => {
-    const points = line.samples.bytes.map((bytes, sample) => (
-        {run: line.name, color: `var(--${colorOf(line)})`, x: xsOf(line)[sample], y: totalOf(bytes) / unit.bytes}));
-    return [...points, {...points[points.length - 1], x: endOf(line)}];
-  });
+  const stack = heights.flatMap(rows => cornersOf(rows, endOf(run)));
+  const lines = drawn.flatMap(line => cornersOf(line.samples.bytes.map((bytes, sample) => (
+      {run: line.name, color: `var(--${colorOf(line)})`, x: xsOf(line)[sample], y1: totalOf(bytes) / unit.bytes})), endOf(line)));
   const peaks = drawn.filter(line => line.peak_sample !== undefined).map(line => (
-      {color: `var(--${colorOf(line)})`, x: xsOf(line)[line.peak_sample],
+      {color: `var(--${colorOf(line)})`, x: placesOf(line)[line.peak_sample],
        y: totalOf(line.samples.bytes[line.peak_sample]) / unit.bytes}));
   return {stack, lines, peaks};
 }
@@ -89,17 +97,22 @@ function phaseRows(run) {
 
 const budgets = [...new Set(runs.map(run => run.answer && run.answer.budget_bytes).filter(Boolean))];
 
+const lineEntries = () => [
+  ...drawn.map(line => [`${line.name}: peak ${bytesText(line.peak_bytes)}`, colorOf(line), true]),
+  ...budgets.map(bytes => [`budget ${bytesText(bytes)}`, "rule", "dashed"])];
+
 function memorySpec(width) {
   const run = drawn[selected];
   const {stack, lines, peaks} = memoryRows(run);
   const kinds = report.kinds.filter((_, kind) => run.samples.bytes.some(bytes => bytes[kind] > 0));
   const highest = Math.max(most, ...budgets) / unit.bytes;
+  const lineNames = lineEntries();
   const step = {interpolate: {value: "step-after"}};
   const x = {scale: "x", field: "x"};
   return {
     height: Math.max(240, Math.min(420, Math.round(width * 0.45))),
     signals: [
-      {name: "cursor", value: xsOf(run)[run.peak_sample] || 0},
+      {name: "cursor", value: placesOf(run)[run.peak_sample] || 0},
       {name: "pointed", on: [{events: "pointermove, pointerdown", update: "clamp(invert('x', x()), 0, domain('x')[1])"}]},
     ],
     data: [
@@ -111,7 +124,10 @@ function memorySpec(width) {
       {name: "x", type: "linear", range: "width", domain: [0, Math.max(...drawn.map(endOf))], zero: true},
       {name: "y", type: "linear", range: "height", domain: [0, highest * 1.03], nice: true, zero: true},
       {name: "color", type: "ordinal", domain: kinds, range: kinds.map(kind => `var(--${kind})`)},
+      {name: "line", type: "ordinal", domain: lineNames.map(([name]) => name), range: lineNames.map(([, color]) => `var(--${color})`)},
     ],
+    saved: marks => ({marks: marks.filter(mark => mark.name !== "cursor_rule"),
+                      legends: [legendSpec("fill", "color", width), legendSpec("stroke", "line", width)]}),
     axes: [
       {orient: "left", scale: "y", title: `bytes in use (${unit.name})`, grid: true, tickCount: 6},
       {orient: "bottom", scale: "x", tickCount: Math.max(2, Math.floor(width / 110)),
@@ -123,7 +139,7 @@ function memorySpec(width) {
           ...step, x, y: {scale: "y", field: "y0"}, y2: {scale: "y", field: "y1"}, fill: {scale: "color", field: "kind"}}}}]},
       {type: "group", from: {facet: {name: "line", data: "lines", groupby: "run"}}, marks: [
         {type: "line", from: {data: "line"}, aria: false, encode: {update: {
-          ...step, x, y: {scale: "y", field: "y"}, stroke: {field: "color"}, strokeWidth: {value: 1.5}}}}]},
+          ...step, x, y: {scale: "y", field: "y1"}, stroke: {field: "color"}, strokeWidth: {value: 1.5}}}}]},
       {type: "rule", from: {data: "budgets"}, aria: false, encode: {update: {
         x: {value: 0}, x2: {field: {group: "width"}}, y: {scale: "y", field: "y"},
         stroke: {value: "var(--rule)"}, strokeWidth: {value: 2}, strokeDash: {value: [8, 4]}}}},
@@ -136,7 +152,7 @@ function memorySpec(width) {
       {type: "rule", from: {data: "phases"}, aria: false, encode: {update: {
         x: {scale: "x", field: "end"}, y: {value: 0}, y2: {field: {group: "height"}},
         stroke: {value: "var(--quiet)"}, strokeDash: {value: [2, 3]}}}},
-      {type: "rule", aria: false, encode: {update: {
+      {type: "rule", name: "cursor_rule", aria: false, encode: {update: {
         x: {scale: "x", signal: "cursor"}, y: {value: 0}, y2: {field: {group: "height"}},
         stroke: {value: "var(--text)"}, strokeWidth: {value: 1}}}},
     ],
@@ -151,7 +167,7 @@ function readingAt(run, sample) {
   const module = samples.modules[samples.module[sample]] || "the model";
   const when = samples.ms ? ` at ${msText(samples.ms[sample])}` : "";
   const other = drawn.filter(line => line !== run).map(line => {
-    const place = inTime ? sampleAt(line, xsOf(run)[sample]) : Math.min(sample, line.samples.bytes.length - 1);
+    const place = inTime ? sampleAt(line, placesOf(run)[sample]) : Math.min(sample, line.samples.bytes.length - 1);
     return `${line.name} ${bytesText(totalOf(line.samples.bytes[place]))}`;
   });
   return {
@@ -179,7 +195,7 @@ function memorySection() {
     slider.value = sample;
     slider.setAttribute("aria-valuetext", `${said.where}. ${said.bytes}`);
     reading.replaceChildren(element("div", {}, said.where), element("div", {}, said.bytes), element("div", {class: "quiet"}, said.others));
-    if (chart.view) chart.view.signal("cursor", xsOf(run)[sample]).run();
+    if (chart.view) chart.view.signal("cursor", placesOf(run)[sample]).run();
   }
   function select(place) {
     selected = place;
@@ -188,14 +204,13 @@ function memorySection() {
     slider.value = run.peak_sample || 0;
     legend.replaceChildren(
         legendOf(report.kinds.filter((_, kind) => run.samples.bytes.some(bytes => bytes[kind] > 0)).map(kind => [kind, kind])),
-        legendOf([...drawn.map(line => [`${line.name}: peak ${bytesText(line.peak_bytes)}`, colorOf(line), true]),
-                  ...budgets.map(bytes => [`budget ${bytesText(bytes)}`, "rule", true])]));
+        legendOf(lineEntries()));
     if (chart.view) chart.redraw();
     show(Number(slider.value));
   }
   const note = drawn[selected].steps > drawn[selected].samples.bytes.length
       ? `Of the ${countText(drawn[selected].steps)} steps ${countText(drawn[selected].samples.bytes.length)} are drawn: ` +
-        "of as many parts of the step, each the step with the most bytes. So every peak is here, and no step used more than what is drawn."
+        "of as many parts of the step, each the operator with the most bytes, over the whole part. So every peak is here, and nothing used more than what is drawn."
       : report.of_operators ? "Every operator that runs is drawn."
       : "A profile has no operators: what is drawn are the peaks of modules, and plans have a peak only.";
   slider.addEventListener("input", () => show(Number(slider.value)));

@@ -104,10 +104,13 @@ class SampleColumns {
         beginnings_(BeginningsOf(run)),
         backward_calls_(BackwardCalls(*run.trace)) {}
 
-  void Add(size_t k) {
+  // `first`: the step that begins the sample's part.
+  void Add(size_t k, size_t first) {
     const Simulation& simulation = run_.detail.simulation;
     const Simulation::Step& step = simulation.steps[k];
     const graph::TraceOperator& op = run_.trace->operators[step.op];
+    columns_["begin_step"].push_back(first);
+    columns_["begin_ms"].push_back(Rounded(beginnings_[first]));
     columns_["step"].push_back(k);
     columns_["ms"].push_back(Rounded(beginnings_[k]));
     columns_["operator"].push_back(
@@ -139,10 +142,14 @@ class SampleColumns {
   std::vector<double> beginnings_;
   std::vector<int32_t> backward_calls_;
   Names operators_, modules_;
-  ordered_json columns_ = {
-      {"step", ordered_json::array()},     {"ms", ordered_json::array()},
-      {"operator", ordered_json::array()}, {"module", ordered_json::array()},
-      {"phase", ordered_json::array()},    {"bytes", ordered_json::array()}};
+  ordered_json columns_ = {{"begin_step", ordered_json::array()},
+                           {"begin_ms", ordered_json::array()},
+                           {"step", ordered_json::array()},
+                           {"ms", ordered_json::array()},
+                           {"operator", ordered_json::array()},
+                           {"module", ordered_json::array()},
+                           {"phase", ordered_json::array()},
+                           {"bytes", ordered_json::array()}};
 };
 
 }  // namespace
@@ -153,19 +160,18 @@ ordered_json KindNames() {
   return names;
 }
 
-std::vector<size_t> SampleSteps(const std::vector<int64_t>& live_bytes,
-                                size_t most) {
+std::vector<StepSample> SampleSteps(const std::vector<int64_t>& live_bytes,
+                                    size_t most) {
   const size_t parts = std::min(most, live_bytes.size());
-  std::vector<size_t> samples;
+  std::vector<StepSample> samples;
   for (size_t part = 0; part < parts; ++part) {
-    const auto begin =
-        live_bytes.begin() +
-        static_cast<std::ptrdiff_t>(part * live_bytes.size() / parts);
-    const auto end =
-        live_bytes.begin() +
-        static_cast<std::ptrdiff_t>((part + 1) * live_bytes.size() / parts);
-    samples.push_back(
-        static_cast<size_t>(std::max_element(begin, end) - live_bytes.begin()));
+    const size_t first = part * live_bytes.size() / parts;
+    const size_t end = (part + 1) * live_bytes.size() / parts;
+    size_t step = first;
+    for (size_t k = first; k < end; ++k) {
+      if (live_bytes[k] > live_bytes[step]) step = k;
+    }
+    samples.push_back({.first = first, .step = step});
   }
   return samples;
 }
@@ -196,11 +202,11 @@ ordered_json RunJson(const SampledRun& run) {
       simulation.steps, [](const auto& step) { return step.redone >= 0; });
   json["recompute_ms"] = simulation.recompute_ms;
   json["peak_bytes"] = simulation.peak_bytes;
-  const std::vector<size_t> samples = SampleSteps(simulation.live_bytes);
+  const std::vector<StepSample> samples = SampleSteps(simulation.live_bytes);
   SampleColumns columns(run);
   for (size_t s = 0; s < samples.size(); ++s) {
-    columns.Add(samples[s]);
-    if (static_cast<int32_t>(samples[s]) == simulation.peak_step) {
+    columns.Add(samples[s].step, samples[s].first);
+    if (static_cast<int32_t>(samples[s].step) == simulation.peak_step) {
       json["peak_sample"] = s;
     }
   }

@@ -22,12 +22,20 @@ nlohmann::ordered_json KindNames();
 // columns to tell them apart.
 inline constexpr size_t kMostSamples = 1600;
 
-// The steps that stand for all: of as many parts of the step in a row as there
-// are samples, alike in length, the first step with the most bytes of each. So
-// no peak is lost, what is drawn is never below what was in use, and each sample
-// is a step as it was.
-std::vector<size_t> SampleSteps(const std::vector<int64_t>& live_bytes,
-                                size_t most = kMostSamples);
+// A part of the step, by its first step, and the first of its steps with the most
+// bytes, which stands for all of them.
+struct StepSample {
+  size_t first = 0;
+  size_t step = 0;
+  bool operator==(const StepSample&) const = default;
+};
+
+// As many parts as `most`, or as there are steps, one after the other and alike
+// in length. Drawn from the beginning of its part to that of the next one, a
+// sample is never below what was in use; so no peak is lost, and each is a step
+// as it was.
+std::vector<StepSample> SampleSteps(const std::vector<int64_t>& live_bytes,
+                                    size_t most = kMostSamples);
 
 // A step, without a plan or with one, as a rank sees it.
 struct SampledRun {

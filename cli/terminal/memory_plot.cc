@@ -64,18 +64,28 @@ struct Canvas {
       return height > floor && height <= floor + kEighths;
     };
     std::string text;
-    for (size_t c = 0; c < blocks.size(); ++c) {
+    const auto is_dot = [&](size_t c) {
+      return !dots.empty() && is_here(dots[c]);
+    };
+    for (size_t c = 0; c < blocks.size();) {
       const int filled =
           std::clamp(HeightOf(blocks[c], top) - floor, 0, kEighths);
       if (filled > 0) {
         text += kBlocks[filled];
-      } else if (!dots.empty() && is_here(dots[c])) {
-        text += terminal.Dim("·");
-      } else if (limit && is_here(*limit)) {
-        text += terminal.Yellow("╌");
-      } else {
-        text += " ";
+        ++c;
+        continue;
       }
+      // As far as the same is drawn.
+      const bool dotted = is_dot(c);
+      std::string run;
+      for (; c < blocks.size() && HeightOf(blocks[c], top) <= floor &&
+             is_dot(c) == dotted;
+           ++c) {
+        run += dotted ? "·" : limit && is_here(*limit) ? "╌" : " ";
+      }
+      text += dotted                     ? terminal.Dim(run)
+              : limit && is_here(*limit) ? terminal.Yellow(run)
+                                         : run;
     }
     text.erase(text.find_last_not_of(' ') + 1);
     return text;
