@@ -271,7 +271,7 @@ Command AddReportCommand(CLI::App& program) {
                   "seconds for the frontier, or none (10)")
       ->type_name("S");
   app->footer(
-      "Example:\n  acplan report data/traces/gpt2_small.json.gz plan.json -o "
+      "Example:\n  acplan report data/traces/gpt2_small.json.gz -o "
       "report.html\n"
       "Exit status: 0 written, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {

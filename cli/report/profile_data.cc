@@ -34,7 +34,7 @@ std::vector<Moment> MomentsOf(const graph::Profile& profile) {
       if (bytes) moments.push_back({fqn, phase, *bytes});
     }
   };
-  add(profile.order.fw_pre, 0);
+  add(profile.order.fw_post, 0);  // a module after what it is made of
   add(profile.order.bw_pre, 1);
   if (!moments.empty() && profile.measured.opt_step_peak_categories) {
     moments.push_back(
