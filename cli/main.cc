@@ -135,41 +135,45 @@ std::string FlagMessage(const problems::OptionError& error) {
   return message;
 }
 
-std::vector<Command> AddCommands(CLI::App& program) {
+using AddCommand = Command (*)(CLI::App&);
+
+// The commands under their headings, as --help lists them.
+struct CommandGroup {
+  std::string_view heading;
+  std::vector<AddCommand> commands;
+};
+
+std::vector<CommandGroup> CommandGroups() {
   return {
-      AddPlanCommand(program),
-      AddFrontierCommand(program),
-      AddBaselineCommand(program),
-      AddCompareCommand(program),
-      AddCheckCommand(program),
-      AddTreeCommand(program),
-      AddCurveCommand(program),
-      AddOpsCommand(program),
-      AddProfileCommand(program),
-      AddSimulateCommand(program),
-      AddDataflowCommand(program),
-      AddCompletionCommand(program),
-      AddManualCommand(program),
-      AddVersionCommand(program),
-      AddLlmCommand(program),
-      AddLlmProfileCommand(program),
-      AddLlmCompareCommand(program),
-      AddLlmPlanCommand(program),
-      AddLlmSearchCommand(program),
-      AddLlmOptimalExecutionCommand(program),
-      AddLlmAllExecutionsCommand(program),
-      AddLlmMergeCommand(program),
-      AddLlmValidationCommand(program),
-      AddLlmScoreCommand(program),
-      AddLlmTrainCommand(program),
-      AddLlmTrainSearchCommand(program),
-      AddLlmParameterCalculatorCommand(program),
-      AddLlmCsvCommand(program),
-      AddLlmHeatmapCommand(program),
-      AddLlm3dplotCommand(program),
-      AddLlmFindHugeCommand(program),
-      AddFitCommand(program),
-  };
+      {"Plan", {AddPlanCommand, AddFrontierCommand, AddCheckCommand}},
+      {"Look",
+       {AddReportCommand, AddBaselineCommand, AddCompareCommand, AddTreeCommand,
+        AddCurveCommand, AddOpsCommand}},
+      {"Traces and graphs",
+       {AddSimulateCommand, AddProfileCommand, AddDataflowCommand}},
+      {"Training of language models, before any code runs",
+       {AddLlmTrainCommand, AddLlmTrainSearchCommand, AddLlmScoreCommand}},
+      {"Calculon's cost model, with plans",
+       {AddLlmPlanCommand, AddLlmSearchCommand, AddLlmProfileCommand,
+        AddLlmCompareCommand, AddFitCommand}},
+      {"Calculon's own",
+       {AddLlmCommand, AddLlmOptimalExecutionCommand,
+        AddLlmAllExecutionsCommand, AddLlmMergeCommand, AddLlmValidationCommand,
+        AddLlmParameterCalculatorCommand, AddLlmCsvCommand,
+        AddLlmHeatmapCommand, AddLlm3dplotCommand, AddLlmFindHugeCommand}},
+      {"acplan itself",
+       {AddCompletionCommand, AddManualCommand, AddVersionCommand}}};
+}
+
+std::vector<Command> AddCommands(CLI::App& program) {
+  std::vector<Command> commands;
+  for (const CommandGroup& group : CommandGroups()) {
+    for (const AddCommand add : group.commands) {
+      commands.push_back(add(program));
+      commands.back().app->group(std::string(group.heading));
+    }
+  }
+  return commands;
 }
 
 // The text of --help or --version, where an error of parsing is that one of them

@@ -15,6 +15,12 @@ install(
   DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/acplan
   RENAME copyright
   COMPONENT program)
+# Of the library that the program has inside for the pages that it writes.
+install(
+  FILES ${PROJECT_SOURCE_DIR}/cli/report/vega_license.txt
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/acplan
+  RENAME copyright.vega
+  COMPONENT program)
 install(
   CODE "
     set(PROGRAM \"$<TARGET_FILE:acplan_main>\")

@@ -31,6 +31,14 @@ if(NOT CBC_FOUND)
        coinor-libcoinutils-dev)
 endif()
 
+# Of the program alone: a library of JavaScript that pages of `acplan report` hold.
+find_path(
+  VEGA_FOLDER vega-view-transforms.min.js PATHS /usr/share/javascript/vega
+  DOC "Folder with Vega's parts, as Debian's libjs-vega has them")
+if(NOT VEGA_FOLDER)
+  list(APPEND missing_packages libjs-vega)
+endif()
+
 if(missing_packages)
   list(JOIN missing_packages " " missing_packages)
   message(

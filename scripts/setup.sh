@@ -6,7 +6,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build_packages=(
   g++ cmake ninja-build pkg-config
   coinor-libcbc-dev coinor-libclp-dev coinor-libcoinutils-dev
-  nlohmann-json3-dev libcli11-dev libfmt-dev libtbb-dev zlib1g-dev
+  nlohmann-json3-dev libcli11-dev libfmt-dev libtbb-dev zlib1g-dev libjs-vega
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 

@@ -105,7 +105,8 @@ std::string ToText(const BaselineAnswer& answer, const Terminal& terminal) {
 int RunBaseline(const BaselineFlags& flags, const Terminal& terminal) {
   const ProfileInput input = ReadProfileOrTrace(flags.profile);
   const BaselineAnswer answer = Compute(input, flags.memory.Resolve(input));
-  terminal.Print(flags.json ? ToJson(answer) : ToText(answer, terminal));
+  terminal.Print(flags.json ? ToJson(answer)
+                            : BrokenLines(ToText(answer, terminal), terminal));
   return kExitOk;
 }
 

@@ -187,8 +187,9 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
   plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);
   RequireRoom(flags, plan);
   const CheckAnswer answer = Check(flags, input, plan, rules);
-  terminal.Print(flags.json ? ToJson(plan, answer)
-                            : ToText(plan, answer, terminal));
+  terminal.Print(flags.json
+                     ? ToJson(plan, answer)
+                     : BrokenLines(ToText(plan, answer, terminal), terminal));
   return answer.broken
              ? terminal.Explain("broken: " + *answer.broken, kExitFailure)
              : kExitOk;

@@ -202,7 +202,7 @@ int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
       QuestionText(memory));
   text += ToTable(columns, runtime_ms, terminal);
   text += NoteOn(memory.model, terminal);
-  terminal.Print(text);
+  terminal.Print(BrokenLines(text, terminal));
   return kExitOk;
 }
 

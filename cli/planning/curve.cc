@@ -268,7 +268,14 @@ std::string Drawing(const Curve& curve, const Terminal& terminal) {
   plot.AddLegend(pareto, curve.pareto_is_complete
                              ? "exact Pareto list"
                              : "convex hull of the exact Pareto list");
-  return plot.ToString(terminal, "discarded", "recomputed");
+  if (!terminal.IsScreen()) {
+    return plot.ToString(terminal, "discarded", "recomputed");
+  }
+  return plot.ToString(
+      terminal,
+      Plot::Axis::OfBytes("discarded", 0,
+                          static_cast<double>(curve.sac_memory)),
+      Plot::Axis::OfMs("recomputed", curve.sac_runtime));
 }
 
 std::string FitTable(const Curve& curve, const Terminal& terminal) {
@@ -372,7 +379,7 @@ int RunCurve(const CurveFlags& flags, const Terminal& terminal) {
   }
   terminal.Print(flags.csv    ? ToCsv(curve)
                  : flags.json ? ToJson(curve)
-                              : ToText(curve, terminal));
+                              : BrokenLines(ToText(curve, terminal), terminal));
   return kExitOk;
 }
 

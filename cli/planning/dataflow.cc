@@ -104,8 +104,9 @@ int RunDataflow(const DataflowFlags& flags, const Terminal& terminal) {
   const GraphInfo info = graph::Analyse(graph);
   if (!flags.output.empty())
     graph::WriteFile(flags.output, ToJson(graph, info));
-  terminal.Print(flags.json ? ToJson(graph, info)
-                            : ToText(graph, info, terminal));
+  terminal.Print(flags.json
+                     ? ToJson(graph, info)
+                     : BrokenLines(ToText(graph, info, terminal), terminal));
   return kExitOk;
 }
 

@@ -127,6 +127,14 @@ std::string Drawing(const FrontierAnswer& answer, const Terminal& terminal) {
   }
   plot.AddLegend(optimal, "optimal");
   if (has_feasible) plot.AddLegend(feasible, "stopped by a limit");
+  if (terminal.IsScreen()) {
+    return plot.ToString(
+               terminal,
+               Plot::Axis::OfBytes("budget", static_cast<double>(least),
+                                   static_cast<double>(most)),
+               Plot::Axis::OfMs("recomputed", most_ms)) +
+           "\n";
+  }
   return plot.ToString(
              terminal,
              fmt::format("budget, {} to {}", graph::FormatBytes(least),
@@ -333,9 +341,10 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
                                        ? ToCsv(answer)
                                        : ToJson(answer));
   }
-  terminal.Print(flags.csv    ? ToCsv(answer)
-                 : flags.json ? ToJson(answer)
-                              : ToText(answer, terminal));
+  terminal.Print(flags.csv ? ToCsv(answer)
+                 : flags.json
+                     ? ToJson(answer)
+                     : BrokenLines(ToText(answer, terminal), terminal));
   const int exit_code = ExitCode(answer.plans);
   return exit_code == kExitOk
              ? kExitOk

@@ -304,7 +304,8 @@ int RunOps(const OpsFlags& flags, const Terminal& terminal) {
   CheckOutput(flags.output, flags.profile);
   const Answer answer = Solve(profile, flags);
   if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
-  terminal.Print(flags.json ? ToJson(answer) : ToText(answer, terminal));
+  terminal.Print(flags.json ? ToJson(answer)
+                            : BrokenLines(ToText(answer, terminal), terminal));
   const std::optional<Reason> reason = ReasonForNone(answer);
   if (!reason) return kExitOk;
   return terminal.Explain(reason->word + reason->text,

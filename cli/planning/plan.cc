@@ -13,6 +13,7 @@
 #include "cli/input/profile_input.h"
 #include "cli/planning/policy_text.h"
 #include "cli/planning/question.h"
+#include "cli/planning/step_drawing.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -404,12 +405,16 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
 
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
-  terminal.Print(flags.json ? json
-                            : Heading(profile, plan, options, terminal) +
-                                  Body(*planned_problem->profile, plan,
-                                       problem.unplanned_peak_bytes, flags.all,
-                                       terminal) +
-                                  Ending(input, plan, terminal));
+  terminal.Print(
+      flags.json
+          ? json
+          : BrokenLines(
+                Heading(profile, plan, options, terminal) +
+                    Body(*planned_problem->profile, plan,
+                         problem.unplanned_peak_bytes, flags.all, terminal) +
+                    StepDrawing(input.TraceIfAny(), plan, terminal) +
+                    Ending(input, plan, terminal),
+                terminal));
   if (plan.HasPlan()) return kExitOk;
   const Verdict verdict = VerdictOn(plan);
   return terminal.Explain(verdict.word + verdict.text, ExitCode(plan.status));

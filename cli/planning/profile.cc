@@ -63,7 +63,7 @@ int RunProfile(const ProfileFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty())
     graph::WriteFile(flags.output, graph::ProfileToJson(profile));
   terminal.Print(flags.json ? graph::ProfileToJson(profile)
-                            : ToText(profile, terminal));
+                            : BrokenLines(ToText(profile, terminal), terminal));
   return kExitOk;
 }
 

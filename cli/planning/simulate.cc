@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/plan_input.h"
+#include "cli/planning/step_drawing.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -197,7 +198,10 @@ std::string ToText(const Answer& answer, const Terminal& terminal) {
     text += fmt::format("planned peak of {} bytes: {}\n",
                         FormatCount(after.peak_bytes), PeakText(trace, after));
   }
-  return text;
+  if (!terminal.IsScreen()) return text;
+  std::vector<MemoryCurve> curves{CurveOf(trace, before)};
+  if (answer.planned) curves.push_back(CurveOf(trace, after));
+  return text + "\n" + DrawMemory(curves, {}, terminal);
 }
 
 problems::Plan ReadPlanFor(const Trace& trace, const std::string& path) {
@@ -252,7 +256,8 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
     graph::WriteFile(flags.timeline, ToCsv(trace, answer.last()));
   }
   if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
-  terminal.Print(flags.json ? ToJson(answer) : ToText(answer, terminal));
+  terminal.Print(flags.json ? ToJson(answer)
+                            : BrokenLines(ToText(answer, terminal), terminal));
   return kExitOk;
 }
 

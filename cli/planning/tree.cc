@@ -211,8 +211,10 @@ int RunTree(const TreeFlags& flags, const Terminal& terminal) {
           : static_cast<int>(ParseWhole(flags.depth, "--depth", 0, 1'000'000));
   const TreeAnswer answer{profile, tree, RecordBytes(profile, tree, memory),
                           AnalyseModules(input)};
-  terminal.Print(flags.json ? ToJson(answer, depth)
-                            : ToText(answer, depth, flags.all, terminal));
+  terminal.Print(
+      flags.json
+          ? ToJson(answer, depth)
+          : BrokenLines(ToText(answer, depth, flags.all, terminal), terminal));
   return kExitOk;
 }
 

@@ -9,6 +9,8 @@ namespace acplan::cli {
 
 namespace {
 
+constexpr int kTicks = 4;
+
 std::string Drawn(const Plot::Pen& pen, const Terminal& terminal) {
   switch (pen.style) {
     case Plot::Style::kDim:
@@ -55,43 +57,91 @@ void Plot::AddLegend(const Pen& pen, std::string_view text) {
   legend_.emplace_back(pen, text);
 }
 
-std::string Plot::ToString(const Terminal& terminal, std::string_view x_label,
-                           std::string_view y_label) const {
-  constexpr int kTicks = 4;
-  std::string text = std::string(y_label) + "\n";
+template <typename Function>
+std::string Plot::Rows(const Terminal& terminal, int columns,
+                       Function label_of) const {
+  std::string text;
   for (int row = 0; row < kRows; ++row) {
     const bool has_tick = row % ((kRows - 1) / kTicks) == 0;
-    std::string line =
-        has_tick ? fmt::format("{:4.2f} ┤",
-                               1 - static_cast<double>(row) / (kRows - 1))
-                 : "     │";
+    text += fmt::format(
+        "{:>{}} {}",
+        has_tick ? label_of(1 - static_cast<double>(row) / (kRows - 1)) : "",
+        columns, has_tick ? "┤" : "│");
     const std::vector<Pen>& pens = rows_[row];
     const auto end = std::find_if(pens.rbegin(), pens.rend(), [](const Pen& p) {
                        return !p.glyph.empty();
                      }).base();
     for (auto pen = pens.begin(); pen != end; ++pen) {
-      line += pen->glyph.empty() ? " " : Drawn(*pen, terminal);
+      text += pen->glyph.empty() ? " " : Drawn(*pen, terminal);
     }
-    text += line + "\n";
+    text += "\n";
   }
-  std::string axis = "     └";
-  std::string ticks = "    ";
+  text += std::string(columns, ' ') + " └";
   for (int column = 0; column < kColumns; ++column) {
-    const bool has_tick = column % ((kColumns - 1) / kTicks) == 0;
-    axis += has_tick ? "┬" : "─";
-    if (has_tick) {
-      ticks += fmt::format("{:<18.2f}",
-                           static_cast<double>(column) / (kColumns - 1));
-    }
+    text += column % ((kColumns - 1) / kTicks) == 0 ? "┬" : "─";
   }
-  ticks.erase(ticks.find_last_not_of(' ') + 1);
-  text += axis + "\n" + ticks + "  " + std::string(x_label) + "\n";
+  return text + "\n";
+}
+
+std::string Plot::Legend(const Terminal& terminal) const {
   std::string legend;
   for (const auto& [pen, what] : legend_) {
     legend +=
         (legend.empty() ? "      " : "   ") + Drawn(pen, terminal) + " " + what;
   }
-  return text + legend + "\n";
+  return legend + "\n";
+}
+
+std::string Plot::ToString(const Terminal& terminal, std::string_view x_label,
+                           std::string_view y_label) const {
+  const auto label_of = [](double share) {
+    return fmt::format("{:4.2f}", share);
+  };
+  std::string ticks = "    ";
+  for (int tick = 0; tick <= kTicks; ++tick) {
+    ticks +=
+        fmt::format("{:<18}", label_of(static_cast<double>(tick) / kTicks));
+  }
+  ticks.erase(ticks.find_last_not_of(' ') + 1);
+  return std::string(y_label) + "\n" + Rows(terminal, 4, label_of) + ticks +
+         "  " + std::string(x_label) + "\n" + Legend(terminal);
+}
+
+Plot::Axis Plot::Axis::OfMs(std::string_view name, double most_ms) {
+  if (most_ms < 10'000) return {fmt::format("{} (ms)", name), 0, most_ms};
+  return {fmt::format("{} (s)", name), 0, most_ms / 1000};
+}
+
+Plot::Axis Plot::Axis::OfBytes(std::string_view name, double least,
+                               double most) {
+  constexpr double kMiB = 1024.0 * 1024;
+  const bool is_large = most >= 1024 * kMiB;
+  const double unit = is_large ? 1024 * kMiB : kMiB;
+  return {fmt::format("{} ({})", name, is_large ? "GiB" : "MiB"), least / unit,
+          most / unit};
+}
+
+std::string Plot::ToString(const Terminal& terminal, const Axis& x,
+                           const Axis& y) const {
+  constexpr int kLabel = 5;
+  const auto label_of = [](const Axis& axis, double share) {
+    return fmt::format("{:.4g}", axis.least + share * (axis.most - axis.least));
+  };
+  // A number stands below its tick, the last one ends there.
+  std::string ticks(kLabel + 2, ' ');
+  for (int tick = 0; tick <= kTicks; ++tick) {
+    const std::string label = label_of(x, static_cast<double>(tick) / kTicks);
+    const size_t place = kLabel + 2 + tick * ((kColumns - 1) / kTicks);
+    const size_t left = tick == kTicks ? label.size() - 1 : label.size() / 2;
+    ticks.resize(std::max(ticks.size(), place - left), ' ');
+    ticks += label;
+  }
+  return y.label + "\n" +
+         Rows(terminal, kLabel,
+              [&](double share) { return label_of(y, share); }) +
+         ticks + "\n" +
+         fmt::format("{:>{}}\n", x.label, kLabel + 2 + kColumns) +
+         Legend(terminal);
 }
 
 }  // namespace acplan::cli

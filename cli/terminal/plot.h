@@ -36,7 +36,28 @@ class Plot {
   std::string ToString(const Terminal& terminal, std::string_view x_label,
                        std::string_view y_label) const;
 
+  // What 0 and 1 of an axis stand for, in the unit that its label says.
+  struct Axis {
+    std::string label;
+    double least = 0;
+    double most = 1;
+
+    // Of milliseconds, from 0, or seconds where they are many.
+    static Axis OfMs(std::string_view name, double most_ms);
+    // Of GiB, or MiB where they are few.
+    static Axis OfBytes(std::string_view name, double least, double most);
+  };
+  // As above with numbers of the axes' own, in 80 columns.
+  std::string ToString(const Terminal& terminal, const Axis& x,
+                       const Axis& y) const;
+
  private:
+  // The rows with their axis: `label_of` names a share, in so many columns.
+  template <typename Function>
+  std::string Rows(const Terminal& terminal, int columns,
+                   Function label_of) const;
+  std::string Legend(const Terminal& terminal) const;
+
   static constexpr int kColumns = 73;
   static constexpr int kRows = 21;
 

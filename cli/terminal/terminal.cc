@@ -152,6 +152,8 @@ size_t Terminal::Columns() const {
   return is_known ? size.ws_col : kComfortable;
 }
 
+bool Terminal::IsScreen() const { return isatty(STDOUT_FILENO); }
+
 bool Terminal::ShowsProgress() const {
   return !quiet_ && isatty(STDERR_FILENO);
 }

@@ -65,6 +65,7 @@ class Terminal {
 
   // How wide stdout is; where it is no terminal, as wide as is comfortable.
   size_t Columns() const;
+  bool IsScreen() const;       // stdout is a terminal: a person reads it there
   bool ShowsProgress() const;  // stderr is a terminal and not quiet
   bool verbose() const { return verbose_; }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <stdexcept>
 
 #include "graph/base/byte_size.h"
@@ -17,12 +18,87 @@ double CeilAt(double value, double digits) {
   return std::max(0.0, std::ceil(value * digits - 1e-7)) / digits;
 }
 
+// The bytes of a line up to the last space within so many columns, or up to the
+// first one beyond where a word is longer.
+size_t BreakWithin(std::string_view line, size_t columns) {
+  const size_t first = line.find_first_not_of(' ');
+  size_t found = std::string_view::npos;
+  for (size_t at = line.find(' ', std::min(first, line.size()));
+       at != std::string_view::npos; at = line.find(' ', at + 1)) {
+    const bool fits = TextWidth(line.substr(0, at)) <= columns;
+    if (fits || found == std::string_view::npos) found = at;
+    if (!fits) break;
+  }
+  return std::min(found, line.size());
+}
+
+std::string BrokenLine(std::string_view line, size_t columns) {
+  const size_t indent = std::min(line.find_first_not_of(' '), line.size()) + 2;
+  std::string broken;
+  std::string rest(line);
+  while (TextWidth(rest) > columns) {
+    const size_t at = BreakWithin(rest, columns);
+    if (at == rest.size()) break;
+    broken += rest.substr(0, at) + "\n";
+    const size_t next = std::min(rest.find_first_not_of(' ', at), rest.size());
+    rest = std::string(std::min(indent, columns / 2), ' ') + rest.substr(next);
+  }
+  return broken + rest;
+}
+
+// A name without its middle, in so many columns (at least 3).
+std::string Shortened(const std::string& name, size_t columns) {
+  if (TextWidth(name) <= columns) return name;
+  std::vector<std::string> characters;
+  for (const char c : name) {
+    const bool continues = (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+    if (continues && !characters.empty()) {
+      characters.back() += c;
+    } else {
+      characters.emplace_back(1, c);
+    }
+  }
+  // The end tells modules apart.
+  const size_t tail = (columns - 1) * 2 / 3;
+  std::string text;
+  for (size_t i = 0; i < columns - 1 - tail; ++i) text += characters[i];
+  text += "…";
+  for (size_t i = characters.size() - tail; i < characters.size(); ++i) {
+    text += characters[i];
+  }
+  return text;
+}
+
+size_t Total(const std::vector<size_t>& widths) {
+  size_t total = 2 * (widths.size() - 1);
+  for (const size_t width : widths) total += width;
+  return total;
+}
+
 }  // namespace
 
 size_t TextWidth(std::string_view text) {
-  return static_cast<size_t>(std::ranges::count_if(text, [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
+  size_t width = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\033') {  // to the letter that ends a colour
+      i = std::min(text.find('m', i), text.size());
+      continue;
+    }
+    width += (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80 ? 1 : 0;
+  }
+  return width;
+}
+
+std::string BrokenLines(std::string_view text, const Terminal& terminal) {
+  if (!terminal.IsScreen()) return std::string(text);
+  std::string broken;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    broken += BrokenLine(text.substr(0, end), terminal.Columns());
+    if (end < text.size()) broken += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return broken;
 }
 
 std::string FormatMs(double ms) { return fmt::format("{:.2f} ms", ms); }
@@ -97,15 +173,34 @@ void Table::AddRow(std::vector<std::string> cells) {
 
 void Table::AddRule() { rows_.emplace_back(); }
 
-std::string Table::ToString(const Terminal& terminal) const {
+std::vector<size_t> Table::Widths(size_t most) const {
+  constexpr size_t kLeastName = 20;
   std::vector<size_t> widths(align_.size(), 0);
   for (const auto& row : rows_) {
     for (size_t c = 0; c < row.size(); ++c) {
       widths[c] = std::max(widths[c], TextWidth(row[c]));
     }
   }
-  size_t total = 2 * (widths.size() - 1);
-  for (const size_t width : widths) total += width;
+  while (Total(widths) > most) {
+    size_t widest = widths.size();
+    for (size_t c = 0; c < widths.size(); ++c) {
+      if (align_[c] == Align::kLeft && widths[c] > kLeastName &&
+          (widest == widths.size() || widths[c] > widths[widest])) {
+        widest = c;
+      }
+    }
+    if (widest == widths.size()) break;
+    widths[widest] -=
+        std::min(Total(widths) - most, widths[widest] - kLeastName);
+  }
+  return widths;
+}
+
+std::string Table::Part(const std::vector<size_t>& columns,
+                        const std::vector<size_t>& widths,
+                        const Terminal& terminal) const {
+  size_t total = 2 * (columns.size() - 1);
+  for (const size_t c : columns) total += widths[c];
   std::string text;
   for (size_t r = 0; r < rows_.size(); ++r) {
     const auto& row = rows_[r];
@@ -113,16 +208,42 @@ std::string Table::ToString(const Terminal& terminal) const {
     if (row.empty()) {
       for (size_t i = 0; i < total; ++i) line += "─";
     }
-    for (size_t c = 0; c < row.size(); ++c) {
-      const std::string pad(widths[c] - TextWidth(row[c]), ' ');
-      if (c > 0) line += "  ";
-      line += align_[c] == Align::kLeft ? row[c] + pad : pad + row[c];
+    for (const size_t c : columns) {
+      if (c >= row.size()) break;
+      const std::string cell = Shortened(row[c], widths[c]);
+      const std::string pad(widths[c] - TextWidth(cell), ' ');
+      if (c != columns.front()) line += "  ";
+      line += align_[c] == Align::kLeft ? cell + pad : pad + cell;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += r == 0        ? terminal.Bold(line)
             : row.empty() ? terminal.Dim(line)
                           : line;
     text += "\n";
+  }
+  return text;
+}
+
+std::string Table::ToString(const Terminal& terminal) const {
+  const size_t most = terminal.IsScreen() ? terminal.Columns() : SIZE_MAX;
+  const std::vector<size_t> widths = Widths(most);
+  std::string text;
+  for (size_t next = 0; next < widths.size();) {
+    std::vector<size_t> columns;
+    size_t total = 0;
+    if (next > 0) {
+      columns.push_back(0);
+      total = widths[0];
+    }
+    // At least one column that is not there yet.
+    for (bool is_first = true;
+         next < widths.size() && (is_first || total + 2 + widths[next] <= most);
+         is_first = false) {
+      total += widths[next] + (columns.empty() ? 0 : 2);
+      columns.push_back(next++);
+    }
+    if (!text.empty()) text += "\n";
+    text += Part(columns, widths, terminal);
   }
   return text;
 }

@@ -11,8 +11,13 @@
 
 namespace acplan::cli {
 
-// Columns on a terminal: code points, which is enough for what is printed here.
+// Columns on a terminal: code points, which is enough for what is printed here;
+// colours take none.
 size_t TextWidth(std::string_view text);
+
+// Text with each line broken at spaces that is wider than the screen, what
+// follows indented by two more; as it is where stdout is no screen.
+std::string BrokenLines(std::string_view text, const Terminal& terminal);
 
 // Numbers as tables show them.
 std::string FormatMs(double ms);            // "16.46 ms"
@@ -33,7 +38,9 @@ std::string ProgressText(const solver::SearchProgress& progress);
 std::string NoteOn(problems::MemoryModel model, const Terminal& terminal);
 
 // A table in plain text: columns padded to the widest cell, the first
-// left-aligned unless said otherwise, two spaces apart, no trailing spaces.
+// left-aligned unless said otherwise, two spaces apart, no trailing spaces. On a
+// screen that is too narrow for it, long names lose their middles, and then
+// columns stand below each other, the first one beside each part.
 class Table {
  public:
   enum class Align { kLeft, kRight };
@@ -46,6 +53,12 @@ class Table {
   std::string ToString(const Terminal& terminal) const;
 
  private:
+  // Widths of the columns, those of names as narrow as needed and allowed.
+  std::vector<size_t> Widths(size_t most) const;
+  std::string Part(const std::vector<size_t>& columns,
+                   const std::vector<size_t>& widths,
+                   const Terminal& terminal) const;
+
   std::vector<Align> align_;
   std::vector<std::vector<std::string>> rows_;  // an empty one is a rule
 };

@@ -70,21 +70,22 @@
 namespace acplan::graph {
 namespace {
 
+// The steps [first, second) of a life. A storage is there while the operator
+// runs that creates it.
+std::pair<int32_t, int32_t> StepsOf(const Life& life, int32_t steps) {
+  const int32_t begin = std::min(life.begin, steps);
+  return {begin, std::clamp(life.end, std::min(begin + 1, steps), steps)};
+}
+
 Simulation SumUp(const std::vector<Life>& lives, StepLayout layout,
                  const Trace& trace) {
   const int32_t steps = layout.StepCount();
   Simulation result;
   result.steps = std::move(layout.steps);
   result.recompute_ms = layout.recompute_ms;
-  // A storage is there while the operator runs that creates it.
-  const auto range_of = [steps](const Life& life) {
-    const int32_t begin = std::min(life.begin, steps);
-    return std::pair(begin,
-                     std::clamp(life.end, std::min(begin + 1, steps), steps));
-  };
   std::vector<int64_t> change(steps + 1, 0);
   for (const Life& life : lives) {
-    const auto [begin, end] = range_of(life);
+    const auto [begin, end] = StepsOf(life, steps);
     const int64_t bytes = AllocatedBytes(trace.storages[life.storage].bytes);
     change[begin] += bytes;
     change[end] -= bytes;
@@ -100,7 +101,7 @@ Simulation SumUp(const std::vector<Life>& lives, StepLayout layout,
     }
   }
   for (const Life& life : lives) {
-    const auto [begin, end] = range_of(life);
+    const auto [begin, end] = StepsOf(life, steps);
     if (begin <= result.peak_step && result.peak_step < end) {
       const TraceStorage& storage = trace.storages[life.storage];
       result.peak_by_category[static_cast<size_t>(storage.category)] +=
@@ -108,6 +109,28 @@ Simulation SumUp(const std::vector<Life>& lives, StepLayout layout,
     }
   }
   return result;
+}
+
+// `originals`: how many of the lives, from the first, no rerun made.
+std::vector<LiveBytes> SumUpByKind(const std::vector<Life>& lives,
+                                   size_t originals, int32_t steps,
+                                   const Trace& trace) {
+  std::vector<LiveBytes> by_kind(static_cast<size_t>(steps) + 1);
+  for (size_t k = 0; k < lives.size(); ++k) {
+    const auto [begin, end] = StepsOf(lives[k], steps);
+    const TraceStorage& storage = trace.storages[lives[k].storage];
+    const size_t kind =
+        k < originals ? static_cast<size_t>(storage.category) : kRecomputedKind;
+    by_kind[begin][kind] += AllocatedBytes(storage.bytes);
+    by_kind[end][kind] -= AllocatedBytes(storage.bytes);
+  }
+  for (int32_t k = 1; k < steps; ++k) {
+    for (size_t kind = 0; kind < kLiveKinds; ++kind) {
+      by_kind[k][kind] += by_kind[k - 1][kind];
+    }
+  }
+  by_kind.resize(steps);
+  return by_kind;
 }
 
 // Views of stand-ins are skipped. Throws InputError where something computes
@@ -163,6 +186,16 @@ Simulator::Simulator(const Trace& trace)
 
 Simulation Simulator::Simulate(
     const std::vector<CheckpointedModule>& modules) const {
+  return Run(modules, false).simulation;
+}
+
+DetailedSimulation Simulator::SimulateInDetail(
+    const std::vector<CheckpointedModule>& modules) const {
+  return Run(modules, true);
+}
+
+DetailedSimulation Simulator::Run(
+    const std::vector<CheckpointedModule>& modules, bool in_detail) const {
   Frames frames = MakeFrames(*prepared_, modules);
   for (const Frame& frame : frames.list) {
     if (const std::optional<std::string> refusal =
@@ -183,8 +216,14 @@ Simulation Simulator::Simulate(
     offload.storages[k].away_end =
         moved[k].fetch ? moved[k].fetch->step : fetched.end;
   }
-  Simulation result = SumUp(lives, std::move(layout), *prepared_->trace);
-  result.offload = std::move(offload);
+  const Trace& trace = *prepared_->trace;
+  DetailedSimulation result;
+  if (in_detail) {
+    result.by_kind = SumUpByKind(lives, trace.storages.size() + moved.size(),
+                                 layout.StepCount(), trace);
+  }
+  result.simulation = SumUp(lives, std::move(layout), trace);
+  result.simulation.offload = std::move(offload);
   return result;
 }
 

@@ -122,6 +122,18 @@ struct Simulation {
 Simulation Simulate(const Trace& trace,
                     const std::vector<CheckpointedModule>& modules);
 
+// What lives during a step, by kind: the categories of storages, but what a
+// rerun makes again is a kind of its own.
+inline constexpr size_t kRecomputedKind = kStorageCategories;
+inline constexpr size_t kLiveKinds = kStorageCategories + 1;
+using LiveBytes = std::array<int64_t, kLiveKinds>;
+
+// A simulation with what its live_bytes consist of at each step.
+struct DetailedSimulation {
+  Simulation simulation;
+  std::vector<LiveBytes> by_kind;  // a step; adds up to live_bytes
+};
+
 // Returns by storage until when others than autograd hold it in the step as it
 // was.
 std::vector<int32_t> HeldByOthers(const Trace& trace);
@@ -138,7 +150,14 @@ class Simulator {
   // The same as the function above.
   Simulation Simulate(const std::vector<CheckpointedModule>& modules) const;
 
+  // With the bytes of each kind at each step. Throws as Simulate does.
+  DetailedSimulation SimulateInDetail(
+      const std::vector<CheckpointedModule>& modules) const;
+
  private:
+  DetailedSimulation Run(const std::vector<CheckpointedModule>& modules,
+                         bool in_detail) const;
+
   std::shared_ptr<const PreparedTrace> prepared_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -41,25 +42,30 @@ class Sharding {
       : trace_(trace),
         options_(options),
         count_(static_cast<int32_t>(trace.operators.size())),
-        change_(static_cast<size_t>(count_) + 1, 0) {}
+        change_(static_cast<size_t>(count_) + 1) {}
 
-  std::vector<int64_t> Run() {
+  std::vector<CategoryBytes> Run() {
     if (options_.world_size > 1) {
       FindUnits();
       for (const TraceStorage& storage : trace_.storages) Shard(storage);
       if (!options_.fsdp_units.empty()) KeepWhole();
     }
-    for (int32_t t = 1; t < count_; ++t) change_[t] += change_[t - 1];
+    for (int32_t t = 1; t < count_; ++t) {
+      for (size_t c = 0; c < graph::kStorageCategories; ++c) {
+        change_[t][c] += change_[t - 1][c];
+      }
+    }
     change_.resize(count_);
     return std::move(change_);
   }
 
  private:
-  void Add(int32_t begin, int32_t end, int64_t bytes) {
+  void Add(StorageCategory category, int32_t begin, int32_t end,
+           int64_t bytes) {
     begin = std::clamp(begin, 0, count_);
     end = std::clamp(end, begin, count_);
-    change_[begin] += bytes;
-    change_[end] -= bytes;
+    change_[begin][static_cast<size_t>(category)] += bytes;
+    change_[end][static_cast<size_t>(category)] -= bytes;
   }
 
   // Units in forward order, and when they run.
@@ -119,7 +125,8 @@ class Sharding {
         }
       }
     }
-    Add(begin, storage.freed, -Saving(storage, options_.world_size));
+    Add(storage.category, begin, storage.freed,
+        -Saving(storage, options_.world_size));
   }
 
   void KeepWhole() {
@@ -127,16 +134,17 @@ class Sharding {
       for (size_t k = 0; k < windows->size(); ++k) {
         const Window& window = (*windows)[k];
         const int32_t begin = k == 0 ? window.begin : (*windows)[k - 1].begin;
-        Add(begin, window.end, whole_[window.unit]);
+        Add(StorageCategory::kParameter, begin, window.end,
+            whole_[window.unit]);
       }
     }
-    Add(0, trace_.backward_end, whole_.back());
+    Add(StorageCategory::kParameter, 0, trace_.backward_end, whole_.back());
   }
 
   const Trace& trace_;
   const MemoryOptions& options_;
   const int32_t count_;
-  std::vector<int64_t> change_;
+  std::vector<CategoryBytes> change_;
   std::vector<int64_t> whole_;    // a unit, and last what is outside of all
   std::set<int32_t> is_counted_;  // of the parameters
   std::vector<Window> forward_, backward_;
@@ -146,6 +154,16 @@ class Sharding {
 
 std::vector<int64_t> BytesOfRank(const Trace& trace,
                                  const MemoryOptions& options) {
+  std::vector<int64_t> bytes;
+  for (const CategoryBytes& by_category : Sharding(trace, options).Run()) {
+    bytes.push_back(
+        std::accumulate(by_category.begin(), by_category.end(), int64_t{0}));
+  }
+  return bytes;
+}
+
+std::vector<CategoryBytes> BytesOfRankByCategory(const Trace& trace,
+                                                 const MemoryOptions& options) {
   return Sharding(trace, options).Run();
 }
 

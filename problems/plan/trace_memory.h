@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,6 +26,12 @@ namespace acplan::problems {
 // Throws InputError for a unit that is no module of the trace.
 std::vector<int64_t> BytesOfRank(const graph::Trace& trace,
                                  const MemoryOptions& options);
+
+// The same by what it is of: all but parameters, gradients and optimizer state
+// is 0. Adds up to BytesOfRank.
+using CategoryBytes = std::array<int64_t, graph::kStorageCategories>;
+std::vector<CategoryBytes> BytesOfRankByCategory(const graph::Trace& trace,
+                                                 const MemoryOptions& options);
 
 // The simulated step with these bytes added: live_bytes, peak_bytes and
 // peak_step are those of a rank; peak_by_category stays that of the one device.

@@ -46,6 +46,26 @@ TEST(PlotTest, HasAxes) {
             "              1.00  x");
 }
 
+TEST(PlotTest, HasNumbersOfItsOwnAxes) {
+  constexpr double kGiB = 1 << 30;
+  const std::vector<std::string> lines = Lines(Plot().ToString(
+      kPlain, Plot::Axis::OfBytes("budget", 6 * kGiB, 14 * kGiB),
+      Plot::Axis::OfMs("recomputed", 104.25)));
+  ASSERT_EQ(lines.size(), 1 + 21 + 3 + 1);
+  EXPECT_EQ(lines[0], "recomputed (ms)");
+  EXPECT_EQ(lines[1], "104.2 ┤");
+  EXPECT_EQ(lines[21], "    0 ┤");
+  // Numbers stand below their ticks, and all within 80 columns.
+  EXPECT_EQ(lines[22].find("┬"), 6 + std::string("└").size());
+  EXPECT_EQ(lines[23], "       6" + std::string(17, ' ') + "8" +
+                           std::string(16, ' ') + "10" + std::string(16, ' ') +
+                           "12" + std::string(16, ' ') + "14");
+  EXPECT_THAT(lines[24], EndsWith("  budget (GiB)"));
+  EXPECT_EQ(lines[24].size(), 80);
+  EXPECT_EQ(Plot::Axis::OfMs("time", 20'000).most, 20);
+  EXPECT_EQ(Plot::Axis::OfBytes("memory", 0, kGiB / 2).most, 512);
+}
+
 TEST(PlotTest, PointsStandWhereTheyBelong) {
   Plot plot;
   plot.AddPoint(0, 0, kStar);

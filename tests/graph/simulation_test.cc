@@ -259,7 +259,17 @@ TEST(Simulator, OfManyPlansIsThatOfEachAlone) {
     const Simulator simulator(trace);
     for (int plan = 0; plan < 10; ++plan) {
       const std::vector<CheckpointedModule> units = RandomUnits(trace, random);
-      ASSERT_EQ(simulator.Simulate(units), Simulate(trace, units)) << round;
+      const Simulation alone = Simulate(trace, units);
+      ASSERT_EQ(simulator.Simulate(units), alone) << round;
+      const DetailedSimulation detail = simulator.SimulateInDetail(units);
+      ASSERT_EQ(detail.simulation, alone) << round;
+      ASSERT_EQ(detail.by_kind.size(), alone.steps.size());
+      for (size_t k = 0; k < detail.by_kind.size(); ++k) {
+        const LiveBytes& bytes = detail.by_kind[k];
+        ASSERT_EQ(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}),
+                  alone.live_bytes[k]);
+        ASSERT_GE(std::ranges::min(bytes), 0);
+      }
     }
     ASSERT_EQ(simulator.Simulate({}), Simulate(trace, {})) << round;
   }
@@ -370,6 +380,15 @@ TEST_F(TwoLayers, BothRunAgain) {
                   // a again: its result was b's input, freed with b's frame
                   1 + 1 + 8, 1 + 1 + 8 + 4, 1 + 1 + 8 + 2, 1 + 1 + 8 + 2));
   EXPECT_EQ(Simulate(trace_, both).recompute_ms, 1 + 2 + 3 + 4 + 5 + 6);
+
+  // What the reruns make, apart from what the forward pass made.
+  std::vector<int64_t> recomputed;
+  for (const LiveBytes& bytes :
+       Simulator(trace_).SimulateInDetail(both).by_kind) {
+    recomputed.push_back(bytes[kRecomputedKind] / 512);
+  }
+  EXPECT_THAT(recomputed, ElementsAre(0, 0, 0, 0, 0, 0, 0, 16, 16 + 4, 16 + 2,
+                                      16 + 2, 8, 8 + 4, 8 + 2, 8 + 2));
 }
 
 TEST_F(TwoLayers, WhatIsSavedDoesNotRunAgain) {

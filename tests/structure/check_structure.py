@@ -54,12 +54,14 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     "cli/terminal": ("graph/base", "solver/search.h", "problems/model"),
     "cli/pictures": ("graph/base", "costmodel/results"),
     "cli/input": ("graph", "solver", "problems", "costmodel", "cli/terminal"),
+    "cli/report": ("graph", "problems", "cli/input", "cli/pictures/picture.h"),
     "cli/planning": (
         "graph",
         "solver",
         "problems",
         "cli/command.h",
         "cli/input",
+        "cli/report",
         "cli/terminal",
     ),
     "cli/llm": (

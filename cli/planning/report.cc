@@ -1,0 +1,282 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/input/flags.h"
+#include "cli/input/plan_input.h"
+#include "cli/input/planning_flags.h"
+#include "cli/input/profile_input.h"
+#include "cli/planning/question.h"
+#include "cli/report/frontier_data.h"
+#include "cli/report/module_data.h"
+#include "cli/report/page.h"
+#include "cli/report/profile_data.h"
+#include "cli/report/search_data.h"
+#include "cli/report/step_data.h"
+#include "cli/terminal/text.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/profile/module_tree.h"
+#include "problems/budget_frontier.h"
+#include "problems/check/plan_check.h"
+#include "problems/plan/plan_on_trace.h"
+
+namespace acplan::cli {
+
+using nlohmann::ordered_json;
+using problems::Plan;
+
+namespace {
+
+// --time-limit, for all budgets of the frontier together.
+constexpr double kReportSeconds = 10;
+
+struct ReportFlags {
+  std::string profile;
+  std::vector<std::string> plans;
+  std::string frontier;
+  std::string points;
+  std::string time_limit;
+  std::string output;
+};
+
+struct NamedPlan {
+  std::string path;
+  std::string name;  // of the file; the path where two files have one name
+  Plan plan;
+};
+
+std::vector<NamedPlan> ReadPlans(const std::vector<std::string>& paths,
+                                 const ProfileInput& input) {
+  std::map<std::string, int> count;
+  const auto name_of = [](const std::string& path) {
+    return std::filesystem::path(path).filename().string();
+  };
+  for (const std::string& path : paths) ++count[name_of(path)];
+  std::vector<NamedPlan> plans;
+  for (const std::string& path : paths) {
+    const std::string name = name_of(path);
+    plans.push_back({.path = path,
+                     .name = count[name] == 1 ? name : path,
+                     .plan = ReadAnswer(path, input.profile)});
+    RequireTrace(plans.back().plan.memory, input, path);
+  }
+  return plans;
+}
+
+// A step of a trace under a plan.
+ordered_json TraceRunJson(const ProfileInput& input, const NamedPlan& named,
+                          const problems::MemoryOptions& memory) {
+  const ProfileInput own = WithSegmentsOf(input, named.plan, named.path);
+  const graph::Trace& trace = *own.trace;
+  SampledRun run{.name = named.name, .trace = &trace, .detail = {}};
+  try {
+    run.detail = graph::Simulator(trace).SimulateInDetail(
+        problems::CheckpointedModules(trace, named.plan.modules));
+    run.detail = DetailOnRank(std::move(run.detail), trace, memory);
+  } catch (const InputError& error) {
+    throw NamingFile(error, named.path);
+  }
+  return RunJson(run);
+}
+
+ordered_json ProfileRun(const ProfileInput& input, const NamedPlan& named,
+                        const problems::MemoryOptions& memory) {
+  const bool is_drawn = named.path.empty() && !memory.without_states &&
+                        memory.model == problems::MemoryModel::kSnapshot;
+  ordered_json json = is_drawn
+                          ? ProfileRunJson(named.name, input.profile, memory)
+                          : ordered_json{{"name", named.name}};
+  try {
+    const problems::PlanEffect effect =
+        ComputeEffect(input.profile, named.plan.modules, memory,
+                      named.plan.tradeoff, input.TraceIfAny());
+    json["peak_bytes"] = effect.peak_bytes;
+    json["peak_module"] = effect.peak_module;
+    json["recompute_ms"] = effect.recompute_ms;
+  } catch (const InputError& error) {
+    throw NamingFile(error, named.path);
+  }
+  return json;
+}
+
+// The question that the first plan answers, as flags would ask it.
+PlanningFlags QuestionOf(const problems::MemoryOptions& memory,
+                         const std::vector<NamedPlan>& plans) {
+  PlanningFlags flags;
+  flags.memory.model = ToString(memory.model);
+  flags.memory.world_size = fmt::to_string(memory.world_size);
+  flags.memory.without_states = memory.without_states;
+  flags.units.fsdp_units = memory.fsdp_units;
+  if (plans.empty()) return flags;
+  const Plan& plan = plans.front().plan;
+  flags.granularity = plan.granularity;
+  if (plan.granularity == "module") flags.tradeoff = plan.tradeoff;
+  if (plan.reserve_bytes > 0) {
+    flags.reserve = fmt::to_string(plan.reserve_bytes);
+  }
+  return flags;
+}
+
+ordered_json FindFrontier(const ProfileInput& input, PlanningFlags flags,
+                          int points, const std::string& time_limit) {
+  flags.time_limit =
+      time_limit.empty() ? fmt::to_string(kReportSeconds) : time_limit;
+  const graph::ModuleTree tree(input.profile);
+  const problems::PlanOptions options = flags.Options(input, kReportSeconds);
+  const PlanningQuestion question(flags, input, tree, options);
+  const solver::Stopwatch stopwatch;
+  solver::SearchLimits limits = options.limits;
+  limits.interrupted = &InterruptFlag();
+  const problems::LeastWithSegments least =
+      question.Least(ForTheMinimum(limits));
+  const int64_t minimum = least.least.budget.bytes;
+  const int64_t unplanned = question.problem().unplanned_peak_bytes;
+  const std::vector<int64_t> budgets = problems::EvenBudgets(
+      minimum, std::max(minimum, unplanned + options.reserve_bytes), points);
+  return FrontierJson(
+      question.PlansWithin(budgets, solver::LeftOf(limits, stopwatch.Seconds()),
+                           {}, least.of_family),
+      unplanned);
+}
+
+// Null where none is asked for, or there is none for such a profile.
+ordered_json FrontierOf(const ReportFlags& flags, const ProfileInput& input,
+                        const PlanningFlags& question,
+                        const Terminal& terminal) {
+  const auto points = static_cast<int>(ParseWhole(
+      flags.points.empty() ? "8" : flags.points, "--points", 0, 1000));
+  if (!flags.time_limit.empty()) ParseTimeLimit(flags.time_limit);
+  if (!flags.frontier.empty()) {
+    if (!flags.points.empty()) {
+      throw InputError(
+          "--points: expected no --frontier beside it, found both");
+    }
+    return ReadFrontier(flags.frontier, input.profile.model.name);
+  }
+  if (points == 0) return nullptr;
+  try {
+    return FindFrontier(input, question, points, flags.time_limit);
+  } catch (const InputError& error) {
+    terminal.Warn(fmt::format("no frontier is shown: {}", error.what()));
+    return nullptr;
+  }
+}
+
+ordered_json StepData(const ReportFlags& flags, const ProfileInput& input,
+                      const Terminal& terminal) {
+  const std::vector<NamedPlan> plans = ReadPlans(flags.plans, input);
+  const problems::MemoryOptions memory =
+      plans.empty() ? MemoryFlags().Resolve(input) : plans.front().plan.memory;
+  const graph::Profile& profile = input.profile;
+  ordered_json data = {{"format", "acplan.report"},
+                       {"version", 1},
+                       {"source", flags.profile},
+                       {"model",
+                        {{"name", profile.model.name},
+                         {"batch", profile.model.batch},
+                         {"seq", profile.model.seq},
+                         {"dtype", profile.model.dtype},
+                         {"optimizer", profile.model.optimizer}}},
+                       {"question", QuestionText(memory)},
+                       {"caveat", Caveat(memory.model)},
+                       {"of_operators", input.trace.has_value()},
+                       {"kinds", KindNames()},
+                       {"runs", ordered_json::array()}};
+  std::vector<NamedPlan> runs{{.path = "", .name = "no plan", .plan = {}}};
+  runs.insert(runs.end(), plans.begin(), plans.end());
+  for (const NamedPlan& named : runs) {
+    ordered_json run = input.trace ? TraceRunJson(input, named, memory)
+                                   : ProfileRun(input, named, memory);
+    if (!named.path.empty()) {
+      run["answer"] = AnswerJson(named.plan);
+      run["units"] = UnitsJson(named.plan);
+      if (QuestionText(named.plan.memory) != QuestionText(memory)) {
+        terminal.Warn(fmt::format("{} was made for {}, and is shown under {}",
+                                  named.path, QuestionText(named.plan.memory),
+                                  QuestionText(memory)));
+      }
+    }
+    data["runs"].push_back(std::move(run));
+  }
+  data["step_ms"] = problems::StepMs(profile);
+  data["tree"] = ModulesJson(input, graph::ModuleTree(profile));
+  data["frontier"] =
+      FrontierOf(flags, input, QuestionOf(memory, plans), terminal);
+  return data;
+}
+
+int RunReport(const ReportFlags& flags, const Terminal& terminal) {
+  if (flags.output.empty()) {
+    throw InputError("-o: expected a file for the page, found none");
+  }
+  CheckOutput(flags.output, flags.profile);
+  for (const std::string& plan : flags.plans) CheckOutput(flags.output, plan);
+  if (!flags.frontier.empty()) CheckOutput(flags.output, flags.frontier);
+
+  std::string page;
+  if (const std::optional<ordered_json> search = ReadTraining(flags.profile)) {
+    if (!flags.plans.empty() || !flags.frontier.empty()) {
+      throw InputError(fmt::format(
+          "{}: expected a profile or trace beside plans, found a report of "
+          "llm-train",
+          graph::OneLine(flags.profile, 400)));
+    }
+    page = ReportPage(PageKind::kSearch, "Strategies of training", *search);
+  } else {
+    const ProfileInput input = ReadProfileOrTrace(flags.profile);
+    const std::string& model = input.profile.model.name;
+    page = ReportPage(
+        PageKind::kStep,
+        fmt::format("Memory of a step of {}", model.empty() ? "model" : model),
+        StepData(flags, input, terminal));
+  }
+  graph::WriteFile(flags.output, page);
+  terminal.Print(fmt::format("{}: {}\n", graph::OneLine(flags.output, 400),
+                             FormatBytesExactly(std::ssize(page))));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddReportCommand(CLI::App& program) {
+  auto flags = std::make_shared<ReportFlags>();
+  CLI::App* app = program.add_subcommand(
+      "report", "A page that shows where memory goes and what plans change");
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace, or what llm-train or llm-train-search "
+                  "wrote (.json or .json.gz)")
+      ->required();
+  app->add_option("PLAN", flags->plans, "plan files");
+  app->add_option("-o,--output", flags->output, "write the page here (.html)")
+      ->type_name("FILE");
+  app->add_option("--frontier", flags->frontier,
+                  "what acplan frontier wrote, in place of --points")
+      ->type_name("FILE");
+  app->add_option("--points", flags->points,
+                  "budgets of the frontier that is drawn (8); 0: none")
+      ->type_name("N");
+  app->add_option("--time-limit", flags->time_limit,
+                  "seconds for the frontier, or none (10)")
+      ->type_name("S");
+  app->footer(
+      "Example:\n  acplan report data/traces/gpt2_small.json.gz -o "
+      "report.html\n"
+      "Exit status: 0 written, 2 bad input.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunReport(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

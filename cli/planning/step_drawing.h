@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+
+#include "cli/terminal/memory_plot.h"
+#include "cli/terminal/terminal.h"
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+#include "problems/plan/plan.h"
+
+namespace acplan::cli {
+
+// The bytes in use over a simulated step.
+MemoryCurve CurveOf(const graph::Trace& trace,
+                    const graph::Simulation& simulation);
+
+// The step of a trace as a rank sees it, without the plan and with it, and the
+// budget. "" where stdout is no screen, and for plans that are not of the
+// simulated step.
+std::string StepDrawing(const graph::Trace* trace, const problems::Plan& plan,
+                        const Terminal& terminal);
+
+}  // namespace acplan::cli

@@ -1,0 +1,97 @@
+#include "cli/report/module_data.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "graph/profile/profile.h"
+#include "graph/trace/simulation.h"
+
+namespace acplan::cli {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+std::string_view ToText(graph::OperatorDecision decision) {
+  switch (decision) {
+    case graph::OperatorDecision::kSave:
+      return "save";
+    case graph::OperatorDecision::kSkip:
+      return "skip";
+    case graph::OperatorDecision::kOffload:
+      return "offload";
+    case graph::OperatorDecision::kRecompute:
+      break;
+  }
+  return "recompute";
+}
+
+std::map<std::string, std::string> ClassNames(const ProfileInput& input) {
+  std::map<std::string, std::string> names;
+  if (!input.trace) return names;
+  for (const graph::TraceModule& module : input.trace->modules) {
+    names[module.fqn] = module.class_name;
+  }
+  return names;
+}
+
+}  // namespace
+
+ordered_json ModulesJson(const ProfileInput& input,
+                         const graph::ModuleTree& tree) {
+  const std::map<std::string, std::string> classes = ClassNames(input);
+  ordered_json list = ordered_json::array();
+  for (int i = 0; i < tree.size(); ++i) {
+    const graph::Module& module = input.profile.modules[tree.node(i).module];
+    int64_t own = module.act_fw_per_module;
+    int64_t own_parameters = module.param_per_module;
+    for (const int child : tree.Children(i)) {
+      const graph::Module& inside =
+          input.profile.modules[tree.node(child).module];
+      own -= inside.act_fw_per_module;
+      own_parameters -= inside.param_per_module;
+    }
+    ordered_json entry = {
+        {"name", module.fqn},
+        {"parent", tree.node(i).parent},
+        {"calls", module.calls},
+        {"parameters", module.param_per_module},
+        {"own_parameters", std::max<int64_t>(0, own_parameters)},
+        {"activations", module.act_fw_per_module},
+        {"own_activations", std::max<int64_t>(0, own)},
+        {"forward_ms", module.fw_runtime_per_module}};
+    if (const auto found = classes.find(module.fqn); found != classes.end()) {
+      entry["class"] = found->second;
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+ordered_json UnitsJson(const problems::Plan& plan) {
+  ordered_json list = ordered_json::array();
+  for (const problems::PlannedModule& unit : plan.modules) {
+    ordered_json entry = {{"name", unit.fqn},
+                          {"discard_ratio", unit.discard_ratio}};
+    if (unit.recompute_ms != problems::kNotStated) {
+      entry["recompute_ms"] = unit.recompute_ms;
+    }
+    if (unit.discarded_bytes != problems::kNotStated) {
+      entry["discarded_bytes"] = unit.discarded_bytes;
+    }
+    std::map<std::string_view, std::map<std::string, int>> counts;
+    for (const problems::PlannedOp& op : unit.ops) {
+      ++counts[ToText(op.decision)][op.name];
+    }
+    for (const auto& [decision, names] : counts) {
+      entry["operators"][std::string(decision)] = names;
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+}  // namespace acplan::cli

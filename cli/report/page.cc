@@ -1,0 +1,61 @@
+#include "cli/report/page.h"
+
+#include <fmt/format.h>
+
+#include "cli/pictures/picture.h"
+#include "cli/report/page_parts.h"
+
+namespace acplan::cli {
+
+std::string JsonForScript(const nlohmann::ordered_json& data) {
+  using Handler = nlohmann::ordered_json::error_handler_t;
+  const std::string text = data.dump(-1, ' ', true, Handler::replace);
+  std::string escaped;
+  escaped.reserve(text.size());
+  for (const char c : text) {
+    switch (c) {
+      case '<':
+        escaped += "\\u003c";
+        break;
+      case '>':
+        escaped += "\\u003e";
+        break;
+      case '&':
+        escaped += "\\u0026";
+        break;
+      case '\x7f':
+        escaped += "\\u007f";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string ReportPage(PageKind kind, std::string_view title,
+                       const nlohmann::ordered_json& data) {
+  // The library makes functions of the expressions in its specifications.
+  constexpr std::string_view kPolicy =
+      "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; "
+      "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
+      "form-action 'none'";
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, "
+      "initial-scale=1\">\n"
+      "<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n"
+      "<header><h1>{}</h1><p class=\"quiet\" id=\"facts\"></p></header>\n"
+      "<main><noscript>This page draws its charts with a script, which this "
+      "browser does not run.</noscript></main>\n"
+      "<script type=\"application/json\" id=\"data\">{}</script>\n"
+      "<!--\n{}-->\n<script>\n{}</script>\n<script>\n{}{}{}</script>\n"
+      "</body>\n</html>\n",
+      kPolicy, Escaped(title), PageStyle(), Escaped(title), JsonForScript(data),
+      LibraryLicense(), LibraryScript(), PageScript(),
+      kind == PageKind::kStep ? StepScript() : SearchScript(),
+      kind == PageKind::kStep ? ModulesScript() : "");
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string_view>
+
+namespace acplan::cli {
+
+// What pages are made of, as text in the program: embedded when it is built
+// (cmake/embed_page.cmake) from the files beside this one.
+std::string_view PageStyle();       // page.css
+std::string_view PageScript();      // page.js
+std::string_view StepScript();      // step.js
+std::string_view ModulesScript();   // modules.js
+std::string_view SearchScript();    // search.js
+std::string_view LibraryScript();   // Vega, which draws the charts
+std::string_view LibraryLicense();  // vega_license.txt
+
+}  // namespace acplan::cli

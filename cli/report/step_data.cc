@@ -1,0 +1,244 @@
+#include "cli/report/step_data.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "problems/plan/trace_memory.h"
+
+namespace acplan::cli {
+
+using graph::LiveBytes;
+using graph::Simulation;
+using graph::StorageCategory;
+using graph::Trace;
+using nlohmann::ordered_json;
+
+namespace {
+
+struct Kind {
+  std::string_view name;
+  size_t place;  // in LiveBytes
+};
+
+constexpr size_t PlaceOf(StorageCategory category) {
+  return static_cast<size_t>(category);
+}
+
+// From what is there all the time to what comes and goes.
+constexpr std::array<Kind, graph::kLiveKinds> kKinds = {{
+    {"parameters", PlaceOf(StorageCategory::kParameter)},
+    {"buffers", PlaceOf(StorageCategory::kBuffer)},
+    {"optimizer", PlaceOf(StorageCategory::kOptimizer)},
+    {"gradients", PlaceOf(StorageCategory::kGradient)},
+    {"inputs", PlaceOf(StorageCategory::kInput)},
+    {"activations", PlaceOf(StorageCategory::kActivation)},
+    {"recomputed", graph::kRecomputedKind},
+    {"temporaries", PlaceOf(StorageCategory::kTemporary)},
+}};
+
+// Strings that come again and again, each once.
+class Names {
+ public:
+  int Place(const std::string& name) {
+    const auto [at, is_new] =
+        places_.try_emplace(name, static_cast<int>(list_.size()));
+    if (is_new) list_.push_back(name);
+    return at->second;
+  }
+  const ordered_json& list() const { return list_; }
+
+ private:
+  std::map<std::string, int> places_;
+  ordered_json list_ = ordered_json::array();
+};
+
+int PhaseOf(const Trace& trace, const Simulation::Step& step) {
+  if (step.redone >= 0) return 2;
+  if (step.op < trace.forward_end) return 0;
+  return step.op < trace.backward_end ? 1 : 3;
+}
+
+// When each step begins, and last when the step ends.
+std::vector<double> BeginningsOf(const SampledRun& run) {
+  std::vector<double> beginnings{0};
+  for (const Simulation::Step& step : run.detail.simulation.steps) {
+    beginnings.push_back(beginnings.back() +
+                         run.trace->operators[step.op].runtime_ms);
+  }
+  return beginnings;
+}
+
+ordered_json BytesJson(const LiveBytes& bytes) {
+  ordered_json json = ordered_json::array();
+  for (const Kind& kind : kKinds) json.push_back(bytes[kind.place]);
+  return json;
+}
+
+// Microseconds are more than a screen shows.
+double Rounded(double ms) { return std::round(ms * 1e4) / 1e4; }
+
+// The innermost module of the backward pass at each operator of a trace, as
+// problems::ModuleAt says it, for many steps: -1 where none runs.
+std::vector<int32_t> BackwardCalls(const Trace& trace) {
+  std::vector<int32_t> calls(trace.operators.size(), -1);
+  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    const graph::TraceCall& call = trace.calls[c];
+    if (trace.modules[call.module].IsSegment()) continue;
+    if (call.backward_start == graph::kNever) continue;
+    const auto end =
+        std::min(std::ssize(calls), std::ptrdiff_t{call.backward_end});
+    for (std::ptrdiff_t k = call.backward_start; k < end; ++k) calls[k] = c;
+  }
+  return calls;
+}
+
+// Writes samples column by column, which is a third of the text.
+class SampleColumns {
+ public:
+  explicit SampleColumns(const SampledRun& run)
+      : run_(run),
+        beginnings_(BeginningsOf(run)),
+        backward_calls_(BackwardCalls(*run.trace)) {}
+
+  // `first`: the step that begins the sample's part.
+  void Add(size_t k, size_t first) {
+    const Simulation& simulation = run_.detail.simulation;
+    const Simulation::Step& step = simulation.steps[k];
+    const graph::TraceOperator& op = run_.trace->operators[step.op];
+    columns_["begin_step"].push_back(first);
+    columns_["begin_ms"].push_back(Rounded(beginnings_[first]));
+    columns_["step"].push_back(k);
+    columns_["ms"].push_back(Rounded(beginnings_[k]));
+    columns_["operator"].push_back(
+        operators_.Place(run_.trace->operator_names[op.name]));
+    columns_["module"].push_back(modules_.Place(ModuleOf(step)));
+    columns_["phase"].push_back(PhaseOf(*run_.trace, step));
+    columns_["bytes"].push_back(BytesJson(run_.detail.by_kind[k]));
+  }
+
+  ordered_json ToJson() && {
+    columns_["end_ms"] = Rounded(beginnings_.back());
+    columns_["operators"] = operators_.list();
+    columns_["modules"] = modules_.list();
+    return std::move(columns_);
+  }
+
+ private:
+  std::string ModuleOf(const Simulation::Step& step) const {
+    const Trace& trace = *run_.trace;
+    int32_t call = trace.operators[step.op].call;
+    if (step.redone < 0 && step.op >= trace.forward_end) {
+      if (step.op >= trace.backward_end) return "optimizer step";
+      call = backward_calls_[step.op];
+    }
+    return trace.modules[call < 0 ? 0 : trace.calls[call].module].fqn;
+  }
+
+  const SampledRun& run_;
+  std::vector<double> beginnings_;
+  std::vector<int32_t> backward_calls_;
+  Names operators_, modules_;
+  ordered_json columns_ = {{"begin_step", ordered_json::array()},
+                           {"begin_ms", ordered_json::array()},
+                           {"step", ordered_json::array()},
+                           {"ms", ordered_json::array()},
+                           {"operator", ordered_json::array()},
+                           {"module", ordered_json::array()},
+                           {"phase", ordered_json::array()},
+                           {"bytes", ordered_json::array()}};
+};
+
+}  // namespace
+
+ordered_json KindNames() {
+  ordered_json names = ordered_json::array();
+  for (const Kind& kind : kKinds) names.push_back(kind.name);
+  return names;
+}
+
+std::vector<StepSample> SampleSteps(const std::vector<int64_t>& live_bytes,
+                                    size_t most) {
+  const size_t parts = std::min(most, live_bytes.size());
+  std::vector<StepSample> samples;
+  for (size_t part = 0; part < parts; ++part) {
+    const size_t first = part * live_bytes.size() / parts;
+    const size_t end = (part + 1) * live_bytes.size() / parts;
+    size_t step = first;
+    for (size_t k = first; k < end; ++k) {
+      if (live_bytes[k] > live_bytes[step]) step = k;
+    }
+    samples.push_back({.first = first, .step = step});
+  }
+  return samples;
+}
+
+graph::DetailedSimulation DetailOnRank(graph::DetailedSimulation detail,
+                                       const Trace& trace,
+                                       const problems::MemoryOptions& memory) {
+  if (memory.world_size == 1) return detail;
+  const std::vector<int32_t> times = problems::TimesOf(detail.simulation);
+  const std::vector<problems::CategoryBytes> bytes =
+      BytesOfRankByCategory(trace, memory);
+  for (size_t k = 0; k < times.size(); ++k) {
+    for (size_t c = 0; c < graph::kStorageCategories; ++c) {
+      detail.by_kind[k][c] += bytes[times[k]][c];
+    }
+  }
+  detail.simulation = problems::OnRank(std::move(detail.simulation),
+                                       BytesOfRank(trace, memory));
+  return detail;
+}
+
+ordered_json RunJson(const SampledRun& run) {
+  const Simulation& simulation = run.detail.simulation;
+  ordered_json json;
+  json["name"] = run.name;
+  json["steps"] = simulation.steps.size();
+  json["recomputed_operators"] = std::ranges::count_if(
+      simulation.steps, [](const auto& step) { return step.redone >= 0; });
+  json["recompute_ms"] = simulation.recompute_ms;
+  json["peak_bytes"] = simulation.peak_bytes;
+  const std::vector<StepSample> samples = SampleSteps(simulation.live_bytes);
+  SampleColumns columns(run);
+  for (size_t s = 0; s < samples.size(); ++s) {
+    columns.Add(samples[s].step, samples[s].first);
+    if (static_cast<int32_t>(samples[s].step) == simulation.peak_step) {
+      json["peak_sample"] = s;
+    }
+  }
+  if (simulation.peak_step >= 0) {
+    json["peak_by_kind"] = BytesJson(run.detail.by_kind[simulation.peak_step]);
+  }
+  json["samples"] = std::move(columns).ToJson();
+  return json;
+}
+
+ordered_json AnswerJson(const problems::Plan& plan) {
+  ordered_json json;
+  json["status"] = ToString(plan.status);
+  if (plan.limit) json["limit"] = *plan.limit;
+  if (plan.budget_bytes > 0) json["budget_bytes"] = plan.budget_bytes;
+  if (plan.reserve_bytes > 0) json["reserve_bytes"] = plan.reserve_bytes;
+  const auto add = [&](const char* key, double value) {
+    if (value != problems::kNotStated) json[key] = value;
+  };
+  add("recompute_ms", plan.recompute_ms);
+  add("bound_ms", plan.bound_ms);
+  add("gap", plan.gap);
+  add("overhead", plan.overhead);
+  add("step_ms", plan.baseline.runtime_ms);
+  json["seconds"] = plan.solver.seconds;
+  json["solver"] = plan.solver.name;
+  if (plan.offload) json["stall_ms"] = plan.offload->stall_ms;
+  if (plan.any_schedule) {
+    json["any_schedule_bound_ms"] = plan.any_schedule->bound_ms;
+  }
+  json["units"] = plan.modules.size();
+  return json;
+}
+
+}  // namespace acplan::cli

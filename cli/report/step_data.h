@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+#include "problems/model/memory_model.h"
+#include "problems/plan/plan.h"
+
+namespace acplan::cli {
+
+// The memory of a step as report pages draw it.
+
+// The kinds of bytes, from the bottom of a stack to its top.
+nlohmann::ordered_json KindNames();
+
+// So many samples of a step, at most, are drawn: more than a wide screen has
+// columns to tell them apart.
+inline constexpr size_t kMostSamples = 1600;
+
+// A part of the step, by its first step, and the first of its steps with the most
+// bytes, which stands for all of them.
+struct StepSample {
+  size_t first = 0;
+  size_t step = 0;
+  bool operator==(const StepSample&) const = default;
+};
+
+// As many parts as `most`, or as there are steps, one after the other and alike
+// in length. Drawn from the beginning of its part to that of the next one, a
+// sample is never below what was in use; so no peak is lost, and each is a step
+// as it was.
+std::vector<StepSample> SampleSteps(const std::vector<int64_t>& live_bytes,
+                                    size_t most = kMostSamples);
+
+// A step, without a plan or with one, as a rank sees it.
+struct SampledRun {
+  std::string name;
+  const graph::Trace* trace = nullptr;
+  graph::DetailedSimulation detail;
+};
+
+// Adds what a rank has more or less of each kind than one device that has
+// everything (problems/plan/trace_memory.h).
+graph::DetailedSimulation DetailOnRank(graph::DetailedSimulation detail,
+                                       const graph::Trace& trace,
+                                       const problems::MemoryOptions& memory);
+
+// The run's peak, where it is, what it consists of, and its samples.
+nlohmann::ordered_json RunJson(const SampledRun& run);
+
+// What a plan file says of the answer: status, bound, gap, seconds, budget.
+nlohmann::ordered_json AnswerJson(const problems::Plan& plan);
+
+}  // namespace acplan::cli

@@ -1,0 +1,330 @@
+"""Opens pages of `acplan report` in headless Chromium: what they show is what the JSON in
+them says, nothing is complained of or asked of a network, and axe-core finds no violation,
+wide and narrow, light and dark.
+
+    ACPLAN=build/release/cli/acplan python -m pytest tests/browser
+
+Needs Chromium (CHROMIUM, else the one on the PATH), playwright and axe-playwright-python.
+"""
+
+import gzip
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ACPLAN = os.environ.get("ACPLAN", str(ROOT / "build/release/cli/acplan"))
+LLAMA_LAYERS = ",".join(f"LlamaForCausalLM.model.layers.{k}" for k in range(32))
+TINY = ROOT / "data/traces/gpt2_tiny.json.gz"
+HOSTILE = "</script><script>document.title = 'taken'</script><!-- & \" \u2028 \u202e"
+
+
+def acplan(*arguments: object, exit_code: int = 0) -> subprocess.CompletedProcess:
+    done = subprocess.run([ACPLAN, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == exit_code, done.stderr
+    return done
+
+
+def report(folder: pathlib.Path, name: str, *arguments: object) -> pathlib.Path:
+    path = folder / f"{name}.html"
+    acplan("report", *arguments, "-o", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    traces, profiles = ROOT / "data/traces", ROOT / "data/profiles"
+    acplan("plan", profiles / "gpt2_small.json.gz", "--budget", "10GiB", "-o", folder / "p.json")
+    acplan("plan", traces / "gpt2_small.json.gz", "--budget", "70%", "-o", folder / "t.json")
+    acplan("plan", traces / "gpt2_small.json.gz", "--budget", "50%", "-o", folder / "u.json")
+    acplan("plan", traces / "llama3_8b.json.gz", "--budget", "70%", "--world-size", 8,
+           "--fsdp-units", LLAMA_LAYERS, "--time-limit", 2, "-o", folder / "l.json")
+    acplan("llm-train-search", ROOT / "data/training/models/llama-3.1-8b.json", "--gpu", "H100",
+           "--gpus", 64, "--gbs", 512, "--seq", 8192, "-o", folder / "s.json")
+    trace = json.loads(gzip.decompress(TINY.read_bytes()))
+    trace["model"]["name"] = HOSTILE
+    trace["modules"][1]["class"] = HOSTILE
+    trace["operators"][0]["name"] = HOSTILE
+    (folder / "h.json").write_text(json.dumps(trace))
+    return {
+        "profile": report(folder, "profile", profiles / "gpt2_small.json.gz", folder / "p.json",
+                          "--points", 4),
+        "trace": report(folder, "trace", traces / "gpt2_small.json.gz", folder / "t.json",
+                        folder / "u.json", "--points", 4, "--time-limit", 4),
+        "fsdp": report(folder, "fsdp", traces / "llama3_8b.json.gz", folder / "l.json",
+                       "--points", 0),
+        "search": report(folder, "search", folder / "s.json"),
+        "hostile": report(folder, "hostile", folder / "h.json", "--points", 0),
+    }
+
+
+@pytest.fixture(scope="module")
+def browser() -> Browser:
+    program = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    assert program, "found no chromium"
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Opened:
+    """A page, and what it complained of and asked for."""
+
+    def __init__(self, browser: Browser, path: pathlib.Path, width: int = 1600,
+                 scheme: str = "light") -> None:
+        context = browser.new_context(viewport={"width": width, "height": 900},
+                                      color_scheme=scheme)
+        self.page: Page = context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        started = time.monotonic()
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-ready]", timeout=30_000)
+        self.seconds = time.monotonic() - started
+        self.data = json.loads(self.page.text_content("#data"))
+
+    def __enter__(self) -> "Opened":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.page.context.close()
+
+    def table(self, selector: str) -> list[dict[str, str]]:
+        """Rows of a table, by heading."""
+        heads = self.page.locator(f"{selector} thead th").all_text_contents()
+        rows = self.page.locator(f"{selector} tbody tr")
+        return [dict(zip(heads, rows.nth(k).locator("th, td").all_text_contents(), strict=True))
+                for k in range(rows.count())]
+
+
+def bytes_text(size: float) -> str:
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    place = 0
+    while size >= 1024 and place + 1 < len(units):
+        size, place = size / 1024, place + 1
+    return f"{size:.2f} {units[place]}" if place else f"{size:.0f} B"
+
+
+def bytes_in(text: str) -> float:
+    number, name = re.fullmatch(r"([\d.]+) ([KMGT]?i?B)", text).groups()
+    return float(number) * 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].index(name)
+
+
+@pytest.mark.parametrize("name", ["profile", "trace", "fsdp", "search", "hostile"])
+@pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (1600, "dark"), (360, "light"),
+                                               (360, "dark")])
+def test_page_is_sound(browser, pages, name, width, scheme):
+    with Opened(browser, pages[name], width, scheme) as opened:
+        assert opened.said == []
+        assert opened.asked == [pages[name].as_uri()]
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+        found = Axe().run(opened.page)
+        assert found.violations_count == 0, found.generate_report()
+        for figure in opened.page.locator("figure svg").all():
+            box = figure.bounding_box()
+            assert box["width"] > 200 and box["x"] + box["width"] <= width
+            assert figure.locator("xpath=..").get_attribute("aria-label")
+
+
+@pytest.mark.parametrize("name", ["profile", "trace", "fsdp"])
+def test_values_are_those_of_the_data(browser, pages, name):
+    with Opened(browser, pages[name]) as opened:
+        runs = opened.data["runs"]
+        rows = opened.table("#summary")
+        assert [row["step"] for row in rows] == [run["name"] for run in runs]
+        for row, run in zip(rows, runs, strict=True):
+            assert row["peak"] == bytes_text(run["peak_bytes"])
+            answer = run.get("answer", {})
+            if "budget_bytes" in answer:
+                assert row["budget"] == bytes_text(answer["budget_bytes"])
+                assert run["peak_bytes"] <= answer["budget_bytes"]
+                assert row["status"] == answer["status"]
+                assert float(row["recomputed"].removesuffix(" ms")) == pytest.approx(
+                    run["recompute_ms"], abs=0.006)
+        kinds = opened.table("#peak")
+        for column in [run for run in runs if "peak_by_kind" in run]:
+            shown = {row["kind"]: bytes_in(row[column["name"]]) for row in kinds}
+            stated = dict(zip(opened.data["kinds"], column["peak_by_kind"], strict=True))
+            assert shown.pop("all") == pytest.approx(sum(stated.values()), rel=0.005)
+            assert shown == {kind: pytest.approx(stated[kind], rel=0.005, abs=1)
+                             for kind in shown}
+            assert sum(stated.values()) == column["peak_bytes"]
+            assert max(map(sum, column["samples"]["bytes"])) == column["peak_bytes"]
+
+
+def test_plans_and_report_agree_with_the_program(pages):
+    """The peaks in a page are those that `acplan simulate` says."""
+    folder = pages["trace"].parent
+    for plan in ("t.json", "u.json"):
+        said = json.loads(acplan("simulate", ROOT / "data/traces/gpt2_small.json.gz",
+                                 folder / plan, "--json").stdout)
+        page = pages["trace"].read_text()
+        assert f'"name":"{plan}"' in page
+        data = json.loads(re.search(r'id="data">(.*?)</script>', page).group(1))
+        run = next(run for run in data["runs"] if run["name"] == plan)
+        assert run["peak_bytes"] == said["planned"]["peak_bytes"]
+        assert run["recompute_ms"] == pytest.approx(said["planned"]["recompute_ms"])
+        kept = {"parameter": "parameters", "optimizer": "optimizer", "gradient": "gradients",
+                "input": "inputs"}
+        kinds = dict(zip(data["kinds"], run["peak_by_kind"], strict=True))
+        for category, kind in kept.items():
+            assert kinds[kind] <= said["planned"]["by_category"][category]
+        assert sum(kinds.values()) == sum(said["planned"]["by_category"].values())
+
+
+def test_chart_is_of_the_data(browser, pages):
+    with Opened(browser, pages["trace"]) as opened:
+        scaled = opened.page.evaluate(
+            "(() => { const v = charts[0].view; const y = v.scale('y'), x = v.scale('x');"
+            " return runs.map(r => [x(r.samples.ms[r.peak_sample]), y(r.peak_bytes / unit.bytes)]); })()")
+        drawn = opened.page.evaluate(
+            "[...document.querySelectorAll('#memory svg .mark-symbol path')].map(p => "
+            "p.getAttribute('transform').match(/[-\\d.]+/g).map(Number))")
+        assert len(drawn) == len(scaled) == 3
+        for (x, y), (drawn_x, drawn_y) in zip(scaled, drawn, strict=True):
+            assert (drawn_x, drawn_y) == (pytest.approx(x, abs=0.01), pytest.approx(y, abs=0.01))
+
+
+def test_keyboard_reads_the_step(browser, pages):
+    with Opened(browser, pages["trace"]) as opened:
+        page, run = opened.page, opened.data["runs"][-1]
+        page.focus("#sample")
+        page.keyboard.press("Home")
+        for sample in range(3):
+            said = page.text_content("#reading")
+            samples = run["samples"]
+            assert said.startswith(f"step {samples['step'][sample] + 1} of {run['steps']:,}")
+            assert samples["operators"][samples["operator"][sample]] in said
+            assert samples["modules"][samples["module"][sample]] in said
+            assert f"{run['name']} {bytes_text(sum(samples['bytes'][sample]))}:" in said
+            assert said.startswith(page.get_attribute("#sample", "aria-valuetext").split(". ")[0])
+            page.keyboard.press("ArrowRight")
+        page.click("text=Go to the peak")
+        assert f"{run['name']} {bytes_text(run['peak_bytes'])}:" in page.text_content("#reading")
+
+
+def test_pointer_reads_the_step(browser, pages):
+    with Opened(browser, pages["trace"]) as opened:
+        page = opened.page
+        before = page.text_content("#reading")
+        box = page.locator("#memory svg").bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] / 2)
+        assert page.text_content("#reading") != before
+        page.select_option("#memory select", "0")
+        assert "no plan " in page.text_content("#reading")
+
+
+def test_modules_are_searched_and_sorted(browser, pages):
+    with Opened(browser, pages["trace"]) as opened:
+        page = opened.page
+        table = page.locator("#modules table").last
+        page.locator("#modules input[type=search]").last.fill("h.3.mlp")
+        names = table.locator("tbody th").all_text_contents()
+        assert names == [m["name"] for m in opened.data["tree"] if "h.3.mlp" in m["name"]]
+        page.locator("#modules input[type=search]").last.fill("")
+        page.locator("#modules table").last.locator("thead button", has_text="parameters").click()
+        head = page.locator("#modules table").last.locator("thead th[aria-sort]")
+        assert head.get_attribute("aria-sort") == "descending"
+        first = page.locator("#modules table").last.locator("tbody tr").first
+        assert first.locator("td").nth(1).text_content() == bytes_text(
+            max(m["parameters"] for m in opened.data["tree"]))
+
+
+def test_search_is_shown(browser, pages):
+    with Opened(browser, pages["search"]) as opened:
+        rows, best = opened.table("#strategies"), opened.data["best"]
+        assert len(rows) == len(best) == 10
+        for row, entry in zip(rows, best, strict=True):
+            assert row["TP"] == str(entry["strategy"]["tp"])
+            assert row["memory"] == bytes_text(max(s["total_bytes"] for s in entry["stages"]))
+            assert row["MFU"] == f"{100 * entry['model_utilisation']:.1f}%"
+        opened.page.select_option("#trade select", "3")
+        assert opened.page.text_content("#trade .reading").startswith("4: ")
+
+
+def test_names_stay_text(browser, pages):
+    with Opened(browser, pages["hostile"]) as opened:
+        assert opened.data["model"]["name"] == HOSTILE
+        assert "taken" not in opened.page.title().split("document")[0]
+        assert opened.page.evaluate("document.scripts.length") == 3
+        opened.page.focus("#sample")
+        opened.page.keyboard.press("Home")
+        assert HOSTILE in opened.page.text_content("#reading")
+
+
+def big_trace(layers: int) -> dict:
+    """A step of so many layers with 100 operators each."""
+    trace = json.loads(gzip.decompress(TINY.read_bytes()))
+    half = 50
+    operators, storages, saved, calls = [], [], [], []
+    forward = layers * half
+    count = 2 * forward
+    modules = [{"fqn": "model", "class": "M", "parameters": [], "buffers": []}]
+    calls.append({"module": 0, "parent": -1, "start": 0, "end": forward, "inputs": [],
+                  "arguments": [], "outputs": [], "backward_start": forward, "backward_end": count})
+    for layer in range(layers):
+        modules.append({"fqn": f"model.{layer}", "class": "L", "parameters": [], "buffers": []})
+        end = count - layer * half
+        calls.append({"module": layer + 1, "parent": 0, "start": layer * half,
+                      "end": (layer + 1) * half, "inputs": [], "arguments": [], "outputs": [],
+                      "backward_start": end - half, "backward_end": end})
+        for place in range(half):
+            k = layer * half + place
+            freed = count - k
+            storages.append({"bytes": 1 << 20, "category": "activation", "born": k,
+                             "freed": freed, "scope_end": k + 1})
+            operators.append({"name": "aten.mm.default", "call": layer + 1, "runtime_ms": 0.01,
+                              "reads": [], "creates": [k], "outputs": [k]})
+            saved.append({"storage": k, "packed": k + 1, "call": layer + 1,
+                          "tensor": -1, "unpacked": freed - 1, "local_end": freed,
+                          "released": freed})
+    operators += [{"name": "aten.mul.Tensor", "call": -1, "runtime_ms": 0.01,
+                   "reads": [count - k - 1], "creates": [], "outputs": []}
+                  for k in range(forward, count)]
+    trace.update(forward_end=forward, backward_end=count, modules=modules, calls=calls,
+                 operators=operators, storages=storages, tensors=[], saved=saved, kept=[],
+                 measured={})
+    return trace
+
+
+def test_a_hundred_thousand_operators(browser, tmp_path):
+    trace = big_trace(1000)
+    assert len(trace["operators"]) == 100_000
+    (tmp_path / "big.json").write_text(json.dumps(trace))
+    page = report(tmp_path, "big", tmp_path / "big.json", "--points", 0)
+    assert page.stat().st_size < 8e6
+    with Opened(browser, page) as opened:
+        print(f"{page.stat().st_size} bytes, opened in {opened.seconds:.2f} s")
+        run = opened.data["runs"][0]
+        assert run["steps"] == 100_000
+        assert run["peak_bytes"] == 50_000 << 20
+        assert len(run["samples"]["bytes"]) <= 1600
+        assert max(map(sum, run["samples"]["bytes"])) == run["peak_bytes"]
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["missing.json"], "missing.json"),
+    ([TINY, "missing.json"], "missing.json"),
+    ([TINY, "--points", "x"], "--points"),
+    ([TINY, "--points", "2", "--frontier", TINY], "--points"),
+    ([TINY, "--frontier", TINY], "acplan.frontier"),
+    ([TINY, "--time-limit", "-1"], "--time-limit"),
+])
+def test_wrong_input_writes_nothing(tmp_path, arguments, said):
+    page = tmp_path / "report.html"
+    done = acplan("report", *arguments, "-o", page, exit_code=2)
+    assert said in done.stderr and done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

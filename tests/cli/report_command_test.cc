@@ -1,0 +1,211 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cli/report/page.h"
+#include "cli/report/step_data.h"
+#include "cli/terminal/text.h"
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
+
+// The data in a page, which a browser would read.
+json DataOf(const std::string& page) {
+  constexpr std::string_view kBegin = "id=\"data\">";
+  const size_t begin = page.find(kBegin) + kBegin.size();
+  return json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+}
+
+TEST(JsonForScript, HoldsAnyTextInAScript) {
+  std::mt19937 random(1);
+  const std::vector<std::string> pieces = {
+      "</script>", "<!--", "-->",    "]]>",  "&amp;", "\"",   "\\",
+      "\n",        "\x7f", "\u2028", "\xff", "a",     "\x01", "<script>"};
+  for (int round = 0; round < 500; ++round) {
+    std::string text;
+    for (int k = 0; k < 6; ++k) text += pieces[random() % pieces.size()];
+    const std::string written = JsonForScript({{text, text}, {"x", text}});
+    EXPECT_THAT(written, AllOf(Not(HasSubstr("<")), Not(HasSubstr(">")),
+                               Not(HasSubstr("&"))));
+    EXPECT_TRUE(std::ranges::all_of(written, [](char c) {
+      return c >= ' ' && c < '\x7f';
+    })) << written;
+    if (text.find('\xff') == std::string::npos) {
+      EXPECT_EQ(json::parse(written)["x"], text);
+    }
+  }
+}
+
+TEST(SampleSteps, AreNeverBelowWhatIsInUse) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<int64_t> live(random() % 60);
+    for (int64_t& bytes : live) bytes = static_cast<int64_t>(random() % 9);
+    const size_t most = 1 + random() % 20;
+    const std::vector<StepSample> samples = SampleSteps(live, most);
+    ASSERT_EQ(samples.size(), std::min(most, live.size()));
+    for (size_t s = 0; s < samples.size(); ++s) {
+      const size_t end =
+          s + 1 < samples.size() ? samples[s + 1].first : live.size();
+      if (s == 0) {
+        ASSERT_EQ(samples[s].first, 0);
+      }
+      ASSERT_LT(samples[s].first, end);
+      const auto first = live.begin() + samples[s].first;
+      // The first with the most of its part.
+      ASSERT_EQ(live.begin() + samples[s].step,
+                std::max_element(first, live.begin() + end));
+    }
+  }
+}
+
+class ReportCommandTest : public CliTest {};
+
+TEST_F(ReportCommandTest, IsOnePageOfWhatSimulateSays) {
+  AcplanOut({"plan", kTrace, "--budget", "99%", "-o", "plan.json"});
+  const json simulated = AcplanJson({"simulate", kTrace, "plan.json"});
+  AcplanOut({"report", kTrace, "plan.json", "--points", "0", "-o", "a.html"});
+  const std::string page = Read("a.html");
+  for (const char* text :
+       {"Content-Security-Policy", "University of Washington"}) {
+    EXPECT_NE(page.find(text), std::string::npos) << text;
+  }
+  for (const char* text : {"<script src", "<link", "<img", "@import"}) {
+    EXPECT_EQ(page.find(text), std::string::npos) << text;
+  }
+  const json data = DataOf(page);
+  EXPECT_EQ(data["frontier"], nullptr);
+  ASSERT_EQ(data["runs"].size(), 2);
+  const std::vector<json> expected = {simulated["baseline"],
+                                      simulated["planned"]};
+  for (size_t r = 0; r < 2; ++r) {
+    const json& run = data["runs"][r];
+    EXPECT_EQ(run["peak_bytes"], expected[r]["peak_bytes"]);
+    EXPECT_EQ(run["recompute_ms"], expected[r]["recompute_ms"]);
+    EXPECT_EQ(run["steps"], expected[r]["operators"]);
+    const json& samples = run["samples"];
+    const size_t peak = run["peak_sample"];
+    EXPECT_EQ(samples["step"][peak], expected[r]["peak"]["step"]);
+    EXPECT_EQ(samples["operators"][samples["operator"][peak].get<size_t>()],
+              expected[r]["peak"]["operator"]);
+    EXPECT_EQ(samples["bytes"][peak], run["peak_by_kind"]);
+  }
+}
+
+// All that a timeline has, where the page has every step.
+TEST_F(ReportCommandTest, DrawsTheTimeline) {
+  AcplanOut({"report", kTrace, "--points", "0", "-o", "a.html"});
+  AcplanOut({"simulate", kTrace, "--timeline", "t.csv"});
+  const json samples = DataOf(Read("a.html"))["runs"][0]["samples"];
+  const std::vector<std::string> lines = Lines(Read("t.csv"));
+  ASSERT_EQ(samples["bytes"].size(), lines.size() - 1);
+  for (size_t k = 0; k + 1 < lines.size(); ++k) {
+    int64_t all = 0;
+    for (const json& bytes : samples["bytes"][k]) all += bytes.get<int64_t>();
+    EXPECT_EQ(lines[k + 1].substr(lines[k + 1].rfind(',') + 1),
+              std::to_string(all));
+  }
+}
+
+TEST_F(ReportCommandTest, TakesAFrontierOrMakesOne) {
+  AcplanOut({"frontier", kTrace, "--points", "3", "-o", "f.json"});
+  AcplanOut({"report", kTrace, "--frontier", "f.json", "-o", "a.html"});
+  AcplanOut({"report", kTrace, "--points", "3", "-o", "b.html"});
+  const json read = DataOf(Read("a.html"))["frontier"];
+  const json made = DataOf(Read("b.html"))["frontier"];
+  ASSERT_EQ(read["points"].size(), 3);
+  for (size_t k = 0; k < 3; ++k) {
+    for (const char* key : {"budget_bytes", "recompute_ms", "status"}) {
+      EXPECT_EQ(read["points"][k][key], made["points"][k][key]);
+    }
+  }
+}
+
+TEST_F(ReportCommandTest, RefusesWhatItCannotShow) {
+  Put("search.json",
+      R"({"format": "acplan.training_search", "version": 1, "model": "m",)"
+      R"( "budget_bytes": 1, "strategies": 1, "evaluated": 1, "fitting": 1,)"
+      R"( "best": []})");
+  Put("other.json", R"({"format": "acplan.training_search", "version": 2})");
+  AcplanOut({"plan", kTrace, "--budget", "99%", "-o", "plan.json"});
+  const auto refused = [&](std::vector<std::string> arguments,
+                           const std::vector<std::string>& fragments) {
+    arguments.insert(arguments.begin(), "report");
+    ExpectRefused(Acplan(arguments), fragments);
+    EXPECT_FALSE(Exists("a.html"));
+  };
+  refused({kTrace}, {"-o", "expected a file"});
+  refused({kTrace, "-o", "no/a.html"}, {"no/a.html"});
+  refused({kTrace, "gone.json", "-o", "a.html"}, {"gone.json"});
+  refused({kTrace, "plan.json", "-o", "plan.json"}, {"plan.json"});
+  refused({kTrace, "--points", "-1", "-o", "a.html"}, {"--points", "-1"});
+  refused({kTrace, "--frontier", "plan.json", "-o", "a.html"},
+          {"plan.json: format", "acplan.frontier"});
+  refused({"search.json", "-o", "a.html"}, {"search.json: best"});
+  refused({"other.json", "-o", "a.html"}, {"other.json"});
+  refused({"search.json", "plan.json", "-o", "a.html"}, {"search.json"});
+}
+
+// Lines as a terminal of so many columns shows them, without colours.
+class NarrowTerminalTest : public CliTest {
+ protected:
+  std::vector<std::string> Shown(int columns, const std::string& command) {
+    const std::string script =
+        "stty cols " + std::to_string(columns) +
+        " -opost </dev/fd/1; " ACPLAN_PROGRAM " --color never " + command;
+    return Lines(Process("bash", {"-c", script}, folder(),
+                         {.out = Stream::kTerminal,
+                          .environment = {{"PATH", "/usr/bin:/bin"}}})
+                     .Wait()
+                     .out);
+  }
+};
+
+TEST_F(NarrowTerminalTest, TextKeepsWithinIt) {
+  const std::string small = ACPLAN_DATA_DIR "/traces/gpt2_small.json.gz";
+  AcplanOut({"plan", small, "--budget", "50%", "-o", "plan.json"});
+  for (const std::string& command :
+       {"plan " + small + " --budget 50%", "simulate " + small + " plan.json",
+        "compare " + small + " plan.json", "tree --depth 2 " + small,
+        "baseline " + small, "frontier --points 3 " + small}) {
+    for (const int columns : {80, 60}) {
+      const std::vector<std::string> lines = Shown(columns, command);
+      EXPECT_GT(lines.size(), 4) << command;
+      for (const std::string& line : lines) {
+        if (command.starts_with("frontier") && columns < 80) break;
+        EXPECT_LE(TextWidth(line), static_cast<size_t>(columns))
+            << command << "\n"
+            << line;
+      }
+    }
+  }
+}
+
+TEST_F(NarrowTerminalTest, MemoryIsDrawnThereOnly) {
+  const std::string command = std::string("plan ") + kTrace + " --budget 99%";
+  const std::vector<std::string> lines = Shown(80, command);
+  EXPECT_EQ(std::ranges::count_if(lines,
+                                  [](const std::string& line) {
+                                    return line.find("│") == 11 ||
+                                           line.find("┤") == 11;
+                                  }),
+            8);
+  EXPECT_THAT(AcplanOut({"plan", kTrace, "--budget", "99%"}),
+              AllOf(Not(HasSubstr("│")), Not(HasSubstr("█"))));
+  EXPECT_THAT(AcplanOut({"simulate", kTrace}), Not(HasSubstr("█")));
+}
+
+}  // namespace
+
+}  // namespace acplan::cli
