@@ -16,6 +16,8 @@ import multiprocessing.connection
 import os
 import pathlib
 import random
+import resource
+import signal
 import sys
 import tempfile
 import traceback
@@ -65,7 +67,7 @@ gradients and the optimizer's states.
 # Of the way from the least that any plan needs to what the step needs without one.
 SHARES = (0.75, 0.5)
 _TIME_LIMIT = 2.0  # seconds, of one search
-_TIMEOUT = 300.0  # seconds, of one model
+_MOST_SECONDS = 200  # of one model, on the processor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +217,8 @@ def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _told(architecture: Architecture, out: multiprocessing.connection.Connection) -> None:
-    """In a process of its own."""
+    """In a process of its own, which the system ends if it takes too long."""
+    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS + 5))
     _be_quiet()
     try:
         out.send(result_of(architecture))
@@ -229,7 +232,7 @@ def _told(architecture: Architecture, out: multiprocessing.connection.Connection
 
 
 def _apart(architecture: Architecture) -> Result:
-    """The result of a process that is ended if it takes too long."""
+    """The result of a process of its own: no model ends the others."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
         target=_told, args=(architecture, theirs)
@@ -237,16 +240,20 @@ def _apart(architecture: Architecture) -> Result:
     process.start()
     theirs.close()
     try:
-        if not ours.poll(_TIMEOUT):
-            return Result("", error=f"not ended after {_TIMEOUT:.0f} s")
         result: Result = ours.recv()
         return result
     except EOFError:
         process.join()
-        return Result("", error=f"its process ended with {process.exitcode}")
+        return Result("", error=f"its process ended: {_ending(process.exitcode)}")
     finally:
         process.kill()
         process.join()
+
+
+def _ending(code: int | None) -> str:
+    if code == -signal.SIGXCPU:
+        return f"more than {_MOST_SECONDS} s on the processor"
+    return f"exit code {code}"
 
 
 def _be_quiet() -> None:
