@@ -31,12 +31,35 @@ def plain_fakes(value_of: ValueOf) -> Iterator[None]:
     a linear layer, say. The mode that the tensors belong to must be active whenever
     they are used; those that are still held at the end become real, with their value
     if they have one, else empty.
+
+    A module that is moved to where it is already, or given the type that it has, stays as
+    it is, as with plain tensors: PyTorch would swap fake ones, which it cannot where
+    others look at them.
     """
-    with mock.patch.object(FakeTensor, "__new__", staticmethod(_made_plain)):
+    moves = mock.patch.object(torch.nn.Module, "_apply", _moved)
+    with mock.patch.object(FakeTensor, "__new__", staticmethod(_made_plain)), moves:
         try:
             yield
         finally:
             _leave_nothing(value_of)
+
+
+_move = torch.nn.Module._apply
+
+
+def _moved(
+    module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+) -> torch.nn.Module:
+    if recurse:
+        for child in module.children():
+            child._apply(fn)
+    own = (*module._parameters.values(), *module._buffers.values())
+    tensors = [tensor for tensor in own if tensor is not None]
+    if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+        with torch.no_grad():
+            if all(fn(tensor) is tensor for tensor in tensors):
+                return module
+    return _move(module, fn, False)
 
 
 def _made_plain(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:

@@ -211,11 +211,14 @@ class Recomputation(Mode):
         return of is not None and of[::2] != (args[0].origin.made_at, args[1:])
 
     def _is_of_unwritten(self, place: int, args: tuple[Any, ...]) -> bool:
-        """Whether a view is left out of memory that is there, and of which a view is
-        written to. It must be a view as forward's was: autograd looks, and who reads
-        that memory must be told that it is not as it was."""
+        """Whether a view is left out of memory that is there, and that is written to
+        later. It must be a view as forward's was: autograd looks, and who reads that
+        memory must be told that it is not as it was. Of a view made after the last
+        write a stand-in says so."""
         of = self._tape.views.get(place)
-        if of is None or of[1] not in self._tape.unwritten or not args:
+        if of is None or not args:
+            return False
+        if place > self._tape.unwritten.get(of[1], -1):
             return False
         item = self._tape.items[place]
         is_left_out = type(item) is Skipped or (type(item) is Saved and item.is_partial)

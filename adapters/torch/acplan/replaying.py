@@ -354,7 +354,8 @@ class Forward(Mode):
         tape = self._tape
         item.leaves_stale = writes.leaves_stale(written)
         tape.leaves_stale |= item.leaves_stale
-        tape.unwritten.update(map(memory_of, written))
+        place = len(tape.items)
+        tape.unwritten.update((memory_of(tensor), place) for tensor in written)
 
     def _note_memory(
         self,

@@ -259,10 +259,11 @@ class Tape:
         self.skips_writes = False
         self.leaves_stale = False
         # Where writes are left out, by place: which operator made the memory of what is
-        # left out, and what views are of, and with what; and the memory not written to.
+        # left out, and what views are of, and with what; and the memory not written to,
+        # with the last place where it should be.
         self.made_at: dict[int, int] = {}
         self.views: dict[int, ViewOf] = {}
-        self.unwritten: set[int | None] = set()
+        self.unwritten: dict[int | None, int] = {}
         self.may_skip = may_skip
         self.distrusted_for = ""
         # What it has with the host, where the plan offloads anything.

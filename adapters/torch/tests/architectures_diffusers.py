@@ -9,10 +9,10 @@ from torch import nn
 
 from architectures import Architecture, Inputs, batches, floats, seeded
 
-_CHANNELS = {"block_out_channels": (8, 16), "norm_num_groups": 4, "layers_per_block": 1}
+CHANNELS = {"block_out_channels": (8, 16), "norm_num_groups": 4, "layers_per_block": 1}
 
 
-def _steps(batch: int) -> torch.Tensor:
+def steps(batch: int) -> torch.Tensor:
     return torch.arange(batch) * 7 + 1
 
 
@@ -22,7 +22,7 @@ _LAID_OUT = {
 }
 
 
-def _model(
+def model_of(
     kind: str, inputs: Callable[[int], dict[str, Any]], **options: Any
 ) -> Architecture:
     make: Callable[[], nn.Module] = lambda: getattr(diffusers, kind)(**options)
@@ -30,17 +30,17 @@ def _model(
     return Architecture("diffusion", seeded(make), batches(inputs), exceptions)
 
 
-def _noisy(channels: int = 4) -> Callable[[int], dict[str, Any]]:
-    return lambda n: {"sample": floats(n, channels, 16, 16), "timestep": _steps(n)}
+def noisy(channels: int = 4) -> Callable[[int], dict[str, Any]]:
+    return lambda n: {"sample": floats(n, channels, 16, 16), "timestep": steps(n)}
 
 
-def _texts(batch: int) -> torch.Tensor:
+def texts(batch: int) -> torch.Tensor:
     return floats(batch, 7, 16)
 
 
 def _conditioned() -> dict[str, Inputs]:
     def inputs(batch: int, masks: bool) -> dict[str, Any]:
-        found = _noisy()(batch) | {"encoder_hidden_states": _texts(batch)}
+        found = noisy()(batch) | {"encoder_hidden_states": texts(batch)}
         if masks:
             mask = torch.ones(batch, 7, dtype=torch.bool)
             mask[0, 5:] = False
@@ -54,15 +54,15 @@ def _conditioned() -> dict[str, Inputs]:
     }
 
 
-def _hidden(**more: Callable[[int], Any]) -> Callable[[int], dict[str, Any]]:
+def hidden(**more: Callable[[int], Any]) -> Callable[[int], dict[str, Any]]:
     def inputs(batch: int) -> dict[str, Any]:
-        found = {"hidden_states": floats(batch, 4, 8, 8), "timestep": _steps(batch)}
+        found = {"hidden_states": floats(batch, 4, 8, 8), "timestep": steps(batch)}
         return found | {name: value(batch) for name, value in more.items()}
 
     return inputs
 
 
-_HEADS = {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2}
+HEADS = {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2}
 
 
 def _flux_inputs(batch: int) -> dict[str, Any]:
@@ -70,25 +70,25 @@ def _flux_inputs(batch: int) -> dict[str, Any]:
     places = torch.stack([torch.zeros(16, dtype=torch.long), at // 4, at % 4], 1)
     return {
         "hidden_states": floats(batch, 16, 8),
-        "encoder_hidden_states": _texts(batch),
+        "encoder_hidden_states": texts(batch),
         "pooled_projections": floats(batch, 16),
-        "timestep": _steps(batch) / 1000,
+        "timestep": steps(batch) / 1000,
         "img_ids": places,
         "txt_ids": torch.zeros(7, 3, dtype=torch.long),
     }
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "UNet2DModel": _model(
+    "UNet2DModel": model_of(
         "UNet2DModel",
-        _noisy(),
+        noisy(),
         sample_size=16,
         in_channels=4,
         out_channels=4,
         attention_head_dim=4,
         down_block_types=("DownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-        **_CHANNELS,
+        **CHANNELS,
     ),
     "UNet2DConditionModel": Architecture(
         "diffusion",
@@ -99,51 +99,51 @@ ARCHITECTURES: dict[str, Architecture] = {
                 attention_head_dim=4,
                 down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
                 up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-                **_CHANNELS,
+                **CHANNELS,
             )
         ),
         _conditioned(),
     ),
-    "AutoencoderKL": _model(
+    "AutoencoderKL": model_of(
         "AutoencoderKL",
         lambda n: {"sample": floats(n, 3, 16, 16), "sample_posterior": True},
         sample_size=16,
         latent_channels=4,
         down_block_types=("DownEncoderBlock2D",) * 2,
         up_block_types=("UpDecoderBlock2D",) * 2,
-        **_CHANNELS,
+        **CHANNELS,
     ),
-    "DiTTransformer2DModel": _model(
+    "DiTTransformer2DModel": model_of(
         "DiTTransformer2DModel",
-        _hidden(class_labels=lambda n: torch.arange(n)),
+        hidden(class_labels=lambda n: torch.arange(n)),
         sample_size=8,
         num_embeds_ada_norm=20,
-        **_HEADS,
+        **HEADS,
     ),
-    "PixArtTransformer2DModel": _model(
+    "PixArtTransformer2DModel": model_of(
         "PixArtTransformer2DModel",
-        _hidden(
-            encoder_hidden_states=_texts,
+        hidden(
+            encoder_hidden_states=texts,
             encoder_attention_mask=lambda n: torch.ones(n, 7, dtype=torch.long),
         ),
         sample_size=8,
         cross_attention_dim=16,
         caption_channels=16,
         out_channels=8,
-        **_HEADS,
+        **HEADS,
     ),
-    "Transformer2DModel": _model(
+    "Transformer2DModel": model_of(
         "Transformer2DModel",
-        _hidden(encoder_hidden_states=_texts),
+        hidden(encoder_hidden_states=texts),
         in_channels=4,
         norm_num_groups=2,
         cross_attention_dim=16,
-        **_HEADS,
+        **HEADS,
     ),
-    "SD3Transformer2DModel": _model(
+    "SD3Transformer2DModel": model_of(
         "SD3Transformer2DModel",
-        _hidden(
-            encoder_hidden_states=_texts, pooled_projections=lambda n: floats(n, 16)
+        hidden(
+            encoder_hidden_states=texts, pooled_projections=lambda n: floats(n, 16)
         ),
         sample_size=8,
         in_channels=4,
@@ -152,9 +152,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         joint_attention_dim=16,
         pooled_projection_dim=16,
         pos_embed_max_size=8,
-        **_HEADS,
+        **HEADS,
     ),
-    "FluxTransformer2DModel": _model(
+    "FluxTransformer2DModel": model_of(
         "FluxTransformer2DModel",
         _flux_inputs,
         in_channels=8,

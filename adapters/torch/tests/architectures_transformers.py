@@ -19,7 +19,7 @@ from architectures import (
     tokens,
 )
 
-_SMALL = {
+SMALL = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -27,20 +27,20 @@ _SMALL = {
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
 }
-_OF_ANY_LENGTH = {k: v for k, v in _SMALL.items() if k != "max_position_embeddings"}
-_SPECIAL = {
+_OF_ANY_LENGTH = {k: v for k, v in SMALL.items() if k != "max_position_embeddings"}
+SPECIAL = {
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "decoder_start_token_id": 0,
 }
-_GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
-_EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
+EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
 
 
-def _model(kind: str, auto: str, **options: Any) -> Callable[[], nn.Module]:
+def model_of(kind: str, auto: str, **options: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
-        config = transformers.AutoConfig.for_model(kind, **(_SPECIAL | options))
+        config = transformers.AutoConfig.for_model(kind, **(SPECIAL | options))
         if hasattr(config, "use_cache"):
             config.use_cache = False
         made = getattr(transformers, auto)
@@ -50,7 +50,7 @@ def _model(kind: str, auto: str, **options: Any) -> Callable[[], nn.Module]:
     return seeded(make)
 
 
-def _text_inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
+def text_inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
     """What a collator gives a language model: padded ids, labels of -100 there."""
     ids = tokens(batch)
     if mask is None:
@@ -67,27 +67,27 @@ def _packed() -> dict[str, Any]:
     return {"input_ids": ids, "position_ids": positions[None], "labels": ids.clone()}
 
 
-def _causal(kind: str, packs: bool = True, **options: Any) -> Architecture:
-    variants = masked_variants(_text_inputs)
+def causal(kind: str, packs: bool = True, **options: Any) -> Architecture:
+    variants = masked_variants(text_inputs)
     if packs:
         variants["packed"] = _packed
-    make = _model(kind, "AutoModelForCausalLM", **(_SMALL | options))
+    make = model_of(kind, "AutoModelForCausalLM", **(SMALL | options))
     return Architecture("language model", make, variants)
 
 
-def _encoder(kind: str, **options: Any) -> Architecture:
-    make = _model(kind, "AutoModelForMaskedLM", **(_SMALL | options))
-    return Architecture("encoder", make, masked_variants(_text_inputs))
+def encoder(kind: str, **options: Any) -> Architecture:
+    make = model_of(kind, "AutoModelForMaskedLM", **(SMALL | options))
+    return Architecture("encoder", make, masked_variants(text_inputs))
 
 
-def _classifier(
-    kind: str, sizes: Mapping[str, Any] = _SMALL, **options: Any
+def classifier(
+    kind: str, sizes: Mapping[str, Any] = SMALL, **options: Any
 ) -> Architecture:
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found = _text_inputs(batch, mask)
+        found = text_inputs(batch, mask)
         return found | {"labels": torch.arange(batch) % 2}
 
-    make = _model(kind, "AutoModelForSequenceClassification", **(dict(sizes) | options))
+    make = model_of(kind, "AutoModelForSequenceClassification", **(dict(sizes) | options))
     return Architecture("encoder", make, masked_variants(inputs))
 
 
@@ -97,14 +97,14 @@ _SHIFTED = (
 )
 
 
-def _seq2seq(kind: str, **options: Any) -> Architecture:
+def seq2seq(kind: str, **options: Any) -> Architecture:
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
         targets = tokens(batch, 15)
         if mask is not None and not mask.all():
             targets[1, 11:] = -100
-        return _text_inputs(batch, mask) | {"labels": targets}
+        return text_inputs(batch, mask) | {"labels": targets}
 
-    make = _model(kind, "AutoModelForSeq2SeqLM", vocab_size=VOCABULARY, **options)
+    make = model_of(kind, "AutoModelForSeq2SeqLM", vocab_size=VOCABULARY, **options)
     exceptions = {}
     if kind == "mbart":
         exceptions = dict.fromkeys(_OF_ONE, _SHIFTED)
@@ -113,7 +113,7 @@ def _seq2seq(kind: str, **options: Any) -> Architecture:
     )
 
 
-_T5 = {
+T5 = {
     "d_model": 32,
     "d_kv": 8,
     "d_ff": 64,
@@ -121,7 +121,7 @@ _T5 = {
     "num_decoder_layers": 2,
     "num_heads": 4,
 }
-_BART = {
+BART = {
     "d_model": 32,
     "encoder_layers": 2,
     "decoder_layers": 2,
@@ -134,7 +134,7 @@ _BART = {
 _SAMPLES = 1200
 
 
-def _ctc(kind: str, auto: str = "AutoModelForCTC", **options: Any) -> Architecture:
+def ctc(kind: str, auto: str = "AutoModelForCTC", **options: Any) -> Architecture:
     """Speech in, as samples; texts of different lengths out."""
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
@@ -146,10 +146,10 @@ def _ctc(kind: str, auto: str = "AutoModelForCTC", **options: Any) -> Architectu
             found["attention_mask"] = mask
         return found | {"labels": targets}
 
-    make = _model(
+    make = model_of(
         kind,
         auto,
-        **(_SMALL | {"vocab_size": 32}),
+        **(SMALL | {"vocab_size": 32}),
         conv_dim=(16, 16, 16),
         conv_kernel=(10, 3, 2),
         conv_stride=(5, 4, 2),
@@ -173,16 +173,16 @@ def _features(kind: str, width: int, length: int, **options: Any) -> Architectur
             found["attention_mask"] = mask
         return found | {"labels": tokens(batch, 12)}
 
-    make = _model(
+    make = model_of(
         kind,
         "AutoModelForSpeechSeq2Seq",
-        **(_BART | {"vocab_size": VOCABULARY}),
+        **(BART | {"vocab_size": VOCABULARY}),
         **options,
     )
     return Architecture("speech", make, masked_variants(inputs, length, ("right",)))
 
 
-def _images(size: int, labels: Callable[[int], Any] | None) -> dict[str, Inputs]:
+def images(size: int, labels: Callable[[int], Any] | None) -> dict[str, Inputs]:
     def inputs(batch: int) -> dict[str, Any]:
         found: dict[str, Any] = {"pixel_values": floats(batch, 3, size, size)}
         return found if labels is None else found | {"labels": labels(batch)}
@@ -190,7 +190,7 @@ def _images(size: int, labels: Callable[[int], Any] | None) -> dict[str, Inputs]
     return batches(inputs)
 
 
-_VIT = {
+VIT = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -200,14 +200,14 @@ _VIT = {
 }
 
 
-def _vision(
+def vision(
     kind: str,
     auto: str = "AutoModelForImageClassification",
     size: int = 32,
     **options: Any,
 ) -> Architecture:
-    make = _model(kind, auto, num_labels=10, **options)
-    return Architecture("vision", make, _images(size, lambda n: torch.arange(n)))
+    make = model_of(kind, auto, num_labels=10, **options)
+    return Architecture("vision", make, images(size, lambda n: torch.arange(n)))
 
 
 _LAID_OUT = (
@@ -217,16 +217,16 @@ _LAID_OUT = (
 
 
 def _segmentation(kind: str, size: int = 64, **options: Any) -> Architecture:
-    make = _model(kind, "AutoModelForSemanticSegmentation", num_labels=5, **options)
+    make = model_of(kind, "AutoModelForSemanticSegmentation", num_labels=5, **options)
 
     def labels(batch: int) -> Tensor:
         return torch.arange(batch * size * size).view(batch, size, size) % 5
 
     exceptions = dict.fromkeys(_OF_ONE, _LAID_OUT)
-    return Architecture("vision", make, _images(size, labels), exceptions)
+    return Architecture("vision", make, images(size, labels), exceptions)
 
 
-def _detection() -> Architecture:
+def detection() -> Architecture:
     backbone = transformers.ResNetConfig(
         embedding_size=8,
         hidden_sizes=[8, 16],
@@ -241,10 +241,10 @@ def _detection() -> Architecture:
             found["pixel_mask"] = mask[:, None, :].expand(-1, 24, -1).contiguous()
         return found
 
-    make = _model(
+    make = model_of(
         "detr",
         "AutoModelForObjectDetection",
-        **_BART,
+        **BART,
         use_timm_backbone=False,
         backbone_config=backbone,
         num_queries=5,
@@ -253,22 +253,22 @@ def _detection() -> Architecture:
 
 
 _TOWERS = {
-    "text_config": _SMALL | _SPECIAL | {"projection_dim": 32},
-    "vision_config": _VIT | {"projection_dim": 32},
+    "text_config": SMALL | SPECIAL | {"projection_dim": 32},
+    "vision_config": VIT | {"projection_dim": 32},
 }
 
 
-def _pairs(kind: str, auto: str = "AutoModel", **more: Any) -> Architecture:
+def pairs(kind: str, auto: str = "AutoModel", **more: Any) -> Architecture:
     """Images with their texts."""
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found = _text_inputs(batch, mask)
+        found = text_inputs(batch, mask)
         if auto == "AutoModel":
             del found["labels"]
             found["return_loss"] = True
         return found | {"pixel_values": floats(batch, 3, 32, 32)}
 
-    make = _model(kind, auto, **_TOWERS, **more)
+    make = model_of(kind, auto, **_TOWERS, **more)
     return Architecture(
         "vision and language", make, masked_variants(inputs, sides=("right",))
     )
@@ -278,7 +278,7 @@ def _llava() -> Architecture:
     image = 7
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found = _text_inputs(batch, mask)
+        found = text_inputs(batch, mask)
         ids = found["input_ids"]
         ids[ids == image] = image + 1
         # 16 patches, after the padding on the left and before that on the right.
@@ -296,11 +296,11 @@ def _llava() -> Architecture:
         assert found["input_ids"].shape[1] == length + 16
         return found | {"pixel_values": floats(batch, 3, 32, 32)}
 
-    make = _model(
+    make = model_of(
         "llava",
         "AutoModelForImageTextToText",
-        text_config=_SMALL | _SPECIAL | {"model_type": "llama"},
-        vision_config=_VIT | {"model_type": "clip_vision_model"},
+        text_config=SMALL | SPECIAL | {"model_type": "llama"},
+        vision_config=VIT | {"model_type": "clip_vision_model"},
         image_token_index=image,
         image_token_id=image,
         vision_feature_layer=-1,
@@ -319,10 +319,10 @@ def _sam() -> Architecture:
             "input_labels": torch.ones(batch, 1, 2, dtype=torch.long),
         }
 
-    make = _model(
+    make = model_of(
         "sam",
         "AutoModel",
-        vision_config=_VIT
+        vision_config=VIT
         | {
             "image_size": 64,
             "output_channels": 16,
@@ -360,92 +360,92 @@ _LATENT = {
 }
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "gpt2": _causal("gpt2"),
-    "llama": _causal("llama", **_GROUPED),
-    "qwen2": _causal("qwen2", **_GROUPED),
-    "qwen3": _causal("qwen3", **_GROUPED),
-    "qwen3_moe": _causal("qwen3_moe", **_GROUPED, **_EXPERTS, num_experts=4),
-    "mistral": _causal("mistral", **_GROUPED),
-    "mistral, short window": _causal("mistral", **_GROUPED, sliding_window=8),
-    "mixtral": _causal("mixtral", **_GROUPED, num_local_experts=4),
-    "gemma": _causal("gemma", **_GROUPED),
-    "gemma2": _causal("gemma2", **_GROUPED, sliding_window=8),
-    "gemma3_text": _causal("gemma3_text", **_GROUPED),
-    "gemma3_text, short window": _causal(
-        "gemma3_text", **_GROUPED, sliding_window=8, num_hidden_layers=6
+    "gpt2": causal("gpt2"),
+    "llama": causal("llama", **GROUPED),
+    "qwen2": causal("qwen2", **GROUPED),
+    "qwen3": causal("qwen3", **GROUPED),
+    "qwen3_moe": causal("qwen3_moe", **GROUPED, **EXPERTS, num_experts=4),
+    "mistral": causal("mistral", **GROUPED),
+    "mistral, short window": causal("mistral", **GROUPED, sliding_window=8),
+    "mixtral": causal("mixtral", **GROUPED, num_local_experts=4),
+    "gemma": causal("gemma", **GROUPED),
+    "gemma2": causal("gemma2", **GROUPED, sliding_window=8),
+    "gemma3_text": causal("gemma3_text", **GROUPED),
+    "gemma3_text, short window": causal(
+        "gemma3_text", **GROUPED, sliding_window=8, num_hidden_layers=6
     ),
-    "phi": _causal("phi"),
-    "phi3": _causal("phi3", num_key_value_heads=2, sliding_window=8),
-    "opt": _causal("opt", ffn_dim=64, word_embed_proj_dim=32),
-    "bloom": _causal("bloom", packs=False, n_layer=2, n_head=4),
-    "gpt_neox": _causal("gpt_neox"),
-    "gpt_neo": _causal(
+    "phi": causal("phi"),
+    "phi3": causal("phi3", num_key_value_heads=2, sliding_window=8),
+    "opt": causal("opt", ffn_dim=64, word_embed_proj_dim=32),
+    "bloom": causal("bloom", packs=False, n_layer=2, n_head=4),
+    "gpt_neox": causal("gpt_neox"),
+    "gpt_neo": causal(
         "gpt_neo", attention_types=[[["global", "local"], 1]], window_size=8
     ),
-    "gptj": _causal("gptj", rotary_dim=4),
-    "falcon": _causal("falcon", multi_query=True),
-    "falcon with alibi": _causal("falcon", packs=False, alibi=True),
-    "mpt": _causal(
+    "gptj": causal("gptj", rotary_dim=4),
+    "falcon": causal("falcon", multi_query=True),
+    "falcon with alibi": causal("falcon", packs=False, alibi=True),
+    "mpt": causal(
         "mpt", packs=False, d_model=32, n_layers=2, n_heads=4, max_seq_len=64
     ),
-    "olmo2": _causal("olmo2", num_key_value_heads=2),
-    "olmoe": _causal(
+    "olmo2": causal("olmo2", num_key_value_heads=2),
+    "olmoe": causal(
         "olmoe", num_key_value_heads=2, num_experts=4, num_experts_per_tok=2
     ),
-    "starcoder2": _causal("starcoder2", num_key_value_heads=2, sliding_window=8),
-    "deepseek_v2": _causal("deepseek_v2", **_LATENT, **_EXPERTS),
-    "deepseek_v3": _causal(
-        "deepseek_v3", **_LATENT, **_EXPERTS, n_group=2, topk_group=1
+    "starcoder2": causal("starcoder2", num_key_value_heads=2, sliding_window=8),
+    "deepseek_v2": causal("deepseek_v2", **_LATENT, **EXPERTS),
+    "deepseek_v3": causal(
+        "deepseek_v3", **_LATENT, **EXPERTS, n_group=2, topk_group=1
     ),
-    "gpt_oss": _causal(
+    "gpt_oss": causal(
         "gpt_oss",
-        **_GROUPED,
+        **GROUPED,
         num_local_experts=4,
         num_experts_per_tok=2,
         sliding_window=8,
     ),
-    "granite": _causal("granite", num_key_value_heads=2),
-    "cohere": _causal("cohere", num_key_value_heads=2),
-    "stablelm": _causal("stablelm", num_key_value_heads=2),
-    "mamba": _causal(
+    "granite": causal("granite", num_key_value_heads=2),
+    "cohere": causal("cohere", num_key_value_heads=2),
+    "stablelm": causal("stablelm", num_key_value_heads=2),
+    "mamba": causal(
         "mamba", packs=False, state_size=4, time_step_rank=4, num_hidden_layers=1
     ),
-    "mamba2": _causal(
+    "mamba2": causal(
         "mamba2", packs=False, state_size=8, num_heads=8, head_dim=8, n_groups=1,
         chunk_size=8,
     ),
-    "jamba": _causal(
+    "jamba": causal(
         "jamba", packs=False, num_key_value_heads=2, num_experts=2,
         attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2,
         expert_layer_offset=1, mamba_d_state=4, mamba_dt_rank=4,
         use_mamba_kernels=False,
     ),
-    "rwkv": _causal("rwkv", packs=False, attention_hidden_size=32, context_length=64),
-    "bert": _encoder("bert"),
-    "bert, classifier": _classifier("bert"),
-    "roberta": _encoder("roberta"),
-    "distilbert": _encoder("distilbert", dim=32, hidden_dim=64, n_layers=2, n_heads=4),
-    "albert": _encoder("albert", embedding_size=16),
-    "electra": _classifier("electra", embedding_size=16),
-    "deberta_v2": _encoder(
+    "rwkv": causal("rwkv", packs=False, attention_hidden_size=32, context_length=64),
+    "bert": encoder("bert"),
+    "bert, classifier": classifier("bert"),
+    "roberta": encoder("roberta"),
+    "distilbert": encoder("distilbert", dim=32, hidden_dim=64, n_layers=2, n_heads=4),
+    "albert": encoder("albert", embedding_size=16),
+    "electra": classifier("electra", embedding_size=16),
+    "deberta_v2": encoder(
         "deberta-v2", relative_attention=True, position_buckets=8,
         pos_att_type=["p2c", "c2p"], type_vocab_size=0,
     ),
-    "modernbert": _encoder(
+    "modernbert": encoder(
         "modernbert", local_attention=8, global_attn_every_n_layers=2,
         cls_token_id=1, sep_token_id=2,
     ),
-    "xlnet": _classifier(
+    "xlnet": classifier(
         "xlnet", _OF_ANY_LENGTH, d_model=32, n_layer=2, n_head=4, d_inner=64
     ),
-    "longformer": _encoder("longformer", attention_window=[8, 8]),
-    "llama, classifier": _classifier("llama", **_GROUPED),
-    "t5": _seq2seq("t5", **_T5),
-    "mt5": _seq2seq("mt5", **_T5),
-    "bart": _seq2seq("bart", **_BART),
-    "mbart": _seq2seq("mbart", **_BART),
-    "pegasus": _seq2seq("pegasus", **_BART),
-    "marian": _seq2seq("marian", **_BART),
+    "longformer": encoder("longformer", attention_window=[8, 8]),
+    "llama, classifier": classifier("llama", **GROUPED),
+    "t5": seq2seq("t5", **T5),
+    "mt5": seq2seq("mt5", **T5),
+    "bart": seq2seq("bart", **BART),
+    "mbart": seq2seq("mbart", **BART),
+    "pegasus": seq2seq("pegasus", **BART),
+    "marian": seq2seq("marian", **BART),
     "whisper": _features(
         "whisper", 16, 48, num_mel_bins=16, max_source_positions=24,
         max_target_positions=32,
@@ -454,26 +454,26 @@ ARCHITECTURES: dict[str, Architecture] = {
         "speech_to_text", 16, 48, input_feat_per_channel=16, conv_channels=16,
         max_source_positions=64, max_target_positions=64,
     ),
-    "wav2vec2": _ctc("wav2vec2", layerdrop=0.0),
-    "hubert": _ctc("hubert", layerdrop=0.0),
-    "vit": _vision("vit", **_VIT),
-    "deit": _vision("deit", "DeiTForImageClassification", **_VIT),
-    "beit": _vision("beit", **_VIT, use_relative_position_bias=True),
-    "dinov2": _vision("dinov2", **_VIT),
-    "swin": _vision(
+    "wav2vec2": ctc("wav2vec2", layerdrop=0.0),
+    "hubert": ctc("hubert", layerdrop=0.0),
+    "vit": vision("vit", **VIT),
+    "deit": vision("deit", "DeiTForImageClassification", **VIT),
+    "beit": vision("beit", **VIT, use_relative_position_bias=True),
+    "dinov2": vision("dinov2", **VIT),
+    "swin": vision(
         "swin", image_size=32, patch_size=2, window_size=4, embed_dim=16,
         depths=[2, 2], num_heads=[2, 4],
     ),
-    "swinv2": _vision(
+    "swinv2": vision(
         "swinv2", image_size=32, patch_size=2, window_size=4, embed_dim=16,
         depths=[2, 2], num_heads=[2, 4],
     ),
-    "convnext": _vision("convnext", hidden_sizes=[8, 16], depths=[1, 1], num_stages=2),
-    "resnet": _vision(
+    "convnext": vision("convnext", hidden_sizes=[8, 16], depths=[1, 1], num_stages=2),
+    "resnet": vision(
         "resnet", embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1],
         layer_type="basic",
     ),
-    "mobilevit": _vision(
+    "mobilevit": vision(
         "mobilevit", size=64, image_size=64, hidden_sizes=[16, 16, 16],
         neck_hidden_sizes=[8, 8, 8, 8, 8, 8, 8], num_attention_heads=2,
     ),
@@ -482,10 +482,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         hidden_sizes=[8, 16], patch_sizes=[7, 3], strides=[4, 2],
         num_attention_heads=[1, 2], mlp_ratios=[2, 2], decoder_hidden_size=16,
     ),
-    "detr": _detection(),
+    "detr": detection(),
     "sam": _sam(),
-    "clip": _pairs("clip", projection_dim=32),
-    "siglip": _pairs("siglip"),
-    "blip": _pairs("blip", "AutoModelForImageTextToText", projection_dim=32),
+    "clip": pairs("clip", projection_dim=32),
+    "siglip": pairs("siglip"),
+    "blip": pairs("blip", "AutoModelForImageTextToText", projection_dim=32),
     "llava": _llava(),
 }  # fmt: skip

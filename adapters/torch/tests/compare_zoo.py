@@ -1,0 +1,304 @@
+"""Plans for tiny models of many architectures of transformers and diffusers: each is
+traced, planned at three budgets, and held against its step traced again and against a
+real step without the plan.
+
+    ACPLAN=... PYTHONPATH=. python tests/compare_zoo.py
+
+prints docs/measured/zoo.md; with names of models after it, only those. Needs transformers
+and diffusers, and no network.
+"""
+
+import concurrent.futures
+import dataclasses
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import pathlib
+import random
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import acplan
+import numpy
+import torch
+import transformers
+from acplan import AcplanError, Plan, Trace
+from acplan.measuring import verifying
+from acplan.tracing import default_loss
+from measured import same_ms
+from pages import start_page
+from torch import nn
+from torch.utils._pytree import tree_map_only
+from zoo_models import ZOO
+
+from architectures import Architecture
+
+_PAGE = """
+Tiny models of many architectures, made from their configurations: no weights, no network.
+Of each a training step (forward, loss, backward, AdamW) is traced, planned at three
+budgets with the defaults of `acplan plan` (operators saved, recomputed or skipped, runs of
+modules as units), and the plan is held against two steps:
+
+- **traced again** on fake tensors with the plan applied (`acplan.verify`): the peak is the
+  predicted one to the byte, as are the operators that run and the bytes in use at each,
+  and what ran again took the predicted time;
+- **real**, on the CPU: loss, all gradients and all buffers are those of a step without the
+  plan, bit for bit.
+
+Budgets lie between the least that any plan needs (0%, `min`) and what the step needs
+without one (100%), as in [plans on traces](plans_on_traces.md): 75% is three quarters of
+that way up. In each cell is what the plan recomputes, in microseconds by the roofline of
+an A100, and as a share of the step; an asterisk marks a plan that is not proven to be
+optimal. Models this small are not slow anywhere: shares are of no use beyond this page.
+Batches are padded on the right where a model takes a mask. *Budget range* is the least
+budget as a share of the step's peak: what no plan can free are parameters, their
+gradients and the optimizer's states.
+"""
+
+# Of the way from the least that any plan needs to what the step needs without one.
+SHARES = (0.75, 0.5)
+_TIME_LIMIT = 2.0  # seconds, of one search
+_MOST_SECONDS = 200  # of one model, on the processor
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """One budget's plan; `wrong` is what did not hold, "" where all did."""
+
+    share: float
+    recompute_ms: float
+    overhead: float
+    units: int
+    is_optimal: bool
+    wrong: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    kind: str
+    operators: int = 0
+    peak_bytes: int = 0
+    least_bytes: int = 0
+    plans: tuple[Planned, ...] = ()
+    error: str = ""
+
+    @property
+    def wrong(self) -> str:
+        """All that did not hold, in one line."""
+        told = [f"{plan.share:.0%}: {plan.wrong}" for plan in self.plans if plan.wrong]
+        return "; ".join([self.error] * bool(self.error) + told)
+
+
+def batch_of(architecture: Architecture) -> dict[str, Any]:
+    """Padded on the right where the model takes a mask."""
+    variants = architecture.variants
+    return variants.get("padded right", next(iter(variants.values())))()
+
+
+def result_of(architecture: Architecture) -> Result:
+    """Traces, plans and verifies one model."""
+    model = architecture.make()
+    kind = type(model).__name__
+    inputs = batch_of(architecture)
+    with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
+        traced = acplan.trace(model, progress=False, **inputs)
+        path = pathlib.Path(folder) / "trace.json"
+        traced.save(path)
+        least = acplan.plan(path, "min", time_limit=_TIME_LIMIT)
+        least_bytes, most = least.budget_bytes, traced.peak_bytes
+        budgets = [least_bytes + round(share * (most - least_bytes)) for share in SHARES]
+        plans = [acplan.plan(path, b, time_limit=_TIME_LIMIT) for b in budgets] + [least]
+    traced_again = _wrong_when_traced(architecture, traced, plans)
+    run = _wrong_when_run(architecture, plans)
+    wrong = ["; ".join(filter(None, both)) for both in zip(traced_again, run, strict=True)]
+    return Result(
+        kind,
+        len(traced.data["operators"]),
+        most,
+        least_bytes,
+        tuple(
+            Planned(
+                share,
+                plan.recompute_ms,
+                plan.overhead,
+                len(plan.modules),
+                plan.status == "optimal",
+                what,
+            )
+            for share, plan, what in zip((*SHARES, 0.0), plans, wrong, strict=True)
+        ),
+    )
+
+
+def _wrong_when_traced(
+    architecture: Architecture, traced: Trace, plans: Sequence[Plan]
+) -> list[str]:
+    inputs = batch_of(architecture)
+    step_ms = sum(op["runtime_ms"] for op in traced.data["operators"])
+    found = []
+    with verifying(architecture.make(), of=traced, **inputs) as verified:
+        for plan in plans:
+            seen = verified(plan)
+            if seen.first_difference() is not None:
+                found.append(" ".join(str(seen).split("\n")))
+            elif seen.measured_bytes != plan.peak_bytes:
+                found.append(
+                    f"peak {seen.measured_bytes:,}, planned {plan.peak_bytes:,}"
+                )
+            elif seen.measured_bytes > plan.budget_bytes:
+                found.append("over the budget")
+            elif not same_ms(seen.measured_ms - step_ms, plan.recompute_ms):
+                found.append(
+                    f"recomputes {seen.measured_ms - step_ms:.6g} ms, planned "
+                    f"{plan.recompute_ms:.6g}"
+                )
+            else:
+                found.append("")
+    return found
+
+
+def _wrong_when_run(architecture: Architecture, plans: Sequence[Plan]) -> list[str]:
+    expected = _real_step(architecture, None)
+    if _first_difference(expected, _real_step(architecture, None)):
+        return ["the step itself is not deterministic"] * len(plans)
+    found = (_first_difference(expected, _real_step(architecture, plan)) for plan in plans)
+    return [f"real step: {difference} differs" if difference else "" for difference in found]
+
+
+def _real_step(
+    architecture: Architecture, plan: Plan | None
+) -> dict[str, torch.Tensor | None]:
+    """Loss, gradients and buffers after a forward and a backward pass."""
+    model = architecture.make().train()
+    if plan is not None:
+        model = acplan.apply(model, plan)
+    inputs = tree_map_only(torch.Tensor, torch.Tensor.clone, batch_of(architecture))
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)
+    loss = default_loss(model(**inputs))
+    loss.backward()
+    found: dict[str, torch.Tensor | None] = {"the loss": loss.detach()}
+    acplan.remove(model)
+    for name, parameter in model.named_parameters():
+        found[f"the gradient of {name}"] = parameter.grad
+    return found | {f"the buffer {name}": value for name, value in model.named_buffers()}
+
+
+def _first_difference(
+    expected: dict[str, torch.Tensor | None], found: dict[str, torch.Tensor | None]
+) -> str:
+    if expected.keys() != found.keys():
+        return "the list of parameters"
+    for name, value in expected.items():
+        other = found[name]
+        if (value is None) != (other is None):
+            return name
+        if value is not None and other is not None and not _is_same(value, other):
+            return name
+    return ""
+
+
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bit for bit; what is not a number in both is equal."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    a, b = a.contiguous(), b.contiguous()
+    return torch.equal(a.view(-1).view(torch.uint8), b.view(-1).view(torch.uint8))
+
+
+def _told(architecture: Architecture, out: multiprocessing.connection.Connection) -> None:
+    """In a process of its own, which the system ends if it takes too long."""
+    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS + 5))
+    _be_quiet()
+    try:
+        out.send(result_of(architecture))
+    except AcplanError as error:
+        out.send(Result("", error=str(error).split("\n")[0]))
+    except BaseException as error:  # Whatever it is, it is this model's result.
+        if os.environ.get("DEBUG"):
+            traceback.print_exc()
+        lines = str(error).strip().splitlines() or [""]
+        out.send(Result("", error=f"{type(error).__name__}: {lines[0][:160]}"))
+
+
+def _apart(architecture: Architecture) -> Result:
+    """The result of a process of its own: no model ends the others."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=_told, args=(architecture, theirs)
+    )
+    process.start()
+    theirs.close()
+    try:
+        result: Result = ours.recv()
+        return result
+    except EOFError:
+        process.join()
+        return Result("", error=f"its process ended: {_ending(process.exitcode)}")
+    finally:
+        process.kill()
+        process.join()
+
+
+def _ending(code: int | None) -> str:
+    if code == -signal.SIGXCPU:
+        return f"more than {_MOST_SECONDS} s on the processor"
+    return f"exit code {code}"
+
+
+def _be_quiet() -> None:
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    for name in ("torch._subclasses.fake_tensor", "acplan"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    torch.set_num_threads(1)
+
+
+def _cells(plan: Planned) -> str:
+    mark = "" if plan.is_optimal else "*"
+    return f"{1000 * plan.recompute_ms:.1f}{mark} ({plan.overhead:.1%})"
+
+
+def _row(name: str, group: str, result: Result) -> str:
+    wrong = result.wrong.replace("|", "\\|")
+    if not result.plans:
+        return f"| {name} | {group} | {result.kind} | | | | | | | **no**: {wrong} |"
+    plans = " | ".join(map(_cells, result.plans))
+    return (
+        f"| {name} | {group} | {result.kind} | {result.operators:,} | "
+        f"{result.peak_bytes:,} | {result.least_bytes / result.peak_bytes:.0%} | {plans} | "
+        f"{f'**no**: {wrong}' if wrong else 'yes'} |"
+    )
+
+
+def _main(names: list[str]) -> int:
+    _be_quiet()
+    start_page("The zoo", _PAGE, "transformers", "diffusers")
+    print(
+        "| model | group | class | operators | peak | least | 75% | 50% | min | verified |\n"
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---|"
+    )
+    results = []
+    names = names or list(ZOO)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as waiting:
+        for name, result in zip(names, waiting.map(_apart, (ZOO[n] for n in names))):
+            results.append(result)
+            print(_row(name, ZOO[name].group, result), flush=True)
+    verified = sum(not result.wrong for result in results)
+    plans = sum(len(result.plans) for result in results)
+    print(f"\n{len(results)} models, {plans} plans; {verified} models verified at all budgets")
+    return int(verified < len(results))
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))
