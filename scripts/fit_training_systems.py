@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fit_training_systems.py ACPLAN RUNS.csv SYSTEMS.json OUTPUT.json [--sweeps N] [--hold-out SOURCE]
+"""fit_training_systems.py ACPLAN RUNS.csv SYSTEMS.json OUTPUT.json [--sweeps N] [--hold-out SOURCE] [--from-values]
 
 Fits the numbers of data/training/systems.json that say "fitted" to measured runs, with
 `acplan llm-score`, and writes the file with them; prints the loss after each sweep. With
@@ -8,7 +8,7 @@ Fits the numbers of data/training/systems.json that say "fitted" to measured run
 The loss is the mean over sources of .8 |x| + 1.5 x^2 of x = ln(predicted / measured), both
 flattened far out, so that no single run decides; and for each number a penalty for leaving what
 is known beforehand: PRIORS says its centre and how wide that is, as a logarithm. Coordinate
-descent from the centres: a number is moved up or down by a step, which grows where that
+descent from the centres (or, --from-values, from what the file has): a number is moved up or down by a step, which grows where that
 helped and halves where it did not. Numbers of GPUs of one group move together.
 """
 
@@ -76,10 +76,11 @@ class Loss:
         self._held_out = held_out
         with open(runs, newline="") as file:
             self._runs = {row["id"]: row for row in csv.DictReader(file)}
-        # What is in the file is where the penalty is none: `centre`, or the value.
+        self.values = {n: found[0]["value"] for n, found in self._numbers.items()}
+        # Where the penalty is none: `prior`, or the value.
         self.centres = {
-            name: objects[0].get("prior", objects[0]["value"])
-            for name, objects in self._numbers.items()
+            n: found[0].get("prior", self.values[n])
+            for n, found in self._numbers.items()
         }
 
     def document(self, values):
@@ -121,8 +122,8 @@ class Loss:
         return fit + PENALTY * sum(min(9, x * x) / 2 for x in away)
 
 
-def descend(loss, sweeps):
-    values = dict(loss.centres)
+def descend(loss, start, sweeps):
+    values = dict(start)
     steps = {name: 0.6 * PRIORS[name[1]][0] for name in values}
     best = loss(values)
     for sweep in range(sweeps):
@@ -149,10 +150,12 @@ def main():
     parser.add_argument("output")
     parser.add_argument("--sweeps", type=int, default=3)
     parser.add_argument("--hold-out", metavar="SOURCE")
+    parser.add_argument("--from-values", action="store_true")
     args = parser.parse_args()
     document = json.loads(pathlib.Path(args.systems).read_text())
     loss = Loss(args.acplan, args.runs, document, args.hold_out)
-    values = descend(loss, args.sweeps)
+    start = loss.values if args.from_values else loss.centres
+    values = descend(loss, start, args.sweeps)
     fitted = loss.document(values)
     pathlib.Path(args.output).write_text(json.dumps(fitted, indent=1) + "\n")
     for source, errors in sorted(loss.errors(values).items()):

@@ -51,7 +51,8 @@ constexpr SettingFlag kStrategyFlags[] = {
     {"pp", "--pp,--pipeline-model-parallel-size", "pipeline parallelism (1)"},
     {"vp", "--vp,--virtual-pipeline-model-parallel-size",
      "chunks of a stage (1)"},
-    {"pp_schedule", "--pp-schedule", "1F1B, Interleaved1F1B or zero_bubble"},
+    {"pp_schedule", "--pp-schedule",
+     "1F1B, Interleaved1F1B, zero_bubble (ZB-H1), ZBVZeroBubble or DualPipe"},
     {"cp", "--cp,--context-parallel-size", "context parallelism (1)"},
     {"ep", "--ep,--expert-model-parallel-size", "expert parallelism (1)"},
     {"zero", "--zero",
@@ -123,6 +124,10 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
                  "GPUs and software, JSON (default: training/systems.json of "
                  "the data that came with acplan)")
       ->type_name("JSON");
+  app.add_option("--system", system,
+                 "one's own GPU, as python -m acplan measure-system wrote it; "
+                 "where no --gpu is said, it is meant")
+      ->type_name("JSON");
   app.add_option("--budget", budget,
                  "memory of a GPU in place of what it has: 70GiB")
       ->type_name("SIZE");
@@ -133,9 +138,14 @@ costmodel::ModelShape TrainFlags::ReadModel() const {
 }
 
 costmodel::TrainingSystems TrainFlags::ReadSystems() const {
-  return costmodel::ReadTrainingSystems(
+  costmodel::TrainingSystems read = costmodel::ReadTrainingSystems(
       systems.empty() ? DataFolder() / "training" / "systems.json"
                       : std::filesystem::path(systems));
+  if (system.empty()) return read;
+  const std::vector<costmodel::Accelerator> own =
+      costmodel::ReadOwnAccelerators(system);
+  read.accelerators.insert(read.accelerators.begin(), own.begin(), own.end());
+  return read;
 }
 
 costmodel::StrategySettings TrainFlags::ReadSettings() const {
@@ -149,6 +159,10 @@ costmodel::StrategySettings TrainFlags::ReadSettings() const {
   }
   for (const auto& [key, value] : settings) {
     if (!value.empty()) all[key] = {value, FlagOf(key)};
+  }
+  if (!system.empty() && !all.contains("gpu")) {
+    all["gpu"] = {costmodel::ReadOwnAccelerators(system).front().name,
+                  "--system"};
   }
   return all;
 }

@@ -15,6 +15,7 @@ struct TrainFlags {
   std::string config;
   std::string strategy;
   std::string systems;
+  std::string system;
   std::string budget;
   std::map<std::string, std::string>
       settings;  // by acplan's keys; "": not given

@@ -8,8 +8,10 @@
 #include "cli/command.h"
 #include "cli/input/data_folder.h"
 #include "cli/terminal/text.h"
+#include "costmodel/training/ablation.h"
 #include "costmodel/training/memory_table.h"
 #include "costmodel/training/score.h"
+#include "costmodel/training/stack_factors.h"
 #include "graph/base/csv_table.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
@@ -27,6 +29,8 @@ struct ScoreFlags {
   std::string systems;
   std::string baselines;
   std::string output;
+  bool ablate = false;
+  bool factors = false;
   bool json = false;
 };
 
@@ -146,6 +150,43 @@ std::string BaselineText(const std::vector<costmodel::TrainingRun>& runs,
          text.ToString(terminal);
 }
 
+// What the average over sources would be without each part of the model.
+std::string AblationText(const std::vector<costmodel::TrainingRun>& runs,
+                         const Score& whole, const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight, kRight, kRight});
+  table.AddRow({"without", "mean %", "median", "runs", "their mean %", "with"});
+  const auto percent = [](double value) {
+    return fmt::format("{:.1f}", kPercent * value);
+  };
+  table.AddRow({"(nothing left out)", percent(whole.mean_of_sources),
+                percent(whole.median_of_sources), "", "", ""});
+  for (const costmodel::AblatedScore& score : costmodel::AblateFeatures(runs)) {
+    table.AddRow(
+        {std::string(score.feature), percent(score.score.mean_of_sources),
+         percent(score.score.median_of_sources), std::to_string(score.moved),
+         percent(score.without), percent(score.with)});
+  }
+  return "\nAverage over sources without a part of the model, and the runs "
+         "that "
+         "it moves:\n" +
+         table.ToString(terminal);
+}
+
+std::string FactorText(const std::vector<costmodel::TrainingRun>& runs,
+                       const std::vector<Prediction>& predictions) {
+  const Score score =
+      ScorePredictions(costmodel::ApplyStackFactors(runs, predictions));
+  if (score.sources.empty()) {
+    return "\nWith one factor a stack: no stack has runs in both halves\n";
+  }
+  return fmt::format(
+      "\nWith one factor a stack, found on the other half of its runs: mean "
+      "{:.1f} %, median {:.1f} %\n({} runs of {} sources have one)\n",
+      kPercent * score.mean_of_sources, kPercent * score.median_of_sources,
+      score.all.rows, score.sources.size());
+}
+
 std::string NotRepresentedText(const std::vector<Prediction>& predictions) {
   std::string text;
   for (const Prediction& prediction : predictions) {
@@ -203,10 +244,14 @@ std::string MemoryCsv(const std::vector<Prediction>& predictions) {
 int ScoreMemory(const ScoreFlags& flags, const graph::CsvTable& table,
                 const costmodel::TrainingSystems& systems,
                 const Terminal& terminal) {
-  if (!flags.baselines.empty()) {
-    throw InputError(
-        "--baselines: expected none beside readings of memory, found one");
-  }
+  const auto refuse = [](bool is_given, std::string_view flag) {
+    if (!is_given) return;
+    throw InputError(fmt::format(
+        "{}: expected none beside readings of memory, found one", flag));
+  };
+  refuse(!flags.baselines.empty(), "--baselines");
+  refuse(flags.ablate, "--ablate");
+  refuse(flags.factors, "--factors");
   const std::vector<Prediction> predictions =
       costmodel::PredictMemoryTable(table, systems);
   const std::vector<ErrorSummary> errors =
@@ -253,6 +298,8 @@ int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
   if (!flags.baselines.empty()) {
     text += BaselineText(runs, predictions, flags.baselines, terminal);
   }
+  if (flags.factors) text += FactorText(runs, predictions);
+  if (flags.ablate) text += AblationText(runs, score, terminal);
   terminal.Print(text + NotRepresentedText(predictions));
   return kExitOk;
 }
@@ -273,6 +320,11 @@ Command AddLlmScoreCommand(CLI::App& program) {
                   "what other models predict of these runs: id and a column "
                   "each, CSV")
       ->type_name("CSV");
+  app->add_flag("--factors", flags->factors,
+                "the error with one factor a stack, found on a half of the "
+                "runs and applied to the other");
+  app->add_flag("--ablate", flags->ablate,
+                "the error without each part of the model");
   app->add_option("-o,--output", flags->output,
                   "predictions to write: id, time_s, mem_gib")
       ->type_name("CSV");

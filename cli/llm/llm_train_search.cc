@@ -124,6 +124,20 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
   return json.dump(2) + "\n";
 }
 
+// What a strategy may say and the space of strategies has not.
+void RefuseUnsearched(const StrategySettings& settings) {
+  for (const char* key :
+       {"pp_schedule", "first_layers", "last_layers", "counts_embedding",
+        "counts_logits", "etp", "optimizer_copies", "replicate_degree"}) {
+    const auto found = settings.find(key);
+    if (found == settings.end()) continue;
+    throw InputError(fmt::format(
+        "{}: expected none in a search, which does not vary it (llm-train "
+        "reads it); found {}",
+        found->second.place, graph::Quoted(found->second.value)));
+  }
+}
+
 int RunSearch(const SearchTrainFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
     CheckResultOutput(flags.output, {".json", ".json.gz"},
@@ -139,6 +153,7 @@ int RunSearch(const SearchTrainFlags& flags, const Terminal& terminal) {
         "tensor parallelism; found {}",
         sp->second.place, graph::Quoted(sp->second.value)));
   }
+  RefuseUnsearched(settings);
   const TrainingJob job = StatedJob(flags.train.ReadModel(), settings, systems);
   const TrainQuestion question{.model = FileStem(flags.train.config),
                                .budget = flags.train.Budget(job.cluster.gpu),

@@ -33,12 +33,12 @@ Accelerator ReadAccelerator(const JsonField& field) {
   return {.name = field.Get("name").String(),
           .memory = Sourced(field, "memory_gib", 1, 1e4) * kGiB,
           .multiprocessors = Sourced(field, "multiprocessors", 1, 1e4),
-          .bf16_rate = Sourced(field, "bf16_tflops", 1, 1e6) * 1e12,
+          .bf16_rate = Sourced(field, "bf16_tflops", 1e-6, 1e6) * 1e12,
           .fp8_rate = Sourced(field, "fp8_tflops", 0, 1e6) * 1e12,
           .fp4_rate = Sourced(field, "fp4_tflops", 0, 1e6) * 1e12,
-          .memory_rate = Sourced(field, "memory_gbs", 1, 1e6) * 1e9,
-          .nvlink_rate = Sourced(field, "nvlink_gbs", 1, 1e6) * 1e9,
-          .host_rate = Sourced(field, "host_gbs", 1, 1e6) * 1e9,
+          .memory_rate = Sourced(field, "memory_gbs", 1e-3, 1e6) * 1e9,
+          .nvlink_rate = Sourced(field, "nvlink_gbs", 1e-3, 1e6) * 1e9,
+          .host_rate = Sourced(field, "host_gbs", 1e-3, 1e6) * 1e9,
           .nvlink_domain =
               static_cast<int64_t>(Sourced(field, "nvlink_domain", 1, 1e4)),
           .network_rate = Sourced(field, "network_gbs", .01, 1e4) * 1e9,
@@ -56,7 +56,6 @@ SoftwareStack ReadStack(const JsonField& field) {
       .name = field.Get("name").String(),
       .matches = field.Get("matches").Strings(),
       .host_seconds = Sourced(field, "host_us", 0, 1e4) * 1e-6,
-      .kernel_gap = Sourced(field, "kernel_gap_us", 0, 1e3) * 1e-6,
       .elementwise = Sourced(field, "elementwise", .1, 20),
       .network_share = Sourced(field, "network_share", .01, 1),
       .network_latency = Sourced(field, "network_latency_us", 0, 1e4) * 1e-6,
@@ -65,6 +64,14 @@ SoftwareStack ReadStack(const JsonField& field) {
       .attention_factor = Sourced(field, "attention_factor", .1, 2),
       .fuses_experts = Sourced(field, "fuses_experts", 0, 1) > .5,
       .hidden_share = Sourced(field, "hidden_share", 0, 1)};
+}
+
+std::vector<Accelerator> ReadAccelerators(const JsonField& root) {
+  std::vector<Accelerator> accelerators;
+  for (const JsonField& field : root.Get("accelerators").Elements()) {
+    accelerators.push_back(ReadAccelerator(field));
+  }
+  return accelerators;
 }
 
 std::string Capitals(std::string_view text) {
@@ -94,10 +101,7 @@ TrainingSystems ParseTrainingSystems(std::string_view text,
                                      std::string_view file) {
   const nlohmann::json document = graph::ParseJson(text, file);
   const JsonField root(document, std::string(file));
-  TrainingSystems systems;
-  for (const JsonField& field : root.Get("accelerators").Elements()) {
-    systems.accelerators.push_back(ReadAccelerator(field));
-  }
+  TrainingSystems systems{.accelerators = ReadAccelerators(root)};
   const JsonField stacks = root.Get("software");
   for (const JsonField& field : stacks.Elements()) {
     systems.stacks.push_back(ReadStack(field));
@@ -109,6 +113,22 @@ TrainingSystems ParseTrainingSystems(std::string_view text,
 
 TrainingSystems ReadTrainingSystems(const std::filesystem::path& path) {
   return ParseTrainingSystems(graph::ReadFile(path), path.string());
+}
+
+std::vector<Accelerator> ReadOwnAccelerators(
+    const std::filesystem::path& path) {
+  const std::string file = path.string();
+  const nlohmann::json document = graph::ParseJson(graph::ReadFile(path), file);
+  const JsonField root(document, file);
+  const JsonField format = root.Get("format");
+  if (format.String() != "acplan.system") format.Fail("\"acplan.system\"");
+  const JsonField version = root.Get("version");
+  if (version.Int(0, INT32_MAX) != 1) version.Fail("1");
+  std::vector<Accelerator> accelerators = ReadAccelerators(root);
+  if (accelerators.empty()) {
+    root.Get("accelerators").Fail("one GPU at least");
+  }
+  return accelerators;
 }
 
 const Accelerator& FindAccelerator(const TrainingSystems& systems,

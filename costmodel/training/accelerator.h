@@ -44,7 +44,6 @@ struct SoftwareStack {
   std::string name = {};
   std::vector<std::string> matches = {};  // beginnings of names of software
   double host_seconds = 0;                // of an operator that is launched
-  double kernel_gap = 0;                  // seconds between kernels on the GPU
   double elementwise = 1;        // traffic of elementwise work, fused being 1
   double network_share = 0;      // of a network's nominal rate
   double network_latency = 0;    // seconds a step between nodes
@@ -65,6 +64,10 @@ struct TrainingSystems {
 TrainingSystems ParseTrainingSystems(std::string_view text,
                                      std::string_view file);
 TrainingSystems ReadTrainingSystems(const std::filesystem::path& path);
+
+// The GPUs of a file that `python -m acplan measure-system` wrote
+// (docs/file_formats.md), one at least; throws InputError as above.
+std::vector<Accelerator> ReadOwnAccelerators(const std::filesystem::path& path);
 
 // The one whose name begins as `name` does up to its variant of memory and so
 // on: the longest name that begins `name`. Throws InputError that lists the known

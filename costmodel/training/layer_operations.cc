@@ -376,10 +376,13 @@ void LayerBuilder::AddExperts() {
   };
   AddProduct("experts up", LayerPart::kMoe, product(inputs * width, hidden_),
              bytes);
+  // Weights of the router multiply the activation: in one kernel with it where it
+  // is gated, else one more tensor is kept.
+  const double kept = shape_.is_gated ? inputs : inputs + 1;
   AddElementwise(
       "experts activation", LayerPart::kMoeActivation,
       (shape_.is_clamped ? kClampedPasses : 1) * (inputs + 1) * tokens * width,
-      kWidth * inputs * tokens * width);
+      kWidth * kept * tokens * width);
   AddProduct("experts down", LayerPart::kMoe, product(hidden_, width),
              kWidth * tokens * width);
   if (sharing > 1) AddExpertSharing(bytes);

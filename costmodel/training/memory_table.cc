@@ -121,6 +121,7 @@ TrainingStrategy WithKernelsOf(TrainingStrategy s, const Arguments& arguments) {
   s.attention =
       is_unfused ? AttentionKernel::kUnfused : AttentionKernel::kFlashNew;
   s.has_transformer_engine = !is_local;
+  s.overlaps_tensor = arguments.Has("tp-comm-overlap");
   s.is_deterministic = arguments.Has("deterministic-mode");
   s.has_dropout = true;  // Megatron-LM's default: .1
   const std::string recipe = arguments.Text("fp8-recipe");

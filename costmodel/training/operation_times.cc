@@ -19,8 +19,7 @@
 namespace acplan::costmodel {
 namespace {
 
-// Shares of the peak that tiles reach, of the largest; and what a tile does beside
-// its inner loop (loads before it, stores after it), in steps of that loop.
+// Shares of the peak that tiles reach, of the largest.
 struct Tile {
   double rows;
   double columns;
@@ -28,48 +27,14 @@ struct Tile {
 };
 constexpr std::array<Tile, 4> kTiles = {
     {{256, 128, 1}, {128, 128, .92}, {128, 64, .75}, {64, 64, .55}}};
-constexpr double kTileOverhead = 192;
-constexpr double kIdleShare = .5;
-
-// Products with a scale a row ran on kernels of this speed beside those with a scale
-// a tensor (torch 2.6; torchtitan's page calls it a known regression).
-constexpr double kRowwiseShare = .65;
-// Of heads of fewer than 128 dimensions: exponentials weigh more.
-constexpr double kSmallHeadShare = .8;
-constexpr double kNvlinkLatency = 6e-6;
-// FlashAttention's backward does 2.5 times the products, and less well.
-constexpr double kBackwardAttention = 2.5 / .8;
-// What remains exposed of communication that runs beside products, as those
-// start before all of the first tile has come.
-// DeepEP's kernels reach this of the network (its page: 43 to 58 of 50 GB/s
-// nominal, the tokens of a node counted).
-constexpr double kDedupeNetworkShare = .85;
-constexpr double kExposedTensor = .35;
-constexpr double kExposedExpert = .3;
-// Megatron runs the collectives of a backward pass beside products in any case.
-constexpr double kExposedBackwardGather = .7;
-// Traffic of an element that is cast: read twice where its greatest must be
-// found first, written by rows and by columns.
-double CastBytes(ProductPrecision precision) {
-  switch (precision) {
-    case ProductPrecision::kBf16:
-      return 0;
-    case ProductPrecision::kFp8Delayed:
-    case ProductPrecision::kMxfp8:
-      return 4;
-    case ProductPrecision::kNvfp4:
-      return 6;
-    default:
-      return 6;
-  }
-}
-
-double GraphShare(CudaGraphs graphs) {
-  switch (graphs) {
+// Products of FlashAttention's backward pass beside those of the forward pass.
+constexpr double kBackwardAttention = 2.5;
+double GraphShare(const TrainingJob& job) {
+  switch (job.strategy.graphs) {
     case CudaGraphs::kNone:
       return 1;
     case CudaGraphs::kPartial:
-      return .6;
+      return job.cluster.constants.partial_graph_launches;
     case CudaGraphs::kFull:
       return 0;
   }
@@ -77,10 +42,8 @@ double GraphShare(CudaGraphs graphs) {
 }
 
 PassTime LaunchTime(double launches, const TrainingJob& job) {
-  const SoftwareStack& stack = job.cluster.stack;
-  return {.compute = launches * stack.kernel_gap,
-          .host = launches * stack.host_seconds * job.cluster.gpu.host_factor *
-                  GraphShare(job.strategy.graphs)};
+  return {.host = launches * job.cluster.stack.host_seconds *
+                  job.cluster.gpu.host_factor * GraphShare(job)};
 }
 
 double ElementwiseSeconds(double bytes, const TrainingJob& job) {
@@ -93,33 +56,32 @@ double AttentionSeconds(double flops, const TrainingJob& job) {
   const double share = job.strategy.attention == AttentionKernel::kFlashNew
                            ? gpu.flash_new_share
                            : gpu.flash_share;
-  const double small = job.shape.QueryDim() < 128 ? kSmallHeadShare : 1;
+  const double small =
+      job.shape.QueryDim() < 128 ? job.cluster.constants.small_head_share : 1;
   return flops /
          (gpu.bf16_rate * share * small * job.cluster.stack.attention_factor);
 }
 
-double ExposedShare(const Collective& sent, const TrainingJob& job,
-                    bool is_backward) {
+double ExposedShare(GroupKind group, const TrainingJob& job) {
   const TrainingStrategy& strategy = job.strategy;
-  switch (sent.group) {
+  const ModelConstants& constants = job.cluster.constants;
+  switch (group) {
     case GroupKind::kTensor:
-      if (strategy.overlaps_tensor) return kExposedTensor;
-      return is_backward ? kExposedBackwardGather : 1;
+      return strategy.overlaps_tensor ? constants.exposed_tensor : 1;
     case GroupKind::kExpert:
     case GroupKind::kExpertTensor:
-      return strategy.overlaps_expert ? kExposedExpert : 1;
+      return strategy.overlaps_expert ? constants.exposed_expert : 1;
     case GroupKind::kContext:
       return 1;
   }
   return 1;
 }
 
-double SentSeconds(const Collective& sent, const TrainingJob& job,
-                   bool is_backward) {
+double SentSeconds(const Collective& sent, const TrainingJob& job) {
   if (sent.kind == CollectiveKind::kNone) return 0;
   return CollectiveSeconds(sent.kind, sent.bytes,
                            GroupOf(sent.group, job.strategy), job) *
-         ExposedShare(sent, job, is_backward);
+         ExposedShare(sent.group, job);
 }
 
 // The ring of keys and values runs beside attention.
@@ -160,13 +122,19 @@ double AllToAllSeconds(double bytes, RankGroup group, const TrainingJob& job) {
   const double nvlink = cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share;
   const double network =
       cluster.network_rate * (job.strategy.dedupes_tokens
-                                  ? kDedupeNetworkShare
+                                  ? cluster.constants.dedupe_network_share
                                   : cluster.stack.network_share);
   const double copies = CopiesSent(job, nodes);
   const double near = bytes * (inside - 1) / inside / nvlink;
-  if (nodes <= 1) return near + kNvlinkLatency;
+  if (nodes <= 1) return near + cluster.constants.nvlink_latency;
   const double far = bytes * copies * (nodes - 1) / nodes / network;
   return std::max(near, far) + cluster.stack.network_latency;
+}
+
+DataGroups Divided(RankGroup all, int64_t copies) {
+  const int64_t replicas = std::min(copies, all.size);
+  const RankGroup shards{all.size / replicas, all.stride};
+  return {shards, {replicas, shards.size * all.stride}};
 }
 
 }  // namespace
@@ -179,23 +147,24 @@ double ProductSeconds(const MatrixProduct& p, const TrainingJob& job,
                       double output_width) {
   if (p.groups == 0) return 0;
   const Accelerator& gpu = job.cluster.gpu;
+  const ModelConstants& constants = job.cluster.constants;
   const bool is_low = p.is_low_precision && job.strategy.IsLowPrecision();
   const double peak = is_low ? gpu.Rate(job.strategy.precision) : gpu.bf16_rate;
   const bool is_rowwise =
       is_low && job.strategy.precision == ProductPrecision::kFp8Rowwise;
   const double rate = peak * job.cluster.stack.product_factor *
                       (is_low ? gpu.fp8_product_share : gpu.product_share) *
-                      (is_rowwise ? kRowwiseShare : 1);
+                      (is_rowwise ? constants.rowwise_share : 1);
   double best = 0;
   for (const Tile& tile : kTiles) {
     const double tiles = p.groups * std::ceil(p.rows / tile.rows) *
                          std::ceil(p.columns / tile.columns);
     const double full = tiles / gpu.multiprocessors;
     const double waves =
-        std::max(1.0, full + kIdleShare * (std::ceil(full) - full));
+        std::max(1.0, full + constants.idle_share * (std::ceil(full) - full));
     const double wave = 2 * tile.rows * tile.columns *
-                        (p.inner + kTileOverhead) * gpu.multiprocessors /
-                        (rate * tile.share);
+                        (p.inner + constants.tile_overhead) *
+                        gpu.multiprocessors / (rate * tile.share);
     const double seconds = waves * wave;
     if (best == 0 || seconds < best) best = seconds;
   }
@@ -207,7 +176,7 @@ double ProductSeconds(const MatrixProduct& p, const TrainingJob& job,
 
 double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
                          const TrainingJob& job) {
-  if (group.size <= 1 || kind == CollectiveKind::kNone) return 0;
+  if (group.size <= 1 || bytes == 0 || kind == CollectiveKind::kNone) return 0;
   if (kind == CollectiveKind::kAllToAll) {
     return AllToAllSeconds(bytes, group, job);
   }
@@ -217,8 +186,8 @@ double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
       std::clamp(static_cast<double>(cluster.domain / group.stride), 1.0, size);
   const double nodes = size / inside;
   const double nvlink = cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share;
-  double seconds =
-      bytes * (size - 1) / size / nvlink + kNvlinkLatency * std::log2(size);
+  double seconds = bytes * (size - 1) / size / nvlink +
+                   cluster.constants.nvlink_latency * std::log2(size);
   if (nodes > 1) {
     const double network =
         inside * cluster.network_rate * cluster.stack.network_share;
@@ -238,8 +207,8 @@ double MessageSeconds(double bytes, const TrainingJob& job) {
   const double rate = is_near
                           ? cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share
                           : cluster.network_rate * cluster.stack.network_share;
-  return bytes / rate +
-         (is_near ? kNvlinkLatency : cluster.stack.network_latency);
+  return bytes / rate + (is_near ? cluster.constants.nvlink_latency
+                                 : cluster.stack.network_latency);
 }
 
 RankGroup GroupOf(GroupKind kind, const TrainingStrategy& s) {
@@ -256,12 +225,13 @@ RankGroup GroupOf(GroupKind kind, const TrainingStrategy& s) {
   return {};
 }
 
-RankGroup DataGroup(const TrainingStrategy& s) {
-  return {s.Data() * s.context, s.tensor};
+DataGroups DenseDataGroups(const TrainingStrategy& s) {
+  return Divided({s.Data() * s.context, s.tensor}, s.optimizer_copies);
 }
 
-RankGroup ExpertDataGroup(const TrainingStrategy& s) {
-  return {s.ExpertData(), s.expert * s.expert_tensor};
+DataGroups ExpertDataGroups(const TrainingStrategy& s) {
+  return Divided({s.ExpertData(), s.expert * s.expert_tensor},
+                 s.optimizer_copies);
 }
 
 PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job) {
@@ -270,25 +240,18 @@ PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job) {
   const double attention = AttentionSeconds(operation.attention_flops, job);
   time.compute += ProductSeconds(p, job, 2) + attention +
                   ElementwiseSeconds(operation.forward_bytes, job);
-  if (p.groups > 0 && p.is_low_precision) {
-    const double weights = p.groups * p.inner * p.columns /
-                           static_cast<double>(job.strategy.Microbatches());
-    time.compute += TrafficSeconds(CastBytes(job.strategy.precision) *
-                                       (p.groups * p.rows * p.inner + weights),
-                                   job);
-  }
-  time.sent =
-      ByGroup(operation.forward_sent.group,
-              ExposedBesideAttention(
-                  SentSeconds(operation.forward_sent, job, false), attention));
+  time.sent = ByGroup(operation.forward_sent.group,
+                      ExposedBesideAttention(
+                          SentSeconds(operation.forward_sent, job), attention));
   return time;
 }
 
 PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job) {
   const MatrixProduct& p = operation.product;
   PassTime time = LaunchTime(operation.backward_launches, job);
-  const double attention =
-      kBackwardAttention * AttentionSeconds(operation.attention_flops, job);
+  const double attention = kBackwardAttention /
+                           job.cluster.constants.backward_attention_share *
+                           AttentionSeconds(operation.attention_flops, job);
   time.compute += attention + ElementwiseSeconds(operation.backward_bytes, job);
   if (p.groups > 0) {
     MatrixProduct input = p;
@@ -300,18 +263,14 @@ PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job) {
     // Gradients of weights are added to those of microbatches before.
     const bool accumulates = p.has_weights && job.strategy.fsdp <= 1;
     const double width = accumulates ? 2 * job.strategy.gradient_bytes : 2;
+    time.weights = p.has_weights ? ProductSeconds(weight, job, width) : 0;
     time.compute +=
         ProductSeconds(input, job, 2) + ProductSeconds(weight, job, width);
-    if (p.is_low_precision) {
-      time.compute += TrafficSeconds(
-          CastBytes(job.strategy.precision) * p.groups * p.rows * p.columns,
-          job);
-    }
   }
   time.sent =
       ByGroup(operation.backward_sent.group,
-              ExposedBesideAttention(
-                  SentSeconds(operation.backward_sent, job, true), attention));
+              ExposedBesideAttention(SentSeconds(operation.backward_sent, job),
+                                     attention));
   return time;
 }
 

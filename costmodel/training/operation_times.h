@@ -30,6 +30,7 @@ struct ExposedTime {
 // Seconds of a part of a step on one rank.
 struct PassTime {
   double compute = 0;     // of the GPU's kernels
+  double weights = 0;     // of that, for gradients of weights
   ExposedTime sent = {};  // of communication
   double host = 0;        // that the host takes to launch it
 
@@ -37,12 +38,13 @@ struct PassTime {
   double Total() const { return std::max(compute + sent.Total(), host); }
   PassTime& operator+=(const PassTime& other) {
     compute += other.compute;
+    weights += other.weights;
     sent += other.sent;
     host += other.host;
     return *this;
   }
   PassTime operator*(double count) const {
-    return {compute * count, sent * count, host * count};
+    return {compute * count, weights * count, sent * count, host * count};
   }
 };
 
@@ -69,11 +71,18 @@ double MessageSeconds(double bytes, const TrainingJob& job);
 // Of traffic to and from memory.
 double TrafficSeconds(double bytes, const TrainingJob& job);
 
-// Ranks that share a layer's tensors (split by tensor parallelism), that hold
-// copies of a layer, and that hold copies of experts.
+// Ranks that share a layer's tensors, split by tensor parallelism.
 RankGroup GroupOf(GroupKind kind, const TrainingStrategy& strategy);
-RankGroup DataGroup(const TrainingStrategy& strategy);
-RankGroup ExpertDataGroup(const TrainingStrategy& strategy);
+
+// Ranks that compute the same parameters for other tokens. `shards` hold each
+// element of what is sharded once, and there are so many of these groups as
+// `replicas` has ranks.
+struct DataGroups {
+  RankGroup shards = {};
+  RankGroup replicas = {};
+};
+DataGroups DenseDataGroups(const TrainingStrategy& strategy);
+DataGroups ExpertDataGroups(const TrainingStrategy& strategy);
 
 PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job);
 PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job);

@@ -124,13 +124,22 @@ TrainingStrategy DegreesOf(const CsvRow& row) {
   strategy.expert = row.WholeOr("ep", 1, 1);
   strategy.zero = row.WholeOr("zero", 0, 0);
   strategy.fsdp = row.WholeOr("fsdp", 0, 0);
-  if (strategy.zero >= 2 && strategy.fsdp == 0) {
-    strategy.fsdp = strategy.Data();
+  const int64_t ranks = strategy.Data() * strategy.context;
+  if (strategy.zero >= 2 && strategy.fsdp == 0) strategy.fsdp = ranks;
+  if (strategy.fsdp > 1 && strategy.fsdp < ranks) {
+    if (ranks % strategy.fsdp != 0) {
+      row.Fail("fsdp", fmt::format("a divisor of {} (dp x cp)", ranks));
+    }
+    strategy.optimizer_copies = ranks / strategy.fsdp;
   }
   const std::string& schedule = row.Text("pp_schedule");
   if (strategy.chunks > 1) strategy.schedule = PipelineSchedule::kInterleaved;
-  if (Contains(schedule, "zb") || Contains(schedule, "zero") ||
-      Contains(schedule, "dualpipe")) {
+  if (Contains(schedule, "dualpipe")) {
+    strategy.schedule = PipelineSchedule::kDualPipe;
+  } else if (Contains(schedule, "zbv") || Contains(schedule, "zb-v")) {
+    strategy.schedule = PipelineSchedule::kZeroBubbleV;
+    strategy.chunks = 2;
+  } else if (Contains(schedule, "zb") || Contains(schedule, "zero")) {
     strategy.schedule = PipelineSchedule::kZeroBubble;
   }
   return strategy;
@@ -148,7 +157,8 @@ TrainingStrategy WithOverlap(const CsvRow& row, TrainingStrategy strategy) {
                              Contains(overlap, "async tp") ||
                              Contains(overlap, ", tp");
   if (is_none) strategy.overlaps_tensor = false;
-  strategy.overlaps_expert = Contains(overlap, "a2a");
+  strategy.overlaps_expert = Contains(overlap, "a2a") ||
+                             strategy.schedule == PipelineSchedule::kDualPipe;
   const std::string& routing = row.Text("routing");
   strategy.dedupes_tokens =
       Contains(routing, "deepep") || Contains(routing, "hybridep");
@@ -207,6 +217,13 @@ TrainingJob JobOfRow(const CsvRow& row, const TrainingSystems& systems) {
                                precision != ProductPrecision::kFp8Current;
   CheckStrategy(job.shape, job.strategy, row.Text("id"));
   return job;
+}
+
+std::string StackOf(const CsvRow& row) {
+  const std::string& gpu = row.Text("gpu");
+  return fmt::format("{}, {}, {}, {}", row.Text("source"),
+                     gpu.substr(0, gpu.find('-')), row.Text("precision"),
+                     row.Has("experts") ? "experts" : "dense");
 }
 
 }  // namespace
@@ -275,6 +292,8 @@ std::vector<TrainingRun> ReadRuns(const graph::CsvTable& table,
                     .source = row.Text("source"),
                     .seconds = row.Positive("time_s"),
                     .memory_gib = row.PositiveOr("mem_gib", 0)};
+    run.group = row.Text(row.Has("group") ? "group" : "id");
+    run.stack = StackOf(row);
     run.is_allocated = row.Text("mem_kind").starts_with("allocated");
     try {
       run.job = JobOfRow(row, systems);

@@ -16,8 +16,11 @@ namespace acplan::costmodel {
 struct TrainingRun {
   std::string id = {};
   std::string source = {};
-  double seconds = 0;         // of an iteration
-  double memory_gib = 0;      // 0: not told
+  std::string group =
+      {};  // runs of one model and strategy; `id` where not told
+  std::string stack = {};  // source, GPU, precision, whether there are experts
+  double seconds = 0;      // of an iteration
+  double memory_gib = 0;   // 0: not told
   bool is_allocated = false;  // memory is what the allocator counted
   // What ran; none where `reason` says why it cannot be represented.
   std::optional<TrainingJob> job = {};

@@ -17,19 +17,19 @@ Prediction Expected(const TrainingRun& run) {
           .measured_gib = run.is_allocated ? run.memory_gib : 0};
 }
 
-double MedianOf(std::vector<double> values) {
-  std::ranges::sort(values);
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle]
-                                : (values[middle - 1] + values[middle]) / 2;
-}
-
 struct SourceErrors {
   std::vector<double> errors = {};
   size_t total = 0;
 };
 
 }  // namespace
+
+double MedianOf(std::vector<double> values) {
+  std::ranges::sort(values);
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle]
+                                : (values[middle - 1] + values[middle]) / 2;
+}
 
 std::vector<Prediction> PredictRuns(const std::vector<TrainingRun>& runs) {
   constexpr double kGiB = 1024.0 * 1024 * 1024;

@@ -22,6 +22,9 @@ struct Prediction {
   std::string reason = {};
 };
 
+// `values` must not be empty; of an even number, the mean of the middle two.
+double MedianOf(std::vector<double> values);
+
 std::vector<Prediction> PredictRuns(const std::vector<TrainingRun>& runs);
 
 // Relative errors of predictions, signed: predicted / measured - 1.

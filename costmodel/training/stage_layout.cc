@@ -99,6 +99,42 @@ std::vector<int64_t> EvenCounts(int64_t blocks, int64_t chunks) {
   return counts;
 }
 
+// The first and the last stage have the layers that are told, the others the rest
+// in equal parts; layers of prediction come last.
+std::vector<int64_t> StatedCounts(int64_t layers, int64_t mtp_layers,
+                                  const TrainingStrategy& s) {
+  const int64_t rest = layers - mtp_layers - s.first_layers - s.last_layers;
+  const int64_t others =
+      s.pipeline - (s.first_layers > 0 ? 1 : 0) - (s.last_layers > 0 ? 1 : 0);
+  const int64_t even = others > 0 ? rest / others : 0;
+  std::vector<int64_t> counts(static_cast<size_t>(s.pipeline * s.chunks),
+                              even / s.chunks);
+  for (int64_t chunk = 0; chunk < s.chunks; ++chunk) {
+    const size_t first = static_cast<size_t>(chunk * s.pipeline);
+    const size_t last = first + static_cast<size_t>(s.pipeline) - 1;
+    if (s.first_layers > 0) counts[first] = s.first_layers / s.chunks;
+    if (s.last_layers > 0) counts[last] = s.last_layers / s.chunks;
+  }
+  ++counts.front();
+  counts.back() += 1 + mtp_layers;
+  return counts;
+}
+
+// The stage of a chunk: in turn, or there and back.
+size_t StageOfChunk(size_t chunk, const TrainingStrategy& s) {
+  const size_t stages = static_cast<size_t>(s.pipeline);
+  if (s.schedule != PipelineSchedule::kZeroBubbleV) return chunk % stages;
+  return chunk < stages ? chunk : 2 * stages - 1 - chunk;
+}
+
+StageContent Both(const StageContent& a, const StageContent& b) {
+  return {.dense_layers = a.dense_layers + b.dense_layers,
+          .moe_layers = a.moe_layers + b.moe_layers,
+          .has_embedding = a.has_embedding || b.has_embedding,
+          .has_logits = a.has_logits || b.has_logits,
+          .logits = a.logits + b.logits};
+}
+
 std::vector<int64_t> ChunkCounts(const TrainingJob& job,
                                  const std::vector<StagePiece>& blocks) {
   const TrainingStrategy& s = job.strategy;
@@ -111,6 +147,17 @@ std::vector<int64_t> ChunkCounts(const TrainingJob& job,
     return BalancedCounts(weights, s.pipeline);
   }
   const int64_t layers = static_cast<int64_t>(blocks.size()) - 2;
+  if (s.first_layers > 0 || s.last_layers > 0) {
+    return StatedCounts(layers, job.shape.mtp_layers, s);
+  }
+  if (s.counts_embedding || s.counts_logits) {
+    std::vector<int64_t> counts = EvenCounts(
+        layers + (s.counts_embedding ? 1 : 0) + (s.counts_logits ? 1 : 0),
+        chunks);
+    if (!s.counts_embedding) ++counts.front();
+    if (!s.counts_logits) ++counts.back();
+    return counts;
+  }
   if (layers % chunks != 0) return EvenCounts(layers + 2, chunks);
   std::vector<int64_t> counts = EvenCounts(layers, chunks);
   ++counts.front();
@@ -138,12 +185,17 @@ std::vector<StageContent> DivideLayers(const TrainingJob& job) {
   std::vector<StageContent> stages(static_cast<size_t>(s.pipeline));
   size_t next = 0;
   for (size_t chunk = 0; chunk < counts.size(); ++chunk) {
-    StageContent& stage = stages[chunk % stages.size()];
+    StageContent& stage = stages[StageOfChunk(chunk, s)];
     for (int64_t i = 0; i < counts[chunk]; ++i) {
       stage = With(stage, blocks[next++], job.shape);
     }
   }
-  return stages;
+  if (s.schedule != PipelineSchedule::kDualPipe) return stages;
+  std::vector<StageContent> mirrored;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    mirrored.push_back(Both(stages[i], stages[stages.size() - 1 - i]));
+  }
+  return mirrored;
 }
 
 }  // namespace acplan::costmodel

@@ -14,7 +14,8 @@ void Require(bool holds, const std::string& message) {
 }
 
 void CheckPipeline(const ModelShape& shape, const TrainingStrategy& s) {
-  Require(s.chunks == 1 || s.Microbatches() % s.pipeline == 0,
+  Require(s.chunks == 1 || s.schedule == PipelineSchedule::kZeroBubbleV ||
+              s.Microbatches() % s.pipeline == 0,
           fmt::format("vp: expected 1 unless pp divides the microbatches of a "
                       "rank, found vp {}, pp {} and {} microbatches",
                       s.chunks, s.pipeline, s.Microbatches()));

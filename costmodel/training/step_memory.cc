@@ -6,8 +6,7 @@
 //   microbatches add to, master weights and two moments in float32; what ZeRO
 //   shards is divided by the ranks that share it.
 // - Activations: what each operation of a layer saves (`saved_bytes`), times the
-//   chunks of microbatches that are in flight: p - i of stage i of p, and where
-//   stages have v > 1 chunks, 2 (p - i - 1) + (v - 1) p + 1 of them.
+//   microbatches that are in flight (pipeline_schedule.h).
 // - Of a layer that is recomputed, its input is kept and, while it runs again, all
 //   of one layer; or logits, where these are more.
 // - Transformer Engine adds gradients of weights to those of earlier microbatches
@@ -22,6 +21,8 @@
 
 #include "costmodel/training/eager_memory.h"
 #include "costmodel/training/layer_operations.h"
+#include "costmodel/training/operation_times.h"
+#include "costmodel/training/pipeline_schedule.h"
 #include "costmodel/training/rank_parameters.h"
 #include "costmodel/training/stage_layout.h"
 
@@ -78,17 +79,6 @@ double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
   return kept * (1 - offloaded);
 }
 
-double MicrobatchesInFlight(const TrainingStrategy& s, size_t stage) {
-  const double after =
-      static_cast<double>(s.pipeline) - 1 - static_cast<double>(stage);
-  const double microbatches = static_cast<double>(s.Microbatches());
-  if (s.chunks == 1) return std::min(microbatches, after + 1);
-  const double chunks = static_cast<double>(s.chunks);
-  const double in_flight =
-      2 * after + (chunks - 1) * static_cast<double>(s.pipeline) + 1;
-  return std::min(microbatches, in_flight / chunks);
-}
-
 // The weights of a layer that have shapes of their own: of experts, one's.
 double WeightsOfLayers(const TrainingJob& job, const StageContent& stage) {
   double sum = 0;
@@ -107,25 +97,49 @@ double WeightsOfLayers(const TrainingJob& job, const StageContent& stage) {
 // PyTorch's workspace of cuBLAS, one for each thread that computes, the forward
 // pass's and autograd's (getChosenWorkspaceSize in CUDABlas.cpp; Megatron-LM's
 // deterministic mode sets CUBLAS_WORKSPACE_CONFIG=:4096:8), and Transformer
-// Engine's (get_cublas_workspace_size_bytes).
+// Engine's (get_cublas_workspace_size_bytes; three of them where userbuffers
+// overlap tensor parallelism, initialize_ub).
 double LibraryBytes(const TrainingJob& job) {
   constexpr double kMiB = 1024 * 1024;
   const bool is_hopper = job.cluster.gpu.fp8_rate > 0;  // or later
   const bool is_large = is_hopper || job.strategy.is_deterministic;
   const double torch = 2 * (is_large ? 32 : 8.125);
   const double engine =
-      job.strategy.has_transformer_engine ? (is_hopper ? 32 : 4) : 0;
+      job.strategy.has_transformer_engine
+          ? (is_hopper ? 32 : 4) * (job.strategy.overlaps_tensor ? 3 : 1)
+          : 0;
   return kMiB * (torch + engine);
+}
+
+// What a stage gathers of parameters that are sharded: a layer, the one that is
+// fetched before it, and the table of the embedding or the logits, which stay;
+// and the gradients of a layer before they are scattered.
+double GatheredBytes(const TrainingJob& job, const StageContent& stage) {
+  const TrainingStrategy& s = job.strategy;
+  if (s.zero < 3) return 0;
+  double layer = 0;
+  const auto add = [&](bool is_moe, int64_t count) {
+    if (count == 0) return;
+    const RankParameters p = LayerParametersOfRank(job, is_moe);
+    layer = std::max(layer, p.dense + p.experts);
+  };
+  add(false, stage.dense_layers);
+  add(true, stage.moe_layers);
+  const bool has_table = stage.has_embedding || stage.has_logits;
+  const double table =
+      has_table ? static_cast<double>(job.shape.vocabulary * job.shape.hidden) /
+                      static_cast<double>(s.tensor)
+                : 0;
+  return 2 * (2 * layer + table) + s.gradient_reduce_bytes * layer;
 }
 
 // Parameters, gradients and the optimizer's state.
 RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
   const TrainingStrategy& s = job.strategy;
-  const double copies = static_cast<double>(s.optimizer_copies);
   const double dense_ranks =
-      std::max(1.0, static_cast<double>(s.Data() * s.context) / copies);
+      static_cast<double>(DenseDataGroups(s).shards.size);
   const double expert_ranks =
-      std::max(1.0, static_cast<double>(s.ExpertData()) / copies);
+      static_cast<double>(ExpertDataGroups(s).shards.size);
   const double sharded = p.dense / dense_ranks + p.experts / expert_ranks;
   const double whole = p.dense + p.experts;
   RankMemory memory;
@@ -172,7 +186,7 @@ RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
                     static_cast<double>(s.tensor);
   }
   memory.working =
-      2 * WeightsOfLayers(job, stage) +
+      2 * WeightsOfLayers(job, stage) + GatheredBytes(job, stage) +
       kWorkingTensors * 2 * rows * static_cast<double>(job.shape.hidden);
   const double elements = ResidualElements(s, job.shape);
   if (stage.has_embedding && s.has_dropout) {

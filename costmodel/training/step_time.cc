@@ -1,8 +1,8 @@
 // An iteration. Each stage of the pipeline takes a time for a microbatch; the
-// slowest sets the pace, and the others' times once more fill and drain the
-// pipeline, divided by the chunks of a stage:
+// slowest sets the pace, and the others' times fill and drain the pipeline
+// (pipeline_schedule.h):
 //
-//     microbatches x slowest + (sum of all - slowest) / chunks.
+//     microbatches x slowest + bubble.
 //
 // Inside of a stage the host launches operators while the GPU runs those before;
 // the slower of both counts. Gradients and parameters travel beside the first
@@ -15,6 +15,7 @@
 #include <optional>
 #include <vector>
 
+#include "costmodel/training/pipeline_schedule.h"
 #include "costmodel/training/rank_parameters.h"
 #include "costmodel/training/stage_layout.h"
 #include "graph/base/input_error.h"
@@ -22,41 +23,66 @@
 namespace acplan::costmodel {
 namespace {
 
-// How much slower communication makes what runs beside it.
-constexpr double kInterference = .06;
-// Of an iteration, for each doubling of the nodes: the slowest sets the pace.
-constexpr double kStraggling = .005;
 // Adam in float32: gradient, two moments and the master weight read; all but the
 // gradient written, and the weight in 16 bits; the norm reads gradients once more.
 constexpr double kOptimizerBytes = 34;
 
 // Fully sharded: a layer's parameters are gathered before each pass while the
 // layer before computes, its gradients scattered after it.
-PassTime Sharded(PassTime pass, double sent, double hidden_share) {
+PassTime Sharded(PassTime pass, double sent, const Cluster& cluster) {
   if (sent == 0) return pass;
   const double run = pass.Total();
-  pass.compute += kInterference * std::min(sent, run);
-  pass.sent.sharded += std::max(0.0, sent - hidden_share * run);
+  pass.compute += cluster.constants.interference * std::min(sent, run);
+  pass.sent.sharded += std::max(0.0, sent - cluster.stack.hidden_share * run);
   return pass;
 }
+
+// Collectives of all data-parallel ranks, for elements of `width` bytes.
+class DataTraffic {
+ public:
+  DataTraffic(const RankParameters& parameters, const TrainingJob& job)
+      : parameters_(parameters),
+        job_(job),
+        dense_(DenseDataGroups(job.strategy)),
+        experts_(ExpertDataGroups(job.strategy)) {}
+
+  // Among the ranks that share parameters.
+  double Seconds(CollectiveKind kind, double width) const {
+    return CollectiveSeconds(kind, width * parameters_.dense, dense_.shards,
+                             job_) +
+           CollectiveSeconds(kind, width * parameters_.experts, experts_.shards,
+                             job_);
+  }
+  // Gradients end up where they are used: each rank of a group has its part,
+  // which the groups that hold copies add up (HSDP).
+  double ScatterSeconds(double width) const {
+    return Seconds(CollectiveKind::kReduceScatter, width) +
+           AddUp(width * parameters_.dense, dense_) +
+           AddUp(width * parameters_.experts, experts_);
+  }
+
+ private:
+  double AddUp(double bytes, const DataGroups& groups) const {
+    return CollectiveSeconds(CollectiveKind::kAllReduce,
+                             bytes / static_cast<double>(groups.shards.size),
+                             groups.replicas, job_);
+  }
+
+  const RankParameters parameters_;
+  const TrainingJob& job_;
+  const DataGroups dense_;
+  const DataGroups experts_;
+};
 
 UnitTime WithSharding(UnitTime layer, const TrainingJob& job, bool is_moe) {
   const TrainingStrategy& s = job.strategy;
   if (s.fsdp <= 1) return layer;
-  const RankParameters p = LayerParametersOfRank(job, is_moe);
-  const RankGroup dense{s.fsdp, s.tensor};
-  const RankGroup experts = ExpertDataGroup(s);
-  const auto seconds = [&](CollectiveKind kind, double width) {
-    return CollectiveSeconds(kind, width * p.dense, dense, job) +
-           CollectiveSeconds(kind, width * p.experts, experts, job);
-  };
-  const double gather = seconds(CollectiveKind::kAllGather, 2);
-  const double scatter =
-      seconds(CollectiveKind::kReduceScatter, s.gradient_reduce_bytes);
-  const double hidden = job.cluster.stack.hidden_share;
-  layer.forward = Sharded(layer.forward, gather, hidden);
-  layer.backward =
-      Sharded(layer.backward, (s.zero == 3 ? gather : 0) + scatter, hidden);
+  const DataTraffic traffic(LayerParametersOfRank(job, is_moe), job);
+  const double gather = traffic.Seconds(CollectiveKind::kAllGather, 2);
+  const double scatter = traffic.ScatterSeconds(s.gradient_reduce_bytes);
+  layer.forward = Sharded(layer.forward, gather, job.cluster);
+  layer.backward = Sharded(layer.backward, (s.zero == 3 ? gather : 0) + scatter,
+                           job.cluster);
   return layer;
 }
 
@@ -123,23 +149,15 @@ double StepPredictor::DataSeconds(const StageTime& stage) const {
   const TrainingStrategy& s = job_.strategy;
   if (s.fsdp > 1) return 0;
   const double hidden = job_.cluster.stack.hidden_share;
-  const RankGroup dense = DataGroup(s);
-  const RankGroup experts = ExpertDataGroup(s);
-  const auto seconds = [&](CollectiveKind kind, double width) {
-    return CollectiveSeconds(kind, width * stage.parameters.dense, dense,
-                             job_) +
-           CollectiveSeconds(kind, width * stage.parameters.experts, experts,
-                             job_);
-  };
+  const DataTraffic traffic(stage.parameters, job_);
   if (s.zero == 0) {
     const double all =
-        seconds(CollectiveKind::kAllReduce, s.gradient_reduce_bytes);
+        traffic.Seconds(CollectiveKind::kAllReduce, s.gradient_reduce_bytes);
     if (!s.overlaps_data) return all;
     return std::max(.1 * all, all - hidden * stage.unit.backward.Total());
   }
-  const double scatter =
-      seconds(CollectiveKind::kReduceScatter, s.gradient_reduce_bytes);
-  const double gather = seconds(CollectiveKind::kAllGather, 2);
+  const double scatter = traffic.ScatterSeconds(s.gradient_reduce_bytes);
+  const double gather = traffic.Seconds(CollectiveKind::kAllGather, 2);
   if (!s.overlaps_data) return scatter + gather;
   return std::max(.1 * scatter,
                   scatter - hidden * stage.unit.backward.Total()) +
@@ -148,10 +166,11 @@ double StepPredictor::DataSeconds(const StageTime& stage) const {
 
 double StepPredictor::OptimizerSeconds(const RankParameters& p) const {
   const TrainingStrategy& s = job_.strategy;
-  const bool is_sharded = s.zero >= 1;
-  const double dense = is_sharded ? static_cast<double>(DataGroup(s).size) : 1;
-  const double experts =
-      is_sharded ? static_cast<double>(ExpertDataGroup(s).size) : 1;
+  const auto ranks = [&](const DataGroups& groups) {
+    return s.zero >= 1 ? static_cast<double>(groups.shards.size) : 1;
+  };
+  const double dense = ranks(DenseDataGroups(s));
+  const double experts = ranks(ExpertDataGroups(s));
   return TrafficSeconds(
       kOptimizerBytes * (p.dense / dense + p.experts / experts), job_);
 }
@@ -160,12 +179,15 @@ StepTime StepPredictor::Predict(const std::vector<StageKind>& stages) const {
   const TrainingStrategy& s = job_.strategy;
   UnitTime unit;  // of the slowest stage
   double slowest = -1;
-  double sum = 0;
+  std::vector<ScheduledStages> scheduled;
   StepTime time;
   for (const StageKind& kind : stages) {
     const StageTime stage = TimeOfStage(kind.content);
     const double seconds = stage.unit.Total();
-    sum += seconds * static_cast<double>(kind.count);
+    scheduled.push_back({.total = seconds,
+                         .backward = stage.unit.backward.Total(),
+                         .weights = stage.unit.backward.weights,
+                         .count = static_cast<double>(kind.count)});
     time.data = std::max(time.data, DataSeconds(stage));
     time.optimizer =
         std::max(time.optimizer, OptimizerSeconds(stage.parameters));
@@ -173,7 +195,7 @@ StepTime StepPredictor::Predict(const std::vector<StageKind>& stages) const {
     slowest = seconds;
     unit = stage.unit;
   }
-  const double count = static_cast<double>(s.Microbatches());
+  const double count = PassesOfStage(s);
   PassTime all = unit.forward;
   all += unit.backward;
   all += unit.again;
@@ -183,13 +205,8 @@ StepTime StepPredictor::Predict(const std::vector<StageKind>& stages) const {
   time.messages = count * MessagesOfMicrobatch();
   time.sent = time.exposed.Total() + time.messages;
   time.host = count * (slowest - all.compute - all.sent.Total());
-  time.bubble = (sum - slowest) / static_cast<double>(s.chunks) *
-                (s.schedule == PipelineSchedule::kZeroBubble ? .4 : 1);
-  const double nodes =
-      std::max(1.0, static_cast<double>(s.gpus) /
-                        static_cast<double>(job_.cluster.domain));
-  time.other = job_.cluster.stack.iteration_seconds +
-               kStraggling * std::log2(nodes) * time.Total();
+  time.bubble = BubbleSeconds(s, scheduled);
+  time.other = job_.cluster.stack.iteration_seconds;
   return time;
 }
 

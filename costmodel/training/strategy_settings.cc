@@ -75,8 +75,8 @@ PipelineSchedule ScheduleOf(const SettingValues& values, int64_t chunks) {
       chunks > 1 ? kInterleaved : kOneForwardOneBackward;
   switch (values.Choice(
       "pp_schedule",
-      {"1f1b", "interleaved1f1b", "interleaved_1f1b", "zbvzerobubble",
-       "interleavedzerobubble", "zero_bubble"})) {
+      {"1f1b", "interleaved1f1b", "interleaved_1f1b", "zbvzerobubble", "zbv",
+       "dualpipe", "interleavedzerobubble", "zero_bubble", "zbh1"})) {
     case -1:
       return fallback;
     case 0:
@@ -88,25 +88,42 @@ PipelineSchedule ScheduleOf(const SettingValues& values, int64_t chunks) {
     case 2:
       if (chunks == 1) values.Fail("pp_schedule", "1F1B, as vp is 1");
       return kInterleaved;
+    case 3:
+    case 4:
+      return kZeroBubbleV;
+    case 5:
+      return kDualPipe;
     default:
       return kZeroBubble;
   }
 }
 
-TrainingStrategy WithSharding(TrainingStrategy s, const SettingValues& values) {
-  if (values.Whole("replicate_degree", 1) > 1 &&
-      values.Whole("shard_degree", -1, -1) != 1) {
-    values.Fail("replicate_degree",
-                "1 where parameters are sharded (HSDP is not in the model)");
-  }
-  const int64_t shards = values.Whole("shard_degree", 1, -1);
+// HSDP: parameters are sharded inside of a group, and there are several groups.
+int64_t CopiesOf(const TrainingStrategy& s, const SettingValues& values) {
   const int64_t ranks = s.Data() * s.context;
-  if (shards != -1 && shards != 1 && shards != s.Data() && shards != ranks) {
-    values.Fail("shard_degree",
-                fmt::format("-1, 1 or the {} ranks that share a model (HSDP is "
-                            "not in the model)",
-                            s.Data()));
+  const int64_t shards = values.Whole("shard_degree", -1, -1);
+  const std::string_view key =
+      values.Has("optimizer_copies") ? "optimizer_copies" : "replicate_degree";
+  const int64_t copies = values.Whole(key, 1);
+  if (shards == 1) return 1;  // copies of all, nothing is sharded
+  if (copies > ranks || ranks % copies != 0) {
+    values.Fail(key,
+                fmt::format("a divisor of {} (data-parallel ranks)", ranks));
   }
+  const bool fits =
+      shards == -1 || shards * copies == s.Data() || shards * copies == ranks;
+  if (shards == 0 || !fits) {
+    values.Fail("shard_degree",
+                fmt::format("-1, 1 or {}, of {} data-parallel ranks in {} "
+                            "groups",
+                            s.Data() / copies, s.Data(), copies));
+  }
+  return copies;
+}
+
+TrainingStrategy WithSharding(TrainingStrategy s, const SettingValues& values) {
+  const int64_t shards = values.Whole("shard_degree", 1, -1);
+  s.optimizer_copies = CopiesOf(s, values);
   if (values.Has("zero")) {
     s.zero = values.Whole("zero", 1, 0);
   } else if (values.Has("sharding")) {
@@ -117,7 +134,7 @@ TrainingStrategy WithSharding(TrainingStrategy s, const SettingValues& values) {
   } else {
     s.zero = values.Flag("dist_opt", true) ? 1 : 0;
   }
-  if (s.zero >= 2) s.fsdp = s.Data();
+  if (s.zero >= 2) s.fsdp = s.Data() * s.context / s.optimizer_copies;
   return s;
 }
 
@@ -140,11 +157,16 @@ TrainingStrategy DegreesOf(const SettingValues& values,
   s.pipeline = values.Whole("pp", 1);
   s.chunks = ChunksOf(values, shape, s.pipeline);
   s.schedule = ScheduleOf(values, s.chunks);
+  if (s.schedule == PipelineSchedule::kZeroBubbleV && !values.Has("vp")) {
+    s.chunks = 2;
+  }
+  s.first_layers = values.Whole("first_layers", 0, 0);
+  s.last_layers = values.Whole("last_layers", 0, 0);
+  s.counts_embedding = values.Flag("counts_embedding", false);
+  s.counts_logits = values.Flag("counts_logits", false);
   s.context = values.Whole("cp", 1);
   s.expert = values.Whole("ep", 1);
-  if (values.Whole("etp", 1) != 1) {
-    values.Fail("etp", "1 (expert tensor parallelism is not in the model)");
-  }
+  s.expert_tensor = values.Whole("etp", 1);
   s.microbatch = MicrobatchOf(values, s.pipeline);
   if (s.microbatch > kMostSequences) {
     values.Fail(values.Has("mbs") ? "mbs" : "local_batch",
@@ -202,6 +224,27 @@ TrainingStrategy WithGradients(TrainingStrategy s,
   return s;
 }
 
+// Bytes of a parameter's master weight and two moments, by their types as
+// Megatron-LM's optimizer that is aware of precision has them.
+double OptimizerBytesOf(const SettingValues& values) {
+  constexpr std::string_view kStates[] = {"main_params_dtype", "exp_avg_dtype",
+                                          "exp_avg_sq_dtype"};
+  constexpr double kBytes[] = {4, 4, 2, 2, 2, 2, 1};
+  double sum = 0;
+  bool is_told = false;
+  for (const std::string_view state : kStates) {
+    const int type = values.Choice(
+        state,
+        {"fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "fp8"});
+    is_told = is_told || type >= 0;
+    sum += type >= 0 ? kBytes[type] : 4;
+  }
+  if (is_told && values.Has("optimizer_bytes")) {
+    values.Fail("optimizer_bytes", "none beside types of its states");
+  }
+  return values.Number("optimizer_bytes", sum, 0, 100);
+}
+
 AttentionKernel AttentionOf(const SettingValues& values,
                             const Cluster& cluster) {
   using enum AttentionKernel;
@@ -238,7 +281,7 @@ TrainingStrategy WithKernels(TrainingStrategy s, const SettingValues& values,
   if (values.Choice("implementation", {"fused", "eager"}) == 1) {
     s.implementation = Implementation::kEager;
   }
-  s.optimizer_bytes = values.Number("optimizer_bytes", 12, 0, 100);
+  s.optimizer_bytes = OptimizerBytesOf(values);
   s.offloaded_layers = values.Whole("offload_layers", 0, 0);
   const int graphs =
       values.Choice("cuda_graphs",
@@ -247,7 +290,9 @@ TrainingStrategy WithKernels(TrainingStrategy s, const SettingValues& values,
   if (graphs == 2) s.graphs = CudaGraphs::kFull;
   s.overlaps_data = values.Flag("overlap_dp", true);
   s.overlaps_tensor = values.Flag("overlap_tp", false);
-  s.overlaps_expert = values.Flag("overlap_ep", false);
+  // DualPipe runs the exchange of tokens beside another microbatch.
+  s.overlaps_expert = values.Flag(
+      "overlap_ep", s.schedule == PipelineSchedule::kDualPipe && s.expert > 1);
   const int dispatcher = values.Choice(
       "dispatcher", {"alltoall", "allgather", "flex", "deepep", "hybridep"});
   s.dedupes_tokens = dispatcher >= 2 || values.Flag("deepep", false) ||

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "costmodel/training/accelerator.h"
+#include "costmodel/training/model_constants.h"
 #include "costmodel/training/model_shape.h"
 #include "costmodel/training/training_strategy.h"
 
@@ -14,6 +15,7 @@ struct Cluster {
   SoftwareStack stack = {};
   int64_t domain = 8;       // GPUs that NVLink joins
   double network_rate = 0;  // nominal, bytes a second and GPU, one direction
+  ModelConstants constants = {};
 };
 
 // All that a prediction depends on.

@@ -67,6 +67,69 @@ void CheckDegrees(const TrainingStrategy& s, const StrategyRules& rules) {
                 fmt::format("vp: expected 1 without pipeline parallelism, "
                             "found {}",
                             s.chunks));
+  if (s.optimizer_copies == 1) return;
+  rules.Require(s.zero >= 1,
+                fmt::format("copies of sharded parameters: expected 1 with "
+                            "zero 0, found {}",
+                            s.optimizer_copies));
+  rules.Divides("copies of sharded parameters", s.optimizer_copies, "dp x cp",
+                s.Data() * s.context);
+  rules.Divides("copies of sharded parameters", s.optimizer_copies,
+                "ranks with the same experts", s.ExpertData());
+}
+
+void CheckSchedule(const TrainingStrategy& s, const StrategyRules& rules) {
+  const bool is_two_way = s.schedule == PipelineSchedule::kZeroBubbleV ||
+                          s.schedule == PipelineSchedule::kDualPipe;
+  rules.Require(s.pipeline > 1 || (!is_two_way &&
+                                   s.schedule != PipelineSchedule::kZeroBubble),
+                "pp_schedule: expected 1F1B without pipeline parallelism, "
+                "found another one");
+  if (s.schedule == PipelineSchedule::kZeroBubbleV) {
+    rules.Require(
+        s.chunks == 2,
+        fmt::format("vp: expected 2 with ZBVZeroBubble, found {}", s.chunks));
+  }
+  if (s.schedule == PipelineSchedule::kDualPipe) {
+    rules.Require(s.pipeline % 2 == 0 && s.chunks == 1,
+                  fmt::format("pp_schedule: expected an even pp and vp 1 with "
+                              "DualPipe, found pp {} and vp {}",
+                              s.pipeline, s.chunks));
+    rules.Require(
+        s.microbatch == 0 || s.Microbatches() >= 2 * s.pipeline,
+        fmt::format("pp_schedule: expected at least 2 pp "
+                    "microbatches with DualPipe, found {} of pp {}",
+                    s.microbatch == 0 ? 0 : s.Microbatches(), s.pipeline));
+  }
+}
+
+// Where the first and the last stage have layers of their own number.
+void CheckStages(const ModelShape& shape, const TrainingStrategy& s,
+                 const StrategyRules& rules) {
+  const bool is_stated = s.first_layers > 0 || s.last_layers > 0;
+  rules.Require(!is_stated || (!s.counts_embedding && !s.counts_logits),
+                "first_layers, last_layers: expected none beside embedding or "
+                "logits that count as layers");
+  if (s.counts_embedding || s.counts_logits) {
+    const int64_t blocks = shape.layers + shape.mtp_layers +
+                           (s.counts_embedding ? 1 : 0) +
+                           (s.counts_logits ? 1 : 0);
+    rules.Divides("pp x vp", Product({s.pipeline, s.chunks}),
+                  "layers, with embedding and logits as counted", blocks);
+  }
+  if (!is_stated) return;
+  const int64_t others =
+      s.pipeline - (s.first_layers > 0 ? 1 : 0) - (s.last_layers > 0 ? 1 : 0);
+  const int64_t rest = shape.layers - s.first_layers - s.last_layers;
+  rules.Require(
+      others >= 0 && rest >= 0 && (others > 0 || rest == 0) &&
+          (others == 0 || rest % (others * s.chunks) == 0) &&
+          s.first_layers % s.chunks == 0 && s.last_layers % s.chunks == 0,
+      fmt::format("first_layers, last_layers: expected numbers that vp divides "
+                  "and that leave {} other stages equal parts of {} layers, "
+                  "found {} and {}",
+                  std::max<int64_t>(0, others), shape.layers, s.first_layers,
+                  s.last_layers));
 }
 
 }  // namespace
@@ -99,6 +162,8 @@ void CheckStrategy(const ModelShape& shape, const TrainingStrategy& s,
                    std::string_view place) {
   const StrategyRules rules(place);
   CheckDegrees(s, rules);
+  CheckSchedule(s, rules);
+  CheckStages(shape, s, rules);
   rules.Divides("tp", s.tensor, "heads", shape.heads);
   rules.Divides("tp", s.tensor, "ffn", shape.feedforward);
   const int64_t layers = shape.layers + shape.mtp_layers;
@@ -109,11 +174,17 @@ void CheckStrategy(const ModelShape& shape, const TrainingStrategy& s,
                             layers + 2, parts));
   if (shape.IsMoe()) {
     rules.Divides("ep", s.expert, "experts", shape.experts);
+    rules.Divides("etp", s.expert_tensor, "expert_ffn",
+                  shape.expert_feedforward);
   } else {
     rules.Require(s.expert == 1,
                   fmt::format("ep: expected 1 for a model without experts, "
                               "found {}",
                               s.expert));
+    rules.Require(s.expert_tensor == 1,
+                  fmt::format("etp: expected 1 for a model without experts, "
+                              "found {}",
+                              s.expert_tensor));
   }
 }
 

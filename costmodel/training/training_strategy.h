@@ -24,7 +24,9 @@ enum class ProductPrecision {
 enum class PipelineSchedule {
   kOneForwardOneBackward,
   kInterleaved,
-  kZeroBubble
+  kZeroBubble,   // ZB-H1: gradients of weights fill the bubble
+  kZeroBubbleV,  // ZB-V: two chunks a stage, the second in reverse order
+  kDualPipe,  // microbatches from both ends; a stage has its mirror's layers too
 };
 
 enum class AttentionKernel {
@@ -79,12 +81,20 @@ struct TrainingStrategy {
   int64_t pipeline = 1;
   int64_t chunks = 1;  // of a stage (virtual pipeline)
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  // Layers of the first and the last stage where they are not as many as others'
+  // (0: as others'), and whether embedding and logits count as a layer.
+  int64_t first_layers = 0;
+  int64_t last_layers = 0;
+  bool counts_embedding = false;
+  bool counts_logits = false;
   int64_t context = 1;
   int64_t expert = 1;
-  int64_t expert_tensor = 1;     // ranks that share each expert's matrices
-  int64_t zero = 0;              // 0 to 3
-  int64_t fsdp = 0;              // ranks that share parameters; 0: none
-  int64_t optimizer_copies = 1;  // groups of ranks that each hold all its state
+  int64_t expert_tensor = 1;  // ranks that share each expert's matrices
+  int64_t zero = 0;           // 0 to 3
+  int64_t fsdp = 0;           // ranks that share parameters; 0: none
+  // Groups of ranks that each hold all of what is sharded (HSDP; Megatron-LM's
+  // instances of the distributed optimizer).
+  int64_t optimizer_copies = 1;
   ProductPrecision precision = ProductPrecision::kBf16;
   double gradient_bytes = 4;         // of an element that is kept
   double gradient_reduce_bytes = 4;  // of one that is sent

@@ -28,8 +28,8 @@ struct UnitTime {
 // and without a window their mean), the embedding, and logits with the loss once.
 // Parameters that are sharded are taken as there. They depend on the model, the
 // cluster, and of the strategy on tensor, context and expert parallelism, the
-// microbatch, recomputation, kernels, whether parameters are sharded, and in 8 and
-// 4 bits on the number of microbatches; not on pipeline and data parallelism.
+// microbatch, recomputation, kernels, and whether parameters are sharded; not on
+// pipeline and data parallelism.
 struct UnitTimes {
   UnitTime dense = {};
   UnitTime moe = {};

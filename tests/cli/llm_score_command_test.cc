@@ -64,6 +64,17 @@ TEST_F(LlmScoreTest, OtherModelsStandBesideOnTheSameRows) {
   EXPECT_EQ(text.find("nothing"), std::string::npos);
 }
 
+TEST_F(LlmScoreTest, SaysWhatEachPartPaysAndWhatAFactorAStackLeaves) {
+  const std::string text =
+      AcplanOut({"llm-score", kRuns, "--ablate", "--factors"});
+  EXPECT_THAT(text, HasSubstr("With one factor a stack"));
+  EXPECT_THAT(text, HasSubstr("(nothing left out)"));
+  EXPECT_THAT(text, HasSubstr("waves and what tiles do beside"));
+  ExpectRefused(
+      Acplan({"llm-score", ACPLAN_DATA_DIR "/training/memory.csv", "--ablate"}),
+      {"--ablate: expected none beside readings of memory"});
+}
+
 TEST_F(LlmScoreTest, WrongInputIsALine) {
   ExpectRefused(Acplan({"llm-score"}), {"RUNS"});
   ExpectRefused(Acplan({"llm-score", "nope.csv"}), {"nope.csv"});

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/terminal/text.h"
+#include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {
@@ -85,6 +86,50 @@ TEST_F(LlmTrainTest, WhatDoesNotFitIsShownAndExitsThree) {
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.out, HasSubstr("does not fit: stage 0 holds"));
   EXPECT_EQ(outcome.err, "");
+}
+
+// A file of one's own GPU: all of H100's numbers but a product's speed.
+std::string OwnSystem(double bf16_tflops) {
+  const json systems =
+      json::parse(graph::ReadFile(ACPLAN_DATA_DIR "/training/systems.json"));
+  json gpu;
+  for (const json& known : systems["accelerators"]) {
+    if (known["name"] == "H100-SXM5") gpu = known;
+  }
+  gpu["name"] = "mine";
+  gpu["bf16_tflops"] = {{"value", bf16_tflops}, {"from", "measured"}};
+  const json file = {
+      {"format", "acplan.system"}, {"version", 1}, {"accelerators", {gpu}}};
+  return file.dump();
+}
+
+TEST_F(LlmTrainTest, OnesOwnSystemIsTheGpuThatIsMeant) {
+  Put("mine.json", OwnSystem(989.4));
+  Put("slow.json", OwnSystem(98.94));
+  const auto seconds = [&](const std::vector<std::string>& gpu) {
+    std::vector<std::string> command = {"llm-train", kConfig, "--gpus", "64",
+                                        "--json"};
+    command.insert(command.end(), gpu.begin(), gpu.end());
+    return json::parse(AcplanOut(command))["iteration_s"].get<double>();
+  };
+  const double known = seconds({"--gpu", "H100"});
+  EXPECT_DOUBLE_EQ(seconds({"--system", "mine.json"}), known);
+  EXPECT_GT(seconds({"--system", "slow.json"}), 2 * known);
+  EXPECT_DOUBLE_EQ(seconds({"--system", "slow.json", "--gpu", "H100"}), known);
+  Put("bad.json", R"({"format": "acplan.trace"})");
+  ExpectRefused(
+      Acplan({"llm-train", kConfig, "--gpus", "8", "--system", "bad.json"}),
+      {"bad.json: format: expected \"acplan.system\""});
+  Put("none.json",
+      R"({"format": "acplan.system", "version": 1, "accelerators": []})");
+  ExpectRefused(
+      Acplan({"llm-train", kConfig, "--gpus", "8", "--system", "none.json"}),
+      {"none.json: accelerators: expected one GPU at least"});
+  Put("new.json",
+      R"({"format": "acplan.system", "version": 2, "accelerators": []})");
+  ExpectRefused(
+      Acplan({"llm-train", kConfig, "--gpus", "8", "--system", "new.json"}),
+      {"new.json: version: expected 1"});
 }
 
 TEST_F(LlmTrainTest, WrongInputIsALine) {

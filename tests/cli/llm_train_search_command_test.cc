@@ -75,6 +75,8 @@ TEST_F(LlmTrainSearchTest, WrongInputIsALine) {
   ExpectRefused(Acplan(SearchWith({"--sp", "false"})), {"--sp: expected true"});
   ExpectRefused(Acplan(SearchWith({"--tp", "x"})), {"--tp: expected a whole"});
   ExpectRefused(Acplan(SearchWith({"-o", "s.csv"})), {"s.csv"});
+  ExpectRefused(Acplan(SearchWith({"--set", "pp_schedule=DualPipe"})),
+                {"pp_schedule: expected none in a search", "DualPipe"});
   const Outcome outcome = Acplan(SearchWith({"--budget", "1GiB"}));
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_EQ(outcome.out, "");

@@ -73,6 +73,35 @@ TEST(StrategySettings, DialectsSayTheSame) {
   EXPECT_EQ(titan.strategy.fsdp, 64);
 }
 
+// What one program names, another does too: HSDP, stages, types of states.
+TEST(StrategySettings, FurtherKeysSayTheSame) {
+  const TrainingJob titan = JobOf(Llama(), R"({"gpu": "H100", "gpus": 64,
+      "software": "torchtitan", "local_batch_size": 1,
+      "parallelism": {"data_parallel_replicate_degree": 8,
+                      "data_parallel_shard_degree": 8}})");
+  EXPECT_EQ(titan.strategy.zero, 3);
+  EXPECT_EQ(titan.strategy.fsdp, 8);
+  EXPECT_EQ(titan.strategy.optimizer_copies, 8);
+  const TrainingJob megatron = JobOf(Llama(), R"({"gpu": "H100", "gpus": 64,
+      "data-parallel-sharding-strategy": "optim_grads_params",
+      "num-distributed-optimizer-instances": 8, "software": "torchtitan",
+      "global-batch-size": 64})");
+  EXPECT_DOUBLE_EQ(PredictStepTime(megatron).Total(),
+                   PredictStepTime(titan).Total());
+  const TrainingJob stages = JobOf(Llama(), R"({"gpu": "H100", "gpus": 64,
+      "pp": 4, "num-layers-in-first-pipeline-stage": 7,
+      "decoder-last-pipeline-num-layers": 5, "exp-avg-dtype": "bf16",
+      "exp-avg-sq-dtype": "fp8", "main-params-dtype": "fp16"})");
+  EXPECT_EQ(stages.strategy.first_layers, 7);
+  EXPECT_EQ(stages.strategy.last_layers, 5);
+  EXPECT_DOUBLE_EQ(stages.strategy.optimizer_bytes, 2 + 1 + 2);
+  const TrainingJob vee = JobOf(Llama(), R"({"gpu": "H100", "gpus": 64,
+      "pipeline_parallel_degree": 4, "gbs": 256,
+      "pipeline_parallel_schedule": "ZBVZeroBubble"})");
+  EXPECT_EQ(vee.strategy.schedule, PipelineSchedule::kZeroBubbleV);
+  EXPECT_EQ(vee.strategy.chunks, 2);
+}
+
 // What a report says beside times: worked out by hand.
 TEST(TrainingReport, FlopsAreThoseOfTheConvention) {
   TrainingJob job =
@@ -198,8 +227,38 @@ INSTANTIATE_TEST_SUITE_P(
               "vp: expected 1 unless pp divides the microbatches of a rank"),
         Dense("Stages", R"("pp": 8, "vp": 8, "tp": 8)",
               "pp x vp: expected at most 3"),
-        Dense("Schedule", R"("pp": 2, "pp_schedule": "dualpipe")",
+        Dense("Schedule", R"("pp": 2, "pp_schedule": "gpipe")",
               "pp_schedule: expected one of 1f1b"),
+        Dense("ScheduleOfOneStage", R"("pp_schedule": "zero_bubble")",
+              "pp_schedule: expected 1F1B without pipeline parallelism"),
+        WrongSetting{"DualPipeOdd", R"({"gpu": "H100", "gpus": 66, "pp": 3,
+              "pp_schedule": "DualPipe"})",
+                     "an even pp and vp 1 with DualPipe, found pp 3 and vp 1"},
+        Dense("DualPipeChunks",
+              R"("pp": 2, "vp": 2, "gbs": 256, "pp_schedule": "DualPipe")",
+              "an even pp and vp 1 with DualPipe, found pp 2 and vp 2"),
+        Dense("DualPipeBatch",
+              R"("pp": 4, "gbs": 64, "pp_schedule": "DualPipe")",
+              "at least 2 pp microbatches with DualPipe, found 4 of pp 4"),
+        Dense("ZeroBubbleVChunks",
+              R"("pp": 2, "vp": 4, "pp_schedule": "ZBVZeroBubble")",
+              "vp: expected 2 with ZBVZeroBubble, found 4"),
+        Dense("FirstLayers", R"("pp": 4, "first_layers": 7)",
+              "leave 3 other stages equal parts of 32 layers, found 7 and 0"),
+        Dense("LastLayers", R"("pp": 2, "decoder-first-pipeline-num-layers": 4,
+              "decoder-last-pipeline-num-layers": 4)",
+              "leave 0 other stages equal parts of 32 layers, found 4 and 4"),
+        Dense("LayersOfNoNumber", R"("pp": 4, "first_layers": -2)",
+              "first_layers: expected a whole number from 0"),
+        Dense("LayersOfChunks",
+              R"("pp": 2, "vp": 2, "gbs": 256, "first_layers": 15)",
+              "first_layers, last_layers: expected numbers that vp divides"),
+        Dense("LayersCountedTwice", R"("pp": 4, "first_layers": 5,
+              "account_for_embedding_in_pipeline_split": true)",
+              "expected none beside embedding or logits that count"),
+        Dense("CountedLogits", R"("pp": 4,
+              "account_for_loss_in_pipeline_split": true)",
+              "pp x vp: expected a divisor of 33 (layers, with embedding"),
         Dense("ScheduleOfChunks", R"("pp": 2, "vp": 2, "pp_schedule": "1F1B")",
               "expected Interleaved1F1B, as vp is above 1"),
         Dense("ScheduleWithoutChunks",
@@ -211,11 +270,18 @@ INSTANTIATE_TEST_SUITE_P(
         Dense("ZeroTwo", R"("zero": 2, "pp": 2)", "zero: expected 0, 1 or 3"),
         Dense("ZeroAlone", R"("zero": 3, "tp": 8, "pp": 8)",
               "zero: expected at most 1 with a single data-parallel rank"),
-        Dense("Hybrid", R"("data_parallel_replicate_degree": 8,
-              "data_parallel_shard_degree": 8)",
-              "HSDP is not in the model"),
+        Dense("HybridShards", R"("data_parallel_replicate_degree": 8,
+              "data_parallel_shard_degree": 4)",
+              "expected -1, 1 or 8, of 64 data-parallel ranks in 8 groups"),
+        Dense("HybridCopies", R"("data_parallel_replicate_degree": 5)",
+              "expected a divisor of 64 (data-parallel ranks)"),
+        Dense("CopiesOfMany", R"("num-distributed-optimizer-instances": 128)",
+              "expected a divisor of 64 (data-parallel ranks)"),
+        Dense("CopiesOfNothing",
+              R"("num-distributed-optimizer-instances": 2, "zero": 0)",
+              "expected 1 with zero 0, found 2"),
         Dense("Shards", R"("data_parallel_shard_degree": 8)",
-              "expected -1, 1 or the 64 ranks"),
+              "expected -1, 1 or 64, of 64 data-parallel ranks in 1 groups"),
         Dense("Sharding", R"("data_parallel_sharding_strategy": "all")",
               "expected one of no_shard, optim"),
         Dense("Precision", R"("precision": "fp6")",
@@ -225,6 +291,10 @@ INSTANTIATE_TEST_SUITE_P(
         Dense("Recipe", R"("fp8-recipe": "magic")", "expected one of delayed"),
         Dense("Gradients", R"("grad_dtype": "int8")",
               "grad_dtype: expected one of fp32"),
+        Dense("States", R"("exp-avg-dtype": "int4")",
+              "exp-avg-dtype: expected one of fp32"),
+        Dense("StatesTwice", R"("exp-avg-dtype": "bf16", "optimizer_bytes": 8)",
+              "optimizer_bytes: expected none beside types of its states"),
         Dense("Attention", R"("attention": "linear")",
               "attention: expected one of auto, flash"),
         Dense("AttentionOfContext", R"("attention": "unfused", "cp": 2)",
@@ -286,6 +356,12 @@ INSTANTIATE_TEST_SUITE_P(
             "pp x ep: expected a divisor of 64 (gpus)"),
         Moe("ExpertsOfRanks", R"("ep": 64, "pp": 2)",
             "pp x ep: expected a divisor of 64 (gpus), found 128"),
+        WrongSetting{"ExpertTensorOfWidth",
+                     R"({"gpu": "H100", "gpus": 60, "etp": 3, "gbs": 120})",
+                     "etp: expected a divisor of 2048 (expert_ffn), found 3",
+                     true},
+        Moe("ExpertTensorOfRanks", R"("ep": 16, "etp": 8)",
+            "pp x ep x etp: expected a divisor of 64 (gpus), found 128"),
         Moe("DispatcherName", R"("dispatcher": "mail")",
             "dispatcher: expected one of alltoall"),
         Moe("ExpertsNeedSequenceParallel", R"("tp": 2, "sp": false)",

@@ -14,6 +14,7 @@ from acplan.errors import AcplanError
 from acplan.files import require_writable, write_json
 from acplan.gpu_check import add_parser as add_gpu_check
 from acplan.huggingface import TASKS, Sizes, first_line, step_of_config
+from acplan.measure_system import add_parser as add_measure_system
 from acplan.measuring import verify
 from acplan.optimizers import OPTIMIZERS
 from acplan.planning import PLAN_OPTIONS, plan, require_within_budget
@@ -100,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     verifying.set_defaults(run=_verify)
 
     add_gpu_check(commands)
+    add_measure_system(commands)
     return parser
 
 

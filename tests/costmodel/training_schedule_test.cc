@@ -1,0 +1,262 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "costmodel/training/operation_times.h"
+#include "costmodel/training/pipeline_schedule.h"
+#include "costmodel/training/stage_layout.h"
+#include "costmodel/training/step_memory.h"
+#include "costmodel/training/step_time.h"
+
+namespace acplan::costmodel {
+namespace {
+
+// Llama 3 8B on 64 H100, a pipeline of four.
+TrainingJob Piped() {
+  static const TrainingSystems kSystems =
+      ReadTrainingSystems(ACPLAN_DATA_DIR "/training/systems.json");
+  TrainingJob job;
+  job.shape = {.layers = 32,
+               .hidden = 4096,
+               .heads = 32,
+               .kv_heads = 8,
+               .head_dim = 128,
+               .feedforward = 14336,
+               .vocabulary = 128256,
+               .is_gated = true,
+               .has_rope = true};
+  job.strategy.gpus = 64;
+  job.strategy.sequence = 8192;
+  job.strategy.global_batch = 512;
+  job.strategy.microbatch = 1;
+  job.strategy.pipeline = 4;
+  job.strategy.zero = 1;
+  job.cluster = {.gpu = FindAccelerator(kSystems, "H100-SXM5-80GB"),
+                 .stack = FindStack(kSystems, "Megatron-Core"),
+                 .domain = 8,
+                 .network_rate = 50e9};
+  return job;
+}
+
+// What a stage is asked for, in order of arrival.
+struct SimulatedStage {
+  double free = 0;  // when it has ended what it began
+  std::vector<double> forward_ready = {};
+  std::vector<double> backward_ready = {};
+  size_t forwards = 0;
+  size_t backwards = 0;
+  size_t weights = 0;
+};
+
+struct SimulatedTimes {
+  double forward = 1;
+  double backward = 1;
+  double weights = 1;
+};
+
+// ZB-H1, event by event: a stage with p - i microbatches in flight at most runs
+// the backward pass that is ready, else a forward pass, else, where it would wait,
+// gradients of weights. Returns when all have ended.
+double SimulateZeroBubble(size_t stages, size_t microbatches,
+                          const SimulatedTimes& times) {
+  std::vector<SimulatedStage> all(stages);
+  all[0].forward_ready.assign(microbatches, 0.0);
+  size_t left = 3 * stages * microbatches;
+  double end = 0;
+  while (left > 0) {
+    // The operation that may begin first; of those, as a stage prefers.
+    size_t stage = 0;
+    int kind = -1;
+    double begin = 0;
+    for (size_t i = 0; i < stages; ++i) {
+      const SimulatedStage& s = all[i];
+      const auto offer = [&](int what, double ready) {
+        const double when = std::max(s.free, ready);
+        if (kind >= 0 && when >= begin) return;
+        stage = i;
+        kind = what;
+        begin = when;
+      };
+      if (s.backwards < s.backward_ready.size()) {
+        offer(1, s.backward_ready[s.backwards]);
+      }
+      if (s.forwards < s.forward_ready.size() &&
+          s.forwards - s.backwards < stages - i) {
+        offer(0, s.forward_ready[s.forwards]);
+      }
+      if (s.weights < s.backwards) offer(2, s.free);
+    }
+    SimulatedStage& s = all[stage];
+    const double lasts = kind == 0   ? times.forward
+                         : kind == 1 ? times.backward
+                                     : times.weights;
+    s.free = begin + lasts;
+    end = std::max(end, s.free);
+    --left;
+    if (kind == 2) ++s.weights;
+    if (kind == 0) {
+      ++s.forwards;
+      (stage + 1 < stages ? all[stage + 1].forward_ready : s.backward_ready)
+          .push_back(s.free);
+    }
+    if (kind == 1) {
+      ++s.backwards;
+      if (stage > 0) all[stage - 1].backward_ready.push_back(s.free);
+    }
+  }
+  return end;
+}
+
+double Formula(PipelineSchedule schedule, int64_t stages,
+               const SimulatedTimes& t) {
+  const TrainingStrategy strategy{.pipeline = stages, .schedule = schedule};
+  return BubbleSeconds(strategy, {{.total = t.forward + t.backward + t.weights,
+                                   .backward = t.backward + t.weights,
+                                   .weights = t.weights,
+                                   .count = static_cast<double>(stages)}});
+}
+
+TEST(PipelineSchedule, BubbleOfZeroBubbleIsThatOfItsEvents) {
+  for (const size_t stages : {2, 3, 4, 8}) {
+    const SimulatedTimes times;
+    const double busy = 3.0 * 24;
+    EXPECT_DOUBLE_EQ(SimulateZeroBubble(stages, 24, times) - busy,
+                     Formula(PipelineSchedule::kZeroBubble,
+                             static_cast<int64_t>(stages), times))
+        << stages;
+  }
+}
+
+TEST(PipelineSchedule, FillingTheBubbleNeverMakesItLonger) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> length(.5, 2);
+  for (int i = 0; i < 500; ++i) {
+    const SimulatedTimes t{length(random), length(random), length(random)};
+    const int64_t stages = 2 * (1 + random() % 8);
+    const double plain =
+        Formula(PipelineSchedule::kOneForwardOneBackward, stages, t);
+    const double h1 = Formula(PipelineSchedule::kZeroBubble, stages, t);
+    const double v = Formula(PipelineSchedule::kZeroBubbleV, stages, t);
+    const double dual = Formula(PipelineSchedule::kDualPipe, stages, t);
+    EXPECT_LE(h1, plain);
+    EXPECT_LE(v, h1);
+    EXPECT_LE(dual, plain);
+    EXPECT_GE(std::min(v, dual), 0);
+  }
+}
+
+// Table 2 of the DeepSeek-V3 report, F = 1, B = 2 with W = 1 of it, both at once
+// 3: (PP / 2 - 1) (3 + 2 - 3).
+TEST(PipelineSchedule, BubbleOfDualPipeIsThatOfItsTable) {
+  // A stage there has one part of the model in each direction.
+  const TrainingStrategy strategy{.pipeline = 8,
+                                  .schedule = PipelineSchedule::kDualPipe};
+  const double bubble = BubbleSeconds(
+      strategy, {{.total = 6, .backward = 4, .weights = 2, .count = 8}});
+  EXPECT_DOUBLE_EQ(bubble, 3 * (3 + 2 - 3));
+}
+
+TEST(PipelineSchedule, ZeroBubbleVEndsWhereItBegins) {
+  TrainingJob job = Piped();
+  job.strategy.schedule = PipelineSchedule::kZeroBubbleV;
+  job.strategy.chunks = 2;
+  const std::vector<StageContent> stages = DivideLayers(job);
+  ASSERT_EQ(stages.size(), 4U);
+  EXPECT_TRUE(stages[0].has_embedding);
+  EXPECT_TRUE(stages[0].has_logits);
+  for (const StageContent& stage : stages) EXPECT_EQ(stage.Layers(), 8);
+  // All stages hold as many microbatches.
+  const StepMemory memory = PredictStepMemory(job);
+  EXPECT_DOUBLE_EQ(memory.stages[1].activations, memory.stages[3].activations);
+}
+
+TEST(PipelineSchedule, DualPipeHoldsTwoPartsAndAsMuchWork) {
+  TrainingJob job = Piped();
+  const StepTime plain = PredictStepTime(job);
+  const StepMemory once = PredictStepMemory(job);
+  job.strategy.schedule = PipelineSchedule::kDualPipe;
+  const StepTime dual = PredictStepTime(job);
+  const StepMemory twice = PredictStepMemory(job);
+  EXPECT_LT(dual.bubble, plain.bubble);
+  // Stages of both ends are averaged: the slowest of one direction is less alone.
+  EXPECT_LE(dual.compute, plain.compute * (1 + 1e-9));
+  EXPECT_NEAR(twice.stages[1].parameters,
+              once.stages[1].parameters + once.stages[2].parameters, 1);
+  EXPECT_NEAR(twice.stages[1].activations / once.stages[1].activations, 5 / 3.0,
+              1e-9);
+}
+
+TEST(StageLayout, FirstAndLastStageHaveTheLayersThatAreTold) {
+  TrainingJob job = Piped();
+  job.strategy.first_layers = 6;
+  job.strategy.last_layers = 4;
+  const std::vector<StageContent> stages = DivideLayers(job);
+  const std::vector<int64_t> expected = {6, 11, 11, 4};
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(stages[i].Layers(), expected[i]);
+  EXPECT_TRUE(stages[0].has_embedding);
+  EXPECT_TRUE(stages[3].has_logits);
+  job.strategy.last_layers = 0;
+  job.strategy.first_layers = 2;
+  job.strategy.chunks = 2;
+  const std::vector<StageContent> halves = DivideLayers(job);
+  EXPECT_EQ(halves[0].Layers(), 2);
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(halves[i].Layers(), 10);
+}
+
+TEST(StageLayout, EmbeddingAndLogitsCountAsLayersWhereTold) {
+  TrainingJob job = Piped();
+  job.shape.layers = 31;
+  job.strategy.counts_embedding = true;
+  const std::vector<StageContent> stages = DivideLayers(job);
+  EXPECT_EQ(stages[0].Layers(), 7);
+  EXPECT_EQ(stages[3].Layers(), 8);
+  EXPECT_TRUE(stages[3].has_logits);
+}
+
+// HSDP: states as of the ranks of a group, and each group all of them.
+TEST(HybridSharding, GroupsHoldCopiesAndTogetherAllRanks) {
+  TrainingJob job = Piped();
+  job.strategy.pipeline = 1;
+  job.strategy.zero = 3;
+  job.strategy.fsdp = 64;
+  const auto optimizer = [&] {
+    return PredictStepMemory(job).Worst().optimizer;
+  };
+  const double sharded = optimizer();
+  for (const int64_t copies : {2, 8, 64}) {
+    job.strategy.optimizer_copies = copies;
+    const DataGroups groups = DenseDataGroups(job.strategy);
+    EXPECT_EQ(groups.shards.size * groups.replicas.size, 64);
+    EXPECT_EQ(groups.replicas.stride, groups.shards.size);
+    EXPECT_NEAR(optimizer() / sharded, static_cast<double>(copies), 1e-9);
+  }
+}
+
+// Inside of a node parameters are gathered by NVLink, and only the gradients of a
+// rank's part go over the network.
+TEST(HybridSharding, SendsLessOverASlowNetwork) {
+  TrainingJob job = Piped();
+  job.strategy.pipeline = 1;
+  job.strategy.zero = 3;
+  job.strategy.fsdp = 64;
+  job.cluster.network_rate = 5e9;
+  const double whole = PredictStepTime(job).exposed.sharded;
+  job.strategy.optimizer_copies = 8;
+  job.strategy.fsdp = 8;
+  const double hybrid = PredictStepTime(job).exposed.sharded;
+  EXPECT_GT(whole, 0);
+  EXPECT_LT(hybrid, whole / 2);
+}
+
+// A model without experts pays nothing for a group of ranks with the same experts.
+TEST(DataParallelism, EmptyTensorsAreNotSent) {
+  const TrainingJob job = Piped();
+  EXPECT_EQ(CollectiveSeconds(CollectiveKind::kAllReduce, 0, {64, 1}, job), 0);
+  EXPECT_GT(CollectiveSeconds(CollectiveKind::kAllReduce, 8, {64, 1}, job), 0);
+}
+
+}  // namespace
+}  // namespace acplan::costmodel
