@@ -26,6 +26,7 @@ Command AddCurveCommand(CLI::App& program);
 Command AddOpsCommand(CLI::App& program);
 Command AddProfileCommand(CLI::App& program);
 Command AddSimulateCommand(CLI::App& program);
+Command AddExplainCommand(CLI::App& program);
 Command AddDataflowCommand(CLI::App& program);
 Command AddLlmCommand(CLI::App& program);
 Command AddLlmProfileCommand(CLI::App& program);

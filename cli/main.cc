@@ -147,6 +147,7 @@ std::vector<Command> AddCommands(CLI::App& program) {
       AddOpsCommand(program),
       AddProfileCommand(program),
       AddSimulateCommand(program),
+      AddExplainCommand(program),
       AddDataflowCommand(program),
       AddCompletionCommand(program),
       AddManualCommand(program),
