@@ -654,9 +654,11 @@ def _settle(recorder: Recorder, marks: _Marks) -> None:
     for index, storage in enumerate(recorder.storages):
         if storage.category:
             continue
-        if index in marks.gradients:
+        # Losses that make gradients in the forward pass, fused ones, hand them over.
+        is_of_forward = 0 <= storage.born < marks.forward_end
+        if index in marks.gradients and not is_of_forward:
             storage.category = "gradient"
-        elif index in was_saved and 0 <= storage.born < marks.forward_end:
+        elif index in was_saved and is_of_forward:
             storage.category = "activation"
         else:
             storage.category = "temporary"

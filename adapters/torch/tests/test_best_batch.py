@@ -13,7 +13,7 @@ _FAST = {"decisions": "save,recompute"}
 
 
 class _Blocks(nn.Module):
-    def __init__(self, width: int = 64, count: int = 3) -> None:
+    def __init__(self, width: int = 64, count: int = 2) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
@@ -56,11 +56,9 @@ def _every(
     return rates
 
 
-@pytest.mark.parametrize("share", [0.35, 0.7])
-def test_is_what_tracing_every_batch_finds(share: float) -> None:
-    model, sizes = _Blocks(), range(1, 25)
-    least, most = (acplan.trace(model, _inputs(n)).peak_bytes for n in (1, 24))
-    budget = int(least + share * (most - least))
+def test_is_what_tracing_every_batch_finds() -> None:
+    model, sizes = _Blocks(), range(1, 15)
+    budget = acplan.trace(model, _inputs(8)).peak_bytes
     rates = _every(model, _inputs, sizes, budget)
     found = acplan.best_batch(
         model, _inputs, budget=budget, sizes=sizes, tolerance=0.0, **_FAST
@@ -69,6 +67,7 @@ def test_is_what_tracing_every_batch_finds(share: float) -> None:
     assert found.best.size == max(rates, key=rates.__getitem__)
     assert found.best.per_second == pytest.approx(rates[found.best.size])
     assert found.bound >= max(rates.values()) * (1 - 1e-9)
+    assert 8 < found.largest.size < 14 and found.best.plan.modules
     assert len(found.traced) <= 7 < len(rates)
     assert found.best.is_traced and found.largest.is_traced
     assert found.best.plan.peak_bytes <= budget
@@ -78,8 +77,8 @@ def test_what_is_not_affine_is_said_and_still_right() -> None:
     def inputs_of(size: int) -> torch.Tensor:
         return torch.empty(2, 16 * size, 16, device="meta")
 
-    model, sizes = _Attention(), range(1, 25)
-    budget = acplan.trace(model, inputs_of(17)).peak_bytes
+    model, sizes = _Attention(), range(1, 11)
+    budget = acplan.trace(model, inputs_of(7)).peak_bytes
     rates = _every(model, inputs_of, sizes, budget)
     found = acplan.best_batch(
         model, inputs_of, budget=budget, sizes=sizes, tolerance=0.0, **_FAST
