@@ -27,6 +27,7 @@ Command AddOpsCommand(CLI::App& program);
 Command AddProfileCommand(CLI::App& program);
 Command AddSimulateCommand(CLI::App& program);
 Command AddReportCommand(CLI::App& program);
+Command AddExplainCommand(CLI::App& program);
 Command AddDataflowCommand(CLI::App& program);
 Command AddLlmCommand(CLI::App& program);
 Command AddLlmProfileCommand(CLI::App& program);

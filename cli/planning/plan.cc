@@ -11,6 +11,7 @@
 #include "cli/input/flags.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
+#include "cli/planning/peak_text.h"
 #include "cli/planning/policy_text.h"
 #include "cli/planning/question.h"
 #include "cli/planning/step_drawing.h"
@@ -186,7 +187,7 @@ struct Verdict {
   std::string text;
 };
 
-std::string InfeasibleText(const Plan& plan) {
+std::string LeastText(const Plan& plan) {
   std::string text = fmt::format(": no plan fits in {}\n",
                                  FormatBytesExactly(plan.budget_bytes));
   if (plan.minimum_budget_bytes) {
@@ -221,7 +222,7 @@ Verdict VerdictOn(const Plan& plan) {
                       LimitText(plan.limit), FormatMs(plan.bound_ms),
                       FormatPercentUp(plan.gap), effort)};
     case PlanStatus::kInfeasible:
-      return {"infeasible", InfeasibleText(plan)};
+      return {"infeasible", LeastText(plan)};
     case PlanStatus::kNoPlan:
       break;
   }
@@ -371,14 +372,15 @@ std::string AnyScheduleText(const Plan& plan) {
       any.is_loose ? "; loose: stopped before it was as high as it gets" : "");
 }
 
+// `why`: what infeasible ends with.
 std::string Ending(const ProfileInput& input, const Plan& plan,
-                   const Terminal& terminal) {
+                   const std::string& why, const Terminal& terminal) {
   const Verdict verdict = VerdictOn(plan);
   const std::string word = plan.status == PlanStatus::kOptimal
                                ? terminal.Green(verdict.word)
                                : terminal.Yellow(verdict.word);
   const std::optional<graph::Simulation> simulation = SimulationOf(input, plan);
-  return word + verdict.text + AnyScheduleText(plan) +
+  return word + verdict.text + why + AnyScheduleText(plan) +
          (simulation ? SimulationText(plan, *simulation, terminal)
                      : NoteOn(plan.memory.model, terminal));
 }
@@ -403,6 +405,9 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
   if (!unproven.empty()) terminal.Warn("budget min: " + unproven);
 
+  const std::string why = plan.status == PlanStatus::kInfeasible
+                              ? InfeasibleText(question, options.limits)
+                              : "";
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(
@@ -413,11 +418,12 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
                     Body(*planned_problem->profile, plan,
                          problem.unplanned_peak_bytes, flags.all, terminal) +
                     StepDrawing(input.TraceIfAny(), plan, terminal) +
-                    Ending(input, plan, terminal),
+                    Ending(input, plan, why, terminal),
                 terminal));
   if (plan.HasPlan()) return kExitOk;
   const Verdict verdict = VerdictOn(plan);
-  return terminal.Explain(verdict.word + verdict.text, ExitCode(plan.status));
+  return terminal.Explain(verdict.word + verdict.text + why,
+                          ExitCode(plan.status));
 }
 
 }  // namespace

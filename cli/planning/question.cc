@@ -1,5 +1,6 @@
 #include "cli/planning/question.h"
 
+#include <cstddef>
 #include <utility>
 
 #include "problems/budget_frontier.h"
@@ -28,6 +29,18 @@ problems::LeastWithSegments PlanningQuestion::Least(
   if (!without_) return LeastPlan(with_segments_, limits);
   const problems::LeastAnswer least = LeastPlan(*without_, limits);
   return {.least = least, .of_family = {least}};
+}
+
+PlanningQuestion::LeastUnits PlanningQuestion::UnitsOf(
+    const problems::LeastWithSegments& least) const {
+  for (size_t k = 0; k < least.of_family.size(); ++k) {
+    const problems::LeastAnswer& answer = least.of_family[k];
+    if (answer.has_plan && answer.budget.bytes == least.least.budget.bytes) {
+      return {.trace = without_ ? without_->trace : &with_segments_[k]->trace,
+              .modules = answer.units.modules};
+    }
+  }
+  return {.trace = problem().trace, .modules = least.least.units.modules};
 }
 
 PlanningQuestion::Found PlanningQuestion::PlanWithin(

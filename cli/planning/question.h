@@ -9,6 +9,8 @@
 #include "cli/input/profile_input.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
 #include "problems/planner.h"
 #include "problems/segment_plans.h"
 #include "solver/search.h"
@@ -28,6 +30,14 @@ class PlanningQuestion {
   const problems::PlanningProblem& problem() const;
 
   problems::LeastWithSegments Least(const solver::SearchLimits& limits) const;
+
+  // The units with the least budget, and the trace that has them: of an answer of
+  // Least that has a plan, under the memory model of traces.
+  struct LeastUnits {
+    const graph::Trace* trace = nullptr;
+    std::vector<graph::CheckpointedModule> modules = {};
+  };
+  LeastUnits UnitsOf(const problems::LeastWithSegments& least) const;
 
   // The best plan, and the problem that has its units.
   struct Found {

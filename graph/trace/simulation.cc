@@ -70,11 +70,16 @@
 namespace acplan::graph {
 namespace {
 
-// The steps [first, second) of a life. A storage is there while the operator
-// runs that creates it.
+// The steps [first, second) of a step of so many. A storage is there while the
+// operator runs that creates it.
 std::pair<int32_t, int32_t> StepsOf(const Life& life, int32_t steps) {
   const int32_t begin = std::min(life.begin, steps);
   return {begin, std::clamp(life.end, std::min(begin + 1, steps), steps)};
+}
+
+bool IsLiveAt(const Life& life, int32_t step, int32_t steps) {
+  const auto [begin, end] = StepsOf(life, steps);
+  return begin <= step && step < end;
 }
 
 Simulation SumUp(const std::vector<Life>& lives, StepLayout layout,
@@ -101,8 +106,7 @@ Simulation SumUp(const std::vector<Life>& lives, StepLayout layout,
     }
   }
   for (const Life& life : lives) {
-    const auto [begin, end] = StepsOf(life, steps);
-    if (begin <= result.peak_step && result.peak_step < end) {
+    if (IsLiveAt(life, result.peak_step, steps)) {
       const TraceStorage& storage = trace.storages[life.storage];
       result.peak_by_category[static_cast<size_t>(storage.category)] +=
           AllocatedBytes(storage.bytes);
@@ -152,6 +156,75 @@ void HandOutStandIns(Frames& frames, const PreparedTrace& prepared) {
   }
 }
 
+// A planned step before it is summed up.
+struct LivedStep {
+  StepLayout layout;
+  std::vector<Life> lives = {};
+  size_t moved = 0;  // of the lives: those that come back from the host
+  OffloadUse offload = {};
+};
+
+LivedStep LiveThrough(const PreparedTrace& prepared,
+                      const std::vector<CheckpointedModule>& modules) {
+  Frames frames = MakeFrames(prepared, modules);
+  for (const Frame& frame : frames.list) {
+    if (const std::optional<std::string> refusal =
+            RerunRefusal(frame, prepared)) {
+      throw InputError(*refusal);
+    }
+  }
+  HandOutStandIns(frames, prepared);
+  LivedStep step{.layout = LayOutSteps(prepared, frames.list)};
+  const std::vector<MovedStorage> moved =
+      FindMovedStorages(prepared, frames, step.layout);
+  step.lives = FindLives(prepared, frames, step.layout, moved);
+  step.moved = moved.size();
+  step.offload = UseOf(moved, prepared, frames, step.layout);
+  for (size_t k = 0; k < moved.size(); ++k) {
+    const Life& original = step.lives[moved[k].storage];
+    const Life& fetched = step.lives[prepared.trace->storages.size() + k];
+    OffloadedStorage& use = step.offload.storages[k];
+    use.away_begin = std::max(original.end, original.begin + 1);
+    use.away_end = moved[k].fetch ? moved[k].fetch->step : fetched.end;
+  }
+  return step;
+}
+
+Simulation SumUpStep(const PreparedTrace& prepared, LivedStep step) {
+  Simulation result =
+      SumUp(step.lives, std::move(step.layout), *prepared.trace);
+  result.offload = std::move(step.offload);
+  return result;
+}
+
+std::vector<LiveStorage> LiveAt(int32_t at, const PreparedTrace& prepared,
+                                const LivedStep& step) {
+  const Trace& trace = *prepared.trace;
+  const size_t originals = trace.storages.size();
+  const auto is_replaced = [&](int32_t storage) {
+    return std::ranges::find(trace.kept, storage, &KeptAttribute::storage) !=
+           trace.kept.end();
+  };
+  std::vector<LiveStorage> live;
+  for (size_t k = 0; k < step.lives.size(); ++k) {
+    const Life& life = step.lives[k];
+    if (!IsLiveAt(life, at, step.layout.StepCount())) continue;
+    const bool is_original = k < originals;
+    const bool is_fetched = !is_original && k < originals + step.moved;
+    const int32_t held = step.layout.StepAt(prepared.held[life.storage]);
+    const int32_t scope_end =
+        step.layout.StepAt(trace.storages[life.storage].scope_end);
+    live.push_back({.storage = life.storage,
+                    .is_remade = !is_original && !is_fetched,
+                    .is_fetched = is_fetched,
+                    .is_held_by_program =
+                        is_original && held > at && !is_replaced(life.storage),
+                    .is_kept = is_original &&
+                               life.end > std::max(scope_end, life.begin + 1)});
+  }
+  return live;
+}
+
 }  // namespace
 
 std::vector<int32_t> HeldByOthers(const Trace& trace) {
@@ -186,45 +259,26 @@ Simulator::Simulator(const Trace& trace)
 
 Simulation Simulator::Simulate(
     const std::vector<CheckpointedModule>& modules) const {
-  return Run(modules, false).simulation;
+  return SumUpStep(*prepared_, LiveThrough(*prepared_, modules));
 }
 
 DetailedSimulation Simulator::SimulateInDetail(
     const std::vector<CheckpointedModule>& modules) const {
-  return Run(modules, true);
+  LivedStep step = LiveThrough(*prepared_, modules);
+  const Trace& trace = *prepared_->trace;
+  std::vector<LiveBytes> by_kind =
+      SumUpByKind(step.lives, trace.storages.size() + step.moved,
+                  step.layout.StepCount(), trace);
+  return {.simulation = SumUpStep(*prepared_, std::move(step)),
+          .by_kind = std::move(by_kind)};
 }
 
-DetailedSimulation Simulator::Run(
-    const std::vector<CheckpointedModule>& modules, bool in_detail) const {
-  Frames frames = MakeFrames(*prepared_, modules);
-  for (const Frame& frame : frames.list) {
-    if (const std::optional<std::string> refusal =
-            RerunRefusal(frame, *prepared_)) {
-      throw InputError(*refusal);
-    }
-  }
-  HandOutStandIns(frames, *prepared_);
-  StepLayout layout = LayOutSteps(*prepared_, frames.list);
-  const std::vector<MovedStorage> moved =
-      FindMovedStorages(*prepared_, frames, layout);
-  const std::vector<Life> lives = FindLives(*prepared_, frames, layout, moved);
-  OffloadUse offload = UseOf(moved, *prepared_, frames, layout);
-  for (size_t k = 0; k < moved.size(); ++k) {
-    const Life& original = lives[moved[k].storage];
-    const Life& fetched = lives[prepared_->trace->storages.size() + k];
-    offload.storages[k].away_begin = std::max(original.end, original.begin + 1);
-    offload.storages[k].away_end =
-        moved[k].fetch ? moved[k].fetch->step : fetched.end;
-  }
-  const Trace& trace = *prepared_->trace;
-  DetailedSimulation result;
-  if (in_detail) {
-    result.by_kind = SumUpByKind(lives, trace.storages.size() + moved.size(),
-                                 layout.StepCount(), trace);
-  }
-  result.simulation = SumUp(lives, std::move(layout), trace);
-  result.simulation.offload = std::move(offload);
-  return result;
+SimulatedPeak Simulator::SimulatePeak(
+    const std::vector<CheckpointedModule>& modules) const {
+  const LivedStep step = LiveThrough(*prepared_, modules);
+  SimulatedPeak found{.simulation = SumUpStep(*prepared_, step), .live = {}};
+  found.live = LiveAt(found.simulation.peak_step, *prepared_, step);
+  return found;
 }
 
 }  // namespace acplan::graph

@@ -138,6 +138,25 @@ struct DetailedSimulation {
 // was.
 std::vector<int32_t> HeldByOthers(const Trace& trace);
 
+// A storage in use at the peak of a simulated step.
+struct LiveStorage {
+  int32_t storage = 0;
+  bool is_remade = false;   // what runs again made it
+  bool is_fetched = false;  // it came back from the host
+  // The program holds the original then, so that it is there under every plan.
+  bool is_held_by_program = false;
+  // Someone holds it for longer than the program does: autograd, a policy or a
+  // frame.
+  bool is_kept = false;
+
+  bool operator==(const LiveStorage&) const = default;
+};
+
+struct SimulatedPeak {
+  Simulation simulation;
+  std::vector<LiveStorage> live;  // at simulation.peak_step
+};
+
 struct PreparedTrace;
 
 // Simulates many plans of one trace, and finds what no plan changes only once.
@@ -150,14 +169,15 @@ class Simulator {
   // The same as the function above.
   Simulation Simulate(const std::vector<CheckpointedModule>& modules) const;
 
-  // With the bytes of each kind at each step. Throws as Simulate does.
+  // The same, with the bytes of each kind at each step.
   DetailedSimulation SimulateInDetail(
       const std::vector<CheckpointedModule>& modules) const;
 
- private:
-  DetailedSimulation Run(const std::vector<CheckpointedModule>& modules,
-                         bool in_detail) const;
+  // The same, with all that is in use at the peak.
+  SimulatedPeak SimulatePeak(
+      const std::vector<CheckpointedModule>& modules) const;
 
+ private:
   std::shared_ptr<const PreparedTrace> prepared_;
 };
 

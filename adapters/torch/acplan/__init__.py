@@ -5,13 +5,18 @@ from typing import Any
 
 from acplan._version import __version__
 from acplan.applying import Plan, PlannedModule, PlannedOperator, apply, remove
+from acplan.batches import BestBatch, best_batch
 from acplan.dataflow import dataflow_graph
 from acplan.devices import DEVICES, Device
 from acplan.errors import AcplanError, PlanMismatchWarning
+from acplan.explaining import Explanation, explain
+from acplan.levers import LEVERS
+from acplan.losses import linear_cross_entropy
 from acplan.measuring import Verification, verify
 from acplan.optimizers import OPTIMIZERS
 from acplan.planning import auto_checkpoint, plan
 from acplan.profiles import Profile, from_torch, profile
+from acplan.tables import Comparison, Frontier, compare, frontier
 from acplan.torch_lookalikes import (
     get_optimal_checkpointing_policy_per_module,
     sac_milp,
@@ -20,9 +25,14 @@ from acplan.tracing import Trace, trace
 
 __all__ = [
     "DEVICES",
+    "LEVERS",
     "OPTIMIZERS",
     "AcplanError",
+    "BestBatch",
+    "Comparison",
     "Device",
+    "Explanation",
+    "Frontier",
     "Plan",
     "PlanMismatchWarning",
     "PlannedModule",
@@ -33,9 +43,14 @@ __all__ = [
     "__version__",
     "apply",
     "auto_checkpoint",
+    "best_batch",
+    "compare",
     "dataflow_graph",
+    "explain",
     "from_torch",
+    "frontier",
     "get_optimal_checkpointing_policy_per_module",
+    "linear_cross_entropy",
     "plan",
     "profile",
     "remove",

@@ -11,6 +11,7 @@ from acplan.applying import Plan
 from acplan.dataflow import dataflow_graph
 from acplan.devices import DEVICES
 from acplan.errors import AcplanError
+from acplan.exploring import add_batch, add_explain
 from acplan.files import require_writable, write_json
 from acplan.gpu_check import add_parser as add_gpu_check
 from acplan.huggingface import TASKS, Sizes, first_line, step_of_config
@@ -99,6 +100,18 @@ def _parser() -> argparse.ArgumentParser:
     verifying.add_argument("plan", metavar="PLAN", help="plan file")
     verifying.add_argument("--trace", metavar="FILE", help="the model's trace")
     verifying.set_defaults(run=_verify)
+
+    explaining = commands.add_parser(
+        "explain", help="where the memory of a step goes, and what would help"
+    )
+    _add_model_flags(explaining, is_required=False)
+    add_explain(explaining, _step)
+
+    choosing = commands.add_parser(
+        "batch", help="the batch that trains most in a second within a budget"
+    )
+    _add_model_flags(choosing, is_required=False)
+    add_batch(choosing, _step)
 
     add_gpu_check(commands)
     add_measure_system(commands)
@@ -207,13 +220,12 @@ def _refuse(flags: argparse.Namespace, names: Sequence[str], other: str) -> None
 
 
 def _traced(flags: argparse.Namespace, step: TrainingStep) -> Trace:
-    is_shown = sys.stderr.isatty() and not flags.no_progress
     traced = trace(
         step.model,
         *step.args,
         device=flags.device or "a100",
         workspaces=not flags.no_workspaces,
-        progress=is_shown,
+        progress=False if flags.no_progress else None,
         **step.options(),
     )
     return Trace({**traced.data, "model": {**traced.data["model"], **step.about}})

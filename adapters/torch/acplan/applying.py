@@ -18,6 +18,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointWrapper,
 )
 
+from acplan import showing
 from acplan.errors import AcplanError
 from acplan.files import read_json, write_json
 from acplan.fingerprints import KEY, require_made_for
@@ -217,6 +218,44 @@ class Plan:
     def overhead(self) -> float:
         """Recomputation relative to the step without it."""
         return float(self._figure("overhead"))
+
+    def to_pandas(self) -> Any:
+        """A table of the units: name, operators, how many of them are saved."""
+        return showing.to_pandas(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        known = {m["fqn"]: m for m in self.data.get("modules", ())}
+        return [
+            {
+                "unit": module.fqn,
+                "operators": len(module.operators),
+                "saved": sum(operator.save for operator in module.operators),
+                "skipped": sum(operator.skip for operator in module.operators),
+                "offloaded": sum(operator.offload for operator in module.operators),
+                "recompute_ms": known.get(module.fqn, {}).get("recompute_ms"),
+            }
+            for module in self.modules
+        ]
+
+    def _facts(self) -> dict[str, str]:
+        if "recompute_ms" not in self.data:
+            return {"units": str(len(self.modules))}
+        return {
+            "status": self.status,
+            "units": str(len(self.modules)),
+            "peak": f"{showing.size(self.peak_bytes)} of "
+            f"{showing.size(self.budget_bytes)}",
+            "recomputes": f"{self.recompute_ms:.3f} ms",
+        }
+
+    def __repr__(self) -> str:
+        of = f" for {self.data['model']}" if "model" in self.data else ""
+        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
+        return f"<Plan{of}: {facts}>"
+
+    def _repr_html_(self) -> str:
+        of = f" for {self.data['model']}" if "model" in self.data else ""
+        return showing.page(f"Plan{of}", self._facts(), showing.table(self._rows()))
 
     def __str__(self) -> str:
         if self.text:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from acplan import showing
 from acplan.applying import Plan, applied
 from acplan.checkpointed import without_checkpointing
 from acplan.devices import DEVICES, find_device
@@ -85,6 +86,37 @@ class Verification:
             if predicted != measured:
                 return place, predicted, measured
         return None
+
+    def to_pandas(self) -> Any:
+        """A table of the operators as re-traced, with the bytes predicted beside."""
+        return showing.to_pandas(
+            [
+                {
+                    "name": step.name,
+                    "runtime_ms": step.runtime_ms,
+                    "predicted_bytes": self.predicted[k].live_bytes
+                    if k < len(self.predicted)
+                    else None,
+                    "measured_bytes": step.live_bytes,
+                }
+                for k, step in enumerate(self.measured)
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return f"<Verification: {str(self).splitlines()[0]}>"
+
+    def _repr_html_(self) -> str:
+        steps = {"re-traced": self.measured, "predicted": self.predicted}
+        curves = {
+            name: [(float(k), float(step.live_bytes)) for k, step in enumerate(found)]
+            for name, found in steps.items()
+        }
+        return showing.page(
+            "Verification",
+            {"peak": showing.size(self.measured_bytes), "error": f"{self.error:+.4%}"},
+            showing.chart("operators of the step", curves, None),
+        )
 
     def __str__(self) -> str:
         text = (

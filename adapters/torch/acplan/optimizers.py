@@ -113,9 +113,9 @@ def make_optimizer(
     if not trained:
         raise AcplanError("no parameter of the model requires a gradient")
     if isinstance(wanted, torch.optim.Optimizer):
-        return _like(_innermost(wanted), {id(p) for p in trained}, fake)
+        return optimizer_like(wanted, {id(p) for p in trained}, fake)
     if isinstance(wanted, str):
-        wanted = _of_name(wanted)
+        wanted = named_optimizer(wanted)
     if wanted is None:
         wanted = OPTIMIZERS["adamw"]
     if not callable(wanted):
@@ -126,7 +126,7 @@ def make_optimizer(
     return wanted(trained)
 
 
-def _of_name(name: str) -> OptimizerFn:
+def named_optimizer(name: str) -> OptimizerFn:
     key = name.lower().replace("_", "-")
     key = _ALIASES.get(key, key)
     if key in OPTIMIZERS:
@@ -144,11 +144,12 @@ def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return _innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
-def _like(
+def optimizer_like(
     optimizer: torch.optim.Optimizer, trained: set[int], fake: Callable[[Any], Any]
 ) -> torch.optim.Optimizer:
     """Another one of its class, with its groups and their options, as it is before its
-    first step."""
+    first step. `trained` are the ids of the fakes that it may step."""
+    optimizer = _innermost(optimizer)
     groups: Sequence[dict[str, Any]] = optimizer.param_groups
     of_it = {id(p): p for group in groups for p in group["params"]}
 

@@ -19,6 +19,7 @@ from acplan.files import read_json
 from acplan.fingerprints import KEY, made_for
 from acplan.profiles import Profile
 from acplan.program import call_acplan
+from acplan.progress import progress_bar
 from acplan.tracing import Trace, trace
 
 Source = Trace | Profile | str | os.PathLike[str]
@@ -27,7 +28,9 @@ Budget = int | str
 _LOGGER = logging.getLogger("acplan")
 
 
-def plan(of: Source, budget: Budget, **options: Any) -> Plan:
+def plan(
+    of: Source, budget: Budget, *, progress: bool | None = None, **options: Any
+) -> Plan:
     """The plan with the least recomputation within the budget, optimal and checked.
 
     of:      a trace, a profile, or the path of a file with either.
@@ -38,19 +41,25 @@ def plan(of: Source, budget: Budget, **options: Any) -> Plan:
              decisions, segments, offload (of a link such as "25GB/s"), host_memory,
              tradeoff, save, recompute, engine, gap, time_limit, seed. Units, and the
              patterns of save and recompute, may be lists.
+    progress: shows that the search goes on, if tqdm is installed, once it has for two
+             seconds; by default where somebody watches, on a terminal or in a notebook.
 
     Where no plan fits, raises AcplanError, which tells the smallest budget that one
     does. A plan that is not proven to be optimal is logged as a warning: time_limit,
     "none" or seconds, is five seconds where operators may be skipped, as they may in
     plans of traces. Ctrl-C ends the search with the best plan so far.
     """
-    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
+    with (
+        tempfile.TemporaryDirectory(prefix="acplan-") as name,
+        progress_bar(progress, unit="s") as phase,
+    ):
         folder = pathlib.Path(name)
-        flags = list(_flags(options, folder))
+        flags = list(plan_flags(options, folder))
         written = folder / "plan.json"
         outcome = call_acplan(
-            ["plan", str(_source_path(of, folder)), "--budget"]
-            + [_size("budget", budget), *flags, "-o", str(written)]
+            ["plan", str(source_path(of, folder)), "--budget"]
+            + [size_text("budget", budget), *flags, "-o", str(written)],
+            phase("plan", None),
         )
         outcome.require_success()
         data = {**read_json(written), **_made_for(of)}
@@ -108,7 +117,7 @@ def auto_checkpoint(
     *args: Any,
     budget: Budget,
     device: str | Device = "a100",
-    progress: bool = True,
+    progress: bool | None = None,
     verify: bool = False,
     **kwargs: Any,
 ) -> torch.nn.Module:
@@ -119,13 +128,14 @@ def auto_checkpoint(
     device and what acplan.trace says of the step, such as loss_fn, optimizer, autocast
     and accumulate, are for the trace; other keyword arguments are the model's.
 
-    progress: shows a bar while the model is traced, if tqdm is installed.
+    progress: shows a bar beyond two seconds, if tqdm is installed; by default where
+              somebody watches.
     verify:   traces the model again with the plan, and raises AcplanError where its
               peak is over the budget; the model is then as it was.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     traced = trace(model, *args, device=device, progress=progress, **kwargs)
-    planned = plan(traced, budget, **options)
+    planned = plan(traced, budget, progress=progress, **options)
     if verify:
         require_within_budget(
             planned, measuring.verify(model, planned, *args, of=traced, **kwargs)
@@ -155,7 +165,7 @@ def require_within_budget(planned: Plan, verification: measuring.Verification) -
         )
 
 
-def _source_path(of: Source, folder: pathlib.Path) -> pathlib.Path:
+def source_path(of: Source, folder: pathlib.Path) -> pathlib.Path:
     if isinstance(of, (Trace, Profile)):
         path = folder / f"{type(of).__name__.lower()}.json"
         of.save(path)
@@ -167,7 +177,7 @@ def _source_path(of: Source, folder: pathlib.Path) -> pathlib.Path:
     )
 
 
-def _size(name: str, value: Any) -> str:
+def size_text(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     try:
@@ -186,7 +196,7 @@ def _flag(name: str) -> str:
 
 
 def _size_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
-    return [f"{_flag(name)}={_size(name, value)}"]
+    return [f"{_flag(name)}={size_text(name, value)}"]
 
 
 def _value_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
@@ -253,7 +263,7 @@ PLAN_OPTIONS: Mapping[str, Option] = {
 _MAY_SKIP = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 
 
-def _flags(options: Mapping[str, Any], folder: pathlib.Path) -> Iterator[str]:
+def plan_flags(options: Mapping[str, Any], folder: pathlib.Path) -> Iterator[str]:
     if not _MAY_SKIP and options.get("decisions") is None:
         options = {**options, "decisions": "save,recompute"}
     for name, value in options.items():

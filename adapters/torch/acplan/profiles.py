@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from acplan import showing
 from acplan.errors import AcplanError
 from acplan.files import read_json, write_json
 from acplan.program import run_acplan
@@ -49,6 +50,27 @@ class Profile:
         """Each with its `fqn`, `is_leaf` and costs."""
         modules = self.data.get("modules", self.data.get("mod_stats"))
         return modules if isinstance(modules, list) else []
+
+    @property
+    def _model(self) -> str:
+        model = self.data.get("model")
+        return str(model.get("name", "")) if isinstance(model, dict) else ""
+
+    def to_pandas(self) -> Any:
+        """A table of the modules, with what is a number or a text of each."""
+        plain_types = (str, int, float, bool, type(None))
+        return showing.to_pandas(
+            [
+                {k: v for k, v in module.items() if isinstance(v, plain_types)}
+                for module in self.modules
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return f"<Profile of {self._model or 'a model'}: {len(self.modules):,} modules>"
+
+    def _repr_html_(self) -> str:
+        return showing.page(repr(self)[1:-1], {})
 
 
 def profile(trace: Trace | str | os.PathLike[str]) -> Profile:

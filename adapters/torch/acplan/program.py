@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from acplan.errors import AcplanError
@@ -130,7 +130,9 @@ def _require_command(program: str, command: str) -> None:
     )
 
 
-def call_acplan(arguments: Sequence[str]) -> Outcome:
+def call_acplan(
+    arguments: Sequence[str], each_second: Callable[[], object] | None = None
+) -> Outcome:
     """Runs `acplan ARGUMENTS`. Its warnings are logged, each once: what a model is
     like does not change from command to command.
 
@@ -152,8 +154,11 @@ def call_acplan(arguments: Sequence[str]) -> Outcome:
     try:
         while True:
             try:
-                out, err = process.communicate()
+                out, err = process.communicate(timeout=1 if each_second else None)
                 break
+            except subprocess.TimeoutExpired:
+                if each_second:
+                    each_second()
             except KeyboardInterrupt as interrupt:
                 if interrupted:
                     raise

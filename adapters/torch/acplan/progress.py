@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,10 +10,18 @@ Tick = Callable[[], object]
 Phase = Callable[[str, int | None], Tick]
 
 
+# What is done sooner shows nothing, unless a bar was asked for.
+_DELAY_S = 2
+
+
 @contextlib.contextmanager
-def progress_bar(is_shown: bool) -> Iterator[Phase]:
-    """A function that starts a phase, of so many operators where that is known, and
-    returns what to call after each. Without tqdm nothing is shown."""
+def progress_bar(is_shown: bool | None, unit: str = "op") -> Iterator[Phase]:
+    """A function that starts a phase, of so many units where that is known, and returns
+    what to call after each. Without tqdm nothing is shown; None: where somebody
+    watches, on a terminal or in a notebook."""
+    delay_s = _DELAY_S if is_shown is None else 0
+    if is_shown is None:
+        is_shown = "ipykernel" in sys.modules or sys.stderr.isatty()
     tqdm: Any = _tqdm() if is_shown else None
     bar: Any = None
 
@@ -23,7 +32,7 @@ def progress_bar(is_shown: bool) -> Iterator[Phase]:
     def start(name: str, total: int | None = None) -> Tick:
         nonlocal bar
         close()
-        bar = tqdm(desc=name, total=total, unit="op", leave=False)
+        bar = tqdm(desc=name, total=total, unit=unit, leave=False, delay=delay_s)
         update: Tick = bar.update
         return update
 

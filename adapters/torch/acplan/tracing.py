@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_map
 
+from acplan import showing
 from acplan.assumed import Assumed
 from acplan.checkpointed import without_checkpointing
 from acplan.devices import Device, find_device
@@ -69,6 +71,56 @@ class Trace:
         """What the trace assumes of the step."""
         return list(self.data.get("notes", ()))
 
+    @property
+    def live_bytes(self) -> list[int]:
+        """In use while each operator runs, storages rounded up to 512."""
+        storages = (
+            (s["born"], s["freed"], s["bytes"]) for s in self.data["storages"]
+        )
+        return live_bytes(storages, len(self.data["operators"]))
+
+    def to_pandas(self) -> Any:
+        """A table of the operators: name, phase, module, milliseconds, bytes in use."""
+        return showing.to_pandas(list(self._rows()))
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        data = self.data
+        modules, calls = data["modules"], data["calls"]
+        for k, (operator, live) in enumerate(zip(data["operators"], self.live_bytes)):
+            is_forward = k < data["forward_end"]
+            is_update = k >= data["backward_end"]
+            call = operator["call"]
+            yield {
+                "name": operator["name"],
+                "phase": "forward"
+                if is_forward
+                else "optimizer"
+                if is_update
+                else "backward",
+                "module": modules[calls[call]["module"]]["fqn"] if call >= 0 else "",
+                "runtime_ms": operator["runtime_ms"],
+                "live_bytes": live,
+            }
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trace of {self.data['model']['name']}: "
+            f"{len(self.data['operators']):,} operators, peak "
+            f"{showing.size(self.peak_bytes)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        data = self.data
+        facts = {
+            "operators": f"{len(data['operators']):,}",
+            "peak": showing.size(self.peak_bytes),
+        }
+        live = {"memory": [(float(k), float(b)) for k, b in enumerate(self.live_bytes)]}
+        name = data["model"]["name"]
+        return showing.page(
+            f"Trace of {name}", facts, showing.chart("operators of the step", live, None)
+        )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file whole or not at all; `.gz` is gzipped."""
         write_json(path, self.data)
@@ -98,7 +150,7 @@ def trace(
     ema: float | bool = False,
     step_fn: StepFn | None = None,
     workspaces: bool = True,
-    progress: bool = False,
+    progress: bool | None = None,
     **kwargs: Any,
 ) -> Trace:
     """Traces the second training step of `model(*args, **kwargs)`.
@@ -135,7 +187,8 @@ def trace(
                of all that: it clips, steps, and sets gradients to None.
     workspaces: counts what the device's kernels allocate beside their results
                (docs/workspaces.md).
-    progress:  shows a bar on standard error, if tqdm is installed.
+    progress:  shows a bar beyond two seconds, if tqdm is installed; by default where
+               somebody watches, on a terminal or in a notebook.
     """
     target = measured_device() if device == "cuda" else find_device(device)
     update = Update(
@@ -601,9 +654,11 @@ def _settle(recorder: Recorder, marks: _Marks) -> None:
     for index, storage in enumerate(recorder.storages):
         if storage.category:
             continue
-        if index in marks.gradients:
+        # Losses that make gradients in the forward pass, fused ones, hand them over.
+        is_of_forward = 0 <= storage.born < marks.forward_end
+        if index in marks.gradients and not is_of_forward:
             storage.category = "gradient"
-        elif index in was_saved and 0 <= storage.born < marks.forward_end:
+        elif index in was_saved and is_of_forward:
             storage.category = "activation"
         else:
             storage.category = "temporary"
@@ -701,24 +756,24 @@ def _modules(recorder: Recorder, step: Step) -> list[dict[str, Any]]:
 
 def timeline_of(recorder: Recorder) -> list[int]:
     """Bytes in use while each operator runs, storages rounded up to 512."""
-    count = recorder.now
+    storages = ((s.born, s.freed, s.bytes) for s in recorder.storages if s.on_device)
+    return live_bytes(storages, recorder.now)
+
+
+def live_bytes(
+    storages: Iterable[tuple[int, int | None, int]], count: int
+) -> list[int]:
+    """While each of so many operators runs: of what is born, freed and how large."""
     change = [0] * (count + 1)
-    for storage in recorder.storages:
-        if not storage.on_device:
-            continue
-        rounded = (storage.bytes + 511) // 512 * 512
-        born = max(storage.born, 0)
+    for born_at, freed_at, size in storages:
+        rounded = (size + 511) // 512 * 512
+        born = max(born_at, 0)
         if born >= count:
             continue
-        freed = count if storage.freed is None else storage.freed
+        freed = count if freed_at is None else freed_at
         change[born] += rounded
         change[min(max(freed, born + 1), count)] -= rounded
-    live = 0
-    timeline = []
-    for k in range(count):
-        live += change[k]
-        timeline.append(live)
-    return timeline
+    return list(itertools.accumulate(change[:count]))
 
 
 def peak_of(recorder: Recorder) -> int:

@@ -1,0 +1,389 @@
+"""acplan.best_batch: the batch, or the sequence, that trains most in a second within a
+budget, together with its plan.
+
+Memory and run-time of most operators are affine in the size. So a step of a size that was
+not traced is interpolated between its neighbours that were: the same operators, with bytes
+and milliseconds on the line between theirs. Plans of such steps steer the search. They are
+never the answer: the size that is returned, and the largest one, are traced themselves, the
+plan is made on that trace, and where it turns out to be another than was expected, the
+search goes on with one trace more. Sizes whose operators are not those of their neighbours
+are traced when they are asked for.
+
+The search. Without a plan nothing is recomputed, so of these sizes the fastest is found by
+run-times alone. Beyond them a larger size recomputes no less: of sizes between a and b none
+is faster than its own run-time with the recomputation of a. What that bound excludes is not
+planned.
+"""
+
+import bisect
+import dataclasses
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from acplan.applying import Plan
+from acplan.devices import Device
+from acplan.errors import AcplanError
+from acplan.planning import PLAN_OPTIONS, Budget, plan
+from acplan.progress import progress_bar
+from acplan.tracing import Trace, trace
+
+_LOGGER = logging.getLogger("acplan")
+_INFEASIBLE = (3, 4)  # exit codes: proven, and nothing found in time
+_MOST = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A size with the best plan that was found for it, traced or interpolated."""
+
+    size: int
+    plan: Plan
+    step_ms: float  # of a microbatch, with what the plan adds
+    is_traced: bool
+
+    @property
+    def per_second(self) -> float:
+        return 1000 * self.size / self.step_ms
+
+    def __repr__(self) -> str:
+        return f"<Step of {self.size}: {self.per_second:.2f} a second>"
+
+
+@dataclasses.dataclass(frozen=True)
+class BestBatch:
+    """`best` trains most in a second, `largest` is the largest that fits; both are of
+    traces of their own. `traced` are the sizes that were traced, `planned` how many plans
+    were made. `bound` is what no size exceeds by the estimate of the search; `notes` say
+    where memory is not affine in the size."""
+
+    best: Step
+    largest: Step
+    bound: float
+    traced: tuple[int, ...]
+    planned: int
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [
+            f"most a second   {self.best.size}: {self.best.per_second:,.2f} a second, "
+            f"step {self.best.step_ms:,.2f} ms, {len(self.best.plan.modules)} units",
+            f"largest         {self.largest.size}: {self.largest.per_second:,.2f} a second, "
+            f"step {self.largest.step_ms:,.2f} ms, {len(self.largest.plan.modules)} units",
+            f"traced          {len(self.traced)} sizes: "
+            + ", ".join(map(str, self.traced))
+            + f"; {self.planned} plans",
+            *(f"note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def best_batch(
+    model: torch.nn.Module,
+    inputs_of: Callable[[int], Any],
+    *,
+    budget: Budget,
+    sizes: Sequence[int] | None = None,
+    tolerance: float = 0.001,
+    device: str | Device = "a100",
+    progress: bool | None = None,
+    **kwargs: Any,
+) -> BestBatch:
+    """The size that trains most samples in a second within the budget, its plan, and the
+    largest size that fits at all.
+
+    inputs_of: of a size the model's inputs: a dict of keyword arguments, a tuple of
+               arguments, or one tensor. What a size is, is theirs to say: a batch, a
+               sequence.
+    budget:    a size in bytes or such as "40GiB".
+    sizes:     which there are to choose from, ascending; by default 1, 2, 3, ...
+    tolerance: sizes are not looked at that can be faster by this share only.
+    kwargs:    options of acplan.plan and of acplan.trace.
+    """
+    options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    candidates = _candidates(sizes)
+    if isinstance(budget, str) and (budget.endswith("%") or budget == "min"):
+        raise AcplanError(
+            f"budget: expected a size such as '40GiB', which is the same for every "
+            f"batch, found {budget!r}"
+        )
+
+    def traced(size: int) -> Trace:
+        args, given = _arguments(inputs_of(size))
+        return trace(model, *args, device=device, progress=False, **given, **kwargs)
+
+    with progress_bar(progress, unit="plan") as phase:
+        search = _Search(
+            candidates, traced, lambda of: plan(of, budget, progress=False, **options),
+            tolerance, phase("best batch", None),
+        )  # fmt: skip
+        return search.run()
+
+
+def _candidates(sizes: Sequence[int] | None) -> Sequence[int]:
+    if sizes is None:
+        return range(1, _MOST)
+    if not sizes or any(a >= b for a, b in itertools.pairwise(sizes)) or sizes[0] < 1:
+        raise AcplanError("sizes: expected numbers above 0, ascending")
+    return sizes
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, tuple):
+        return inputs, {}
+    return (inputs,), {}
+
+
+class Interpolation:
+    """Traces by size, and what lies between them."""
+
+    def __init__(self, traced: Callable[[int], Trace]) -> None:
+        self._trace = traced
+        self._known: dict[int, Trace] = {}
+        self._alike: dict[tuple[int, int], bool] = {}
+        self.sizes: list[int] = []
+        self.off: dict[int, str] = {}  # by size, what was not as its neighbours said
+
+    def trace_of(self, size: int) -> Trace:
+        """Of the size itself."""
+        if size not in self._known:
+            expected = self.between(size)
+            found = self._trace(size)
+            if len(self.sizes) > 1:
+                difference = _difference(expected, found)
+                if difference:
+                    self.off[size] = difference
+            self._known[size] = found
+            bisect.insort(self.sizes, size)
+        return self._known[size]
+
+    def is_traced(self, size: int) -> bool:
+        return size in self._known
+
+    def between(self, size: int) -> Trace | None:
+        """The size's trace, or what its neighbours say of it; None where they differ."""
+        if size in self._known:
+            return self._known[size]
+        if len(self.sizes) < 2:
+            return None
+        low, high = self._neighbours(size)
+        if not self._are_alike(low, high):
+            return None
+        return _interpolated(
+            self._known[low].data, self._known[high].data, (size - low) / (high - low)
+        )
+
+    def ms(self, size: int) -> float:
+        """Without a plan: of the size's trace, or on the line between its neighbours."""
+        if size in self._known or len(self.sizes) < 2:
+            return step_ms_of(self.trace_of(size))
+        low, high = self._neighbours(size)
+        low_ms, high_ms = self.ms(low), self.ms(high)
+        return low_ms + (high_ms - low_ms) * (size - low) / (high - low)
+
+    def _neighbours(self, size: int) -> tuple[int, int]:
+        """The two last ones, or the two first, where it is not between any."""
+        place = min(max(bisect.bisect(self.sizes, size), 1), len(self.sizes) - 1)
+        return self.sizes[place - 1], self.sizes[place]
+
+    def _are_alike(self, low: int, high: int) -> bool:
+        if (low, high) not in self._alike:
+            self._alike[low, high] = _same_operators(
+                self._known[low].data, self._known[high].data
+            )
+        return self._alike[low, high]
+
+    def of(self, size: int) -> Trace:
+        return self.between(size) or self.trace_of(size)
+
+
+def _interpolated(low: Any, high: Any, share: float) -> Trace:
+    def mixed(key: str, rounded: bool) -> Iterator[dict[str, Any]]:
+        name = "storages" if rounded else "operators"
+        for a, b in zip(low[name], high[name], strict=True):
+            value = a[key] + (b[key] - a[key]) * share
+            yield {**a, key: max(0, round(value)) if rounded else max(0.0, value)}
+
+    data = {
+        **low,
+        "storages": list(mixed("bytes", True)),
+        "operators": list(mixed("runtime_ms", False)),
+    }
+    made = Trace(data)
+    data["measured"] = {"peak_bytes": max(made.live_bytes, default=0)}
+    return made
+
+
+def _same_operators(a: Any, b: Any) -> bool:
+    names = ("forward_end", "backward_end", "calls", "tensors", "saved", "kept")
+    if any(a[name] != b[name] for name in names):
+        return False
+    return all(
+        _all_but(a[name], key) == _all_but(b[name], key)
+        for name, key in (("storages", "bytes"), ("operators", "runtime_ms"))
+    )
+
+
+def _all_but(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != key} for row in rows]
+
+
+def _difference(expected: Trace | None, found: Trace) -> str:
+    if expected is None or not _same_operators(expected.data, found.data):
+        return "runs other operators than its neighbours"
+    pairs = zip(expected.data["storages"], found.data["storages"])
+    off = [abs(a["bytes"] - b["bytes"]) for a, b in pairs if a["bytes"] != b["bytes"]]
+    if not off:
+        return ""
+    return f"{len(off):,} storages are not affine, by up to {max(off):,} bytes"
+
+
+def step_ms_of(of: Trace) -> float:
+    return float(sum(operator["runtime_ms"] for operator in of.data["operators"]))
+
+
+class _Search:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        traced: Callable[[int], Trace],
+        make_plan: Callable[[Trace], Plan],
+        tolerance: float,
+        tick: Callable[[], object],
+    ) -> None:
+        self._sizes = sizes
+        self._steps = Interpolation(traced)
+        self._make_plan = make_plan
+        self._tolerance = tolerance
+        self._tick = tick
+        self._planned = 0
+        # With the number of traces then: an interpolation is of its neighbours.
+        self._found: dict[tuple[int, int], Step | None] = {}
+
+    def run(self) -> BestBatch:
+        self._steps.trace_of(self._sizes[0])
+        if self._step(0) is None:
+            self._plan_of(self._steps.trace_of(self._sizes[0]))  # raises, and says why
+        # A size of one broadcasts, which others do not.
+        for place in (1, 3):
+            if place < len(self._sizes):
+                self._steps.trace_of(self._sizes[place])
+        largest = self._largest()
+        while True:
+            best, bound = self._best(self._sizes.index(largest.size))
+            if best.is_traced:
+                break
+            self._steps.trace_of(best.size)
+        return BestBatch(
+            best,
+            largest,
+            bound,
+            tuple(self._steps.sizes),
+            self._planned,
+            tuple(f"{size}: {what}" for size, what in self._steps.off.items()),
+        )
+
+    def _plan_of(self, of: Trace) -> Plan:
+        self._planned += 1
+        self._tick()
+        return self._make_plan(of)
+
+    def _step(self, place: int) -> Step | None:
+        """None where nothing fits."""
+        size = self._sizes[place]
+        of = self._steps.of(size)
+        is_traced = self._steps.is_traced(size)
+        key = (size, -1 if is_traced else len(self._steps.sizes))
+        if key not in self._found:
+            self._found[key] = self._planned_step(size, of, is_traced)
+        return self._found[key]
+
+    def _planned_step(self, size: int, of: Trace, is_traced: bool) -> Step | None:
+        try:
+            found = self._plan_of(of)
+        except AcplanError as error:
+            if error.exit_code not in _INFEASIBLE:
+                raise
+            return None
+        added = found.recompute_ms + (found.stall_ms or 0)
+        return Step(size, found, step_ms_of(of) + added, is_traced)
+
+    def _largest(self) -> Step:
+        """By its own trace; and the next one's says that it does not fit."""
+        fits, too_large = 0, len(self._sizes)
+        reach = 8
+        while True:
+            # Beyond what was traced there may be much.
+            while too_large == len(self._sizes) and fits < len(self._sizes) - 1:
+                place = min(fits + reach, len(self._sizes) - 1)
+                fits, too_large = self._narrowed(place, fits, too_large)
+                reach *= 2
+            while too_large - fits > 1:
+                middle = (fits + too_large) // 2
+                fits, too_large = self._narrowed(middle, fits, too_large)
+            # Both by their own traces; where that changes anything, once more.
+            self._steps.trace_of(self._sizes[fits])
+            if too_large < len(self._sizes):
+                self._steps.trace_of(self._sizes[too_large])
+            found = self._step(fits)
+            beyond = None if too_large == len(self._sizes) else self._step(too_large)
+            if found is not None and beyond is None:
+                return found
+            if found is None:
+                fits, too_large = 0, fits
+            else:
+                fits, too_large, reach = too_large, len(self._sizes), 1
+
+    def _narrowed(self, place: int, fits: int, too_large: int) -> tuple[int, int]:
+        if self._step(place) is None:
+            return fits, place
+        return place, too_large
+
+    def _best(self, last: int) -> tuple[Step, float]:
+        """Of the sizes up to this one; and what none exceeds."""
+        free = self._last_without_a_plan(last)
+        fastest = max(range(free + 1), key=self._rate_without_a_plan)
+        ends = {place: self._step(place) for place in {0, fastest, free, last}}
+        best = max((s for s in ends.values() if s), key=lambda s: s.per_second)
+        bound = best.per_second
+        open_intervals = [(free, last)] if free < last else []
+        while open_intervals:
+            low, high = open_intervals.pop()
+            if high - low < 2:
+                continue
+            of_low = self._step(low)
+            added = of_low.step_ms - self._steps.ms(of_low.size) if of_low else 0.0
+            most = max(
+                self._rate(place, added) for place in range(low + 1, high)
+            )
+            if most <= best.per_second * (1 + self._tolerance):
+                bound = max(bound, most)
+                continue
+            middle = (low + high) // 2
+            found = self._step(middle)
+            if found is not None and found.per_second > best.per_second:
+                best = found
+            open_intervals += [(low, middle), (middle, high)]
+        return best, max(bound, best.per_second)
+
+    def _rate(self, place: int, added_ms: float) -> float:
+        size = self._sizes[place]
+        return 1000 * size / (self._steps.ms(size) + added_ms)
+
+    def _rate_without_a_plan(self, place: int) -> float:
+        return self._rate(place, 0)
+
+    def _last_without_a_plan(self, last: int) -> int:
+        """The last place up to which plans recompute nothing."""
+        low, high = 0, last + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = self._step(middle)
+            is_free = found is not None and not found.plan.modules
+            low, high = (middle, high) if is_free else (low, middle)
+        return low

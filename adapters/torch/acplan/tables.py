@@ -1,0 +1,140 @@
+"""acplan.frontier and acplan.compare: several plans side by side."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from acplan import showing
+from acplan.applying import Plan
+from acplan.errors import AcplanError
+from acplan.files import read_json
+from acplan.planning import Budget, Source, plan_flags, size_text, source_path
+from acplan.program import call_acplan, run_acplan
+from acplan.progress import progress_bar
+
+_INFEASIBLE = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Frontier:
+    """`data` is as docs/file_formats.md has it, `acplan.frontier`."""
+
+    data: dict[str, Any] = dataclasses.field(repr=False)
+    text: str = dataclasses.field(default="", repr=False, compare=False)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """By ascending budget; without those that there are none of."""
+        found = ("optimal", "feasible")
+        return [Plan.of(p) for p in self.data["plans"] if p["status"] in found]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One of each budget."""
+        keys = ("budget_bytes", "status", "peak_bytes", "recompute_ms", "bound_ms", "gap")
+        return [
+            {key: plan.get(key) for key in keys}
+            | {"units": len(plan["modules"]) if plan.get("modules") is not None else None}
+            for plan in self.data["plans"]
+        ]
+
+    def to_pandas(self) -> Any:
+        return showing.to_pandas(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<Frontier of {self.data['model']}: {len(self.data['plans'])} budgets>"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        points = [(p.recompute_ms, float(p.peak_bytes)) for p in self.plans]
+        return showing.page(
+            f"Frontier of {self.data['model']}",
+            {"budgets": len(self.data["plans"])},
+            showing.chart("peak by ms recomputed", {"plans": sorted(points)}, None),
+            showing.table(self.rows),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """`data` is what `acplan compare --json` prints."""
+
+    data: dict[str, Any] = dataclasses.field(repr=False)
+    text: str = dataclasses.field(default="", repr=False, compare=False)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The baseline, where the program has it, and one of each plan."""
+        return [dict(row) for row in self.data["plans"]]
+
+    def to_pandas(self) -> Any:
+        return showing.to_pandas(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.data['plans'])} plans>"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return showing.page("Comparison", {}, showing.table(self.rows))
+
+
+def frontier(
+    of: Source,
+    *,
+    points: int | None = None,
+    budgets: Sequence[Budget] | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> Frontier:
+    """The optimal plan at each of many budgets: `acplan frontier`.
+
+    points:  so many, evenly from the least that any plan needs to what the model needs
+             without one; or
+    budgets: these, as acplan.plan takes them.
+    options: those of acplan.plan.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="acplan-") as name,
+        progress_bar(progress, unit="s") as phase,
+    ):
+        folder = pathlib.Path(name)
+        flags = list(plan_flags(options, folder))
+        if points is not None:
+            flags.append(f"--points={points}")
+        if budgets is not None:
+            each = ",".join(size_text("budgets", budget) for budget in budgets)
+            flags.append(f"--budgets={each}")
+        written = folder / "frontier.json"
+        outcome = call_acplan(
+            ["frontier", str(source_path(of, folder)), *flags, "-o", str(written)],
+            phase("frontier", None),
+        )
+        if outcome.exit_code != _INFEASIBLE or not written.exists():
+            outcome.require_success()
+        return Frontier(read_json(written), outcome.out)
+
+
+def compare(of: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
+    """The step without a plan and with each of these, side by side: `acplan compare`."""
+    if not plans:
+        raise AcplanError("compare: expected plans, found none")
+    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
+        folder = pathlib.Path(name)
+        arguments = ["compare", str(source_path(of, folder))]
+        for place, plan in enumerate(plans):
+            path = plan
+            if isinstance(plan, Plan):
+                path = folder / f"plan-{place}.json"
+                plan.save(path)
+            arguments.append(str(path))
+        text = run_acplan(arguments)
+        found = run_acplan([*arguments, "--json"])
+    return Comparison(json.loads(found), text)

@@ -1,0 +1,171 @@
+"""Where the memory of real steps goes, and what levers do to it, each traced.
+
+    ACPLAN=... PYTHONPATH=. python tests/compare_explanations.py
+
+prints docs/measured/explain.md; with names of models after it, only those.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import acplan
+import torch
+import transformers
+from acplan.explaining import Measured
+from acplan.showing import size
+
+from models import MODELS
+from pages import start_page
+
+_PAGE = """
+What `acplan.explain` says of six training steps (roofline of an A100, AdamW unless said
+otherwise). *At the peak* is what is in memory when most is, without a plan; the kinds add up
+to the peak, to the byte, which the script demands. *No plan discards* is what the program
+holds then, or what the operator itself reads and makes. The least budget is the smallest that
+a plan was found for within five seconds; where no lower one exists, *proven*.
+
+Each row of the levers is a trace of its own, and a search for the least budget on it; none is
+estimated. *Step* is the run-time of an iteration without a plan.
+"""
+
+_COMMON = ("optimizer: fused", "optimizer: for-loop")
+_LOSS = "loss: fused with the last layer"
+_HALF = "half the microbatch"
+_STATE = "optimizer: bf16 state"
+
+Inputs = dict[str, Any]
+Subject = tuple[str, Callable[[], tuple[torch.nn.Module, Inputs]], tuple[str, ...]]
+
+
+def _of(name: str) -> Callable[[], tuple[torch.nn.Module, Inputs]]:
+    return lambda: MODELS[name]().on_meta()
+
+
+def _clip() -> tuple[torch.nn.Module, Inputs]:
+    with torch.device("meta"):
+        model = transformers.CLIPModel(transformers.CLIPConfig())
+        inputs = {
+            "input_ids": torch.zeros(64, 77, dtype=torch.long),
+            "pixel_values": torch.zeros(64, 3, 224, 224),
+        }
+    return model, {**inputs, "return_loss": True}
+
+
+def _distilbert() -> tuple[torch.nn.Module, Inputs]:
+    with torch.device("meta"):
+        model = transformers.DistilBertForMaskedLM(transformers.DistilBertConfig())
+        ids = torch.zeros(32, 512, dtype=torch.long)
+    return model, {"input_ids": ids, "labels": ids}
+
+
+def _lora() -> tuple[torch.nn.Module, Inputs]:
+    import peft
+
+    config = transformers.LlamaConfig(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=128256,
+        tie_word_embeddings=True,
+        use_cache=False,
+    )
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+        lora = peft.LoraConfig(r=16, target_modules=["q_proj", "v_proj"])
+        model = peft.get_peft_model(model, lora, low_cpu_mem_usage=True)
+        ids = torch.zeros(4, 2048, dtype=torch.long)
+    return model, {"input_ids": ids, "labels": ids}
+
+
+_SUBJECTS: dict[str, Subject] = {
+    "distilbert": (
+        "DistilBERT, vocabulary 30,522, 32 x 512, fp32",
+        _distilbert,
+        (*_COMMON, _STATE, _LOSS, _HALF, "attention: eager"),
+    ),
+    "gpt2": (
+        "GPT-2, 8 x 1024, fp32",
+        _of("gpt2_small"),
+        (*_COMMON, _STATE, _LOSS, _HALF, "gradients: kept"),
+    ),
+    "resnet50": (
+        "ResNet-50, 16 x 224 x 224, fp32",
+        _of("resnet50"),
+        ("optimizer: fused", _HALF, "channels_last"),
+    ),
+    "clip": (
+        "CLIP ViT-B/32, 64 pairs, fp32",
+        _clip,
+        ("optimizer: fused", _STATE, "attention: eager"),
+    ),
+    "lora": (
+        "LoRA (r = 16, q and v) of a Llama of 1.2 billion, 4 x 2048, bf16",
+        _lora,
+        ("optimizer: fused", _LOSS, _HALF),
+    ),
+    "llama3_8b": (
+        "Llama-3-8B, 1 x 4096, bf16",
+        _of("llama3_8b"),
+        ("optimizer: fused", "optimizer: for-loop", _LOSS),
+    ),
+}
+
+
+def _rows(found: acplan.Explanation) -> Iterator[str]:
+    baseline, least = found.data["baseline"], found.data["least"]
+    for account in (baseline, least):
+        peak = account["peak_bytes"]
+        assert sum(account["by_kind"].values()) == peak
+        for name in ("modules", "operators"):
+            assert sum(row["bytes"] for row in account[name]) == peak
+    proven = ", proven" if least["proven"] else ""
+    yield f"| | at the peak | at the least budget{proven} |"
+    yield "|---|---:|---:|"
+    yield f"| peak | {size(baseline['peak_bytes'])} | {size(least['peak_bytes'])} |"
+    for kind, count in baseline["by_kind"].items():
+        if count or least["by_kind"][kind]:
+            yield f"| {kind} | {size(count)} | {size(least['by_kind'][kind])} |"
+    fixed = size(baseline["fixed_bytes"]), size(least["fixed_bytes"])
+    yield f"| no plan discards | {fixed[0]} | {fixed[1]} |"
+    yield ""
+    for name, account in (("The peak", baseline), ("The least budget", least)):
+        at, most = account["peak"], account["operators"][:3]
+        made = "; ".join(
+            f"{row['operator'] or row['phase']} ({row['phase']}) {size(row['bytes'])}"
+            for row in most
+        )
+        yield f"{name} is at `{at['operator']}` ({at['phase']}). Most is from {made}."
+        yield ""
+
+
+def _lever_rows(levers: tuple[Measured, ...]) -> Iterator[str]:
+    yield "| lever | peak without a plan | least budget | step ms |"
+    yield "|---|---:|---:|---:|"
+    for found in levers:
+        if found.peak_bytes is None or found.least_bytes is None:
+            yield f"| {found.lever} | not measured: {found.why_not} | | |"
+            continue
+        proven = " (proven)" if found.is_least_proven else ""
+        least = f"{size(found.least_bytes)}{proven}"
+        yield (
+            f"| {found.lever} | {size(found.peak_bytes)} | {least} | "
+            f"{found.step_ms:,.1f} |"
+        )
+    yield ""
+
+
+def main(names: list[str]) -> None:
+    start_page("Where memory goes", _PAGE, "transformers", "peft")
+    for name in names or _SUBJECTS:
+        title, make, levers = _SUBJECTS[name]
+        model, inputs = make()
+        found = acplan.explain(model, levers=levers, progress=False, **inputs)
+        print(f"## {title}\n")
+        print("\n".join([*_rows(found), *_lever_rows(found.levers)]), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

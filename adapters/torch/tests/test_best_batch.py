@@ -1,0 +1,120 @@
+"""acplan.best_batch against a search that traces and plans every batch."""
+
+from typing import Any
+
+import acplan
+import pytest
+import torch
+from acplan.__main__ import main
+from acplan.batches import Interpolation, step_ms_of
+from torch import nn
+
+_FAST = {"decisions": "save,recompute"}
+
+
+class _Blocks(nn.Module):
+    def __init__(self, width: int = 64, count: int = 2) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(count)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+class _Attention(nn.Module):
+    """Memory is quadratic in the sequence."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ x.transpose(1, 2), -1) @ x * self.scale
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16))
+        self.inner = nn.Linear(16, 16)
+
+
+def _inputs(size: int) -> torch.Tensor:
+    return torch.empty(size, 32, 64, device="meta")
+
+
+def _every(
+    model: nn.Module, inputs_of: Any, sizes: Any, budget: int
+) -> dict[int, float]:
+    rates = {}
+    for size in sizes:
+        traced = acplan.trace(model, inputs_of(size))
+        try:
+            planned = acplan.plan(traced, budget, **_FAST)
+        except acplan.AcplanError:
+            continue
+        rates[size] = 1000 * size / (step_ms_of(traced) + planned.recompute_ms)
+    return rates
+
+
+def test_is_what_tracing_every_batch_finds() -> None:
+    model, sizes = _Blocks(), range(1, 15)
+    budget = acplan.trace(model, _inputs(8)).peak_bytes
+    rates = _every(model, _inputs, sizes, budget)
+    found = acplan.best_batch(
+        model, _inputs, budget=budget, sizes=sizes, tolerance=0.0, **_FAST
+    )
+    assert found.largest.size == max(rates)
+    assert found.best.size == max(rates, key=rates.__getitem__)
+    assert found.best.per_second == pytest.approx(rates[found.best.size])
+    assert found.bound >= max(rates.values()) * (1 - 1e-9)
+    assert 8 < found.largest.size < 14 and found.best.plan.modules
+    assert len(found.traced) <= 7 < len(rates)
+    assert found.best.is_traced and found.largest.is_traced
+    assert found.best.plan.peak_bytes <= budget
+
+
+def test_what_is_not_affine_is_said_and_still_right() -> None:
+    def inputs_of(size: int) -> torch.Tensor:
+        return torch.empty(2, 16 * size, 16, device="meta")
+
+    model, sizes = _Attention(), range(1, 11)
+    budget = acplan.trace(model, inputs_of(7)).peak_bytes
+    rates = _every(model, inputs_of, sizes, budget)
+    found = acplan.best_batch(
+        model, inputs_of, budget=budget, sizes=sizes, tolerance=0.0, **_FAST
+    )
+    assert found.largest.size == max(rates)
+    assert found.best.per_second == pytest.approx(max(rates.values()))
+    assert any("not affine" in note for note in found.notes)
+
+
+def test_an_interpolated_step_is_the_traced_one() -> None:
+    model = _Blocks()
+    steps = Interpolation(lambda size: acplan.trace(model, _inputs(size)))
+    steps.trace_of(2), steps.trace_of(32)
+    between, traced = steps.between(9), acplan.trace(model, _inputs(9))
+    assert between is not None
+    bytes_of = [[s["bytes"] for s in t.data["storages"]] for t in (between, traced)]
+    assert bytes_of[0] == bytes_of[1]
+    assert between.peak_bytes == traced.peak_bytes
+
+
+def test_wrong_questions_are_refused() -> None:
+    model = _Blocks(count=1)
+    for budget in ("75%", "min"):
+        with pytest.raises(acplan.AcplanError, match="the same for every batch"):
+            acplan.best_batch(model, _inputs, budget=budget)
+    with pytest.raises(acplan.AcplanError, match="ascending"):
+        acplan.best_batch(model, _inputs, budget="1GiB", sizes=[4, 2])
+    with pytest.raises(acplan.AcplanError, match="no plan fits"):
+        acplan.best_batch(model, _inputs, budget="1MiB", sizes=[1, 2])
+
+
+def test_from_the_shell(capsys: Any) -> None:
+    flags = ["--hf-config", "gpt2", "--set", "n_layer=1", "--set", "n_embd=48"]
+    flags += ["--set", "n_head=2", "--set", "vocab_size=100", "--seq", "16"]
+    flags += ["--budget", "20MiB", "--most", "6", "--decisions", "save,recompute"]
+    assert main(["batch", *flags]) == 0
+    assert "most a second" in capsys.readouterr().out
+    assert main(["batch", *flags, "--batch", "2"]) == 2
+    assert "--batch: is what is chosen" in capsys.readouterr().err

@@ -1,0 +1,263 @@
+"""acplan.explain: figures are those of traces, and the model is as it was."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import acplan
+import pytest
+import torch
+import transformers
+from acplan.__main__ import main
+from acplan.explaining import _helpful
+from acplan.levers import LEVERS, NotApplicable, with_levers
+from acplan.training_steps import TrainingStep
+from torch import nn
+from torch.nn import functional as F
+
+_FAST = {"time_limit": 0.2}
+
+
+def _net() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+
+
+def _gpt2(vocabulary: int = 2048, **more: Any) -> tuple[nn.Module, dict[str, Any]]:
+    config = transformers.GPT2Config(
+        n_layer=1, n_embd=32, n_head=2, vocab_size=vocabulary, use_cache=False, **more
+    )
+    tokens = torch.randint(0, vocabulary, (4, 32))
+    return transformers.GPT2LMHeadModel(config), {"input_ids": tokens, "labels": tokens}
+
+
+def test_bytes_add_up_and_levers_are_traces() -> None:
+    model, x = _net(), torch.randn(16, 64)
+    found = acplan.explain(
+        model, x, levers=["optimizer: fused", "half the microbatch"], **_FAST
+    )
+    traced = acplan.trace(model, x)
+    for account in (found.data["baseline"], found.data["least"]):
+        assert sum(account["by_kind"].values()) == account["peak_bytes"]
+    assert found.peak_bytes == traced.peak_bytes
+    own, fused, half, *_ = found.levers
+    assert own.peak_bytes == traced.peak_bytes
+    assert fused.peak_bytes == acplan.trace(model, x, optimizer="adamw-fused").peak_bytes
+    halved = acplan.trace(model, x[:8].clone(), accumulate=2)
+    assert half.peak_bytes == halved.peak_bytes
+    step_ms = sum(operator["runtime_ms"] for operator in halved.data["operators"])
+    assert half.step_ms == pytest.approx(2 * step_ms)
+    least = acplan.plan(halved, "min", **_FAST).peak_bytes
+    assert half.least_bytes == least
+    text = str(found)
+    assert "optimizer: fused" in text and max(map(len, text.splitlines())) <= 100
+
+
+# Whatever the optimizer is given as, a lever is what one would have written.
+@pytest.mark.parametrize("kind", ["name", "class", "instance"])
+@pytest.mark.parametrize(
+    ("lever", "options"),
+    [
+        ("optimizer: fused", {"fused": True}),
+        ("optimizer: for-loop", {"foreach": False}),
+    ],
+)
+def test_an_implementation_is_that_of_the_optimizer(
+    kind: str, lever: str, options: dict[str, bool]
+) -> None:
+    model, x = _net(), torch.randn(4, 64)
+    given: Any = {
+        "name": "adam",
+        "class": torch.optim.Adam,
+        "instance": torch.optim.Adam(model.parameters()),
+    }[kind]
+    step = TrainingStep.of(model, (x,), {"optimizer": given})
+    with with_levers(step, [LEVERS[lever]]) as changed:
+        found = acplan.trace(model, x, **changed.options())
+    wanted = acplan.trace(model, x, optimizer=lambda p: torch.optim.Adam(p, **options))
+    assert found.data == wanted.data
+    if kind == "instance":
+        assert given.param_groups[0]["foreach"] is None and not given.state
+
+
+def test_bf16_state_halves_it() -> None:
+    model, x = _net(), torch.randn(4, 64)
+    step = TrainingStep.of(model, (x,), {})
+
+    def state_of(trace: acplan.Trace) -> int:
+        return sum(
+            s["bytes"] for s in trace.data["storages"] if s["category"] == "optimizer"
+        )
+
+    with with_levers(step, [LEVERS["optimizer: bf16 state"]]) as changed:
+        half = acplan.trace(model, x, **changed.options())
+    moments = 8 * sum(p.numel() for p in model.parameters())
+    assert state_of(acplan.trace(model, x)) - state_of(half) == moments // 2
+
+
+# On real tensors: the update is AdamW's, of moments rounded to bfloat16.
+def test_bf16_state_is_the_optimizer_with_rounded_moments() -> None:
+    torch.manual_seed(0)
+    plain, half = _net(), _net()
+    half.load_state_dict(plain.state_dict())
+    step = TrainingStep.of(half, (), {"optimizer": "adamw"})
+    with with_levers(step, [LEVERS["optimizer: bf16 state"]]) as changed:
+        assert callable(changed.optimizer)
+        optimizer = changed.optimizer(list(half.parameters()))
+    wanted = torch.optim.AdamW(plain.parameters(), foreach=False)
+    for _ in range(3):
+        x = torch.randn(8, 64)
+        for model, its in ((plain, wanted), (half, optimizer)):
+            model(x).square().mean().backward()
+            its.step()
+            its.zero_grad()
+        for state in wanted.state.values():
+            for key in ("exp_avg", "exp_avg_sq"):
+                state[key] = state[key].bfloat16().float()
+    for a, b in zip(plain.parameters(), half.parameters()):
+        assert torch.equal(a, b)
+    assert {s["exp_avg"].dtype for s in optimizer.state.values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("rows", [None, 1, 5, 100])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_loss_without_logits_is_the_loss(rows: int | None, reduction: str) -> None:
+    torch.manual_seed(0)
+    hidden, weight, bias = torch.randn(37, 16), torch.randn(50, 16), torch.randn(50)
+    leaves = [t.requires_grad_() for t in (hidden, weight, bias)]
+    target = torch.randint(0, 50, (37,))
+    target[3] = -100
+    wanted = F.cross_entropy(F.linear(*leaves), target, reduction=reduction)
+    found = acplan.linear_cross_entropy(
+        hidden, weight, target, bias, reduction=reduction, rows=rows
+    )
+    torch.testing.assert_close(found, wanted)
+    for a, b in zip(
+        torch.autograd.grad(3 * found, leaves), torch.autograd.grad(3 * wanted, leaves)
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def _masked() -> tuple[nn.Module, dict[str, Any]]:
+    config = transformers.DistilBertConfig(
+        dim=32, hidden_dim=64, n_layers=1, n_heads=2, vocab_size=2048
+    )
+    tokens = torch.randint(0, 2048, (4, 32))
+    model = transformers.DistilBertForMaskedLM(config)
+    return model, {"input_ids": tokens, "labels": tokens}
+
+
+# The model's own loss and gradients, on real tensors.
+@pytest.mark.parametrize("make", [_gpt2, _masked])
+def test_the_fused_loss_is_the_models(make: Any) -> None:
+    torch.manual_seed(0)
+    model, inputs = make()
+    model.eval()
+    wanted = model(**inputs).loss
+    gradients = torch.autograd.grad(wanted, list(model.parameters()))
+    step = TrainingStep.of(model, (), inputs)
+    with with_levers(step, [LEVERS["loss: fused with the last layer"]]) as changed:
+        assert changed.loss_fn is not None
+        found = changed.loss_fn(model(**inputs))
+        again = torch.autograd.grad(found, list(model.parameters()))
+        traced = acplan.trace(model, **changed.options())
+    torch.testing.assert_close(found, wanted)
+    for a, b in zip(again, gradients):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    model.train()
+    before = acplan.trace(model, **inputs)
+    logits = 4 * 4 * 32 * 2048
+    assert max(s["bytes"] for s in before.data["storages"]) >= logits
+    # Gradients that the loss makes are read by the program as well.
+    assert acplan.explain(traced, **_FAST).peak_bytes == traced.peak_bytes
+    assert traced.peak_bytes < before.peak_bytes
+    assert not any(
+        s["bytes"] >= logits and s["born"] >= 0 for s in traced.data["storages"]
+    )
+    # And afterwards the model is as it was.
+    model.eval()
+    torch.testing.assert_close(model(**inputs).loss, wanted)
+
+
+def test_attention_and_layout_are_put_back() -> None:
+    model, inputs = _gpt2()
+    was = model.config._attn_implementation
+    step = TrainingStep.of(model, (), inputs)
+    with with_levers(step, [LEVERS["attention: eager"]]) as changed:
+        eager = acplan.trace(model, **changed.options())
+    assert model.config._attn_implementation == was
+    assert len(eager.data["operators"]) > len(acplan.trace(model, **inputs).data["operators"])
+    convolution = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    before = list(convolution.parameters())
+    x = torch.randn(2, 3, 16, 16)
+    optimizer = torch.optim.AdamW(before)
+    step = TrainingStep.of(convolution, (x,), {"optimizer": optimizer})
+    with with_levers(step, [LEVERS["channels_last"]]) as changed:
+        assert not convolution[0].weight.is_contiguous()
+        acplan.trace(convolution, *changed.args, **changed.options())
+    assert all(a is b for a, b in zip(before, convolution.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("lever", "why"),
+    [
+        ("channels_last", "no two-dimensional convolution"),
+        ("attention: sdpa", "none of transformers"),
+        ("loss: fused with the last layer", "none of transformers"),
+        ("half the microbatch", "is 3, which has no half"),
+        ("optimizer: foreach", "set so already"),
+        ("gradients: None after the update", "already"),
+    ],
+)
+def test_what_does_not_apply_has_no_figures(lever: str, why: str) -> None:
+    found = acplan.explain(_net(), torch.randn(3, 64), levers=[lever], **_FAST)
+    (_, of_lever) = found.levers
+    assert not of_lever.is_measured and of_lever.step_ms is None
+    assert why in of_lever.why_not and why in str(found)
+
+
+def test_a_loss_that_is_not_of_logits_alone_is_refused() -> None:
+    model, inputs = _gpt2()
+    step = TrainingStep.of(
+        model, (), {**inputs, "loss_fn": lambda output: output.logits.square().mean()}
+    )
+    del step.kwargs["labels"]
+    with pytest.raises(NotApplicable, match="cross entropy of its logits"):
+        with with_levers(step, [LEVERS["loss: fused with the last layer"]]) as changed:
+            acplan.trace(model, **changed.options())
+
+
+def test_the_best_of_each_sort_is_set_together() -> None:
+    names = ["optimizer: fused", "optimizer: for-loop", "half the microbatch"]
+    levers = [LEVERS[name] for name in names]
+    own = acplan.explain(_net(), torch.randn(4, 64), levers=[names[0]], **_FAST).levers[0]
+    of = [dataclasses.replace(own, least_bytes=least) for least in (90, 80, 10)]
+    own = dataclasses.replace(own, least_bytes=100)
+    assert _helpful(own, levers, of) == [levers[1]]
+
+
+def test_a_trace_is_explained_without_levers(tmp_path: pathlib.Path) -> None:
+    traced = acplan.trace(_net(), torch.randn(4, 64))
+    found = acplan.explain(traced, budget="1MiB", **_FAST)
+    assert not found.levers and not found.data["fits"]
+    with pytest.raises(acplan.AcplanError, match="takes no arguments"):
+        acplan.explain(traced, torch.randn(4, 64))
+    with pytest.raises(acplan.AcplanError, match="levers: expected some of"):
+        acplan.explain(_net(), torch.randn(4, 64), levers=["magic"])
+
+
+def test_infeasible_says_what_matters_most() -> None:
+    traced = acplan.trace(_net(), torch.randn(4, 64))
+    with pytest.raises(acplan.AcplanError, match="no plan discards"):
+        acplan.plan(traced, "1MiB")
+
+
+def test_from_the_shell(tmp_path: pathlib.Path, capsys: Any) -> None:
+    flags = ["--hf-config", "gpt2", "--set", "n_layer=1", "--batch", "2", "--seq", "16"]
+    flags += ["--time-limit", "0.2", "--levers", "optimizer: fused"]
+    written = tmp_path / "explanation.json"
+    assert main(["explain", *flags, "-o", str(written)]) == 0
+    assert "optimizer: fused" in capsys.readouterr().out
+    assert json.loads(written.read_text())["levers"][1]["lever"] == "optimizer: fused"
+    assert main(["explain", "--levers", "none"]) == 2
+    assert "expected one of TRACE" in capsys.readouterr().err

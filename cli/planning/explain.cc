@@ -1,0 +1,267 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "cli/command.h"
+#include "cli/input/flags.h"
+#include "cli/input/plan_input.h"
+#include "cli/input/planning_flags.h"
+#include "cli/input/profile_input.h"
+#include "cli/planning/peak_text.h"
+#include "cli/planning/question.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/profile/module_tree.h"
+#include "graph/trace/peak_account.h"
+#include "problems/plan/plan_on_trace.h"
+
+namespace acplan::cli {
+
+using graph::PeakAccount;
+using graph::Trace;
+
+namespace {
+
+// --time-limit.
+constexpr double kLeastSeconds = 5;
+
+struct ExplainFlags {
+  std::string trace;
+  std::string plan;
+  std::string budget;
+  std::string top = "10";
+  std::string output;
+  PlanningFlags planning;
+  bool json = false;
+};
+
+// The peak of a step under some plan, and the trace that has its units.
+struct Explained {
+  Trace trace;
+  PeakAccount account;
+};
+
+struct Explanation {
+  Explained baseline;
+  Explained least;
+  problems::MinimumBudget minimum;
+  std::optional<Explained> planned;
+  std::optional<int64_t> budget_bytes;  // without the reserve
+  graph::PeakFloor floor;
+  size_t top = 0;
+};
+
+Explained ExplainUnder(const Trace& trace,
+                       const std::vector<graph::CheckpointedModule>& modules) {
+  return {.trace = trace, .account = graph::AccountForPeak(trace, modules)};
+}
+
+Explained ExplainPlan(const ProfileInput& input, const std::string& path) {
+  const problems::Plan plan = ReadAnswer(path, input.profile);
+  const ProfileInput with = WithSegmentsOf(input, plan, path);
+  try {
+    return ExplainUnder(
+        *with.trace, problems::CheckpointedModules(*with.trace, plan.modules));
+  } catch (const InputError& error) {
+    throw NamingFile(error, path);
+  }
+}
+
+std::string Requirement(const char* flag, const char* expected) {
+  return fmt::format("{}: expected {}: what is explained is one device's step",
+                     flag, expected);
+}
+
+void RequireOneDevice(const problems::PlanOptions& options) {
+  if (options.memory.model != problems::MemoryModel::kTrace) {
+    throw InputError(Requirement("--memory-model", "trace"));
+  }
+  if (options.memory.world_size != 1) {
+    throw InputError(Requirement("--world-size", "1"));
+  }
+}
+
+Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
+                          const problems::PlanOptions& options) {
+  const graph::ModuleTree tree(input.profile);
+  const PlanningQuestion question(flags.planning, input, tree, options);
+  solver::SearchLimits limits = options.limits;
+  limits.interrupted = &InterruptFlag();
+  const problems::LeastWithSegments least = question.Least(limits);
+  RequireMinimum(least.least);
+  const auto [trace, modules] = question.UnitsOf(least);
+  Explanation answer{.baseline = ExplainUnder(*input.trace, {}),
+                     .least = ExplainUnder(*trace, modules),
+                     .minimum = least.least.budget,
+                     .planned = {},
+                     .budget_bytes = {},
+                     .floor = graph::FindPeakFloor(*input.trace)};
+  if (!flags.plan.empty()) answer.planned = ExplainPlan(input, flags.plan);
+  if (!flags.budget.empty()) {
+    answer.budget_bytes = BudgetFlag::Parse(flags.budget, "--budget")
+                              .Resolve(question.problem(), limits) -
+                          options.reserve_bytes;
+  }
+  answer.top =
+      static_cast<size_t>(ParseWhole(flags.top, "--top", 1, 1'000'000));
+  return answer;
+}
+
+std::string ToJson(const Explanation& answer) {
+  const auto peak = [&](const Explained& step) {
+    return cli::ToJson(step.trace, step.account, answer.top);
+  };
+  nlohmann::ordered_json json = {{"format", "acplan.explanation"},
+                                 {"version", 1},
+                                 {"model", answer.baseline.trace.model.name}};
+  if (answer.budget_bytes) {
+    json["budget_bytes"] = *answer.budget_bytes;
+    json["fits"] = answer.least.account.peak_bytes <= *answer.budget_bytes;
+  }
+  json["floor_bytes"] = answer.floor.bytes;
+  json["baseline"] = peak(answer.baseline);
+  json["least"] = {{"proven", answer.minimum.proven},
+                   {"bound_bytes", answer.minimum.bound_bytes}};
+  json["least"].update(peak(answer.least));
+  if (answer.planned) json["planned"] = peak(*answer.planned);
+  return json.dump(2) + "\n";
+}
+
+std::string KindTable(const Explanation& answer, const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight});
+  const auto row = [&](std::string name, auto value) {
+    std::vector<std::string> cells = {std::move(name),
+                                      value(answer.baseline.account)};
+    if (answer.planned) cells.push_back(value(answer.planned->account));
+    cells.push_back(value(answer.least.account));
+    table.AddRow(std::move(cells));
+  };
+  std::vector<std::string> heading = {"", "without a plan", "least budget"};
+  if (answer.planned) heading.insert(heading.begin() + 2, "the plan");
+  table.AddRow(std::move(heading));
+  row("peak", [](const PeakAccount& account) {
+    return graph::FormatBytes(account.peak_bytes);
+  });
+  for (size_t k = 0; k < graph::kMemoryKinds; ++k) {
+    const auto kind = static_cast<graph::MemoryKind>(k);
+    row(fmt::format("  {}", ToString(kind)), [&](const PeakAccount& account) {
+      return graph::FormatBytes(account.ByKind()[k]);
+    });
+  }
+  row("of it there under every plan", [](const PeakAccount& account) {
+    return graph::FormatBytes(account.FixedBytes());
+  });
+  return table.ToString(terminal);
+}
+
+std::string PeakHeading(const std::string& what, const Explained& step,
+                        const Terminal& terminal) {
+  return fmt::format("\n{}: {}\nat {}\n", terminal.Bold(what),
+                     FormatBytesExactly(step.account.peak_bytes),
+                     PlaceText(step.trace, step.account));
+}
+
+// "" without a budget.
+std::string BudgetText(const Explanation& answer) {
+  if (!answer.budget_bytes) return "";
+  const int64_t budget = *answer.budget_bytes;
+  const int64_t least = answer.least.account.peak_bytes;
+  if (answer.baseline.account.peak_bytes <= budget) {
+    return fmt::format("\n{} are enough without a plan\n",
+                       FormatBytesExactly(budget));
+  }
+  if (least <= budget) {
+    return fmt::format("\n{} are enough with a plan: acplan plan finds it\n",
+                       FormatBytesExactly(budget));
+  }
+  const bool is_proven = answer.minimum.proven || budget < answer.floor.bytes;
+  return fmt::format(
+      "\n{} are {} less than the least {}\n", FormatBytesExactly(budget),
+      graph::FormatBytes(least - budget),
+      is_proven ? "that any plan needs" : "budget found, which is not proven");
+}
+
+std::string ToText(const Explanation& answer, const Terminal& terminal) {
+  std::string text =
+      terminal.Bold(graph::OneLine(answer.baseline.trace.model.name)) + "\n\n" +
+      KindTable(answer, terminal) + BudgetText(answer);
+  const auto add = [&](const std::string& what, const Explained& step) {
+    text += PeakHeading(what, step, terminal) + "\n" +
+            ContentsText(step.trace, step.account, answer.top, terminal);
+  };
+  add("without a plan", answer.baseline);
+  if (answer.planned) add("the plan", *answer.planned);
+  add(answer.minimum.proven ? "the least budget, proven"
+                            : "the least budget found",
+      answer.least);
+  const Trace& trace = answer.baseline.trace;
+  if (answer.floor.op >= 0) {
+    text += fmt::format(
+        "\nno plan needs less than {}, which {} has under every plan\n",
+        graph::FormatBytes(answer.floor.bytes),
+        trace.operator_names[trace.operators[answer.floor.op].name]);
+  }
+  return text;
+}
+
+int RunExplain(const ExplainFlags& flags, const Terminal& terminal) {
+  const ProfileInput input = ReadProfileOrTrace(flags.trace);
+  if (!input.trace) {
+    throw InputError(
+        fmt::format("{}: expected a trace, found a profile, which does not say "
+                    "what is in memory",
+                    graph::OneLine(flags.trace)));
+  }
+  CheckOutput(flags.output, flags.trace);
+  if (!flags.plan.empty()) CheckOutput(flags.output, flags.plan);
+  const problems::PlanOptions options =
+      flags.planning.Options(input, kLeastSeconds);
+  RequireOneDevice(options);
+  const Explanation answer = ExplanationOf(flags, input, options);
+  if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
+  terminal.Print(flags.json ? ToJson(answer) : ToText(answer, terminal));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddExplainCommand(CLI::App& program) {
+  auto flags = std::make_shared<ExplainFlags>();
+  CLI::App* app = program.add_subcommand(
+      "explain", "Where the memory of a traced step goes, and what stays");
+  app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)")
+      ->required();
+  app->add_option("--plan", flags->plan, "a plan file: its peak beside")
+      ->type_name("FILE");
+  app->add_option("--budget", flags->budget,
+                  "what lacks to it: 1.6GiB, 1600MB, bytes; 75%: of the peak "
+                  "without a plan")
+      ->type_name("SIZE");
+  app->add_option("--top", flags->top,
+                  "rows of each table, and storages in the JSON")
+      ->type_name("N")
+      ->capture_default_str();
+  flags->planning.AddTo(*app, kLeastSeconds);
+  flags->planning.AddSegmentsTo(*app);
+  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->add_option("-o,--output", flags->output, "write JSON here")
+      ->type_name("FILE");
+  app->footer(
+      "Example:\n  acplan explain data/traces/gpt2_small.json.gz --budget "
+      "3GiB\n"
+      "Exit status: 0 explained, 2 bad input, 4 a limit was hit before any "
+      "least budget was known.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunExplain(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

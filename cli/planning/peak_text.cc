@@ -1,0 +1,281 @@
+#include "cli/planning/peak_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/message_text.h"
+#include "problems/model/memory_model.h"
+
+namespace acplan::cli {
+
+using graph::MemoryKind;
+using graph::PeakAccount;
+using graph::PeakStorage;
+using graph::Trace;
+
+namespace {
+
+constexpr size_t kWidestName = 52;
+
+struct Sum {
+  int64_t bytes = 0;
+  int64_t fixed_bytes = 0;
+  int64_t storages = 0;
+  std::map<MemoryKind, int64_t> by_kind = {};
+  std::set<int32_t> modules = {};
+
+  void Add(const PeakStorage& storage) {
+    bytes += storage.bytes;
+    fixed_bytes += storage.is_fixed ? storage.bytes : 0;
+    ++storages;
+    by_kind[storage.kind] += storage.bytes;
+    modules.insert(storage.module);
+  }
+};
+
+using NamedSum = std::pair<std::string, Sum>;
+
+template <typename NameOf>
+std::vector<NamedSum> SumBy(const PeakAccount& account, NameOf name_of) {
+  std::map<std::string, Sum> sums;
+  for (const PeakStorage& storage : account.storages) {
+    sums[name_of(storage)].Add(storage);
+  }
+  std::vector<NamedSum> sorted(sums.begin(), sums.end());
+  std::ranges::stable_sort(
+      sorted, std::ranges::greater(),
+      [](const NamedSum& sum) { return sum.second.bytes; });
+  return sorted;
+}
+
+std::string_view OperatorName(const Trace& trace, int32_t op) {
+  return op < 0 ? std::string_view()
+                : trace.operator_names[trace.operators[op].name];
+}
+
+std::string ModuleName(const Trace& trace, int32_t module) {
+  return module < 0 ? std::string() : trace.modules[module].fqn;
+}
+
+// Without the root's class, which all names begin with.
+std::string ShortName(const Trace& trace, int32_t module) {
+  const std::string name = ModuleName(trace, module);
+  const std::string root =
+      trace.modules.empty() ? "" : trace.modules.front().fqn + ".";
+  return name.starts_with(root) ? name.substr(root.size()) : name;
+}
+
+// With * for each number that is a part of the name by itself.
+std::string Family(std::string_view name) {
+  std::string family;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    const bool is_number =
+        !part.empty() &&
+        std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
+    family += is_number ? "*" : part;
+    if (end < name.size()) family += '.';
+    begin = end + 1;
+  }
+  return family;
+}
+
+// The end of a name says most.
+std::string Cut(const std::string& name) {
+  const std::string line = graph::OneLine(name, 4 * kWidestName);
+  return TextWidth(line) <= kWidestName
+             ? line
+             : "..." + line.substr(line.size() - (kWidestName - 3));
+}
+
+// "saved for backward, temporary".
+std::string LargestKinds(const Sum& sum) {
+  std::vector<std::pair<int64_t, MemoryKind>> kinds;
+  for (const auto& [kind, bytes] : sum.by_kind)
+    kinds.emplace_back(-bytes, kind);
+  std::ranges::sort(kinds);
+  return kinds.size() == 1 ? std::string(ToString(kinds[0].second))
+                           : fmt::format("{} +{}", ToString(kinds[0].second),
+                                         kinds.size() - 1);
+}
+
+std::string SumTable(const std::vector<NamedSum>& sums, size_t top,
+                     const std::string& heading, const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kLeft});
+  table.AddRow({heading, "bytes", "no plan discards", "what"});
+  Sum rest;
+  for (size_t k = 0; k < sums.size(); ++k) {
+    const auto& [name, sum] = sums[k];
+    if (k >= top) {
+      rest.bytes += sum.bytes;
+      rest.fixed_bytes += sum.fixed_bytes;
+      continue;
+    }
+    table.AddRow({Cut(name), graph::FormatBytes(sum.bytes),
+                  graph::FormatBytes(sum.fixed_bytes), LargestKinds(sum)});
+  }
+  if (sums.size() > top) {
+    table.AddRow(
+        {fmt::format("{} others",
+                     FormatCount(static_cast<int64_t>(sums.size() - top))),
+         graph::FormatBytes(rest.bytes), graph::FormatBytes(rest.fixed_bytes)});
+  }
+  return table.ToString(terminal);
+}
+
+std::string MadeBy(const Trace& trace, const PeakStorage& storage) {
+  if (storage.op < 0) return std::string(ToString(storage.phase));
+  return fmt::format("{}, {}", OperatorName(trace, storage.op),
+                     ToString(storage.phase));
+}
+
+nlohmann::ordered_json ToJson(
+    const std::array<int64_t, graph::kMemoryKinds>& by) {
+  auto json = nlohmann::ordered_json::object();
+  for (size_t k = 0; k < by.size(); ++k) {
+    json[ToString(static_cast<MemoryKind>(k))] = by[k];
+  }
+  return json;
+}
+
+nlohmann::ordered_json ToJson(const NamedSum& named, const char* key) {
+  const auto& [name, sum] = named;
+  nlohmann::ordered_json json = {{key, name},
+                                 {"bytes", sum.bytes},
+                                 {"fixed_bytes", sum.fixed_bytes},
+                                 {"storages", sum.storages}};
+  auto kinds = nlohmann::ordered_json::object();
+  for (const auto& [kind, bytes] : sum.by_kind) kinds[ToString(kind)] = bytes;
+  json["by_kind"] = std::move(kinds);
+  return json;
+}
+
+}  // namespace
+
+std::string PlaceText(const Trace& trace, const PeakAccount& account) {
+  if (account.place < 0) return "";
+  // The root says nothing.
+  const std::string module =
+      account.module > 0 ? ShortName(trace, account.module) : "";
+  return fmt::format("{}, {}{}", ToString(account.phase),
+                     OperatorName(trace, account.step.op),
+                     module.empty() ? "" : " in " + graph::OneLine(module));
+}
+
+nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
+                              size_t top) {
+  nlohmann::ordered_json json = {{"peak_bytes", account.peak_bytes},
+                                 {"fixed_bytes", account.FixedBytes()}};
+  if (account.place >= 0) {
+    json["peak"] = {{"step", account.place},
+                    {"operator", OperatorName(trace, account.step.op)},
+                    {"phase", ToString(account.phase)},
+                    {"module", ModuleName(trace, account.module)}};
+  }
+  json["by_kind"] = ToJson(account.ByKind());
+  auto& modules = json["modules"] = nlohmann::ordered_json::array();
+  for (const NamedSum& sum : SumBy(account, [&](const PeakStorage& storage) {
+         return ModuleName(trace, storage.module);
+       })) {
+    modules.push_back(ToJson(sum, "module"));
+  }
+  auto& operators = json["operators"] = nlohmann::ordered_json::array();
+  std::map<std::string, const PeakStorage*> first;
+  for (const PeakStorage& storage : account.storages) {
+    first.try_emplace(MadeBy(trace, storage), &storage);
+  }
+  for (const NamedSum& sum : SumBy(account, [&](const PeakStorage& storage) {
+         return MadeBy(trace, storage);
+       })) {
+    const PeakStorage& made = *first.at(sum.first);
+    nlohmann::ordered_json row = {{"operator", OperatorName(trace, made.op)},
+                                  {"phase", ToString(made.phase)}};
+    row.update(ToJson(sum, "made"));
+    row.erase("made");
+    operators.push_back(std::move(row));
+  }
+  auto& storages = json["largest"] = nlohmann::ordered_json::array();
+  for (size_t k = 0; k < std::min(top, account.storages.size()); ++k) {
+    const PeakStorage& storage = account.storages[k];
+    storages.push_back({{"storage", storage.storage},
+                        {"bytes", storage.bytes},
+                        {"kind", ToString(storage.kind)},
+                        {"module", ModuleName(trace, storage.module)},
+                        {"operator", OperatorName(trace, storage.op)},
+                        {"phase", ToString(storage.phase)},
+                        {"fixed", storage.is_fixed}});
+  }
+  return json;
+}
+
+std::string ContentsText(const Trace& trace, const PeakAccount& account,
+                         size_t top, const Terminal& terminal) {
+  std::vector<NamedSum> modules =
+      SumBy(account, [&](const PeakStorage& storage) {
+        const std::string name = ShortName(trace, storage.module);
+        return name.empty() ? "(of no module)" : Family(name);
+      });
+  for (auto& [name, sum] : modules) {
+    if (sum.modules.size() > 1) {
+      name += fmt::format(" (of {})", sum.modules.size());
+    }
+  }
+  return SumTable(modules, top, "by module", terminal) + "\n" +
+         SumTable(SumBy(account,
+                        [&](const PeakStorage& storage) {
+                          return MadeBy(trace, storage);
+                        }),
+                  top, "by what made it", terminal);
+}
+
+std::string InfeasibleText(const PlanningQuestion& question,
+                           const solver::SearchLimits& limits) {
+  const problems::PlanOptions& options = question.problem().options;
+  if (options.memory.model != problems::MemoryModel::kTrace ||
+      options.memory.world_size != 1) {
+    return "";
+  }
+  const problems::LeastWithSegments least = question.Least(limits);
+  if (!least.least.has_plan) return "";
+  const auto [trace, modules] = question.UnitsOf(least);
+  const PeakAccount account = graph::AccountForPeak(*trace, modules);
+  std::vector<std::string> kinds;
+  const auto by_kind = account.ByKind();
+  std::vector<size_t> order(by_kind.size());
+  for (size_t k = 0; k < order.size(); ++k) order[k] = k;
+  std::ranges::stable_sort(order, std::ranges::greater(),
+                           [&](size_t k) { return by_kind[k]; });
+  for (const size_t k : order) {
+    if (by_kind[k] == 0 || kinds.size() == 3) break;
+    kinds.push_back(fmt::format("{} {}", ToString(static_cast<MemoryKind>(k)),
+                                graph::FormatBytes(by_kind[k])));
+  }
+  std::string most;
+  const auto made = SumBy(account, [&](const PeakStorage& storage) {
+    return storage.is_fixed && storage.kind != MemoryKind::kParameter
+               ? MadeBy(*trace, storage)
+               : std::string();
+  });
+  for (const auto& [name, sum] : made) {
+    if (name.empty()) continue;
+    most = fmt::format("; most is from {}: {}", name,
+                       graph::FormatBytes(sum.bytes));
+    break;
+  }
+  return fmt::format("its {} are at {}: {}\nno plan discards {} of them{}\n",
+                     graph::FormatBytes(account.peak_bytes),
+                     PlaceText(*trace, account), fmt::join(kinds, ", "),
+                     graph::FormatBytes(account.FixedBytes()), most);
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+
+namespace acplan::graph {
+
+// What a simulated step has in memory at its peak, storage by storage.
+
+enum class MemoryKind : uint8_t {
+  kParameter,
+  kBuffer,  // and other tensors that modules keep from step to step
+  kGradient,
+  kOptimizer,
+  kInput,
+  kSaved,       // kept for backward: by autograd, a policy or a frame
+  kRecomputed,  // made by what runs again
+  kTemporary,   // all else, gradients of activations among it
+  kWorkspace    // what kernels and their libraries allocate beside results
+};
+inline constexpr size_t kMemoryKinds = 9;
+std::string_view ToString(MemoryKind kind);  // "parameters" ...
+
+enum class StepPhase : uint8_t {
+  kBefore,  // before the step
+  kForward,
+  kBackward,
+  kRecompute,
+  kOptimizer
+};
+std::string_view ToString(StepPhase phase);  // "before the step" ...
+
+// A storage that is in use at the peak.
+struct PeakStorage {
+  int32_t storage = 0;
+  int64_t bytes = 0;  // as allocated
+  MemoryKind kind = MemoryKind::kTemporary;
+  // Which module has it, as parameter or buffer, or made it: in its forward, or
+  // in its backward pass, of several the one that began last. -1: none.
+  int32_t module = -1;
+  int32_t op = -1;                       // that made it; -1: before the step
+  StepPhase phase = StepPhase::kBefore;  // when it was made
+  // Is there when this operator runs under every plan: the program holds it, or
+  // the operator reads or makes it.
+  bool is_fixed = false;
+
+  bool operator==(const PeakStorage&) const = default;
+};
+
+struct PeakAccount {
+  int64_t peak_bytes = 0;  // the sum of all of them
+  // The operator that runs; of a trace without operators nothing.
+  Simulation::Step step = {};
+  int32_t place = -1;  // of it in the step
+  int32_t module = -1;
+  StepPhase phase = StepPhase::kBefore;
+  // The largest first, then by storage.
+  std::vector<PeakStorage> storages = {};
+
+  std::array<int64_t, kMemoryKinds> ByKind() const;
+  int64_t FixedBytes() const;
+};
+
+// The peak of a step under a plan. Throws InputError as Simulate does, and
+// std::logic_error where the storages are not the peak: a defect of acplan.
+PeakAccount AccountForPeak(const Trace& trace,
+                           const std::vector<CheckpointedModule>& modules);
+
+// No plan needs less: what is fixed while an operator runs, at the operator at
+// which that is most.
+struct PeakFloor {
+  int64_t bytes = 0;
+  int32_t op = -1;
+};
+PeakFloor FindPeakFloor(const Trace& trace);
+
+// The module whose forward or backward pass has an operator: of a backward pass,
+// the one that began last. -1: none.
+class ModuleOfOperator {
+ public:
+  explicit ModuleOfOperator(const Trace& trace);
+  int32_t operator()(int32_t op) const { return modules_[op]; }
+
+ private:
+  std::vector<int32_t> modules_;  // by operator
+};
+
+}  // namespace acplan::graph

@@ -1,0 +1,130 @@
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/terminal/text.h"
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::Le;
+
+constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
+
+int64_t SumOf(const json& rows) {
+  int64_t sum = 0;
+  for (const json& row : rows) {
+    sum += row.is_object() ? row["bytes"].get<int64_t>() : row.get<int64_t>();
+  }
+  return sum;
+}
+
+class ExplainCommandTest : public CliTest {};
+
+// Of every trace that comes with acplan, whatever has its peak.
+TEST_F(ExplainCommandTest, EveryAccountAddsUpToItsPeak) {
+  for (const char* name : {"gpt2_tiny", "bert_base", "resnet50_autocast"}) {
+    const std::string trace =
+        std::string(ACPLAN_DATA_DIR "/traces/") + name + ".json.gz";
+    AcplanJson({"plan", trace, "--budget", "90%", "-o", "plan.json"});
+    const json answer = AcplanJson(
+        {"explain", trace, "--plan", "plan.json", "--time-limit", "0.2"});
+    for (const char* of : {"baseline", "least", "planned"}) {
+      const json& account = answer[of];
+      const int64_t peak = account["peak_bytes"];
+      EXPECT_EQ(SumOf(account["by_kind"]), peak) << name << " " << of;
+      EXPECT_EQ(SumOf(account["modules"]), peak) << name << " " << of;
+      EXPECT_EQ(SumOf(account["operators"]), peak) << name << " " << of;
+      EXPECT_LE(account["fixed_bytes"], peak) << name << " " << of;
+    }
+    const json simulated = AcplanJson({"simulate", trace, "plan.json"});
+    EXPECT_EQ(answer["baseline"]["peak_bytes"],
+              simulated["baseline"]["peak_bytes"]);
+    EXPECT_EQ(answer["planned"]["peak_bytes"],
+              simulated["planned"]["peak_bytes"]);
+    EXPECT_EQ(answer["baseline"]["by_kind"]["parameters"],
+              simulated["baseline"]["by_category"]["parameter"]);
+    EXPECT_LE(answer["floor_bytes"], answer["least"]["bound_bytes"]);
+  }
+}
+
+TEST_F(ExplainCommandTest, TheLeastBudgetIsThatOfPlan) {
+  const json answer = AcplanJson({"explain", kTrace});
+  const json plan = AcplanJson({"plan", kTrace, "--budget", "min"});
+  EXPECT_EQ(answer["least"]["peak_bytes"], plan["peak_bytes"]);
+}
+
+TEST_F(ExplainCommandTest, TablesKeepWithinAHundredColumns) {
+  const std::string text =
+      AcplanOut({"explain", ACPLAN_DATA_DIR "/traces/swin_tiny.json.gz",
+                 "--top", "40", "--time-limit", "0.2"});
+  std::vector<size_t> widths;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    widths.push_back(TextWidth(line));
+  }
+  EXPECT_THAT(widths, Each(Le(100u)));
+  EXPECT_THAT(text, AllOf(HasSubstr("saved for backward"),
+                          HasSubstr("by module"), HasSubstr("no plan needs")));
+}
+
+TEST_F(ExplainCommandTest, SaysWhatLacksToABudget) {
+  const json answer = AcplanJson({"explain", kTrace});
+  const int64_t least = answer["least"]["peak_bytes"];
+  const auto with = [&](int64_t budget) {
+    return AcplanOut({"explain", kTrace, "--budget", std::to_string(budget)});
+  };
+  EXPECT_THAT(with(least - 512), HasSubstr("512 B less than the least"));
+  EXPECT_THAT(with(least), HasSubstr("enough with a plan"));
+  EXPECT_THAT(with(answer["baseline"]["peak_bytes"].get<int64_t>()),
+              HasSubstr("enough without a plan"));
+}
+
+TEST_F(ExplainCommandTest, APlanThatThereIsNoneOfEndsWithTwoLines) {
+  const json answer = AcplanJson({"explain", kTrace});
+  const int64_t least = answer["least"]["peak_bytes"];
+  const Outcome outcome =
+      Acplan({"plan", kTrace, "--budget", std::to_string(least - 1)});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("\nits "), HasSubstr("\nno plan discards ")));
+  // Another rank's step is not what was traced.
+  const Outcome sharded =
+      Acplan({"plan", kTrace, "--budget", "1MiB", "--world-size", "8"});
+  EXPECT_EQ(sharded.exit_code, 3);
+  EXPECT_THAT(sharded.out, testing::Not(HasSubstr("no plan discards")));
+}
+
+TEST_F(ExplainCommandTest, WrongInputIsOneLine) {
+  const auto refused = [&](std::vector<std::string> arguments,
+                           const std::string& why) {
+    arguments.insert(arguments.begin(), "explain");
+    const Outcome outcome = Acplan(arguments);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr(why));
+    EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;
+  };
+  refused({ProfilePath("gpt2_small")}, "expected a trace, found a profile");
+  refused({kTrace, "--top", "0"}, "--top");
+  refused({kTrace, "--world-size", "2"}, "--world-size: expected 1");
+  refused({kTrace, "--memory-model", "snapshot"}, "expected trace");
+  refused({kTrace, "--budget", "1.5"}, "--budget");
+  refused({kTrace, "--plan", "none.json"}, "none.json");
+  Put("plan.json", R"({"format": "acplan.plan", "version": 1, "model": "Other",
+      "budget_bytes": 1, "memory_model": "trace", "world_size": 1,
+      "status": "feasible", "modules": []})");
+  refused({kTrace, "--plan", "plan.json"}, "model");
+  refused({kTrace, "-o", "no/such/folder.json"}, "no/such");
+}
+
+}  // namespace
+
+}  // namespace acplan::cli
