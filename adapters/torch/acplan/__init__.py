@@ -12,6 +12,7 @@ from acplan.measuring import Verification, verify
 from acplan.optimizers import OPTIMIZERS
 from acplan.planning import auto_checkpoint, plan
 from acplan.profiles import Profile, from_torch, profile
+from acplan.reporting import report
 from acplan.torch_lookalikes import (
     get_optimal_checkpointing_policy_per_module,
     sac_milp,
@@ -39,6 +40,7 @@ __all__ = [
     "plan",
     "profile",
     "remove",
+    "report",
     "sac_milp",
     "trace",
     "verify",
