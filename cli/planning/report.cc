@@ -57,16 +57,17 @@ struct NamedPlan {
   Plan plan;
 };
 
+std::string PlainName(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
 std::vector<NamedPlan> ReadPlans(const std::vector<std::string>& paths,
                                  const ProfileInput& input) {
   std::map<std::string, int> count;
-  const auto name_of = [](const std::string& path) {
-    return std::filesystem::path(path).filename().string();
-  };
-  for (const std::string& path : paths) ++count[name_of(path)];
+  for (const std::string& path : paths) ++count[PlainName(path)];
   std::vector<NamedPlan> plans;
   for (const std::string& path : paths) {
-    const std::string name = name_of(path);
+    const std::string name = PlainName(path);
     plans.push_back({.path = path,
                      .name = count[name] == 1 ? name : path,
                      .plan = ReadAnswer(path, input.profile)});
@@ -182,7 +183,7 @@ ordered_json StepData(const ReportFlags& flags, const ProfileInput& input,
   const graph::Profile& profile = input.profile;
   ordered_json data = {{"format", "acplan.report"},
                        {"version", 1},
-                       {"source", flags.profile},
+                       {"source", PlainName(flags.profile)},
                        {"model",
                         {{"name", profile.model.name},
                          {"batch", profile.model.batch},

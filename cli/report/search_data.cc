@@ -78,7 +78,7 @@ std::optional<ordered_json> ReadTraining(const std::filesystem::path& path) {
   ordered_json json = {
       {"format", "acplan.report"},
       {"version", 1},
-      {"source", path.string()},
+      {"source", path.filename().string()},
       {"model", root.Get("model").String()},
       {"budget_bytes", root.Get("budget_bytes").NonNegativeNumber()},
       {"stage_kinds", kStageKinds}};

@@ -139,6 +139,16 @@ def test_page_is_sound(browser, pages, name, width, scheme):
             assert figure.locator("xpath=..").get_attribute("aria-label")
 
 
+def test_prints_on_a_page_of_paper(browser, pages):
+    with Opened(browser, pages["trace"], 720, "dark") as opened:
+        opened.page.emulate_media(media="print")
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= 720
+        assert opened.page.locator("main").evaluate(
+            "e => getComputedStyle(e.ownerDocument.body).backgroundColor") == "rgb(255, 255, 255)"
+        for control in opened.page.locator("select, input, figure button").all():
+            assert not control.is_visible()
+
+
 @pytest.mark.parametrize("name", ["profile", "trace", "fsdp"])
 def test_values_are_those_of_the_data(browser, pages, name):
     with Opened(browser, pages[name]) as opened:

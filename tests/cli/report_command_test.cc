@@ -4,9 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "cli/report/frontier_data.h"
 #include "cli/report/page.h"
+#include "cli/report/search_data.h"
 #include "cli/report/step_data.h"
 #include "cli/terminal/text.h"
+#include "graph/base/input_error.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {
@@ -130,6 +133,58 @@ TEST_F(ReportCommandTest, TakesAFrontierOrMakesOne) {
       EXPECT_EQ(read["points"][k][key], made["points"][k][key]);
     }
   }
+}
+
+// A document with any one value replaced, or left out, is read or refused on one
+// line.
+template <typename Read>
+void ExpectReadOrRefused(const json& document, Read read) {
+  const json flat = document.flatten();
+  std::mt19937 random(3);
+  const std::vector<json> values = {
+      nullptr, -1, 1e300, "x", true, 1 << 20, json::array(), json::object()};
+  std::vector<std::string> pointers;
+  for (const auto& [pointer, value] : flat.items()) pointers.push_back(pointer);
+  int refused = 0;
+  for (int round = 0; round < 400; ++round) {
+    json changed = document;
+    json::json_pointer at(pointers[random() % pointers.size()]);
+    // Sometimes all that a value stands in.
+    while (random() % 4 == 0 && !at.parent_pointer().empty()) {
+      at = at.parent_pointer();
+    }
+    if (random() % 4 == 0 && changed[at.parent_pointer()].is_object()) {
+      changed[at.parent_pointer()].erase(at.back());
+    } else {
+      changed[at] = values[random() % values.size()];
+    }
+    try {
+      read(changed);
+    } catch (const InputError& error) {
+      ++refused;
+      EXPECT_EQ(std::string_view(error.what()).find('\n'),
+                std::string_view::npos);
+    }
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_LT(refused, 400);
+}
+
+TEST_F(ReportCommandTest, ReadsAnyFileOrRefusesIt) {
+  const json search = AcplanJson(
+      {"llm-train-search", ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json",
+       "--gpu", "H100", "--gpus", "64", "--gbs", "512", "--seq", "8192", "--tp",
+       "2", "-t", "2"});
+  const std::string path = (folder() / "changed.json").string();
+  ExpectReadOrRefused(search, [&](const json& changed) {
+    Put("changed.json", changed.dump());
+    ReadTraining(path);
+  });
+  const json frontier = AcplanJson({"frontier", kTrace, "--points", "2"});
+  ExpectReadOrRefused(frontier, [&](const json& changed) {
+    Put("changed.json", changed.dump());
+    ReadFrontier(path, "GPT2LMHeadModel");
+  });
 }
 
 TEST_F(ReportCommandTest, RefusesWhatItCannotShow) {

@@ -16,6 +16,7 @@ from acplan.measuring import Verification, verify
 from acplan.optimizers import OPTIMIZERS
 from acplan.planning import auto_checkpoint, plan
 from acplan.profiles import Profile, from_torch, profile
+from acplan.reporting import report
 from acplan.tables import Comparison, Frontier, compare, frontier
 from acplan.torch_lookalikes import (
     get_optimal_checkpointing_policy_per_module,
@@ -54,6 +55,7 @@ __all__ = [
     "plan",
     "profile",
     "remove",
+    "report",
     "sac_milp",
     "trace",
     "verify",

@@ -1,0 +1,73 @@
+"""acplan.report: a page that shows where the memory of a step goes."""
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator, Mapping
+
+from acplan.applying import Plan
+from acplan.errors import AcplanError
+from acplan.profiles import Profile
+from acplan.program import run_acplan
+from acplan.tracing import Trace
+
+PathLike = str | os.PathLike[str]
+
+
+def report(
+    of: Trace | Profile | PathLike,
+    output: PathLike,
+    plans: Plan | PathLike | Mapping[str, Plan | PathLike] | None = None,
+    *,
+    points: int = 8,
+    time_limit: float | str | None = None,
+) -> pathlib.Path:
+    """Writes a page that any browser shows, without a network: `acplan report`.
+
+    of:         a trace, a profile, or the path of a file with either.
+    output:     the page's file, written whole or not at all. Returned.
+    plans:      what is shown beside no plan: a plan, or several by name.
+    points:     budgets of the frontier that is drawn; 0: none.
+    time_limit: seconds for the frontier, or "none"; ten by default.
+    """
+    flags = ["--points", str(points)]
+    if time_limit is not None:
+        flags += ["--time-limit", str(time_limit)]
+    named = plans if isinstance(plans, Mapping) else {"plan": plans}
+    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
+        folder = pathlib.Path(name)
+        files = [str(_step(of, folder)), *_plan_files(named, folder)]
+        run_acplan(["report", *files, *flags, "-o", os.fspath(output)])
+    return pathlib.Path(output)
+
+
+def _step(of: Trace | Profile | PathLike, folder: pathlib.Path) -> pathlib.Path:
+    if isinstance(of, (Trace, Profile)):
+        path = folder / f"{type(of).__name__.lower()}.json"
+        of.save(path)
+        return path
+    if isinstance(of, (str, os.PathLike)):
+        return pathlib.Path(of)
+    raise AcplanError(
+        f"report: expected a Trace, a Profile or a path, found {type(of).__name__}"
+    )
+
+
+def _plan_files(
+    plans: Mapping[str, Plan | PathLike | None], folder: pathlib.Path
+) -> Iterator[str]:
+    """A file for each plan, called as the page is to call it."""
+    for name, plan in plans.items():
+        if isinstance(plan, Plan):
+            if not name or pathlib.PurePath(name).name != name:
+                raise AcplanError(f"report: plans: expected a name, found {name!r}")
+            path = folder / "plans" / name
+            path.parent.mkdir(exist_ok=True)
+            plan.save(path)
+            yield str(path)
+        elif isinstance(plan, (str, os.PathLike)):
+            yield os.fspath(plan)
+        elif plan is not None:
+            raise AcplanError(
+                f"report: plans: expected a Plan or a path, found {type(plan).__name__}"
+            )
