@@ -13,3 +13,19 @@ ZOO: dict[str, Architecture] = (
     | architectures_diffusers.ARCHITECTURES
     | architectures_further_diffusers.ARCHITECTURES
 )
+
+_ROUTED = (
+    "sizes depend on which expert the router chooses for a token, which a trace, without "
+    "data, does not know: an error says so"
+)
+
+# What does not hold of a model, and why.
+EXCEPTIONS = {
+    "dbrx": _ROUTED,
+    "jetmoe": _ROUTED,
+    "ibert": "asks for values of activations (`.item()`), which a trace does not compute: an "
+    "error says so",
+    "recurrent_gemma": "its recurrence keeps the last state as an attribute; with units "
+    "around it a tensor that its own autograd function saved is held longer than "
+    "simulated, and peaks are up to 2,048 bytes higher; losses and gradients are the same",
+}

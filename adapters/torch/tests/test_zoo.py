@@ -1,0 +1,49 @@
+"""A few models of the zoo, each planned at three budgets: compare_zoo.py has them all."""
+
+import pytest
+import torch
+import transformers
+
+import architectures_diffusers
+import architectures_further_diffusers
+from compare_zoo import _first_difference, result_of
+from zoo_models import ZOO
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert",
+        "mixtral",  # leaves out a write in place, and views of what it should write to
+        "switch_transformers",  # moves a module in each forward pass
+        "mamba2",
+        "whisper",
+        "FluxTransformer2DModel",
+    ],
+)
+def test_plans_are_as_promised(name: str) -> None:
+    result = result_of(ZOO[name])
+    assert result.wrong == "" and result.operators > 100
+    shares = [plan.overhead for plan in result.plans]
+    assert len(shares) == 3 and shares == sorted(shares) and shares[-1] > 0
+
+
+def test_a_step_that_differs_is_told() -> None:
+    there = {"the loss": torch.tensor(1.0), "the gradient of a": torch.tensor([0.0])}
+    assert _first_difference(there, dict(there)) == ""
+    assert _first_difference(there, {**there, "the loss": torch.tensor(1.0).double()})
+    for other in (torch.tensor([-0.0]), torch.tensor([1e-30]), None):
+        found = {**there, "the gradient of a": other}
+        assert _first_difference(there, found) == "the gradient of a"
+
+
+def test_at_least_sixty_of_transformers_and_twelve_of_diffusers() -> None:
+    of_diffusers = {
+        **architectures_diffusers.ARCHITECTURES,
+        **architectures_further_diffusers.ARCHITECTURES,
+    }
+    kinds = {name.split(",")[0].split(" with")[0] for name in ZOO if name not in of_diffusers}
+    assert len(kinds & {*transformers.CONFIG_MAPPING, "deberta_v2"}) >= 60
+    assert len(of_diffusers) >= 12
