@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fit_training_systems.py ACPLAN RUNS.csv SYSTEMS.json OUTPUT.json [--sweeps N] [--hold-out SOURCE] [--from-values]
+"""fit_training_systems.py ACPLAN RUNS.csv SYSTEMS.json OUTPUT.json [OPTION...]
 
 Fits the numbers of data/training/systems.json that say "fitted" to measured runs, with
 `acplan llm-score`, and writes the file with them; prints the loss after each sweep. With
@@ -8,8 +8,9 @@ Fits the numbers of data/training/systems.json that say "fitted" to measured run
 The loss is the mean over sources of .8 |x| + 1.5 x^2 of x = ln(predicted / measured), both
 flattened far out, so that no single run decides; and for each number a penalty for leaving what
 is known beforehand: PRIORS says its centre and how wide that is, as a logarithm. Coordinate
-descent from the centres (or, --from-values, from what the file has): a number is moved up or down by a step, which grows where that
-helped and halves where it did not. Numbers of GPUs of one group move together.
+descent from the centres (with --from-values, from what the file has): a number is moved up or
+down by a step, which grows where that helped and halves where it did not. Numbers of GPUs of one
+group move together.
 """
 
 import argparse

@@ -99,7 +99,7 @@ std::string OwnSystem(double bf16_tflops) {
   gpu["name"] = "mine";
   gpu["bf16_tflops"] = {{"value", bf16_tflops}, {"from", "measured"}};
   const json file = {
-      {"format", "acplan.system"}, {"version", 1}, {"accelerators", {gpu}}};
+      {"format", "acplan.system"}, {"version", 1}, {"accelerators", json::array({gpu})}};
   return file.dump();
 }
 
