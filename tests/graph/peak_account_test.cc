@@ -171,10 +171,17 @@ TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   const PeakAccount account = AccountForPeak(trace, {});
   ASSERT_EQ(account.peak_bytes, 1536);
   EXPECT_EQ(account.ByKind()[static_cast<size_t>(MemoryKind::kSaved)], 1536);
-  // Both at the second operator, which is the first with the peak.
+  // At the second operator, which is the first with the peak, the program holds
+  // both.
   EXPECT_EQ(account.place, 1);
   EXPECT_EQ(account.FixedBytes(), 1536);
   EXPECT_EQ(FindPeakFloor(trace).op, 1);
+  // Where it does not, what backward reads is there, and the other is not.
+  trace.storages[0].scope_end = trace.storages[1].scope_end = 2;
+  trace.operators[1].reads = {};
+  trace.storages[0].scope_end = 1;
+  EXPECT_EQ(AccountForPeak(trace, {}).FixedBytes(), 512);
+  EXPECT_EQ(FindPeakFloor(trace).bytes, 1024);
 }
 
 // A gradient's operator is in the backward pass that began last.
