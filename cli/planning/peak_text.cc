@@ -23,7 +23,7 @@ using graph::Trace;
 
 namespace {
 
-constexpr size_t kWidestName = 52;
+constexpr size_t kWidestName = 46;
 
 struct Sum {
   int64_t bytes = 0;

@@ -18,9 +18,11 @@
 //
 // What is fixed. Under every plan all operators of the trace run, in their order:
 // a plan only adds operators that run again. While one of them runs, what it
-// reads and what it makes is in memory, and so is what the program holds then,
-// since no plan changes when the program lets go (HeldByOthers). All else was
-// held by autograd alone, and a plan may discard it. So no plan's peak is below
+// makes is in memory, and so is what the program holds then, since no plan
+// changes when the program lets go (HeldByOthers). What it reads that only
+// autograd holds, a backward node has asked for and not let go of: the original,
+// or what a rerun made, is in memory, too. All else was held by autograd alone,
+// and a plan may discard it. So no plan's peak is below
 // the sum of what is fixed at any one operator, and the largest such sum
 // (FindPeakFloor) is a lower bound on every least budget. While an operator runs
 // again, only what the program holds of the originals is fixed: a plan need not
@@ -87,11 +89,33 @@ MemoryKind KindOf(const Trace& trace, const LiveStorage& live, int32_t owner) {
   return MemoryKind::kTemporary;
 }
 
-// The operator reads or makes it.
-bool IsNeededBy(const Trace& trace, int32_t op, int32_t storage) {
-  return trace.storages[storage].born == op ||
-         HasAscending(trace.operators[op].reads, storage);
-}
+// Which storages backward nodes hold that have asked for them.
+class NodeHolds {
+ public:
+  explicit NodeHolds(const Trace& trace) : trace_(trace) {
+    for (const SavedTensor& saved : trace.saved) {
+      if (saved.unpacked == kNever) continue;
+      holds_.push_back({saved.storage, saved.unpacked, saved.local_end});
+    }
+    std::ranges::sort(holds_);
+  }
+
+  // The operator makes it, or reads it for the node that runs it.
+  bool IsNeededBy(int32_t op, int32_t storage) const {
+    if (trace_.storages[storage].born == op) return true;
+    if (!HasAscending(trace_.operators[op].reads, storage)) return false;
+    auto hold =
+        std::ranges::lower_bound(holds_, std::array<int32_t, 3>{storage, 0, 0});
+    for (; hold != holds_.end() && (*hold)[0] == storage; ++hold) {
+      if ((*hold)[1] <= op && op < (*hold)[2]) return true;
+    }
+    return false;
+  }
+
+ private:
+  const Trace& trace_;
+  std::vector<std::array<int32_t, 3>> holds_;  // storage, from, until
+};
 
 }  // namespace
 
@@ -161,6 +185,7 @@ PeakAccount AccountForPeak(const Trace& trace,
   if (account.place < 0) return account;
   const ModuleOfOperator module_of(trace);
   const std::vector<int32_t> owners = OwnersOf(trace);
+  const NodeHolds holds(trace);
   account.step = simulation.steps[account.place];
   const int32_t running = account.step.op;
   const bool is_again = account.step.redone >= 0;
@@ -172,7 +197,7 @@ PeakAccount AccountForPeak(const Trace& trace,
   for (const LiveStorage& entry : live) {
     const int32_t s = entry.storage;
     const bool is_needed =
-        !is_again && IsNeededBy(trace, running, s) && needed.insert(s).second;
+        !is_again && holds.IsNeededBy(running, s) && needed.insert(s).second;
     const int32_t born = trace.storages[s].born;
     const int32_t owner = owners[s];
     account.storages.push_back(
@@ -213,22 +238,21 @@ PeakFloor FindPeakFloor(const Trace& trace) {
     change[begin] += bytes;
     change[until[s]] -= bytes;
   }
+  const NodeHolds holds(trace);
   PeakFloor floor;
   int64_t sum = 0;
   for (int32_t op = 0; op < count; ++op) {
     sum += change[op];
     int64_t needed = 0;
-    const TraceOperator& running = trace.operators[op];
-    const auto add = [&](const std::vector<int32_t>& storages, bool is_first) {
-      for (const int32_t s : storages) {
-        const bool is_counted =
-            until[s] > op || (!is_first && HasAscending(running.reads, s));
-        if (!is_counted) needed += AllocatedBytes(trace.storages[s].bytes);
+    std::set<int32_t> others(trace.operators[op].reads.begin(),
+                             trace.operators[op].reads.end());
+    others.insert(trace.operators[op].creates.begin(),
+                  trace.operators[op].creates.end());
+    for (const int32_t s : others) {
+      if (until[s] <= op && holds.IsNeededBy(op, s)) {
+        needed += AllocatedBytes(trace.storages[s].bytes);
       }
-    };
-    add(running.reads, true);
-    // What it creates is among neither, where nothing else holds it.
-    add(running.creates, false);
+    }
     if (sum + needed > floor.bytes) floor = {sum + needed, op};
   }
   return floor;

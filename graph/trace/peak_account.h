@@ -47,7 +47,7 @@ struct PeakStorage {
   int32_t op = -1;                       // that made it; -1: before the step
   StepPhase phase = StepPhase::kBefore;  // when it was made
   // Is there when this operator runs under every plan: the program holds it, or
-  // the operator reads or makes it.
+  // the operator makes it, or reads it for the backward node that runs it.
   bool is_fixed = false;
 
   bool operator==(const PeakStorage&) const = default;

@@ -16,7 +16,7 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::Le;
 
-constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
+constexpr char kTinyGpt2[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
 
 int64_t SumOf(const json& rows) {
   int64_t sum = 0;
@@ -33,7 +33,8 @@ TEST_F(ExplainCommandTest, EveryAccountAddsUpToItsPeak) {
   for (const char* name : {"gpt2_tiny", "bert_base", "resnet50_autocast"}) {
     const std::string trace =
         std::string(ACPLAN_DATA_DIR "/traces/") + name + ".json.gz";
-    AcplanJson({"plan", trace, "--budget", "90%", "-o", "plan.json"});
+    AcplanJson({"plan", trace, "--budget", "min", "--decisions",
+                "save,recompute", "-o", "plan.json"});
     const json answer = AcplanJson(
         {"explain", trace, "--plan", "plan.json", "--time-limit", "0.2"});
     for (const char* of : {"baseline", "least", "planned"}) {
@@ -56,8 +57,8 @@ TEST_F(ExplainCommandTest, EveryAccountAddsUpToItsPeak) {
 }
 
 TEST_F(ExplainCommandTest, TheLeastBudgetIsThatOfPlan) {
-  const json answer = AcplanJson({"explain", kTrace});
-  const json plan = AcplanJson({"plan", kTrace, "--budget", "min"});
+  const json answer = AcplanJson({"explain", kTinyGpt2});
+  const json plan = AcplanJson({"plan", kTinyGpt2, "--budget", "min"});
   EXPECT_EQ(answer["least"]["peak_bytes"], plan["peak_bytes"]);
 }
 
@@ -76,10 +77,11 @@ TEST_F(ExplainCommandTest, TablesKeepWithinAHundredColumns) {
 }
 
 TEST_F(ExplainCommandTest, SaysWhatLacksToABudget) {
-  const json answer = AcplanJson({"explain", kTrace});
+  const json answer = AcplanJson({"explain", kTinyGpt2});
   const int64_t least = answer["least"]["peak_bytes"];
   const auto with = [&](int64_t budget) {
-    return AcplanOut({"explain", kTrace, "--budget", std::to_string(budget)});
+    return AcplanOut(
+        {"explain", kTinyGpt2, "--budget", std::to_string(budget)});
   };
   EXPECT_THAT(with(least - 512), HasSubstr("512 B less than the least"));
   EXPECT_THAT(with(least), HasSubstr("enough with a plan"));
@@ -88,16 +90,16 @@ TEST_F(ExplainCommandTest, SaysWhatLacksToABudget) {
 }
 
 TEST_F(ExplainCommandTest, APlanThatThereIsNoneOfEndsWithTwoLines) {
-  const json answer = AcplanJson({"explain", kTrace});
+  const json answer = AcplanJson({"explain", kTinyGpt2});
   const int64_t least = answer["least"]["peak_bytes"];
   const Outcome outcome =
-      Acplan({"plan", kTrace, "--budget", std::to_string(least - 1)});
+      Acplan({"plan", kTinyGpt2, "--budget", std::to_string(least - 1)});
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.out,
               AllOf(HasSubstr("\nits "), HasSubstr("\nno plan discards ")));
   // Another rank's step is not what was traced.
   const Outcome sharded =
-      Acplan({"plan", kTrace, "--budget", "1MiB", "--world-size", "8"});
+      Acplan({"plan", kTinyGpt2, "--budget", "1MiB", "--world-size", "8"});
   EXPECT_EQ(sharded.exit_code, 3);
   EXPECT_THAT(sharded.out, testing::Not(HasSubstr("no plan discards")));
 }
@@ -113,16 +115,16 @@ TEST_F(ExplainCommandTest, WrongInputIsOneLine) {
     EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;
   };
   refused({ProfilePath("gpt2_small")}, "expected a trace, found a profile");
-  refused({kTrace, "--top", "0"}, "--top");
-  refused({kTrace, "--world-size", "2"}, "--world-size: expected 1");
-  refused({kTrace, "--memory-model", "snapshot"}, "expected trace");
-  refused({kTrace, "--budget", "1.5"}, "--budget");
-  refused({kTrace, "--plan", "none.json"}, "none.json");
+  refused({kTinyGpt2, "--top", "0"}, "--top");
+  refused({kTinyGpt2, "--world-size", "2"}, "--world-size: expected 1");
+  refused({kTinyGpt2, "--memory-model", "snapshot"}, "expected trace");
+  refused({kTinyGpt2, "--budget", "1.5"}, "--budget");
+  refused({kTinyGpt2, "--plan", "none.json"}, "none.json");
   Put("plan.json", R"({"format": "acplan.plan", "version": 1, "model": "Other",
       "budget_bytes": 1, "memory_model": "trace", "world_size": 1,
       "status": "feasible", "modules": []})");
-  refused({kTrace, "--plan", "plan.json"}, "model");
-  refused({kTrace, "-o", "no/such/folder.json"}, "no/such");
+  refused({kTinyGpt2, "--plan", "plan.json"}, "model");
+  refused({kTinyGpt2, "-o", "no/such/folder.json"}, "no/such");
 }
 
 }  // namespace

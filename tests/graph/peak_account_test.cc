@@ -3,9 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <random>
-#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/trace/trace.h"
@@ -81,63 +85,123 @@ TEST(PeakAccount, NoPlanIsBelowTheFloor) {
 
 // What is fixed at an operator is what the account there says: of the trace
 // whose only operator has the peak, all is needed.
+TraceStorage Stored(int64_t bytes, StorageCategory category, int32_t born = -1,
+                    int32_t freed = kNever) {
+  TraceStorage storage;
+  storage.bytes = bytes;
+  storage.category = category;
+  storage.born = born;
+  storage.freed = freed;
+  if (born >= 0) storage.scope_end = born + 1;
+  return storage;
+}
+
+TraceCall Called(int32_t module, int32_t parent, int32_t start, int32_t end) {
+  TraceCall call;
+  call.module = module;
+  call.parent = parent;
+  call.start = start;
+  call.end = end;
+  return call;
+}
+
+TraceModule Named(const std::string& fqn) {
+  TraceModule module;
+  module.fqn = fqn;
+  return module;
+}
+
 TEST(PeakAccount, WhatTheOperatorNeedsIsFixed) {
   Trace trace;
-  trace.modules = {{.fqn = "root", .class_name = "Root", .parameters = {0}}};
+  trace.modules = {Named("root")};
+  trace.modules[0].parameters = {0};
   trace.operator_names = {"mm"};
-  trace.operators = {
-      {.call = 0, .reads = {0, 1}, .creates = {2, 3}, .outputs = {2}}};
-  trace.calls = {{.module = 0, .start = 0, .end = 1, .inputs = {1}}};
+  TraceOperator product;
+  product.call = 0;
+  product.reads = {0, 1};
+  product.creates = {2, 3};
+  product.outputs = {2};
+  trace.operators = {product};
+  trace.calls = {Called(0, -1, 0, 1)};
+  trace.calls[0].inputs = {1};
   trace.forward_end = trace.backward_end = 1;
-  trace.storages = {{.bytes = 512, .category = StorageCategory::kParameter},
-                    {.bytes = 1024, .category = StorageCategory::kInput},
-                    {.bytes = 100,
-                     .category = StorageCategory::kActivation,
-                     .born = 0,
-                     .scope_end = 1},
-                    {.bytes = 700,
-                     .category = StorageCategory::kTemporary,
-                     .born = 0,
-                     .freed = 1,
-                     .scope_end = 1},
-                    {.bytes = 513, .category = StorageCategory::kBuffer}};
+  trace.storages = {Stored(512, StorageCategory::kParameter),
+                    Stored(1024, StorageCategory::kInput),
+                    Stored(100, StorageCategory::kActivation, 0),
+                    Stored(700, StorageCategory::kTemporary, 0, 1),
+                    Stored(513, StorageCategory::kBuffer)};
   const PeakAccount account = AccountForPeak(trace, {});
   EXPECT_EQ(account.peak_bytes, 512 + 1024 + 512 + 1024 + 1024);
   EXPECT_EQ(account.FixedBytes(), account.peak_bytes);
   const auto kinds = account.ByKind();
   EXPECT_EQ(kinds[static_cast<size_t>(MemoryKind::kParameter)], 512);
   EXPECT_EQ(kinds[static_cast<size_t>(MemoryKind::kInput)], 1024);
-  EXPECT_EQ(kinds[static_cast<size_t>(MemoryKind::kSaved)], 512);
   // That of the operator, and that of no module.
   EXPECT_EQ(kinds[static_cast<size_t>(MemoryKind::kWorkspace)], 2048);
   EXPECT_EQ(FindPeakFloor(trace).bytes, account.peak_bytes);
 }
 
+// What autograd alone keeps is not there under every plan; what it keeps and the
+// operator reads is.
+TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
+  Trace trace;
+  trace.modules = {Named("root")};
+  trace.operator_names = {"a", "b"};
+  TraceOperator make, use, back;
+  make.call = use.call = 0;
+  make.creates = make.outputs = {0};
+  use.creates = use.outputs = {1};
+  use.reads = {0};
+  back.reads = {1};
+  trace.operators = {make, use, back};
+  trace.calls = {Called(0, -1, 0, 2)};
+  trace.forward_end = 2;
+  trace.backward_end = 3;
+  trace.storages = {Stored(1024, StorageCategory::kActivation, 0, 3),
+                    Stored(512, StorageCategory::kActivation, 1, 3)};
+  trace.storages[0].scope_end = 2;
+  SavedTensor first, second;
+  first.packed = second.packed = 2;
+  first.call = second.call = 0;
+  second.storage = 1;
+  first.released = second.released = 3;
+  first.unpacked = second.unpacked = 2;
+  first.local_end = second.local_end = 3;
+  trace.saved = {first, second};
+  const PeakAccount account = AccountForPeak(trace, {});
+  ASSERT_EQ(account.peak_bytes, 1536);
+  EXPECT_EQ(account.ByKind()[static_cast<size_t>(MemoryKind::kSaved)], 1536);
+  // At the second operator, which is the first with the peak, the program holds
+  // both.
+  EXPECT_EQ(account.place, 1);
+  EXPECT_EQ(account.FixedBytes(), 1536);
+  EXPECT_EQ(FindPeakFloor(trace).op, 1);
+  // Where it does not, what backward reads is there, and the other is not.
+  trace.storages[0].scope_end = trace.storages[1].scope_end = 2;
+  trace.operators[1].reads = {};
+  trace.storages[0].scope_end = 1;
+  EXPECT_EQ(AccountForPeak(trace, {}).FixedBytes(), 512);
+  EXPECT_EQ(FindPeakFloor(trace).bytes, 1024);
+}
+
 // A gradient's operator is in the backward pass that began last.
 TEST(ModuleOfOperatorTest, TakesTheBackwardPassThatBeganLast) {
   Trace trace;
-  trace.modules = {{.fqn = "r"}, {.fqn = "r.a"}, {.fqn = "r.b"}};
-  trace.operators = {{.call = 1}, {.call = 2}, {}, {}, {}, {}};
+  trace.modules = {Named("r"), Named("r.a"), Named("r.b")};
+  trace.operators.resize(6);
+  trace.operators[0].call = 1;
+  trace.operators[1].call = 2;
   trace.operator_names = {"o"};
   trace.forward_end = 2;
   trace.backward_end = 5;
-  trace.calls = {{.module = 0,
-                  .start = 0,
-                  .end = 2,
-                  .backward_start = 2,
-                  .backward_end = 5},
-                 {.module = 1,
-                  .parent = 0,
-                  .start = 0,
-                  .end = 1,
-                  .backward_start = 3,
-                  .backward_end = 4},
-                 {.module = 2,
-                  .parent = 0,
-                  .start = 1,
-                  .end = 2,
-                  .backward_start = 2,
-                  .backward_end = 4}};
+  const auto add = [&](TraceCall call, int32_t start, int32_t end) {
+    call.backward_start = start;
+    call.backward_end = end;
+    trace.calls.push_back(std::move(call));
+  };
+  add(Called(0, -1, 0, 2), 2, 5);
+  add(Called(1, 0, 0, 1), 3, 4);
+  add(Called(2, 0, 1, 2), 2, 4);
   const ModuleOfOperator module_of(trace);
   std::vector<int32_t> found;
   for (int32_t op = 0; op < 6; ++op) found.push_back(module_of(op));

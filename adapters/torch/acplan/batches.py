@@ -145,6 +145,7 @@ class Interpolation:
     def __init__(self, traced: Callable[[int], Trace]) -> None:
         self._trace = traced
         self._known: dict[int, Trace] = {}
+        self._plain: dict[int, _Plain] = {}
         self._alike: dict[tuple[int, int], bool] = {}
         self.sizes: list[int] = []
         self.off: dict[int, str] = {}  # by size, what was not as its neighbours said
@@ -155,10 +156,11 @@ class Interpolation:
             expected = self.between(size)
             found = self._trace(size)
             if len(self.sizes) > 1:
-                difference = _difference(expected, found)
+                difference = _difference(expected, _Plain.of(found.data))
                 if difference:
                     self.off[size] = difference
             self._known[size] = found
+            self._plain[size] = _Plain.of(found.data)
             bisect.insort(self.sizes, size)
         return self._known[size]
 
@@ -174,9 +176,8 @@ class Interpolation:
         low, high = self._neighbours(size)
         if not self._are_alike(low, high):
             return None
-        return _interpolated(
-            self._known[low].data, self._known[high].data, (size - low) / (high - low)
-        )
+        share = (size - low) / (high - low)
+        return _interpolated(self._plain[low], self._plain[high], share)
 
     def ms(self, size: int) -> float:
         """Without a plan: of the size's trace, or on the line between its neighbours."""
@@ -194,7 +195,7 @@ class Interpolation:
     def _are_alike(self, low: int, high: int) -> bool:
         if (low, high) not in self._alike:
             self._alike[low, high] = _same_operators(
-                self._known[low].data, self._known[high].data
+                self._plain[low], self._plain[high]
             )
         return self._alike[low, high]
 
@@ -202,24 +203,101 @@ class Interpolation:
         return self.between(size) or self.trace_of(size)
 
 
-def _interpolated(low: Any, high: Any, share: float) -> Trace:
-    def mixed(key: str, rounded: bool) -> Iterator[dict[str, Any]]:
-        name = "storages" if rounded else "operators"
-        for a, b in zip(low[name], high[name], strict=True):
-            value = a[key] + (b[key] - a[key]) * share
-            yield {**a, key: max(0, round(value)) if rounded else max(0.0, value)}
+@dataclasses.dataclass(frozen=True)
+class _Plain:
+    """A trace's data without the workspaces of kernels, which come and go with sizes;
+    and how large they are, by operator."""
 
-    data = {
-        **low,
-        "storages": list(mixed("bytes", True)),
-        "operators": list(mixed("runtime_ms", False)),
+    data: dict[str, Any]
+    workspaces: dict[int, int]
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> "_Plain":
+        storages, operators = data["storages"], data["operators"]
+        workspaces: dict[int, int] = {}
+        place: dict[int, int] = {}
+        for index, storage in enumerate(storages):
+            born = storage["born"]
+            if born >= 0 and index not in operators[born]["outputs"]:
+                size = -(-storage["bytes"] // 512) * 512
+                workspaces[born] = workspaces.get(born, 0) + size
+            else:
+                place[index] = len(place)
+        renamed = _renamed(data, place)
+        renamed["storages"] = [storages[index] for index in place]
+        return cls(renamed, workspaces)
+
+    def with_workspaces(self) -> Trace:
+        """One of each operator that has any."""
+        operators, storages = list(self.data["operators"]), list(self.data["storages"])
+        for op, size in sorted(self.workspaces.items()):
+            made = operators[op]
+            creates = [*made["creates"], len(storages)]
+            operators[op] = {**made, "creates": creates}
+            storages.append(
+                {"bytes": size, "category": "temporary", "born": op, "freed": op + 1}
+                | ({"scope_end": op + 1} if op < self.data["forward_end"] else {})
+            )
+        made_trace = Trace({**self.data, "operators": operators, "storages": storages})
+        most = max(made_trace.live_bytes, default=0)
+        made_trace.data["measured"] = {"peak_bytes": most}
+        return made_trace
+
+
+# Where a trace names storages: in lists, and one by one.
+_LISTS = {
+    "modules": ("parameters", "buffers"),
+    "calls": ("inputs", "outputs"),
+    "operators": ("reads", "creates", "outputs", "mutates"),
+}
+_ONE = ("tensors", "saved", "kept")
+
+
+def _renamed(data: dict[str, Any], place: Mapping[int, int]) -> dict[str, Any]:
+    """With other numbers of storages; those that have none are left out."""
+    changed = dict(data)
+    for name, keys in _LISTS.items():
+        changed[name] = [
+            {
+                **row,
+                **{
+                    key: [place[index] for index in row[key] if index in place]
+                    for key in keys
+                    if key in row
+                },
+            }
+            for row in data[name]
+        ]
+    for name in _ONE:
+        changed[name] = [{**row, "storage": place[row["storage"]]} for row in data[name]]
+    return changed
+
+
+def _interpolated(low: _Plain, high: _Plain, share: float) -> Trace:
+    def between(a: float, b: float) -> float:
+        return max(0.0, a + (b - a) * share)
+
+    def mixed(name: str, key: str) -> list[dict[str, Any]]:
+        pairs = zip(low.data[name], high.data[name], strict=True)
+        return [{**a, key: between(a[key], b[key])} for a, b in pairs]
+
+    storages = mixed("storages", "bytes")
+    for storage in storages:
+        storage["bytes"] = round(storage["bytes"])
+    workspaces = {
+        op: round(between(low.workspaces.get(op, 0), high.workspaces.get(op, 0)))
+        for op in {*low.workspaces, *high.workspaces}
     }
-    made = Trace(data)
-    data["measured"] = {"peak_bytes": max(made.live_bytes, default=0)}
-    return made
+    data = {
+        **low.data,
+        "storages": storages,
+        "operators": mixed("operators", "runtime_ms"),
+    }
+    return _Plain(data, workspaces).with_workspaces()
 
 
-def _same_operators(a: Any, b: Any) -> bool:
+def _same_operators(low: _Plain, high: _Plain) -> bool:
+    a, b = low.data, high.data
     names = ("forward_end", "backward_end", "calls", "tensors", "saved", "kept")
     if any(a[name] != b[name] for name in names):
         return False
@@ -233,14 +311,21 @@ def _all_but(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != key} for row in rows]
 
 
-def _difference(expected: Trace | None, found: Trace) -> str:
-    if expected is None or not _same_operators(expected.data, found.data):
+def _difference(expected: Trace | None, found: _Plain) -> str:
+    """What a trace has otherwise than it was interpolated: "" where nothing."""
+    before = None if expected is None else _Plain.of(expected.data)
+    if before is None or not _same_operators(before, found):
         return "runs other operators than its neighbours"
-    pairs = zip(expected.data["storages"], found.data["storages"])
-    off = [abs(a["bytes"] - b["bytes"]) for a, b in pairs if a["bytes"] != b["bytes"]]
-    if not off:
+    pairs = zip(before.data["storages"], found.data["storages"], strict=True)
+    off = [abs(a["bytes"] - b["bytes"]) for a, b in pairs]
+    off += [
+        abs(before.workspaces.get(op, 0) - found.workspaces.get(op, 0))
+        for op in {*before.workspaces, *found.workspaces}
+    ]
+    wrong = [count for count in off if count]
+    if not wrong:
         return ""
-    return f"{len(off):,} storages are not affine, by up to {max(off):,} bytes"
+    return f"{len(wrong):,} storages are not affine, by up to {max(wrong):,} bytes"
 
 
 def step_ms_of(of: Trace) -> float:

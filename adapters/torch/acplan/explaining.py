@@ -223,15 +223,19 @@ def _measure(
 def _helpful(
     own: Measured, levers: Sequence[Lever], measured: Sequence[Measured]
 ) -> list[Lever]:
-    """Of each group the one with the least budget, if that is less than without."""
-    best: dict[str, tuple[int, Lever]] = {}
+    """Of each group the one with the least budget, and then the least peak, where one of
+    both is less than without."""
+    best: dict[str, tuple[tuple[int, int], Lever]] = {}
     for lever, found in zip(levers, measured, strict=True):
-        if lever.group == "microbatch" or found.least_bytes is None:
+        if lever.group == "microbatch":
             continue
-        if found.least_bytes < min(
-            own.least_bytes or 0, best.get(lever.group, (found.least_bytes + 1,))[0]
-        ):
-            best[lever.group] = (found.least_bytes, lever)
+        if found.least_bytes is None or found.peak_bytes is None:
+            continue
+        assert own.least_bytes is not None and own.peak_bytes is not None
+        needs = found.least_bytes, found.peak_bytes
+        is_less = needs[0] < own.least_bytes or needs[1] < own.peak_bytes
+        if is_less and (lever.group not in best or needs < best[lever.group][0]):
+            best[lever.group] = needs, lever
     return [lever for _, lever in best.values()]
 
 

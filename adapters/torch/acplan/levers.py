@@ -181,8 +181,10 @@ def _gradients_dropped(step: TrainingStep) -> Iterator[TrainingStep]:
 def _with_output_layer(model: torch.nn.Module) -> tuple[Any, torch.nn.Module]:
     """The model of transformers that makes logits, and its last layer."""
     for module in model.modules():
-        layer_of = getattr(module, "get_output_embeddings", None)
-        layer = layer_of() if callable(layer_of) else None
+        # Wrappers hand on what they are asked for, and do not make the loss.
+        if not hasattr(type(module), "get_output_embeddings"):
+            continue
+        layer = module.get_output_embeddings()  # type: ignore[operator]
         if isinstance(layer, torch.nn.Linear):
             return module, layer
     raise NotApplicable("the model is none of transformers with logits of tokens")

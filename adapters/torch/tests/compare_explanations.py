@@ -39,7 +39,7 @@ Subject = tuple[str, Callable[[], tuple[torch.nn.Module, Inputs]], tuple[str, ..
 
 
 def _of(name: str) -> Callable[[], tuple[torch.nn.Module, Inputs]]:
-    return lambda: MODELS[name]().on_meta()
+    return lambda: MODELS[name][0]().on_meta()
 
 
 def _clip() -> tuple[torch.nn.Module, Inputs]:
@@ -88,12 +88,12 @@ _SUBJECTS: dict[str, Subject] = {
     ),
     "gpt2": (
         "GPT-2, 8 x 1024, fp32",
-        _of("gpt2_small"),
+        _of("GPT-2 small, 8 x 1024 (tied weights)"),
         (*_COMMON, _STATE, _LOSS, _HALF, "gradients: kept"),
     ),
     "resnet50": (
         "ResNet-50, 16 x 224 x 224, fp32",
-        _of("resnet50"),
+        _of("ResNet-50, 16 x 224"),
         ("optimizer: fused", _HALF, "channels_last"),
     ),
     "clip": (
@@ -108,7 +108,7 @@ _SUBJECTS: dict[str, Subject] = {
     ),
     "llama3_8b": (
         "Llama-3-8B, 1 x 4096, bf16",
-        _of("llama3_8b"),
+        _of("Llama-3-8B, bf16, 1 x 4096"),
         ("optimizer: fused", "optimizer: for-loop", _LOSS),
     ),
 }

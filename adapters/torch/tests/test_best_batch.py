@@ -1,12 +1,14 @@
 """acplan.best_batch against a search that traces and plans every batch."""
 
+import random
 from typing import Any
 
 import acplan
 import pytest
 import torch
 from acplan.__main__ import main
-from acplan.batches import Interpolation, step_ms_of
+from acplan import Trace
+from acplan.batches import Interpolation, _Search, step_ms_of
 from torch import nn
 
 _FAST = {"decisions": "save,recompute"}
@@ -67,7 +69,7 @@ def test_is_what_tracing_every_batch_finds() -> None:
     assert found.best.size == max(rates, key=rates.__getitem__)
     assert found.best.per_second == pytest.approx(rates[found.best.size])
     assert found.bound >= max(rates.values()) * (1 - 1e-9)
-    assert 8 < found.largest.size < 14 and found.best.plan.modules
+    assert 8 < found.largest.size < 14 and found.largest.plan.modules
     assert len(found.traced) <= 7 < len(rates)
     assert found.best.is_traced and found.largest.is_traced
     assert found.best.plan.peak_bytes <= budget
@@ -91,12 +93,58 @@ def test_what_is_not_affine_is_said_and_still_right() -> None:
 def test_an_interpolated_step_is_the_traced_one() -> None:
     model = _Blocks()
     steps = Interpolation(lambda size: acplan.trace(model, _inputs(size)))
-    steps.trace_of(2), steps.trace_of(32)
+    steps.trace_of(2), steps.trace_of(12)
     between, traced = steps.between(9), acplan.trace(model, _inputs(9))
     assert between is not None
     bytes_of = [[s["bytes"] for s in t.data["storages"]] for t in (between, traced)]
     assert bytes_of[0] == bytes_of[1]
     assert between.peak_bytes == traced.peak_bytes
+    # From some size on sums take a workspace; the program reads what is between.
+    steps.trace_of(32)
+    with_some = steps.between(20)
+    assert with_some is not None
+    planned = acplan.plan(with_some, "100%", **_FAST)
+    assert planned.baseline_peak_bytes == with_some.peak_bytes
+
+
+def _known(bytes_of_it: int, ms: float) -> Trace:
+    storage = {"bytes": 512 * bytes_of_it, "born": -1, "freed": None}
+    operator = {"runtime_ms": ms, "outputs": [], "creates": []}
+    lists = {name: [] for name in ("modules", "calls", "tensors", "saved", "kept")}
+    ends = {"forward_end": 1, "backward_end": 1}
+    return Trace({**lists, **ends, "storages": [storage], "operators": [operator]})
+
+
+# The search alone, on run-times and plans by chance, against looking at every size.
+@pytest.mark.parametrize("seed", range(60))
+def test_the_search_finds_the_best_of_all(seed: int) -> None:
+    chance = random.Random(seed)
+    count = chance.randrange(1, 60)
+    last, free = chance.randrange(1, count + 1), chance.randrange(0, count + 1)
+    start, each = chance.uniform(0, 50), chance.uniform(0.1, 5)
+    steps = [chance.expovariate(1 / 2) for _ in range(count + 1)]
+    added = [sum(steps[free + 1 : size + 1]) for size in range(count + 1)]
+
+    def make_plan(of: Trace) -> acplan.Plan:
+        size = of.data["storages"][0]["bytes"] // 512
+        if size > last:
+            raise acplan.AcplanError("no plan fits", exit_code=3)
+        modules = [{"fqn": "m"}] if added[size] else []
+        figures = {"recompute_ms": added[size], "status": "optimal", "modules": modules}
+        return acplan.Plan.of({"format": "acplan.plan", "version": 1, **figures})
+
+    traced: list[int] = []
+
+    def trace_of(size: int) -> Trace:
+        traced.append(size)
+        return _known(size, start + each * size)
+
+    found = _Search(range(1, count + 1), trace_of, make_plan, 0.0, int).run()
+    rates = {n: 1000 * n / (start + each * n + added[n]) for n in range(1, last + 1)}
+    assert found.largest.size == last
+    assert found.best.per_second == pytest.approx(max(rates.values()))
+    assert found.bound == pytest.approx(max(rates.values()))
+    assert len(traced) == len(set(traced)) <= 6
 
 
 def test_wrong_questions_are_refused() -> None:

@@ -147,19 +147,27 @@ def _masked() -> tuple[nn.Module, dict[str, Any]]:
     return model, {"input_ids": tokens, "labels": tokens}
 
 
+def _with_lora() -> tuple[nn.Module, dict[str, Any]]:
+    peft = pytest.importorskip("peft")
+    model, inputs = _gpt2()
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    return peft.get_peft_model(model, config), inputs
+
+
 # The model's own loss and gradients, on real tensors.
-@pytest.mark.parametrize("make", [_gpt2, _masked])
+@pytest.mark.parametrize("make", [_gpt2, _masked, _with_lora])
 def test_the_fused_loss_is_the_models(make: Any) -> None:
     torch.manual_seed(0)
     model, inputs = make()
     model.eval()
     wanted = model(**inputs).loss
-    gradients = torch.autograd.grad(wanted, list(model.parameters()))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(wanted, trained)
     step = TrainingStep.of(model, (), inputs)
     with with_levers(step, [LEVERS["loss: fused with the last layer"]]) as changed:
         assert changed.loss_fn is not None
         found = changed.loss_fn(model(**inputs))
-        again = torch.autograd.grad(found, list(model.parameters()))
+        again = torch.autograd.grad(found, trained)
         traced = acplan.trace(model, **changed.options())
     torch.testing.assert_close(found, wanted)
     for a, b in zip(again, gradients):
