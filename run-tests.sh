@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing and runs every check: all tests in the release build
 # (warnings are errors), all tests again under AddressSanitizer and UBSan, the
-# PyTorch adapter's tests, the wheel, programs by HiGHS, and the format check. The
-# last line is "N passed, M failed", where N and M count the tests of all; a build
+# PyTorch adapter's tests, pages in a browser, the wheel, programs by HiGHS, and the
+# format check. The last line is "N passed, M failed", where N and M count the tests of all; a build
 # or check that fails counts as one failure.
 #
 # With --quick, for between two edits: the release build's tests, the adapter's
@@ -78,27 +78,28 @@ build_and_test() {
   failed=$((failed + failures))
 }
 
-# The adapter's tests, all or the files given, with the release build, in the
-# Python environment that the job $1 installs.
-test_adapter() {
-  local environment=$1
-  shift
-  echo "=== adapters/torch"
-  if ! wait "$environment"; then
-    cat "$environment_log"
-    echo "adapters/torch: no Python environment"
-    failed=$((failed + 1))
-    return
-  fi
+# Waits for the Python environment, which is installed in the background. A failure
+# if there is none.
+has_environment() {
+  wait "$environment" && return
+  cat "$environment_log"
+  echo "no Python environment"
+  failed=$((failed + 1))
+  return 1
+}
 
-  local report="$root/build/adapter.xml" status=0
+# test_python NAME FOLDER ARGUMENT...: tests of the release build by pytest, run in the
+# folder.
+test_python() {
+  local name=$1 folder=$2 report="$root/build/$1.xml" status=0
+  shift 2
+  echo "=== $name"
   rm -f "$report"
   # One thread a process: the processes alone keep every core busy. Neighbours
   # go to one process where they can: they may share what is set up for a file.
-  (cd "$root/adapters/torch" && HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 \
+  (cd "$folder" && HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 \
     ACPLAN="$root/build/release/cli/acplan" PYTHONPATH=. \
-    "$python" -m pytest -q -n auto --dist worksteal -p no:cacheprovider \
-    --junit-xml "$report" "$@") || status=$?
+    "$python" -m pytest -q -p no:cacheprovider --junit-xml "$report" "$@") || status=$?
   local tests=0 failures=0 errors=0 skipped=0
   if [[ -f $report ]]; then
     local suite
@@ -113,6 +114,11 @@ test_adapter() {
   passed=$((passed + tests - failures - skipped))
   ((status == 0 || failures > 0)) || failures=1
   failed=$((failed + failures))
+}
+
+# The adapter's tests, all or the files given.
+test_adapter() {
+  test_python adapter "$root/adapters/torch" -n auto --dist worksteal "$@"
 }
 
 # The wheel of the release build, whose objects it is made of: one test.
@@ -142,25 +148,28 @@ test_programs() {
   fi
 }
 
-# node, zsh and groff run what acplan writes for browsers, shells and manuals.
-install_packages "${build_packages[@]}" clang-format groff-base nodejs zsh
+# node, zsh, groff and Chromium run what acplan writes for browsers, shells and manuals.
+install_packages "${build_packages[@]}" chromium clang-format groff-base nodejs zsh
 
 # Downloads and unpacks, while the compilers run.
 mkdir -p "$root/build"
 environment_log="$root/build/environment.log"
-python_environment accelerate==1.15.0 diffusers==0.42.1 expecttest highspy==1.15.1 \
-  lightning==2.6.6 peft==0.21.2 'pulp<4' pwlf pytest pytest-xdist 'scikit-build-core>=0.11' tqdm \
-  >"$environment_log" 2>&1 &
+python_environment accelerate==1.15.0 axe-playwright-python==0.1.8 diffusers==0.42.1 \
+  expecttest highspy==1.15.1 lightning==2.6.6 peft==0.21.2 playwright==1.65.2 'pulp<4' pwlf \
+  pytest pytest-xdist 'scikit-build-core>=0.11' tqdm >"$environment_log" 2>&1 &
 environment=$!
 
 build_and_test release
 if [[ $quick ]]; then
-  test_adapter "$environment" tests/test_{applying,planning,tracing,versions}.py
+  has_environment && test_adapter tests/test_{applying,planning,tracing,versions}.py
 else
   build_and_test debug
-  test_adapter "$environment"
-  test_wheel
-  test_programs
+  if has_environment; then
+    test_adapter
+    test_python pages "$root" tests/browser
+    test_wheel
+    test_programs
+  fi
 fi
 
 echo "=== format"
