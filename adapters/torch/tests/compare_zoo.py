@@ -275,12 +275,14 @@ def _row(name: str, group: str, result: Result) -> str:
 
 def _main(names: list[str]) -> int:
     _be_quiet()
-    start_page("The zoo", _PAGE, "transformers", "diffusers")
+    arguments = " NAMES" if names else ""
+    start_page("The zoo", _PAGE, "transformers", "diffusers", arguments=arguments)
     print(
         "| model | group | class | operators | peak | 75% | 50% | min | verified |\n"
         "|---|---|---|---:|---:|---:|---:|---:|---|"
     )
     results = []
+    left_out = [name for name in ZOO if names and name not in names]
     names = names or list(ZOO)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as waiting:
         for name, result in zip(names, waiting.map(_apart, (ZOO[n] for n in names))):
@@ -289,6 +291,8 @@ def _main(names: list[str]) -> int:
     verified = sum(not result.wrong for result in results)
     plans = sum(len(result.plans) for result in results)
     print(f"\n{len(results)} models, {plans} plans; {verified} models verified at all budgets")
+    if left_out:
+        print(f"\nNot among the names given, and not run: {', '.join(left_out)}")
     return int(any(r.wrong and n not in EXCEPTIONS for n, r in zip(names, results)))
 
 
