@@ -205,7 +205,8 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
   const Trace& trace = answer.baseline.trace;
   if (answer.floor.op >= 0) {
     text += fmt::format(
-        "\nno plan needs less than {}, which {} has under every plan\n",
+        "\nno plan needs less than {}, which is there under every plan "
+        "at\n{}\n",
         graph::FormatBytes(answer.floor.bytes),
         trace.operator_names[trace.operators[answer.floor.op].name]);
   }

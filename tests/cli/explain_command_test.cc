@@ -34,7 +34,8 @@ TEST_F(ExplainCommandTest, EveryAccountAddsUpToItsPeak) {
     const std::string trace =
         std::string(ACPLAN_DATA_DIR "/traces/") + name + ".json.gz";
     AcplanJson({"plan", trace, "--budget", "min", "--decisions",
-                "save,recompute", "-o", "plan.json"});
+                "save,recompute", "--time-limit", "0.5", "-q", "-o",
+                "plan.json"});
     const json answer = AcplanJson(
         {"explain", trace, "--plan", "plan.json", "--time-limit", "0.2"});
     for (const char* of : {"baseline", "least", "planned"}) {

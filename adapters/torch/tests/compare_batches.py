@@ -16,7 +16,7 @@ from pages import start_page
 from zoo import EXAMPLES
 
 _PAGE = """
-The batch that `acplan.best_batch` finds for small models, of 1 to 12 within the memory that a
+The batch that `acplan.best_batch` finds for small models, of 1 to 24 within the memory that a
 batch of 7 takes without a plan, beside what tracing and planning every batch finds: the same
 largest batch, the same most samples a second (roofline of an A100), with fewer traces. Plans
 save or recompute (`decisions="save,recompute"`), and `tolerance` is 0. The script ends with an
@@ -24,7 +24,7 @@ error where anything differs.
 """
 
 _MODELS = ("gpt2", "llama", "bert", "t5", "vit", "swin", "resnet", "transformer")
-_SIZES = range(1, 13)
+_SIZES = range(1, 25)
 
 
 def _inputs_of(example: Any, count: int) -> dict[str, Any]:
