@@ -49,6 +49,21 @@ LayerMemories MemoriesOfLayers(const TrainingJob& job);
 RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
                          const StageContent& stage, size_t index);
 
+// What the layers of a stage hold of a microbatch, bytes: kept for its backward
+// pass, and made again while a layer goes back.
+struct StageKeeping {
+  double kept = 0;
+  double again = 0;
+};
+RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
+                           size_t index, const StageKeeping& keeping);
+
+// Of stage `index`: the microbatches whose activations it holds, at most; what its
+// layers keep of each counts so often, less the share that is offloaded.
+double MicrobatchesInFlight(const TrainingStrategy& strategy, size_t index);
+double OffloadedShare(const TrainingStrategy& strategy,
+                      const StageContent& stage);
+
 // What a layer keeps of a microbatch for its backward pass, recomputed or not.
 double SavedBytesOfLayer(const TrainingJob& job, bool is_moe);
 
