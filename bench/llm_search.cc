@@ -12,6 +12,8 @@
 #include "bench/commands.h"
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/search/search.h"
+#include "costmodel/training/strategy_search.h"
+#include "costmodel/training/strategy_settings.h"
 
 namespace acplan::bench {
 namespace {
@@ -206,6 +208,47 @@ void PrintPlanSearches(const Flags& flags) {
   }
 }
 
+// Searches of the cost model of training runs, without and with plans.
+void PrintTrainingSearches(const Flags& flags) {
+  struct Search {
+    const char* model;
+    const char* settings;
+  };
+  const costmodel::TrainingSystems systems =
+      costmodel::ReadTrainingSystems(Data("training/systems.json"));
+  fmt::print(
+      "\n| llm-train-search | plans | strategies | evaluated | planned | s of "
+      "a "
+      "core | strategies a second |\n|---|---|---|---|---|---|---|\n");
+  for (const Search& search :
+       {Search{"llama-3.1-8b",
+               R"({"gpu": "H100", "gpus": 64, "gbs": 512, "seq": 8192})"},
+        Search{"llama-3.1-405b",
+               R"({"gpu": "H100", "gpus": 16384, "gbs": 2048, "seq": 8192})"},
+        Search{"deepseek-v3",
+               R"({"gpu": "H800", "gpus": 2048, "gbs": 15360,
+                   "precision": "fp8_blockwise", "dispatcher": "deepep"})"}}) {
+    const costmodel::TrainingJob job = costmodel::StatedJob(
+        costmodel::ReadHuggingFaceConfig(
+            Data(fmt::format("training/models/{}.json", search.model))),
+        costmodel::ParseStrategySettings(search.settings, search.model),
+        systems);
+    for (const bool has_plans : {false, true}) {
+      costmodel::StrategySpace space = WholeSpace(job);
+      if (!has_plans) space.recomputation.pop_back();
+      costmodel::StrategySearch found;
+      const double seconds = Median(flags.runs, [&] {
+        found = SearchStrategies(job, space, job.cluster.gpu.memory, 10);
+        return found.core_seconds;
+      });
+      fmt::print("| {} | {} | {} | {} | {} | {:.3f} | {:.0f} |\n", search.model,
+                 has_plans ? "with" : "without", found.strategies,
+                 found.evaluated, found.planned, seconds,
+                 static_cast<double>(found.strategies) / seconds);
+    }
+  }
+}
+
 // The same small search by both programs, on one core.
 void PrintReference(const Flags& flags) {
   const TemporaryFolder folder;
@@ -248,6 +291,7 @@ int Run(int argc, char** argv) {
   PrintSearches(flags);
   PrintCommands(flags);
   PrintPlanSearches(flags);
+  PrintTrainingSearches(flags);
   if (!flags.calculon.empty()) PrintReference(flags);
   return 0;
 }

@@ -59,8 +59,8 @@ constexpr SettingFlag kStrategyFlags[] = {
      "what data parallelism shards: 0 nothing, 1 the optimizer's state "
      "(default), 3 all"},
     {"recompute", "--recompute",
-     "none (default), full, full:N (layers of a stage), selective:PARTS or "
-     "selective:op (torchtitan's rule)"},
+     "none (default), full, full:N (layers of a stage), selective:PARTS, "
+     "selective:op (torchtitan's rule), or plan: the best of each stage"},
     {"offload_layers", "--offload-layers",
      "layers of a stage whose activations go to the host (0)"},
     {"overlap_dp", "--overlap-dp,--overlap-grad-reduce",

@@ -9,9 +9,11 @@
 #include "cli/input/llm_input.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/llm_train_text.h"
+#include "cli/llm/training_plan_text.h"
 #include "costmodel/training/training_report.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
 
 namespace acplan::cli {
 
@@ -22,8 +24,22 @@ struct LlmTrainFlags {
   std::string tokens;
   std::string price;
   std::string output;
+  std::string plan;
   bool json = false;
 };
+
+nlohmann::ordered_json PlanFile(const costmodel::TrainingReport& report,
+                                const TrainQuestion& question) {
+  nlohmann::ordered_json file = {
+      {"format", "acplan.training_plan"},
+      {"version", 1},
+      {"model", question.model},
+      {"strategy", ToJson(report.job)},
+      {"budget_bytes", std::llround(question.budget)},
+      {"iteration_s", report.time.Total()}};
+  file.update(PlanJson(report));
+  return file;
+}
 
 std::optional<double> PositiveNumber(const std::string& text,
                                      std::string_view flag) {
@@ -36,6 +52,10 @@ int RunLlmTrain(const LlmTrainFlags& flags, const Terminal& terminal) {
     CheckResultOutput(flags.output, {".json", ".json.gz"},
                       {flags.train.config, flags.train.strategy});
   }
+  if (!flags.plan.empty()) {
+    CheckResultOutput(flags.plan, {".json", ".json.gz"},
+                      {flags.train.config, flags.train.strategy, flags.output});
+  }
   TrainQuestion question{.model = FileStem(flags.train.config),
                          .tokens = PositiveNumber(flags.tokens, "--tokens"),
                          .price = PositiveNumber(flags.price, "--price")};
@@ -43,9 +63,19 @@ int RunLlmTrain(const LlmTrainFlags& flags, const Terminal& terminal) {
   const costmodel::TrainingJob job = costmodel::JobOfSettings(
       flags.train.ReadModel(), flags.train.ReadSettings(), systems);
   question.budget = flags.train.Budget(job.cluster.gpu);
-  const costmodel::TrainingReport report = costmodel::ReportOfTraining(job);
+  if (!flags.plan.empty() &&
+      job.strategy.recomputation != costmodel::Recomputation::kPlan) {
+    throw InputError(
+        fmt::format("--plan: expected --recompute plan beside it, found {}",
+                    RecomputationText(job.strategy)));
+  }
+  const costmodel::TrainingReport report =
+      costmodel::ReportOfTraining(job, question.budget);
   const std::string json = ToJson(report, question).dump(2) + "\n";
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
+  if (!flags.plan.empty() && report.Fits(question.budget)) {
+    graph::WriteFile(flags.plan, PlanFile(report, question).dump(2) + "\n");
+  }
   terminal.Print(flags.json ? json : TrainText(report, question, terminal));
   if (report.Fits(question.budget)) return kExitOk;
   return terminal.Explain(
@@ -71,6 +101,10 @@ Command AddLlmTrainCommand(CLI::App& program) {
       ->type_name("X");
   app->add_option("-o,--output", flags->output,
                   "write the report (.json or .json.gz)")
+      ->type_name("FILE");
+  app->add_option("--plan", flags->plan,
+                  "write what each stage keeps and runs again (.json or "
+                  ".json.gz), with --recompute plan")
       ->type_name("FILE");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(

@@ -61,29 +61,33 @@ StrategySpace SpaceOf(const TrainingJob& job,
 }
 
 costmodel::TrainingReport ReportOf(const TrainingJob& job,
-                                   const costmodel::RankedStrategy& ranked) {
+                                   const costmodel::RankedStrategy& ranked,
+                                   double budget) {
   TrainingJob best = job;
   best.strategy = ranked.strategy;
-  return ReportOfTraining(best);
+  return ReportOfTraining(best, budget);
 }
 
 std::string CountText(const StrategySearch& search) {
   return fmt::format(
-      "{} strategies, {} evaluated, {} fit\n"
+      "{} strategies, {} evaluated, {} fit, {} planned{}\n"
       "{:.2f} s of a core, {:.2g} million evaluated a second\n\n",
       FormatCount(search.strategies), FormatCount(search.evaluated),
-      FormatCount(search.fitting), search.core_seconds,
+      FormatCount(search.fitting), FormatCount(search.planned),
+      search.is_proven ? "" : "; some plans are not proven the best",
+      search.core_seconds,
       static_cast<double>(search.evaluated) / 1e6 /
           std::max(search.core_seconds, 1e-9));
 }
 
 std::string SearchText(const TrainingJob& job, const StrategySearch& search,
-                       const std::string& model, const Terminal& terminal) {
+                       const TrainQuestion& question,
+                       const Terminal& terminal) {
   using enum Table::Align;
   const costmodel::TrainingStrategy& s = job.strategy;
   std::string text = terminal.Bold(
-      fmt::format("{} on {} {}: {} sequences of {} tokens an iteration", model,
-                  FormatCount(s.gpus), job.cluster.gpu.name,
+      fmt::format("{} on {} {}: {} sequences of {} tokens an iteration",
+                  question.model, FormatCount(s.gpus), job.cluster.gpu.name,
                   FormatCount(s.global_batch), FormatCount(s.sequence)));
   text += "\n" + CountText(search);
   Table table({kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight,
@@ -91,7 +95,8 @@ std::string SearchText(const TrainingJob& job, const StrategySearch& search,
   table.AddRow({"TP", "PP", "VP", "CP", "EP", "DP", "ZeRO", "mbs", "recompute",
                 "iteration", "tokens/s", "MFU", "GiB"});
   for (const costmodel::RankedStrategy& ranked : search.best) {
-    const costmodel::TrainingReport report = ReportOf(job, ranked);
+    const costmodel::TrainingReport report =
+        ReportOf(job, ranked, question.budget);
     const costmodel::TrainingStrategy& found = ranked.strategy;
     table.AddRow(
         {fmt::to_string(found.tensor), fmt::to_string(found.pipeline),
@@ -116,10 +121,13 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
                                  {"budget_bytes", question.budget},
                                  {"strategies", search.strategies},
                                  {"evaluated", search.evaluated},
-                                 {"fitting", search.fitting}};
+                                 {"fitting", search.fitting},
+                                 {"planned", search.planned},
+                                 {"proven", search.is_proven}};
   json["best"] = nlohmann::ordered_json::array();
   for (const costmodel::RankedStrategy& ranked : search.best) {
-    json["best"].push_back(ToJson(ReportOf(job, ranked), question));
+    json["best"].push_back(
+        ToJson(ReportOf(job, ranked, question.budget), question));
   }
   return json.dump(2) + "\n";
 }
@@ -170,8 +178,8 @@ int RunSearch(const SearchTrainFlags& flags, const Terminal& terminal) {
   }
   const std::string json = SearchJson(job, search, question);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
-  terminal.Print(
-      flags.json ? json : SearchText(job, search, question.model, terminal));
+  terminal.Print(flags.json ? json
+                            : SearchText(job, search, question, terminal));
   return kExitOk;
 }
 

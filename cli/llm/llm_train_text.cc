@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/llm/llm_text.h"
+#include "cli/llm/training_plan_text.h"
 #include "cli/terminal/text.h"
 #include "costmodel/training/setting_names.h"
 #include "graph/base/byte_size.h"
@@ -239,6 +240,8 @@ std::string RecomputationText(const TrainingStrategy& s) {
       return s.full_layers > 0 ? fmt::format("full:{}", s.full_layers) : "full";
     case costmodel::Recomputation::kOperators:
       return "selective:op";
+    case costmodel::Recomputation::kPlan:
+      return "plan";
     case costmodel::Recomputation::kSelective:
       return "selective:" + costmodel::NamesOf(s.parts);
   }
@@ -288,6 +291,7 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
   json["hardware_flops"] = report.flops.hardware;
   json["model_utilisation"] = report.ModelUtilisation();
   json["hardware_utilisation"] = report.HardwareUtilisation();
+  if (report.plan) json["plan"] = PlanJson(report);
   nlohmann::ordered_json kept;
   if (!report.job.shape.IsMoe() || report.job.shape.dense_layers > 0) {
     kept["dense"] = std::llround(SavedBytesOfLayer(report.job, false));
@@ -295,7 +299,7 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
   if (report.job.shape.IsMoe()) {
     kept["moe"] = std::llround(SavedBytesOfLayer(report.job, true));
   }
-  json["saved_bytes_of_a_layer"] = std::move(kept);
+  if (!report.plan) json["saved_bytes_of_a_layer"] = std::move(kept);
   json["budget_bytes"] = std::llround(question.budget);
   json["fits"] = report.Fits(question.budget);
   json["fullest_stage"] = report.FullestStage();
@@ -318,8 +322,10 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
 std::string TrainText(const TrainingReport& report,
                       const TrainQuestion& question, const Terminal& terminal) {
   return Heading(report, question, terminal) + TimeText(report, terminal) +
-         RateText(report, question, terminal) + MemoryTable(report, terminal) +
-         "\n" + MemoryChart(report, question.budget) +
+         RateText(report, question, terminal) +
+         (report.plan ? PlanText(report, terminal) : std::string()) +
+         MemoryTable(report, terminal) + "\n" +
+         MemoryChart(report, question.budget) +
          FitText(report, question.budget);
 }
 

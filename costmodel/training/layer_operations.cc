@@ -101,7 +101,8 @@ void LayerBuilder::AddResidual() {
            (strategy_.has_dropout ? 2 : 0) * kWidth * elements + mask,
        .forward_launches = 1,
        .backward_launches = 1,
-       .saved_bytes = mask});
+       .saved_bytes = mask,
+       .made_bytes = mask});
 }
 
 void LayerBuilder::AddGather(LayerPart part) {
@@ -208,7 +209,8 @@ void LayerBuilder::AddLatentProjections() {
                kWidth * rows_ * hidden_);
   }
   AddProduct("key, value down", LayerPart::kAttention,
-             product(kv_rank + rope, hidden_), 0);
+             product(kv_rank + rope, hidden_),
+             q_rank > 0 ? 0 : kWidth * rows_ * hidden_);
   AddElementwise("latent norms", LayerPart::kMlaUp,
                  2 * rows_ * (q_rank + kv_rank),
                  kWidth * rows_ * (q_rank + kv_rank));
@@ -233,6 +235,7 @@ void LayerBuilder::AddCoreAttention(bool is_windowed) {
   const double pairs = rows_ * window * (1 - window / (2 * keys));
   const double query = static_cast<double>(shape_.QueryDim());
   const double value = static_cast<double>(shape_.ValueDim());
+  const double values = kWidth * rows_ * heads * value + 4 * rows_ * heads;
   LayerOperation operation{
       .name = "attention",
       .part = LayerPart::kCoreAttention,
@@ -240,9 +243,9 @@ void LayerBuilder::AddCoreAttention(bool is_windowed) {
       .forward_launches = 2,
       .backward_launches = 3,
       .saved_bytes =
-          kWidth * rows_ *
-              (heads * query + kv_heads * (query + value) + heads * value) +
-          4 * rows_ * heads};
+          kWidth * rows_ * (heads * query + kv_heads * (query + value)) +
+          values,
+      .made_bytes = values};
   if (strategy_.context > 1) {
     const double bytes = kWidth * rows_ *
                          static_cast<double>(strategy_.context) * kv_heads *
@@ -272,9 +275,11 @@ void LayerBuilder::AddUnfusedAttention() {
   AddProduct("scores", LayerPart::kCoreAttention, product(keys, dim), 2 * qkv);
   AddElementwise("softmax", LayerPart::kCoreAttention, 2 * scores,
                  kWidth * scores);
+  operations_.back().made_bytes = operations_.back().saved_bytes;
   if (strategy_.has_dropout) {
     AddElementwise("dropout", LayerPart::kCoreAttention, 2.5 * scores,
                    (kWidth + 1) * scores);
+    operations_.back().made_bytes = operations_.back().saved_bytes;
   }
   AddProduct("values", LayerPart::kCoreAttention, product(dim, keys), qkv);
 }
@@ -352,7 +357,8 @@ void LayerBuilder::AddExperts() {
                          .backward_bytes = 12 * split_rows_ * experts,
                          .forward_launches = 12,
                          .backward_launches = 8,
-                         .saved_bytes = 8 * split_rows_ * experts});
+                         .saved_bytes = 8 * split_rows_ * experts,
+                         .made_bytes = 8 * split_rows_ * experts});
   const auto exchange = [&](std::string_view name) {
     const Collective sent{CollectiveKind::kAllToAll, GroupKind::kExpert,
                           bytes / sharing};

@@ -51,6 +51,8 @@ struct LayerOperation {
   double forward_launches = 0;  // operators that the host launches
   double backward_launches = 0;
   double saved_bytes = 0;  // that the backward pass reads
+  double made_bytes =
+      0;  // of these, what the operation makes; the rest it reads
 };
 
 // What differs between layers of a model.

@@ -36,6 +36,7 @@ double RecomputedShare(const LayerOperation& operation,
                        const TrainingStrategy& strategy) {
   switch (strategy.recomputation) {
     case Recomputation::kNone:
+    case Recomputation::kPlan:
       return 0;
     case Recomputation::kFull:
       return 1;

@@ -16,7 +16,8 @@ RankParameters LayerParametersOfRank(const TrainingJob& job, bool is_moe);
 RankParameters StageParametersOfRank(const TrainingJob& job,
                                      const StageContent& stage);
 
-// The share of an operation's forward pass that runs again in the backward pass.
+// The share of an operation's forward pass that runs again in the backward pass; what
+// a plan runs again is not among it.
 double RecomputedShare(const LayerOperation& operation,
                        const TrainingStrategy& strategy);
 

@@ -46,11 +46,15 @@ TrainingStrategy WithSelective(TrainingStrategy strategy, std::string_view key,
   return strategy;
 }
 
-// acplan's own word: none, full, full:N or selective:PARTS.
+// acplan's own word: none, full, full:N, selective:PARTS or plan.
 TrainingStrategy WithRecompute(TrainingStrategy strategy,
                                const SettingValues& values) {
   const std::string text = values.Text("recompute");
   if (text == "none") return strategy;
+  if (text == "plan") {
+    strategy.recomputation = Recomputation::kPlan;
+    return strategy;
+  }
   constexpr std::string_view kFull = "full:";
   constexpr std::string_view kSelective = "selective:";
   if (text == "selective") {
@@ -69,8 +73,8 @@ TrainingStrategy WithRecompute(TrainingStrategy strategy,
       std::from_chars(begin, end, strategy.full_layers).ptr != end ||
       strategy.full_layers < 1) {
     values.Fail("recompute",
-                "none, full, full:N (layers of a stage), selective:PARTS or "
-                "selective:op");
+                "none, full, full:N (layers of a stage), selective:PARTS, "
+                "selective:op or plan");
   }
   return strategy;
 }

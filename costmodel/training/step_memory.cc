@@ -8,7 +8,8 @@
 // - Activations: what each operation of a layer saves (`saved_bytes`), times the
 //   microbatches that are in flight (pipeline_schedule.h).
 // - Of a layer that is recomputed, its input is kept and, while it runs again, all
-//   of one layer; or logits, where these are more.
+//   of one layer; or logits, where these are more. Of selected parts likewise what
+//   they make and drop (DropsItsResult).
 // - Transformer Engine adds gradients of weights to those of earlier microbatches
 //   within the product, and hands autograd an empty tensor of the weight's size in
 //   their stead, one for each shape (get_dummy_wgrad): the weights of a layer
@@ -20,6 +21,7 @@
 #include <algorithm>
 
 #include "costmodel/training/eager_memory.h"
+#include "costmodel/training/layer_graph.h"
 #include "costmodel/training/layer_operations.h"
 #include "costmodel/training/operation_times.h"
 #include "costmodel/training/pipeline_schedule.h"
@@ -40,18 +42,56 @@ double ResidualElements(const TrainingStrategy& s, const ModelShape& shape) {
          static_cast<double>(s.context * (s.sequence_parallel ? s.tensor : 1));
 }
 
+// Megatron-LM drops the result of these parts too, where it is only read by what
+// comes right after; of others it keeps what they hand on.
+bool DropsItsResult(LayerPart part) {
+  using enum LayerPart;
+  return part == kNorm || part == kMlaUp || part == kActivation ||
+         part == kMoeActivation || part == kResidual;
+}
+
+// What the parts of a strategy make and nobody else reads is dropped; what they read
+// from others is kept, as they run again from it.
+double KeptWithoutParts(const TrainingJob& job, bool is_moe,
+                        const std::vector<LayerOperation>& operations) {
+  const LayerGraph graph = GraphOfLayer(job, is_moe);
+  OperationSet inside = 0;
+  OperationSet droppable = 0;
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if (!job.strategy.parts.contains(operations[i].part)) continue;
+    inside |= OperationSet{1} << i;
+    if (DropsItsResult(operations[i].part)) droppable |= OperationSet{1} << i;
+  }
+  OperationSet read_outside = 0;
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if ((inside >> i & 1) == 0) read_outside |= graph.operations[i].inputs;
+  }
+  double kept = graph.WholeBytes();
+  for (const GraphTensor& tensor : graph.tensors) {
+    const bool is_inside = (tensor.makers & ~inside) == 0;
+    const bool is_handed_on =
+        tensor.is_output && (tensor.makers & read_outside & ~droppable) != 0;
+    if (is_inside && !is_handed_on) kept -= tensor.bytes;
+  }
+  return kept;
+}
+
 LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
                           bool is_recomputed) {
   const TrainingStrategy& s = job.strategy;
   LayerMemory memory;
-  for (const LayerOperation& operation :
-       LayerOperations(job.shape, s, {.is_moe = is_moe})) {
+  const std::vector<LayerOperation> operations =
+      LayerOperations(job.shape, s, {.is_moe = is_moe});
+  for (const LayerOperation& operation : operations) {
     memory.whole += operation.saved_bytes;
     const double again = is_recomputed ? RecomputedShare(operation, s) : 0;
     memory.kept += (1 - again) * operation.saved_bytes;
   }
   if (is_recomputed && s.recomputation == Recomputation::kFull) {
     memory.kept = 2 * ResidualElements(s, job.shape);
+  }
+  if (is_recomputed && s.recomputation == Recomputation::kSelective) {
+    memory.kept = KeptWithoutParts(job, is_moe, operations);
   }
   return memory;
 }
@@ -71,12 +111,7 @@ double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
   };
   add(layers.dense, layers.dense_again, stage.dense_layers);
   add(layers.moe, layers.moe_again, stage.moe_layers);
-  const double offloaded =
-      stage.Layers() > 0
-          ? std::min(1.0, static_cast<double>(s.offloaded_layers) /
-                              static_cast<double>(stage.Layers()))
-          : 0;
-  return kept * (1 - offloaded);
+  return kept * (1 - OffloadedShare(s, stage));
 }
 
 // The weights of a layer that have shapes of their own: of experts, one's.
@@ -151,6 +186,12 @@ RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
 
 }  // namespace
 
+double OffloadedShare(const TrainingStrategy& s, const StageContent& stage) {
+  if (stage.Layers() == 0) return 0;
+  return std::min(1.0, static_cast<double>(s.offloaded_layers) /
+                           static_cast<double>(stage.Layers()));
+}
+
 LayerMemories MemoriesOfLayers(const TrainingJob& job) {
   LayerMemories layers;
   if (!job.shape.IsMoe() || job.shape.dense_layers > 0) {
@@ -164,20 +205,12 @@ LayerMemories MemoriesOfLayers(const TrainingJob& job) {
   return layers;
 }
 
-RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
-                         const StageContent& stage, size_t index) {
+RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
+                           size_t index, const StageKeeping& keeping) {
   const TrainingStrategy& s = job.strategy;
   RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
-  if (s.implementation == Implementation::kEager) {
-    const RankMemory eager = EagerActivations(job);
-    memory.activations = eager.activations;
-    memory.logits = eager.logits;
-    memory.working = eager.working;
-    return memory;
-  }
   memory.libraries = LibraryBytes(job);
-  memory.activations =
-      KeptOfStage(job, layers, stage) * MicrobatchesInFlight(s, index);
+  memory.activations = keeping.kept * MicrobatchesInFlight(s, index);
   const double rows = static_cast<double>(s.microbatch * s.sequence) /
                       static_cast<double>(s.context);
   if (stage.has_logits) {
@@ -194,13 +227,33 @@ RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
   }
   // What the last norm and the product with the vocabulary read.
   if (stage.has_logits) memory.logits += 2 * 2 * elements;
-  if (s.recomputation != Recomputation::kFull) return memory;
   // When the loss is there no layer runs again: the larger of both counts.
-  const double again = (stage.moe_layers > 0 ? layers.moe : layers.dense).whole;
-  if (again <= memory.logits) return memory;
+  if (keeping.again <= memory.logits) return memory;
   memory.logits = 0;
-  memory.working += again;
+  memory.working += keeping.again;
   return memory;
+}
+
+RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
+                         const StageContent& stage, size_t index) {
+  if (job.strategy.implementation == Implementation::kEager) {
+    RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
+    const RankMemory eager = EagerActivations(job);
+    memory.activations = eager.activations;
+    memory.logits = eager.logits;
+    memory.working = eager.working;
+    return memory;
+  }
+  StageKeeping keeping{.kept = KeptOfStage(job, layers, stage)};
+  if (job.strategy.recomputation == Recomputation::kFull) {
+    keeping.again = (stage.moe_layers > 0 ? layers.moe : layers.dense).whole;
+  }
+  if (job.strategy.recomputation == Recomputation::kSelective) {
+    keeping.again = stage.moe_layers > 0
+                        ? layers.moe_again.whole - layers.moe_again.kept
+                        : layers.dense_again.whole - layers.dense_again.kept;
+  }
+  return MemoryOfKeeping(job, stage, index, keeping);
 }
 
 double SavedBytesOfLayer(const TrainingJob& job, bool is_moe) {

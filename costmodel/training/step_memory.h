@@ -49,6 +49,19 @@ LayerMemories MemoriesOfLayers(const TrainingJob& job);
 RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
                          const StageContent& stage, size_t index);
 
+// What the layers of a stage hold of a microbatch, bytes: kept for its backward
+// pass, and made again while a layer goes back.
+struct StageKeeping {
+  double kept = 0;
+  double again = 0;
+};
+RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
+                           size_t index, const StageKeeping& keeping);
+
+// What layers keep of each microbatch in flight counts less this share.
+double OffloadedShare(const TrainingStrategy& strategy,
+                      const StageContent& stage);
+
 // What a layer keeps of a microbatch for its backward pass, recomputed or not.
 double SavedBytesOfLayer(const TrainingJob& job, bool is_moe);
 

@@ -100,7 +100,8 @@ class StepPredictor {
     if (job.shape.IsMoe()) moe_ = WithSharding(units.moe, job, true);
   }
 
-  StepTime Predict(const std::vector<StageKind>& stages) const;
+  StepTime Predict(const std::vector<StageKind>& stages,
+                   std::span<const PassTime> again) const;
 
  private:
   StageTime TimeOfStage(const StageContent& stage) const;
@@ -175,14 +176,17 @@ double StepPredictor::OptimizerSeconds(const RankParameters& p) const {
       kOptimizerBytes * (p.dense / dense + p.experts / experts), job_);
 }
 
-StepTime StepPredictor::Predict(const std::vector<StageKind>& stages) const {
+StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,
+                                std::span<const PassTime> again) const {
   const TrainingStrategy& s = job_.strategy;
   UnitTime unit;  // of the slowest stage
   double slowest = -1;
   std::vector<ScheduledStages> scheduled;
   StepTime time;
-  for (const StageKind& kind : stages) {
-    const StageTime stage = TimeOfStage(kind.content);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const StageKind& kind = stages[i];
+    StageTime stage = TimeOfStage(kind.content);
+    if (!again.empty()) stage.unit.again = again[i];
     const double seconds = stage.unit.Total();
     scheduled.push_back({.total = seconds,
                          .backward = stage.unit.backward.Total(),
@@ -212,14 +216,16 @@ StepTime StepPredictor::Predict(const std::vector<StageKind>& stages) const {
 
 StepTime Predicted(const TrainingJob& job) {
   const UnitTimes units = TimesOfUnits(job);
-  return StepPredictor(job, units).Predict(KindsOfStages(DivideLayers(job)));
+  return StepPredictor(job, units)
+      .Predict(KindsOfStages(DivideLayers(job)), {});
 }
 
 }  // namespace
 
 StepTime CombineStepTime(const TrainingJob& job, const UnitTimes& units,
-                         const std::vector<StageKind>& stages) {
-  return StepPredictor(job, units).Predict(stages);
+                         const std::vector<StageKind>& stages,
+                         std::span<const PassTime> again) {
+  return StepPredictor(job, units).Predict(stages, again);
 }
 
 TrainingJob WithFastestMicrobatch(const TrainingJob& job) {
@@ -240,12 +246,15 @@ TrainingJob WithFastestMicrobatch(const TrainingJob& job) {
   return *best;
 }
 
+void RequirePrecision(const TrainingJob& job) {
+  if (job.cluster.gpu.Rate(job.strategy.precision) > 0) return;
+  throw InputError(fmt::format(
+      "precision: {} has no products in this precision; bf16 would do",
+      job.cluster.gpu.name));
+}
+
 StepTime PredictStepTime(const TrainingJob& job) {
-  if (job.cluster.gpu.Rate(job.strategy.precision) <= 0) {
-    throw InputError(fmt::format(
-        "precision: {} has no products in this precision; bf16 would do",
-        job.cluster.gpu.name));
-  }
+  RequirePrecision(job);
   const TrainingJob chosen = WithFastestMicrobatch(job);
   return Predicted(chosen);
 }

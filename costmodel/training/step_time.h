@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "costmodel/training/stage_layout.h"
@@ -30,10 +31,15 @@ struct StepTime {
 // GPU lacks the precision.
 StepTime PredictStepTime(const TrainingJob& job);
 
+// Throws InputError where the GPU lacks the precision.
+void RequirePrecision(const TrainingJob& job);
+
 // The same of what was computed before: `units` are those of the job, `stages` the
-// kinds of its stages. For searches; checks nothing.
+// kinds of its stages. `again`, one a kind, is what its layers run again of a
+// microbatch, where a plan says it. For searches; checks nothing.
 StepTime CombineStepTime(const TrainingJob& job, const UnitTimes& units,
-                         const std::vector<StageKind>& stages);
+                         const std::vector<StageKind>& stages,
+                         std::span<const PassTime> again = {});
 
 // The same job with the microbatch (and, where `chunks` may vary, no more) that is
 // fastest.

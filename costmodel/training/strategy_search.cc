@@ -14,16 +14,24 @@
 //
 // Memory of stages that are alike is most in the first, which has most microbatches
 // in flight.
+//
+// Plans come last, when the others have said what is to be beaten. A strategy with its
+// best plan is not faster than without recomputation, nor than the relaxation of its
+// stages' knapsacks (plan_search.h); only what neither rules out is planned.
 #include "costmodel/training/strategy_search.h"
 
 #include <oneapi/tbb/parallel_for.h>
 
 #include <algorithm>
 #include <ctime>
+#include <limits>
 #include <map>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/training/plan_search.h"
 #include "costmodel/training/step_memory.h"
 #include "costmodel/training/step_time.h"
 #include "costmodel/training/strategy_settings.h"
@@ -52,11 +60,16 @@ bool IsBetter(const RankedStrategy& a, const RankedStrategy& b) {
 // The best so many. Of equal rank the one that was found first stays first.
 class BestStrategies {
  public:
-  explicit BestStrategies(size_t count) : count_(count) {}
+  // What takes longer than `cutoff` seconds is not among them.
+  explicit BestStrategies(
+      size_t count, double cutoff = std::numeric_limits<double>::infinity())
+      : count_(count), cutoff_(cutoff) {}
 
-  bool MayTake(double seconds) const {
-    return best_.size() < count_ ||
-           (count_ > 0 && seconds <= best_.back().seconds);
+  bool MayTake(double seconds) const { return seconds <= Cutoff(); }
+  double Cutoff() const {
+    return best_.size() < count_ ? cutoff_
+           : count_ > 0          ? std::min(cutoff_, best_.back().seconds)
+                                 : -std::numeric_limits<double>::infinity();
   }
   void Add(const RankedStrategy& found) {
     if (!MayTake(found.seconds)) return;
@@ -68,6 +81,7 @@ class BestStrategies {
 
  private:
   size_t count_;
+  double cutoff_;
   std::vector<RankedStrategy> best_ = {};
 };
 
@@ -107,16 +121,28 @@ bool IsLegal(const TrainingStrategy& s) {
   return s.zero != 2 || s.pipeline == 1;
 }
 
+// What searches of units have in common.
+struct SearchQuestion {
+  const StrategySpace& space;
+  const StageTable& stages;
+  const std::vector<KnownStructure>& structures;
+  double budget = 0;
+  size_t count = 0;
+  double cutoff = std::numeric_limits<double>::infinity();
+
+  bool Tries(Recomputation recomputation) const {
+    return std::ranges::find(space.recomputation, recomputation) !=
+           space.recomputation.end();
+  }
+};
+
 // What is found of one unit: searches of units run beside each other.
 class UnitSearch {
  public:
-  UnitSearch(TrainingJob job, const StrategySpace& space,
-             const StageTable& stages, double budget, size_t count)
+  UnitSearch(TrainingJob job, const SearchQuestion& question)
       : job_(std::move(job)),
-        space_(space),
-        stages_(stages),
-        budget_(budget),
-        best_(count) {}
+        question_(question),
+        best_(question.count, question.cutoff) {}
 
   StrategySearch Run();
 
@@ -124,26 +150,38 @@ class UnitSearch {
   void TryStages(const Kinds& kinds);
   void TryLayers(const Kinds& kinds);
   bool TryOne(const Kinds& kinds);
+  void TryPlan(const Kinds& kinds);
   double MostBytes(const Kinds& kinds) const;
+  std::pair<bool, int64_t> UnitKey() const;
   const UnitTimes& Units();
+  const PlannedLayers& Planned();
 
   TrainingJob job_;
-  const StrategySpace& space_;
-  const StageTable& stages_;
-  double budget_;
+  const SearchQuestion& question_;
   BestStrategies best_;
   LayerMemories layers_ = {};
   // By whether parameters are sharded, and in few bits by microbatches.
   std::map<std::pair<bool, int64_t>, UnitTimes> units_ = {};
+  std::map<std::pair<bool, int64_t>, PlannedLayers> planned_ = {};
   StrategySearch found_ = {};
 };
 
-const UnitTimes& UnitSearch::Units() {
+std::pair<bool, int64_t> UnitSearch::UnitKey() const {
   const TrainingStrategy& s = job_.strategy;
-  const std::pair key(s.fsdp > 1, s.IsLowPrecision() ? s.Microbatches() : 0);
-  const auto known = units_.find(key);
+  return {s.fsdp > 1, s.IsLowPrecision() ? s.Microbatches() : 0};
+}
+
+const UnitTimes& UnitSearch::Units() {
+  const auto known = units_.find(UnitKey());
   if (known != units_.end()) return known->second;
-  return units_.emplace(key, TimesOfUnits(job_)).first->second;
+  return units_.emplace(UnitKey(), TimesOfUnits(job_)).first->second;
+}
+
+const PlannedLayers& UnitSearch::Planned() {
+  const auto known = planned_.find(UnitKey());
+  if (known != planned_.end()) return known->second;
+  return planned_.emplace(UnitKey(), LayersToPlan(job_, question_.structures))
+      .first->second;
 }
 
 double UnitSearch::MostBytes(const Kinds& kinds) const {
@@ -158,7 +196,7 @@ double UnitSearch::MostBytes(const Kinds& kinds) const {
 bool UnitSearch::TryOne(const Kinds& kinds) {
   ++found_.evaluated;
   const double bytes = MostBytes(kinds);
-  if (bytes > budget_) return false;
+  if (bytes > question_.budget) return false;
   ++found_.fitting;
   const double seconds = CombineStepTime(job_, Units(), kinds).Total();
   if (best_.MayTake(seconds)) best_.Add({job_.strategy, seconds, bytes});
@@ -176,11 +214,11 @@ void UnitSearch::TryLayers(const Kinds& kinds) {
   int64_t low = 1;
   int64_t high = most;
   layers = 0;
-  if (most > 0 && MostBytes(kinds) <= budget_) {
+  if (most > 0 && MostBytes(kinds) <= question_.budget) {
     while (low < high) {
       layers = (low + high) / 2;
       ++found_.evaluated;
-      if (MostBytes(kinds) <= budget_) {
+      if (MostBytes(kinds) <= question_.budget) {
         high = layers;
       } else {
         low = layers + 1;
@@ -194,14 +232,43 @@ void UnitSearch::TryLayers(const Kinds& kinds) {
   layers = 0;
 }
 
+void UnitSearch::TryPlan(const Kinds& kinds) {
+  ++found_.strategies;
+  ++found_.evaluated;
+  const PlanProblem problem{job_, Units(), Planned(), kinds, question_.budget};
+  if (!DoesLeastFit(problem)) return;
+  ++found_.fitting;
+  const double least = CombineStepTime(job_, Units(), kinds).Total();
+  if (!best_.MayTake(least)) return;
+  // Nothing is recomputed: the strategy is there already.
+  if (question_.Tries(Recomputation::kNone) &&
+      MostBytes(kinds) <= question_.budget) {
+    return;
+  }
+  if (!best_.MayTake(QuickPlanBound(problem))) return;
+  if (!best_.MayTake(PlanBound(problem))) return;
+  ++found_.planned;
+  const std::optional<PlannedStrategy> plan = PlanOfStrategy(problem);
+  if (!plan) return;
+  found_.is_proven &=
+      plan->bound == plan->seconds || !best_.MayTake(plan->bound);
+  if (best_.MayTake(plan->seconds)) {
+    best_.Add({job_.strategy, plan->seconds, plan->bytes});
+  }
+}
+
 void UnitSearch::TryStages(const Kinds& kinds) {
   TrainingStrategy& s = job_.strategy;
-  for (const int64_t zero : space_.zero) {
+  for (const int64_t zero : question_.space.zero) {
     s.zero = zero;
     s.fsdp = zero >= 2 ? s.Data() : 0;
     if (!IsLegal(s)) continue;
     if (s.recomputation == Recomputation::kFull) {
       TryLayers(kinds);
+      continue;
+    }
+    if (s.recomputation == Recomputation::kPlan) {
+      TryPlan(kinds);
       continue;
     }
     ++found_.strategies;
@@ -212,7 +279,7 @@ void UnitSearch::TryStages(const Kinds& kinds) {
 StrategySearch UnitSearch::Run() {
   layers_ = MemoriesOfLayers(job_);
   TrainingStrategy& s = job_.strategy;
-  for (const auto& [degrees, kinds] : stages_) {
+  for (const auto& [degrees, kinds] : question_.stages) {
     s.pipeline = degrees.first;
     s.chunks = degrees.second;
     s.schedule = s.chunks > 1 ? PipelineSchedule::kInterleaved
@@ -285,6 +352,46 @@ double ThreadSeconds() {
          1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+std::vector<StrategySearch> SearchEachUnit(
+    const TrainingJob& job, const SearchQuestion& question,
+    std::span<const TrainingStrategy> units) {
+  std::vector<StrategySearch> parts(units.size());
+  oneapi::tbb::parallel_for(size_t{0}, units.size(), [&](size_t i) {
+    const double begin = ThreadSeconds();
+    TrainingJob of_unit = job;
+    of_unit.strategy = units[i];
+    parts[i] = UnitSearch(std::move(of_unit), question).Run();
+    parts[i].core_seconds = ThreadSeconds() - begin;
+  });
+  return parts;
+}
+
+// Of the layers of these units, each structure once. It does not depend on the
+// microbatch.
+std::vector<KnownStructure> StructuresOf(
+    TrainingJob job, std::span<const TrainingStrategy> units) {
+  std::vector<KnownStructure> known;
+  for (const TrainingStrategy& unit : units) {
+    if (unit.microbatch != units.front().microbatch) continue;
+    job.strategy = unit;
+    for (const bool is_moe : {false, true}) {
+      if (is_moe ? !job.shape.IsMoe()
+                 : job.shape.IsMoe() && job.shape.dense_layers == 0) {
+        continue;
+      }
+      LayerGraph graph = GraphOfLayer(job, is_moe);
+      const auto same =
+          std::ranges::find_if(known, [&](const KnownStructure& k) {
+            return IsSameStructure(k.graph, graph);
+          });
+      if (same != known.end()) continue;
+      std::vector<PolicySets> sets = SetsOfPolicies(graph);
+      known.push_back({std::move(graph), std::move(sets)});
+    }
+  }
+  return known;
+}
+
 // A defect of this search where one of its answers is no strategy.
 void RequireLegal(const TrainingJob& job, const RankedStrategy& ranked) {
   TrainingJob checked = job;
@@ -314,7 +421,8 @@ StrategySpace WholeSpace(const TrainingJob& job) {
   space.zero = {0, 1, 3};
   space.microbatch = {1, 2, 4, 8, 16};
   space.recomputation = {Recomputation::kNone, Recomputation::kSelective,
-                         Recomputation::kOperators, Recomputation::kFull};
+                         Recomputation::kOperators, Recomputation::kFull,
+                         Recomputation::kPlan};
   return space;
 }
 
@@ -322,25 +430,29 @@ StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space, double budget,
                                 size_t count) {
   const StageTable stages = TableOfStages(job, space);
-  const std::vector<TrainingStrategy> units = UnitsOf(job, space);
-  std::vector<StrategySearch> parts(units.size());
-  oneapi::tbb::parallel_for(size_t{0}, units.size(), [&](size_t i) {
-    const double begin = ThreadSeconds();
-    TrainingJob of_unit = job;
-    of_unit.strategy = units[i];
-    parts[i] =
-        UnitSearch(std::move(of_unit), space, stages, budget, count).Run();
-    parts[i].core_seconds = ThreadSeconds() - begin;
-  });
+  std::vector<TrainingStrategy> units = UnitsOf(job, space);
+  const auto plans =
+      std::ranges::stable_partition(units, [](const TrainingStrategy& s) {
+        return s.recomputation != Recomputation::kPlan;
+      });
+  const std::vector<KnownStructure> structures = StructuresOf(job, plans);
+  SearchQuestion question{space, stages, structures, budget, count};
   StrategySearch all;
   BestStrategies best(count);
-  for (const StrategySearch& part : parts) {
-    all.strategies += part.strategies;
-    all.evaluated += part.evaluated;
-    all.fitting += part.fitting;
-    all.core_seconds += part.core_seconds;
-    for (const RankedStrategy& ranked : part.best) best.Add(ranked);
-  }
+  const auto add = [&](std::span<const TrainingStrategy> of) {
+    for (const StrategySearch& part : SearchEachUnit(job, question, of)) {
+      all.strategies += part.strategies;
+      all.evaluated += part.evaluated;
+      all.fitting += part.fitting;
+      all.planned += part.planned;
+      all.is_proven &= part.is_proven;
+      all.core_seconds += part.core_seconds;
+      for (const RankedStrategy& ranked : part.best) best.Add(ranked);
+    }
+  };
+  add({units.begin(), plans.begin()});
+  question.cutoff = best.Cutoff();
+  add(plans);
   all.best = best.Take();
   for (const RankedStrategy& ranked : all.best) RequireLegal(job, ranked);
   return all;

@@ -26,7 +26,7 @@ struct StrategySpace {
 // product divides the layers, or the layers with embedding and logits; context and
 // expert parallelism; ZeRO 0, 1 and 3; microbatches of 1 to 16 sequences;
 // recomputation of nothing, of the attention core, by torchtitan's rule, of the
-// first N layers of each stage.
+// first N layers of each stage, and by the best plan of each stage.
 StrategySpace WholeSpace(const TrainingJob& job);
 
 struct RankedStrategy {
@@ -40,13 +40,16 @@ struct StrategySearch {
   int64_t strategies = 0;  // that are legal, each number of layers one
   int64_t evaluated = 0;   // of these; the others are decided by monotonicity
   int64_t fitting = 0;     // of those evaluated
+  int64_t planned = 0;  // of those: a bound did not decide that they are slower
+  bool is_proven = true;  // unless a plan that could be among the best is not
   double core_seconds = 0;
 };
 
 // The `count` fastest strategies of the space whose stages all fit `budget` bytes:
 // exact, every legal strategy is computed or proven slower than one that is there.
 // `job` says all that the space does not. Of strategies that differ in the number
-// of recomputed layers alone, the fastest counts. Uses all cores; the answer does
+// of recomputed layers alone, the fastest counts; a plan that recomputes nothing is
+// not listed beside the same strategy without recomputation. Uses all cores; the answer does
 // not depend on how many.
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space, double budget,

@@ -1,9 +1,12 @@
 #include "costmodel/training/training_report.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <utility>
 
 #include "costmodel/training/layer_operations.h"
 #include "costmodel/training/rank_parameters.h"
+#include "costmodel/training/training_plan_check.h"
 
 namespace acplan::costmodel {
 namespace {
@@ -49,6 +52,30 @@ ForwardFlops LayerFlops(const ModelShape& shape, const TrainingStrategy& s,
                    s) *
            (1 - share);
   return flops;
+}
+
+// Of a microbatch on a rank of each stage to all of an iteration.
+double FlopsAgain(const TrainingJob& job, const TrainingPlan& plan) {
+  double sum = 0;
+  for (const PlannedStage& stage : plan.stages) sum += stage.flops;
+  return sum * static_cast<double>(job.strategy.Microbatches()) *
+         static_cast<double>(job.strategy.gpus / job.strategy.pipeline);
+}
+
+TrainingReport ReportOfPlan(const TrainingJob& job, double budget) {
+  RequirePrecision(job);
+  TrainingPlan plan = PlanTraining(job, budget);
+  if (const auto error = FindTrainingPlanError(job, budget, plan)) {
+    throw std::logic_error("a plan of recomputation does not hold: " + *error);
+  }
+  TrainingReport report{.job = job,
+                        .time = plan.time,
+                        .memory = plan.Memory(),
+                        .stages = DivideLayers(job),
+                        .flops = CountIterationFlops(job)};
+  report.flops.hardware += FlopsAgain(job, plan);
+  report.plan = std::move(plan);
+  return report;
 }
 
 }  // namespace
@@ -109,14 +136,19 @@ size_t TrainingReport::FullestStage() const {
 }
 
 bool TrainingReport::Fits(double budget) const {
-  return memory.stages[FullestStage()].Total() <= budget;
+  const double rounding = plan ? kByteRounding : 0;
+  return memory.stages[FullestStage()].Total() <= budget + rounding;
 }
 
 double TrainingReport::GpuHours(double tokens) const {
   return tokens / TokensPerGpuSecond() / 3600;
 }
 
-TrainingReport ReportOfTraining(const TrainingJob& job) {
+TrainingReport ReportOfTraining(const TrainingJob& job,
+                                std::optional<double> budget) {
+  if (job.strategy.recomputation == Recomputation::kPlan) {
+    return ReportOfPlan(job, budget.value_or(job.cluster.gpu.memory));
+  }
   TrainingReport report{.job = job,
                         .time = PredictStepTime(job),
                         .memory = PredictStepMemory(job),

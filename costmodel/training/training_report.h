@@ -1,10 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "costmodel/training/stage_layout.h"
 #include "costmodel/training/step_memory.h"
 #include "costmodel/training/step_time.h"
+#include "costmodel/training/training_plan.h"
 
 namespace acplan::costmodel {
 
@@ -28,6 +30,7 @@ struct TrainingReport {
   StepMemory memory = {};
   std::vector<StageContent> stages = {};
   IterationFlops flops = {};
+  std::optional<TrainingPlan> plan = {};  // where the strategy is to have one
 
   double Tokens() const;  // of an iteration
   double TokensPerGpuSecond() const;
@@ -41,7 +44,9 @@ struct TrainingReport {
 };
 
 // `job.strategy.microbatch` must be set. Throws InputError where the GPU lacks the
-// precision.
-TrainingReport ReportOfTraining(const TrainingJob& job);
+// precision. A plan is made for `budget` bytes of a GPU, or what it has, and is
+// checked: std::logic_error where it does not hold.
+TrainingReport ReportOfTraining(const TrainingJob& job,
+                                std::optional<double> budget = {});
 
 }  // namespace acplan::costmodel

@@ -59,6 +59,7 @@ enum class Recomputation {
   kSelective,  // `parts` of every layer
   kFull,       // every layer, or the first `full_layers` of each stage
   kOperators,  // torchtitan's rule: every second product is kept
+  kPlan,       // what the best plan of each stage says (training_plan.h)
 };
 
 // Whose operators run: what is saved for the backward pass depends on it.

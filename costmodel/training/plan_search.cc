@@ -1,0 +1,108 @@
+// Stages that are alike differ in the microbatches in flight, of which earlier ones
+// have more: the first of a kind has least room and runs most again, the last least.
+#include "costmodel/training/plan_search.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace acplan::costmodel {
+namespace {
+
+double LeastOfStage(const PlanProblem& problem, const StageContent& stage,
+                    size_t index) {
+  return LeastSeconds(OffersOfStage(problem.layers, stage),
+                      RoomOfStage(problem.job, stage, index, problem.budget));
+}
+
+// A bound of an iteration by those of parts of its stages.
+class BoundSum {
+ public:
+  // `count` stages from `first` run again for as long as stage `index` must.
+  void Add(const PlanProblem& problem, const StageKind& kind, size_t first,
+           size_t count, size_t index) {
+    if (count == 0 || is_infinite_) return;
+    const double seconds = LeastOfStage(problem, kind.content, index);
+    is_infinite_ = seconds == std::numeric_limits<double>::infinity();
+    kinds_.push_back({kind.content, first, count});
+    again_.push_back({.compute = seconds});
+  }
+
+  double Seconds(const PlanProblem& problem) const {
+    if (is_infinite_) return std::numeric_limits<double>::infinity();
+    return CombineStepTime(problem.job, problem.units, kinds_, again_).Total();
+  }
+
+ private:
+  bool is_infinite_ = false;
+  std::vector<StageKind> kinds_ = {};
+  std::vector<PassTime> again_ = {};
+};
+
+}  // namespace
+
+bool DoesLeastFit(const PlanProblem& problem) {
+  const auto bytes = [&](const PlannedLayer& layer, int64_t count) {
+    return count == 0
+               ? 0
+               : static_cast<double>(count) * layer.policies.front().bytes;
+  };
+  const auto again = [&](const PlannedLayer& layer, int64_t count) {
+    return count == 0 ? 0
+                      : layer.offer.whole_bytes - layer.policies.front().bytes;
+  };
+  const auto& [dense, moe] = problem.layers;
+  return std::ranges::all_of(problem.kinds, [&](const StageKind& kind) {
+    const StageContent& stage = kind.content;
+    const double kept =
+        bytes(dense, stage.dense_layers) + bytes(moe, stage.moe_layers);
+    const StageKeeping keeping{
+        .kept = kept * (1 - OffloadedShare(problem.job.strategy, stage)),
+        .again = std::max(again(dense, stage.dense_layers),
+                          again(moe, stage.moe_layers))};
+    return MemoryOfKeeping(problem.job, stage, kind.first, keeping).Total() <=
+           problem.budget + kByteRounding;
+  });
+}
+
+double QuickPlanBound(const PlanProblem& problem) {
+  BoundSum sum;
+  for (const StageKind& kind : problem.kinds) {
+    sum.Add(problem, kind, kind.first, 1, kind.first);
+    sum.Add(problem, kind, kind.first + 1, kind.count - 1,
+            kind.first + kind.count - 1);
+  }
+  return sum.Seconds(problem);
+}
+
+double PlanBound(const PlanProblem& problem) {
+  BoundSum sum;
+  for (const StageKind& kind : problem.kinds) {
+    for (size_t i = kind.first; i < kind.first + kind.count; ++i) {
+      sum.Add(problem, kind, i, 1, i);
+    }
+  }
+  return sum.Seconds(problem);
+}
+
+std::optional<PlannedStrategy> PlanOfStrategy(const PlanProblem& problem) {
+  std::vector<PlannedStage> stages;
+  PlannedStrategy planned;
+  for (const StageKind& kind : problem.kinds) {
+    const auto offers = OffersOfStage(problem.layers, kind.content);
+    for (size_t i = kind.first; i < kind.first + kind.count; ++i) {
+      const PolicyChoice choice = ChooseLayerPolicies(
+          offers, RoomOfStage(problem.job, kind.content, i, problem.budget));
+      if (!choice.is_feasible) return std::nullopt;
+      stages.push_back(StageWithChoice(problem.job, problem.layers,
+                                       kind.content, i, choice));
+      planned.bytes = std::max(planned.bytes, stages.back().memory.Total());
+    }
+  }
+  planned.seconds = TimeOfPlan(problem.job, problem.units, stages).Total();
+  planned.bound = std::ranges::all_of(stages, &PlannedStage::is_optimal)
+                      ? planned.seconds
+                      : BoundOfPlan(problem.job, problem.units, stages).Total();
+  return planned;
+}
+
+}  // namespace acplan::costmodel

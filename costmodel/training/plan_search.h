@@ -1,0 +1,37 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "costmodel/training/training_plan.h"
+
+namespace acplan::costmodel {
+
+// Planning one strategy of a search: what strategies share was computed before.
+// Refers to all of it.
+struct PlanProblem {
+  const TrainingJob& job;
+  const UnitTimes& units;
+  const PlannedLayers& layers;
+  const std::vector<StageKind>& kinds;
+  double budget = 0;
+};
+
+// Whether the plan that keeps least fits.
+bool DoesLeastFit(const PlanProblem& problem);
+
+// Seconds of an iteration that no plan goes below; infinite where none fits. The
+// quick one takes two stages of each kind, the first and the last, for all of it.
+double QuickPlanBound(const PlanProblem& problem);
+double PlanBound(const PlanProblem& problem);
+
+struct PlannedStrategy {
+  double seconds = 0;
+  double bytes = 0;  // of the stage that holds most
+  double bound = 0;  // less than `seconds` where that is not proven the least
+};
+
+// The best plan; nothing where none fits.
+std::optional<PlannedStrategy> PlanOfStrategy(const PlanProblem& problem);
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,497 @@
+// A knapsack with many equal items and two measures of time.
+//
+// What a layer makes again while it goes back depends on the layer that keeps most.
+// So the problem is solved for each bound t on max(l, w - max b): then a policy with
+// b >= w - t is required once of each kind, and the others have (R - t) / f bytes.
+// Each is a restriction of the problem, and one of them holds the optimum.
+//
+// Bound. For a share s of the GPU's and 1 - s of the host's seconds and a price m of
+// a byte, each kind of layer has a cheapest policy by c = s g + (1 - s) h + m b; with
+// C these sums, max(G, H) >= s G + (1 - s) H >= C - m x room. For a given s the best
+// m is the slope of the lower hull where the room ends; s is found by golden section
+// (any s is valid). A policy's excess is its c over the cheapest's, so a choice costs
+// at least the bound and the excesses of all its layers.
+//
+// Search. Policies are taken one after another, with how many layers have each. A
+// label is such a beginning; it ends where its excesses reach what the best choice
+// costs over the bound. Of labels with as many layers, the one that has no more
+// bytes and seconds by both measures stands for the other, as both can be completed
+// alike. Policies with a large excess come first, so that few labels are alive, and
+// each label is completed by the cheapest policies at once, so that a good choice is
+// known early.
+#include "costmodel/training/policy_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <tuple>
+
+namespace acplan::costmodel {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kTimeRounding = 1e-12;  // of seconds, summed in another order
+
+using Offers = std::array<LayerOffer, 2>;
+
+// The least of sum c subject to sum b <= room, for divisible layers.
+struct Relaxation {
+  double seconds = kNever;
+  double price = 0;  // seconds a byte
+  double share = 0;  // of the GPU's seconds in c
+};
+
+// Walks the hulls of both kinds together, the steepest edge first.
+class HullWalk {
+ public:
+  HullWalk(const Offers& offers, double share,
+           const std::array<std::span<const size_t>, 2>& hulls)
+      : offers_(offers), share_(share), hulls_(hulls) {}
+
+  Relaxation Run(double room) const;
+
+ private:
+  double Cost(const LayerOffer& offer, size_t policy) const {
+    const LayerPolicy& p = offer.policies[policy];
+    return share_ * p.gpu + (1 - share_) * p.host;
+  }
+  // What a byte more saves from this step of the hull on; 0 at its end.
+  double Price(size_t kind, size_t step) const;
+
+  const Offers& offers_;
+  double share_;
+  std::array<std::span<const size_t>, 2> hulls_;
+};
+
+double HullWalk::Price(size_t kind, size_t step) const {
+  const LayerOffer& offer = offers_[kind];
+  if (offer.layers == 0 || step + 1 >= hulls_[kind].size()) return 0;
+  const size_t small = hulls_[kind][step];
+  const size_t large = hulls_[kind][step + 1];
+  return (Cost(offer, small) - Cost(offer, large)) /
+         (offer.policies[large].bytes - offer.policies[small].bytes);
+}
+
+Relaxation HullWalk::Run(double room) const {
+  Relaxation relaxed{.seconds = 0};
+  for (size_t kind = 0; kind < 2; ++kind) {
+    const LayerOffer& offer = offers_[kind];
+    if (offer.layers == 0) continue;
+    const double layers = static_cast<double>(offer.layers);
+    room -= layers * offer.policies.front().bytes;
+    relaxed.seconds += layers * Cost(offer, hulls_[kind].front());
+  }
+  if (room < 0) return {};
+  std::array<size_t, 2> step = {0, 0};
+  while (true) {
+    const std::array<double, 2> prices = {Price(0, step[0]), Price(1, step[1])};
+    const size_t kind = prices[1] > prices[0] ? 1 : 0;
+    if (prices[kind] <= 0) return relaxed;
+    const LayerOffer& offer = offers_[kind];
+    const std::span<const size_t> hull = hulls_[kind];
+    const double bytes = static_cast<double>(offer.layers) *
+                         (offer.policies[hull[step[kind] + 1]].bytes -
+                          offer.policies[hull[step[kind]]].bytes);
+    relaxed.seconds -= prices[kind] * std::min(bytes, room);
+    if (bytes > room) {
+      relaxed.price = prices[kind];
+      return relaxed;
+    }
+    room -= bytes;
+    ++step[kind];
+  }
+}
+
+Relaxation RelaxAt(const Offers& offers, double share, double room) {
+  std::array<std::vector<size_t>, 2> hulls;
+  for (size_t kind = 0; kind < 2; ++kind) {
+    if (offers[kind].layers > 0) {
+      hulls[kind] = LowerHull(offers[kind].policies, share);
+    }
+  }
+  Relaxation relaxed = HullWalk(offers, share, {hulls[0], hulls[1]}).Run(room);
+  relaxed.share = share;
+  return relaxed;
+}
+
+// The share of the GPU's seconds that bounds best.
+double BestShare(const Offers& offers, double room) {
+  bool is_gpu = true;
+  bool is_host = true;
+  for (const LayerOffer& offer : offers) {
+    if (offer.layers == 0) continue;
+    for (const LayerPolicy& policy : offer.policies) {
+      is_gpu &= policy.gpu >= policy.host;
+      is_host &= policy.host >= policy.gpu;
+    }
+  }
+  if (is_gpu) return 1;
+  if (is_host) return 0;
+  constexpr double kGolden = .6180339887498949;
+  double low = 0;
+  double high = 1;
+  for (int i = 0; i < 40; ++i) {
+    const double left = high - kGolden * (high - low);
+    const double right = low + kGolden * (high - low);
+    const bool is_left = RelaxAt(offers, left, room).seconds >
+                         RelaxAt(offers, right, room).seconds;
+    (is_left ? high : low) = is_left ? right : left;
+  }
+  const double inside = (low + high) / 2;
+  double best = inside;
+  for (const double share : {0.0, 1.0}) {
+    if (RelaxAt(offers, share, room).seconds >=
+        RelaxAt(offers, best, room).seconds) {
+      best = share;
+    }
+  }
+  return best;
+}
+
+// A policy in the order of the search.
+struct ChoiceStep {
+  size_t kind = 0;
+  size_t policy = 0;
+  double excess = 0;
+  bool is_last = false;  // of its kind: takes all layers that are left
+};
+
+// Numbers of layers of the policies so far.
+struct ChoiceLabel {
+  int64_t left = 0;  // layers of the kind that is walked
+  double bytes = 0;
+  double gpu = 0;
+  double host = 0;
+  double excess = 0;
+  bool has_large = false;  // a policy of this kind that the bound t asks for
+  int64_t record = -1;     // of how it came about
+};
+
+struct ChoiceRecord {
+  int64_t before = -1;
+  size_t kind = 0;
+  size_t policy = 0;
+  int64_t count = 0;
+};
+
+// The problem for one bound t.
+class LabelSearch {
+ public:
+  LabelSearch(const Offers& offers, double share, double room, double working)
+      : offers_(offers),
+        room_(room),
+        working_(working),
+        relaxed_(RelaxAt(offers, share, room)) {}
+
+  double Bound() const { return relaxed_.seconds; }
+  // The best choice below `cutoff` seconds; false where more labels would be
+  // needed than there may be.
+  bool Run(double cutoff, size_t most_labels);
+  bool HasFound() const { return best_record_ >= 0; }
+  PolicyChoice Best() const;
+
+ private:
+  const LayerPolicy& PolicyOf(size_t kind, size_t policy) const {
+    return offers_[kind].policies[policy];
+  }
+  bool IsLarge(size_t kind, size_t policy) const {
+    return PolicyOf(kind, policy).bytes >=
+           offers_[kind].whole_bytes - working_ - kByteRounding;
+  }
+  bool IsTooLong(double excess) const {
+    return relaxed_.seconds + excess >= best_ * (1 - kTimeRounding);
+  }
+  std::vector<ChoiceStep> StepsOf(size_t kind) const;
+  void Order();
+  ChoiceLabel With(ChoiceLabel label, size_t kind, size_t policy,
+                   int64_t count);
+  std::vector<ChoiceLabel> Continued(const std::vector<ChoiceLabel>& labels,
+                                     size_t step);
+  // Of the kinds that come after this step's.
+  double LeastBytesAfter(size_t step) const;
+  void Complete(ChoiceLabel label, size_t step);
+  bool FillKind(ChoiceLabel& label, size_t last_step);
+  void Take(const ChoiceLabel& label);
+
+  const Offers& offers_;
+  double room_;
+  double working_;
+  Relaxation relaxed_;
+  std::vector<ChoiceStep> steps_ = {};
+  std::vector<ChoiceRecord> records_ = {};
+  double best_ = kNever;
+  int64_t best_record_ = -1;
+};
+
+std::vector<ChoiceStep> LabelSearch::StepsOf(size_t kind) const {
+  const std::span<const LayerPolicy> policies = offers_[kind].policies;
+  const auto cost = [&](const LayerPolicy& p) {
+    return relaxed_.share * p.gpu + (1 - relaxed_.share) * p.host +
+           relaxed_.price * p.bytes;
+  };
+  double least = kNever;
+  for (const LayerPolicy& policy : policies) {
+    least = std::min(least, cost(policy));
+  }
+  std::vector<ChoiceStep> steps;
+  for (size_t i = 0; i < policies.size(); ++i) {
+    steps.push_back({kind, i, cost(policies[i]) - least});
+  }
+  std::ranges::sort(steps, [](const ChoiceStep& a, const ChoiceStep& b) {
+    return std::tie(a.excess, a.policy) > std::tie(b.excess, b.policy);
+  });
+  steps.back().is_last = true;
+  return steps;
+}
+
+// The kind that mixes two policies in the relaxation comes last.
+void LabelSearch::Order() {
+  std::vector<std::vector<ChoiceStep>> kinds;
+  for (size_t kind = 0; kind < 2; ++kind) {
+    if (offers_[kind].layers > 0) kinds.push_back(StepsOf(kind));
+  }
+  const auto second = [](const std::vector<ChoiceStep>& steps) {
+    return steps.size() < 2 ? kNever : steps[steps.size() - 2].excess;
+  };
+  std::ranges::stable_sort(kinds, std::greater<>(), second);
+  for (const std::vector<ChoiceStep>& steps : kinds) {
+    steps_.insert(steps_.end(), steps.begin(), steps.end());
+  }
+}
+
+ChoiceLabel LabelSearch::With(ChoiceLabel label, size_t kind, size_t policy,
+                              int64_t count) {
+  if (count == 0) return label;
+  const LayerPolicy& p = PolicyOf(kind, policy);
+  const double number = static_cast<double>(count);
+  label.left -= count;
+  label.bytes += number * p.bytes;
+  label.gpu += number * p.gpu;
+  label.host += number * p.host;
+  label.has_large |= IsLarge(kind, policy);
+  records_.push_back({label.record, kind, policy, count});
+  label.record = static_cast<int64_t>(records_.size()) - 1;
+  return label;
+}
+
+double LabelSearch::LeastBytesAfter(size_t step) const {
+  const size_t kind = steps_[step].kind;
+  if (steps_.back().kind == kind) return 0;
+  const LayerOffer& other = offers_[steps_.back().kind];
+  return static_cast<double>(other.layers) * other.policies.front().bytes;
+}
+
+std::vector<ChoiceLabel> LabelSearch::Continued(
+    const std::vector<ChoiceLabel>& labels, size_t step) {
+  const ChoiceStep& s = steps_[step];
+  const double bytes = PolicyOf(s.kind, s.policy).bytes;
+  const double least = offers_[s.kind].policies.front().bytes;
+  const double after = LeastBytesAfter(step);
+  std::vector<ChoiceLabel> next;
+  for (const ChoiceLabel& label : labels) {
+    for (int64_t count = s.is_last ? label.left : 0; count <= label.left;
+         ++count) {
+      const double number = static_cast<double>(count);
+      const double rest = static_cast<double>(label.left - count);
+      if (label.bytes + number * bytes + rest * least + after > room_) break;
+      if (IsTooLong(label.excess + number * s.excess)) break;
+      next.push_back(With(label, s.kind, s.policy, count));
+      next.back().excess += number * s.excess;
+      if (count > 0) Complete(next.back(), step);
+    }
+  }
+  return next;
+}
+
+// Puts the layers that are left of the kind of `last_step`, its cheapest policy, on
+// that and the next cheapest, or on what keeps least.
+bool LabelSearch::FillKind(ChoiceLabel& label, size_t last_step) {
+  const size_t kind = steps_[last_step].kind;
+  const std::span<const LayerPolicy> policies = offers_[kind].policies;
+  if (!label.has_large && label.left > 0) {
+    size_t step = last_step;
+    while (!IsLarge(kind, steps_[step].policy)) --step;
+    label = With(label, kind, steps_[step].policy, 1);
+  }
+  const bool has_two = policies.size() > 1;
+  size_t small = steps_[last_step].policy;
+  size_t large = has_two ? steps_[last_step - 1].policy : small;
+  if (small > large) std::swap(small, large);
+  const double room = room_ - label.bytes - LeastBytesAfter(last_step);
+  const double left = static_cast<double>(label.left);
+  if (left * policies[small].bytes > room) small = large = 0;
+  const double spare = room - left * policies[small].bytes;
+  if (spare < 0) return false;
+  int64_t count = 0;
+  if (large != small) {
+    count = static_cast<int64_t>(std::min(
+        left,
+        std::floor(spare / (policies[large].bytes - policies[small].bytes))));
+  }
+  label = With(label, kind, large, count);
+  label = With(label, kind, small, label.left);
+  return label.has_large;
+}
+
+void LabelSearch::Complete(ChoiceLabel label, size_t step) {
+  while (!steps_[step].is_last) ++step;
+  if (!FillKind(label, step)) return;
+  if (step + 1 < steps_.size()) {
+    label.left = offers_[steps_.back().kind].layers;
+    label.has_large = false;
+    if (!FillKind(label, steps_.size() - 1)) return;
+  }
+  Take(label);
+}
+
+void LabelSearch::Take(const ChoiceLabel& label) {
+  const double seconds = std::max(label.gpu, label.host);
+  if (label.bytes > room_ || seconds >= best_) return;
+  best_ = seconds;
+  best_record_ = label.record;
+}
+
+// Drops labels that another one stands for.
+std::vector<ChoiceLabel> Undominated(std::vector<ChoiceLabel> labels) {
+  std::ranges::sort(labels, [](const ChoiceLabel& a, const ChoiceLabel& b) {
+    return std::tuple(a.left, !a.has_large, a.bytes, a.gpu, a.host) <
+           std::tuple(b.left, !b.has_large, b.bytes, b.gpu, b.host);
+  });
+  std::vector<ChoiceLabel> kept;
+  size_t group = 0;
+  for (const ChoiceLabel& label : labels) {
+    if (!kept.empty() && kept[group].left != label.left) group = kept.size();
+    bool is_dominated = false;
+    for (size_t i = group; i < kept.size() && !is_dominated; ++i) {
+      is_dominated = kept[i].bytes <= label.bytes && kept[i].gpu <= label.gpu &&
+                     kept[i].host <= label.host;
+    }
+    if (!is_dominated) kept.push_back(label);
+  }
+  return kept;
+}
+
+bool LabelSearch::Run(double cutoff, size_t most_labels) {
+  best_ = cutoff;
+  Order();
+  ChoiceLabel root{.left = offers_[steps_.front().kind].layers};
+  Complete(root, 0);
+  std::vector<ChoiceLabel> labels = {root};
+  for (size_t step = 0; step < steps_.size(); ++step) {
+    labels = Continued(labels, step);
+    if (labels.size() > most_labels) return false;
+    labels = Undominated(std::move(labels));
+    if (!steps_[step].is_last) continue;
+    std::erase_if(labels,
+                  [](const ChoiceLabel& label) { return !label.has_large; });
+    if (step + 1 == steps_.size()) break;
+    for (ChoiceLabel& label : labels) {
+      label.left = offers_[steps_[step + 1].kind].layers;
+      label.has_large = false;
+    }
+  }
+  for (const ChoiceLabel& label : labels) Take(label);
+  return true;
+}
+
+PolicyChoice LabelSearch::Best() const {
+  PolicyChoice choice{.is_feasible = true, .seconds = best_};
+  for (size_t kind = 0; kind < 2; ++kind) {
+    if (offers_[kind].layers == 0) continue;
+    choice.counts[kind].assign(offers_[kind].policies.size(), 0);
+  }
+  for (int64_t i = best_record_; i >= 0; i = records_[i].before) {
+    choice.counts[records_[i].kind][records_[i].policy] += records_[i].count;
+  }
+  return choice;
+}
+
+// What layers may make again at most, each bound that a policy can meet.
+std::vector<double> BoundsOfWorking(const Offers& offers, double logits) {
+  std::vector<double> bounds;
+  for (const LayerOffer& offer : offers) {
+    if (offer.layers == 0) continue;
+    for (const LayerPolicy& policy : offer.policies) {
+      bounds.push_back(std::max(logits, offer.whole_bytes - policy.bytes));
+    }
+  }
+  std::ranges::sort(bounds);
+  bounds.erase(std::ranges::unique(bounds).begin(), bounds.end());
+  return bounds;
+}
+
+bool HasPolicyWithin(const Offers& offers, double working) {
+  return std::ranges::all_of(offers, [&](const LayerOffer& offer) {
+    return offer.layers == 0 || offer.policies.back().bytes >=
+                                    offer.whole_bytes - working - kByteRounding;
+  });
+}
+
+}  // namespace
+
+std::vector<size_t> LowerHull(std::span<const LayerPolicy> policies,
+                              double share) {
+  const auto cost = [&](size_t i) {
+    return share * policies[i].gpu + (1 - share) * policies[i].host;
+  };
+  std::vector<size_t> hull;
+  for (size_t i = 0; i < policies.size(); ++i) {
+    if (!hull.empty() && cost(i) >= cost(hull.back())) continue;
+    if (!hull.empty() && policies[i].bytes == policies[hull.back()].bytes) {
+      hull.pop_back();
+    }
+    while (hull.size() >= 2) {
+      const size_t a = hull[hull.size() - 2];
+      const size_t b = hull.back();
+      if ((cost(b) - cost(a)) * (policies[i].bytes - policies[a].bytes) <
+          (cost(i) - cost(a)) * (policies[b].bytes - policies[a].bytes)) {
+        break;
+      }
+      hull.pop_back();
+    }
+    hull.push_back(i);
+  }
+  return hull;
+}
+
+PolicyChoice ChooseLayerPolicies(const Offers& offers, const StageRoom& room,
+                                 size_t most_labels) {
+  PolicyChoice best{.seconds = kNever, .bound = kNever};
+  if (offers[0].layers + offers[1].layers == 0) {
+    if (room.logits > room.bytes + kByteRounding) return best;
+    return {.is_feasible = true};
+  }
+  std::optional<double> share;
+  for (const double working : BoundsOfWorking(offers, room.logits)) {
+    if (!HasPolicyWithin(offers, working)) continue;
+    const double bytes =
+        (room.bytes + kByteRounding - working) / room.in_flight;
+    if (!share) share = BestShare(offers, bytes);
+    LabelSearch search(offers, *share, bytes, working);
+    const double bound = search.Bound();
+    if (bound >= best.seconds * (1 - kTimeRounding)) break;
+    const bool is_complete = search.Run(best.seconds, most_labels);
+    const double lost = is_complete ? best.bound : std::min(best.bound, bound);
+    const bool is_optimal = best.is_optimal && is_complete;
+    if (search.HasFound()) best = search.Best();
+    best.bound = lost;
+    best.is_optimal = is_optimal;
+  }
+  best.bound = std::min(best.bound, best.seconds);
+  return best;
+}
+
+double LeastSeconds(const Offers& offers, const StageRoom& room) {
+  const double bytes =
+      (room.bytes + kByteRounding - room.logits) / room.in_flight;
+  return std::max(
+      HullWalk(offers, 1, {offers[0].gpu_hull, offers[1].gpu_hull})
+          .Run(bytes)
+          .seconds,
+      HullWalk(offers, 0, {offers[0].host_hull, offers[1].host_hull})
+          .Run(bytes)
+          .seconds);
+}
+
+}  // namespace acplan::costmodel
