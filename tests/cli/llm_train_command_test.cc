@@ -98,8 +98,9 @@ std::string OwnSystem(double bf16_tflops) {
   }
   gpu["name"] = "mine";
   gpu["bf16_tflops"] = {{"value", bf16_tflops}, {"from", "measured"}};
-  const json file = {
-      {"format", "acplan.system"}, {"version", 1}, {"accelerators", json::array({gpu})}};
+  const json file = {{"format", "acplan.system"},
+                     {"version", 1},
+                     {"accelerators", json::array({gpu})}};
   return file.dump();
 }
 

@@ -80,7 +80,7 @@ TEST(Ablation, EachPartMovesARunAndLeavesTheOthers) {
   EXPECT_GT(some, scores.size() / 2);
 }
 
-TrainingRun Run(std::string id, std::string group, double seconds) {
+TrainingRun RunOf(std::string id, std::string group, double seconds) {
   TrainingRun run{.id = std::move(id), .source = "s", .seconds = seconds};
   run.group = std::move(group);
   run.stack = "k";
@@ -89,8 +89,9 @@ TrainingRun Run(std::string id, std::string group, double seconds) {
 
 // Worked out by hand: groups a and c are one half, b the other.
 TEST(StackFactors, AreThoseOfTheOtherHalf) {
-  const std::vector<TrainingRun> runs = {Run("1", "a", 10), Run("2", "b", 10),
-                                         Run("3", "a", 10), Run("4", "c", 10)};
+  const std::vector<TrainingRun> runs = {
+      RunOf("1", "a", 10), RunOf("2", "b", 10), RunOf("3", "a", 10),
+      RunOf("4", "c", 10)};
   std::vector<Prediction> predictions;
   for (const double seconds : {5.0, 8.0, 4.0, 2.0}) {
     predictions.push_back({.id = runs[predictions.size()].id,
@@ -107,7 +108,7 @@ TEST(StackFactors, AreThoseOfTheOtherHalf) {
 
 TEST(StackFactors, AStackOfOneGroupHasNone) {
   const std::vector<Prediction> scaled = ApplyStackFactors(
-      {Run("1", "a", 10), Run("2", "a", 10)},
+      {RunOf("1", "a", 10), RunOf("2", "a", 10)},
       {{.id = "1", .source = "s", .seconds = 5, .measured_seconds = 10},
        {.id = "2", .source = "s", .seconds = 5, .measured_seconds = 10}});
   EXPECT_EQ(scaled[0].seconds, 0);

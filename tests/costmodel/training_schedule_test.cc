@@ -235,22 +235,6 @@ TEST(HybridSharding, GroupsHoldCopiesAndTogetherAllRanks) {
   }
 }
 
-// Inside of a node parameters are gathered by NVLink, and only the gradients of a
-// rank's part go over the network.
-TEST(HybridSharding, SendsLessOverASlowNetwork) {
-  TrainingJob job = Piped();
-  job.strategy.pipeline = 1;
-  job.strategy.zero = 3;
-  job.strategy.fsdp = 64;
-  job.cluster.network_rate = 5e9;
-  const double whole = PredictStepTime(job).exposed.sharded;
-  job.strategy.optimizer_copies = 8;
-  job.strategy.fsdp = 8;
-  const double hybrid = PredictStepTime(job).exposed.sharded;
-  EXPECT_GT(whole, 0);
-  EXPECT_LT(hybrid, whole / 2);
-}
-
 // A model without experts pays nothing for a group of ranks with the same experts.
 TEST(DataParallelism, EmptyTensorsAreNotSent) {
   const TrainingJob job = Piped();
