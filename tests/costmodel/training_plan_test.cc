@@ -284,9 +284,15 @@ TEST(TrainingPlan, WrongOnesAreFound) {
       PlannedJob("llama-3.1-8b", R"({"gpu": "h100", "gpus": 8, "pp": 2,
                                      "gbs": 32, "recompute": "plan"})",
                  12);
-  TrainingJob none = job;
-  none.strategy.recomputation = Recomputation::kNone;
-  const double budget = .8 * PredictStepMemory(none).Worst().Total();
+  const auto bytes_with = [&](Recomputation recomputation) {
+    TrainingJob other = job;
+    other.strategy.recomputation = recomputation;
+    return PredictStepMemory(other).Worst().Total();
+  };
+  const double most = bytes_with(Recomputation::kNone);
+  const double least = bytes_with(Recomputation::kFull);
+  ASSERT_LT(least, .99 * most);
+  const double budget = (most + least) / 2;
   const TrainingPlan plan = PlanTraining(job, budget);
   ASSERT_TRUE(plan.Fits());
   ASSERT_FALSE(FindTrainingPlanError(job, budget, plan));
