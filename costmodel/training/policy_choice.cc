@@ -27,6 +27,8 @@
 #include <optional>
 #include <tuple>
 
+#include "costmodel/training/policy_relaxation.h"
+
 namespace acplan::costmodel {
 namespace {
 
@@ -34,86 +36,6 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kTimeRounding = 1e-12;  // of seconds, summed in another order
 
 using Offers = std::array<LayerOffer, 2>;
-
-// The least of sum c subject to sum b <= room, for divisible layers.
-struct Relaxation {
-  double seconds = kNever;
-  double price = 0;  // seconds a byte
-  double share = 0;  // of the GPU's seconds in c
-};
-
-// Walks the hulls of both kinds together, the steepest edge first.
-class HullWalk {
- public:
-  HullWalk(const Offers& offers, double share,
-           const std::array<std::span<const size_t>, 2>& hulls)
-      : offers_(offers), share_(share), hulls_(hulls) {}
-
-  Relaxation Run(double room) const;
-
- private:
-  double Cost(const LayerOffer& offer, size_t policy) const {
-    const LayerPolicy& p = offer.policies[policy];
-    return share_ * p.gpu + (1 - share_) * p.host;
-  }
-  // What a byte more saves from this step of the hull on; 0 at its end.
-  double Price(size_t kind, size_t step) const;
-
-  const Offers& offers_;
-  double share_;
-  std::array<std::span<const size_t>, 2> hulls_;
-};
-
-double HullWalk::Price(size_t kind, size_t step) const {
-  const LayerOffer& offer = offers_[kind];
-  if (offer.layers == 0 || step + 1 >= hulls_[kind].size()) return 0;
-  const size_t small = hulls_[kind][step];
-  const size_t large = hulls_[kind][step + 1];
-  return (Cost(offer, small) - Cost(offer, large)) /
-         (offer.policies[large].bytes - offer.policies[small].bytes);
-}
-
-Relaxation HullWalk::Run(double room) const {
-  Relaxation relaxed{.seconds = 0};
-  for (size_t kind = 0; kind < 2; ++kind) {
-    const LayerOffer& offer = offers_[kind];
-    if (offer.layers == 0) continue;
-    const double layers = static_cast<double>(offer.layers);
-    room -= layers * offer.policies.front().bytes;
-    relaxed.seconds += layers * Cost(offer, hulls_[kind].front());
-  }
-  if (room < 0) return {};
-  std::array<size_t, 2> step = {0, 0};
-  while (true) {
-    const std::array<double, 2> prices = {Price(0, step[0]), Price(1, step[1])};
-    const size_t kind = prices[1] > prices[0] ? 1 : 0;
-    if (prices[kind] <= 0) return relaxed;
-    const LayerOffer& offer = offers_[kind];
-    const std::span<const size_t> hull = hulls_[kind];
-    const double bytes = static_cast<double>(offer.layers) *
-                         (offer.policies[hull[step[kind] + 1]].bytes -
-                          offer.policies[hull[step[kind]]].bytes);
-    relaxed.seconds -= prices[kind] * std::min(bytes, room);
-    if (bytes > room) {
-      relaxed.price = prices[kind];
-      return relaxed;
-    }
-    room -= bytes;
-    ++step[kind];
-  }
-}
-
-Relaxation RelaxAt(const Offers& offers, double share, double room) {
-  std::array<std::vector<size_t>, 2> hulls;
-  for (size_t kind = 0; kind < 2; ++kind) {
-    if (offers[kind].layers > 0) {
-      hulls[kind] = LowerHull(offers[kind].policies, share);
-    }
-  }
-  Relaxation relaxed = HullWalk(offers, share, {hulls[0], hulls[1]}).Run(room);
-  relaxed.share = share;
-  return relaxed;
-}
 
 // The share of the GPU's seconds that bounds best.
 double BestShare(const Offers& offers, double room) {
@@ -210,6 +132,7 @@ class LabelSearch {
                                      size_t step);
   // Of the kinds that come after this step's.
   double LeastBytesAfter(size_t step) const;
+  double LeastBytesOf(size_t kind, int64_t left, bool has_large) const;
   void Complete(ChoiceLabel label, size_t step);
   bool FillKind(ChoiceLabel& label, size_t last_step);
   void Take(const ChoiceLabel& label);
@@ -279,22 +202,37 @@ double LabelSearch::LeastBytesAfter(size_t step) const {
   const size_t kind = steps_[step].kind;
   if (steps_.back().kind == kind) return 0;
   const LayerOffer& other = offers_[steps_.back().kind];
-  return static_cast<double>(other.layers) * other.policies.front().bytes;
+  return LeastBytesOf(steps_.back().kind, other.layers, false);
+}
+
+// Of layers of which one must be large unless one is.
+double LabelSearch::LeastBytesOf(size_t kind, int64_t left,
+                                 bool has_large) const {
+  const std::span<const LayerPolicy> policies = offers_[kind].policies;
+  const double least = static_cast<double>(left) * policies.front().bytes;
+  if (has_large || left == 0) return least;
+  size_t large = 0;
+  while (!IsLarge(kind, large)) ++large;
+  return least + policies[large].bytes - policies.front().bytes;
 }
 
 std::vector<ChoiceLabel> LabelSearch::Continued(
     const std::vector<ChoiceLabel>& labels, size_t step) {
   const ChoiceStep& s = steps_[step];
   const double bytes = PolicyOf(s.kind, s.policy).bytes;
-  const double least = offers_[s.kind].policies.front().bytes;
   const double after = LeastBytesAfter(step);
   std::vector<ChoiceLabel> next;
   for (const ChoiceLabel& label : labels) {
     for (int64_t count = s.is_last ? label.left : 0; count <= label.left;
          ++count) {
       const double number = static_cast<double>(count);
-      const double rest = static_cast<double>(label.left - count);
-      if (label.bytes + number * bytes + rest * least + after > room_) break;
+      const bool is_large =
+          label.has_large || (count > 0 && IsLarge(s.kind, s.policy));
+      const double rest = LeastBytesOf(s.kind, label.left - count, is_large);
+      if (label.bytes + number * bytes + rest + after > room_) {
+        if (count == 0) continue;
+        break;
+      }
       if (IsTooLong(label.excess + number * s.excess)) break;
       next.push_back(With(label, s.kind, s.policy, count));
       next.back().excess += number * s.excess;
@@ -310,8 +248,15 @@ bool LabelSearch::FillKind(ChoiceLabel& label, size_t last_step) {
   const size_t kind = steps_[last_step].kind;
   const std::span<const LayerPolicy> policies = offers_[kind].policies;
   if (!label.has_large && label.left > 0) {
+    const double others =
+        LeastBytesOf(kind, label.left - 1, true) + LeastBytesAfter(last_step);
+    const double most = room_ - label.bytes - others;
     size_t step = last_step;
-    while (!IsLarge(kind, steps_[step].policy)) --step;
+    while (!IsLarge(kind, steps_[step].policy) ||
+           policies[steps_[step].policy].bytes > most) {
+      if (step == 0 || steps_[step - 1].kind != kind) return false;
+      --step;
+    }
     label = With(label, kind, steps_[step].policy, 1);
   }
   const bool has_two = policies.size() > 1;
@@ -376,6 +321,10 @@ bool LabelSearch::Run(double cutoff, size_t most_labels) {
   best_ = cutoff;
   Order();
   ChoiceLabel root{.left = offers_[steps_.front().kind].layers};
+  if (LeastBytesOf(steps_.front().kind, root.left, false) + LeastBytesAfter(0) >
+      room_) {
+    return true;
+  }
   Complete(root, 0);
   std::vector<ChoiceLabel> labels = {root};
   for (size_t step = 0; step < steps_.size(); ++step) {
@@ -430,31 +379,6 @@ bool HasPolicyWithin(const Offers& offers, double working) {
 
 }  // namespace
 
-std::vector<size_t> LowerHull(std::span<const LayerPolicy> policies,
-                              double share) {
-  const auto cost = [&](size_t i) {
-    return share * policies[i].gpu + (1 - share) * policies[i].host;
-  };
-  std::vector<size_t> hull;
-  for (size_t i = 0; i < policies.size(); ++i) {
-    if (!hull.empty() && cost(i) >= cost(hull.back())) continue;
-    if (!hull.empty() && policies[i].bytes == policies[hull.back()].bytes) {
-      hull.pop_back();
-    }
-    while (hull.size() >= 2) {
-      const size_t a = hull[hull.size() - 2];
-      const size_t b = hull.back();
-      if ((cost(b) - cost(a)) * (policies[i].bytes - policies[a].bytes) <
-          (cost(i) - cost(a)) * (policies[b].bytes - policies[a].bytes)) {
-        break;
-      }
-      hull.pop_back();
-    }
-    hull.push_back(i);
-  }
-  return hull;
-}
-
 PolicyChoice ChooseLayerPolicies(const Offers& offers, const StageRoom& room,
                                  size_t most_labels) {
   PolicyChoice best{.seconds = kNever, .bound = kNever};
@@ -480,18 +404,6 @@ PolicyChoice ChooseLayerPolicies(const Offers& offers, const StageRoom& room,
   }
   best.bound = std::min(best.bound, best.seconds);
   return best;
-}
-
-double LeastSeconds(const Offers& offers, const StageRoom& room) {
-  const double bytes =
-      (room.bytes + kByteRounding - room.logits) / room.in_flight;
-  return std::max(
-      HullWalk(offers, 1, {offers[0].gpu_hull, offers[1].gpu_hull})
-          .Run(bytes)
-          .seconds,
-      HullWalk(offers, 0, {offers[0].host_hull, offers[1].host_hull})
-          .Run(bytes)
-          .seconds);
 }
 
 }  // namespace acplan::costmodel

@@ -55,9 +55,9 @@ inline constexpr double kByteRounding = .01;
 // than `most_labels` labels at once, `bound` may be less than `seconds`.
 PolicyChoice ChooseLayerPolicies(const std::array<LayerOffer, 2>& offers,
                                  const StageRoom& room,
-                                 size_t most_labels = 200'000);
+                                 size_t most_labels = 5'000);
 
-// Seconds that no choice goes below (the linear relaxation by each of both
+// Seconds that no choice goes below, but for rounding (the linear relaxation by each of both
 // measures); infinite where nothing fits.
 double LeastSeconds(const std::array<LayerOffer, 2>& offers,
                     const StageRoom& room);

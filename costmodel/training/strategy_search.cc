@@ -245,8 +245,10 @@ void UnitSearch::TryPlan(const Kinds& kinds) {
       MostBytes(kinds) <= question_.budget) {
     return;
   }
-  if (!best_.MayTake(QuickPlanBound(problem))) return;
-  if (!best_.MayTake(PlanBound(problem))) return;
+  // Bounds are summed in another order than times.
+  constexpr double kRounding = 1 - 1e-9;
+  if (!best_.MayTake(kRounding * QuickPlanBound(problem))) return;
+  if (!best_.MayTake(kRounding * PlanBound(problem))) return;
   ++found_.planned;
   const std::optional<PlannedStrategy> plan = PlanOfStrategy(problem);
   if (!plan) return;
