@@ -19,6 +19,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 
 from acplan import showing
+from acplan.checkpointed import caching_configs
 from acplan.errors import AcplanError
 from acplan.files import read_json, write_json
 from acplan.fingerprints import KEY, require_made_for
@@ -299,7 +300,9 @@ def apply(
     plan does not know, and a PlanMismatchWarning says so once; losses and gradients
     are those without the plan all the same. strict: it raises AcplanError.
 
-    A model that is checkpointed already is refused with AcplanError.
+    A model that is checkpointed already is refused with AcplanError. Where a
+    configuration of transformers says `use_cache`, it says so no more until the plan is
+    removed: a layer that runs again would add to the cache once more.
     """
     if not isinstance(plan, Plan):
         plan = Plan.load(plan)
@@ -318,6 +321,9 @@ def remove(model: torch.nn.Module) -> torch.nn.Module:
     """
     for unit in [m for m in model.modules() if isinstance(m, _Unit)]:
         unit.checkpoint_fn = _call
+        for config in unit.caching:
+            config.use_cache = True
+        unit.caching.clear()
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
             if child is not None and _inside(child) is not child:
@@ -363,6 +369,7 @@ class _Unit(CheckpointWrapper):
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__(module)
         self._parameters = module._parameters
+        self.caching: list[Any] = []  # the configurations that remove() gives back
 
     def named_modules(
         self,
@@ -467,7 +474,7 @@ def _apply(
     root = class_name_of(_wrapped_in(model))
     _refuse_checkpoints(model, root)
     paths = dict(_paths(model, root))
-    wrappers: dict[int, torch.nn.Module] = {}
+    wrappers: dict[int, _Unit] = {}
     idle: list[tuple[_Unit, Callable[..., Any]]] = []
     owners: dict[int, list[PlannedModule]] = {}
     runs: set[str] = set()
@@ -499,6 +506,11 @@ def _apply(
     for unit, checkpoint_fn in idle:
         undo.append((unit, "checkpoint_fn", _call))
         unit.checkpoint_fn = checkpoint_fn
+    for unit in [*wrappers.values(), *(unit for unit, _ in idle)][:1]:
+        unit.caching = caching_configs(model)
+        for config in unit.caching:
+            undo.append((config, "use_cache", True))
+            config.use_cache = False
     return wrappers.get(id(model), model), undo
 
 

@@ -1,4 +1,5 @@
-"""Models that checkpoint by themselves: what is planned is the step without it."""
+"""Models that checkpoint by themselves, or keep what they generate from: what is planned
+is the step without it."""
 
 import contextlib
 import functools
@@ -16,11 +17,21 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 _LOGGER = logging.getLogger("acplan")
 
 
+def caching_configs(model: torch.nn.Module) -> list[Any]:
+    """Those configurations of transformers that say `use_cache`, which is their default:
+    keys and values of each layer are kept for what is generated next, and a layer that
+    runs again would find them there and add its own once more. transformers switches
+    that off where it checkpoints, and so does a plan."""
+    configs = (getattr(module, "config", None) for module in model.modules())
+    found = {id(c): c for c in configs if getattr(c, "use_cache", None) is True}
+    return list(found.values())
+
+
 @contextlib.contextmanager
 def without_checkpointing(
     model: torch.nn.Module, is_told: bool = True
 ) -> Iterator[torch.nn.Module]:
-    """The model without checkpoints, which it has again at the end: wrappers of
+    """The model without caches and checkpoints, which it has again at the end: wrappers of
     PyTorch (those of a plan of acplan among them), modules with the attribute
     `gradient_checkpointing`, and calls of torch.utils.checkpoint but those of plans
     that are applied meanwhile."""
@@ -32,6 +43,9 @@ def without_checkpointing(
                 found.append(name)
                 undo.callback(setattr, module, "gradient_checkpointing", True)
                 module.gradient_checkpointing = False
+        for config in caching_configs(model):
+            undo.callback(setattr, config, "use_cache", True)
+            config.use_cache = False
         inner = _unwrapped(model, undo, found)
         for owner, attribute, value in _plain(found):
             undo.enter_context(mock.patch.object(owner, attribute, value))

@@ -1,6 +1,7 @@
 import copy
 import pathlib
 
+import acplan
 import pytest
 import torch
 import transformers
@@ -132,3 +133,34 @@ def test_transformers_returns_what_units_make() -> None:
         for name in ("router_logits", "hidden_states", "attentions"):
             assert len(found[name]) == len(expected[name])
             assert all(map(torch.equal, found[name], expected[name]))
+
+
+def test_caches_do_not_grow_where_layers_run_again() -> None:
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        vocab_size=50,
+    )
+    assert config.use_cache  # by default
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config)
+    tokens = torch.randint(50, (2, 8))
+    expected = model(tokens, labels=tokens)
+    expected.loss.backward()
+    assert expected.past_key_values.get_seq_length() == 8
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    layers = ("LlamaForCausalLM.model.layers.0", "LlamaForCausalLM.model.layers.1")
+    apply(model, Plan(tuple(map(PlannedModule, layers))))
+    found = model(tokens, labels=tokens)
+    found.loss.backward()
+    assert found.past_key_values is None
+    assert torch.equal(found.loss, expected.loss)
+    assert all(
+        torch.equal(p.grad, g)
+        for p, g in zip(model.parameters(), gradients, strict=True)
+    )
+    acplan.remove(model)
+    assert model.config.use_cache

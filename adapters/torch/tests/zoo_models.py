@@ -28,8 +28,6 @@ EXCEPTIONS = {
     "the plan leaves it out; memory, losses and gradients are as predicted",
     "ibert": "asks for values of activations (`.item()`), which a trace does not compute: an "
     "error says so",
-    "llava": "its text model builds a cache of keys (`use_cache`), which grows again when a "
-    "unit runs again: an error; switch it off in training",
     "wav2vec2": "the time steps to mask are drawn at random, and the step traced again drew "
     "others; losses and gradients of the real step are the same",
     "recurrent_gemma": "its recurrence keeps the last state as an attribute; with units "
