@@ -275,7 +275,11 @@ def _of_ranks() -> dict[str, Any]:
     not hasattr(torch.cpu.Stream, "record_event"),
     reason="fully_shard of this PyTorch needs CUDA",
 )
-@pytest.mark.parametrize("case", ["ddp", "ddp, bf16", "fsdp2", "fsdp2, bf16"])
+@pytest.mark.parametrize(
+    "case",
+    ["ddp", "ddp, bf16", "ddp, peft", "ddp, lightning"]
+    + ["fsdp2", "fsdp2, bf16", "fsdp2, peft"],
+)
 def test_two_processes(case: str) -> None:
     found = _of_ranks()[case]
     assert found["error"] == "", found["error"]

@@ -1,6 +1,8 @@
-"""Training on two processes with plans and without: transformers' Trainer (DDP) and
-accelerate (FSDP2). The first process prints what was found, as JSON."""
+"""Training on two processes with plans and without: transformers' Trainer and Lightning
+(DDP) and accelerate (FSDP2), also with PEFT's adapters. The first process prints what was
+found, as JSON."""
 
+import functools
 import json
 import os
 import sys
@@ -16,6 +18,7 @@ import torch.distributed as dist
 import transformers
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from torch._subclasses.fake_tensor import is_fake
 
 sys.path.insert(0, os.path.dirname(__file__))
 from test_training_runs import Sentences, _llama  # noqa: E402
@@ -27,7 +30,17 @@ def _units(plan: acplan.Plan | None) -> int:
     return 0 if plan is None else len(plan.modules)
 
 
-def _with_trainer(is_planned: bool, is_mixed: bool) -> Result:
+def _model(has_adapters: bool) -> Any:
+    if not has_adapters:
+        return _llama()
+    import peft
+
+    torch.manual_seed(1)
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+    return peft.get_peft_model(_llama(), config)
+
+
+def _with_trainer(is_planned: bool, is_mixed: bool, has_adapters: bool = False) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             output_dir=folder,
@@ -43,7 +56,7 @@ def _with_trainer(is_planned: bool, is_mixed: bool) -> Result:
             bf16=is_mixed,
         )
         trainer = transformers.Trainer(
-            _llama(), arguments, train_dataset=Sentences(65, seed=2)
+            _model(has_adapters), arguments, train_dataset=Sentences(65, seed=2)
         )
         plan = None
         if is_planned:
@@ -53,7 +66,9 @@ def _with_trainer(is_planned: bool, is_mixed: bool) -> Result:
         return losses, dict(trainer.model.state_dict()), _units(plan)
 
 
-def _with_accelerate(is_planned: bool, is_mixed: bool) -> Result:
+def _with_accelerate(
+    is_planned: bool, is_mixed: bool, has_adapters: bool = False
+) -> Result:
     AcceleratorState._reset_state(True)
     PartialState(cpu=True, backend="gloo")
     # accelerate shards on devices other than the CPU only.
@@ -70,7 +85,7 @@ def _with_accelerate(is_planned: bool, is_mixed: bool) -> Result:
         gradient_accumulation_steps=2,
         fsdp_plugin=shards,
     )
-    model: Any = _llama()
+    model: Any = _model(has_adapters)
     data: Any = torch.utils.data.DataLoader(Sentences(64, seed=2), 8)
     plan = None
     if is_planned:
@@ -90,6 +105,45 @@ def _with_accelerate(is_planned: bool, is_mixed: bool) -> Result:
             losses.append(loss.item())
     state = {name: value.full_tensor() for name, value in model.state_dict().items()}
     return losses, state, _units(plan)
+
+
+def _with_lightning(is_planned: bool, is_mixed: bool) -> Result:
+    import lightning
+
+    class Module(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = _llama()
+            self.losses: list[torch.Tensor] = []
+
+        def training_step(self, batch: Any) -> torch.Tensor:
+            loss: torch.Tensor = self.model(**batch).loss
+            self.losses.append(loss.detach())
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    callback = acplan.lightning.AcplanCallback("min", time_limit=1)
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=1,
+        callbacks=[callback] if is_planned else [],
+        precision="bf16-mixed" if is_mixed else "32-true",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    module = Module()
+    lightning.seed_everything(3, verbose=False)
+    trainer.fit(module, torch.utils.data.DataLoader(Sentences(64, seed=2), 8))
+    plan = callback.plan if is_planned else None
+    # The callback traced one step more, on fake tensors.
+    losses = [loss.item() for loss in module.losses if not is_fake(loss)]
+    return losses, dict(module.state_dict()), _units(plan)
 
 
 def _case(run: Any, is_mixed: bool) -> dict[str, Any]:
@@ -135,6 +189,9 @@ def main() -> None:
     for name, run in (("ddp", _with_trainer), ("fsdp2", _with_accelerate)):
         for is_mixed in (False, True):
             found[name + ", bf16" * is_mixed] = _case(run, is_mixed)
+        with_adapters = functools.partial(run, has_adapters=True)
+        found[f"{name}, peft"] = _case(with_adapters, True)
+    found["ddp, lightning"] = _case(_with_lightning, True)
     found["errors"] = _errors()
     if dist.get_rank() == 0:
         print(json.dumps(found), flush=True)
