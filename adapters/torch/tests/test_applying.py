@@ -112,6 +112,7 @@ def test_transformers_returns_what_units_make() -> None:
         num_local_experts=4,
         vocab_size=50,
         attn_implementation="eager",
+        use_cache=False,
     )
     torch.manual_seed(0)
     model = transformers.MixtralForCausalLM(config)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply
 from acplan import PlannedOperator as Op
 from acplan import trace
+from acplan.checkpointed import caching_configs
 from acplan.measuring import verifying
 from acplan.standing_in import StandIn
 from acplan.tracing import default_loss
@@ -46,7 +47,11 @@ def _model(name: str) -> tuple[nn.Module, dict[str, Any]]:
         return example.make().train(), example.inputs()
     architecture = architectures()[name]
     inputs = next(iter(architecture.variants.values()))
-    return architecture.make().train(), inputs()
+    model = architecture.make().train()
+    # As apply does.
+    for config in caching_configs(model):
+        config.use_cache = False
+    return model, inputs()
 
 
 def _loss(model: nn.Module, inputs: dict[str, Any], autocast: bool) -> torch.Tensor:
