@@ -20,8 +20,8 @@
 namespace acplan::graph {
 namespace {
 
-using test_support::RandomTrace;
 using test_support::Enough;
+using test_support::RandomTrace;
 using test_support::Repetitions;
 
 std::vector<CheckpointedModule> PlanByChance(const Trace& trace,
