@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/planning_flags.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/llm_text.h"
 #include "cli/llm/llm_train_text.h"
@@ -30,6 +31,7 @@ using costmodel::TrainingJob;
 struct SearchTrainFlags {
   TrainFlags train;
   std::string count = "10";
+  std::string time_limit = "10";
   std::string output;
   bool json = false;
 };
@@ -65,17 +67,44 @@ costmodel::TrainingReport ReportOf(const TrainingJob& job,
                                    double budget) {
   TrainingJob best = job;
   best.strategy = ranked.strategy;
-  return ReportOfTraining(best, budget);
+  return ReportOfTraining(best, budget, costmodel::kLabelsInSearch);
+}
+
+// Of a report, what does not need the plan to be made once more.
+struct Rates {
+  double tokens = 0;  // of a GPU in a second
+  double utilisation = 0;
+};
+
+Rates RatesOf(const TrainingJob& job, const costmodel::RankedStrategy& ranked) {
+  TrainingJob plain = job;
+  plain.strategy = ranked.strategy;
+  plain.strategy.recomputation = costmodel::Recomputation::kNone;
+  plain.strategy.full_layers = 0;
+  const costmodel::TrainingReport report = ReportOfTraining(plain);
+  const double share = report.time.Total() / ranked.seconds;
+  return {.tokens = share * report.TokensPerGpuSecond(),
+          .utilisation = share * report.ModelUtilisation()};
+}
+
+std::string ProofText(const StrategySearch& search) {
+  if (search.is_proven) return "proven: no strategy of these is faster\n";
+  if (search.unplanned == 0) {
+    return "not proven: some plans may not be the best of their strategy\n";
+  }
+  return fmt::format(
+      "not proven: {} strategies that might be faster with a plan were not "
+      "planned (--time-limit)\n",
+      FormatCount(search.unplanned));
 }
 
 std::string CountText(const StrategySearch& search) {
   return fmt::format(
-      "{} strategies, {} evaluated, {} fit, {} planned{}\n"
+      "{} strategies, {} evaluated, {} fit, {} planned\n{}"
       "{:.2f} s of a core, {:.2g} million evaluated a second\n\n",
       FormatCount(search.strategies), FormatCount(search.evaluated),
       FormatCount(search.fitting), FormatCount(search.planned),
-      search.is_proven ? "" : "; some plans are not proven the best",
-      search.core_seconds,
+      ProofText(search), search.core_seconds,
       static_cast<double>(search.evaluated) / 1e6 /
           std::max(search.core_seconds, 1e-9));
 }
@@ -95,8 +124,7 @@ std::string SearchText(const TrainingJob& job, const StrategySearch& search,
   table.AddRow({"TP", "PP", "VP", "CP", "EP", "DP", "ZeRO", "mbs", "recompute",
                 "iteration", "tokens/s", "MFU", "GiB"});
   for (const costmodel::RankedStrategy& ranked : search.best) {
-    const costmodel::TrainingReport report =
-        ReportOf(job, ranked, question.budget);
+    const Rates rates = RatesOf(job, ranked);
     const costmodel::TrainingStrategy& found = ranked.strategy;
     table.AddRow(
         {fmt::to_string(found.tensor), fmt::to_string(found.pipeline),
@@ -104,8 +132,8 @@ std::string SearchText(const TrainingJob& job, const StrategySearch& search,
          fmt::to_string(found.expert), fmt::to_string(found.Data()),
          fmt::to_string(found.zero), fmt::to_string(found.microbatch),
          RecomputationText(found), HumanSeconds(ranked.seconds),
-         fmt::format("{:.0f}", report.TokensPerGpuSecond()),
-         fmt::format("{:.1f}%", 100 * report.ModelUtilisation()),
+         fmt::format("{:.0f}", rates.tokens),
+         fmt::format("{:.1f}%", 100 * rates.utilisation),
          fmt::format("{:.1f}", ranked.bytes / (1024.0 * 1024 * 1024))});
   }
   return text + table.ToString(terminal) +
@@ -123,6 +151,7 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
                                  {"evaluated", search.evaluated},
                                  {"fitting", search.fitting},
                                  {"planned", search.planned},
+                                 {"unplanned", search.unplanned},
                                  {"proven", search.is_proven}};
   json["best"] = nlohmann::ordered_json::array();
   for (const costmodel::RankedStrategy& ranked : search.best) {
@@ -152,6 +181,7 @@ int RunSearch(const SearchTrainFlags& flags, const Terminal& terminal) {
                       {flags.train.config, flags.train.strategy});
   }
   const int64_t count = ParseWhole(flags.count, "-t", 1, 10000);
+  const double time_limit = ParseTimeLimit(flags.time_limit);
   const costmodel::TrainingSystems systems = flags.train.ReadSystems();
   const StrategySettings settings = flags.train.ReadSettings();
   if (const auto sp = settings.find("sp");
@@ -168,7 +198,8 @@ int RunSearch(const SearchTrainFlags& flags, const Terminal& terminal) {
                                .tokens = {},
                                .price = {}};
   const StrategySearch search = SearchStrategies(
-      job, SpaceOf(job, settings), question.budget, static_cast<size_t>(count));
+      job, SpaceOf(job, settings), question.budget, static_cast<size_t>(count),
+      {.seconds = time_limit, .interrupted = &InterruptFlag()});
   if (search.best.empty()) {
     return terminal.Complain(
         fmt::format("none of {} strategies fits {} a GPU",
@@ -176,7 +207,9 @@ int RunSearch(const SearchTrainFlags& flags, const Terminal& terminal) {
                     graph::FormatManyBytes(question.budget)),
         kExitInfeasible);
   }
-  const std::string json = SearchJson(job, search, question);
+  const std::string json = flags.json || !flags.output.empty()
+                               ? SearchJson(job, search, question)
+                               : "";
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(flags.json ? json
                             : SearchText(job, search, question, terminal));
@@ -192,6 +225,9 @@ Command AddLlmTrainSearchCommand(CLI::App& program) {
       "The fastest strategies of training a Hugging Face model that fit");
   flags->train.AddTo(*app, true);
   app->add_option("-t", flags->count, "how many (10)")->type_name("N");
+  app->add_option("--time-limit", flags->time_limit,
+                  "seconds for plans of recomputation, or none (10)")
+      ->type_name("S");
   app->add_option("-o,--output", flags->output,
                   "write the reports (.json or .json.gz)")
       ->type_name("FILE");

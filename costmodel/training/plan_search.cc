@@ -84,14 +84,16 @@ double PlanBound(const PlanProblem& problem) {
   return sum.Seconds(problem);
 }
 
-std::optional<PlannedStrategy> PlanOfStrategy(const PlanProblem& problem) {
+std::optional<PlannedStrategy> PlanOfStrategy(const PlanProblem& problem,
+                                              size_t most_labels) {
   std::vector<PlannedStage> stages;
   PlannedStrategy planned;
   for (const StageKind& kind : problem.kinds) {
     const auto offers = OffersOfStage(problem.layers, kind.content);
     for (size_t i = kind.first; i < kind.first + kind.count; ++i) {
       const PolicyChoice choice = ChooseLayerPolicies(
-          offers, RoomOfStage(problem.job, kind.content, i, problem.budget));
+          offers, RoomOfStage(problem.job, kind.content, i, problem.budget),
+          most_labels);
       if (!choice.is_feasible) return std::nullopt;
       stages.push_back(StageWithChoice(problem.job, problem.layers,
                                        kind.content, i, choice));

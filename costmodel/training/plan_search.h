@@ -31,7 +31,8 @@ struct PlannedStrategy {
   double bound = 0;  // less than `seconds` where that is not proven the least
 };
 
-// The best plan; nothing where none fits.
-std::optional<PlannedStrategy> PlanOfStrategy(const PlanProblem& problem);
+// The best plan, `most_labels` for each stage; nothing where none fits.
+std::optional<PlannedStrategy> PlanOfStrategy(const PlanProblem& problem,
+                                              size_t most_labels);
 
 }  // namespace acplan::costmodel

@@ -37,19 +37,21 @@ constexpr double kTimeRounding = 1e-12;  // of seconds, summed in another order
 
 using Offers = std::array<LayerOffer, 2>;
 
+// Whether of all policies the GPU, or the host, takes no less than the other.
+bool TakesLonger(const Offers& offers, bool is_gpu) {
+  return std::ranges::all_of(offers, [&](const LayerOffer& offer) {
+    return offer.layers == 0 ||
+           std::ranges::all_of(offer.policies, [&](const LayerPolicy& policy) {
+             return is_gpu ? policy.gpu >= policy.host
+                           : policy.host >= policy.gpu;
+           });
+  });
+}
+
 // The share of the GPU's seconds that bounds best.
 double BestShare(const Offers& offers, double room) {
-  bool is_gpu = true;
-  bool is_host = true;
-  for (const LayerOffer& offer : offers) {
-    if (offer.layers == 0) continue;
-    for (const LayerPolicy& policy : offer.policies) {
-      is_gpu &= policy.gpu >= policy.host;
-      is_host &= policy.host >= policy.gpu;
-    }
-  }
-  if (is_gpu) return 1;
-  if (is_host) return 0;
+  if (TakesLonger(offers, true)) return 1;
+  if (TakesLonger(offers, false)) return 0;
   constexpr double kGolden = .6180339887498949;
   double low = 0;
   double high = 1;
@@ -297,22 +299,35 @@ void LabelSearch::Take(const ChoiceLabel& label) {
   best_record_ = label.record;
 }
 
-// Drops labels that another one stands for.
+// Drops labels that another one stands for. By ascending bytes, a label that takes
+// less time than all before it by either measure is none of them; where one measure
+// alone counts, the others are beaten by the last that was kept.
 std::vector<ChoiceLabel> Undominated(std::vector<ChoiceLabel> labels) {
   std::ranges::sort(labels, [](const ChoiceLabel& a, const ChoiceLabel& b) {
-    return std::tuple(a.left, !a.has_large, a.bytes, a.gpu, a.host) <
-           std::tuple(b.left, !b.has_large, b.bytes, b.gpu, b.host);
+    return std::tie(a.left, a.has_large, a.bytes, a.gpu, a.host) <
+           std::tie(b.left, b.has_large, b.bytes, b.gpu, b.host);
   });
   std::vector<ChoiceLabel> kept;
   size_t group = 0;
+  double least_gpu = kNever;
+  double least_host = kNever;
   for (const ChoiceLabel& label : labels) {
-    if (!kept.empty() && kept[group].left != label.left) group = kept.size();
-    bool is_dominated = false;
-    for (size_t i = group; i < kept.size() && !is_dominated; ++i) {
-      is_dominated = kept[i].bytes <= label.bytes && kept[i].gpu <= label.gpu &&
-                     kept[i].host <= label.host;
+    if (!kept.empty() && (kept.back().left != label.left ||
+                          kept.back().has_large != label.has_large)) {
+      group = kept.size();
+      least_gpu = least_host = kNever;
     }
-    if (!is_dominated) kept.push_back(label);
+    bool is_dominated = false;
+    if (label.gpu >= least_gpu && label.host >= least_host) {
+      for (size_t i = kept.size(); i > group && !is_dominated; --i) {
+        is_dominated =
+            kept[i - 1].gpu <= label.gpu && kept[i - 1].host <= label.host;
+      }
+    }
+    if (is_dominated) continue;
+    least_gpu = std::min(least_gpu, label.gpu);
+    least_host = std::min(least_host, label.host);
+    kept.push_back(label);
   }
   return kept;
 }
@@ -379,8 +394,20 @@ bool HasPolicyWithin(const Offers& offers, double working) {
 
 }  // namespace
 
-PolicyChoice ChooseLayerPolicies(const Offers& offers, const StageRoom& room,
+PolicyChoice ChooseLayerPolicies(const Offers& stated, const StageRoom& room,
                                  size_t most_labels) {
+  // Where the host is never what takes longer, its seconds tell labels apart for
+  // nothing.
+  Offers offers = stated;
+  std::array<std::vector<LayerPolicy>, 2> without_host;
+  if (TakesLonger(offers, true)) {
+    for (size_t kind = 0; kind < 2; ++kind) {
+      without_host[kind].assign(offers[kind].policies.begin(),
+                                offers[kind].policies.end());
+      for (LayerPolicy& policy : without_host[kind]) policy.host = 0;
+      offers[kind].policies = without_host[kind];
+    }
+  }
   PolicyChoice best{.seconds = kNever, .bound = kNever};
   if (offers[0].layers + offers[1].layers == 0) {
     if (room.logits > room.bytes + kByteRounding) return best;

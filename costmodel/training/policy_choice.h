@@ -31,6 +31,11 @@ struct StageRoom {
   double logits = 0;     // that are there when no layer runs again
 };
 
+// Labels at once of a choice, and of one of a search over many: ten times as many
+// take a hundred times as long.
+inline constexpr size_t kLabelsOfPlan = 5'000;
+inline constexpr size_t kLabelsInSearch = 500;
+
 struct PolicyChoice {
   bool is_feasible = false;
   bool is_optimal = true;
@@ -55,7 +60,7 @@ inline constexpr double kByteRounding = .01;
 // than `most_labels` labels at once, `bound` may be less than `seconds`.
 PolicyChoice ChooseLayerPolicies(const std::array<LayerOffer, 2>& offers,
                                  const StageRoom& room,
-                                 size_t most_labels = 5'000);
+                                 size_t most_labels = kLabelsOfPlan);
 
 // Seconds that no choice goes below, but for rounding (the linear relaxation by each of both
 // measures); infinite where nothing fits.

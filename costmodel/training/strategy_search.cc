@@ -23,6 +23,7 @@
 #include <oneapi/tbb/parallel_for.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <limits>
 #include <map>
@@ -129,7 +130,16 @@ struct SearchQuestion {
   double budget = 0;
   size_t count = 0;
   double cutoff = std::numeric_limits<double>::infinity();
+  size_t most_labels = kLabelsInSearch;
+  PlanningLimits limits = {};
+  std::chrono::steady_clock::time_point start = {};  // of planning
 
+  bool MayPlan() const {
+    const std::chrono::duration<double> spent =
+        std::chrono::steady_clock::now() - start;
+    return spent.count() < limits.seconds &&
+           !(limits.interrupted && limits.interrupted->load());
+  }
   bool Tries(Recomputation recomputation) const {
     return std::ranges::find(space.recomputation, recomputation) !=
            space.recomputation.end();
@@ -249,8 +259,14 @@ void UnitSearch::TryPlan(const Kinds& kinds) {
   constexpr double kRounding = 1 - 1e-9;
   if (!best_.MayTake(kRounding * QuickPlanBound(problem))) return;
   if (!best_.MayTake(kRounding * PlanBound(problem))) return;
+  if (!question_.MayPlan()) {
+    ++found_.unplanned;
+    found_.is_proven = false;
+    return;
+  }
   ++found_.planned;
-  const std::optional<PlannedStrategy> plan = PlanOfStrategy(problem);
+  const std::optional<PlannedStrategy> plan =
+      PlanOfStrategy(problem, question_.most_labels);
   if (!plan) return;
   found_.is_proven &=
       plan->bound == plan->seconds || !best_.MayTake(plan->bound);
@@ -406,6 +422,26 @@ void RequireLegal(const TrainingJob& job, const RankedStrategy& ranked) {
   }
 }
 
+// All but the best.
+void Add(const StrategySearch& part, StrategySearch& sum) {
+  sum.strategies += part.strategies;
+  sum.evaluated += part.evaluated;
+  sum.fitting += part.fitting;
+  sum.planned += part.planned;
+  sum.unplanned += part.unplanned;
+  sum.is_proven &= part.is_proven;
+  sum.core_seconds += part.core_seconds;
+}
+
+StrategySearch Sum(const std::vector<StrategySearch>& parts) {
+  StrategySearch sum;
+  for (const StrategySearch& part : parts) {
+    Add(part, sum);
+    sum.best.insert(sum.best.end(), part.best.begin(), part.best.end());
+  }
+  return sum;
+}
+
 }  // namespace
 
 StrategySpace WholeSpace(const TrainingJob& job) {
@@ -430,7 +466,7 @@ StrategySpace WholeSpace(const TrainingJob& job) {
 
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space, double budget,
-                                size_t count) {
+                                size_t count, const PlanningLimits& limits) {
   const StageTable stages = TableOfStages(job, space);
   std::vector<TrainingStrategy> units = UnitsOf(job, space);
   const auto plans =
@@ -439,22 +475,22 @@ StrategySearch SearchStrategies(const TrainingJob& job,
       });
   const std::vector<KnownStructure> structures = StructuresOf(job, plans);
   SearchQuestion question{space, stages, structures, budget, count};
-  StrategySearch all;
+  StrategySearch all =
+      Sum(SearchEachUnit(job, question, {units.begin(), plans.begin()}));
   BestStrategies best(count);
-  const auto add = [&](std::span<const TrainingStrategy> of) {
-    for (const StrategySearch& part : SearchEachUnit(job, question, of)) {
-      all.strategies += part.strategies;
-      all.evaluated += part.evaluated;
-      all.fitting += part.fitting;
-      all.planned += part.planned;
-      all.is_proven &= part.is_proven;
-      all.core_seconds += part.core_seconds;
-      for (const RankedStrategy& ranked : part.best) best.Add(ranked);
-    }
-  };
-  add({units.begin(), plans.begin()});
+  for (const RankedStrategy& ranked : all.best) best.Add(ranked);
   question.cutoff = best.Cutoff();
-  add(plans);
+  question.limits = limits;
+  question.start = std::chrono::steady_clock::now();
+  StrategySearch planned = Sum(SearchEachUnit(job, question, plans));
+  if (!planned.is_proven && planned.unplanned == 0) {
+    question.most_labels = kLabelsOfPlan;
+    StrategySearch again = Sum(SearchEachUnit(job, question, plans));
+    again.core_seconds += planned.core_seconds;
+    if (again.unplanned == 0) planned = std::move(again);
+  }
+  for (const RankedStrategy& ranked : planned.best) best.Add(ranked);
+  Add(planned, all);
   all.best = best.Take();
   for (const RankedStrategy& ranked : all.best) RequireLegal(job, ranked);
   return all;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "costmodel/training/training_job.h"
@@ -41,8 +43,16 @@ struct StrategySearch {
   int64_t evaluated = 0;   // of these; the others are decided by monotonicity
   int64_t fitting = 0;     // of those evaluated
   int64_t planned = 0;  // of those: a bound did not decide that they are slower
-  bool is_proven = true;  // unless a plan that could be among the best is not
+  int64_t unplanned = 0;  // that a bound did not decide when planning ended
+  // Unless a plan that could be among the best is not, or was not made.
+  bool is_proven = true;
   double core_seconds = 0;
+};
+
+// When planning ends; all else is done in any case. A plan that is begun is ended.
+struct PlanningLimits {
+  double seconds = std::numeric_limits<double>::infinity();
+  const std::atomic<bool>* interrupted = nullptr;  // by a signal, say
 };
 
 // The `count` fastest strategies of the space whose stages all fit `budget` bytes:
@@ -50,9 +60,10 @@ struct StrategySearch {
 // `job` says all that the space does not. Of strategies that differ in the number
 // of recomputed layers alone, the fastest counts; a plan that recomputes nothing is
 // not listed beside the same strategy without recomputation. Uses all cores; the answer does
-// not depend on how many.
+// not depend on how many, unless a limit ends it.
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space, double budget,
-                                size_t count);
+                                size_t count,
+                                const PlanningLimits& limits = {});
 
 }  // namespace acplan::costmodel

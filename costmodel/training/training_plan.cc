@@ -153,14 +153,15 @@ StepMemory TrainingPlan::Memory() const {
   return memory;
 }
 
-TrainingPlan PlanTraining(const TrainingJob& job, double budget) {
+TrainingPlan PlanTraining(const TrainingJob& job, double budget,
+                          size_t most_labels) {
   const PlannedLayers layers = LayersToPlan(job);
   TrainingPlan plan{.graphs = {layers[0].graph, layers[1].graph}};
   const std::vector<StageContent> stages = DivideLayers(job);
   for (size_t i = 0; i < stages.size(); ++i) {
     const std::array<LayerOffer, 2> offers = OffersOfStage(layers, stages[i]);
-    PolicyChoice choice =
-        ChooseLayerPolicies(offers, RoomOfStage(job, stages[i], i, budget));
+    PolicyChoice choice = ChooseLayerPolicies(
+        offers, RoomOfStage(job, stages[i], i, budget), most_labels);
     if (!choice.is_feasible) choice = SmallestChoice(offers);
     plan.stages.push_back(StageWithChoice(job, layers, stages[i], i, choice));
   }

@@ -72,7 +72,8 @@ struct TrainingPlan {
 // An iteration rises with what each stage runs again, whatever the others do, so that
 // each stage is least by itself (policy_choice.h).
 // `job.strategy.microbatch` is set, and the implementation is fused.
-TrainingPlan PlanTraining(const TrainingJob& job, double budget);
+TrainingPlan PlanTraining(const TrainingJob& job, double budget,
+                          size_t most_labels = kLabelsOfPlan);
 
 // For searches. `offers`: of layers to plan, with a stage's layers.
 std::array<LayerOffer, 2> OffersOfStage(const PlannedLayers& layers,

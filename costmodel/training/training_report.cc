@@ -62,9 +62,10 @@ double FlopsAgain(const TrainingJob& job, const TrainingPlan& plan) {
          static_cast<double>(job.strategy.gpus / job.strategy.pipeline);
 }
 
-TrainingReport ReportOfPlan(const TrainingJob& job, double budget) {
+TrainingReport ReportOfPlan(const TrainingJob& job, double budget,
+                            size_t most_labels) {
   RequirePrecision(job);
-  TrainingPlan plan = PlanTraining(job, budget);
+  TrainingPlan plan = PlanTraining(job, budget, most_labels);
   if (const auto error = FindTrainingPlanError(job, budget, plan)) {
     throw std::logic_error("a plan of recomputation does not hold: " + *error);
   }
@@ -145,9 +146,11 @@ double TrainingReport::GpuHours(double tokens) const {
 }
 
 TrainingReport ReportOfTraining(const TrainingJob& job,
-                                std::optional<double> budget) {
+                                std::optional<double> budget,
+                                size_t most_labels) {
   if (job.strategy.recomputation == Recomputation::kPlan) {
-    return ReportOfPlan(job, budget.value_or(job.cluster.gpu.memory));
+    return ReportOfPlan(job, budget.value_or(job.cluster.gpu.memory),
+                        most_labels);
   }
   TrainingReport report{.job = job,
                         .time = PredictStepTime(job),

@@ -45,8 +45,9 @@ struct TrainingReport {
 
 // `job.strategy.microbatch` must be set. Throws InputError where the GPU lacks the
 // precision. A plan is made for `budget` bytes of a GPU, or what it has, and is
-// checked: std::logic_error where it does not hold.
+// checked: std::logic_error where it does not hold. `most_labels`: of its search.
 TrainingReport ReportOfTraining(const TrainingJob& job,
-                                std::optional<double> budget = {});
+                                std::optional<double> budget = {},
+                                size_t most_labels = kLabelsOfPlan);
 
 }  // namespace acplan::costmodel

@@ -42,6 +42,41 @@ TEST_F(LlmTrainTest, SaysTimeRatesAndMemoryWithinAHundredColumns) {
   }
 }
 
+// A plan is faster than other recomputation that fits, and its file has every layer.
+TEST_F(LlmTrainTest, PlansWhatEachLayerKeeps) {
+  const auto report = [&](const std::string& recompute,
+                          const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {
+        "llm-train", kConfig, "--gpu",       "h100",   "--gpus",
+        "8",         "--gbs", "32",          "--seq",  "32768",
+        "--pp",      "2",     "--recompute", recompute};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const json full = AcplanJson(report("full", {}));
+  ASSERT_TRUE(full["fits"].get<bool>());
+  const json found = AcplanJson(report("plan", {"--plan", "plan.json"}));
+  EXPECT_TRUE(found["fits"].get<bool>());
+  EXPECT_LT(found["iteration_s"], full["iteration_s"]);
+  const json plan = json::parse(Read("plan.json"));
+  EXPECT_EQ(plan["format"], "acplan.training_plan");
+  EXPECT_EQ(plan["iteration_s"], found["iteration_s"]);
+  EXPECT_LE(plan["bound_s"], plan["iteration_s"]);
+  int layers = 0;
+  for (const json& stage : plan["stages"]) {
+    EXPECT_LE(stage["total_bytes"], plan["budget_bytes"]);
+    for (const json& policy : stage["policies"]) {
+      layers += policy["layers"].get<int>();
+    }
+  }
+  EXPECT_EQ(layers, 32);
+  for (const std::string& line : Lines(AcplanOut(report("plan", {})))) {
+    EXPECT_LE(TextWidth(line), 100U) << line;
+  }
+  ExpectRefused(Acplan(report("full", {"--plan", "plan.json"})),
+                {"--plan: expected --recompute plan beside it, found full"});
+}
+
 // What docs/file_formats.md says of the numbers.
 TEST_F(LlmTrainTest, JsonAddsUp) {
   const json report =

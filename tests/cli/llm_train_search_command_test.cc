@@ -58,6 +58,27 @@ TEST_F(LlmTrainSearchTest, AnswersAreThoseOfLlmTrain) {
   }
 }
 
+// Without time for plans the search says that it is not proven, and nothing else
+// changes.
+TEST_F(LlmTrainSearchTest, PlansEndAtTheTimeLimit) {
+  const auto search = [&](const char* limit) {
+    return AcplanJson({"llm-train-search", kModel, "--gpu", "h100", "--gpus",
+                       "64", "--gbs", "512", "--seq", "8192", "-t", "1",
+                       "--time-limit", limit});
+  };
+  const json without = search("0");
+  EXPECT_FALSE(without["proven"].get<bool>());
+  EXPECT_GT(without["unplanned"], 0);
+  EXPECT_EQ(without["planned"], 0);
+  const json planned = search("none");
+  EXPECT_TRUE(planned["proven"].get<bool>());
+  EXPECT_EQ(planned["unplanned"], 0);
+  EXPECT_EQ(planned["strategies"], without["strategies"]);
+  EXPECT_EQ(planned["best"][0]["strategy"]["recompute"], "plan");
+  EXPECT_LT(planned["best"][0]["iteration_s"],
+            without["best"][0]["iteration_s"]);
+}
+
 TEST_F(LlmTrainSearchTest, ADegreeThatIsSaidIsKept) {
   const json found =
       AcplanJson(SearchWith({"--tp", "4", "--pp", "2", "--recompute", "full"}));

@@ -84,7 +84,7 @@ def _check_facts(environment: _Environment, expected_version: str) -> None:
         str(environment.packages / "acplan"),
         str(environment.scripts / "acplan"),
         "True",
-        "['hf', 'lightning', 'progress', 'test', 'transformers']",
+        "['hf', 'lightning', 'pandas', 'progress', 'test', 'transformers']",
     ]
     _require(found == expected, f"expected {expected}, found {found}")
     printed = environment.run("acplan", "version").strip()
