@@ -10,34 +10,17 @@
 #include "costmodel/training/stage_layout.h"
 #include "costmodel/training/step_memory.h"
 #include "costmodel/training/step_time.h"
+#include "tests/costmodel/training_example.h"
 
 namespace acplan::costmodel {
 namespace {
 
 // Llama 3 8B on 64 H100, a pipeline of four.
 TrainingJob Piped() {
-  static const TrainingSystems kSystems =
-      ReadTrainingSystems(ACPLAN_DATA_DIR "/training/systems.json");
-  TrainingJob job;
-  job.shape = {.layers = 32,
-               .hidden = 4096,
-               .heads = 32,
-               .kv_heads = 8,
-               .head_dim = 128,
-               .feedforward = 14336,
-               .vocabulary = 128256,
-               .is_gated = true,
-               .has_rope = true};
+  TrainingJob job = Llama8B();
   job.strategy.gpus = 64;
-  job.strategy.sequence = 8192;
   job.strategy.global_batch = 512;
-  job.strategy.microbatch = 1;
   job.strategy.pipeline = 4;
-  job.strategy.zero = 1;
-  job.cluster = {.gpu = FindAccelerator(kSystems, "H100-SXM5-80GB"),
-                 .stack = FindStack(kSystems, "Megatron-Core"),
-                 .domain = 8,
-                 .network_rate = 50e9};
   return job;
 }
 

@@ -13,6 +13,7 @@
 #include "costmodel/training/step_memory.h"
 #include "costmodel/training/step_time.h"
 #include "graph/base/input_error.h"
+#include "tests/costmodel/training_example.h"
 #include "tests/support/repetitions.h"
 
 namespace acplan::costmodel {
@@ -20,36 +21,10 @@ namespace {
 
 using test_support::Repetitions;
 
-// Llama 3 8B on 8 H100.
-TrainingJob Example() {
-  static const TrainingSystems kSystems =
-      ReadTrainingSystems(ACPLAN_DATA_DIR "/training/systems.json");
-  TrainingJob job;
-  job.shape = {.layers = 32,
-               .hidden = 4096,
-               .heads = 32,
-               .kv_heads = 8,
-               .head_dim = 128,
-               .feedforward = 14336,
-               .vocabulary = 128256,
-               .is_gated = true,
-               .has_rope = true};
-  job.strategy.gpus = 8;
-  job.strategy.sequence = 8192;
-  job.strategy.global_batch = 64;
-  job.strategy.microbatch = 1;
-  job.strategy.zero = 1;
-  job.cluster = {.gpu = FindAccelerator(kSystems, "H100-SXM5-80GB"),
-                 .stack = FindStack(kSystems, "Megatron-Core"),
-                 .domain = 8,
-                 .network_rate = 50e9};
-  return job;
-}
-
 double Seconds(const TrainingJob& job) { return PredictStepTime(job).Total(); }
 
 TEST(ProductSeconds, IsNeverFasterThanThePeakOrTheMemory) {
-  const TrainingJob job = Example();
+  const TrainingJob job = Llama8B();
   std::mt19937 random(3);
   for (int i = 0; i < 2000; ++i) {
     const auto size = [&] { return std::floor(std::exp2(random() % 15)); };
@@ -69,7 +44,7 @@ TEST(ProductSeconds, IsNeverFasterThanThePeakOrTheMemory) {
 
 // What a ring moves, counted rank by rank and step by step.
 TEST(CollectiveSeconds, MovesWhatARingMoves) {
-  TrainingJob job = Example();
+  TrainingJob job = Llama8B();
   const double rate =
       job.cluster.gpu.nvlink_rate * job.cluster.gpu.nvlink_share;
   const double bytes = 80e9;
@@ -90,7 +65,7 @@ TEST(CollectiveSeconds, MovesWhatARingMoves) {
 }
 
 TEST(CollectiveSeconds, NetworkIsSlowerTheFewerRailsAGroupHas) {
-  const TrainingJob job = Example();
+  const TrainingJob job = Llama8B();
   double before = 0;
   for (const int64_t stride : {1, 2, 4, 8}) {
     const double seconds = CollectiveSeconds(CollectiveKind::kReduceScatter,
@@ -121,7 +96,7 @@ double LeastGreatestWeight(const std::vector<double>& weights, size_t stages) {
 TEST(DivideLayers, BalancedStagesAreTheBestOfAll) {
   std::mt19937 random(11);
   for (int round = 0; round < Repetitions(60); ++round) {
-    TrainingJob job = Example();
+    TrainingJob job = Llama8B();
     job.shape.layers = 2 + random() % 9;
     job.shape.vocabulary = 1000 * (1 + random() % 400);
     job.strategy.pipeline = 1 + random() % 4;
@@ -151,7 +126,7 @@ TEST(DivideLayers, BalancedStagesAreTheBestOfAll) {
 TEST(DivideLayers, LosesNoLayer) {
   std::mt19937 random(5);
   for (int round = 0; round < Repetitions(300); ++round) {
-    TrainingJob job = Example();
+    TrainingJob job = Llama8B();
     job.shape.layers = 1 + random() % 60;
     job.strategy.pipeline = 1 + random() % 8;
     job.strategy.chunks = job.strategy.pipeline > 1 ? 1 + random() % 4 : 1;
@@ -176,7 +151,7 @@ TEST(DivideLayers, LosesNoLayer) {
 }
 
 TEST(StepTime, TakesAtLeastItsFlops) {
-  TrainingJob job = Example();
+  TrainingJob job = Llama8B();
   const double tokens = 64 * 8192.0;
   const double flops = 6 * tokens * CountMatrixParameters(job.shape) -
                        6 * tokens * 4096 * 128256;  // embedding, no product
@@ -185,7 +160,7 @@ TEST(StepTime, TakesAtLeastItsFlops) {
 }
 
 TEST(StepTime, PartsAddUpAndNoneIsNegative) {
-  const StepTime time = PredictStepTime(Example());
+  const StepTime time = PredictStepTime(Llama8B());
   for (const double part : {time.compute, time.sent, time.host, time.bubble,
                             time.data, time.optimizer, time.other}) {
     EXPECT_GE(part, -1e-12);
@@ -193,7 +168,7 @@ TEST(StepTime, PartsAddUpAndNoneIsNegative) {
 }
 
 TEST(StepTime, RecomputationCostsAForwardPassAtMost) {
-  TrainingJob job = Example();
+  TrainingJob job = Llama8B();
   const double none = Seconds(job);
   job.strategy.recomputation = Recomputation::kSelective;
   job.strategy.parts = {LayerPart::kCoreAttention};
@@ -206,7 +181,7 @@ TEST(StepTime, RecomputationCostsAForwardPassAtMost) {
 }
 
 TEST(StepTime, BubbleOfEqualStagesIsThatOfTheSchedule) {
-  TrainingJob job = Example();
+  TrainingJob job = Llama8B();
   job.shape.vocabulary = 8;  // so that stages are alike
   job.strategy.pipeline = 4;
   job.strategy.global_batch = 32;
@@ -222,7 +197,7 @@ TEST(StepTime, BubbleOfEqualStagesIsThatOfTheSchedule) {
 }
 
 TEST(StepTime, FastestMicrobatchIsTheFastestOfAll) {
-  TrainingJob job = Example();
+  TrainingJob job = Llama8B();
   job.strategy.microbatch = 0;
   const double chosen = Seconds(job);
   for (const int64_t size : {1, 2, 4, 8}) {
@@ -232,7 +207,7 @@ TEST(StepTime, FastestMicrobatchIsTheFastestOfAll) {
 }
 
 TEST(StepTime, PrecisionThatTheGpuLacksIsRefused) {
-  TrainingJob job = Example();
+  TrainingJob job = Llama8B();
   job.strategy.precision = ProductPrecision::kNvfp4;
   try {
     PredictStepTime(job);
@@ -244,7 +219,7 @@ TEST(StepTime, PrecisionThatTheGpuLacksIsRefused) {
 }
 
 TEST(StepMemory, StatesAreEighteenBytesAParameterOrSharded) {
-  TrainingJob job = Example();
+  TrainingJob job = Llama8B();
   job.strategy.zero = 0;
   const auto states = [&] {
     const RankMemory memory = PredictStepMemory(job).Worst();
@@ -259,7 +234,7 @@ TEST(StepMemory, StatesAreEighteenBytesAParameterOrSharded) {
 }
 
 TEST(StepMemory, EarlierStagesHoldMoreMicrobatches) {
-  TrainingJob job = Example();
+  TrainingJob job = Llama8B();
   job.strategy.pipeline = 4;
   const StepMemory memory = PredictStepMemory(job);
   ASSERT_EQ(memory.stages.size(), 4u);
@@ -270,7 +245,7 @@ TEST(StepMemory, EarlierStagesHoldMoreMicrobatches) {
 }
 
 TEST(StepMemory, RecomputationHoldsLess) {
-  TrainingJob job = Example();
+  TrainingJob job = Llama8B();
   const double none = PredictStepMemory(job).Worst().activations;
   job.strategy.recomputation = Recomputation::kFull;
   EXPECT_NEAR(PredictStepMemory(job).Worst().activations,

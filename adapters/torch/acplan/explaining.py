@@ -188,7 +188,7 @@ def _ask(
             plan.save(folder / "of.plan.json")
             flags += ["--plan", str(folder / "of.plan.json")]
         outcome = call_acplan(
-            ["explain", str(source_path(of, folder)), "--top", str(top)]
+            ["explain", str(source_path(of, folder, "explain")), "--top", str(top)]
             + [*flags, "-o", str(written)]
         ).require_success()
         return read_json(written), outcome.out

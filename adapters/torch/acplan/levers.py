@@ -110,6 +110,7 @@ class _HalfStates(torch.optim.Optimizer):
         self.param_groups = inner.param_groups
         self.state = inner.state
 
+    # Traces give no closure; PyTorch declares an overload for each.
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         groups = self.inner.param_groups
@@ -120,9 +121,9 @@ class _HalfStates(torch.optim.Optimizer):
         self.inner.param_groups = groups
 
     def _step_of(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
-        own = {"params": [parameter]}
+        own: dict[str, Any] = {"params": [parameter]}
         if "foreach" in group:
-            own["foreach"] = False  # type: ignore[assignment]
+            own["foreach"] = False
         self.inner.param_groups = [{**group, **own}]
         state = self.inner.state[parameter]
         kept = [k for k, v in state.items() if _is_half(v, parameter)]
@@ -148,6 +149,7 @@ def _with_half_states(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
 
 
 def _keeping_gradients(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    # Of this optimizer alone, which is the trace's own.
     kept = functools.partial(type(optimizer).zero_grad, optimizer, set_to_none=False)
     optimizer.zero_grad = kept  # type: ignore[method-assign]
     return optimizer
@@ -178,13 +180,14 @@ def _gradients_dropped(step: TrainingStep) -> Iterator[TrainingStep]:
 # --- The loss
 
 
-def _with_output_layer(model: torch.nn.Module) -> tuple[Any, torch.nn.Module]:
+def _with_output_layer(model: torch.nn.Module) -> tuple[Any, torch.nn.Linear]:
     """The model of transformers that makes logits, and its last layer."""
+    module: Any
     for module in model.modules():
         # Wrappers hand on what they are asked for, and do not make the loss.
         if not hasattr(type(module), "get_output_embeddings"):
             continue
-        layer = module.get_output_embeddings()  # type: ignore[operator]
+        layer = module.get_output_embeddings()
         if isinstance(layer, torch.nn.Linear):
             return module, layer
     raise NotApplicable("the model is none of transformers with logits of tokens")
@@ -206,9 +209,9 @@ def _fused_loss(step: TrainingStep) -> Iterator[TrainingStep]:
     def of_hidden(hidden: torch.Tensor, target: torch.Tensor, **options: Any) -> Any:
         loss = linear_cross_entropy(
             hidden.reshape(-1, hidden.shape[-1]),
-            layer.weight,  # type: ignore[arg-type]
+            layer.weight,
             target.reshape(-1),
-            layer.bias,  # type: ignore[arg-type]
+            layer.bias,
             **options,
         )
         losses.append(loss)

@@ -165,7 +165,10 @@ def require_within_budget(planned: Plan, verification: measuring.Verification) -
         )
 
 
-def source_path(of: Source, folder: pathlib.Path) -> pathlib.Path:
+def source_path(
+    of: Source, folder: pathlib.Path, asked_by: str = "plan"
+) -> pathlib.Path:
+    """The file of what is asked about; one that is not a file yet is written."""
     if isinstance(of, (Trace, Profile)):
         path = folder / f"{type(of).__name__.lower()}.json"
         of.save(path)
@@ -173,7 +176,7 @@ def source_path(of: Source, folder: pathlib.Path) -> pathlib.Path:
     if isinstance(of, (str, os.PathLike)):
         return pathlib.Path(of)
     raise AcplanError(
-        f"plan: expected a Trace, a Profile or a path, found {type(of).__name__}"
+        f"{asked_by}: expected a Trace, a Profile or a path, found {type(of).__name__}"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from acplan.applying import Plan
 from acplan.errors import AcplanError
+from acplan.planning import source_path
 from acplan.profiles import Profile
 from acplan.program import run_acplan
 from acplan.tracing import Trace
@@ -36,21 +37,9 @@ def report(
     named = plans if isinstance(plans, Mapping) else {"plan": plans}
     with tempfile.TemporaryDirectory(prefix="acplan-") as name:
         folder = pathlib.Path(name)
-        files = [str(_step(of, folder)), *_plan_files(named, folder)]
+        files = [str(source_path(of, folder, "report")), *_plan_files(named, folder)]
         run_acplan(["report", *files, *flags, "-o", os.fspath(output)])
     return pathlib.Path(output)
-
-
-def _step(of: Trace | Profile | PathLike, folder: pathlib.Path) -> pathlib.Path:
-    if isinstance(of, (Trace, Profile)):
-        path = folder / f"{type(of).__name__.lower()}.json"
-        of.save(path)
-        return path
-    if isinstance(of, (str, os.PathLike)):
-        return pathlib.Path(of)
-    raise AcplanError(
-        f"report: expected a Trace, a Profile or a path, found {type(of).__name__}"
-    )
 
 
 def _plan_files(

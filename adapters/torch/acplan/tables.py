@@ -114,7 +114,7 @@ def frontier(
             flags.append(f"--budgets={each}")
         written = folder / "frontier.json"
         outcome = call_acplan(
-            ["frontier", str(source_path(of, folder)), *flags, "-o", str(written)],
+            ["frontier", str(source_path(of, folder, "frontier")), *flags, "-o", str(written)],
             phase("frontier", None),
         )
         if outcome.exit_code != _INFEASIBLE or not written.exists():
@@ -128,7 +128,7 @@ def compare(of: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
         raise AcplanError("compare: expected plans, found none")
     with tempfile.TemporaryDirectory(prefix="acplan-") as name:
         folder = pathlib.Path(name)
-        arguments = ["compare", str(source_path(of, folder))]
+        arguments = ["compare", str(source_path(of, folder, "compare"))]
         for place, plan in enumerate(plans):
             path = plan
             if isinstance(plan, Plan):
