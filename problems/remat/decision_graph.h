@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "problems/remat/remat_problem.h"
+
+namespace acplan::problems {
+
+// All ways to decide about values, from the last operator to the first, as paths in a
+// graph of states, with the bytes that they take at some moments (rows).
+//
+// A state before an operator is what later operators that run again need of what it
+// and earlier ones make, and when: before which of the rows' backward nodes first, and
+// until which row. What backward itself needs is the same for all and no part of it.
+// In a block of a model that is a handful of values.
+
+struct DecisionGraph {
+  struct Edge {
+    int32_t from = 0;  // state
+    int32_t to = 0;    // state of the next level
+    int32_t effect = -1;
+    double ms = 0;
+    uint64_t kept = 0;  // bit i: the operator's i-th value is kept
+  };
+  struct Level {
+    int32_t op = 0;
+    int32_t states = 0;         // before the operator's decision
+    std::vector<Edge> edges = {};  // by `from`
+    // Bytes at all rows, one after the other, an effect.
+    std::vector<int64_t> effects = {};
+  };
+
+  std::vector<RematMoment> rows = {};
+  // What decisions may add to a row's bytes, so that they are within the budget.
+  std::vector<int64_t> room = {};
+  std::vector<Level> levels = {};
+  int32_t last_states = 0;  // after the last level
+  // Some states stand for several, and need what all of them do.
+  bool is_relaxed = false;
+  // Not all choices are paths: an operator makes too many values.
+  bool is_restricted = false;
+
+  const int64_t* EffectOf(const Level& level, const Edge& edge) const {
+    return level.effects.data() +
+           static_cast<size_t>(edge.effect) * rows.size();
+  }
+};
+
+struct DecisionLimits {
+  int64_t states = 3000;  // a level
+};
+
+// Every choice of kept values that no rule forbids is a path, with its ms, and at
+// each row at most its bytes (as many, unless relaxed). `rows` in any order; those of
+// the result are sorted. Without any path there is a level without edges.
+DecisionGraph BuildDecisionGraph(const RematProblem& problem,
+                                 std::vector<RematMoment> rows,
+                                 int64_t budget_bytes,
+                                 const DecisionLimits& limits = {});
+
+}  // namespace acplan::problems

@@ -1,0 +1,260 @@
+#include "problems/remat/remat_labels.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <utility>
+
+// Idea. A label is the beginning of a path: its state, ms, and bytes at the rows. Of two
+// in one state, the one with no fewer ms and no fewer bytes anywhere is not needed,
+// whatever follows. Neither is a label whose ms, bytes and cheapest rest at the rows'
+// prices come to no less than the cut-off and the price of the room, since each path from
+// it within the rows costs no less than the cut-off (weak duality), nor one that no
+// rest keeps within the room. Bytes that any rest keeps within the room do not tell labels
+// apart: they count as so many that just that holds.
+
+namespace acplan::problems {
+namespace {
+
+using Edge = DecisionGraph::Edge;
+using Level = DecisionGraph::Level;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Labels of a level, `rows` bytes each.
+struct Labels {
+  std::vector<double> ms;
+  std::vector<double> least;  // that a path from here costs, by prices
+  std::vector<int32_t> state;
+  std::vector<int32_t> parent;
+  std::vector<int32_t> edge;
+  std::vector<int64_t> bytes;
+
+  size_t size() const { return ms.size(); }
+};
+
+// How a label came about.
+struct Origins {
+  std::vector<int32_t> parent;
+  std::vector<int32_t> edge;
+};
+
+class Pass {
+ public:
+  Pass(const RematLabelQuestion& question, const solver::LimitClock& clock)
+      : question_(question),
+        graph_(question.graph),
+        rows_(question.graph.rows.size()),
+        clock_(clock),
+        rests_(CheapestRests(question.graph, question.prices)) {
+    for (size_t row = 0; row < rows_; ++row) {
+      least_.push_back(LeastRests(graph_, row));
+      most_.push_back(MostRests(graph_, row));
+      room_price_ +=
+          question.prices[row] * static_cast<double>(graph_.room[row]);
+    }
+    answer_.dropped_ms = kInfinity;
+  }
+
+  RematLabelAnswer Run() {
+    now_ = {.ms = {0},
+            .least = {0},
+            .state = {0},
+            .parent = {-1},
+            .edge = {-1},
+            .bytes = std::vector<int64_t>(rows_, 0)};
+    for (size_t l = 0; l < graph_.levels.size(); ++l) {
+      Extend(l);
+      Reduce(l + 1);
+      answer_.labels += static_cast<int64_t>(now_.size());
+      if (clock_.Stop() != solver::StoppedBy::kNothing) {
+        answer_.is_stopped = true;
+        return std::move(answer_);
+      }
+    }
+    ReadPaths();
+    return std::move(answer_);
+  }
+
+ private:
+  void Extend(size_t l) {
+    const Level& level = graph_.levels[l];
+    std::vector<size_t> begin(static_cast<size_t>(level.states) + 1, 0);
+    for (const Edge& edge : level.edges) ++begin[edge.from + 1];
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    next_ = {};
+    for (size_t i = 0; i < now_.size(); ++i) {
+      const int32_t state = now_.state[i];
+      for (size_t e = begin[state]; e < begin[state + 1]; ++e) Add(l, i, e);
+    }
+  }
+
+  void Add(size_t l, size_t i, size_t e) {
+    const Level& level = graph_.levels[l];
+    const Edge& edge = level.edges[e];
+    const double rest = rests_[l + 1][edge.to];
+    if (rest == kInfinity) return;
+    const int64_t* effect = graph_.EffectOf(level, edge);
+    const int64_t* before = now_.bytes.data() + i * rows_;
+    double least = now_.ms[i] + edge.ms + rest - room_price_;
+    for (size_t row = 0; row < rows_; ++row) {
+      const int64_t bytes = before[row] + effect[row];
+      if (bytes + least_[row][l + 1][edge.to] > graph_.room[row]) return;
+      least += question_.prices[row] * static_cast<double>(bytes);
+    }
+    if (least >= question_.cut_off_ms) return;
+    const double ms = now_.ms[i] + edge.ms;
+    if (ms >= question_.cut_off_ms) return;
+    next_.ms.push_back(ms);
+    next_.least.push_back(std::max(least, ms));
+    next_.state.push_back(edge.to);
+    next_.parent.push_back(static_cast<int32_t>(i));
+    next_.edge.push_back(static_cast<int32_t>(e));
+    for (size_t row = 0; row < rows_; ++row)
+      next_.bytes.push_back(before[row] + effect[row]);
+  }
+
+  // Leaves in `now_` the labels of `next_` that are needed, by state.
+  void Reduce(size_t l) {
+    std::vector<int32_t> order(next_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::sort(order, [this](int32_t a, int32_t b) {
+      if (next_.state[a] != next_.state[b])
+        return next_.state[a] < next_.state[b];
+      if (next_.ms[a] != next_.ms[b]) return next_.ms[a] < next_.ms[b];
+      if (next_.least[a] != next_.least[b])
+        return next_.least[a] < next_.least[b];
+      return a < b;
+    });
+    std::vector<int32_t> needed;
+    for (size_t begin = 0; begin < order.size();) {
+      size_t end = begin;
+      const int32_t state = next_.state[order[begin]];
+      while (end < order.size() && next_.state[order[end]] == state) ++end;
+      AddUnbeaten(std::span(order).subspan(begin, end - begin), l, needed);
+      begin = end;
+    }
+    Drop(needed);
+    Take(needed);
+  }
+
+  // Bytes as far as they tell labels of a state apart.
+  int64_t Told(int32_t label, size_t row, size_t l) const {
+    const int64_t most = most_[row][l][next_.state[label]];
+    return std::max(next_.bytes[static_cast<size_t>(label) * rows_ + row],
+                    graph_.room[row] - most);
+  }
+
+  void AddUnbeaten(std::span<const int32_t> labels, size_t l,
+                   std::vector<int32_t>& needed) const {
+    const std::vector<std::vector<int64_t>> told = ToldApart(labels, l);
+    std::vector<size_t> kept;
+    for (size_t i = 0; i < labels.size(); ++i) {
+      const bool is_beaten = std::ranges::any_of(kept, [&](size_t k) {
+        return std::ranges::all_of(told, [&](const std::vector<int64_t>& bytes) {
+          return bytes[k] <= bytes[i];
+        });
+      });
+      if (is_beaten) continue;
+      // With one number the last one kept has the fewest bytes.
+      if (told.size() == 1) kept.clear();
+      kept.push_back(i);
+      needed.push_back(labels[i]);
+    }
+  }
+
+  // Bytes of labels at the rows that matter: not the same for all of them, and not by
+  // a constant more than at another row.
+  std::vector<std::vector<int64_t>> ToldApart(std::span<const int32_t> labels,
+                                              size_t l) const {
+    std::vector<std::vector<int64_t>> all;
+    for (size_t row = 0; row < rows_; ++row) {
+      std::vector<int64_t> bytes;
+      bytes.reserve(labels.size());
+      for (const int32_t label : labels) bytes.push_back(Told(label, row, l));
+      for (size_t i = bytes.size(); i-- > 0;) bytes[i] -= bytes[0];
+      const bool is_same =
+          std::ranges::all_of(bytes, [](int64_t b) { return b == 0; });
+      if (!is_same && std::ranges::find(all, bytes) == all.end())
+        all.push_back(std::move(bytes));
+    }
+    return all;
+  }
+
+  void Drop(std::vector<int32_t>& needed) {
+    if (std::ssize(needed) <= question_.labels_a_level) return;
+    const auto is_cheaper = [this](int32_t a, int32_t b) {
+      if (next_.least[a] != next_.least[b])
+        return next_.least[a] < next_.least[b];
+      return a < b;
+    };
+    const auto end = needed.begin() + question_.labels_a_level;
+    std::ranges::nth_element(needed, end, is_cheaper);
+    for (auto label = end; label != needed.end(); ++label)
+      answer_.dropped_ms = std::min(answer_.dropped_ms, next_.least[*label]);
+    needed.erase(end, needed.end());
+    std::ranges::sort(needed, {}, [this](int32_t label) {
+      return std::pair(next_.state[label], next_.ms[label]);
+    });
+  }
+
+  void Take(const std::vector<int32_t>& needed) {
+    now_ = {};
+    Origins origins;
+    for (const int32_t label : needed) {
+      now_.ms.push_back(next_.ms[label]);
+      now_.least.push_back(next_.least[label]);
+      now_.state.push_back(next_.state[label]);
+      origins.parent.push_back(next_.parent[label]);
+      origins.edge.push_back(next_.edge[label]);
+      const auto* begin =
+          next_.bytes.data() + static_cast<size_t>(label) * rows_;
+      now_.bytes.insert(now_.bytes.end(), begin, begin + rows_);
+    }
+    origins_.push_back(std::move(origins));
+  }
+
+  void ReadPaths() {
+    std::vector<int32_t> order(now_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, {},
+                             [this](int32_t i) { return now_.ms[i]; });
+    if (std::ssize(order) > question_.paths) {
+      answer_.dropped_ms =
+          std::min(answer_.dropped_ms, now_.ms[order[question_.paths]]);
+      order.resize(static_cast<size_t>(question_.paths));
+    }
+    for (int32_t label : order) {
+      DecisionPath path(graph_.levels.size());
+      for (size_t l = path.size(); l-- > 0;) {
+        path[l] = origins_[l].edge[label];
+        label = origins_[l].parent[label];
+      }
+      answer_.paths.push_back(std::move(path));
+    }
+  }
+
+  const RematLabelQuestion& question_;
+  const DecisionGraph& graph_;
+  const size_t rows_;
+  const solver::LimitClock& clock_;
+  const LevelValues rests_;
+  std::vector<LevelBytes> least_;  // a row
+  std::vector<LevelBytes> most_;   // a row
+  double room_price_ = 0;
+  Labels now_;
+  Labels next_;
+  std::vector<Origins> origins_;  // a level
+  RematLabelAnswer answer_;
+};
+
+}  // namespace
+
+RematLabelAnswer FindPaths(const RematLabelQuestion& question,
+                           const solver::LimitClock& clock) {
+  return Pass(question, clock).Run();
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "graph/joint/joint_graph.h"
+#include "graph/joint/joint_simulation.h"
+
+namespace acplan::problems {
+
+// What the compiled forward pass keeps for the compiled backward pass, and what
+// backward makes again (rematerialises): a torch.compile partition.
+//
+// Data
+//   A joint graph (graph/joint/joint_graph.h). Operators o = 0, 1, ... are its nodes of
+//   stage forward and either, in order; t_o ms of one of stage forward, 0 of one of stage
+//   either, which runs once in any case. Values v are what operators make and the
+//   forward pass does not return: b_v bytes, made by o(v). Backward nodes j = 0, 1, ...
+//   read values D_j; after the last one stands the end of backward, which reads
+//   what is returned.
+// Variables
+//   k_v in {0, 1}   v is kept
+// Follow from them: n_v, backward needs v; r_o, operator o runs again; f_o, the backward
+//   node before which it does; u_v, when backward reads v for the last time:
+//   n_v = 1 for v in D_j, and where an operator that runs again reads v;
+//   r_o = 1 where o makes a v with n_v = 1, k_v = 0;
+//   f_o = the first j before which such a v is needed;
+//   moments of backward are ordered: before j the operators o with f_o = j, by o, then j.
+// Model
+//   minimise   sum over o of t_o r_o
+//   subject to bytes(m) <= B   at every moment m that there is
+//   where bytes(m) are those of graph/joint/joint_simulation.h: what is live whatever is
+//   kept (base), and
+//   - in forward at o: values v with k_v n_v = 1 that are made before and not live anyway;
+//   - in backward at m: values with k_v = 1 and m <= u_v, those with k_v = 0 that were
+//     made again by then and m <= u_v, and at an operator that runs again all else that
+//     it makes.
+
+struct RematOperator {
+  int32_t node = 0;
+  double ms = 0;  // of running again
+  bool may_run_again = true;
+  std::vector<int32_t> makes = {};  // values
+  std::vector<int32_t> reads = {};  // values
+  // Of running: scratch, and what it makes that is no value. At most 64 values.
+  int64_t other_bytes = 0;
+};
+
+struct RematValue {
+  static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+
+  int32_t buffer = 0;
+  int64_t bytes = 0;
+  bool may_keep = true;
+  int32_t maker = 0;  // operator
+  // The backward nodes that read it themselves; kNever and -1: none does.
+  int32_t first_read = kNever;
+  int32_t last_read = -1;
+  // The last operator of forward during which it is live if it is not kept; -1: its
+  // maker does not run in forward then.
+  int32_t live_until = -1;
+};
+
+// A moment of the step.
+struct RematMoment {
+  enum class Kind : uint8_t { kForward, kBackward, kAgain };
+  Kind kind = Kind::kForward;
+  int32_t op = 0;        // forward and again
+  int32_t backward = 0;  // backward: which; again: before which
+
+  bool operator==(const RematMoment&) const = default;
+};
+
+struct RematProblem {
+  const graph::JointGraph* graph = nullptr;
+  std::vector<RematOperator> operators = {};
+  std::vector<RematValue> values = {};
+  std::vector<int32_t> backward_nodes = {};  // nodes
+  std::vector<int32_t> operator_of = {};     // a node; -1: backward
+  std::vector<int32_t> place_of = {};        // a node: in backward_nodes; -1
+  std::vector<int32_t> value_of = {};        // a buffer; -1: no value
+  // An operator; of one of stage either no more than is live when it does not run.
+  std::vector<int64_t> forward_base = {};
+  std::vector<int64_t> backward_base = {};   // a backward node
+  // Before a backward node or, last, the end, while operators run again.
+  std::vector<int64_t> again_base = {};
+
+  int64_t BaseOf(const RematMoment& moment) const;
+  // All operators of stage forward once.
+  double ForwardMs() const;
+};
+
+// Refers to the graph.
+RematProblem BuildRematProblem(const graph::JointGraph& graph);
+
+// The moment of a step of a simulation.
+RematMoment MomentOf(const RematProblem& problem, const graph::JointRun& run,
+                     int32_t step);
+
+}  // namespace acplan::problems
