@@ -31,6 +31,9 @@ constexpr int kMostSubsets = 10;
 struct Need {
   int32_t first = 0;  // class of the backward node
   int32_t last = 0;   // rows before this one are not after the last need
+  // 0: no operator of stage either reads it that forward runs; else one more than the
+  // rows of forward until then, where it is not live until then anyway.
+  int32_t early = 0;
 
   bool operator==(const Need&) const = default;
 };
@@ -49,7 +52,8 @@ struct StateHash {
   size_t operator()(const State& state) const {
     size_t hash = state.size();
     for (const Pending& p : state) {
-      for (const int32_t x : {p.value, p.need.first, p.need.last})
+      for (const int32_t x : {p.value, p.need.first,
+                              p.need.last, p.need.early})
         hash = hash * 0x9E3779B97F4A7C15U + static_cast<size_t>(x) + (hash >> 29U);
     }
     return hash;
@@ -192,7 +196,8 @@ class GraphBuilder {
       if (!clock_.IsNone(direct_[v])) return true;
     return std::ranges::any_of(states_, [&](const State& state) {
       return std::ranges::any_of(makes, [&](int32_t v) {
-        return !clock_.IsNone(NeedOf(state, v));
+        const Need need = NeedOf(state, v);
+        return !clock_.IsNone(need) || IsEarly(need);
       });
     });
   }
@@ -224,36 +229,60 @@ class GraphBuilder {
     for (const Pending& p : state)
       if (!std::ranges::binary_search(op.makes, p.value)) rest.push_back(p);
     // All subsets of what is needed and may be kept.
-    const uint64_t choice = needed & may_keep;
-    if (std::popcount(choice) > kMostSubsets) {
+    const uint64_t open = needed & may_keep;
+    if (std::popcount(open) > kMostSubsets) {
       // Too many: all or nothing, with which no bound is proven.
       graph_.is_restricted = true;
-      if (choice == needed) Add(s, rest, {.kept = needed}, needs, needed);
-      if (op.may_run_again) AddRerun(s, rest, 0, needs, needed);
+      const bool is_early = std::ranges::any_of(needs, IsEarly);
+      if (open == needed) {
+        Decide(s, rest, {.kept = needed, .is_early = op.is_either}, needs,
+               needed);
+      }
+      if (op.may_run_again) {
+        Decide(s, rest,
+               {.is_again = true, .is_early = op.is_either && is_early}, needs,
+               needed);
+      }
       return;
     }
-    for (uint64_t kept = choice;; kept = (kept - 1) & choice) {
-      if (kept == needed) {
-        Add(s, rest, {.kept = kept}, needs, needed);
-      } else if (op.may_run_again) {
-        AddRerun(s, rest, kept, needs, needed);
-      }
+    for (uint64_t kept = open;; kept = (kept - 1) & open) {
+      const bool is_early =
+          op.is_either && (kept != 0 || std::ranges::any_of(needs, IsEarly));
+      const Choice choice{.kept = kept,
+                          .is_again = kept != needed,
+                          .is_early = is_early};
+      if (kept == needed || op.may_run_again) Decide(s, rest, choice, needs, needed);
       if (kept == 0) break;
     }
   }
 
-  void AddRerun(int32_t s, const State& rest, uint64_t kept,
-                const std::vector<Need>& needs, uint64_t needed) {
+  struct Choice {
+    uint64_t kept = 0;
+    bool is_again = false;
+    bool is_early = false;  // of stage either, and forward runs it
+    int32_t first = 0;      // class of when it runs again
+  };
+
+  // Adds the edge of a choice, and what the choice makes needed.
+  void Decide(int32_t s, const State& rest, Choice choice,
+              const std::vector<Need>& needs, uint64_t needed) {
     const RematOperator& op = problem_.operators[level_.op];
-    int32_t first = needs.empty() ? 0 : clock_.None().first;
-    for (size_t i = 0; i < needs.size(); ++i)
-      if ((needed & ~kept) >> i & 1U) first = std::min(first, needs[i].first);
     State after = rest;
-    const Need reader = clock_.OfReader(first, level_.op);
+    Need reader = clock_.None();
+    if (choice.is_again) {
+      choice.first = clock_.None().first;
+      for (size_t i = 0; i < needs.size(); ++i) {
+        if ((needed & ~choice.kept) >> i & 1U)
+          choice.first = std::min(choice.first, needs[i].first);
+      }
+      reader = clock_.OfReader(choice.first, level_.op);
+    }
     for (const int32_t v : op.reads) {
       const Need before = NeedOf(after, v);
-      const Need need{.first = std::min(before.first, reader.first),
-                      .last = std::max(before.last, reader.last)};
+      const Need need{
+          .first = std::min(before.first, reader.first),
+          .last = std::max(before.last, reader.last),
+          .early = std::max(before.early, choice.is_early ? EarlyClass(v) : 0)};
       if (need == before) continue;
       const auto place =
           std::ranges::lower_bound(after, v, {}, &Pending::value);
@@ -263,15 +292,8 @@ class GraphBuilder {
         after.insert(place, {.value = v, .need = need});
       }
     }
-    Add(s, after, {.kept = kept, .is_again = true, .first = first}, needs,
-        needed);
+    Add(s, after, choice, needs, needed);
   }
-
-  struct Choice {
-    uint64_t kept = 0;
-    bool is_again = false;
-    int32_t first = 0;  // class of when it runs again
-  };
 
   void Add(int32_t s, const State& after, const Choice& choice,
            const std::vector<Need>& needs, uint64_t needed) {
@@ -282,8 +304,29 @@ class GraphBuilder {
         {.from = s,
          .to = found->second,
          .effect = EffectOf(choice, needs, needed),
-         .ms = choice.is_again ? problem_.operators[level_.op].ms : 0,
+         .ms = MsOf(choice),
          .kept = choice.kept});
+  }
+
+  static bool IsEarly(const Need& need) { return need.early > 0; }
+
+  // Of a value that the level's operator reads in forward.
+  int32_t EarlyClass(int32_t v) const {
+    const RematValue& value = problem_.values[v];
+    int32_t rows = 0;
+    bool is_longer = problem_.operators[value.maker].is_either;
+    for (; rows < clock_.forward_rows(); ++rows) {
+      const int32_t op = graph_.rows[rows].op;
+      if (op > level_.op) break;
+      is_longer = is_longer || (value.maker <= op && value.live_until < op);
+    }
+    return is_longer ? rows + 1 : 0;
+  }
+
+  double MsOf(const Choice& choice) const {
+    const RematOperator& op = problem_.operators[level_.op];
+    const bool is_second = !op.is_either || choice.is_early;
+    return choice.is_again && is_second ? op.ms : 0;
   }
 
   // The bytes of a choice at the rows.
@@ -295,9 +338,11 @@ class GraphBuilder {
     const int32_t there =
         choice.is_again ? clock_.FirstRowOf(choice.first, level_.op) : rows;
     for (size_t i = 0; i < op.makes.size(); ++i) {
-      if ((needed >> i & 1U) == 0) continue;
       const RematValue& value = problem_.values[op.makes[i]];
       const bool is_kept = (choice.kept >> i & 1U) != 0;
+      for (int32_t r = 0; !is_kept && r < needs[i].early - 1; ++r)
+        if (IsMore(value, graph_.rows[r].op)) bytes[r] += value.bytes;
+      if ((needed >> i & 1U) == 0) continue;
       int32_t row = is_kept ? 0 : there;
       for (; row < needs[i].last; ++row)
         if (!is_kept || row >= clock_.forward_rows() ||
@@ -305,6 +350,7 @@ class GraphBuilder {
           bytes[row] += value.bytes;
     }
     if (choice.is_again) AddMoment(choice, needed, bytes);
+    if (choice.is_early) AddEarly(choice, needs, bytes);
     const auto [found, is_new] =
         effects_.try_emplace(Key(bytes), static_cast<int32_t>(effects_.size()));
     if (is_new) {
@@ -335,6 +381,19 @@ class GraphBuilder {
         if (is_copy || is_unused)
           bytes[row] += problem_.values[op.makes[i]].bytes;
       }
+    }
+  }
+
+  // The row at which forward runs this very operator of stage either.
+  void AddEarly(const Choice& choice, const std::vector<Need>& needs,
+                std::vector<int64_t>& bytes) const {
+    const RematOperator& op = problem_.operators[level_.op];
+    for (int32_t row = 0; row < clock_.forward_rows(); ++row) {
+      if (graph_.rows[row].op != level_.op) continue;
+      bytes[row] += op.scratch_bytes;
+      for (size_t i = 0; i < op.makes.size(); ++i)
+        if ((choice.kept >> i & 1U) == 0 && !IsEarly(needs[i]))
+          bytes[row] += problem_.values[op.makes[i]].bytes;
     }
   }
 

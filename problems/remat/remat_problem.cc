@@ -71,9 +71,10 @@ class Builder {
     const auto place = static_cast<int32_t>(problem_.operators.size());
     problem_.operator_of[n] = place;
     RematOperator op{.node = n,
-                     .ms = node.stage == JointStage::kForward ? node.ms : 0,
+                     .is_either = node.stage == JointStage::kEither,
+                     .ms = node.ms,
                      .may_run_again = node.may_run_again,
-                     .other_bytes = node.scratch_bytes};
+                     .scratch_bytes = node.scratch_bytes};
     const bool is_forward = node.stage == JointStage::kForward;
     for (const int32_t b : node.reads) {
       const int32_t v = problem_.value_of[b];
@@ -84,7 +85,7 @@ class Builder {
     for (const int32_t b : node.makes) {
       made_[b] = place;
       if (simulator_.IsForwardOutput(b)) {
-        op.other_bytes += graph_.buffers[b].bytes;
+        op.returned_bytes += graph_.buffers[b].bytes;
         continue;
       }
       const auto v = static_cast<int32_t>(problem_.values.size());
@@ -200,12 +201,13 @@ int64_t RematProblem::BaseOf(const RematMoment& moment) const {
     case RematMoment::Kind::kBackward:
       return backward_base[moment.backward];
     case RematMoment::Kind::kAgain:
-      return again_base[moment.backward] + operators[moment.op].other_bytes;
+      return again_base[moment.backward] + operators[moment.op].scratch_bytes +
+             operators[moment.op].returned_bytes;
   }
   return 0;
 }
 
-double RematProblem::ForwardMs() const {
+double RematProblem::AllMs() const {
   double ms = 0;
   for (const RematOperator& op : operators) ms += op.ms;
   return ms;

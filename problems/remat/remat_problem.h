@@ -14,8 +14,7 @@ namespace acplan::problems {
 //
 // Data
 //   A joint graph (graph/joint/joint_graph.h). Operators o = 0, 1, ... are its nodes of
-//   stage forward and either, in order; t_o ms of one of stage forward, 0 of one of stage
-//   either, which runs once in any case. Values v are what operators make and the
+//   stage forward and either, in order; t_o ms. Values v are what operators make and the
 //   forward pass does not return: b_v bytes, made by o(v). Backward nodes j = 0, 1, ...
 //   read values D_j; after the last one stands the end of backward, which reads
 //   what is returned.
@@ -25,10 +24,12 @@ namespace acplan::problems {
 //   node before which it does; u_v, when backward reads v for the last time:
 //   n_v = 1 for v in D_j, and where an operator that runs again reads v;
 //   r_o = 1 where o makes a v with n_v = 1, k_v = 0;
+//   e_o, o runs in forward: it is of stage forward, makes a v with n_v = k_v = 1, or an
+//   operator of stage either with e = 1 reads what it makes;
 //   f_o = the first j before which such a v is needed;
 //   moments of backward are ordered: before j the operators o with f_o = j, by o, then j.
 // Model
-//   minimise   sum over o of t_o r_o
+//   minimise   sum over o of t_o r_o e_o
 //   subject to bytes(m) <= B   at every moment m that there is
 //   where bytes(m) are those of graph/joint/joint_simulation.h: what is live whatever is
 //   kept (base), and
@@ -39,12 +40,13 @@ namespace acplan::problems {
 
 struct RematOperator {
   int32_t node = 0;
-  double ms = 0;  // of running again
+  bool is_either = false;
+  double ms = 0;
   bool may_run_again = true;
   std::vector<int32_t> makes = {};  // values
   std::vector<int32_t> reads = {};  // values
-  // Of running: scratch, and what it makes that is no value. At most 64 values.
-  int64_t other_bytes = 0;
+  int64_t scratch_bytes = 0;
+  int64_t returned_bytes = 0;  // of what it makes that forward returns
 };
 
 struct RematValue {
@@ -87,8 +89,8 @@ struct RematProblem {
   std::vector<int64_t> again_base = {};
 
   int64_t BaseOf(const RematMoment& moment) const;
-  // All operators of stage forward once.
-  double ForwardMs() const;
+  // All operators once.
+  double AllMs() const;
 };
 
 // Refers to the graph.

@@ -51,7 +51,7 @@ class Search {
         question_(question),
         simulator_(*problem.graph),
         clock_(question.limits),
-        all_ms_(problem.ForwardMs()) {
+        all_ms_(problem.AllMs()) {
     answer_.least_peak_seen = std::numeric_limits<int64_t>::max();
   }
 
@@ -62,8 +62,7 @@ class Search {
     const bool is_found = best_.has_value();
     if (is_found) answer_.run = *best_;
     const double best = is_found ? best_->recompute_ms : kInfinity;
-    const bool is_proven =
-        answer_.bound_ms >= best - kRounding * std::max(1.0, best);
+    const bool is_proven = answer_.bound_ms >= CutOff();
     if (is_found) {
       answer_.bound_ms = std::min(answer_.bound_ms, best);
       answer_.status = is_proven ? solver::SearchStatus::kOptimal
@@ -95,10 +94,16 @@ class Search {
     }
   }
 
-  bool IsDone() {
+  // What a plan has to cost less than.
+  double CutOff() const {
+    if (!best_) return kInfinity;
+    const double best = best_->recompute_ms;
+    return best - kRounding * std::max(1.0, best);
+  }
+
+  bool IsDone() const {
     if (best_ && question_.is_any_enough) return true;
-    const double best = best_ ? best_->recompute_ms : kInfinity;
-    return answer_.bound_ms >= best - kRounding * std::max(1.0, best);
+    return answer_.bound_ms >= CutOff();
   }
 
   bool IsStopped() {
@@ -267,11 +272,10 @@ class Search {
   // Returns whether there are rows to add.
   bool Enumerate(const DecisionGraph& graph) {
     for (int64_t most = kFirstLabels;; most *= 10) {
-      const double best = best_ ? best_->recompute_ms : kInfinity;
       const RematLabelAnswer found =
           FindPaths({.graph = graph,
                      .prices = best_prices_,
-                     .cut_off_ms = best - kRounding * std::max(1.0, best),
+                     .cut_off_ms = CutOff(),
                      .labels_a_level = most,
                      .paths = kPaths},
                     clock_);
@@ -288,7 +292,7 @@ class Search {
         Wish(Try(KeptOn(problem_, graph, path)));
       }
       const double least = std::min(cheapest, found.dropped_ms);
-      RaiseBound(std::isfinite(least) || !best_ ? least : best);
+      RaiseBound(least);
       if (IsDone()) return false;
       if (AddRows()) return true;
       if (found.dropped_ms == kInfinity || most >= kMostLabels) {
@@ -344,6 +348,8 @@ LeastRematBudget FindLeastRematBudget(const RematProblem& problem,
       least.bound_bytes = std::max(least.bound_bytes, budget + 1);
     } else if (answer.status == solver::SearchStatus::kNoSolution) {
       break;
+    } else {
+      least.bytes = std::min(least.bytes, answer.run.peak_bytes);
     }
     if (least.bytes == std::numeric_limits<int64_t>::max()) {
       least.exists = false;

@@ -1,0 +1,136 @@
+#include "problems/remat/remat_search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "graph/base/input_error.h"
+#include "graph/joint/joint_graph.h"
+#include "graph/joint/joint_simulation.h"
+#include "problems/check/remat_check.h"
+#include "problems/remat/remat_problem.h"
+#include "tests/support/repetitions.h"
+#include "tests/support/random_joint.h"
+
+namespace acplan::problems {
+namespace {
+
+using graph::JointGraph;
+using graph::JointRun;
+using graph::JointSimulator;
+using solver::SearchStatus;
+using test_support::RandomJoint;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Every choice of kept values that no rule forbids, simulated.
+std::vector<JointRun> AllRuns(const JointGraph& graph) {
+  const RematProblem problem = BuildRematProblem(graph);
+  const JointSimulator simulator(graph);
+  std::vector<int32_t> free;
+  for (const RematValue& value : problem.values)
+    if (value.may_keep) free.push_back(value.buffer);
+  std::vector<JointRun> runs;
+  for (uint32_t choice = 0; choice < 1U << free.size(); ++choice) {
+    std::vector<char> kept(graph.buffers.size(), 0);
+    for (size_t i = 0; i < free.size(); ++i) kept[free[i]] = choice >> i & 1U;
+    try {
+      runs.push_back(simulator.Run(kept));
+    } catch (const InputError&) {
+      continue;
+    }
+  }
+  return runs;
+}
+
+double LeastMs(const std::vector<JointRun>& runs, int64_t budget) {
+  double least = kInfinity;
+  for (const JointRun& run : runs)
+    if (run.peak_bytes <= budget) least = std::min(least, run.recompute_ms);
+  return least;
+}
+
+TEST(JointSimulation, IsThatOfARunWithCounts) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 2000; ++i) {
+    const JointGraph graph = RandomJoint(
+        random, {.forward = 12, .backward = 10, .has_rules = false});
+    const JointSimulator simulator(graph);
+    const RematProblem problem = BuildRematProblem(graph);
+    std::vector<char> kept(graph.buffers.size(), 0);
+    for (const RematValue& value : problem.values)
+      kept[value.buffer] = random() % 2 == 0;
+    const JointRun run = simulator.Run(kept);
+    const RematEffect effect = ComputeRematEffect(graph, run.kept);
+    ASSERT_EQ(run.peak_bytes, effect.peak_bytes) << ToJson(graph);
+    ASSERT_EQ(run.kept_bytes, effect.kept_bytes) << ToJson(graph);
+    ASSERT_DOUBLE_EQ(run.recompute_ms, effect.recompute_ms) << ToJson(graph);
+    CheckRemat(graph, run.peak_bytes, run);
+  }
+}
+
+TEST(Remat, IsWhatEnumerationFinds) {
+  std::mt19937 random(2);
+  int unproven = 0;
+  int asked = 0;
+  for (int i = 0; i < test_support::Repetitions(400); ++i) {
+    const JointGraph graph =
+        RandomJoint(random, {.forward = 7, .backward = 6, .has_rules = i % 2 == 0});
+    const std::vector<JointRun> runs = AllRuns(graph);
+    const RematProblem problem = BuildRematProblem(graph);
+    std::vector<int64_t> peaks = {0};
+    for (const JointRun& run : runs) peaks.push_back(run.peak_bytes);
+    std::ranges::sort(peaks);
+    peaks.erase(std::ranges::unique(peaks).begin(), peaks.end());
+    for (const int64_t budget : peaks) {
+      const RematAnswer answer =
+          SolveRemat(problem, {.budget_bytes = budget});
+      const double least = LeastMs(runs, budget);
+      ++asked;
+      if (answer.status == SearchStatus::kInfeasible) {
+        ASSERT_EQ(least, kInfinity) << budget << ToJson(graph);
+        continue;
+      }
+      ASSERT_LE(answer.bound_ms, least + 1e-9) << budget << ToJson(graph);
+      if (answer.status == SearchStatus::kNoSolution) {
+        ++unproven;
+        continue;
+      }
+      CheckRemat(graph, budget, answer.run);
+      ASSERT_GE(answer.run.recompute_ms, least - 1e-9);
+      if (answer.status == SearchStatus::kOptimal) {
+        ASSERT_NEAR(answer.run.recompute_ms, least, 1e-9)
+            << budget << ToJson(graph);
+      } else {
+        ++unproven;
+      }
+    }
+  }
+  EXPECT_LE(unproven * 50, asked);
+  RecordProperty("asked", asked);
+  RecordProperty("unproven", unproven);
+}
+
+TEST(Remat, FindsTheLeastBudget) {
+  std::mt19937 random(3);
+  for (int i = 0; i < test_support::Repetitions(200); ++i) {
+    const JointGraph graph = RandomJoint(random, {.has_rules = i % 2 == 0});
+    const std::vector<JointRun> runs = AllRuns(graph);
+    const LeastRematBudget least =
+        FindLeastRematBudget(BuildRematProblem(graph), {}, 0);
+    int64_t peak = std::numeric_limits<int64_t>::max();
+    for (const JointRun& run : runs) peak = std::min(peak, run.peak_bytes);
+    ASSERT_EQ(least.exists, !runs.empty());
+    if (runs.empty()) continue;
+    if (least.bound_bytes != peak) { for (int64_t b = least.bound_bytes; b <= least.bytes; ++b) { auto a = SolveRemat(BuildRematProblem(graph), {.budget_bytes=b,.is_any_enough=true}); std::printf("%ld: status %d bound %g stopped %d seen %ld\n", (long)b, (int)a.status, a.bound_ms, (int)a.stopped_by, (long)a.least_peak_seen);} }
+    ASSERT_EQ(least.bytes, peak) << ToJson(graph);
+    ASSERT_EQ(least.bound_bytes, peak) << ToJson(graph);
+  }
+}
+
+}  // namespace
+}  // namespace acplan::problems
