@@ -29,6 +29,7 @@ Command AddSimulateCommand(CLI::App& program);
 Command AddReportCommand(CLI::App& program);
 Command AddExplainCommand(CLI::App& program);
 Command AddDataflowCommand(CLI::App& program);
+Command AddRematCommand(CLI::App& program);
 Command AddLlmCommand(CLI::App& program);
 Command AddLlmProfileCommand(CLI::App& program);
 Command AddLlmPlanCommand(CLI::App& program);

@@ -145,7 +145,8 @@ struct CommandGroup {
 
 std::vector<CommandGroup> CommandGroups() {
   return {
-      {"Plan", {AddPlanCommand, AddFrontierCommand, AddCheckCommand}},
+      {"Plan",
+       {AddPlanCommand, AddFrontierCommand, AddRematCommand, AddCheckCommand}},
       {"Look",
        {AddReportCommand, AddExplainCommand, AddBaselineCommand,
         AddCompareCommand, AddTreeCommand, AddCurveCommand, AddOpsCommand}},

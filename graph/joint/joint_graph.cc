@@ -36,7 +36,8 @@ size_t ParseOneOf(const JsonField& field,
   return static_cast<size_t>(found - names.begin());
 }
 
-bool OptionalBool(const JsonField& field, std::string_view key, bool otherwise) {
+bool OptionalBool(const JsonField& field, std::string_view key,
+                  bool otherwise) {
   return Optional(field, key, [](const JsonField& f) { return f.Bool(); })
       .value_or(otherwise);
 }
@@ -72,12 +73,13 @@ std::vector<JointBuffer> ParseBuffers(const JsonField& field) {
   return buffers;
 }
 
-std::vector<int32_t> ParseBufferIndices(const JsonField& field, size_t buffers) {
+std::vector<int32_t> ParseBufferIndices(const JsonField& field,
+                                        size_t buffers) {
   std::vector<int32_t> indices;
   std::unordered_set<int32_t> seen;
   for (const JsonField& element : field.Elements()) {
-    const auto index = static_cast<int32_t>(
-        element.Int(0, static_cast<int64_t>(buffers) - 1));
+    const auto index =
+        static_cast<int32_t>(element.Int(0, static_cast<int64_t>(buffers) - 1));
     if (!seen.insert(index).second) element.Fail("each buffer once");
     indices.push_back(index);
   }
@@ -86,17 +88,17 @@ std::vector<int32_t> ParseBufferIndices(const JsonField& field, size_t buffers) 
 
 JointNode ParseNode(const JsonField& field, size_t buffers,
                     std::unordered_set<std::string>& seen) {
-  return {.name = ParseNewName(field.Get("name"), seen),
-          .op = Optional(field, "op", [](const JsonField& f) {
-                  return f.String();
-                }).value_or(""),
-          .stage = static_cast<JointStage>(
-              ParseOneOf(field.Get("stage"), kStageNames)),
-          .ms = field.Get("ms").NonNegativeNumber(),
-          .reads = ParseBufferIndices(field.Get("reads"), buffers),
-          .makes = ParseBufferIndices(field.Get("makes"), buffers),
-          .may_run_again = OptionalBool(field, "again", true),
-          .scratch_bytes = OptionalBytes(field, "scratch")};
+  return {
+      .name = ParseNewName(field.Get("name"), seen),
+      .op = Optional(field, "op", [](const JsonField& f) { return f.String(); })
+                .value_or(""),
+      .stage =
+          static_cast<JointStage>(ParseOneOf(field.Get("stage"), kStageNames)),
+      .ms = field.Get("ms").NonNegativeNumber(),
+      .reads = ParseBufferIndices(field.Get("reads"), buffers),
+      .makes = ParseBufferIndices(field.Get("makes"), buffers),
+      .may_run_again = OptionalBool(field, "again", true),
+      .scratch_bytes = OptionalBytes(field, "scratch")};
 }
 
 // Who makes the buffers, as far as nodes have been read.
@@ -113,7 +115,8 @@ class Makers {
   void SetOutputs(const JsonField& nodes) {
     is_output_.assign(buffers_.size(), 0);
     for (const JsonField& node : nodes.Elements())
-      for (const int32_t b : ParseBufferIndices(node.Get("makes"), buffers_.size()))
+      for (const int32_t b :
+           ParseBufferIndices(node.Get("makes"), buffers_.size()))
         is_output_[static_cast<size_t>(b)] = 1;
   }
 

@@ -28,8 +28,8 @@ struct JointBuffer {
 };
 
 enum class JointStage : uint8_t {
-  kForward,   // what the forward pass returns needs it
-  kEither,    // only backward needs it; it runs where what it makes is wanted first
+  kForward,  // what the forward pass returns needs it
+  kEither,  // only backward needs it; it runs where what it makes is wanted first
   kBackward,  // it needs what comes with backward
 };
 std::string_view ToString(JointStage stage);  // "forward" ...

@@ -29,9 +29,9 @@ struct Life {
 
 // What runs in the two passes.
 struct Duties {
-  std::vector<char> runs_forward;   // a node
-  std::vector<char> runs_again;     // a node
-  std::vector<char> is_needed;      // a buffer, by backward
+  std::vector<char> runs_forward;  // a node
+  std::vector<char> runs_again;    // a node
+  std::vector<char> is_needed;     // a buffer, by backward
 };
 
 class Schedule {
@@ -81,7 +81,8 @@ class Schedule {
       }
     }
     is_done_[n] = 1;
-    run_.steps.push_back({.node = n, .is_backward = true, .is_again = is_again});
+    run_.steps.push_back(
+        {.node = n, .is_backward = true, .is_again = is_again});
   }
 
   // Runs again what makes these, and what that needs.
@@ -215,8 +216,8 @@ JointRun JointSimulator::Run(const std::vector<char>& kept) const {
                 .is_needed = std::vector<char>(graph_.buffers.size(), 0)};
   for (int32_t b = 0; b < std::ssize(graph_.buffers); ++b) {
     if (!kept[b] || is_returned_[b]) continue;
-    const bool is_made = maker_[b] >= 0 && graph_.nodes[maker_[b]].stage !=
-                                               JointStage::kBackward;
+    const bool is_made = maker_[b] >= 0 &&
+                         graph_.nodes[maker_[b]].stage != JointStage::kBackward;
     if (!is_made || !graph_.buffers[b].may_keep)
       throw InputError(fmt::format("buffer '{}': expected one that may be kept",
                                    OneLine(graph_.buffers[b].name)));
@@ -242,9 +243,10 @@ JointRun JointSimulator::Run(const std::vector<char>& kept) const {
     }
     if (!is_again) continue;
     if (!node.may_run_again)
-      throw InputError(fmt::format("node '{}': it may not run again, and what it "
-                                   "makes is needed and not kept",
-                                   OneLine(node.name)));
+      throw InputError(
+          fmt::format("node '{}': it may not run again, and what it "
+                      "makes is needed and not kept",
+                      OneLine(node.name)));
     duties.runs_again[n] = 1;
     need(node.reads);
   }
@@ -252,9 +254,10 @@ JointRun JointSimulator::Run(const std::vector<char>& kept) const {
   for (int32_t n = static_cast<int32_t>(graph_.nodes.size()) - 1; n >= 0; --n) {
     const JointNode& node = graph_.nodes[n];
     if (node.stage == JointStage::kBackward) continue;
-    duties.runs_forward[n] =
-        node.stage == JointStage::kForward ||
-        std::ranges::any_of(node.makes, [&](int32_t b) { return is_wanted[b] != 0; });
+    duties.runs_forward[n] = node.stage == JointStage::kForward ||
+                             std::ranges::any_of(node.makes, [&](int32_t b) {
+                               return is_wanted[b] != 0;
+                             });
     if (!duties.runs_forward[n]) continue;
     for (const int32_t b : node.reads) is_wanted[b] = 1;
     if (duties.runs_again[n]) run.recompute_ms += node.ms;

@@ -35,8 +35,8 @@ struct JointRun {
   std::vector<char> kept = {};           // a buffer: what counts as kept
   std::vector<Step> steps = {};          // in order
   std::vector<int64_t> live_bytes = {};  // while each of them runs
-  int64_t peak_bytes = 0;           // held_bytes if nothing runs
-  int32_t peak_step = -1;           // the first with the peak
+  int64_t peak_bytes = 0;                // held_bytes if nothing runs
+  int32_t peak_step = -1;                // the first with the peak
   int64_t kept_bytes = 0;
   double recompute_ms = 0;  // of nodes that run in both passes
 
@@ -59,7 +59,9 @@ class JointSimulator {
 
   // The node that makes a buffer; -1: it is an input.
   int32_t MakerOf(int32_t buffer) const { return maker_[buffer]; }
-  bool IsForwardOutput(int32_t buffer) const { return is_returned_[buffer] != 0; }
+  bool IsForwardOutput(int32_t buffer) const {
+    return is_returned_[buffer] != 0;
+  }
 
  private:
   // Returns whether backward has the buffer without keeping or making it.

@@ -185,7 +185,8 @@ void CheckRemat(const JointGraph& graph, int64_t budget_bytes,
   if (effect.peak_bytes != run.peak_bytes ||
       effect.kept_bytes != run.kept_bytes) {
     throw std::logic_error(fmt::format(
-        "the plan fails its check: it needs {} bytes and keeps {}, not {} and {}",
+        "the plan fails its check: it needs {} bytes and keeps {}, not {} and "
+        "{}",
         effect.peak_bytes, effect.kept_bytes, run.peak_bytes, run.kept_bytes));
   }
   if (effect.peak_bytes > budget_bytes) {

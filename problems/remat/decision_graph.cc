@@ -52,9 +52,9 @@ struct StateHash {
   size_t operator()(const State& state) const {
     size_t hash = state.size();
     for (const Pending& p : state) {
-      for (const int32_t x : {p.value, p.need.first,
-                              p.need.last, p.need.early})
-        hash = hash * 0x9E3779B97F4A7C15U + static_cast<size_t>(x) + (hash >> 29U);
+      for (const int32_t x : {p.value, p.need.first, p.need.last, p.need.early})
+        hash =
+            hash * 0x9E3779B97F4A7C15U + static_cast<size_t>(x) + (hash >> 29U);
     }
     return hash;
   }
@@ -118,8 +118,8 @@ class Clock {
  private:
   int32_t Never() const { return static_cast<int32_t>(steps_.size()) + 1; }
   int32_t Class(int32_t backward) const {
-    return static_cast<int32_t>(
-        std::ranges::upper_bound(steps_, backward) - steps_.begin());
+    return static_cast<int32_t>(std::ranges::upper_bound(steps_, backward) -
+                                steps_.begin());
   }
   // One that has the class, and the only one where a row of an operator is there.
   int32_t BackwardOf(int32_t first) const {
@@ -248,10 +248,10 @@ class GraphBuilder {
     for (uint64_t kept = open;; kept = (kept - 1) & open) {
       const bool is_early =
           op.is_either && (kept != 0 || std::ranges::any_of(needs, IsEarly));
-      const Choice choice{.kept = kept,
-                          .is_again = kept != needed,
-                          .is_early = is_early};
-      if (kept == needed || op.may_run_again) Decide(s, rest, choice, needs, needed);
+      const Choice choice{
+          .kept = kept, .is_again = kept != needed, .is_early = is_early};
+      if (kept == needed || op.may_run_again)
+        Decide(s, rest, choice, needs, needed);
       if (kept == 0) break;
     }
   }
@@ -300,12 +300,11 @@ class GraphBuilder {
     const auto [found, is_new] =
         index_.try_emplace(after, static_cast<int32_t>(next_.size()));
     if (is_new) next_.push_back(after);
-    level_.edges.push_back(
-        {.from = s,
-         .to = found->second,
-         .effect = EffectOf(choice, needs, needed),
-         .ms = MsOf(choice),
-         .kept = choice.kept});
+    level_.edges.push_back({.from = s,
+                            .to = found->second,
+                            .effect = EffectOf(choice, needs, needed),
+                            .ms = MsOf(choice),
+                            .kept = choice.kept});
   }
 
   static bool IsEarly(const Need& need) { return need.early > 0; }
@@ -446,7 +445,7 @@ class GraphBuilder {
   DecisionGraph graph_;
   const Clock clock_;
   std::vector<int64_t> absent_;  // a row
-  std::vector<Need> direct_;  // a value: what backward needs itself
+  std::vector<Need> direct_;     // a value: what backward needs itself
   DecisionGraph::Level level_;
   std::vector<State> states_;
   std::vector<State> next_;

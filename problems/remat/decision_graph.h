@@ -25,7 +25,7 @@ struct DecisionGraph {
   };
   struct Level {
     int32_t op = 0;
-    int32_t states = 0;         // before the operator's decision
+    int32_t states = 0;            // before the operator's decision
     std::vector<Edge> edges = {};  // by `from`
     // Bytes at all rows, one after the other, an effect.
     std::vector<int64_t> effects = {};

@@ -153,9 +153,10 @@ class Pass {
     std::vector<size_t> kept;
     for (size_t i = 0; i < labels.size(); ++i) {
       const bool is_beaten = std::ranges::any_of(kept, [&](size_t k) {
-        return std::ranges::all_of(told, [&](const std::vector<int64_t>& bytes) {
-          return bytes[k] <= bytes[i];
-        });
+        return std::ranges::all_of(told,
+                                   [&](const std::vector<int64_t>& bytes) {
+                                     return bytes[k] <= bytes[i];
+                                   });
       });
       if (is_beaten) continue;
       // With one number the last one kept has the fewest bytes.

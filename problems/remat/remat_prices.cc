@@ -82,8 +82,8 @@ DecisionPath CheapestPath(const DecisionGraph& graph,
   for (size_t l = 0; l < graph.levels.size(); ++l) {
     const Level& level = graph.levels[l];
     const std::vector<double> costs = PriceEffects(level, prices);
-    const auto begin = std::ranges::lower_bound(level.edges, state, {},
-                                                &Edge::from);
+    const auto begin =
+        std::ranges::lower_bound(level.edges, state, {}, &Edge::from);
     int32_t best = -1;
     double least = kInfinity;
     for (auto edge = begin; edge != level.edges.end() && edge->from == state;
@@ -102,8 +102,7 @@ DecisionPath CheapestPath(const DecisionGraph& graph,
 }
 
 std::vector<char> KeptOn(const RematProblem& problem,
-                         const DecisionGraph& graph,
-                         const DecisionPath& path) {
+                         const DecisionGraph& graph, const DecisionPath& path) {
   std::vector<char> kept(problem.value_of.size(), 0);
   for (size_t l = 0; l < path.size(); ++l) {
     const Level& level = graph.levels[l];

@@ -84,7 +84,7 @@ struct RematProblem {
   std::vector<int32_t> value_of = {};        // a buffer; -1: no value
   // An operator; of one of stage either no more than is live when it does not run.
   std::vector<int64_t> forward_base = {};
-  std::vector<int64_t> backward_base = {};   // a backward node
+  std::vector<int64_t> backward_base = {};  // a backward node
   // Before a backward node or, last, the end, while operators run again.
   std::vector<int64_t> again_base = {};
 

@@ -83,8 +83,8 @@ class Search {
     if (IsDone()) return;
     if (first) rows_ = {*first};
     for (;;) {
-      const DecisionGraph graph = BuildDecisionGraph(
-          problem_, rows_, question_.budget_bytes);
+      const DecisionGraph graph =
+          BuildDecisionGraph(problem_, rows_, question_.budget_bytes);
       rows_ = graph.rows;
       is_restricted_ = graph.is_restricted;
       if (!HasPath(graph)) return ProveNone();
@@ -107,6 +107,13 @@ class Search {
   }
 
   bool IsStopped() {
+    if (question_.limits.on_progress) {
+      question_.limits.on_progress(
+          {.best = best_ ? best_->recompute_ms : kInfinity,
+           .bound = answer_.bound_ms,
+           .nodes = answer_.labels,
+           .seconds = clock_.Seconds()});
+    }
     const solver::StoppedBy reason = clock_.Stop();
     if (reason == solver::StoppedBy::kNothing) return false;
     answer_.stopped_by = reason;
@@ -129,8 +136,8 @@ class Search {
   }
 
   static bool HasPath(const DecisionGraph& graph) {
-    const LevelValues rests = CheapestRests(
-        graph, std::vector<double>(graph.rows.size(), 0));
+    const LevelValues rests =
+        CheapestRests(graph, std::vector<double>(graph.rows.size(), 0));
     return rests.front().front() < kInfinity;
   }
 
@@ -250,9 +257,11 @@ class Search {
       if (IsDone()) return true;
       if (IsStopped()) return false;
       const std::optional<Prices> prices = HighestPlanes(planes, rows, most);
-      const bool is_end = !prices || (!is_new && !is_higher) ||
-                          highest >= prices->ms - kNear * std::max(all_ms_, prices->ms);
-      if (is_end && prices && prices->missing > kRounding && most < 1e9 * (all_ms_ + 1)) {
+      const bool is_end =
+          !prices || (!is_new && !is_higher) ||
+          highest >= prices->ms - kNear * std::max(all_ms_, prices->ms);
+      if (is_end && prices && prices->missing > kRounding &&
+          most < 1e9 * (all_ms_ + 1)) {
         most *= 100;
         highest = -kInfinity;
         prices_ = prices->of_rows;
@@ -272,13 +281,12 @@ class Search {
   // Returns whether there are rows to add.
   bool Enumerate(const DecisionGraph& graph) {
     for (int64_t most = kFirstLabels;; most *= 10) {
-      const RematLabelAnswer found =
-          FindPaths({.graph = graph,
-                     .prices = best_prices_,
-                     .cut_off_ms = CutOff(),
-                     .labels_a_level = most,
-                     .paths = kPaths},
-                    clock_);
+      const RematLabelAnswer found = FindPaths({.graph = graph,
+                                                .prices = best_prices_,
+                                                .cut_off_ms = CutOff(),
+                                                .labels_a_level = most,
+                                                .paths = kPaths},
+                                               clock_);
       answer_.labels += found.labels;
       if (found.is_stopped) {
         IsStopped();
@@ -339,10 +347,9 @@ LeastRematBudget FindLeastRematBudget(const RematProblem& problem,
     least.bound_bytes = std::max(least.bound_bytes, bytes);
   int64_t budget = least.bound_bytes;
   for (;;) {
-    const RematAnswer answer = SolveRemat(
-        problem, {.budget_bytes = budget,
-                  .limits = clock.Left(),
-                  .is_any_enough = true});
+    const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget,
+                                                    .limits = clock.Left(),
+                                                    .is_any_enough = true});
     least.bytes = std::min(least.bytes, answer.least_peak_seen);
     if (answer.status == solver::SearchStatus::kInfeasible) {
       least.bound_bytes = std::max(least.bound_bytes, budget + 1);

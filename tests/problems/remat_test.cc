@@ -1,5 +1,3 @@
-#include "problems/remat/remat_search.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,8 +11,9 @@
 #include "graph/joint/joint_simulation.h"
 #include "problems/check/remat_check.h"
 #include "problems/remat/remat_problem.h"
-#include "tests/support/repetitions.h"
+#include "problems/remat/remat_search.h"
 #include "tests/support/random_joint.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
@@ -78,8 +77,8 @@ TEST(Remat, IsWhatEnumerationFinds) {
   int unproven = 0;
   int asked = 0;
   for (int i = 0; i < test_support::Repetitions(400); ++i) {
-    const JointGraph graph =
-        RandomJoint(random, {.forward = 7, .backward = 6, .has_rules = i % 2 == 0});
+    const JointGraph graph = RandomJoint(
+        random, {.forward = 7, .backward = 6, .has_rules = i % 2 == 0});
     const std::vector<JointRun> runs = AllRuns(graph);
     const RematProblem problem = BuildRematProblem(graph);
     std::vector<int64_t> peaks = {0};
@@ -87,8 +86,7 @@ TEST(Remat, IsWhatEnumerationFinds) {
     std::ranges::sort(peaks);
     peaks.erase(std::ranges::unique(peaks).begin(), peaks.end());
     for (const int64_t budget : peaks) {
-      const RematAnswer answer =
-          SolveRemat(problem, {.budget_bytes = budget});
+      const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget});
       const double least = LeastMs(runs, budget);
       ++asked;
       if (answer.status == SearchStatus::kInfeasible) {
@@ -126,7 +124,15 @@ TEST(Remat, FindsTheLeastBudget) {
     for (const JointRun& run : runs) peak = std::min(peak, run.peak_bytes);
     ASSERT_EQ(least.exists, !runs.empty());
     if (runs.empty()) continue;
-    if (least.bound_bytes != peak) { for (int64_t b = least.bound_bytes; b <= least.bytes; ++b) { auto a = SolveRemat(BuildRematProblem(graph), {.budget_bytes=b,.is_any_enough=true}); std::printf("%ld: status %d bound %g stopped %d seen %ld\n", (long)b, (int)a.status, a.bound_ms, (int)a.stopped_by, (long)a.least_peak_seen);} }
+    if (least.bound_bytes != peak) {
+      for (int64_t b = least.bound_bytes; b <= least.bytes; ++b) {
+        auto a = SolveRemat(BuildRematProblem(graph),
+                            {.budget_bytes = b, .is_any_enough = true});
+        std::printf("%ld: status %d bound %g stopped %d seen %ld\n", (long)b,
+                    (int)a.status, a.bound_ms, (int)a.stopped_by,
+                    (long)a.least_peak_seen);
+      }
+    }
     ASSERT_EQ(least.bytes, peak) << ToJson(graph);
     ASSERT_EQ(least.bound_bytes, peak) << ToJson(graph);
   }

@@ -65,11 +65,11 @@ class Maker {
   void AddForward() {
     const bool is_either = Chance(6);
     if (all_.empty()) all_ = forward_;
-    JointNode node{.name = "f" + std::to_string(graph_.nodes.size()),
-                   .stage = is_either ? JointStage::kEither
-                                      : JointStage::kForward,
-                   .ms = Chance(4) ? 0.0 : Whole(1, 9),
-                   .scratch_bytes = Chance(5) ? Whole(1, 6) : 0};
+    JointNode node{
+        .name = "f" + std::to_string(graph_.nodes.size()),
+        .stage = is_either ? JointStage::kEither : JointStage::kForward,
+        .ms = Chance(4) ? 0.0 : Whole(1, 9),
+        .scratch_bytes = Chance(5) ? Whole(1, 6) : 0};
     for (int i = Whole(1, 3); i > 0; --i)
       AddOnce(OneOf(is_either ? all_ : forward_), node.reads);
     for (int i = Chance(4) ? Whole(0, 3) : 1; i > 0; --i) {
@@ -109,8 +109,8 @@ class Maker {
   JointGraph graph_;
   size_t inputs_ = 0;
   int32_t tangent_ = 0;
-  std::vector<int32_t> forward_;   // inputs and what nodes of stage forward make
-  std::vector<int32_t> all_;       // those of stage either, too
+  std::vector<int32_t> forward_;  // inputs and what nodes of stage forward make
+  std::vector<int32_t> all_;      // those of stage either, too
   std::vector<int32_t> backward_;  // what backward makes, and the tangent
 };
 

@@ -7,8 +7,8 @@
 namespace acplan::test_support {
 
 struct JointShape {
-  int forward = 6;    // nodes of stages forward and either
-  int backward = 6;   // nodes
+  int forward = 6;        // nodes of stages forward and either
+  int backward = 6;       // nodes
   bool has_rules = true;  // what may not be kept, or may not run again
 };
 

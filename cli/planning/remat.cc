@@ -1,0 +1,278 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/input/flags.h"
+#include "cli/input/planning_flags.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/joint/joint_graph.h"
+#include "problems/remat_plan.h"
+
+namespace acplan::cli {
+
+using graph::JointGraph;
+using graph::JointRun;
+using problems::RematPlan;
+using solver::SearchStatus;
+
+namespace {
+
+// --time-limit where it is not given.
+constexpr double kRematSeconds = 30;
+// Of it for the least budget.
+constexpr double kLeastShare = 0.5;
+
+struct RematFlags {
+  std::string graph;
+  std::string budget;
+  std::string of;
+  std::string time_limit;
+  std::string output;
+  bool json = false;
+  bool memory = false;
+};
+
+std::string Heading(const JointGraph& graph, const RematPlan& plan,
+                    const Terminal& terminal) {
+  const std::string name =
+      graph.model.name.empty() ? "graph" : graph::OneLine(graph.model.name);
+  return fmt::format("{}, {} nodes of forward and backward\nbudget {}\n\n",
+                     terminal.Bold(name), FormatCount(std::ssize(graph.nodes)),
+                     FormatBytesExactly(plan.budget_bytes));
+}
+
+std::string Comparison(const RematPlan& plan, const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight});
+  const double step = plan.forward_ms + plan.backward_ms;
+  const JointRun& run = *plan.run;
+  table.AddRow({"", "all kept", "plan", "change"});
+  table.AddRow({"peak memory", graph::FormatBytes(plan.baseline_peak_bytes),
+                graph::FormatBytes(run.peak_bytes),
+                FormatChange(static_cast<double>(plan.baseline_peak_bytes),
+                             static_cast<double>(run.peak_bytes))});
+  table.AddRow(
+      {"step time", FormatMs(step), FormatMs(step + run.recompute_ms),
+       step > 0 ? fmt::format("+{}", FormatPercentUp(run.recompute_ms / step))
+                : ""});
+  table.AddRow({"recomputed", "", FormatMs(run.recompute_ms), ""});
+  return table.ToString(terminal) + "\n";
+}
+
+// What is kept and what runs again, by operator, the most of it first.
+std::string Operators(const JointGraph& graph, const RematPlan& plan,
+                      const Terminal& terminal) {
+  struct Sums {
+    int64_t kept = 0;
+    int64_t kept_bytes = 0;
+    int64_t again = 0;
+    double ms = 0;
+  };
+  const JointRun& run = *plan.run;
+  std::map<std::string, Sums> by_op;
+  for (const graph::JointNode& node : graph.nodes) {
+    for (const int32_t b : node.makes) {
+      if (!run.kept[b]) continue;
+      Sums& sums = by_op[node.op];
+      ++sums.kept;
+      sums.kept_bytes += graph.buffers[b].bytes;
+    }
+  }
+  std::vector<char> is_forward(graph.nodes.size(), 0);
+  for (const JointRun::Step& step : run.steps) {
+    if (!step.is_backward) is_forward[step.node] = 1;
+    // What only backward runs is no second time.
+    if (!step.is_again || !is_forward[step.node]) continue;
+    Sums& sums = by_op[graph.nodes[step.node].op];
+    ++sums.again;
+    sums.ms += graph.nodes[step.node].ms;
+  }
+  if (by_op.empty()) return "Nothing is kept.\n\n";
+  std::vector<std::pair<std::string, Sums>> rows(by_op.begin(), by_op.end());
+  std::ranges::stable_sort(rows, [](const auto& a, const auto& b) {
+    return std::pair(-a.second.ms, -a.second.kept_bytes) <
+           std::pair(-b.second.ms, -b.second.kept_bytes);
+  });
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight, kRight});
+  table.AddRow({"operator", "kept", "bytes", "run again", "recomputed"});
+  Sums all;
+  for (const auto& [op, sums] : rows) {
+    table.AddRow({op.empty() ? "(unnamed)" : graph::OneLine(op, 60),
+                  FormatCount(sums.kept), graph::FormatBytes(sums.kept_bytes),
+                  FormatCount(sums.again), FormatMs(sums.ms)});
+    all.kept += sums.kept;
+    all.again += sums.again;
+  }
+  table.AddRule();
+  table.AddRow({"in all", FormatCount(all.kept),
+                graph::FormatBytes(run.kept_bytes), FormatCount(all.again),
+                FormatMs(run.recompute_ms)});
+  return table.ToString(terminal) + "\n";
+}
+
+std::string StoppedText(solver::StoppedBy reason) {
+  switch (reason) {
+    case solver::StoppedBy::kTime:
+      return "stopped by the time limit";
+    case solver::StoppedBy::kInterrupt:
+      return "interrupted";
+    case solver::StoppedBy::kMemory:
+      return "stopped by the limit on labels";
+    default:
+      return "without a proof";
+  }
+}
+
+std::string LeastText(const RematPlan& plan) {
+  std::string text = fmt::format(": no plan fits in {}\n",
+                                 FormatBytesExactly(plan.budget_bytes));
+  if (plan.least) {
+    text += fmt::format("a plan fits in {}; none in less than {}\n",
+                        FormatBytesExactly(plan.least->bytes),
+                        FormatBytesExactly(plan.least->bound_bytes));
+  } else {
+    text += "no budget lets the rules of the graph be kept\n";
+  }
+  return text;
+}
+
+std::string Verdict(const RematPlan& plan, const Terminal& terminal) {
+  if (plan.is_given) return "as given: nothing was searched\n";
+  const std::string effort = fmt::format("{:.3f} s, {} labels", plan.seconds,
+                                         FormatCount(plan.labels));
+  switch (plan.status) {
+    case SearchStatus::kOptimal:
+      return terminal.Green("optimal") +
+             fmt::format(
+                 ": no plan within the budget recomputes less (gap 0, {})\n",
+                 effort);
+    case SearchStatus::kFeasible:
+      return terminal.Yellow("feasible") +
+             fmt::format(
+                 ", {}: no plan recomputes less than {} (gap {}, {})\n",
+                 StoppedText(plan.stopped_by), FormatMs(plan.bound_ms),
+                 FormatPercentUp(1 - plan.bound_ms / plan.run->recompute_ms),
+                 effort);
+    case SearchStatus::kInfeasible:
+      return terminal.Yellow("infeasible") + LeastText(plan);
+    case SearchStatus::kNoSolution:
+      break;
+  }
+  return terminal.Yellow("no plan") +
+         fmt::format(": {} before one was found ({})\n",
+                     StoppedText(plan.stopped_by), effort);
+}
+
+int64_t ResolveBudget(const RematFlags& flags, const JointGraph& graph,
+                      const solver::SearchLimits& limits,
+                      const Terminal& terminal) {
+  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
+  switch (budget.kind) {
+    case BudgetFlag::Kind::kBytes:
+      return budget.bytes;
+    case BudgetFlag::Kind::kShare:
+      return static_cast<int64_t>(std::clamp(
+          std::floor(budget.share *
+                     static_cast<double>(problems::RematBaseline(graph))),
+          1.0, 0x1p62));
+    case BudgetFlag::Kind::kMinimum:
+      break;
+  }
+  solver::SearchLimits half = limits;
+  half.time_limit_s *= kLeastShare;
+  half.on_progress = {};
+  const problems::LeastRematBudget least =
+      FindLeastRematBudget(problems::BuildRematProblem(graph), half);
+  if (!least.exists)
+    throw LimitError("budget min: no plan is known that keeps the rules");
+  if (least.bound_bytes < least.bytes) {
+    terminal.Warn(
+        fmt::format("budget min: a plan fits in {}, none in less than {}",
+                    FormatBytesExactly(least.bytes),
+                    FormatBytesExactly(least.bound_bytes)));
+  }
+  return least.bytes;
+}
+
+RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
+                 const Terminal& terminal) {
+  if (!flags.of.empty())
+    return problems::EvaluateRemat(graph, problems::ReadKept(flags.of, graph));
+  ProgressLine progress(terminal);
+  solver::SearchLimits limits{
+      .time_limit_s = flags.time_limit.empty()
+                          ? kRematSeconds
+                          : ParseTimeLimit(flags.time_limit),
+      .interrupted = &InterruptFlag()};
+  limits.on_progress = [&](const solver::SearchProgress& p) {
+    progress.Show(p.seconds, [&] { return ProgressText(p); });
+  };
+  const solver::Stopwatch stopwatch;
+  const int64_t budget = ResolveBudget(flags, graph, limits, terminal);
+  return problems::PlanRemat(graph, budget,
+                             solver::LeftOf(limits, stopwatch.Seconds()));
+}
+
+int RunRemat(const RematFlags& flags, const Terminal& terminal) {
+  if (flags.budget.empty() == flags.of.empty())
+    throw InputError("--budget: expected it, or --of in its place");
+  CheckOutput(flags.output, flags.graph);
+  const JointGraph graph = graph::ReadJointGraph(flags.graph);
+  const RematPlan plan = Answer(flags, graph, terminal);
+  const std::string json = RematToJson(plan, graph, flags.memory);
+  if (!flags.output.empty()) graph::WriteFile(flags.output, json);
+  std::string text = Heading(graph, plan, terminal);
+  if (plan.run) {
+    text += Comparison(plan, terminal) + Operators(graph, plan, terminal);
+  }
+  text += Verdict(plan, terminal);
+  terminal.Print(flags.json ? json : BrokenLines(text, terminal));
+  if (plan.run) return kExitOk;
+  return plan.status == SearchStatus::kInfeasible ? kExitInfeasible
+                                                  : kExitLimit;
+}
+
+}  // namespace
+
+Command AddRematCommand(CLI::App& program) {
+  auto flags = std::make_shared<RematFlags>();
+  CLI::App* app = program.add_subcommand(
+      "remat", "What a compiled step keeps for backward within a budget");
+  app->add_option("GRAPH", flags->graph,
+                  "forward and backward graph (.json or .json.gz)")
+      ->required();
+  app->add_option("-b,--budget", flags->budget,
+                  "peak memory: 20GiB, 75% of keeping all, or min")
+      ->type_name("SIZE");
+  app->add_option("--of", flags->of,
+                  "what a plan does that keeps `saved` of this file")
+      ->type_name("FILE");
+  app->add_option("--time-limit", flags->time_limit,
+                  "seconds for the search (30); none: no limit")
+      ->type_name("SECONDS");
+  app->add_flag("--memory", flags->memory,
+                "with the bytes at every node, in JSON");
+  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->add_option("-o,--output", flags->output, "write JSON here")
+      ->type_name("FILE");
+  app->footer(
+      "Example:\n  acplan remat data/joint/gpt2_tiny.json.gz --budget 75%\n"
+      "Exit status: 0 a plan, 2 bad input, 3 infeasible, 4 a limit was hit.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunRemat(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,184 @@
+#include "problems/remat_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "graph/base/file_io.h"
+#include "graph/base/json_fields.h"
+#include "problems/check/remat_check.h"
+#include "problems/remat/remat_problem.h"
+
+namespace acplan::problems {
+namespace {
+
+using graph::JointGraph;
+using graph::JointRun;
+using graph::JointStage;
+using nlohmann::ordered_json;
+using solver::SearchStatus;
+
+constexpr double kLeastSeconds = 10;
+
+std::string_view StatusName(const RematPlan& plan) {
+  if (plan.is_given) return "given";
+  switch (plan.status) {
+    case SearchStatus::kOptimal:
+      return "optimal";
+    case SearchStatus::kFeasible:
+      return "feasible";
+    case SearchStatus::kInfeasible:
+      return "infeasible";
+    case SearchStatus::kNoSolution:
+      break;
+  }
+  return "no_solution";
+}
+
+RematPlan PlanOn(const JointGraph& graph) {
+  RematPlan plan{.baseline_peak_bytes = RematBaseline(graph)};
+  for (const graph::JointNode& node : graph.nodes) {
+    const bool is_forward = node.stage == JointStage::kForward;
+    (is_forward ? plan.forward_ms : plan.backward_ms) += node.ms;
+  }
+  return plan;
+}
+
+// Nothing where it is not finite.
+ordered_json Finite(double value) {
+  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
+}
+
+ordered_json MemoryJson(const JointRun& run, const JointGraph& graph) {
+  ordered_json memory = ordered_json::array();
+  for (size_t s = 0; s < run.steps.size(); ++s) {
+    const JointRun::Step& step = run.steps[s];
+    memory.push_back({{"node", graph.nodes[step.node].name},
+                      {"pass", step.is_backward ? "backward" : "forward"},
+                      {"again", step.is_again},
+                      {"bytes", run.live_bytes[s]}});
+  }
+  return memory;
+}
+
+}  // namespace
+
+int64_t RematBaseline(const JointGraph& graph) {
+  const graph::JointSimulator simulator(graph);
+  return simulator.Run(simulator.AllKept()).peak_bytes;
+}
+
+RematPlan PlanRemat(const JointGraph& graph, int64_t budget_bytes,
+                    const solver::SearchLimits& limits) {
+  RematPlan plan = PlanOn(graph);
+  const solver::LimitClock clock(limits);
+  const RematProblem problem = BuildRematProblem(graph);
+  RematAnswer answer =
+      SolveRemat(problem, {.budget_bytes = budget_bytes, .limits = limits});
+  plan.budget_bytes = budget_bytes;
+  plan.status = answer.status;
+  plan.stopped_by = answer.stopped_by;
+  plan.bound_ms = answer.bound_ms;
+  plan.labels = answer.labels;
+  plan.cuts = answer.cuts;
+  const bool is_found = answer.status == SearchStatus::kOptimal ||
+                        answer.status == SearchStatus::kFeasible;
+  if (is_found) {
+    CheckRemat(graph, budget_bytes, answer.run);
+    plan.run = std::move(answer.run);
+  } else {
+    solver::SearchLimits left = clock.Left();
+    left.on_progress = {};
+    left.time_limit_s = std::min(left.time_limit_s, kLeastSeconds);
+    const LeastRematBudget least = FindLeastRematBudget(problem, left);
+    if (least.exists) plan.least = least;
+  }
+  plan.seconds = clock.Seconds();
+  return plan;
+}
+
+RematPlan EvaluateRemat(const JointGraph& graph,
+                        const std::vector<char>& kept) {
+  const solver::Stopwatch stopwatch;
+  RematPlan plan = PlanOn(graph);
+  plan.is_given = true;
+  plan.run = graph::JointSimulator(graph).Run(kept);
+  plan.budget_bytes = plan.run->peak_bytes;
+  CheckRemat(graph, plan.budget_bytes, *plan.run);
+  plan.seconds = stopwatch.Seconds();
+  return plan;
+}
+
+std::vector<char> ReadKept(const std::filesystem::path& path,
+                           const JointGraph& graph) {
+  const nlohmann::json document =
+      graph::ParseJson(graph::ReadFile(path), path.string());
+  const graph::JsonField root(document, path.string());
+  std::unordered_map<std::string_view, size_t> index;
+  for (size_t b = 0; b < graph.buffers.size(); ++b)
+    index.emplace(graph.buffers[b].name, b);
+  std::vector<char> kept(graph.buffers.size(), 0);
+  for (const graph::JsonField& name : root.Get("saved").Elements()) {
+    const auto found = index.find(name.String());
+    if (found == index.end()) name.Fail("the name of a buffer of the graph");
+    kept[found->second] = 1;
+  }
+  return kept;
+}
+
+std::string RematToJson(const RematPlan& plan, const JointGraph& graph,
+                        bool has_memory) {
+  ordered_json json = {{"format", "acplan.remat"},
+                       {"version", 1},
+                       {"model", graph.model.name},
+                       {"status", StatusName(plan)},
+                       {"budget_bytes", plan.budget_bytes}};
+  if (plan.run) {
+    const JointRun& run = *plan.run;
+    json["peak_bytes"] = run.peak_bytes;
+    json["peak_node"] =
+        run.peak_step < 0
+            ? ordered_json(nullptr)
+            : ordered_json(graph.nodes[run.steps[run.peak_step].node].name);
+    json["recompute_ms"] = run.recompute_ms;
+  }
+  if (!plan.is_given) {
+    json["bound_ms"] = Finite(plan.bound_ms);
+    if (plan.run) {
+      json["gap"] = plan.run->recompute_ms > 0
+                        ? 1 - plan.bound_ms / plan.run->recompute_ms
+                        : 0.0;
+    }
+  }
+  json["baseline_peak_bytes"] = plan.baseline_peak_bytes;
+  json["forward_ms"] = plan.forward_ms;
+  json["backward_ms"] = plan.backward_ms;
+  if (plan.least) {
+    json["least_bytes"] = plan.least->bytes;
+    json["least_bound_bytes"] = plan.least->bound_bytes;
+  }
+  json["seconds"] = plan.seconds;
+  json["labels"] = plan.labels;
+  json["cuts"] = plan.cuts;
+  if (plan.run) {
+    const JointRun& run = *plan.run;
+    json["saved_bytes"] = run.kept_bytes;
+    json["saved"] = ordered_json::array();
+    for (size_t b = 0; b < run.kept.size(); ++b)
+      if (run.kept[b]) json["saved"].push_back(graph.buffers[b].name);
+    json["recomputed"] = ordered_json::array();
+    for (const JointRun::Step& step : run.steps)
+      if (step.is_again)
+        json["recomputed"].push_back(graph.nodes[step.node].name);
+    if (has_memory) json["memory"] = MemoryJson(run, graph);
+  }
+  return json.dump(2, ' ', false,
+                   nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
+}  // namespace acplan::problems
