@@ -72,14 +72,12 @@ int64_t RematBaseline(const JointGraph& graph) {
   return simulator.Run(simulator.AllKept()).peak_bytes;
 }
 
-RematPlan PlanRemat(const JointGraph& graph, int64_t budget_bytes,
-                    const solver::SearchLimits& limits) {
+RematPlan PlanRemat(const JointGraph& graph, const RematQuestion& question) {
   RematPlan plan = PlanOn(graph);
-  const solver::LimitClock clock(limits);
+  const solver::LimitClock clock(question.limits);
   const RematProblem problem = BuildRematProblem(graph);
-  RematAnswer answer =
-      SolveRemat(problem, {.budget_bytes = budget_bytes, .limits = limits});
-  plan.budget_bytes = budget_bytes;
+  RematAnswer answer = SolveRemat(problem, question);
+  plan.budget_bytes = question.budget_bytes;
   plan.status = answer.status;
   plan.stopped_by = answer.stopped_by;
   plan.bound_ms = answer.bound_ms;
@@ -88,7 +86,7 @@ RematPlan PlanRemat(const JointGraph& graph, int64_t budget_bytes,
   const bool is_found = answer.status == SearchStatus::kOptimal ||
                         answer.status == SearchStatus::kFeasible;
   if (is_found) {
-    CheckRemat(graph, budget_bytes, answer.run);
+    CheckRemat(graph, question.budget_bytes, answer.run);
     plan.run = std::move(answer.run);
   } else {
     solver::SearchLimits left = clock.Left();

@@ -38,11 +38,11 @@ struct RematPlan {
 // The peak of keeping all that backward reads.
 int64_t RematBaseline(const graph::JointGraph& graph);
 
-// The best plan within a budget. Where nothing fits, the least budget that a plan fits is
+// The best plan of a question. Where nothing fits, the least budget that a plan fits is
 // looked for in what is left of the time, ten seconds at most. Throws
 // std::logic_error where the plan fails its check (check/remat_check.h).
-RematPlan PlanRemat(const graph::JointGraph& graph, int64_t budget_bytes,
-                    const solver::SearchLimits& limits);
+RematPlan PlanRemat(const graph::JointGraph& graph,
+                    const RematQuestion& question);
 
 // What keeping these buffers does. Throws InputError for what the rules forbid.
 RematPlan EvaluateRemat(const graph::JointGraph& graph,

@@ -38,6 +38,7 @@ struct RematFlags {
   std::string budget;
   std::string of;
   std::string time_limit;
+  std::string gap;
   std::string output;
   bool json = false;
   bool memory = false;
@@ -130,6 +131,8 @@ std::string StoppedText(solver::StoppedBy reason) {
       return "interrupted";
     case solver::StoppedBy::kMemory:
       return "stopped by the limit on labels";
+    case solver::StoppedBy::kGap:
+      return "within the gap";
     default:
       return "without a proof";
   }
@@ -175,18 +178,20 @@ std::string Verdict(const RematPlan& plan, const Terminal& terminal) {
                      StoppedText(plan.stopped_by), effort);
 }
 
-int64_t ResolveBudget(const RematFlags& flags, const JointGraph& graph,
-                      const solver::SearchLimits& limits,
-                      const Terminal& terminal) {
+// The budget, and of the least one the plan that fits it.
+problems::RematQuestion Resolve(const RematFlags& flags,
+                                const JointGraph& graph,
+                                const solver::SearchLimits& limits,
+                                const Terminal& terminal) {
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
   switch (budget.kind) {
     case BudgetFlag::Kind::kBytes:
-      return budget.bytes;
+      return {.budget_bytes = budget.bytes};
     case BudgetFlag::Kind::kShare:
-      return static_cast<int64_t>(std::clamp(
-          std::floor(budget.share *
-                     static_cast<double>(problems::RematBaseline(graph))),
-          1.0, 0x1p62));
+      return {.budget_bytes = static_cast<int64_t>(std::clamp(
+                  std::floor(budget.share * static_cast<double>(
+                                                problems::RematBaseline(graph))),
+                  1.0, 0x1p62))};
     case BudgetFlag::Kind::kMinimum:
       break;
   }
@@ -203,7 +208,7 @@ int64_t ResolveBudget(const RematFlags& flags, const JointGraph& graph,
                     FormatBytesExactly(least.bytes),
                     FormatBytesExactly(least.bound_bytes)));
   }
-  return least.bytes;
+  return {.budget_bytes = least.bytes, .start = least.kept};
 }
 
 RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
@@ -215,14 +220,15 @@ RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
       .time_limit_s = flags.time_limit.empty()
                           ? kRematSeconds
                           : ParseTimeLimit(flags.time_limit),
+      .gap = flags.gap.empty() ? 0 : ParseNumber(flags.gap, "--gap", 0, 1),
       .interrupted = &InterruptFlag()};
   limits.on_progress = [&](const solver::SearchProgress& p) {
     progress.Show(p.seconds, [&] { return ProgressText(p); });
   };
   const solver::Stopwatch stopwatch;
-  const int64_t budget = ResolveBudget(flags, graph, limits, terminal);
-  return problems::PlanRemat(graph, budget,
-                             solver::LeftOf(limits, stopwatch.Seconds()));
+  problems::RematQuestion question = Resolve(flags, graph, limits, terminal);
+  question.limits = solver::LeftOf(limits, stopwatch.Seconds());
+  return problems::PlanRemat(graph, question);
 }
 
 int RunRemat(const RematFlags& flags, const Terminal& terminal) {
@@ -262,6 +268,9 @@ Command AddRematCommand(CLI::App& program) {
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for the search (30); none: no limit")
       ->type_name("SECONDS");
+  app->add_option("--gap", flags->gap,
+                  "stop this near to the optimum: 0 (default) to 1")
+      ->type_name("SHARE");
   app->add_flag("--memory", flags->memory,
                 "with the bytes at every node, in JSON");
   app->add_flag("--json", flags->json, "print JSON, nothing else");

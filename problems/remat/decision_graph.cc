@@ -73,7 +73,13 @@ bool IsBefore(const RematMoment& a, const RematMoment& b) {
 // Times as far as rows tell them apart.
 class Clock {
  public:
-  Clock(const std::vector<RematMoment>& rows) : rows_(rows) {
+  Clock(const std::vector<RematMoment>& rows,
+        const std::vector<RematCondition>& conditions)
+      : rows_(rows) {
+    for (const RematCondition& condition : conditions) {
+      steps_.push_back(condition.moment.backward);
+      steps_.push_back(condition.moment.backward + 1);
+    }
     while (forward_ < std::ssize(rows) &&
            rows[forward_].kind == RematMoment::Kind::kForward) {
       ++forward_;
@@ -110,9 +116,9 @@ class Clock {
   int32_t FirstRowOf(int32_t first, int32_t op) const {
     return RowsBefore(first, op, false);
   }
-  // Returns whether a row of an operator that runs again is at that time.
-  bool IsAt(int32_t row, int32_t first) const {
-    return rows_[row].backward == BackwardOf(first);
+  // Returns whether a moment of an operator that runs again is at that time.
+  bool IsAt(const RematMoment& moment, int32_t first) const {
+    return moment.backward == BackwardOf(first);
   }
 
  private:
@@ -151,11 +157,12 @@ class GraphBuilder {
       : problem_(problem),
         limits_(limits),
         graph_{.rows = Sorted(std::move(rows))},
-        clock_(graph_.rows) {
+        clock_(graph_.rows, limits.conditions) {
     int64_t all = 0;
     for (const RematValue& value : problem.values) all += value.bytes;
     for (const RematMoment& row : graph_.rows) {
-      const bool is_again = row.kind == RematMoment::Kind::kAgain;
+      const bool is_again =
+          row.kind == RematMoment::Kind::kAgain && !IsMet(row);
       const int64_t room = budget - problem.BaseOf(row);
       absent_.push_back(is_again ? all + std::max<int64_t>(0, -room) : 0);
       graph_.room.push_back(room + absent_.back());
@@ -183,6 +190,14 @@ class GraphBuilder {
     return rows;
   }
 
+  // Returns whether the operator runs again at that moment on all paths.
+  bool IsMet(const RematMoment& moment) const {
+    return std::ranges::any_of(
+        limits_.conditions, [&](const RematCondition& condition) {
+          return condition.is_met && condition.moment == moment;
+        });
+  }
+
   Need NeedOf(const State& state, int32_t value) const {
     const auto found =
         std::ranges::lower_bound(state, value, {}, &Pending::value);
@@ -194,6 +209,11 @@ class GraphBuilder {
     const std::vector<int32_t>& makes = problem_.operators[o].makes;
     for (const int32_t v : makes)
       if (!clock_.IsNone(direct_[v])) return true;
+    const bool has_condition = std::ranges::any_of(
+        limits_.conditions, [&](const RematCondition& condition) {
+          return condition.moment.op == o;
+        });
+    if (has_condition) return true;
     return std::ranges::any_of(states_, [&](const State& state) {
       return std::ranges::any_of(makes, [&](int32_t v) {
         const Need need = NeedOf(state, v);
@@ -277,6 +297,7 @@ class GraphBuilder {
       }
       reader = clock_.OfReader(choice.first, level_.op);
     }
+    if (!MeetsConditions(choice)) return;
     for (const int32_t v : op.reads) {
       const Need before = NeedOf(after, v);
       const Need need{
@@ -293,6 +314,16 @@ class GraphBuilder {
       }
     }
     Add(s, after, choice, needs, needed);
+  }
+
+  bool MeetsConditions(const Choice& choice) const {
+    return std::ranges::all_of(
+        limits_.conditions, [&](const RematCondition& condition) {
+          if (condition.moment.op != level_.op) return true;
+          const bool is_there = choice.is_again &&
+                                clock_.IsAt(condition.moment, choice.first);
+          return is_there == condition.is_met;
+        });
   }
 
   void Add(int32_t s, const State& after, const Choice& choice,
@@ -372,7 +403,7 @@ class GraphBuilder {
       const RematMoment& moment = graph_.rows[row];
       if (moment.kind != RematMoment::Kind::kAgain || moment.op != level_.op)
         continue;
-      if (!clock_.IsAt(static_cast<int32_t>(row), choice.first)) continue;
+      if (!clock_.IsAt(moment, choice.first)) continue;
       bytes[row] += absent_[row];
       for (size_t i = 0; i < op.makes.size(); ++i) {
         const bool is_copy = (choice.kept >> i & 1U) != 0;

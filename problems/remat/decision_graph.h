@@ -47,8 +47,17 @@ struct DecisionGraph {
   }
 };
 
+// That an operator runs again before a backward node, or that it does not: at other times
+// it may.
+struct RematCondition {
+  RematMoment moment = {};
+  bool is_met = false;
+};
+
 struct DecisionLimits {
   int64_t states = 3000;  // a level
+  // Only such paths; the rows of moments that are met need no other room then.
+  std::vector<RematCondition> conditions = {};
 };
 
 // Every choice of kept values that no rule forbids is a path, with its ms, and at

@@ -24,7 +24,10 @@
 // 2. Labels enumerate the paths within the rows that cost less than the best plan so far;
 //    with these prices few beginnings of paths are left.
 //
-// Every path is simulated, and the cheapest that keeps the budget is the best plan. Rows
+// Every path is simulated, and the cheapest that keeps the budget is the best plan. A row
+// at which an operator runs again has more room than it needs where the operator does not,
+// so that prices see little of it: where labels are too many, plans are split into those in
+// which it does, whose row has no such room, and the others, which have no such row. Rows
 // are moments of the step, and paths take at a row what the simulation finds there at
 // least, so that without any path cheaper than the best plan, there is no cheaper plan.
 
@@ -62,12 +65,15 @@ class Search {
     const bool is_found = best_.has_value();
     if (is_found) answer_.run = *best_;
     const double best = is_found ? best_->recompute_ms : kInfinity;
-    const bool is_proven = answer_.bound_ms >= CutOff();
+    const double rounding = kRounding * std::max(1.0, is_found ? best : 0);
+    const bool is_proven = is_found && answer_.bound_ms >= best - rounding;
     if (is_found) {
       answer_.bound_ms = std::min(answer_.bound_ms, best);
       answer_.status = is_proven ? solver::SearchStatus::kOptimal
                                  : solver::SearchStatus::kFeasible;
       if (is_proven) answer_.stopped_by = solver::StoppedBy::kNothing;
+      const bool is_near = answer_.bound_ms >= CutOff();
+      if (!is_proven && is_near) answer_.stopped_by = solver::StoppedBy::kGap;
     } else {
       answer_.status = answer_.bound_ms == kInfinity
                            ? solver::SearchStatus::kInfeasible
@@ -77,33 +83,106 @@ class Search {
   }
 
  private:
+  // Plans that meet conditions.
+  struct Part {
+    std::vector<RematCondition> conditions = {};
+    double bound_ms = 0;
+  };
+  enum class Outcome : char { kClosed, kSplit, kStopped };
+
   // Until it is proven, or a limit strikes.
   void Find() {
-    const std::optional<RematMoment> first = Try(simulator_.AllKept());
+    if (!question_.start.empty()) Try(question_.start);
+    Wish(Try(simulator_.AllKept()));
     if (IsDone()) return;
-    if (first) rows_ = {*first};
-    for (;;) {
-      const DecisionGraph graph =
-          BuildDecisionGraph(problem_, rows_, question_.budget_bytes);
-      rows_ = graph.rows;
-      is_restricted_ = graph.is_restricted;
-      if (!HasPath(graph)) return ProveNone();
-      if (!FindPrices(graph) || IsDone()) return;
-      if (AddRows()) continue;
-      if (!Enumerate(graph)) return;
+    AddRows();
+    std::vector<Part> open = {Part()};
+    while (!open.empty()) {
+      const auto least = std::ranges::min_element(open, {}, &Part::bound_ms);
+      Part part = std::move(*least);
+      open.erase(least);
+      answer_.bound_ms = std::max(answer_.bound_ms, part.bound_ms);
+      if (IsDone()) return;
+      const Outcome outcome = Solve(part);
+      if (outcome == Outcome::kStopped) {
+        open.push_back(std::move(part));
+        answer_.bound_ms = std::ranges::min(open, {}, &Part::bound_ms).bound_ms;
+        return;
+      }
+      if (outcome == Outcome::kSplit) {
+        const RematMoment moment = *MomentToSplitAt(part);
+        for (const bool is_met : {true, false}) {
+          open.push_back(part);
+          open.back().conditions.push_back(
+              {.moment = moment, .is_met = is_met});
+        }
+      }
+      if (best_ && question_.is_any_enough) return;
     }
+    answer_.bound_ms = kInfinity;
+  }
+
+  // Looks for better plans in a part, and raises its bound.
+  Outcome Solve(Part& part) {
+    for (;;) {
+      const DecisionGraph graph = BuildDecisionGraph(
+          problem_, RowsOf(part), question_.budget_bytes,
+          {.conditions = part.conditions});
+      if (graph.is_restricted) is_restricted_ = true;
+      if (getenv("DBG")) { size_t most=0, edges=0; for (auto& l : graph.levels) { most=std::max<size_t>(most,l.states); edges+=l.edges.size(); } fprintf(stderr, "t %.2f conds %zu bound %.4f rows %zu:", clock_.Seconds(), part.conditions.size(), part.bound_ms, rows_.size()); for (auto& r : rows_) fprintf(stderr," %c%d/%d", "FBA"[(int)r.kind], r.op, r.backward); fprintf(stderr," levels %zu most states %zu edges %zu relaxed %d\n", graph.levels.size(), most, edges, graph.is_relaxed); } //DBG
+      if (!HasPath(graph)) {
+        if (!is_restricted_) return Outcome::kClosed;
+        answer_.stopped_by = solver::StoppedBy::kUnproven;
+        return Outcome::kStopped;
+      }
+      if (!FindPrices(graph, part)) return Outcome::kStopped;
+      if (IsClosed(part)) return Outcome::kClosed;
+      if (getenv("DBG")) fprintf(stderr, "  t %.2f priced bound %.4f best %.4f cuts %ld\n", clock_.Seconds(), part.bound_ms, best_ ? best_->recompute_ms : -1, (long)answer_.cuts); //DBG
+      if (AddRows()) continue;
+      const std::optional<Outcome> outcome = Enumerate(graph, part);
+      if (outcome) return *outcome;
+    }
+  }
+
+  // Rows that are not those of moments that the part does without.
+  std::vector<RematMoment> RowsOf(const Part& part) const {
+    std::vector<RematMoment> rows;
+    for (const RematMoment& row : rows_) {
+      const bool is_absent = std::ranges::any_of(
+          part.conditions, [&](const RematCondition& condition) {
+            return condition.moment == row && !condition.is_met;
+          });
+      if (!is_absent) rows.push_back(row);
+    }
+    return rows;
+  }
+
+  std::optional<RematMoment> MomentToSplitAt(const Part& part) const {
+    for (const RematMoment& row : rows_) {
+      const bool is_known = std::ranges::any_of(
+          part.conditions, [&](const RematCondition& condition) {
+            return condition.moment == row;
+          });
+      if (row.kind == RematMoment::Kind::kAgain && !is_known) return row;
+    }
+    return std::nullopt;
   }
 
   // What a plan has to cost less than.
   double CutOff() const {
     if (!best_) return kInfinity;
     const double best = best_->recompute_ms;
-    return best - kRounding * std::max(1.0, best);
+    return best - std::max(question_.limits.gap * best,
+                           kRounding * std::max(1.0, best));
   }
 
   bool IsDone() const {
     if (best_ && question_.is_any_enough) return true;
     return answer_.bound_ms >= CutOff();
+  }
+  bool IsClosed(const Part& part) const {
+    if (best_ && question_.is_any_enough) return true;
+    return part.bound_ms >= CutOff();
   }
 
   bool IsStopped() {
@@ -120,19 +199,10 @@ class Search {
     return true;
   }
 
-  void ProveNone() {
-    if (is_restricted_) {
-      answer_.stopped_by = solver::StoppedBy::kUnproven;
-    } else {
-      answer_.bound_ms = best_ ? best_->recompute_ms : kInfinity;
-    }
-  }
-
-  void RaiseBound(double ms) {
+  void Raise(Part& part, double ms) const {
     if (is_restricted_) return;
     if (ms > all_ms_ * (1 + kRounding) + kRounding) ms = kInfinity;
-    if (best_) ms = std::min(ms, best_->recompute_ms);
-    answer_.bound_ms = std::max(answer_.bound_ms, ms);
+    part.bound_ms = std::max(part.bound_ms, ms);
   }
 
   static bool HasPath(const DecisionGraph& graph) {
@@ -149,7 +219,10 @@ class Search {
     } catch (const InputError&) {
       return std::nullopt;  // of a relaxed path
     }
-    answer_.least_peak_seen = std::min(answer_.least_peak_seen, run.peak_bytes);
+    if (run.peak_bytes < answer_.least_peak_seen) {
+      answer_.least_peak_seen = run.peak_bytes;
+      answer_.least_kept = run.kept;
+    }
     if (run.peak_bytes > question_.budget_bytes)
       return MomentOf(problem_, run, run.peak_step);
     if (!best_ || run.recompute_ms < best_->recompute_ms ||
@@ -221,7 +294,7 @@ class Search {
   }
 
   // Finds the best prices of the rows. Returns false where a limit strikes.
-  bool FindPrices(const DecisionGraph& graph) {
+  bool FindPrices(const DecisionGraph& graph, Part& part) {
     const size_t rows = graph.rows.size();
     std::vector<Plane> planes;
     std::vector<std::optional<RematMoment>> breaks;
@@ -241,8 +314,8 @@ class Search {
       if (is_higher) {
         highest = bound;
         best_prices_ = of_bytes;
-        RaiseBound(bound - kRounding * (std::abs(rests.front().front()) +
-                                        std::abs(of_room)));
+        Raise(part, bound - kRounding * (std::abs(rests.front().front()) +
+                                         std::abs(of_room)));
       }
       ++answer_.cuts;
       const DecisionPath path = CheapestPath(graph, of_bytes, rests);
@@ -254,7 +327,7 @@ class Search {
         planes.push_back(std::move(plane));
         breaks.push_back(Try(KeptOn(problem_, graph, path)));
       }
-      if (IsDone()) return true;
+      if (IsClosed(part)) return true;
       if (IsStopped()) return false;
       const std::optional<Prices> prices = HighestPlanes(planes, rows, most);
       const bool is_end =
@@ -278,38 +351,40 @@ class Search {
   }
 
   // Enumerates the paths that are better than the best plan, as far as limits allow.
-  // Returns whether there are rows to add.
-  bool Enumerate(const DecisionGraph& graph) {
+  // Nothing: there are rows to add.
+  std::optional<Outcome> Enumerate(const DecisionGraph& graph, Part& part) {
     for (int64_t most = kFirstLabels;; most *= 10) {
-      const RematLabelAnswer found = FindPaths({.graph = graph,
-                                                .prices = best_prices_,
-                                                .cut_off_ms = CutOff(),
-                                                .labels_a_level = most,
-                                                .paths = kPaths},
-                                               clock_);
+      const RematLabelAnswer found =
+          FindPaths({.graph = graph,
+                     .prices = best_prices_,
+                     .cut_off_ms = CutOff(),
+                     .labels_a_level = most,
+                     .paths = kPaths},
+                    clock_);
       answer_.labels += found.labels;
+      if (getenv("DBG")) fprintf(stderr, "  t %.2f labels %ld most %ld paths %zu dropped %.4f stopped %d\n", clock_.Seconds(), (long)found.labels, (long)most, found.paths.size(), found.dropped_ms, found.is_stopped); //DBG
       if (found.is_stopped) {
         IsStopped();
-        return false;
+        return Outcome::kStopped;
       }
-      double cheapest = kInfinity;
+      double least = found.dropped_ms;
       for (const DecisionPath& path : found.paths) {
         const double ms = SumsOf(graph, path).ms;
-        cheapest = std::min(cheapest, ms);
+        least = std::min(least, ms);
         if (best_ && ms >= best_->recompute_ms) break;
         Wish(Try(KeptOn(problem_, graph, path)));
       }
-      const double least = std::min(cheapest, found.dropped_ms);
-      RaiseBound(least);
-      if (IsDone()) return false;
-      if (AddRows()) return true;
+      Raise(part, least);
+      if (IsClosed(part)) return Outcome::kClosed;
+      if (AddRows()) return std::nullopt;
       if (found.dropped_ms == kInfinity || most >= kMostLabels) {
         answer_.stopped_by = found.dropped_ms == kInfinity
                                  ? solver::StoppedBy::kUnproven
                                  : solver::StoppedBy::kMemory;
-        return false;
+        return Outcome::kStopped;
       }
-      if (IsStopped()) return false;
+      if (IsStopped()) return Outcome::kStopped;
+      if (MomentToSplitAt(part)) return Outcome::kSplit;
     }
   }
 
@@ -350,13 +425,14 @@ LeastRematBudget FindLeastRematBudget(const RematProblem& problem,
     const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget,
                                                     .limits = clock.Left(),
                                                     .is_any_enough = true});
-    least.bytes = std::min(least.bytes, answer.least_peak_seen);
+    if (answer.least_peak_seen < least.bytes) {
+      least.bytes = answer.least_peak_seen;
+      least.kept = answer.least_kept;
+    }
     if (answer.status == solver::SearchStatus::kInfeasible) {
       least.bound_bytes = std::max(least.bound_bytes, budget + 1);
     } else if (answer.status == solver::SearchStatus::kNoSolution) {
       break;
-    } else {
-      least.bytes = std::min(least.bytes, answer.run.peak_bytes);
     }
     if (least.bytes == std::numeric_limits<int64_t>::max()) {
       least.exists = false;

@@ -18,8 +18,10 @@ struct RematAnswer {
   graph::JointRun run = {};
   // No plan within the budget runs less again. Infinity: there is none.
   double bound_ms = 0;
-  // The least peak of all plans that the search came by, whatever the budget.
+  // The least peak of all plans that the search came by, whatever the budget, and what
+  // that plan keeps.
   int64_t least_peak_seen = 0;
+  std::vector<char> least_kept = {};
   int64_t cuts = 0;    // prices tried
   int64_t labels = 0;  // beginnings of plans
   int64_t moments = 0;
@@ -29,6 +31,8 @@ struct RematAnswer {
 struct RematQuestion {
   int64_t budget_bytes = 0;
   solver::SearchLimits limits = {};
+  // A plan to begin with, a buffer; empty: none.
+  std::vector<char> start = {};
   // Any plan will do: then it is feasible, and not proven to be the best.
   bool is_any_enough = false;
 };
@@ -38,7 +42,8 @@ RematAnswer SolveRemat(const RematProblem& problem,
 
 // The least budget that a plan fits.
 struct LeastRematBudget {
-  int64_t bytes = 0;        // of a plan that was simulated
+  int64_t bytes = 0;              // of a plan that was simulated
+  std::vector<char> kept = {};    // what it keeps, a buffer
   int64_t bound_bytes = 0;  // no plan fits in fewer; the same where proven
   bool exists = true;       // what rules there are may forbid every plan
 };
