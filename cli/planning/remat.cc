@@ -188,10 +188,11 @@ problems::RematQuestion Resolve(const RematFlags& flags,
     case BudgetFlag::Kind::kBytes:
       return {.budget_bytes = budget.bytes};
     case BudgetFlag::Kind::kShare:
-      return {.budget_bytes = static_cast<int64_t>(std::clamp(
-                  std::floor(budget.share * static_cast<double>(
-                                                problems::RematBaseline(graph))),
-                  1.0, 0x1p62))};
+      return {
+          .budget_bytes = static_cast<int64_t>(std::clamp(
+              std::floor(budget.share *
+                         static_cast<double>(problems::RematBaseline(graph))),
+              1.0, 0x1p62))};
     case BudgetFlag::Kind::kMinimum:
       break;
   }

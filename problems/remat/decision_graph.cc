@@ -320,8 +320,8 @@ class GraphBuilder {
     return std::ranges::all_of(
         limits_.conditions, [&](const RematCondition& condition) {
           if (condition.moment.op != level_.op) return true;
-          const bool is_there = choice.is_again &&
-                                clock_.IsAt(condition.moment, choice.first);
+          const bool is_there =
+              choice.is_again && clock_.IsAt(condition.moment, choice.first);
           return is_there == condition.is_met;
         });
   }

@@ -125,11 +125,10 @@ class Search {
   // Looks for better plans in a part, and raises its bound.
   Outcome Solve(Part& part) {
     for (;;) {
-      const DecisionGraph graph = BuildDecisionGraph(
-          problem_, RowsOf(part), question_.budget_bytes,
-          {.conditions = part.conditions});
+      const DecisionGraph graph =
+          BuildDecisionGraph(problem_, RowsOf(part), question_.budget_bytes,
+                             {.conditions = part.conditions});
       if (graph.is_restricted) is_restricted_ = true;
-      if (getenv("DBG")) { size_t most=0, edges=0; for (auto& l : graph.levels) { most=std::max<size_t>(most,l.states); edges+=l.edges.size(); } fprintf(stderr, "t %.2f conds %zu bound %.4f rows %zu:", clock_.Seconds(), part.conditions.size(), part.bound_ms, rows_.size()); for (auto& r : rows_) fprintf(stderr," %c%d/%d", "FBA"[(int)r.kind], r.op, r.backward); fprintf(stderr," levels %zu most states %zu edges %zu relaxed %d\n", graph.levels.size(), most, edges, graph.is_relaxed); } //DBG
       if (!HasPath(graph)) {
         if (!is_restricted_) return Outcome::kClosed;
         answer_.stopped_by = solver::StoppedBy::kUnproven;
@@ -137,7 +136,6 @@ class Search {
       }
       if (!FindPrices(graph, part)) return Outcome::kStopped;
       if (IsClosed(part)) return Outcome::kClosed;
-      if (getenv("DBG")) fprintf(stderr, "  t %.2f priced bound %.4f best %.4f cuts %ld\n", clock_.Seconds(), part.bound_ms, best_ ? best_->recompute_ms : -1, (long)answer_.cuts); //DBG
       if (AddRows()) continue;
       const std::optional<Outcome> outcome = Enumerate(graph, part);
       if (outcome) return *outcome;
@@ -354,15 +352,13 @@ class Search {
   // Nothing: there are rows to add.
   std::optional<Outcome> Enumerate(const DecisionGraph& graph, Part& part) {
     for (int64_t most = kFirstLabels;; most *= 10) {
-      const RematLabelAnswer found =
-          FindPaths({.graph = graph,
-                     .prices = best_prices_,
-                     .cut_off_ms = CutOff(),
-                     .labels_a_level = most,
-                     .paths = kPaths},
-                    clock_);
+      const RematLabelAnswer found = FindPaths({.graph = graph,
+                                                .prices = best_prices_,
+                                                .cut_off_ms = CutOff(),
+                                                .labels_a_level = most,
+                                                .paths = kPaths},
+                                               clock_);
       answer_.labels += found.labels;
-      if (getenv("DBG")) fprintf(stderr, "  t %.2f labels %ld most %ld paths %zu dropped %.4f stopped %d\n", clock_.Seconds(), (long)found.labels, (long)most, found.paths.size(), found.dropped_ms, found.is_stopped); //DBG
       if (found.is_stopped) {
         IsStopped();
         return Outcome::kStopped;

@@ -42,10 +42,10 @@ RematAnswer SolveRemat(const RematProblem& problem,
 
 // The least budget that a plan fits.
 struct LeastRematBudget {
-  int64_t bytes = 0;              // of a plan that was simulated
-  std::vector<char> kept = {};    // what it keeps, a buffer
-  int64_t bound_bytes = 0;  // no plan fits in fewer; the same where proven
-  bool exists = true;       // what rules there are may forbid every plan
+  int64_t bytes = 0;            // of a plan that was simulated
+  std::vector<char> kept = {};  // what it keeps, a buffer
+  int64_t bound_bytes = 0;      // no plan fits in fewer; the same where proven
+  bool exists = true;           // what rules there are may forbid every plan
 };
 // Found to `tolerance` of the bytes, where limits allow.
 LeastRematBudget FindLeastRematBudget(const RematProblem& problem,

@@ -124,15 +124,6 @@ TEST(Remat, FindsTheLeastBudget) {
     for (const JointRun& run : runs) peak = std::min(peak, run.peak_bytes);
     ASSERT_EQ(least.exists, !runs.empty());
     if (runs.empty()) continue;
-    if (least.bound_bytes != peak) {
-      for (int64_t b = least.bound_bytes; b <= least.bytes; ++b) {
-        auto a = SolveRemat(BuildRematProblem(graph),
-                            {.budget_bytes = b, .is_any_enough = true});
-        std::printf("%ld: status %d bound %g stopped %d seen %ld\n", (long)b,
-                    (int)a.status, a.bound_ms, (int)a.stopped_by,
-                    (long)a.least_peak_seen);
-      }
-    }
     ASSERT_EQ(least.bytes, peak) << ToJson(graph);
     ASSERT_EQ(least.bound_bytes, peak) << ToJson(graph);
   }
