@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "problems/remat/need_clock.h"
 #include "problems/remat/remat_problem.h"
 
 namespace acplan::problems {
@@ -45,13 +46,6 @@ struct DecisionGraph {
     return level.effects.data() +
            static_cast<size_t>(edge.effect) * rows.size();
   }
-};
-
-// That an operator runs again before a backward node, or that it does not: at other times
-// it may.
-struct RematCondition {
-  RematMoment moment = {};
-  bool is_met = false;
 };
 
 struct DecisionLimits {

@@ -1,0 +1,90 @@
+#include "problems/remat/row_bytes.h"
+
+#include <algorithm>
+#include <cstddef>
+
+// What a value takes at a moment of forward: its bytes, if it is kept, made before and not
+// live anyway. At a moment of backward: its bytes from when it is there to when it is
+// needed for the last time. A moment at which an operator runs again is one only if it does:
+// its row has `absent` more room, more than all values together come to, which the operator
+// takes back where it runs again at that time. Where that is certain, it has not.
+
+namespace acplan::problems {
+
+RowBytes::RowBytes(const RematProblem& problem,
+                   const std::vector<RematMoment>& rows, const NeedClock& clock,
+                   const std::vector<RematCondition>& conditions,
+                   int64_t budget_bytes)
+    : problem_(problem), rows_(rows), clock_(clock) {
+  int64_t all = 0;
+  for (const RematValue& value : problem.values) all += value.bytes;
+  for (const RematMoment& row : rows) {
+    const bool is_met = std::ranges::any_of(
+        conditions, [&](const RematCondition& condition) {
+          return condition.is_met && condition.moment == row;
+        });
+    const bool may_be_absent =
+        row.kind == RematMoment::Kind::kAgain && !is_met;
+    const int64_t room = budget_bytes - problem.BaseOf(row);
+    absent_.push_back(may_be_absent ? all + std::max<int64_t>(0, -room) : 0);
+    room_.push_back(room + absent_.back());
+  }
+}
+
+std::vector<int64_t> RowBytes::Of(int32_t op, const RematChoice& choice,
+                                  const RematNeeds& needs) const {
+  const std::vector<int32_t>& makes = problem_.operators[op].makes;
+  std::vector<int64_t> bytes(rows_.size(), 0);
+  const int32_t there = choice.is_again ? clock_.FirstRowOf(choice.first, op)
+                                        : static_cast<int32_t>(rows_.size());
+  for (size_t i = 0; i < makes.size(); ++i) {
+    const RematValue& value = problem_.values[makes[i]];
+    const RematNeed& need = needs.of_values[i];
+    const bool is_kept = (choice.kept >> i & 1U) != 0;
+    const bool is_needed = (needs.needed >> i & 1U) != 0;
+    const int32_t forward = is_kept ? clock_.forward_rows() : need.early - 1;
+    for (int32_t row = 0; row < forward; ++row)
+      if (IsMoreIfKept(value, rows_[row].op)) bytes[row] += value.bytes;
+    int32_t row = is_kept ? clock_.forward_rows() : there;
+    for (; is_needed && row < need.last; ++row) bytes[row] += value.bytes;
+  }
+  if (choice.is_again) AddAgain(op, choice, needs, bytes);
+  if (choice.is_early) AddEarly(op, choice, needs, bytes);
+  return bytes;
+}
+
+// The rows at which this very operator runs again.
+void RowBytes::AddAgain(int32_t op, const RematChoice& choice,
+                        const RematNeeds& needs,
+                        std::vector<int64_t>& bytes) const {
+  const std::vector<int32_t>& makes = problem_.operators[op].makes;
+  for (auto row = static_cast<size_t>(clock_.forward_rows());
+       row < rows_.size(); ++row) {
+    const RematMoment& moment = rows_[row];
+    if (moment.kind != RematMoment::Kind::kAgain || moment.op != op) continue;
+    if (!clock_.IsAt(moment, choice.first)) continue;
+    bytes[row] += absent_[row];
+    // What it makes a second time, and what nobody needs.
+    const uint64_t others = choice.kept | ~needs.needed;
+    for (size_t i = 0; i < makes.size(); ++i)
+      if (others >> i & 1U) bytes[row] += problem_.values[makes[i]].bytes;
+  }
+}
+
+// The row at which forward runs this very operator of stage either.
+void RowBytes::AddEarly(int32_t op, const RematChoice& choice,
+                        const RematNeeds& needs,
+                        std::vector<int64_t>& bytes) const {
+  const RematOperator& of = problem_.operators[op];
+  for (int32_t row = 0; row < clock_.forward_rows(); ++row) {
+    if (rows_[row].op != op) continue;
+    bytes[row] += of.scratch_bytes;
+    for (size_t i = 0; i < of.makes.size(); ++i) {
+      const bool is_counted =
+          (choice.kept >> i & 1U) != 0 || needs.of_values[i].early > 0;
+      if (!is_counted) bytes[row] += problem_.values[of.makes[i]].bytes;
+    }
+  }
+}
+
+}  // namespace acplan::problems
