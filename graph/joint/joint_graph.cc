@@ -101,6 +101,9 @@ JointNode ParseNode(const JsonField& field, size_t buffers,
       .scratch_bytes = OptionalBytes(field, "scratch")};
 }
 
+// Of what nodes of forward make, plans are subsets.
+constexpr size_t kMostMakes = 64;
+
 // Who makes the buffers, as far as nodes have been read.
 class Makers {
  public:
@@ -130,6 +133,8 @@ class Makers {
                                   ToString(node.stage)));
     }
     const std::vector<JsonField> makes = field.Get("makes").Elements();
+    if (node.stage != JointStage::kBackward && makes.size() > kMostMakes)
+      field.Get("makes").Complain("expected at most 64 buffers, found more");
     for (size_t i = 0; i < node.makes.size(); ++i) {
       const auto b = static_cast<size_t>(node.makes[i]);
       if (made_[b]) makes[i].Fail("a buffer that no other node makes");

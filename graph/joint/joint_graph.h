@@ -71,6 +71,7 @@ struct JointGraph {
 // - a node of stage forward reads what one of stage either or backward makes, one of
 //   stage either what one of backward makes;
 // - a pass returns what it does not make or have;
+// - a node of stage forward or either makes more than 64 buffers;
 // - all buffers are more than 2^53 bytes, or all nodes more than 10^15 ms. Unknown
 //   keys are ignored.
 JointGraph ReadJointGraph(const std::filesystem::path& path);

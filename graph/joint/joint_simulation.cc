@@ -27,6 +27,12 @@ struct Life {
   int32_t end = kNoStep;  // the last one
 };
 
+// Of a buffer as forward made it, in forward, and as backward has it.
+struct Lives {
+  Life first;
+  Life second;
+};
+
 // What runs in the two passes.
 struct Duties {
   std::vector<char> runs_forward;  // a node
@@ -42,8 +48,7 @@ class Schedule {
         simulator_(simulator),
         duties_(duties),
         run_(run),
-        first_(graph.buffers.size()),
-        second_(graph.buffers.size()),
+        lives_(graph.buffers.size()),
         is_done_(graph.nodes.size(), 0) {}
 
   void Build() {
@@ -63,21 +68,22 @@ class Schedule {
   int32_t Steps() const { return static_cast<int32_t>(run_.steps.size()); }
 
   void AddForward(int32_t n) {
-    for (const int32_t b : graph_.nodes[n].reads) first_[b].end = Steps();
+    for (const int32_t b : graph_.nodes[n].reads) lives_[b].first.end = Steps();
     for (const int32_t b : graph_.nodes[n].makes)
-      first_[b] = {.begin = Steps(), .end = Steps()};
+      lives_[b].first = {.begin = Steps(), .end = Steps()};
     run_.steps.push_back({.node = n});
   }
 
   void AddBackward(int32_t n, bool is_again) {
-    for (const int32_t b : graph_.nodes[n].reads) second_[b].end = Steps();
+    for (const int32_t b : graph_.nodes[n].reads)
+      lives_[b].second.end = Steps();
     for (const int32_t b : graph_.nodes[n].makes) {
       // A second copy of what is there is let go of at once.
       const bool is_copy = run_.kept[b] || simulator_.IsForwardOutput(b);
       if (is_copy) {
         copies_.push_back({.step = Steps(), .bytes = graph_.buffers[b].bytes});
       } else {
-        second_[b] = {.begin = Steps(), .end = Steps()};
+        lives_[b].second = {.begin = Steps(), .end = Steps()};
       }
     }
     is_done_[n] = 1;
@@ -120,8 +126,8 @@ class Schedule {
     for (const int32_t b : graph_.backward_outputs) is_output[b] = 1;
     for (int32_t b = 0; b < std::ssize(graph_.buffers); ++b) {
       const JointBuffer& buffer = graph_.buffers[b];
-      const auto [begin, end] = first_[b];
-      const auto [again, until] = second_[b];
+      const auto [begin, end] = lives_[b].first;
+      const auto [again, until] = lives_[b].second;
       const int32_t to_end = is_output[b] ? last : until;
       if (simulator_.MakerOf(b) < 0) {
         const bool is_late = buffer.is_from_backward;
@@ -156,8 +162,7 @@ class Schedule {
   const JointSimulator& simulator_;
   const Duties& duties_;
   JointRun& run_;
-  std::vector<Life> first_;   // a buffer: as forward made it, in forward
-  std::vector<Life> second_;  // as backward has it
+  std::vector<Lives> lives_;  // a buffer
   std::vector<char> is_done_;
   std::vector<Copy> copies_;
   int32_t backward_ = 0;  // the first step

@@ -18,47 +18,40 @@ using graph::JointGraph;
 using graph::JointNode;
 using graph::JointStage;
 
-class Passes {
+// What runs in the two passes, in order.
+class Order {
  public:
-  Passes(const JointGraph& graph, const std::vector<char>& kept)
-      : graph_(graph),
-        kept_(kept),
-        maker_(graph.buffers.size(), -1),
-        is_live_(graph.buffers.size(), 0),
-        uses_(graph.buffers.size(), 0) {
+  Order(const JointGraph& graph, const std::vector<char>& kept)
+      : maker(graph.buffers.size(), -1),
+        returned(graph.forward_outputs.begin(), graph.forward_outputs.end()),
+        graph_(graph),
+        kept_(kept) {
     for (size_t n = 0; n < graph.nodes.size(); ++n)
       for (const int32_t b : graph.nodes[n].makes)
-        maker_[b] = static_cast<int>(n);
-    returned_.insert(graph.forward_outputs.begin(),
-                     graph.forward_outputs.end());
-    gradients_.insert(graph.backward_outputs.begin(),
-                      graph.backward_outputs.end());
-  }
-
-  RematEffect Run() {
+        maker[b] = static_cast<int>(n);
     ListBackward();
     ListForward();
-    live_ = graph_.held_bytes;
-    for (int b = 0; b < std::ssize(graph_.buffers); ++b)
-      if (maker_[b] < 0 && !graph_.buffers[b].is_from_backward) Hold(b);
-    effect_.peak_bytes = graph_.held_bytes;
-    Execute(forward_, false);
-    Execute(backward_, true);
-    return effect_;
   }
+
+  std::vector<int> maker;  // a buffer; -1: an input
+  std::set<int> returned;  // by forward
+  std::vector<int> forward;
+  std::vector<int> backward;
+  std::set<int> used;   // buffers that are kept and needed
+  std::set<int> again;  // nodes
 
  private:
   // Backward has it without making it.
   bool IsThere(int b) const {
-    return maker_[b] < 0 || returned_.contains(b) ||
-           graph_.nodes[maker_[b]].stage == JointStage::kBackward;
+    return maker[b] < 0 || returned.contains(b) ||
+           graph_.nodes[maker[b]].stage == JointStage::kBackward;
   }
 
   void ListBackward() {
     for (int n = 0; n < std::ssize(graph_.nodes); ++n) {
       if (graph_.nodes[n].stage != JointStage::kBackward) continue;
       Prepare(graph_.nodes[n].reads);
-      backward_.push_back(n);
+      backward.push_back(n);
     }
     Prepare(graph_.backward_outputs);
   }
@@ -72,11 +65,11 @@ class Passes {
       open.pop_back();
       if (IsThere(b)) continue;
       if (kept_[b]) {
-        used_.insert(b);
+        used.insert(b);
         continue;
       }
-      const int n = maker_[b];
-      if (!again_.insert(n).second) continue;
+      const int n = maker[b];
+      if (!again.insert(n).second) continue;
       batch.insert(n);
       open.insert(open.end(), graph_.nodes[n].reads.begin(),
                   graph_.nodes[n].reads.end());
@@ -86,22 +79,15 @@ class Passes {
         throw std::logic_error(
             fmt::format("'{}' may not run again", graph_.nodes[n].name));
       }
-      backward_.push_back(n);
+      backward.push_back(n);
     }
   }
 
   void ListForward() {
     std::set<int> early;
-    std::vector<int> open(used_.begin(), used_.end());
-    for (const int b : used_) {
-      effect_.kept_bytes += graph_.buffers[b].bytes;
-      if (!graph_.buffers[b].may_keep) {
-        throw std::logic_error(
-            fmt::format("'{}' may not be kept", graph_.buffers[b].name));
-      }
-    }
+    std::vector<int> open(used.begin(), used.end());
     while (!open.empty()) {
-      const int n = maker_[open.back()];
+      const int n = maker[open.back()];
       open.pop_back();
       if (n < 0 || graph_.nodes[n].stage != JointStage::kEither) continue;
       if (!early.insert(n).second) continue;
@@ -109,24 +95,51 @@ class Passes {
                   graph_.nodes[n].reads.end());
     }
     for (int n = 0; n < std::ssize(graph_.nodes); ++n) {
-      if (graph_.nodes[n].stage == JointStage::kForward || early.contains(n)) {
-        forward_.push_back(n);
-        if (again_.contains(n)) effect_.recompute_ms += graph_.nodes[n].ms;
-      }
+      if (graph_.nodes[n].stage == JointStage::kForward || early.contains(n))
+        forward.push_back(n);
     }
   }
 
-  void Execute(const std::vector<int>& nodes, bool is_backward) {
+  const JointGraph& graph_;
+  const std::vector<char>& kept_;
+};
+
+// Runs the passes.
+class Passes {
+ public:
+  Passes(const JointGraph& graph, const Order& order)
+      : graph_(graph),
+        order_(order),
+        is_live_(graph.buffers.size(), 0),
+        uses_(graph.buffers.size(), 0),
+        live_(graph.held_bytes),
+        peak_(graph.held_bytes) {
+    for (int b = 0; b < std::ssize(graph.buffers); ++b)
+      if (order.maker[b] < 0 && !graph.buffers[b].is_from_backward) Hold(b);
+  }
+
+  int64_t Peak() {
+    Execute(order_.forward, false);
+    Execute(order_.backward, true);
+    return peak_;
+  }
+
+ private:
+  void CountUses(const std::vector<int>& nodes, bool is_backward) {
     std::ranges::fill(uses_, 0);
     for (const int n : nodes)
       for (const int b : graph_.nodes[n].reads) ++uses_[b];
     if (is_backward) {
-      for (const int b : gradients_) ++uses_[b];
-      for (int b = 0; b < std::ssize(graph_.buffers); ++b)
-        if (graph_.buffers[b].is_from_backward && uses_[b] > 0) Hold(b);
+      for (const int b : graph_.backward_outputs) ++uses_[b];
     } else {
-      for (const int b : used_) ++uses_[b];
+      for (const int b : order_.used) ++uses_[b];
     }
+  }
+
+  void Execute(const std::vector<int>& nodes, bool is_backward) {
+    CountUses(nodes, is_backward);
+    for (int b = 0; is_backward && b < std::ssize(graph_.buffers); ++b)
+      if (graph_.buffers[b].is_from_backward && uses_[b] > 0) Hold(b);
     for (const int n : nodes) {
       const JointNode& node = graph_.nodes[n];
       int64_t now = node.scratch_bytes;
@@ -137,7 +150,7 @@ class Passes {
           Hold(b);
         }
       }
-      effect_.peak_bytes = std::max(effect_.peak_bytes, live_ + now);
+      peak_ = std::max(peak_, live_ + now);
       for (const int b : node.reads) --uses_[b];
       for (const int b : node.reads) LetGo(b);
       for (const int b : node.makes) LetGo(b);
@@ -150,33 +163,38 @@ class Passes {
   }
 
   void LetGo(int b) {
-    const bool is_input = maker_[b] < 0 && !graph_.buffers[b].is_from_backward;
-    if (is_input || returned_.contains(b) || uses_[b] > 0 || !is_live_[b])
+    const bool is_input =
+        order_.maker[b] < 0 && !graph_.buffers[b].is_from_backward;
+    if (is_input || order_.returned.contains(b) || uses_[b] > 0 || !is_live_[b])
       return;
     is_live_[b] = 0;
     live_ -= graph_.buffers[b].bytes;
   }
 
   const JointGraph& graph_;
-  const std::vector<char>& kept_;
-  std::vector<int> maker_;
-  std::set<int> returned_;   // buffers
-  std::set<int> gradients_;  // buffers
-  std::set<int> used_;       // buffers that are kept and needed
-  std::set<int> again_;      // nodes
-  std::vector<int> forward_;
-  std::vector<int> backward_;
+  const Order& order_;
   std::vector<char> is_live_;
   std::vector<int64_t> uses_;  // a buffer: that the pass has left
   int64_t live_ = 0;
-  RematEffect effect_;
+  int64_t peak_ = 0;
 };
 
 }  // namespace
 
 RematEffect ComputeRematEffect(const JointGraph& graph,
                                const std::vector<char>& kept) {
-  return Passes(graph, kept).Run();
+  const Order order(graph, kept);
+  RematEffect effect{.peak_bytes = Passes(graph, order).Peak()};
+  for (const int b : order.used) {
+    effect.kept_bytes += graph.buffers[b].bytes;
+    if (!graph.buffers[b].may_keep) {
+      throw std::logic_error(
+          fmt::format("'{}' may not be kept", graph.buffers[b].name));
+    }
+  }
+  for (const int n : order.forward)
+    if (order.again.contains(n)) effect.recompute_ms += graph.nodes[n].ms;
+  return effect;
 }
 
 void CheckRemat(const JointGraph& graph, int64_t budget_bytes,

@@ -43,8 +43,8 @@ struct StateHash {
     size_t hash = state.size();
     for (const auto& [value, need] : state) {
       for (const int32_t x : {value, need.first, need.last, need.early}) {
-        hash = hash * 0x9E3779B97F4A7C15U + static_cast<size_t>(x) +
-               (hash >> 29U);
+        hash =
+            hash * 0x9E3779B97F4A7C15U + static_cast<size_t>(x) + (hash >> 29U);
       }
     }
     return hash;
@@ -262,8 +262,8 @@ class GraphBuilder {
     return std::ranges::all_of(
         limits_.conditions, [&](const RematCondition& condition) {
           if (condition.moment.op != o) return true;
-          const bool is_there = choice.is_again &&
-                                clock_.IsAt(condition.moment, choice.first);
+          const bool is_there =
+              choice.is_again && clock_.IsAt(condition.moment, choice.first);
           return is_there == condition.is_met;
         });
   }

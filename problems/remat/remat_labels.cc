@@ -23,6 +23,23 @@ using Level = DecisionGraph::Level;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// What rests of paths come to, a level and a state.
+struct Rests {
+  Rests(const DecisionGraph& graph, std::span<const double> prices)
+      : cheapest(CheapestRests(graph, prices)) {
+    for (size_t row = 0; row < graph.rows.size(); ++row) {
+      least.push_back(LeastRests(graph, row));
+      most.push_back(MostRests(graph, row));
+      room_price += prices[row] * static_cast<double>(graph.room[row]);
+    }
+  }
+
+  LevelValues cheapest;           // ms and bytes at the prices
+  std::vector<LevelBytes> least;  // a row
+  std::vector<LevelBytes> most;   // a row
+  double room_price = 0;
+};
+
 // Labels of a level, `rows` bytes each.
 struct Labels {
   std::vector<double> ms;
@@ -41,20 +58,59 @@ struct Origins {
   std::vector<int32_t> edge;
 };
 
+// Bytes of labels of a state at the rows that tell them apart: not the same for all of
+// them, and not by a constant more than at another row. What any rest keeps within the
+// room counts as what just keeps it.
+std::vector<std::vector<int64_t>> ToldApart(const Labels& labels,
+                                            std::span<const int32_t> of_state,
+                                            const DecisionGraph& graph,
+                                            const Rests& rests, size_t l) {
+  const size_t rows = graph.rows.size();
+  const int32_t state = labels.state[of_state.front()];
+  std::vector<std::vector<int64_t>> all;
+  for (size_t row = 0; row < rows; ++row) {
+    const int64_t harmless = graph.room[row] - rests.most[row][l][state];
+    std::vector<int64_t> bytes;
+    bytes.reserve(of_state.size());
+    for (const int32_t label : of_state) {
+      bytes.push_back(std::max(
+          labels.bytes[static_cast<size_t>(label) * rows + row], harmless));
+    }
+    for (size_t i = bytes.size(); i-- > 0;) bytes[i] -= bytes[0];
+    const bool is_same =
+        std::ranges::all_of(bytes, [](int64_t b) { return b == 0; });
+    if (!is_same && std::ranges::find(all, bytes) == all.end())
+      all.push_back(std::move(bytes));
+  }
+  return all;
+}
+
+// Adds those of a state, by ms, that no other one beats.
+void AddUnbeaten(std::span<const int32_t> of_state,
+                 const std::vector<std::vector<int64_t>>& told,
+                 std::vector<int32_t>& needed) {
+  std::vector<size_t> kept;
+  for (size_t i = 0; i < of_state.size(); ++i) {
+    const bool is_beaten = std::ranges::any_of(kept, [&](size_t k) {
+      return std::ranges::all_of(told, [&](const std::vector<int64_t>& bytes) {
+        return bytes[k] <= bytes[i];
+      });
+    });
+    if (is_beaten) continue;
+    // With one number the last one kept has the fewest bytes.
+    if (told.size() == 1) kept.clear();
+    kept.push_back(i);
+    needed.push_back(of_state[i]);
+  }
+}
+
 class Pass {
  public:
   Pass(const RematLabelQuestion& question, const solver::LimitClock& clock)
       : question_(question),
         graph_(question.graph),
-        rows_(question.graph.rows.size()),
         clock_(clock),
-        rests_(CheapestRests(question.graph, question.prices)) {
-    for (size_t row = 0; row < rows_; ++row) {
-      least_.push_back(LeastRests(graph_, row));
-      most_.push_back(MostRests(graph_, row));
-      room_price_ +=
-          question.prices[row] * static_cast<double>(graph_.room[row]);
-    }
+        rests_(question.graph, question.prices) {
     answer_.dropped_ms = kInfinity;
   }
 
@@ -64,7 +120,7 @@ class Pass {
             .state = {0},
             .parent = {-1},
             .edge = {-1},
-            .bytes = std::vector<int64_t>(rows_, 0)};
+            .bytes = std::vector<int64_t>(Rows(), 0)};
     for (size_t l = 0; l < graph_.levels.size(); ++l) {
       Extend(l);
       Reduce(l + 1);
@@ -79,6 +135,8 @@ class Pass {
   }
 
  private:
+  size_t Rows() const { return graph_.rows.size(); }
+
   void Extend(size_t l) {
     const Level& level = graph_.levels[l];
     std::vector<size_t> begin(static_cast<size_t>(level.states) + 1, 0);
@@ -94,14 +152,14 @@ class Pass {
   void Add(size_t l, size_t i, size_t e) {
     const Level& level = graph_.levels[l];
     const Edge& edge = level.edges[e];
-    const double rest = rests_[l + 1][edge.to];
+    const double rest = rests_.cheapest[l + 1][edge.to];
     if (rest == kInfinity) return;
     const int64_t* effect = graph_.EffectOf(level, edge);
-    const int64_t* before = now_.bytes.data() + i * rows_;
-    double least = now_.ms[i] + edge.ms + rest - room_price_;
-    for (size_t row = 0; row < rows_; ++row) {
+    const int64_t* before = now_.bytes.data() + i * Rows();
+    double least = now_.ms[i] + edge.ms + rest - rests_.room_price;
+    for (size_t row = 0; row < Rows(); ++row) {
       const int64_t bytes = before[row] + effect[row];
-      if (bytes + least_[row][l + 1][edge.to] > graph_.room[row]) return;
+      if (bytes + rests_.least[row][l + 1][edge.to] > graph_.room[row]) return;
       least += question_.prices[row] * static_cast<double>(bytes);
     }
     if (least >= question_.cut_off_ms) return;
@@ -112,7 +170,7 @@ class Pass {
     next_.state.push_back(edge.to);
     next_.parent.push_back(static_cast<int32_t>(i));
     next_.edge.push_back(static_cast<int32_t>(e));
-    for (size_t row = 0; row < rows_; ++row)
+    for (size_t row = 0; row < Rows(); ++row)
       next_.bytes.push_back(before[row] + effect[row]);
   }
 
@@ -133,55 +191,13 @@ class Pass {
       size_t end = begin;
       const int32_t state = next_.state[order[begin]];
       while (end < order.size() && next_.state[order[end]] == state) ++end;
-      AddUnbeaten(std::span(order).subspan(begin, end - begin), l, needed);
+      const auto of_state = std::span(order).subspan(begin, end - begin);
+      AddUnbeaten(of_state, ToldApart(next_, of_state, graph_, rests_, l),
+                  needed);
       begin = end;
     }
     Drop(needed);
     Take(needed);
-  }
-
-  // Bytes as far as they tell labels of a state apart.
-  int64_t Told(int32_t label, size_t row, size_t l) const {
-    const int64_t most = most_[row][l][next_.state[label]];
-    return std::max(next_.bytes[static_cast<size_t>(label) * rows_ + row],
-                    graph_.room[row] - most);
-  }
-
-  void AddUnbeaten(std::span<const int32_t> labels, size_t l,
-                   std::vector<int32_t>& needed) const {
-    const std::vector<std::vector<int64_t>> told = ToldApart(labels, l);
-    std::vector<size_t> kept;
-    for (size_t i = 0; i < labels.size(); ++i) {
-      const bool is_beaten = std::ranges::any_of(kept, [&](size_t k) {
-        return std::ranges::all_of(told,
-                                   [&](const std::vector<int64_t>& bytes) {
-                                     return bytes[k] <= bytes[i];
-                                   });
-      });
-      if (is_beaten) continue;
-      // With one number the last one kept has the fewest bytes.
-      if (told.size() == 1) kept.clear();
-      kept.push_back(i);
-      needed.push_back(labels[i]);
-    }
-  }
-
-  // Bytes of labels at the rows that matter: not the same for all of them, and not by
-  // a constant more than at another row.
-  std::vector<std::vector<int64_t>> ToldApart(std::span<const int32_t> labels,
-                                              size_t l) const {
-    std::vector<std::vector<int64_t>> all;
-    for (size_t row = 0; row < rows_; ++row) {
-      std::vector<int64_t> bytes;
-      bytes.reserve(labels.size());
-      for (const int32_t label : labels) bytes.push_back(Told(label, row, l));
-      for (size_t i = bytes.size(); i-- > 0;) bytes[i] -= bytes[0];
-      const bool is_same =
-          std::ranges::all_of(bytes, [](int64_t b) { return b == 0; });
-      if (!is_same && std::ranges::find(all, bytes) == all.end())
-        all.push_back(std::move(bytes));
-    }
-    return all;
   }
 
   void Drop(std::vector<int32_t>& needed) {
@@ -211,8 +227,8 @@ class Pass {
       origins.parent.push_back(next_.parent[label]);
       origins.edge.push_back(next_.edge[label]);
       const auto* begin =
-          next_.bytes.data() + static_cast<size_t>(label) * rows_;
-      now_.bytes.insert(now_.bytes.end(), begin, begin + rows_);
+          next_.bytes.data() + static_cast<size_t>(label) * Rows();
+      now_.bytes.insert(now_.bytes.end(), begin, begin + Rows());
     }
     origins_.push_back(std::move(origins));
   }
@@ -239,12 +255,8 @@ class Pass {
 
   const RematLabelQuestion& question_;
   const DecisionGraph& graph_;
-  const size_t rows_;
   const solver::LimitClock& clock_;
-  const LevelValues rests_;
-  std::vector<LevelBytes> least_;  // a row
-  std::vector<LevelBytes> most_;   // a row
-  double room_price_ = 0;
+  const Rests rests_;
   Labels now_;
   Labels next_;
   std::vector<Origins> origins_;  // a level

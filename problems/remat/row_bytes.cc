@@ -19,12 +19,11 @@ RowBytes::RowBytes(const RematProblem& problem,
   int64_t all = 0;
   for (const RematValue& value : problem.values) all += value.bytes;
   for (const RematMoment& row : rows) {
-    const bool is_met = std::ranges::any_of(
-        conditions, [&](const RematCondition& condition) {
+    const bool is_met =
+        std::ranges::any_of(conditions, [&](const RematCondition& condition) {
           return condition.is_met && condition.moment == row;
         });
-    const bool may_be_absent =
-        row.kind == RematMoment::Kind::kAgain && !is_met;
+    const bool may_be_absent = row.kind == RematMoment::Kind::kAgain && !is_met;
     const int64_t room = budget_bytes - problem.BaseOf(row);
     absent_.push_back(may_be_absent ? all + std::max<int64_t>(0, -room) : 0);
     room_.push_back(room + absent_.back());

@@ -1,0 +1,163 @@
+#include "problems/remat/price_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "solver/lp_solver.h"
+#include "solver/milp.h"
+
+// Idea. Each path is a plane: its ms and, by prices, its bytes over the room. The bound, as a
+// function of prices, is the lowest plane, which a shortest path finds. Cutting planes: a
+// small program over the planes so far finds the prices at which the lowest of them is
+// highest, the next path is the cheapest one there, and the end is where its bound is as
+// high. The program's dual is the best mixture. As long as no mixture keeps the room, what
+// is missing has a price, which rises: where the bound is then above what any path costs,
+// there is none.
+
+namespace acplan::problems {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNear = 1e-7;      // bound and planes, relative
+constexpr double kRounding = 1e-9;  // of sums, relative
+constexpr double kFirstPrice = 10;  // of what is missing, of all ms
+constexpr double kLastPrice = 1e9;
+
+struct Plane {
+  double ms = 0;
+  std::vector<double> excess = {};  // a row: bytes over the room, by the budget
+
+  bool operator==(const Plane&) const = default;
+};
+
+// The prices at which planes are highest, and how much of which is the mixture there.
+struct Highest {
+  double ms = 0;
+  double missing = 0;  // of room
+  std::vector<double> prices = {};
+  std::vector<double> shares = {};
+};
+
+std::optional<Highest> FindHighest(const std::vector<Plane>& planes,
+                                   size_t rows, double price_of_missing) {
+  solver::Milp program;
+  for (size_t row = 0; row < rows; ++row) program.AddRow({.upper = 0});
+  program.AddRow({.lower = 1, .upper = 1});
+  for (const Plane& plane : planes) {
+    const int column = program.AddColumn({.cost = plane.ms});
+    for (size_t row = 0; row < rows; ++row)
+      program.rows[row].terms.push_back({column, plane.excess[row]});
+    program.rows[rows].terms.push_back({column, 1});
+  }
+  const int missing = program.AddColumn({.cost = price_of_missing});
+  for (size_t row = 0; row < rows; ++row)
+    program.rows[row].terms.push_back({missing, -1});
+  const solver::LpSolution solution = solver::SolveLp(program);
+  if (solution.status != solver::LpStatus::kOptimal) return std::nullopt;
+  Highest highest{.ms = solution.objective, .missing = solution.x.back()};
+  for (size_t row = 0; row < rows; ++row)
+    highest.prices.push_back(std::max(0.0, -solution.row_duals[row]));
+  highest.shares.assign(solution.x.begin(), solution.x.end() - 1);
+  return highest;
+}
+
+class PriceSearch {
+ public:
+  explicit PriceSearch(const PriceQuestion& question)
+      : question_(question),
+        graph_(question.graph),
+        scale_(
+            static_cast<double>(std::max<int64_t>(question.budget_bytes, 1))) {}
+
+  PriceAnswer Run() {
+    double price_of_missing = kFirstPrice * question_.all_ms + 1;
+    const double last_price = kLastPrice * (question_.all_ms + 1);
+    std::vector<double> prices(graph_.rows.size(), 0);
+    for (;;) {
+      const bool is_better = Try(prices);
+      if (is_closed_) break;
+      if (question_.is_stopped()) {
+        answer_.is_stopped = true;
+        break;
+      }
+      const std::optional<Highest> highest =
+          FindHighest(planes_, graph_.rows.size(), price_of_missing);
+      if (!highest) break;
+      const double near =
+          highest->ms - kNear * std::max(question_.all_ms, highest->ms);
+      const bool is_end = !is_better || bound_ >= near;
+      prices = highest->prices;
+      if (!is_end) continue;
+      if (highest->missing > kRounding && price_of_missing < last_price) {
+        price_of_missing *= 100;
+        bound_ = -kInfinity;
+        continue;
+      }
+      for (size_t p = 0; p < planes_.size(); ++p)
+        if (highest->shares[p] > kRounding)
+          answer_.mixture.push_back(static_cast<int64_t>(p));
+      break;
+    }
+    return std::move(answer_);
+  }
+
+ private:
+  // The cheapest path at these prices. Returns whether it is new, or the bound higher.
+  bool Try(const std::vector<double>& prices) {
+    std::vector<double> of_bytes;
+    double of_room = 0;
+    for (size_t row = 0; row < prices.size(); ++row) {
+      of_bytes.push_back(prices[row] / scale_);
+      of_room += of_bytes[row] * static_cast<double>(graph_.room[row]);
+    }
+    const LevelValues rests = CheapestRests(graph_, of_bytes);
+    ++answer_.cuts;
+    const double cheapest = rests.front().front();
+    const bool is_higher = cheapest - of_room > bound_;
+    if (is_higher) {
+      bound_ = cheapest - of_room;
+      answer_.prices = of_bytes;
+      const double rounding =
+          kRounding * (std::abs(cheapest) + std::abs(of_room));
+      is_closed_ = question_.on_bound(bound_ - rounding);
+    }
+    const DecisionPath path = CheapestPath(graph_, of_bytes, rests);
+    Plane plane = PlaneOf(path);
+    const bool is_new = std::ranges::find(planes_, plane) == planes_.end();
+    if (is_new) {
+      planes_.push_back(std::move(plane));
+      question_.on_path(path);
+    }
+    return is_higher || is_new;
+  }
+
+  Plane PlaneOf(const DecisionPath& path) const {
+    const PathSums sums = SumsOf(graph_, path);
+    Plane plane{.ms = sums.ms};
+    for (size_t row = 0; row < sums.bytes.size(); ++row) {
+      plane.excess.push_back(
+          static_cast<double>(sums.bytes[row] - graph_.room[row]) / scale_);
+    }
+    return plane;
+  }
+
+  const PriceQuestion& question_;
+  const DecisionGraph& graph_;
+  const double scale_;
+  std::vector<Plane> planes_;
+  double bound_ = -kInfinity;
+  bool is_closed_ = false;
+  PriceAnswer answer_;
+};
+
+}  // namespace
+
+PriceAnswer FindPrices(const PriceQuestion& question) {
+  return PriceSearch(question).Run();
+}
+
+}  // namespace acplan::problems
