@@ -53,6 +53,46 @@ ordered_json Finite(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
 }
 
+// What a plan does, without names.
+ordered_json FiguresJson(const RematPlan& plan, const JointGraph& graph) {
+  ordered_json json = {{"status", StatusName(plan)},
+                       {"budget_bytes", plan.budget_bytes}};
+  if (plan.run) {
+    const JointRun& run = *plan.run;
+    json["peak_bytes"] = run.peak_bytes;
+    json["peak_node"] =
+        run.peak_step < 0
+            ? ordered_json(nullptr)
+            : ordered_json(graph.nodes[run.steps[run.peak_step].node].name);
+    json["saved_bytes"] = run.kept_bytes;
+    json["recompute_ms"] = run.recompute_ms;
+  }
+  if (!plan.is_given) {
+    json["bound_ms"] = Finite(plan.bound_ms);
+    if (plan.run) {
+      json["gap"] = plan.run->recompute_ms > 0
+                        ? 1 - plan.bound_ms / plan.run->recompute_ms
+                        : 0.0;
+    }
+  }
+  json["baseline_peak_bytes"] = plan.baseline_peak_bytes;
+  json["forward_ms"] = plan.forward_ms;
+  json["backward_ms"] = plan.backward_ms;
+  if (plan.least) {
+    json["least_bytes"] = plan.least->bytes;
+    json["least_bound_bytes"] = plan.least->bound_bytes;
+  }
+  json["seconds"] = plan.seconds;
+  json["labels"] = plan.labels;
+  json["cuts"] = plan.cuts;
+  return json;
+}
+
+std::string Text(const ordered_json& json) {
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
 ordered_json MemoryJson(const JointRun& run, const JointGraph& graph) {
   ordered_json memory = ordered_json::array();
   for (size_t s = 0; s < run.steps.size(); ++s) {
@@ -128,43 +168,57 @@ std::vector<char> ReadKept(const std::filesystem::path& path,
   return kept;
 }
 
-std::string RematToJson(const RematPlan& plan, const JointGraph& graph,
-                        bool has_memory) {
-  ordered_json json = {{"format", "acplan.remat"},
+std::vector<RematPlan> RematFrontier(const JointGraph& graph, int points,
+                                     const solver::SearchLimits& limits) {
+  const solver::LimitClock clock(limits);
+  const RematProblem problem = BuildRematProblem(graph);
+  const auto left_for = [&](int parts) {
+    solver::SearchLimits left = clock.Left();
+    left.time_limit_s /= parts;
+    return left;
+  };
+  solver::SearchLimits of_least = left_for(points + 1);
+  of_least.on_progress = {};
+  const LeastRematBudget least = FindLeastRematBudget(problem, of_least);
+  std::vector<RematPlan> plans;
+  if (!least.exists) return plans;
+  const int64_t most = RematBaseline(graph);
+  std::vector<char> start = least.kept;
+  for (int p = 0; p < points; ++p) {
+    const double share =
+        points == 1 ? 1 : static_cast<double>(p) / (points - 1);
+    const int64_t budget =
+        p + 1 == points
+            ? std::max(most, least.bytes)
+            : least.bytes +
+                  static_cast<int64_t>(share *
+                                       static_cast<double>(most - least.bytes));
+    plans.push_back(PlanRemat(graph, {.budget_bytes = budget,
+                                      .limits = left_for(points - p),
+                                      .start = start}));
+    if (plans.back().run) start = plans.back().run->kept;
+  }
+  return plans;
+}
+
+std::string RematFrontierToJson(const std::vector<RematPlan>& plans,
+                                const JointGraph& graph) {
+  ordered_json json = {{"format", "acplan.remat_frontier"},
                        {"version", 1},
                        {"model", graph.model.name},
-                       {"status", StatusName(plan)},
-                       {"budget_bytes", plan.budget_bytes}};
+                       {"points", ordered_json::array()}};
+  for (const RematPlan& plan : plans)
+    json["points"].push_back(FiguresJson(plan, graph));
+  return Text(json);
+}
+
+std::string RematToJson(const RematPlan& plan, const JointGraph& graph,
+                        bool has_memory) {
+  ordered_json json = {
+      {"format", "acplan.remat"}, {"version", 1}, {"model", graph.model.name}};
+  json.update(FiguresJson(plan, graph));
   if (plan.run) {
     const JointRun& run = *plan.run;
-    json["peak_bytes"] = run.peak_bytes;
-    json["peak_node"] =
-        run.peak_step < 0
-            ? ordered_json(nullptr)
-            : ordered_json(graph.nodes[run.steps[run.peak_step].node].name);
-    json["recompute_ms"] = run.recompute_ms;
-  }
-  if (!plan.is_given) {
-    json["bound_ms"] = Finite(plan.bound_ms);
-    if (plan.run) {
-      json["gap"] = plan.run->recompute_ms > 0
-                        ? 1 - plan.bound_ms / plan.run->recompute_ms
-                        : 0.0;
-    }
-  }
-  json["baseline_peak_bytes"] = plan.baseline_peak_bytes;
-  json["forward_ms"] = plan.forward_ms;
-  json["backward_ms"] = plan.backward_ms;
-  if (plan.least) {
-    json["least_bytes"] = plan.least->bytes;
-    json["least_bound_bytes"] = plan.least->bound_bytes;
-  }
-  json["seconds"] = plan.seconds;
-  json["labels"] = plan.labels;
-  json["cuts"] = plan.cuts;
-  if (plan.run) {
-    const JointRun& run = *plan.run;
-    json["saved_bytes"] = run.kept_bytes;
     json["saved"] = ordered_json::array();
     for (size_t b = 0; b < run.kept.size(); ++b)
       if (run.kept[b]) json["saved"].push_back(graph.buffers[b].name);
@@ -174,9 +228,7 @@ std::string RematToJson(const RematPlan& plan, const JointGraph& graph,
         json["recomputed"].push_back(graph.nodes[step.node].name);
     if (has_memory) json["memory"] = MemoryJson(run, graph);
   }
-  return json.dump(2, ' ', false,
-                   nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
+  return Text(json);
 }
 
 }  // namespace acplan::problems

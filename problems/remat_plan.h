@@ -44,6 +44,13 @@ int64_t RematBaseline(const graph::JointGraph& graph);
 RematPlan PlanRemat(const graph::JointGraph& graph,
                     const RematQuestion& question);
 
+// The best plans at `points` budgets, from the least one that a plan fits to the peak of
+// keeping all, evenly spaced, ascending; each begins with the plan before it, so that a
+// larger budget never has a worse plan. Every budget may take an even share of what is
+// left of the time. Empty where no plan keeps the rules.
+std::vector<RematPlan> RematFrontier(const graph::JointGraph& graph, int points,
+                                     const solver::SearchLimits& limits);
+
 // What keeping these buffers does. Throws InputError for what the rules forbid.
 RematPlan EvaluateRemat(const graph::JointGraph& graph,
                         const std::vector<char>& kept);
@@ -52,6 +59,11 @@ RematPlan EvaluateRemat(const graph::JointGraph& graph,
 // the graph, 1 where it is kept. Throws InputError for names that are no buffers.
 std::vector<char> ReadKept(const std::filesystem::path& path,
                            const graph::JointGraph& graph);
+
+// The file `acplan.remat_frontier`, version 1: of each point what RematToJson says but for
+// the names.
+std::string RematFrontierToJson(const std::vector<RematPlan>& plans,
+                                const graph::JointGraph& graph);
 
 // `has_memory`: with the bytes at every step.
 std::string RematToJson(const RematPlan& plan, const graph::JointGraph& graph,

@@ -37,6 +37,7 @@ struct RematFlags {
   std::string graph;
   std::string budget;
   std::string of;
+  std::string frontier;
   std::string time_limit;
   std::string gap;
   std::string output;
@@ -212,17 +213,20 @@ problems::RematQuestion Resolve(const RematFlags& flags,
   return {.budget_bytes = least.bytes, .start = least.kept};
 }
 
+solver::SearchLimits Limits(const RematFlags& flags) {
+  return {.time_limit_s = flags.time_limit.empty()
+                              ? kRematSeconds
+                              : ParseTimeLimit(flags.time_limit),
+          .gap = flags.gap.empty() ? 0 : ParseNumber(flags.gap, "--gap", 0, 1),
+          .interrupted = &InterruptFlag()};
+}
+
 RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
                  const Terminal& terminal) {
   if (!flags.of.empty())
     return problems::EvaluateRemat(graph, problems::ReadKept(flags.of, graph));
   ProgressLine progress(terminal);
-  solver::SearchLimits limits{
-      .time_limit_s = flags.time_limit.empty()
-                          ? kRematSeconds
-                          : ParseTimeLimit(flags.time_limit),
-      .gap = flags.gap.empty() ? 0 : ParseNumber(flags.gap, "--gap", 0, 1),
-      .interrupted = &InterruptFlag()};
+  solver::SearchLimits limits = Limits(flags);
   limits.on_progress = [&](const solver::SearchProgress& p) {
     progress.Show(p.seconds, [&] { return ProgressText(p); });
   };
@@ -232,11 +236,54 @@ RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
   return problems::PlanRemat(graph, question);
 }
 
+std::string FrontierTable(const std::vector<RematPlan>& plans,
+                          const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kRight, kRight, kRight, kRight, kRight, kLeft, kRight});
+  table.AddRow({"budget", "peak", "kept", "recomputed", "at least", "", "s"});
+  for (const RematPlan& plan : plans) {
+    std::vector<std::string> row = {graph::FormatBytes(plan.budget_bytes)};
+    if (plan.run) {
+      row.push_back(graph::FormatBytes(plan.run->peak_bytes));
+      row.push_back(graph::FormatBytes(plan.run->kept_bytes));
+      row.push_back(FormatMs(plan.run->recompute_ms));
+      row.push_back(FormatMs(plan.bound_ms));
+    } else {
+      row.insert(row.end(), 4, "");
+    }
+    row.push_back(plan.status == SearchStatus::kOptimal    ? "optimal"
+                  : plan.status == SearchStatus::kFeasible ? "feasible"
+                                                           : "no plan");
+    row.push_back(fmt::format("{:.2f}", plan.seconds));
+    table.AddRow(std::move(row));
+  }
+  return table.ToString(terminal);
+}
+
+int RunFrontier(const RematFlags& flags, const JointGraph& graph,
+                const Terminal& terminal) {
+  const auto points =
+      static_cast<int>(ParseWhole(flags.frontier, "--frontier", 2, 1000));
+  const std::vector<RematPlan> plans =
+      problems::RematFrontier(graph, points, Limits(flags));
+  if (plans.empty())
+    throw LimitError("--frontier: no plan is known that keeps the rules");
+  const std::string json = RematFrontierToJson(plans, graph);
+  if (!flags.output.empty()) graph::WriteFile(flags.output, json);
+  terminal.Print(flags.json ? json : FrontierTable(plans, terminal));
+  return kExitOk;
+}
+
 int RunRemat(const RematFlags& flags, const Terminal& terminal) {
-  if (flags.budget.empty() == flags.of.empty())
-    throw InputError("--budget: expected it, or --of in its place");
+  const int asked = (flags.budget.empty() ? 0 : 1) +
+                    (flags.of.empty() ? 0 : 1) +
+                    (flags.frontier.empty() ? 0 : 1);
+  if (asked != 1)
+    throw InputError(
+        "--budget: expected it, or --of or --frontier in its place");
   CheckOutput(flags.output, flags.graph);
   const JointGraph graph = graph::ReadJointGraph(flags.graph);
+  if (!flags.frontier.empty()) return RunFrontier(flags, graph, terminal);
   const RematPlan plan = Answer(flags, graph, terminal);
   const std::string json = RematToJson(plan, graph, flags.memory);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
@@ -266,6 +313,9 @@ Command AddRematCommand(CLI::App& program) {
   app->add_option("--of", flags->of,
                   "what a plan does that keeps `saved` of this file")
       ->type_name("FILE");
+  app->add_option("--frontier", flags->frontier,
+                  "the best plans at so many budgets, from the least on")
+      ->type_name("POINTS");
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for the search (30); none: no limit")
       ->type_name("SECONDS");
