@@ -13,6 +13,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/message_text.h"
 #include "problems/model/memory_model.h"
+#include "problems/plan/rank_peak.h"
 
 namespace acplan::cli {
 
@@ -139,6 +140,14 @@ std::string MadeBy(const Trace& trace, const PeakStorage& storage) {
                      ToString(storage.phase));
 }
 
+// By the line of Python that made it, "" for what none did.
+std::vector<NamedSum> SumByLine(const Trace& trace,
+                                const PeakAccount& account) {
+  return SumBy(account, [&](const PeakStorage& storage) {
+    return graph::SourceOf(trace, storage.op);
+  });
+}
+
 nlohmann::ordered_json ToJson(
     const std::array<int64_t, graph::kMemoryKinds>& by) {
   auto json = nlohmann::ordered_json::object();
@@ -167,9 +176,11 @@ std::string PlaceText(const Trace& trace, const PeakAccount& account) {
   // The root says nothing.
   const std::string module =
       account.module > 0 ? ShortName(trace, account.module) : "";
-  return fmt::format("{}, {}{}", ToString(account.phase),
+  const std::string source = graph::SourceOf(trace, account.step.op);
+  return fmt::format("{}, {}{}{}", ToString(account.phase),
                      OperatorName(trace, account.step.op),
-                     module.empty() ? "" : " in " + graph::OneLine(module));
+                     module.empty() ? "" : " in " + graph::OneLine(module),
+                     source.empty() ? "" : ", at " + source);
 }
 
 nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
@@ -180,7 +191,8 @@ nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
     json["peak"] = {{"step", account.place},
                     {"operator", OperatorName(trace, account.step.op)},
                     {"phase", ToString(account.phase)},
-                    {"module", ModuleName(trace, account.module)}};
+                    {"module", ModuleName(trace, account.module)},
+                    {"source", graph::SourceOf(trace, account.step.op)}};
   }
   json["by_kind"] = ToJson(account.ByKind());
   auto& modules = json["modules"] = nlohmann::ordered_json::array();
@@ -204,6 +216,12 @@ nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
     row.erase("made");
     operators.push_back(std::move(row));
   }
+  auto& lines = json["lines"] = nlohmann::ordered_json::array();
+  if (!trace.sources.empty()) {
+    for (const NamedSum& sum : SumByLine(trace, account)) {
+      lines.push_back(ToJson(sum, "source"));
+    }
+  }
   auto& storages = json["largest"] = nlohmann::ordered_json::array();
   for (size_t k = 0; k < std::min(top, account.storages.size()); ++k) {
     const PeakStorage& storage = account.storages[k];
@@ -213,10 +231,26 @@ nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
                         {"module", ModuleName(trace, storage.module)},
                         {"operator", OperatorName(trace, storage.op)},
                         {"phase", ToString(storage.phase)},
+                        {"source", graph::SourceOf(trace, storage.op)},
                         {"fixed", storage.is_fixed}});
   }
   return json;
 }
+
+namespace {
+
+// "" of a trace that has no lines.
+std::string LineTable(const Trace& trace, const PeakAccount& account,
+                      size_t top, const Terminal& terminal) {
+  if (trace.sources.empty()) return "";
+  std::vector<NamedSum> lines = SumByLine(trace, account);
+  for (auto& [name, sum] : lines) {
+    if (name.empty()) name = "(of no line)";
+  }
+  return "\n" + SumTable(lines, top, "by line that made it", terminal);
+}
+
+}  // namespace
 
 std::string ContentsText(const Trace& trace, const PeakAccount& account,
                          size_t top, const Terminal& terminal) {
@@ -235,20 +269,19 @@ std::string ContentsText(const Trace& trace, const PeakAccount& account,
                         [&](const PeakStorage& storage) {
                           return MadeBy(trace, storage);
                         }),
-                  top, "by what made it", terminal);
+                  top, "by what made it", terminal) +
+         LineTable(trace, account, top, terminal);
 }
 
 std::string InfeasibleText(const PlanningQuestion& question,
                            const solver::SearchLimits& limits) {
   const problems::PlanOptions& options = question.problem().options;
-  if (options.memory.model != problems::MemoryModel::kTrace ||
-      options.memory.world_size != 1) {
-    return "";
-  }
+  if (options.memory.model != problems::MemoryModel::kTrace) return "";
   const problems::LeastWithSegments least = question.Least(limits);
   if (!least.least.has_plan) return "";
   const auto [trace, modules] = question.UnitsOf(least);
-  const PeakAccount account = graph::AccountForPeak(*trace, modules);
+  const PeakAccount account =
+      problems::AccountForPeakOfRank(*trace, modules, options.memory);
   std::vector<std::string> kinds;
   const auto by_kind = account.ByKind();
   std::vector<size_t> order(by_kind.size());

@@ -31,6 +31,7 @@
 #include "problems/budget_frontier.h"
 #include "problems/check/plan_check.h"
 #include "problems/plan/plan_on_trace.h"
+#include "problems/plan/rank_peak.h"
 
 namespace acplan::cli {
 
@@ -82,14 +83,21 @@ ordered_json TraceRunJson(const ProfileInput& input, const NamedPlan& named,
   const ProfileInput own = WithSegmentsOf(input, named.plan, named.path);
   const graph::Trace& trace = *own.trace;
   SampledRun run{.name = named.name, .trace = &trace, .detail = {}};
+  ordered_json lines;
   try {
-    run.detail = graph::Simulator(trace).SimulateInDetail(
-        problems::CheckpointedModules(trace, named.plan.modules));
+    const auto modules =
+        problems::CheckpointedModules(trace, named.plan.modules);
+    run.detail = graph::Simulator(trace).SimulateInDetail(modules);
     run.detail = DetailOnRank(std::move(run.detail), trace, memory);
+    if (!trace.sources.empty()) {
+      lines = LinesJson(trace, AccountForPeakOfRank(trace, modules, memory));
+    }
   } catch (const InputError& error) {
     throw NamingFile(error, named.path);
   }
-  return RunJson(run);
+  ordered_json json = RunJson(run);
+  if (!lines.empty()) json["lines"] = std::move(lines);
+  return json;
 }
 
 ordered_json ProfileRun(const ProfileInput& input, const NamedPlan& named,

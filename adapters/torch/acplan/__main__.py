@@ -176,6 +176,11 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
         action="store_true",
         help="without what kernels allocate beside their results",
     )
+    model.add_argument(
+        "--no-source",
+        action="store_true",
+        help="without the line of Python that each operator is from",
+    )
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
     parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
 
@@ -225,6 +230,7 @@ def _traced(flags: argparse.Namespace, step: TrainingStep) -> Trace:
         *step.args,
         device=flags.device or "a100",
         workspaces=not flags.no_workspaces,
+        source=not flags.no_source,
         progress=False if flags.no_progress else None,
         **step.options(),
     )

@@ -63,6 +63,12 @@ class Explanation:
         return int(self.data["least"]["peak_bytes"])
 
     @property
+    def lines(self) -> Rows:
+        """What is in memory at the peak without a plan, by the line of Python that made
+        it; empty where the trace has none."""
+        return list(self.data["baseline"]["lines"])
+
+    @property
     def by_kind(self) -> dict[str, int]:
         """What is in memory at the peak without a plan."""
         return dict(self.data["baseline"]["by_kind"])
@@ -112,6 +118,7 @@ def explain(
     levers: bool | Iterable[str] = True,
     device: str | Device = "a100",
     workspaces: bool = True,
+    source: bool = True,
     progress: bool = False,
     top: int = 10,
     **kwargs: Any,
@@ -125,8 +132,10 @@ def explain(
     plan:    its peak beside.
     levers:  which of acplan.LEVERS to measure: all, none (False), or these. Each is set,
              the step traced again, and the model left as it was; none is estimated.
+    source:  says of which line of Python what is in memory is.
     kwargs:  options of acplan.plan, such as decisions and time_limit, are for the least
-             budget; all else is for the trace.
+             budget, of which world_size and fsdp_units make all bytes those of a rank;
+             all else is for the trace.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     if not isinstance(of, torch.nn.Module):
@@ -139,18 +148,19 @@ def explain(
     with progress_bar(progress, unit="trace") as phase:
         tick = phase("explain", len(chosen) + 1)
 
-        def traced(changed: TrainingStep) -> Trace:
+        def traced(changed: TrainingStep, source: bool = False) -> Trace:
             found = trace(
                 changed.model,
                 *changed.args,
                 device=device,
                 workspaces=workspaces,
+                source=source,
                 **changed.options(),
             )
             tick()
             return found
 
-        own = traced(step)
+        own = traced(step, source)
         data, text = _ask(own, options, budget, plan, top)
         if not chosen:
             return Explanation(data, text)

@@ -163,7 +163,7 @@ def verifying(
         raise AcplanError(
             f"verify: accumulate is {accumulate!r}, and {of.accumulate} in the trace"
         )
-    for name in ("progress", "workspaces"):
+    for name in ("progress", "workspaces", "source"):
         kwargs.pop(name, None)
     traced_for = of.data["device"]["name"]
     kwargs["device"] = traced_for if traced_for in DEVICES else "a100"
