@@ -162,7 +162,8 @@ std::string KindTable(const Explanation& answer, const Terminal& terminal) {
   });
   for (size_t k = 0; k < graph::kMemoryKinds; ++k) {
     const auto kind = static_cast<graph::MemoryKind>(k);
-    if (kind == graph::MemoryKind::kGathered && answer.world_size == 1) continue;
+    if (kind == graph::MemoryKind::kGathered && answer.world_size == 1)
+      continue;
     row(fmt::format("  {}", ToString(kind)), [&](const PeakAccount& account) {
       return graph::FormatBytes(account.ByKind()[k]);
     });
@@ -175,9 +176,10 @@ std::string KindTable(const Explanation& answer, const Terminal& terminal) {
 
 std::string PeakHeading(const std::string& what, const Explained& step,
                         const Terminal& terminal) {
-  return fmt::format("\n{}: {}\nat {}\n", terminal.Bold(what),
+  return fmt::format("\n{}: {}\nat {}\n{}", terminal.Bold(what),
                      FormatBytesExactly(step.account.peak_bytes),
-                     PlaceText(step.trace, step.account));
+                     PlaceText(step.trace, step.account),
+                     SourceText(step.trace, step.account.step.op));
 }
 
 // "" without a budget.
@@ -200,20 +202,13 @@ std::string BudgetText(const Explanation& answer) {
       is_proven ? "that any plan needs" : "budget found, which is not proven");
 }
 
-std::string OperatorText(const Trace& trace, int32_t op) {
-  const std::string source = graph::SourceOf(trace, op);
-  return trace.operator_names[trace.operators[op].name] +
-         (source.empty() ? "" : ", at " + source);
-}
-
 std::string ToText(const Explanation& answer, const Terminal& terminal) {
   std::string text =
       terminal.Bold(graph::OneLine(answer.baseline.trace.model.name)) +
       (answer.world_size == 1
            ? ""
            : fmt::format(", a rank of {}", FormatCount(answer.world_size))) +
-      "\n\n" +
-      KindTable(answer, terminal) + BudgetText(answer);
+      "\n\n" + KindTable(answer, terminal) + BudgetText(answer);
   const auto add = [&](const std::string& what, const Explained& step) {
     text += PeakHeading(what, step, terminal) + "\n" +
             ContentsText(step.trace, step.account, answer.top, terminal);
@@ -227,9 +222,10 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
   if (answer.floor.op >= 0) {
     text += fmt::format(
         "\nno plan needs less than {}, which is there under every plan "
-        "at\n{}\n",
+        "at\n{}\n{}",
         graph::FormatBytes(answer.floor.bytes),
-        OperatorText(trace, answer.floor.op));
+        trace.operator_names[trace.operators[answer.floor.op].name],
+        SourceText(trace, answer.floor.op));
   }
   return text;
 }

@@ -91,11 +91,11 @@ std::string Family(std::string_view name) {
 }
 
 // The end of a name says most.
-std::string Cut(const std::string& name) {
-  const std::string line = graph::OneLine(name, 4 * kWidestName);
-  return TextWidth(line) <= kWidestName
+std::string Cut(const std::string& name, size_t widest = kWidestName) {
+  const std::string line = graph::OneLine(name, name.size());
+  return TextWidth(line) <= widest
              ? line
-             : "..." + line.substr(line.size() - (kWidestName - 3));
+             : "..." + line.substr(line.size() - (widest - 3));
 }
 
 // "saved for backward, temporary".
@@ -176,11 +176,14 @@ std::string PlaceText(const Trace& trace, const PeakAccount& account) {
   // The root says nothing.
   const std::string module =
       account.module > 0 ? ShortName(trace, account.module) : "";
-  const std::string source = graph::SourceOf(trace, account.step.op);
-  return fmt::format("{}, {}{}{}", ToString(account.phase),
+  return fmt::format("{}, {}{}", ToString(account.phase),
                      OperatorName(trace, account.step.op),
-                     module.empty() ? "" : " in " + graph::OneLine(module),
-                     source.empty() ? "" : ", at " + source);
+                     module.empty() ? "" : " in " + graph::OneLine(module));
+}
+
+std::string SourceText(const Trace& trace, int32_t op) {
+  const std::string source = graph::SourceOf(trace, op);
+  return source.empty() ? "" : fmt::format("at {}\n", Cut(source, 97));
 }
 
 nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,

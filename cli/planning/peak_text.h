@@ -14,9 +14,13 @@
 namespace acplan::cli {
 
 // "optimizer, aten._foreach_sqrt.default", "backward, aten.mm.default in
-// transformer.h.2, at model.py:123"; "" of a trace without operators.
+// transformer.h.2"; "" of a trace without operators.
 std::string PlaceText(const graph::Trace& trace,
                       const graph::PeakAccount& account);
+
+// The line "at model.py:123" of an operator, of at most 100 columns; "" of one
+// without.
+std::string SourceText(const graph::Trace& trace, int32_t op);
 
 // Kinds, modules and operators as JSON: docs/file_formats.md. The `top` largest
 // storages are listed one by one.

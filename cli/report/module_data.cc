@@ -54,8 +54,8 @@ std::map<std::string, std::string> LinesOfModules(const ProfileInput& input) {
   };
   std::map<int32_t, std::map<std::string, Span>> files;  // by module
   for (int32_t op = 0; op < trace.forward_end; ++op) {
-    const auto [call, source] = std::pair(trace.operators[op].call,
-                                          trace.operators[op].source);
+    const auto [call, source] =
+        std::pair(trace.operators[op].call, trace.operators[op].source);
     if (call < 0 || source < 0) continue;
     const graph::SourceLine& line = trace.sources[source];
     Span& span = files[trace.calls[call].module][line.file];
@@ -64,10 +64,8 @@ std::map<std::string, std::string> LinesOfModules(const ProfileInput& input) {
     span.last = std::max(span.last, line.line);
   }
   for (const auto& [module, by_file] : files) {
-    const auto& [file, span] =
-        *std::ranges::max_element(by_file, {}, [](const auto& entry) {
-          return entry.second.operators;
-        });
+    const auto& [file, span] = *std::ranges::max_element(
+        by_file, {}, [](const auto& entry) { return entry.second.operators; });
     lines[trace.modules[module].fqn] =
         span.first == span.last
             ? fmt::format("{}:{}", file, span.first)

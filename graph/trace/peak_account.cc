@@ -121,9 +121,9 @@ class NodeHolds {
 
 std::string_view ToString(MemoryKind kind) {
   constexpr std::array<std::string_view, kMemoryKinds> kNames = {
-      "parameters",      "buffers",   "gradients",
-      "optimizer state", "inputs",    "saved for backward",
-      "recomputed",      "temporary", "workspaces",
+      "parameters",         "buffers",   "gradients",
+      "optimizer state",    "inputs",    "saved for backward",
+      "recomputed",         "temporary", "workspaces",
       "gathered parameters"};
   return kNames[static_cast<size_t>(kind)];
 }
@@ -150,10 +150,9 @@ int64_t PeakAccount::FixedBytes() const {
 }
 
 int64_t PeakAccount::SumOfBytes() const {
-  return std::accumulate(storages.begin(), storages.end(), int64_t{0},
-                         [](int64_t sum, const PeakStorage& entry) {
-                           return sum + entry.bytes;
-                         });
+  return std::accumulate(
+      storages.begin(), storages.end(), int64_t{0},
+      [](int64_t sum, const PeakStorage& entry) { return sum + entry.bytes; });
 }
 
 // Calls begin their backward pass in some order, and end it in another; each

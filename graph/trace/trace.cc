@@ -236,12 +236,18 @@ std::vector<int32_t> ParseResults(const JsonField& field, int32_t index,
   return results;
 }
 
+// As long as a path may be on Linux.
+constexpr size_t kLongestFile = 4096;
+
 SourceLine ParseSource(const JsonField& field) {
-  SourceLine source = {
-      .file = field.Get("file").String(),
-      .line = ParseInt(field.Get("line"), 1, std::numeric_limits<int32_t>::max()),
-      .function = field.Get("function").String()};
-  if (source.file.empty()) field.Get("file").Fail("the name of a file");
+  SourceLine source = {.file = field.Get("file").String(),
+                       .line = ParseInt(field.Get("line"), 1,
+                                        std::numeric_limits<int32_t>::max()),
+                       .function = field.Get("function").String()};
+  if (source.file.empty() || source.file.size() > kLongestFile) {
+    field.Get("file").Fail(
+        fmt::format("the name of a file, of 1 to {} bytes", kLongestFile));
+  }
   return source;
 }
 

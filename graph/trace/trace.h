@@ -200,7 +200,8 @@ struct Trace {
 // - a gradient is born in the forward pass, a storage freed before it is born,
 //   or scope_end not within its life in the forward pass, or given for a
 //   storage that is not born there;
-// - a source has no file, or stands twice, an operator's is not among them;
+// - a source's file is empty or longer than 4,096 bytes, a source stands twice, or
+//   an operator's is not among them;
 // - saved tensors are not in the order of saving, or not packed <= unpacked <=
 //   local_end and packed, unpacked <= released;
 // - all storages together are more than 2^62 bytes.
@@ -211,8 +212,8 @@ Trace ReadTrace(const std::filesystem::path& path);
 // As ReadTrace, from text; `name` stands for the file in errors.
 Trace ParseTrace(std::string_view text, std::string_view name);
 
-// "modeling_gpt2.py:123" with its path; "" of an operator without a source, and
-// of -1. One line, whatever the file says.
+// "nets/gpt2.py:123"; "" of an operator without a source, and of -1. Printable,
+// whatever the file says.
 std::string SourceOf(const Trace& trace, int32_t op);
 
 // The text of the trace file; ParseTrace(ToJson(t)) == t for every valid t.

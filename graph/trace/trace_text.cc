@@ -122,7 +122,7 @@ std::string SourceOf(const Trace& trace, int32_t op) {
   const int32_t source = op < 0 ? -1 : trace.operators[op].source;
   if (source < 0) return "";
   const SourceLine& line = trace.sources[source];
-  return fmt::format("{}:{}", OneLine(line.file, 200), line.line);
+  return fmt::format("{}:{}", OneLine(line.file, line.file.size()), line.line);
 }
 
 std::string ToJson(const Trace& trace) {

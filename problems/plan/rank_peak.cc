@@ -35,7 +35,8 @@ MemoryKind KindOf(graph::StorageCategory category) {
 std::map<int32_t, int32_t> OwnersOf(const Trace& trace) {
   std::map<int32_t, int32_t> owners;
   for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
-    for (const int32_t s : trace.modules[m].parameters) owners.try_emplace(s, m);
+    for (const int32_t s : trace.modules[m].parameters)
+      owners.try_emplace(s, m);
   }
   return owners;
 }

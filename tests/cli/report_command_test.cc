@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -18,6 +19,7 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -107,6 +109,31 @@ TEST_F(ReportCommandTest, IsOnePageOfWhatSimulateSays) {
 }
 
 // All that a timeline has, where the page has every step.
+// The seed of the fuzzers, whose lines are known; others have none.
+TEST_F(ReportCommandTest, ShowsTheLinesOfPythonOfATraceThatHasThem) {
+  AcplanOut({"report", ACPLAN_SEED_TRACE, "--points", "0", "-o", "page.html"});
+  const json data = DataOf(Read("page.html"));
+  const json& run = data["runs"][0];
+  int64_t sum = 0;
+  std::map<std::string, json> lines;
+  for (const json& line : run["lines"]) {
+    sum += line["bytes"].get<int64_t>();
+    lines[line["source"]] = line["operators"];
+  }
+  EXPECT_EQ(sum, run["peak_bytes"]);
+  EXPECT_THAT(lines.at("nets/small.py:12"), Contains("aten.mm.default"));
+  const json& samples = run["samples"];
+  EXPECT_EQ(samples["lines"][samples["line"][10].get<size_t>()],
+            "nets/small.py:12");
+  EXPECT_EQ(samples["lines"][samples["line"][0].get<size_t>()], "");
+  EXPECT_EQ(data["tree"][0]["lines"], "nets/small.py:13");
+  EXPECT_EQ(data["tree"][1]["lines"], "nets/small.py:12");
+  EXPECT_FALSE(data["tree"][2].contains("lines"));
+  AcplanOut({"report", kTrace, "--points", "0", "-o", "page.html"});
+  EXPECT_THAT(DataOf(Read("page.html"))["runs"][0].dump(),
+              Not(HasSubstr("\"lines\"")));
+}
+
 TEST_F(ReportCommandTest, DrawsTheTimeline) {
   AcplanOut({"report", kTrace, "--points", "0", "-o", "a.html"});
   AcplanOut({"simulate", kTrace, "--timeline", "t.csv"});
