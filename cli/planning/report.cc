@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -49,8 +50,28 @@ struct ReportFlags {
   std::string frontier;
   std::string points;
   std::string time_limit;
+  std::vector<std::string> parts;
   std::string output;
 };
+
+// The parts of a step's page, as they stand there (modules.js).
+constexpr std::array<std::string_view, 7> kParts = {
+    "summary", "memory", "peak", "lines", "frontier", "map", "modules"};
+
+// Null: all of them.
+ordered_json PartsJson(const std::vector<std::string>& parts) {
+  if (parts.empty()) return nullptr;
+  ordered_json json = ordered_json::array();
+  for (const std::string& part : ParseNames(parts, "--parts")) {
+    if (std::ranges::find(kParts, part) == kParts.end()) {
+      throw InputError(fmt::format("--parts: expected some of {}, found {}",
+                                   fmt::join(kParts, ", "),
+                                   graph::Quoted(part)));
+    }
+    json.push_back(part);
+  }
+  return json;
+}
 
 struct NamedPlan {
   std::string path;
@@ -202,6 +223,7 @@ ordered_json StepData(const ReportFlags& flags, const ProfileInput& input,
                        {"caveat", Caveat(memory.model)},
                        {"of_operators", input.trace.has_value()},
                        {"kinds", KindNames()},
+                       {"parts", PartsJson(flags.parts)},
                        {"runs", ordered_json::array()}};
   std::vector<NamedPlan> runs{{.path = "", .name = "no plan", .plan = {}}};
   runs.insert(runs.end(), plans.begin(), plans.end());
@@ -236,6 +258,10 @@ int RunReport(const ReportFlags& flags, const Terminal& terminal) {
 
   std::string page;
   if (const std::optional<ordered_json> search = ReadTraining(flags.profile)) {
+    if (!flags.parts.empty()) {
+      throw InputError(
+          "--parts: expected a page of a step, found one of a search");
+    }
     if (!flags.plans.empty() || !flags.frontier.empty()) {
       throw InputError(fmt::format(
           "{}: expected a profile or trace beside plans, found a report of "
@@ -279,6 +305,10 @@ Command AddReportCommand(CLI::App& program) {
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for the frontier, or none (10)")
       ->type_name("S");
+  app->add_option("--parts", flags->parts,
+                  "only these, without a heading: some of summary, memory, "
+                  "peak, lines, frontier, map, modules")
+      ->type_name("A,B");
   app->footer(
       "Example:\n  acplan report data/traces/gpt2_small.json.gz -o "
       "report.html\n"

@@ -150,9 +150,19 @@ function factsText() {
 }
 
 showModules();
-showPage(document.title, factsText(), [
-  section("summary", "At a glance", summaryTable()),
-  memorySection(), peakSection(), linesSection(), frontierSection(), mapSection(),
-  section("modules", "Modules", moduleTables),
-  element("footer", {class: "quiet"}, report.caveat),
-]);
+const sections = {
+  summary: () => section("summary", "At a glance", summaryTable()),
+  memory: memorySection,
+  peak: peakSection,
+  lines: linesSection,
+  frontier: frontierSection,
+  map: mapSection,
+  modules: () => section("modules", "Modules", moduleTables),
+};
+
+if (report.parts) {
+  showParts(report.parts.map(name => sections[name]()));
+} else {
+  showPage(document.title, factsText(), [
+    ...Object.values(sections).map(make => make()), element("footer", {class: "quiet"}, report.caveat)]);
+}

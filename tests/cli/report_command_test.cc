@@ -148,6 +148,20 @@ TEST_F(ReportCommandTest, DrawsTheTimeline) {
   }
 }
 
+TEST_F(ReportCommandTest, MayBeOfSomeParts) {
+  AcplanOut({"report", kTrace, "--points", "0", "-o", "a.html", "--parts",
+             "memory,map"});
+  EXPECT_EQ(DataOf(Read("a.html"))["parts"], json({"memory", "map"}));
+  AcplanOut({"report", kTrace, "--points", "0", "-o", "a.html"});
+  EXPECT_EQ(DataOf(Read("a.html"))["parts"], nullptr);
+  const Outcome unknown =
+      Acplan({"report", kTrace, "-o", "b.html", "--parts", "memory,none"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_EQ(unknown.err,
+            "acplan: --parts: expected some of summary, memory, peak, lines, "
+            "frontier, map, modules, found \"none\"\n");
+}
+
 TEST_F(ReportCommandTest, TakesAFrontierOrMakesOne) {
   AcplanOut({"frontier", kTrace, "--points", "3", "-o", "f.json"});
   AcplanOut({"report", kTrace, "--frontier", "f.json", "-o", "a.html"});

@@ -11,6 +11,7 @@ import torch
 from acplan.applying import Plan
 from acplan.devices import Device
 from acplan.errors import AcplanError
+from acplan.figures import figure
 from acplan.files import read_json
 from acplan.huggingface import first_line
 from acplan.levers import LEVERS, Lever, with_levers
@@ -51,6 +52,8 @@ class Explanation:
     data: dict[str, Any] = dataclasses.field(repr=False)
     text: str = dataclasses.field(repr=False)
     levers: tuple[Measured, ...] = ()
+    # The trace of the step as it is, or its path.
+    of: Source | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def peak_bytes(self) -> int:
@@ -104,7 +107,8 @@ class Explanation:
         ]
         facts = {"peak": size(self.peak_bytes), "least budget": size(self.least_bytes)}
         title = f"Memory of {self.data['model']}"
-        return page(title, facts, table(kinds), table(measured, len(measured)))
+        charts = figure(["memory", "lines"], self.of)
+        return page(title, facts, charts, table(kinds), table(measured, len(measured)))
 
     def __str__(self) -> str:
         return self.text + ("\n" + levers_text(self.levers) if self.levers else "")
@@ -142,7 +146,7 @@ def explain(
         if args or kwargs:
             raise AcplanError("explain: a trace takes no arguments of a model")
         data, text = _ask(of, options, budget, plan, top)
-        return Explanation(data, text)
+        return Explanation(data, text, of=of)
     chosen = _chosen(levers)
     step = TrainingStep.of(of, args, kwargs)
     with progress_bar(progress, unit="trace") as phase:
@@ -163,14 +167,14 @@ def explain(
         own = traced(step, source)
         data, text = _ask(own, options, budget, plan, top)
         if not chosen:
-            return Explanation(data, text)
+            return Explanation(data, text, of=own)
         measured = [_measured("as it is", "", own, data)]
         for lever in chosen:
             measured.append(_measure([lever], step, traced, options))
         together = _helpful(measured[0], chosen, measured[1:])
         if len(together) > 1:
             measured.append(_measure(together, step, traced, options))
-    return Explanation(data, text, tuple(measured))
+    return Explanation(data, text, tuple(measured), own)
 
 
 def _chosen(levers: bool | Iterable[str]) -> list[Lever]:

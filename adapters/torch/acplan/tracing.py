@@ -21,6 +21,7 @@ from acplan.checkpointed import without_checkpointing
 from acplan.devices import Device, find_device
 from acplan.errors import AcplanError
 from acplan.fake_cuda import fake_cuda
+from acplan.figures import figure
 from acplan.files import read_json, write_json
 from acplan.fingerprints import WEIGHTS, weights_of
 from acplan.optimizers import OptimizerLike, make_optimizer
@@ -128,9 +129,8 @@ class Trace:
         }
         live = {"memory": [(float(k), float(b)) for k, b in enumerate(self.live_bytes)]}
         name = data["model"]["name"]
-        return showing.page(
-            f"Trace of {name}", facts, showing.chart("operators of the step", live, None)
-        )
+        plain = showing.chart("operators of the step", live, None)
+        return showing.page(f"Trace of {name}", facts, figure(["memory"], self, plain))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file whole or not at all; `.gz` is gzipped."""
