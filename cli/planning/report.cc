@@ -18,6 +18,7 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/question.h"
+#include "cli/report/execution_data.h"
 #include "cli/report/frontier_data.h"
 #include "cli/report/module_data.h"
 #include "cli/report/page.h"
@@ -257,15 +258,16 @@ int RunReport(const ReportFlags& flags, const Terminal& terminal) {
   if (!flags.frontier.empty()) CheckOutput(flags.output, flags.frontier);
 
   std::string page;
-  if (const std::optional<ordered_json> search = ReadTraining(flags.profile)) {
+  std::optional<ordered_json> search = ReadTraining(flags.profile);
+  if (!search) search = ReadExecutions(flags.profile);
+  if (search) {
     if (!flags.parts.empty()) {
       throw InputError(
           "--parts: expected a page of a step, found one of a search");
     }
     if (!flags.plans.empty() || !flags.frontier.empty()) {
       throw InputError(fmt::format(
-          "{}: expected a profile or trace beside plans, found a report of "
-          "llm-train",
+          "{}: expected a profile or trace beside plans, found strategies",
           graph::OneLine(flags.profile, 400)));
     }
     page = ReportPage(PageKind::kSearch, "Strategies of training", *search);
@@ -290,8 +292,9 @@ Command AddReportCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "report", "A page that shows where memory goes and what plans change");
   app->add_option("PROFILE", flags->profile,
-                  "profile or trace, or what llm-train or llm-train-search "
-                  "wrote (.json or .json.gz)")
+                  "profile or trace, or what llm-train, llm-train-search, "
+                  "llm-search or llm-optimal-execution wrote (.json or "
+                  ".json.gz)")
       ->required();
   app->add_option("PLAN", flags->plans, "plan files");
   app->add_option("-o,--output", flags->output, "write the page here (.html)")
