@@ -82,7 +82,7 @@ _SEQUENCES_PAGE = """
 
 The same of what `python -m acplan batch --over seq` prints, of sequences of 16 to 384 in steps
 of 16, in batches of 4, within the memory that one of 112 takes without a plan; its tolerance is
-0.1%. Batches are traced and planned one by one, and so is each sequence for the comparison.
+0.1%. Beside it is what tracing and planning each of the sequences finds.
 """
 
 # By name, the configuration, and what the shell is given of it.

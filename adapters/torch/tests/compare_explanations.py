@@ -26,7 +26,8 @@ holds then, or what the operator itself reads and makes. The least budget is the
 a plan was found for within five seconds; where no lower one exists, *proven*.
 
 Every lever that there is was tried on every model. Each row of them is a trace of its own, and
-a search for the least budget on it; none is estimated. *Step* is the run-time of an iteration without a plan.
+a search for the least budget on it; none is estimated. *Step* is the run-time of an iteration
+without a plan.
 """
 
 Inputs = dict[str, Any]
@@ -137,7 +138,8 @@ def _lever_rows(levers: tuple[Measured, ...]) -> Iterator[str]:
     yield "|---|---:|---:|---:|"
     for found in levers:
         if found.peak_bytes is None or found.least_bytes is None:
-            yield f"| {found.lever} | not measured: {found.why_not} | | |"
+            why_not = found.why_not.partition(". ")[0]
+            yield f"| {found.lever} | not measured: {why_not} | | |"
             continue
         proven = " (proven)" if found.is_least_proven else ""
         least = f"{size(found.least_bytes)}{proven}"
