@@ -16,6 +16,7 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/log_flags.h"
+#include "cli/terminal/help_text.h"
 #include "cli/terminal/terminal.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
@@ -184,7 +185,7 @@ std::optional<std::string> RequestedText(const CLI::App& program,
   if (error.get_name() == "CallForVersion") {
     return std::string(error.what()) + "\n";
   }
-  if (error.get_exit_code() == 0) return program.help();
+  if (error.get_exit_code() == 0) return WithinHelpColumns(program.help());
   return std::nullopt;
 }
 
@@ -268,7 +269,7 @@ int Run(const std::vector<std::string>& arguments) {
     }
   }
   check_global();
-  WriteToStderr(program.help());
+  WriteToStderr(WithinHelpColumns(program.help()));
   return kExitBadInput;
 }
 

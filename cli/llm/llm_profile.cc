@@ -88,8 +88,7 @@ Command AddLlmProfileCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmProfileFlags>();
   CLI::App* app = program.add_subcommand(
       "llm-profile",
-      "The profile of a pipeline stage of a strategy, for the planner; of the "
-      "strategy all counts but activation_recompute and seq_par_ag_redo");
+      "The profile of a pipeline stage of a strategy, for the planner");
   flags->strategy.AddTo(*app, kPlannedExecutionHelp);
   app->add_option("--stage", flags->stage,
                   "of the pipeline, counted from 0 (default), which holds most")
@@ -103,6 +102,8 @@ Command AddLlmProfileCommand(CLI::App& program) {
       "Example:\n  acplan llm-profile data/models/gpt3-175B.json "
       "data/validation/seqsel/tab5/gpt3-175B_seqsel.json "
       "data/systems/a100_80g.json\n"
+      "Of the strategy all counts but activation_recompute and "
+      "seq_par_ag_redo.\n"
       "Exit status: 0 profiled, 2 bad input, 3 infeasible.");
   return {app, [flags](const Terminal& terminal) {
             return RunLlmProfile(*flags, terminal);

@@ -21,6 +21,7 @@
 #include "graph/profile/module_tree.h"
 #include "graph/trace/peak_account.h"
 #include "problems/plan/plan_on_trace.h"
+#include "problems/plan/rank_peak.h"
 
 namespace acplan::cli {
 
@@ -51,6 +52,7 @@ struct Explained {
 struct Explanation {
   Explained baseline;
   Explained least;
+  int64_t world_size = 1;
   problems::MinimumBudget minimum;
   std::optional<Explained> planned;
   std::optional<int64_t> budget_bytes;  // without the reserve
@@ -59,37 +61,40 @@ struct Explanation {
 };
 
 Explained ExplainUnder(const Trace& trace,
-                       const std::vector<graph::CheckpointedModule>& modules) {
-  return {.trace = trace, .account = graph::AccountForPeak(trace, modules)};
+                       const std::vector<graph::CheckpointedModule>& modules,
+                       const problems::MemoryOptions& memory) {
+  return {.trace = trace,
+          .account = problems::AccountForPeakOfRank(trace, modules, memory)};
 }
 
-Explained ExplainPlan(const ProfileInput& input, const std::string& path) {
+Explained ExplainPlan(const ProfileInput& input, const std::string& path,
+                      const problems::MemoryOptions& memory,
+                      const Terminal& terminal) {
   const problems::Plan plan = ReadAnswer(path, input.profile);
+  if (QuestionText(plan.memory) != QuestionText(memory)) {
+    terminal.Warn(fmt::format("{} was made for {}, and is shown under {}", path,
+                              QuestionText(plan.memory), QuestionText(memory)));
+  }
   const ProfileInput with = WithSegmentsOf(input, plan, path);
   try {
     return ExplainUnder(
-        *with.trace, problems::CheckpointedModules(*with.trace, plan.modules));
+        *with.trace, problems::CheckpointedModules(*with.trace, plan.modules),
+        memory);
   } catch (const InputError& error) {
     throw NamingFile(error, path);
   }
 }
 
-std::string Requirement(const char* flag, const char* expected) {
-  return fmt::format("{}: expected {}: what is explained is one device's step",
-                     flag, expected);
-}
-
-void RequireOneDevice(const problems::PlanOptions& options) {
+void RequireTraceModel(const problems::PlanOptions& options) {
   if (options.memory.model != problems::MemoryModel::kTrace) {
-    throw InputError(Requirement("--memory-model", "trace"));
-  }
-  if (options.memory.world_size != 1) {
-    throw InputError(Requirement("--world-size", "1"));
+    throw InputError(
+        "--memory-model: expected trace: what is explained is the step");
   }
 }
 
 Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
-                          const problems::PlanOptions& options) {
+                          const problems::PlanOptions& options,
+                          const Terminal& terminal) {
   const graph::ModuleTree tree(input.profile);
   const PlanningQuestion question(flags.planning, input, tree, options);
   solver::SearchLimits limits = options.limits;
@@ -97,13 +102,17 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
   const problems::LeastWithSegments least = question.Least(limits);
   RequireMinimum(least.least);
   const auto [trace, modules] = question.UnitsOf(least);
-  Explanation answer{.baseline = ExplainUnder(*input.trace, {}),
-                     .least = ExplainUnder(*trace, modules),
+  const problems::MemoryOptions& memory = options.memory;
+  Explanation answer{.baseline = ExplainUnder(*input.trace, {}, memory),
+                     .least = ExplainUnder(*trace, modules, memory),
+                     .world_size = memory.world_size,
                      .minimum = least.least.budget,
                      .planned = {},
                      .budget_bytes = {},
-                     .floor = graph::FindPeakFloor(*input.trace)};
-  if (!flags.plan.empty()) answer.planned = ExplainPlan(input, flags.plan);
+                     .floor = FindPeakFloorOfRank(*input.trace, memory)};
+  if (!flags.plan.empty()) {
+    answer.planned = ExplainPlan(input, flags.plan, memory, terminal);
+  }
   if (!flags.budget.empty()) {
     answer.budget_bytes = BudgetFlag::Parse(flags.budget, "--budget")
                               .Resolve(question.problem(), limits) -
@@ -120,7 +129,8 @@ std::string ToJson(const Explanation& answer) {
   };
   nlohmann::ordered_json json = {{"format", "acplan.explanation"},
                                  {"version", 1},
-                                 {"model", answer.baseline.trace.model.name}};
+                                 {"model", answer.baseline.trace.model.name},
+                                 {"world_size", answer.world_size}};
   if (answer.budget_bytes) {
     json["budget_bytes"] = *answer.budget_bytes;
     json["fits"] = answer.least.account.peak_bytes <= *answer.budget_bytes;
@@ -152,6 +162,8 @@ std::string KindTable(const Explanation& answer, const Terminal& terminal) {
   });
   for (size_t k = 0; k < graph::kMemoryKinds; ++k) {
     const auto kind = static_cast<graph::MemoryKind>(k);
+    if (kind == graph::MemoryKind::kGathered && answer.world_size == 1)
+      continue;
     row(fmt::format("  {}", ToString(kind)), [&](const PeakAccount& account) {
       return graph::FormatBytes(account.ByKind()[k]);
     });
@@ -164,9 +176,10 @@ std::string KindTable(const Explanation& answer, const Terminal& terminal) {
 
 std::string PeakHeading(const std::string& what, const Explained& step,
                         const Terminal& terminal) {
-  return fmt::format("\n{}: {}\nat {}\n", terminal.Bold(what),
+  return fmt::format("\n{}: {}\nat {}\n{}", terminal.Bold(what),
                      FormatBytesExactly(step.account.peak_bytes),
-                     PlaceText(step.trace, step.account));
+                     PlaceText(step.trace, step.account),
+                     SourceText(step.trace, step.account.step.op));
 }
 
 // "" without a budget.
@@ -191,8 +204,11 @@ std::string BudgetText(const Explanation& answer) {
 
 std::string ToText(const Explanation& answer, const Terminal& terminal) {
   std::string text =
-      terminal.Bold(graph::OneLine(answer.baseline.trace.model.name)) + "\n\n" +
-      KindTable(answer, terminal) + BudgetText(answer);
+      terminal.Bold(graph::OneLine(answer.baseline.trace.model.name)) +
+      (answer.world_size == 1
+           ? ""
+           : fmt::format(", a rank of {}", FormatCount(answer.world_size))) +
+      "\n\n" + KindTable(answer, terminal) + BudgetText(answer);
   const auto add = [&](const std::string& what, const Explained& step) {
     text += PeakHeading(what, step, terminal) + "\n" +
             ContentsText(step.trace, step.account, answer.top, terminal);
@@ -206,9 +222,10 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
   if (answer.floor.op >= 0) {
     text += fmt::format(
         "\nno plan needs less than {}, which is there under every plan "
-        "at\n{}\n",
+        "at\n{}\n{}",
         graph::FormatBytes(answer.floor.bytes),
-        trace.operator_names[trace.operators[answer.floor.op].name]);
+        trace.operator_names[trace.operators[answer.floor.op].name],
+        SourceText(trace, answer.floor.op));
   }
   return text;
 }
@@ -225,8 +242,8 @@ int RunExplain(const ExplainFlags& flags, const Terminal& terminal) {
   if (!flags.plan.empty()) CheckOutput(flags.output, flags.plan);
   const problems::PlanOptions options =
       flags.planning.Options(input, kLeastSeconds);
-  RequireOneDevice(options);
-  const Explanation answer = ExplanationOf(flags, input, options);
+  RequireTraceModel(options);
+  const Explanation answer = ExplanationOf(flags, input, options, terminal);
   if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
   terminal.Print(flags.json ? ToJson(answer) : ToText(answer, terminal));
   return kExitOk;

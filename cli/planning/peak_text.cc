@@ -13,6 +13,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/message_text.h"
 #include "problems/model/memory_model.h"
+#include "problems/plan/rank_peak.h"
 
 namespace acplan::cli {
 
@@ -90,11 +91,11 @@ std::string Family(std::string_view name) {
 }
 
 // The end of a name says most.
-std::string Cut(const std::string& name) {
-  const std::string line = graph::OneLine(name, 4 * kWidestName);
-  return TextWidth(line) <= kWidestName
+std::string Cut(const std::string& name, size_t widest = kWidestName) {
+  const std::string line = graph::OneLine(name, name.size());
+  return TextWidth(line) <= widest
              ? line
-             : "..." + line.substr(line.size() - (kWidestName - 3));
+             : "..." + line.substr(line.size() - (widest - 3));
 }
 
 // "saved for backward, temporary".
@@ -139,6 +140,14 @@ std::string MadeBy(const Trace& trace, const PeakStorage& storage) {
                      ToString(storage.phase));
 }
 
+// By the line of Python that made it, "" for what none did.
+std::vector<NamedSum> SumByLine(const Trace& trace,
+                                const PeakAccount& account) {
+  return SumBy(account, [&](const PeakStorage& storage) {
+    return graph::SourceOf(trace, storage.op);
+  });
+}
+
 nlohmann::ordered_json ToJson(
     const std::array<int64_t, graph::kMemoryKinds>& by) {
   auto json = nlohmann::ordered_json::object();
@@ -172,6 +181,11 @@ std::string PlaceText(const Trace& trace, const PeakAccount& account) {
                      module.empty() ? "" : " in " + graph::OneLine(module));
 }
 
+std::string SourceText(const Trace& trace, int32_t op) {
+  const std::string source = graph::SourceOf(trace, op);
+  return source.empty() ? "" : fmt::format("at {}\n", Cut(source, 97));
+}
+
 nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
                               size_t top) {
   nlohmann::ordered_json json = {{"peak_bytes", account.peak_bytes},
@@ -180,7 +194,8 @@ nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
     json["peak"] = {{"step", account.place},
                     {"operator", OperatorName(trace, account.step.op)},
                     {"phase", ToString(account.phase)},
-                    {"module", ModuleName(trace, account.module)}};
+                    {"module", ModuleName(trace, account.module)},
+                    {"source", graph::SourceOf(trace, account.step.op)}};
   }
   json["by_kind"] = ToJson(account.ByKind());
   auto& modules = json["modules"] = nlohmann::ordered_json::array();
@@ -204,6 +219,12 @@ nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
     row.erase("made");
     operators.push_back(std::move(row));
   }
+  auto& lines = json["lines"] = nlohmann::ordered_json::array();
+  if (!trace.sources.empty()) {
+    for (const NamedSum& sum : SumByLine(trace, account)) {
+      lines.push_back(ToJson(sum, "source"));
+    }
+  }
   auto& storages = json["largest"] = nlohmann::ordered_json::array();
   for (size_t k = 0; k < std::min(top, account.storages.size()); ++k) {
     const PeakStorage& storage = account.storages[k];
@@ -213,10 +234,26 @@ nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
                         {"module", ModuleName(trace, storage.module)},
                         {"operator", OperatorName(trace, storage.op)},
                         {"phase", ToString(storage.phase)},
+                        {"source", graph::SourceOf(trace, storage.op)},
                         {"fixed", storage.is_fixed}});
   }
   return json;
 }
+
+namespace {
+
+// "" of a trace that has no lines.
+std::string LineTable(const Trace& trace, const PeakAccount& account,
+                      size_t top, const Terminal& terminal) {
+  if (trace.sources.empty()) return "";
+  std::vector<NamedSum> lines = SumByLine(trace, account);
+  for (auto& [name, sum] : lines) {
+    if (name.empty()) name = "(of no line)";
+  }
+  return "\n" + SumTable(lines, top, "by line that made it", terminal);
+}
+
+}  // namespace
 
 std::string ContentsText(const Trace& trace, const PeakAccount& account,
                          size_t top, const Terminal& terminal) {
@@ -235,20 +272,19 @@ std::string ContentsText(const Trace& trace, const PeakAccount& account,
                         [&](const PeakStorage& storage) {
                           return MadeBy(trace, storage);
                         }),
-                  top, "by what made it", terminal);
+                  top, "by what made it", terminal) +
+         LineTable(trace, account, top, terminal);
 }
 
 std::string InfeasibleText(const PlanningQuestion& question,
                            const solver::SearchLimits& limits) {
   const problems::PlanOptions& options = question.problem().options;
-  if (options.memory.model != problems::MemoryModel::kTrace ||
-      options.memory.world_size != 1) {
-    return "";
-  }
+  if (options.memory.model != problems::MemoryModel::kTrace) return "";
   const problems::LeastWithSegments least = question.Least(limits);
   if (!least.least.has_plan) return "";
   const auto [trace, modules] = question.UnitsOf(least);
-  const PeakAccount account = graph::AccountForPeak(*trace, modules);
+  const PeakAccount account =
+      problems::AccountForPeakOfRank(*trace, modules, options.memory);
   std::vector<std::string> kinds;
   const auto by_kind = account.ByKind();
   std::vector<size_t> order(by_kind.size());

@@ -18,21 +18,25 @@ namespace acplan::cli {
 std::string PlaceText(const graph::Trace& trace,
                       const graph::PeakAccount& account);
 
+// The line "at model.py:123" of an operator, of at most 100 columns; "" of one
+// without.
+std::string SourceText(const graph::Trace& trace, int32_t op);
+
 // Kinds, modules and operators as JSON: docs/file_formats.md. The `top` largest
 // storages are listed one by one.
 nlohmann::ordered_json ToJson(const graph::Trace& trace,
                               const graph::PeakAccount& account, size_t top);
 
-// The modules that have most, and the operators that made most, `top` rows each
-// and a row for the rest; modules that differ in numbers of their names alone are
+// The modules that have most, and the operators and the lines of Python that made
+// most, `top` rows each and a row for the rest; modules that differ in numbers of their names alone are
 // one row. At most 100 columns.
 std::string ContentsText(const graph::Trace& trace,
                          const graph::PeakAccount& account, size_t top,
                          const Terminal& terminal);
 
 // The two lines on why no plan is within a budget: what the least one consists
-// of, and what of that no plan can discard. "" where the question is not about one
-// device's trace. Searches for the least budget, and throws LimitError as
+// of, and what of that no plan can discard. "" where the question is not about a
+// trace. Searches for the least budget, and throws LimitError as
 // RequireMinimum does.
 std::string InfeasibleText(const PlanningQuestion& question,
                            const solver::SearchLimits& limits);

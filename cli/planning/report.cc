@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/question.h"
+#include "cli/report/execution_data.h"
 #include "cli/report/frontier_data.h"
 #include "cli/report/module_data.h"
 #include "cli/report/page.h"
@@ -31,6 +33,7 @@
 #include "problems/budget_frontier.h"
 #include "problems/check/plan_check.h"
 #include "problems/plan/plan_on_trace.h"
+#include "problems/plan/rank_peak.h"
 
 namespace acplan::cli {
 
@@ -48,8 +51,28 @@ struct ReportFlags {
   std::string frontier;
   std::string points;
   std::string time_limit;
+  std::vector<std::string> parts;
   std::string output;
 };
+
+// The parts of a step's page, as they stand there (modules.js).
+constexpr std::array<std::string_view, 7> kParts = {
+    "summary", "memory", "peak", "lines", "frontier", "map", "modules"};
+
+// Null: all of them.
+ordered_json PartsJson(const std::vector<std::string>& parts) {
+  if (parts.empty()) return nullptr;
+  ordered_json json = ordered_json::array();
+  for (const std::string& part : ParseNames(parts, "--parts")) {
+    if (std::ranges::find(kParts, part) == kParts.end()) {
+      throw InputError(fmt::format("--parts: expected some of {}, found {}",
+                                   fmt::join(kParts, ", "),
+                                   graph::Quoted(part)));
+    }
+    json.push_back(part);
+  }
+  return json;
+}
 
 struct NamedPlan {
   std::string path;
@@ -82,14 +105,21 @@ ordered_json TraceRunJson(const ProfileInput& input, const NamedPlan& named,
   const ProfileInput own = WithSegmentsOf(input, named.plan, named.path);
   const graph::Trace& trace = *own.trace;
   SampledRun run{.name = named.name, .trace = &trace, .detail = {}};
+  ordered_json lines;
   try {
-    run.detail = graph::Simulator(trace).SimulateInDetail(
-        problems::CheckpointedModules(trace, named.plan.modules));
+    const auto modules =
+        problems::CheckpointedModules(trace, named.plan.modules);
+    run.detail = graph::Simulator(trace).SimulateInDetail(modules);
     run.detail = DetailOnRank(std::move(run.detail), trace, memory);
+    if (!trace.sources.empty()) {
+      lines = LinesJson(trace, AccountForPeakOfRank(trace, modules, memory));
+    }
   } catch (const InputError& error) {
     throw NamingFile(error, named.path);
   }
-  return RunJson(run);
+  ordered_json json = RunJson(run);
+  if (!lines.empty()) json["lines"] = std::move(lines);
+  return json;
 }
 
 ordered_json ProfileRun(const ProfileInput& input, const NamedPlan& named,
@@ -194,6 +224,7 @@ ordered_json StepData(const ReportFlags& flags, const ProfileInput& input,
                        {"caveat", Caveat(memory.model)},
                        {"of_operators", input.trace.has_value()},
                        {"kinds", KindNames()},
+                       {"parts", PartsJson(flags.parts)},
                        {"runs", ordered_json::array()}};
   std::vector<NamedPlan> runs{{.path = "", .name = "no plan", .plan = {}}};
   runs.insert(runs.end(), plans.begin(), plans.end());
@@ -227,11 +258,16 @@ int RunReport(const ReportFlags& flags, const Terminal& terminal) {
   if (!flags.frontier.empty()) CheckOutput(flags.output, flags.frontier);
 
   std::string page;
-  if (const std::optional<ordered_json> search = ReadTraining(flags.profile)) {
+  std::optional<ordered_json> search = ReadTraining(flags.profile);
+  if (!search) search = ReadExecutions(flags.profile);
+  if (search) {
+    if (!flags.parts.empty()) {
+      throw InputError(
+          "--parts: expected a page of a step, found one of a search");
+    }
     if (!flags.plans.empty() || !flags.frontier.empty()) {
       throw InputError(fmt::format(
-          "{}: expected a profile or trace beside plans, found a report of "
-          "llm-train",
+          "{}: expected a profile or trace beside plans, found strategies",
           graph::OneLine(flags.profile, 400)));
     }
     page = ReportPage(PageKind::kSearch, "Strategies of training", *search);
@@ -256,8 +292,9 @@ Command AddReportCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "report", "A page that shows where memory goes and what plans change");
   app->add_option("PROFILE", flags->profile,
-                  "profile or trace, or what llm-train or llm-train-search "
-                  "wrote (.json or .json.gz)")
+                  "profile or trace, or what llm-train, llm-train-search, "
+                  "llm-search or llm-optimal-execution wrote (.json or "
+                  ".json.gz)")
       ->required();
   app->add_option("PLAN", flags->plans, "plan files");
   app->add_option("-o,--output", flags->output, "write the page here (.html)")
@@ -271,6 +308,10 @@ Command AddReportCommand(CLI::App& program) {
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for the frontier, or none (10)")
       ->type_name("S");
+  app->add_option("--parts", flags->parts,
+                  "only these, without a heading: some of summary, memory, "
+                  "peak, lines, frontier, map, modules")
+      ->type_name("A,B");
   app->footer(
       "Example:\n  acplan report data/traces/gpt2_small.json.gz -o "
       "report.html\n"

@@ -81,7 +81,8 @@ nlohmann::ordered_json ToJson(const Trace& trace,
     json["peak"] = {{"step", simulation.peak_step},
                     {"operator", NameOf(trace, step)},
                     {"phase", PhaseOf(trace, step)},
-                    {"module", ModuleOf(trace, step)}};
+                    {"module", ModuleOf(trace, step)},
+                    {"source", graph::SourceOf(trace, step.op)}};
   }
   json["by_category"] = nlohmann::ordered_json::object();
   for (size_t c = 0; c < graph::kStorageCategories; ++c) {
@@ -132,8 +133,10 @@ std::string PeakText(const Trace& trace, const Simulation& simulation) {
   if (simulation.peak_step < 0) return "";
   const Simulation::Step& step = simulation.steps[simulation.peak_step];
   const std::string_view module = ModuleOf(trace, step);
-  return fmt::format("{}, {}{}", PhaseOf(trace, step), NameOf(trace, step),
-                     module.empty() ? "" : fmt::format(" in {}", module));
+  const std::string source = graph::SourceOf(trace, step.op);
+  return fmt::format("{}, {}{}{}", PhaseOf(trace, step), NameOf(trace, step),
+                     module.empty() ? "" : fmt::format(" in {}", module),
+                     source.empty() ? "" : ", at " + source);
 }
 
 // "" where nothing is offloaded.

@@ -1,10 +1,13 @@
 #include "cli/report/module_data.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "graph/profile/profile.h"
 #include "graph/trace/simulation.h"
@@ -38,11 +41,45 @@ std::map<std::string, std::string> ClassNames(const ProfileInput& input) {
   return names;
 }
 
+// By module, where its own operators in the forward pass are: "model.py:12", or
+// "model.py:12-30", in the file that has most of them.
+std::map<std::string, std::string> LinesOfModules(const ProfileInput& input) {
+  std::map<std::string, std::string> lines;
+  if (!input.trace || input.trace->sources.empty()) return lines;
+  const graph::Trace& trace = *input.trace;
+  struct Span {
+    int operators = 0;
+    int32_t first = graph::kNever;
+    int32_t last = 0;
+  };
+  std::map<int32_t, std::map<std::string, Span>> files;  // by module
+  for (int32_t op = 0; op < trace.forward_end; ++op) {
+    const auto [call, source] =
+        std::pair(trace.operators[op].call, trace.operators[op].source);
+    if (call < 0 || source < 0) continue;
+    const graph::SourceLine& line = trace.sources[source];
+    Span& span = files[trace.calls[call].module][line.file];
+    ++span.operators;
+    span.first = std::min(span.first, line.line);
+    span.last = std::max(span.last, line.line);
+  }
+  for (const auto& [module, by_file] : files) {
+    const auto& [file, span] = *std::ranges::max_element(
+        by_file, {}, [](const auto& entry) { return entry.second.operators; });
+    lines[trace.modules[module].fqn] =
+        span.first == span.last
+            ? fmt::format("{}:{}", file, span.first)
+            : fmt::format("{}:{}-{}", file, span.first, span.last);
+  }
+  return lines;
+}
+
 }  // namespace
 
 ordered_json ModulesJson(const ProfileInput& input,
                          const graph::ModuleTree& tree) {
   const std::map<std::string, std::string> classes = ClassNames(input);
+  const std::map<std::string, std::string> lines = LinesOfModules(input);
   ordered_json list = ordered_json::array();
   for (int i = 0; i < tree.size(); ++i) {
     const graph::Module& module = input.profile.modules[tree.node(i).module];
@@ -65,6 +102,9 @@ ordered_json ModulesJson(const ProfileInput& input,
         {"forward_ms", module.fw_runtime_per_module}};
     if (const auto found = classes.find(module.fqn); found != classes.end()) {
       entry["class"] = found->second;
+    }
+    if (const auto found = lines.find(module.fqn); found != lines.end()) {
+      entry["lines"] = found->second;
     }
     list.push_back(std::move(entry));
   }

@@ -133,12 +133,13 @@ function showModules() {
   const rows = tree.map((module, place) => ({...module, unit: units[place]}));
   parts.push(element("h3", {}, "All modules"), searchableTable("Modules with what they have in all", [
     {title: "module", text: true, name: true, value: module => module.name},
+    ...(tree.some(module => module.lines) ? [{title: "lines", text: true, name: true, value: module => module.lines || ""}] : []),
     ...(tree.some(module => module.class) ? [{title: "class", text: true, value: module => module.class || ""}] : []),
     {title: "parameters", value: module => module.parameters, show: bytes},
     {title: "activations", value: module => module.activations, show: bytes},
     {title: "forward", value: module => module.forward_ms, show: msText},
     ...(run ? [{title: "in unit", text: true, name: true, value: module => module.unit}] : []),
-  ], rows, module => `${module.name} ${module.class || ""} ${module.unit}`));
+  ], rows, module => `${module.name} ${module.class || ""} ${module.lines || ""} ${module.unit}`));
   moduleTables.replaceChildren(...parts);
 }
 
@@ -149,9 +150,19 @@ function factsText() {
 }
 
 showModules();
-showPage(document.title, factsText(), [
-  section("summary", "At a glance", summaryTable()),
-  memorySection(), peakSection(), frontierSection(), mapSection(),
-  section("modules", "Modules", moduleTables),
-  element("footer", {class: "quiet"}, report.caveat),
-]);
+const sections = {
+  summary: () => section("summary", "At a glance", summaryTable()),
+  memory: memorySection,
+  peak: peakSection,
+  lines: linesSection,
+  frontier: frontierSection,
+  map: mapSection,
+  modules: () => section("modules", "Modules", moduleTables),
+};
+
+if (report.parts) {
+  showParts(report.parts.map(name => sections[name]()));
+} else {
+  showPage(document.title, factsText(), [
+    ...Object.values(sections).map(make => make()), element("footer", {class: "quiet"}, report.caveat)]);
+}

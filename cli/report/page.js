@@ -195,3 +195,15 @@ function showPage(title, facts, sections) {
   charts.forEach(chart => chart.redraw());
   document.documentElement.dataset.ready = "yes";
 }
+
+// Some sections and nothing else, in a frame that takes their height: a notebook's output.
+function showParts(sections) {
+  document.querySelector("header").hidden = true;
+  document.body.className = "parts";
+  showPage(document.title, "", sections);
+  const frame = window.frameElement;
+  if (!frame) return;
+  const fit = () => { frame.style.height = Math.ceil(document.body.getBoundingClientRect().height) + "px"; };
+  new ResizeObserver(fit).observe(document.body);
+  fit();
+}

@@ -1,7 +1,13 @@
 // The report of strategies of training: docs/command_line.md, "acplan report".
 
 const best = report.best;
-const degrees = ["tp", "pp", "vp", "cp", "ep", "dp", "zero", "mbs"];
+const degrees = ["tp", "pp", "vp", "cp", "ep", "dp", "zero", "mbs"].filter(
+    key => best.some(entry => entry.strategy[key] !== undefined));
+const isTraining = best[0].tokens_per_gpu_s !== undefined;
+const kinds = report.stage_kinds.filter((_, kind) => best.some(entry => entry.stages.some(stage => stage.bytes[kind] > 0)));
+const kindPlace = kind => report.stage_kinds.indexOf(kind);
+const rateText = entry => (isTraining ? `${countText(entry.tokens_per_gpu_s)} tokens/s of a GPU` : `${entry.samples_per_s.toFixed(2)} samples/s`);
+const ofBudget = report.budget_bytes === undefined ? "" : ` of ${bytesText(report.budget_bytes)}`;
 const timeText = seconds => (seconds >= 1 ? seconds.toFixed(3) + " s" : msText(1000 * seconds));
 const partNames = Object.keys(best[0].parts_s).filter(part => best.some(entry => entry.parts_s[part] > 0.001 * entry.iteration_s));
 const colors = ["parameters", "recomputed", "optimizer", "gradients", "activations", "inputs", "temporaries", "buffers"];
@@ -35,13 +41,13 @@ function barsOf(label, rows, groups, parts, axis, groupTitle) {
 
 function tradeSpec(width) {
   const rows = best.map((entry, place) => ({x: gib(entry.peak_bytes), y: 1000 * entry.iteration_s, place}));
-  const budget = gib(report.budget_bytes);
+  const budgets = report.budget_bytes === undefined ? [] : [gib(report.budget_bytes)];
   return {
     height: Math.max(220, Math.min(340, Math.round(width * 0.4))),
     signals: [{name: "chosen", value: chosen}],
-    data: [{name: "rows", values: rows}, {name: "budget", values: [{x: budget}]}],
+    data: [{name: "rows", values: rows}, {name: "budget", values: budgets.map(x => ({x}))}],
     scales: [
-      {name: "x", type: "linear", range: "width", nice: true, zero: false, domain: [Math.min(...rows.map(row => row.x)), Math.max(budget, ...rows.map(row => row.x))]},
+      {name: "x", type: "linear", range: "width", nice: true, zero: false, domain: [Math.min(...rows.map(row => row.x)), Math.max(...budgets, ...rows.map(row => row.x))]},
       {name: "y", type: "linear", range: "height", nice: true, zero: false, domain: {data: "rows", field: "y"}},
     ],
     axes: [
@@ -67,16 +73,20 @@ function strategyColumns() {
     ...degrees.map(key => ({title: key.toUpperCase(), value: setting(key)})),
     {title: "recompute", text: true, value: entry => String(entry.strategy.recompute ?? "none")},
     {title: "iteration", value: entry => entry.iteration_s, show: timeText},
-    {title: "tokens/s of a GPU", value: entry => entry.tokens_per_gpu_s, show: countText},
-    {title: "MFU", value: entry => entry.model_utilisation, show: value => (100 * value).toFixed(1) + "%"},
+    ...(isTraining ? [
+      {title: "tokens/s of a GPU", value: entry => entry.tokens_per_gpu_s, show: countText},
+      {title: "MFU", value: entry => entry.model_utilisation, show: value => (100 * value).toFixed(1) + "%"},
+    ] : [{title: "samples/s", value: entry => entry.samples_per_s, show: value => value.toFixed(3)}]),
     {title: "memory", value: entry => entry.peak_bytes, show: bytesText},
-    {title: "fits", text: true, value: entry => (entry.fits ? "yes" : "no")},
+    ...(isTraining ? [{title: "fits", text: true, value: entry => (entry.fits ? "yes" : "no")}] : []),
+    ...(best.some(entry => entry.budget_bytes !== best[0].budget_bytes) ? [
+      {title: "budget", value: entry => entry.budget_bytes, show: bytesText}] : []),
   ];
 }
 
-const stageBars = barsOf("Memory of each stage", () => best[chosen].stages.flatMap((stage, place) => stage.bytes.map(
-    (bytes, kind) => ({group: String(place), part: report.stage_kinds[kind], value: gib(bytes)}))),
-    () => best[chosen].stages.map((_, place) => String(place)), report.stage_kinds, "bytes in use (GiB)", "stage");
+const stageBars = barsOf("Memory of each stage", () => best[chosen].stages.flatMap((stage, place) => kinds.map(
+    kind => ({group: String(place), part: kind, value: gib(stage.bytes[kindPlace(kind)])}))),
+    () => best[chosen].stages.map((_, place) => String(place)), kinds, "bytes in use (GiB)", "stage");
 const shownTimes = best.slice(0, 20);
 const timeBars = barsOf("Time of an iteration by part", () => shownTimes.flatMap((entry, place) => partNames.map(
     part => ({group: String(place + 1), part: wordsOf(part), value: 1000 * entry.parts_s[part]}))),
@@ -94,10 +104,10 @@ function choose(place) {
   picker.querySelector("select").value = place;
   const entry = best[place];
   reading.textContent = `${place + 1}: ${nameOf(entry)}: ${timeText(entry.iteration_s)} an iteration, ` +
-      `${countText(entry.tokens_per_gpu_s)} tokens/s of a GPU, ${bytesText(entry.peak_bytes)} of ${bytesText(report.budget_bytes)}`;
+      `${rateText(entry)}, ${bytesText(entry.peak_bytes)}${ofBudget}`;
   stageTable.replaceChildren(tableOf("Bytes in use of each stage", [
     {title: "stage", value: stage => entry.stages.indexOf(stage)},
-    ...report.stage_kinds.map((kind, k) => ({title: kind, value: stage => stage.bytes[k], show: bytesText})),
+    ...kinds.map(kind => ({title: kind, value: stage => stage.bytes[kindPlace(kind)], show: bytesText})),
     {title: "all", value: stage => stage.total_bytes, show: bytesText},
   ], entry.stages));
   if (trade.view) trade.view.signal("chosen", place).run();
@@ -106,14 +116,14 @@ function choose(place) {
 
 choose(0);
 const first = best[0].strategy;
-const counts = report.strategies === undefined ? "one strategy"
+const counts = report.strategies === undefined ? (best.length > 1 ? `the best ${countText(best.length)} strategies` : "one strategy")
     : `${countText(report.strategies)} strategies, ${countText(report.evaluated)} evaluated, ${countText(report.fitting)} fit, the best ${countText(best.length)} shown`;
-showPage(`Training of ${report.model}`,
-         [`${first.gpus ?? "?"} × ${first.gpu ?? "GPU"}`, `${first.gbs ?? "?"} sequences of ${first.seq ?? "?"} tokens an iteration`,
-          `${bytesText(report.budget_bytes)} a GPU`, counts, `from ${report.source}`].join(" · "), [
+showPage(isTraining ? `Training of ${report.model}` : `Strategies of ${report.model}`,
+         [`${first.gpus ?? "?"} × ${first.gpu ?? "GPU"}`, `${first.gbs ?? "?"} sequences${isTraining ? ` of ${first.seq ?? "?"} tokens` : ""} an iteration`,
+          ...(ofBudget ? [`${bytesText(report.budget_bytes)} a GPU`] : []), counts, `from ${report.source}`].join(" · "), [
   section("strategies", "Strategies", searchableTable("Strategies, the fastest first", strategyColumns(), best, nameOf)),
   section("trade", "Time against memory", element("div", {class: "controls"}, picker),
-          legendOf([["a strategy", "fit"], [`budget ${bytesText(report.budget_bytes)}`, "rule", "dashed"]]), trade.node, reading),
+          legendOf([["a strategy", "fit"], ...(ofBudget ? [[`budget ${bytesText(report.budget_bytes)}`, "rule", "dashed"]] : [])]), trade.node, reading),
   section("time", "Where the time goes", legendOf(partNames.map((part, place) => [wordsOf(part), colorAt(place)])), timeBars.node),
-  section("stages", "Where the memory goes", legendOf(report.stage_kinds.map((kind, place) => [kind, colorAt(place)])), stageBars.node, stageTable),
+  section("stages", "Where the memory goes", legendOf(kinds.map((kind, place) => [kind, colorAt(place)])), stageBars.node, stageTable),
 ]);

@@ -165,6 +165,7 @@ function readingAt(run, sample) {
   const bytes = samples.bytes[sample];
   const operator = samples.operators ? samples.operators[samples.operator[sample]] + " in " : "";
   const module = samples.modules[samples.module[sample]] || "the model";
+  const line = samples.lines && samples.lines[samples.line[sample]];
   const when = samples.ms ? ` at ${msText(samples.ms[sample])}` : "";
   const other = drawn.filter(line => line !== run).map(line => {
     const place = inTime ? sampleAt(line, placesOf(run)[sample]) : Math.min(sample, line.samples.bytes.length - 1);
@@ -172,7 +173,7 @@ function readingAt(run, sample) {
   });
   return {
     where: `step ${countText(samples.step[sample] + 1)} of ${countText(run.steps)}${when}, ` +
-        `${phases[samples.phase[sample]]}: ${operator}${module}`,
+        `${phases[samples.phase[sample]]}: ${operator}${module}${line ? ", at " + line : ""}`,
     bytes: `${run.name} ${bytesText(totalOf(bytes))}: ` +
         report.kinds.map((kind, place) => [kind, bytes[place]]).filter(([, value]) => value > 0)
             .map(([kind, value]) => `${kind} ${bytesText(value)}`).join(", "),
@@ -234,6 +235,24 @@ function peakSection() {
       [{title: "kind", text: true, value: row => row.kind},
        ...shown.map((run, place) => ({title: run.name, value: row => row.bytes[place], show: bytesText}))],
       rows.filter(row => totalOf(row.bytes) > 0)));
+}
+
+function linesSection() {
+  const shown = runs.filter(run => run.lines);
+  if (!shown.length) return null;
+  const rows = new Map();
+  shown.forEach((run, place) => run.lines.forEach(line => {
+    const row = rows.get(line.source) || {source: line.source, operators: new Set(), bytes: shown.map(() => 0)};
+    row.bytes[place] = line.bytes;
+    line.operators.forEach(name => row.operators.add(name));
+    rows.set(line.source, row);
+  }));
+  return section("lines", "Which lines made it", searchableTable(
+      "Bytes at the peak of each, by the line of Python that made them.",
+      [{title: "line", text: true, name: true, value: row => row.source || "before the step, or no line"},
+       ...shown.map((run, place) => ({title: run.name, value: row => row.bytes[place], show: bytesText})),
+       {title: "operators", text: true, name: true, value: row => [...row.operators].join(", ")}],
+      [...rows.values()], row => `${row.source} ${[...row.operators].join(" ")}`));
 }
 
 function frontierRows() {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -78,6 +79,9 @@ ordered_json BytesJson(const LiveBytes& bytes) {
   return json;
 }
 
+// The lines of Python that have most at a run's peak, at most.
+constexpr size_t kMostLines = 100;
+
 // Microseconds are more than a screen shows.
 double Rounded(double ms) { return std::round(ms * 1e4) / 1e4; }
 
@@ -117,6 +121,10 @@ class SampleColumns {
         operators_.Place(run_.trace->operator_names[op.name]));
     columns_["module"].push_back(modules_.Place(ModuleOf(step)));
     columns_["phase"].push_back(PhaseOf(*run_.trace, step));
+    if (!run_.trace->sources.empty()) {
+      columns_["line"].push_back(
+          lines_.Place(graph::SourceOf(*run_.trace, step.op)));
+    }
     columns_["bytes"].push_back(BytesJson(run_.detail.by_kind[k]));
   }
 
@@ -124,6 +132,7 @@ class SampleColumns {
     columns_["end_ms"] = Rounded(beginnings_.back());
     columns_["operators"] = operators_.list();
     columns_["modules"] = modules_.list();
+    if (!run_.trace->sources.empty()) columns_["lines"] = lines_.list();
     return std::move(columns_);
   }
 
@@ -141,7 +150,7 @@ class SampleColumns {
   const SampledRun& run_;
   std::vector<double> beginnings_;
   std::vector<int32_t> backward_calls_;
-  Names operators_, modules_;
+  Names operators_, modules_, lines_;
   ordered_json columns_ = {{"begin_step", ordered_json::array()},
                            {"begin_ms", ordered_json::array()},
                            {"step", ordered_json::array()},
@@ -214,6 +223,32 @@ ordered_json RunJson(const SampledRun& run) {
     json["peak_by_kind"] = BytesJson(run.detail.by_kind[simulation.peak_step]);
   }
   json["samples"] = std::move(columns).ToJson();
+  return json;
+}
+
+ordered_json LinesJson(const Trace& trace, const graph::PeakAccount& peak) {
+  struct Line {
+    int64_t bytes = 0;
+    std::set<std::string> operators = {};
+  };
+  std::map<std::string, Line> lines;
+  for (const graph::PeakStorage& storage : peak.storages) {
+    Line& line = lines[graph::SourceOf(trace, storage.op)];
+    line.bytes += storage.bytes;
+    if (storage.op < 0) continue;
+    line.operators.insert(
+        trace.operator_names[trace.operators[storage.op].name]);
+  }
+  std::vector<std::pair<std::string, Line>> sorted(lines.begin(), lines.end());
+  std::ranges::stable_sort(sorted, std::ranges::greater(),
+                           [](const auto& line) { return line.second.bytes; });
+  ordered_json json = ordered_json::array();
+  for (const auto& [source, line] : sorted) {
+    if (json.size() == kMostLines) break;
+    json.push_back({{"source", source},
+                    {"bytes", line.bytes},
+                    {"operators", line.operators}});
+  }
   return json;
 }
 

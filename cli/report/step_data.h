@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/trace/peak_account.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 #include "problems/model/memory_model.h"
@@ -52,6 +53,11 @@ graph::DetailedSimulation DetailOnRank(graph::DetailedSimulation detail,
 
 // The run's peak, where it is, what it consists of, and its samples.
 nlohmann::ordered_json RunJson(const SampledRun& run);
+
+// The bytes at a peak by the line of Python that made them, the largest first, with
+// the operators that did; "" for what no line made. At most a hundred lines.
+nlohmann::ordered_json LinesJson(const graph::Trace& trace,
+                                 const graph::PeakAccount& peak);
 
 // What a plan file says of the answer: status, bound, gap, seconds, budget.
 nlohmann::ordered_json AnswerJson(const problems::Plan& plan);

@@ -121,9 +121,10 @@ class NodeHolds {
 
 std::string_view ToString(MemoryKind kind) {
   constexpr std::array<std::string_view, kMemoryKinds> kNames = {
-      "parameters",      "buffers",   "gradients",
-      "optimizer state", "inputs",    "saved for backward",
-      "recomputed",      "temporary", "workspaces"};
+      "parameters",         "buffers",   "gradients",
+      "optimizer state",    "inputs",    "saved for backward",
+      "recomputed",         "temporary", "workspaces",
+      "gathered parameters"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -146,6 +147,12 @@ int64_t PeakAccount::FixedBytes() const {
                          [](int64_t sum, const PeakStorage& entry) {
                            return entry.is_fixed ? sum + entry.bytes : sum;
                          });
+}
+
+int64_t PeakAccount::SumOfBytes() const {
+  return std::accumulate(
+      storages.begin(), storages.end(), int64_t{0},
+      [](int64_t sum, const PeakStorage& entry) { return sum + entry.bytes; });
 }
 
 // Calls begin their backward pass in some order, and end it in another; each
@@ -177,11 +184,9 @@ ModuleOfOperator::ModuleOfOperator(const Trace& trace)
   }
 }
 
-PeakAccount AccountForPeak(const Trace& trace,
-                           const std::vector<CheckpointedModule>& modules) {
-  const auto [simulation, live] = Simulator(trace).SimulatePeak(modules);
-  PeakAccount account{.peak_bytes = simulation.peak_bytes,
-                      .place = simulation.peak_step};
+PeakAccount AccountFor(const Trace& trace, const SimulatedPeak& peak) {
+  const auto& [simulation, live] = peak;
+  PeakAccount account{.place = simulation.peak_step};
   if (account.place < 0) return account;
   const ModuleOfOperator module_of(trace);
   const std::vector<int32_t> owners = OwnersOf(trace);
@@ -191,7 +196,6 @@ PeakAccount AccountForPeak(const Trace& trace,
   const bool is_again = account.step.redone >= 0;
   account.module = module_of(running);
   account.phase = PhaseAt(trace, running, is_again);
-  int64_t sum = 0;
   // Originals come first: of one that is there twice, the other is not fixed.
   std::set<int32_t> needed;
   for (const LiveStorage& entry : live) {
@@ -210,19 +214,26 @@ PeakAccount AccountForPeak(const Trace& trace,
          .op = born,
          .phase = PhaseAt(trace, born, entry.is_remade),
          .is_fixed = entry.is_held_by_program || is_needed});
-    sum += account.storages.back().bytes;
   }
   std::ranges::stable_sort(account.storages, std::ranges::greater(),
                            &PeakStorage::bytes);
-  if (sum != account.peak_bytes) {
+  account.peak_bytes = account.SumOfBytes();
+  return account;
+}
+
+PeakAccount AccountForPeak(const Trace& trace,
+                           const std::vector<CheckpointedModule>& modules) {
+  const SimulatedPeak peak = Simulator(trace).SimulatePeak(modules);
+  PeakAccount account = AccountFor(trace, peak);
+  if (account.peak_bytes != peak.simulation.peak_bytes) {
     throw std::logic_error(
         fmt::format("the storages at the peak are {} bytes, the peak is {}",
-                    sum, account.peak_bytes));
+                    account.peak_bytes, peak.simulation.peak_bytes));
   }
   return account;
 }
 
-PeakFloor FindPeakFloor(const Trace& trace) {
+PeakFloor FindPeakFloor(const Trace& trace, const std::vector<int64_t>& more) {
   const auto count = static_cast<int32_t>(trace.operators.size());
   const std::vector<int32_t> held = HeldByOthers(trace);
   std::vector<char> is_replaced(trace.storages.size(), 0);
@@ -243,7 +254,7 @@ PeakFloor FindPeakFloor(const Trace& trace) {
   int64_t sum = 0;
   for (int32_t op = 0; op < count; ++op) {
     sum += change[op];
-    int64_t needed = 0;
+    int64_t needed = more.empty() ? 0 : more[op];
     std::set<int32_t> others(trace.operators[op].reads.begin(),
                              trace.operators[op].reads.end());
     others.insert(trace.operators[op].creates.begin(),

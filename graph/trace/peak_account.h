@@ -22,9 +22,10 @@ enum class MemoryKind : uint8_t {
   kSaved,       // kept for backward: by autograd, a policy or a frame
   kRecomputed,  // made by what runs again
   kTemporary,   // all else, gradients of activations among it
-  kWorkspace    // what kernels and their libraries allocate beside results
+  kWorkspace,   // what kernels and their libraries allocate beside results
+  kGathered     // what a rank has of parameters besides its shards of them
 };
-inline constexpr size_t kMemoryKinds = 9;
+inline constexpr size_t kMemoryKinds = 10;
 std::string_view ToString(MemoryKind kind);  // "parameters" ...
 
 enum class StepPhase : uint8_t {
@@ -54,7 +55,7 @@ struct PeakStorage {
 };
 
 struct PeakAccount {
-  int64_t peak_bytes = 0;  // the sum of all of them
+  int64_t peak_bytes = 0;  // the sum of all entries
   // The operator that runs; of a trace without operators nothing.
   Simulation::Step step = {};
   int32_t place = -1;  // of it in the step
@@ -65,7 +66,12 @@ struct PeakAccount {
 
   std::array<int64_t, kMemoryKinds> ByKind() const;
   int64_t FixedBytes() const;
+  int64_t SumOfBytes() const;
 };
+
+// What is in use at the peak of a simulation, as one device has it: peak_bytes is
+// the sum, whatever the simulation says.
+PeakAccount AccountFor(const Trace& trace, const SimulatedPeak& peak);
 
 // The peak of a step under a plan. Throws InputError as Simulate does, and
 // std::logic_error where the storages are not the peak: a defect of acplan.
@@ -73,12 +79,14 @@ PeakAccount AccountForPeak(const Trace& trace,
                            const std::vector<CheckpointedModule>& modules);
 
 // No plan needs less: what is fixed while an operator runs, at the operator at
-// which that is most.
+// which that is most. `more` is what there is besides at each operator under every
+// plan (negative: less), if anything.
 struct PeakFloor {
   int64_t bytes = 0;
   int32_t op = -1;
 };
-PeakFloor FindPeakFloor(const Trace& trace);
+PeakFloor FindPeakFloor(const Trace& trace,
+                        const std::vector<int64_t>& more = {});
 
 // The module whose forward or backward pass has an operator: of a backward pass,
 // the one that began last. -1: none.

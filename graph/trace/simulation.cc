@@ -274,9 +274,11 @@ DetailedSimulation Simulator::SimulateInDetail(
 }
 
 SimulatedPeak Simulator::SimulatePeak(
-    const std::vector<CheckpointedModule>& modules) const {
+    const std::vector<CheckpointedModule>& modules,
+    const std::function<Simulation(Simulation)>& change) const {
   const LivedStep step = LiveThrough(*prepared_, modules);
   SimulatedPeak found{.simulation = SumUpStep(*prepared_, step), .live = {}};
+  if (change) found.simulation = change(std::move(found.simulation));
   found.live = LiveAt(found.simulation.peak_step, *prepared_, step);
   return found;
 }

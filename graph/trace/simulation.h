@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -173,9 +174,11 @@ class Simulator {
   DetailedSimulation SimulateInDetail(
       const std::vector<CheckpointedModule>& modules) const;
 
-  // The same, with all that is in use at the peak.
+  // The same, with all that is in use at the peak. `change`, where there is one,
+  // may put the peak elsewhere, such as where a rank has it.
   SimulatedPeak SimulatePeak(
-      const std::vector<CheckpointedModule>& modules) const;
+      const std::vector<CheckpointedModule>& modules,
+      const std::function<Simulation(Simulation)>& change = {}) const;
 
  private:
   std::shared_ptr<const PreparedTrace> prepared_;

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -233,6 +236,38 @@ std::vector<int32_t> ParseResults(const JsonField& field, int32_t index,
   return results;
 }
 
+// As long as a path may be on Linux.
+constexpr size_t kLongestFile = 4096;
+
+SourceLine ParseSource(const JsonField& field) {
+  SourceLine source = {.file = field.Get("file").String(),
+                       .line = ParseInt(field.Get("line"), 1,
+                                        std::numeric_limits<int32_t>::max()),
+                       .function = field.Get("function").String()};
+  if (source.file.empty() || source.file.size() > kLongestFile) {
+    field.Get("file").Fail(
+        fmt::format("the name of a file, of 1 to {} bytes", kLongestFile));
+  }
+  return source;
+}
+
+std::vector<SourceLine> ParseSources(const JsonField& field) {
+  std::vector<SourceLine> sources;
+  std::map<std::tuple<std::string, int32_t, std::string>, size_t> places;
+  for (const JsonField& element : field.Elements()) {
+    const SourceLine source = ParseSource(element);
+    const auto [at, is_new] = places.try_emplace(
+        {source.file, source.line, source.function}, sources.size());
+    if (!is_new) {
+      element.Complain(fmt::format(
+          "expected a line that no other is, found that of sources[{}]",
+          at->second));
+    }
+    sources.push_back(source);
+  }
+  return sources;
+}
+
 using NameIndex = std::unordered_map<std::string_view, int32_t>;
 
 TraceOperator ParseOperator(const JsonField& field, int32_t index,
@@ -265,6 +300,9 @@ TraceOperator ParseOperator(const JsonField& field, int32_t index,
           recasts.push_back(ParseIndex(element, index, "operators before it"));
         return recasts;
       }).value_or(std::vector<int32_t>());
+  op.source = Optional(field, "source", [&](const JsonField& f) {
+                return ParseIndex(f, trace.sources.size(), "sources");
+              }).value_or(-1);
   return op;
 }
 
@@ -278,7 +316,8 @@ std::vector<std::string> DistinctNames(std::span<const JsonField> operators) {
   return names;
 }
 
-// `trace` has the names of the operators, the calls and the storages.
+// `trace` has the names of the operators, the sources, the calls and the
+// storages.
 std::vector<TraceOperator> ParseOperators(
     std::span<const JsonField> elements, const Trace& trace,
     const std::vector<int32_t>& innermost_calls) {
@@ -435,6 +474,8 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
   trace.calls = ParseCalls(root.Get("calls"), trace);
   const InnermostCalls innermost = FindInnermostCalls(trace.calls, end);
   trace.operator_names = DistinctNames(operators);
+  trace.sources = Optional(root, "sources", ParseSources)
+                      .value_or(std::vector<SourceLine>());
   trace.operators = ParseOperators(operators, trace, innermost.of_operator);
   CheckBirths(operators, storages, trace);
   const std::vector<int32_t> makers = FindMakers(operators, trace);

@@ -93,6 +93,15 @@ struct TraceCall {
   bool operator==(const TraceCall&) const = default;
 };
 
+// A line of Python that runs operators.
+struct SourceLine {
+  std::string file;  // a path from a package or the working directory on
+  int32_t line = 1;
+  std::string function;
+
+  bool operator==(const SourceLine&) const = default;
+};
+
 // Lists are storages unless it says otherwise; reads and outputs ascend.
 struct TraceOperator {
   int32_t name = 0;   // in Trace::operator_names
@@ -109,6 +118,7 @@ struct TraceOperator {
   // Operators before it: casts that autocast kept, in the order in which it
   // would make them for this one otherwise.
   std::vector<int32_t> recasts = {};
+  int32_t source = -1;  // in Trace::sources; -1: none, or the file does not say
 
   bool operator==(const TraceOperator&) const = default;
 };
@@ -161,6 +171,7 @@ struct Trace {
   std::vector<TraceTensor> tensors;  // by time of creation
   std::vector<SavedTensor> saved;    // by time of saving
   std::vector<KeptAttribute> kept;
+  std::vector<SourceLine> sources;  // distinct; none where the file has none
   // Measured: the largest sum of live storages, each rounded up to 512 bytes.
   std::optional<int64_t> peak_bytes;
 
@@ -189,6 +200,8 @@ struct Trace {
 // - a gradient is born in the forward pass, a storage freed before it is born,
 //   or scope_end not within its life in the forward pass, or given for a
 //   storage that is not born there;
+// - a source's file is empty or longer than 4,096 bytes, a source stands twice, or
+//   an operator's is not among them;
 // - saved tensors are not in the order of saving, or not packed <= unpacked <=
 //   local_end and packed, unpacked <= released;
 // - all storages together are more than 2^62 bytes.
@@ -198,6 +211,10 @@ Trace ReadTrace(const std::filesystem::path& path);
 
 // As ReadTrace, from text; `name` stands for the file in errors.
 Trace ParseTrace(std::string_view text, std::string_view name);
+
+// "nets/gpt2.py:123"; "" of an operator without a source, and of -1. Printable,
+// whatever the file says.
+std::string SourceOf(const Trace& trace, int32_t op);
 
 // The text of the trace file; ParseTrace(ToJson(t)) == t for every valid t.
 std::string ToJson(const Trace& trace);

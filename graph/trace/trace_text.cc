@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/message_text.h"
 #include "graph/profile/model_json.h"
 #include "graph/trace/trace.h"
 #include "graph/trace/trace_fields.h"
@@ -55,6 +56,7 @@ Json OperatorJson(const TraceOperator& op, const std::string& name) {
   if (op.view) json["view"] = true;
   if (op.random) json["random"] = true;
   if (!op.recasts.empty()) json["recasts"] = op.recasts;
+  if (op.source != -1) json["source"] = op.source;
   return json;
 }
 
@@ -92,6 +94,12 @@ Json KeptJson(const KeptAttribute& kept) {
   return {{"storage", kept.storage}, {"since", kept.since}};
 }
 
+Json SourceJson(const SourceLine& source) {
+  return {{"file", source.file},
+          {"line", source.line},
+          {"function", source.function}};
+}
+
 // One entry a line.
 template <typename Entry, typename MakeJson>
 std::string ArrayText(const std::vector<Entry>& entries, MakeJson make_json) {
@@ -110,6 +118,13 @@ std::string_view ToString(StorageCategory category) {
   return kCategoryNames[static_cast<size_t>(category)];
 }
 
+std::string SourceOf(const Trace& trace, int32_t op) {
+  const int32_t source = op < 0 ? -1 : trace.operators[op].source;
+  if (source < 0) return "";
+  const SourceLine& line = trace.sources[source];
+  return fmt::format("{}:{}", OneLine(line.file, line.file.size()), line.line);
+}
+
 std::string ToJson(const Trace& trace) {
   Json measured = Json::object();
   if (trace.peak_bytes) measured["peak_bytes"] = *trace.peak_bytes;
@@ -117,7 +132,7 @@ std::string ToJson(const Trace& trace) {
       "{{\n\"format\":\"{}\",\n\"version\":{},\n\"model\":{},\n\"device\":{},\n"
       "\"measured\":{},\n\"forward_end\":{},\n\"backward_end\":{},\n"
       "\"modules\":{},\n\"calls\":{},\n\"operators\":{},\n\"storages\":{},\n"
-      "\"tensors\":{},\n\"saved\":{},\n\"kept\":{}\n}}\n",
+      "\"tensors\":{},\n\"saved\":{},\n\"kept\":{}{}\n}}\n",
       kTraceFormat, kTraceVersion, CompactText(ModelInfoJson(trace.model)),
       CompactText(DeviceInfoJson(trace.device)), CompactText(measured),
       trace.forward_end, trace.backward_end,
@@ -131,7 +146,10 @@ std::string ToJson(const Trace& trace) {
                   return StorageJson(storage, trace.forward_end);
                 }),
       ArrayText(trace.tensors, TensorJson), ArrayText(trace.saved, SavedJson),
-      ArrayText(trace.kept, KeptJson));
+      ArrayText(trace.kept, KeptJson),
+      trace.sources.empty()
+          ? ""
+          : ",\n\"sources\":" + ArrayText(trace.sources, SourceJson));
 }
 
 }  // namespace acplan::graph

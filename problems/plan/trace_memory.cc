@@ -31,6 +31,7 @@ int64_t Saving(const TraceStorage& storage, int64_t ranks) {
          graph::AllocatedBytes((storage.bytes + ranks - 1) / ranks);
 }
 
+// While a unit is whole: operators [begin, end).
 struct Window {
   int32_t begin, end;
   int unit;
@@ -47,8 +48,15 @@ class Sharding {
   std::vector<CategoryBytes> Run() {
     if (options_.world_size > 1) {
       FindUnits();
-      for (const TraceStorage& storage : trace_.storages) Shard(storage);
-      if (!options_.fsdp_units.empty()) KeepWhole();
+      for (const TraceStorage& storage : trace_.storages) {
+        if (!IsSharded(storage)) continue;
+        Add(storage.category, ShardedFrom(storage), storage.freed,
+            -Saving(storage, options_.world_size));
+      }
+      for (const Window& whole : WholeWindows()) {
+        Add(StorageCategory::kParameter, whole.begin, whole.end,
+            whole_[whole.unit]);
+      }
     }
     for (int32_t t = 1; t < count_; ++t) {
       for (size_t c = 0; c < graph::kStorageCategories; ++c) {
@@ -57,6 +65,30 @@ class Sharding {
     }
     change_.resize(count_);
     return std::move(change_);
+  }
+
+  std::vector<RankBytes> At(int32_t op) {
+    std::vector<RankBytes> found;
+    if (options_.world_size == 1) return found;
+    FindUnits();
+    for (int32_t s = 0; s < std::ssize(trace_.storages); ++s) {
+      const TraceStorage& storage = trace_.storages[s];
+      if (!IsSharded(storage)) continue;
+      if (ShardedFrom(storage) <= op && op < storage.freed) {
+        found.push_back(
+            {.storage = s, .bytes = -Saving(storage, options_.world_size)});
+      }
+    }
+    for (const Window& whole : WholeWindows()) {
+      if (op < whole.begin || op >= whole.end) continue;
+      for (const int32_t s : parameters_[whole.unit]) {
+        found.push_back(
+            {.storage = s,
+             .bytes = Saving(trace_.storages[s], options_.world_size),
+             .is_gathered = true});
+      }
+    }
+    return found;
   }
 
  private:
@@ -82,7 +114,9 @@ class Sharding {
       index.try_emplace(fqn, static_cast<int>(index.size()));
     }
     whole_.assign(index.size() + 1, 0);
+    parameters_.resize(index.size() + 1);
     std::vector<int> unit_of(trace_.modules.size(), -1);
+    std::set<int32_t> counted;  // of the parameters
     for (size_t m = 0; m < trace_.modules.size(); ++m) {
       size_t longest = 0;
       for (const auto& [fqn, unit] : index) {
@@ -93,10 +127,10 @@ class Sharding {
         unit_of[m] = unit;
       }
       for (const int32_t s : trace_.modules[m].parameters) {
-        if (is_counted_.insert(s).second) {
-          whole_[unit_of[m] < 0 ? index.size() : unit_of[m]] +=
-              Saving(trace_.storages[s], options_.world_size);
-        }
+        if (!counted.insert(s).second) continue;
+        const size_t unit = unit_of[m] < 0 ? index.size() : unit_of[m];
+        whole_[unit] += Saving(trace_.storages[s], options_.world_size);
+        parameters_[unit].push_back(s);
       }
     }
     for (const TraceCall& call : trace_.calls) {
@@ -111,42 +145,45 @@ class Sharding {
     std::ranges::sort(backward_, {}, &Window::begin);
   }
 
-  void Shard(const TraceStorage& storage) {
-    const bool is_gradient = storage.category == StorageCategory::kGradient;
-    if (storage.category != StorageCategory::kParameter && !is_gradient &&
-        storage.category != StorageCategory::kOptimizer) {
-      return;
-    }
-    int32_t begin = std::max(storage.born, 0);
-    if (is_gradient) {
-      for (const Window& window : backward_) {
-        if (window.begin <= storage.born && storage.born < window.end) {
-          begin = std::max(begin, window.end);
-        }
-      }
-    }
-    Add(storage.category, begin, storage.freed,
-        -Saving(storage, options_.world_size));
+  static bool IsSharded(const TraceStorage& storage) {
+    return storage.category == StorageCategory::kParameter ||
+           storage.category == StorageCategory::kGradient ||
+           storage.category == StorageCategory::kOptimizer;
   }
 
-  void KeepWhole() {
+  int32_t ShardedFrom(const TraceStorage& storage) const {
+    int32_t begin = std::max(storage.born, 0);
+    if (storage.category != StorageCategory::kGradient) return begin;
+    for (const Window& window : backward_) {
+      if (window.begin <= storage.born && storage.born < window.end) {
+        begin = std::max(begin, window.end);
+      }
+    }
+    return begin;
+  }
+
+  std::vector<Window> WholeWindows() const {
+    std::vector<Window> whole;
+    if (options_.fsdp_units.empty()) return whole;
     for (const std::vector<Window>* windows : {&forward_, &backward_}) {
       for (size_t k = 0; k < windows->size(); ++k) {
         const Window& window = (*windows)[k];
         const int32_t begin = k == 0 ? window.begin : (*windows)[k - 1].begin;
-        Add(StorageCategory::kParameter, begin, window.end,
-            whole_[window.unit]);
+        whole.push_back({begin, window.end, window.unit});
       }
     }
-    Add(StorageCategory::kParameter, 0, trace_.backward_end, whole_.back());
+    const int outside = static_cast<int>(whole_.size()) - 1;
+    whole.push_back({0, trace_.backward_end, outside});
+    return whole;
   }
 
   const Trace& trace_;
   const MemoryOptions& options_;
   const int32_t count_;
   std::vector<CategoryBytes> change_;
-  std::vector<int64_t> whole_;    // a unit, and last what is outside of all
-  std::set<int32_t> is_counted_;  // of the parameters
+  // Of a unit, and last of what is outside of all.
+  std::vector<int64_t> whole_;
+  std::vector<std::vector<int32_t>> parameters_;
   std::vector<Window> forward_, backward_;
 };
 
@@ -165,6 +202,12 @@ std::vector<int64_t> BytesOfRank(const Trace& trace,
 std::vector<CategoryBytes> BytesOfRankByCategory(const Trace& trace,
                                                  const MemoryOptions& options) {
   return Sharding(trace, options).Run();
+}
+
+std::vector<RankBytes> BytesOfRankByStorage(const Trace& trace,
+                                            const MemoryOptions& options,
+                                            int32_t op) {
+  return Sharding(trace, options).At(op);
 }
 
 std::vector<int32_t> TimesOf(const Simulation& simulation) {

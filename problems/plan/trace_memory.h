@@ -33,6 +33,18 @@ using CategoryBytes = std::array<int64_t, graph::kStorageCategories>;
 std::vector<CategoryBytes> BytesOfRankByCategory(const graph::Trace& trace,
                                                  const MemoryOptions& options);
 
+// What that is of at one operator, storage by storage: what a rank has less of one
+// that is sharded, and what it has besides of a parameter that is whole, once for
+// each unit that runs or is fetched and has it. Adds up to BytesOfRank there.
+struct RankBytes {
+  int32_t storage = 0;
+  int64_t bytes = 0;
+  bool is_gathered = false;  // what is besides
+};
+std::vector<RankBytes> BytesOfRankByStorage(const graph::Trace& trace,
+                                            const MemoryOptions& options,
+                                            int32_t op);
+
 // The simulated step with these bytes added: live_bytes, peak_bytes and
 // peak_step are those of a rank; peak_by_category stays that of the one device.
 // Always a multiple of 512.

@@ -50,6 +50,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
            "--fsdp-units", LLAMA_LAYERS, "--time-limit", 2, "-o", folder / "l.json")
     acplan("llm-train-search", ROOT / "data/training/models/llama-3.1-8b.json", "--gpu", "H100",
            "--gpus", 64, "--gbs", 512, "--seq", 8192, "-o", folder / "s.json")
+    acplan("llm-search", ROOT / "data/models/megatron-22B.json",
+           ROOT / "data/systems/a100_80g.json", 64, 64, "float16", "--pareto", 4, "--fix",
+           "weight_offload=false", "-q", "-o", folder / "c.json")
     trace = json.loads(gzip.decompress(TINY.read_bytes()))
     trace["model"]["name"] = HOSTILE
     trace["modules"][1]["class"] = HOSTILE
@@ -63,6 +66,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
         "fsdp": report(folder, "fsdp", traces / "llama3_8b.json.gz", folder / "l.json",
                        "--points", 0),
         "search": report(folder, "search", folder / "s.json"),
+        "calculon": report(folder, "calculon", folder / "c.json"),
         "hostile": report(folder, "hostile", folder / "h.json", "--points", 0),
     }
 
@@ -123,7 +127,7 @@ def bytes_in(text: str) -> float:
     return float(number) * 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].index(name)
 
 
-@pytest.mark.parametrize("name", ["profile", "trace", "fsdp", "search", "hostile"])
+@pytest.mark.parametrize("name", ["profile", "trace", "fsdp", "search", "calculon", "hostile"])
 @pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (1600, "dark"), (360, "light"),
                                                (360, "dark")])
 def test_page_is_sound(browser, pages, name, width, scheme):
@@ -263,6 +267,20 @@ def test_search_is_shown(browser, pages):
             assert row["MFU"] == f"{100 * entry['model_utilisation']:.1f}%"
         opened.page.select_option("#trade select", "3")
         assert opened.page.text_content("#trade .reading").startswith("4: ")
+
+
+def test_strategies_of_calculons_model_are_shown(browser, pages):
+    with Opened(browser, pages["calculon"]) as opened:
+        rows, best = opened.table("#strategies"), opened.data["best"]
+        assert len(rows) == len(best) == 4
+        for row, entry in zip(rows, best, strict=True):
+            assert row["TP"] == str(entry["strategy"]["tp"]) and "ZERO" not in row
+            assert row["memory"] == bytes_text(entry["peak_bytes"])
+            assert row["budget"] == bytes_text(entry["budget_bytes"])
+            assert entry["peak_bytes"] <= entry["budget_bytes"]
+            assert row["samples/s"] == f"{entry['samples_per_s']:.3f}"
+        opened.page.select_option("#trade select", "2")
+        assert " samples/s, " in opened.page.text_content("#trade .reading")
 
 
 def test_names_stay_text(browser, pages):

@@ -98,11 +98,82 @@ TEST_F(ExplainCommandTest, APlanThatThereIsNoneOfEndsWithTwoLines) {
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.out,
               AllOf(HasSubstr("\nits "), HasSubstr("\nno plan discards ")));
-  // Another rank's step is not what was traced.
   const Outcome sharded =
       Acplan({"plan", kTinyGpt2, "--budget", "1MiB", "--world-size", "8"});
   EXPECT_EQ(sharded.exit_code, 3);
-  EXPECT_THAT(sharded.out, testing::Not(HasSubstr("no plan discards")));
+  EXPECT_THAT(sharded.out, HasSubstr("no plan discards"));
+}
+
+// Of a rank of eight, whose layers are whole while they run.
+TEST_F(ExplainCommandTest, ARankHasItsShards) {
+  const std::vector<std::string> rank = {
+      "--world-size", "8", "--fsdp-units",
+      "GPT2LMHeadModel.transformer.h.0,GPT2LMHeadModel.transformer.h.1"};
+  const auto with = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), rank.begin(), rank.end());
+    return arguments;
+  };
+  AcplanJson(with({"plan", kTinyGpt2, "--budget", "99%", "-o", "plan.json"}));
+  const json answer =
+      AcplanJson(with({"explain", kTinyGpt2, "--plan", "plan.json"}));
+  const json whole = AcplanJson({"explain", kTinyGpt2});
+  EXPECT_EQ(answer["world_size"], 8);
+  for (const char* of : {"baseline", "least", "planned"}) {
+    const json& account = answer[of];
+    for (const char* by : {"by_kind", "modules", "operators"}) {
+      EXPECT_EQ(SumOf(account[by]), account["peak_bytes"]) << of << " " << by;
+    }
+    EXPECT_GT(account["by_kind"]["gathered parameters"], 0);
+    EXPECT_LT(account["by_kind"]["parameters"].get<int64_t>() * 7,
+              whole["baseline"]["by_kind"]["parameters"].get<int64_t>());
+  }
+  const json planned = AcplanJson(with({"plan", kTinyGpt2, "--budget", "99%"}));
+  EXPECT_EQ(answer["planned"]["peak_bytes"], planned["peak_bytes"]);
+  EXPECT_EQ(
+      answer["baseline"]["peak_bytes"],
+      AcplanJson(with({"plan", kTinyGpt2, "--budget", "1TiB"}))["peak_bytes"]);
+  EXPECT_EQ(
+      answer["least"]["peak_bytes"],
+      AcplanJson(with({"plan", kTinyGpt2, "--budget", "min"}))["peak_bytes"]);
+  EXPECT_LE(answer["floor_bytes"], answer["least"]["bound_bytes"]);
+  EXPECT_EQ(whole["baseline"]["by_kind"]["gathered parameters"], 0);
+  EXPECT_THAT(AcplanOut(with({"explain", kTinyGpt2})),
+              AllOf(HasSubstr(", a rank of 8\n"),
+                    HasSubstr("\n  gathered parameters")));
+  EXPECT_THAT(AcplanOut({"explain", kTinyGpt2}),
+              testing::Not(HasSubstr("gathered")));
+}
+
+TEST_F(ExplainCommandTest, APlanOfAnotherQuestionIsToldOf) {
+  AcplanJson({"plan", kTinyGpt2, "--budget", "99%", "-o", "plan.json"});
+  const Outcome outcome = Acplan(
+      {"explain", kTinyGpt2, "--plan", "plan.json", "--world-size", "2"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("plan.json was made for memory model trace, and is "
+                        "shown under memory model trace, world size 2"));
+}
+
+// The seed of the fuzzers, whose lines are known.
+TEST_F(ExplainCommandTest, LinesOfPythonAreShownWhereTheTraceHasThem) {
+  const char* seed = ACPLAN_SEED_TRACE;
+  const json answer = AcplanJson({"explain", seed});
+  const json& account = answer["baseline"];
+  EXPECT_EQ(SumOf(account["lines"]), account["peak_bytes"]);
+  bool is_named = false;
+  for (const json& row : account["lines"]) {
+    is_named |= row["source"] == "nets/small.py:12";
+  }
+  EXPECT_TRUE(is_named);
+  EXPECT_EQ(account["peak"]["source"].get<std::string>(),
+            AcplanJson({"simulate", seed})["baseline"]["peak"]["source"]);
+  EXPECT_THAT(AcplanOut({"explain", seed}),
+              AllOf(HasSubstr("by line that made it"),
+                    HasSubstr("nets/small.py:12"), HasSubstr("(of no line)")));
+  // Traces of before have none.
+  EXPECT_TRUE(AcplanJson({"explain", kTinyGpt2})["baseline"]["lines"].empty());
+  EXPECT_THAT(AcplanOut({"explain", kTinyGpt2}),
+              testing::Not(HasSubstr("by line")));
 }
 
 TEST_F(ExplainCommandTest, WrongInputIsOneLine) {
@@ -117,7 +188,9 @@ TEST_F(ExplainCommandTest, WrongInputIsOneLine) {
   };
   refused({ProfilePath("gpt2_small")}, "expected a trace, found a profile");
   refused({kTinyGpt2, "--top", "0"}, "--top");
-  refused({kTinyGpt2, "--world-size", "2"}, "--world-size: expected 1");
+  refused({kTinyGpt2, "--world-size", "0"}, "--world-size");
+  refused({kTinyGpt2, "--world-size", "2", "--fsdp-units", "none"},
+          "--fsdp-units");
   refused({kTinyGpt2, "--memory-model", "snapshot"}, "expected trace");
   refused({kTinyGpt2, "--budget", "1.5"}, "--budget");
   refused({kTinyGpt2, "--plan", "none.json"}, "none.json");

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <regex>
 
+#include "cli/terminal/help_text.h"
+#include "cli/terminal/text.h"
 #include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 
@@ -35,6 +37,8 @@ const std::vector<std::string> kCommands{"plan",
                                          "llm-profile",
                                          "llm-compare",
                                          "llm-plan",
+                                         "llm-train",
+                                         "llm-train-search",
                                          "llm-search",
                                          "llm-optimal-execution",
                                          "llm-all-executions",
@@ -90,7 +94,12 @@ std::vector<std::string> Examples(const std::string& help) {
   bool is_example = false;
   for (const std::string& line : Lines(help)) {
     if (is_example && line.starts_with("  ")) {
-      examples.push_back(line.substr(2));
+      const bool goes_on = !examples.empty() && examples.back().ends_with("\\");
+      if (goes_on) {
+        examples.back() += "\n" + line;
+      } else {
+        examples.push_back(line.substr(2));
+      }
     } else {
       is_example = line == "Example:" || line == "Examples:";
     }
@@ -108,6 +117,33 @@ TEST_F(HelpTest, EveryCommandExplainsItself) {
       EXPECT_THAT(example, HasSubstr("acplan " + command));
     }
   }
+}
+
+TEST_F(HelpTest, NoLineIsWiderThanATerminal) {
+  std::vector<std::string> helps{AcplanOut({"--help"})};
+  for (const std::string& command : kCommands) {
+    helps.push_back(AcplanOut({command, "--help"}));
+  }
+  for (const std::string& help : helps) {
+    for (const std::string& line : Lines(help)) {
+      EXPECT_LE(TextWidth(line), 80u) << line;
+      EXPECT_FALSE(line.ends_with(' ')) << line;
+    }
+  }
+}
+
+TEST(WithinHelpColumns, BreaksWhereWhatIsSaidBegins) {
+  const std::string words(70, 'w');
+  const std::string text = WithinHelpColumns(
+      "A sentence of " + words + " in a line\n" + "  --flag VALUE  first " +
+      words + " third\n" + "Example:\n  acplan plan " + words + " -o " + words +
+      "\n" + words + words + "\n\nshort\n");
+  EXPECT_EQ(text, "A sentence of\n  " + words + " in a\n  line\n" +
+                      "  --flag VALUE  first\n                " + words +
+                      "\n                third\n" +
+                      "Example:\n  acplan plan \\\n      " + words +
+                      " \\\n      -o " + words + "\n" + words + words +
+                      "\n\nshort\n");
 }
 
 TEST_F(HelpTest, TheProgramListsItsCommands) {

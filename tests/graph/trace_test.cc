@@ -63,9 +63,10 @@ TEST(Trace, ReadsEveryField) {
   EXPECT_EQ(t.operators[0],
             (TraceOperator{0, 1, 0, {0}, {}, {0}, {}, {1}, true, false}));
   EXPECT_THAT(t.operators[1].recasts, ElementsAre(0));
-  EXPECT_EQ(t.operators[2],
-            (TraceOperator{
-                2, 0, 0.25, {5}, {6, 7}, {6, 7}, {}, {3, 4}, false, true}));
+  EXPECT_EQ(
+      t.operators[2],
+      (TraceOperator{
+          2, 0, 0.25, {5}, {6, 7}, {6, 7}, {}, {3, 4}, false, true, {}, 1}));
   EXPECT_EQ(t.operators[3],
             (TraceOperator{3, 2, 0.125, {6}, {}, {6}, {6}, {}, false, false}));
 
@@ -92,6 +93,13 @@ TEST(Trace, ReadsEveryField) {
                           SavedTensor{6, 3, true, 4, 2, 7, 8, 8},
                           SavedTensor{4, -1, false, 5, -1, 6, 7, 7, true}));
   EXPECT_THAT(t.kept, ElementsAre(KeptAttribute{6, 3}));
+  EXPECT_THAT(t.sources,
+              ElementsAre(SourceLine{"nets/small.py", 12, "forward"},
+                          SourceLine{"nets/small.py", 13, "forward"}));
+  EXPECT_EQ(t.operators[10].source, 0);
+  EXPECT_EQ(SourceOf(t, 2), "nets/small.py:13");
+  EXPECT_EQ(SourceOf(t, 3), "");
+  EXPECT_EQ(SourceOf(t, -1), "");
 }
 
 TEST(Trace, KeepsEachNameOnce) {
@@ -105,9 +113,11 @@ TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
   json small = SmallTrace();
   for (const char* key : {"model", "device", "measured"}) small.erase(key);
   for (json& op : small["operators"])
-    for (const char* key : {"view", "random", "mutates", "results", "recasts"})
+    for (const char* key :
+         {"view", "random", "mutates", "results", "recasts", "source"})
       op.erase(key);
   small.erase("kept");
+  small.erase("sources");
   small["extra"] = {1, 2, 3};
   small["operators"][0]["extra"] = "x";
   const Trace t = ParseTrace(small.dump(), "t.json");
@@ -121,6 +131,16 @@ TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
   EXPECT_THAT(t.operators[1].recasts, IsEmpty());
   EXPECT_EQ(t.tensors[1].op, -1);
   EXPECT_THAT(t.kept, IsEmpty());
+  EXPECT_THAT(t.sources, IsEmpty());
+  EXPECT_EQ(t.operators[1].source, -1);
+  EXPECT_THAT(ToJson(t), Not(HasSubstr("source")));
+}
+
+TEST(Trace, SourcesArePrintable) {
+  json small = SmallTrace();
+  small["sources"][0]["file"] = "a\x1b[31m\nb.py";
+  const Trace t = ParseTrace(small.dump(), "t.json");
+  EXPECT_EQ(SourceOf(t, 1), "a\\u001b[31m\\nb.py:12");
 }
 
 TEST(Trace, MayNotSayWhenBackwardRuns) {
@@ -156,6 +176,9 @@ TEST(Trace, AcceptsLegalOddities) {
       {"/measured", "{}"},
       {"/measured/peak_bytes", "null"},
       {"/operators/0/view", "null"},
+      {"/operators/1/source", "null"},
+      {"/sources/0/function", "\"\""},
+      {"/sources/1/file", "\"other.py\""},
       {"/operators/0/mutates", "[]"},
       {"/operators/2/creates", "[7,6]"},
       {"/operators/3/mutates", "[6,6]"},

@@ -4,8 +4,8 @@ import argparse
 import dataclasses
 import logging
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from acplan.applying import Plan
 from acplan.dataflow import dataflow_graph
@@ -129,8 +129,8 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
     )
     sources.add_argument(
         "--factory",
-        metavar="MODULE:FUNCTION",
-        help="a function that returns (model, args, kwargs), or a dict with model and "
+        metavar="FUNCTION",
+        help="module:function, which returns (model, args, kwargs), or a dict with model and "
         "any of args, kwargs, loss_fn, optimizer, autocast, accumulate, ...",
     )
     model.add_argument(
@@ -139,7 +139,7 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
         metavar="KEY=VALUE",
         help="changes the configuration, say num_hidden_layers=4",
     )
-    model.add_argument("--task", choices=["auto", *TASKS], help="default: auto")
+    model.add_argument("--task", **_one_of(["auto", *TASKS], "auto"))
     model.add_argument("--batch", type=_count, metavar="N", help="default: 8")
     model.add_argument(
         "--seq",
@@ -152,7 +152,7 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
     )
     model.add_argument("--dtype", choices=DTYPES, help="of weights; default: float32")
     model.add_argument("--autocast", choices=AUTOCASTS, help="of the forward pass")
-    model.add_argument("--optimizer", choices=OPTIMIZERS, help="default: adamw")
+    model.add_argument("--optimizer", **_one_of(OPTIMIZERS, "adamw"))
     model.add_argument(
         "--accumulate",
         type=_count,
@@ -168,16 +168,26 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
     model.add_argument(
         "--ema", type=float, metavar="DECAY", help="weights are averaged"
     )
-    model.add_argument(
-        "--device", choices=DEVICES, help="of kernels and run-times; default: a100"
-    )
+    model.add_argument("--device", **_one_of(DEVICES, "a100", "of kernels and run-times: "))
     model.add_argument(
         "--no-workspaces",
         action="store_true",
         help="without what kernels allocate beside their results",
     )
+    model.add_argument(
+        "--no-source",
+        action="store_true",
+        help="without the line of Python that each operator is from",
+    )
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
     parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
+
+
+def _one_of(names: Iterable[str], default: str, what: str = "") -> dict[str, Any]:
+    """Too many to stand in one line."""
+    names = list(names)
+    help_text = f"{what}one of {', '.join(names)}; default: {default}"
+    return {"choices": names, "metavar": "NAME", "help": help_text}
 
 
 def _count(text: str) -> int:
@@ -225,6 +235,7 @@ def _traced(flags: argparse.Namespace, step: TrainingStep) -> Trace:
         *step.args,
         device=flags.device or "a100",
         workspaces=not flags.no_workspaces,
+        source=not flags.no_source,
         progress=False if flags.no_progress else None,
         **step.options(),
     )

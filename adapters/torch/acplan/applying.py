@@ -21,6 +21,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from acplan import showing
 from acplan.checkpointed import caching_configs
 from acplan.errors import AcplanError
+from acplan.figures import figure, made_of
 from acplan.files import read_json, write_json
 from acplan.fingerprints import KEY, require_made_for
 from acplan.offloading import Traffic
@@ -256,7 +257,11 @@ class Plan:
 
     def _repr_html_(self) -> str:
         of = f" for {self.data['model']}" if "model" in self.data else ""
-        return showing.page(f"Plan{of}", self._facts(), showing.table(self._rows()))
+        step = made_of(self)
+        charts = figure(["memory"], step[0], plan=self) if step else ""
+        return showing.page(
+            f"Plan{of}", self._facts(), charts, showing.table(self._rows())
+        )
 
     def __str__(self) -> str:
         if self.text:

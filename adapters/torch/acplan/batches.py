@@ -302,13 +302,13 @@ def _same_operators(low: _Plain, high: _Plain) -> bool:
     if any(a[name] != b[name] for name in names):
         return False
     return all(
-        _all_but(a[name], key) == _all_but(b[name], key)
-        for name, key in (("storages", "bytes"), ("operators", "runtime_ms"))
+        _all_but(a[name], keys) == _all_but(b[name], keys)
+        for name, keys in (("storages", {"bytes"}), ("operators", {"runtime_ms", "source"}))
     )
 
 
-def _all_but(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != key} for row in rows]
+def _all_but(rows: Sequence[dict[str, Any]], keys: set[str]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k not in keys} for row in rows]
 
 
 def _difference(expected: Trace | None, found: _Plain) -> str:

@@ -11,6 +11,7 @@ import torch
 from acplan.applying import Plan
 from acplan.devices import Device
 from acplan.errors import AcplanError
+from acplan.figures import figure
 from acplan.files import read_json
 from acplan.huggingface import first_line
 from acplan.levers import LEVERS, Lever, with_levers
@@ -51,6 +52,8 @@ class Explanation:
     data: dict[str, Any] = dataclasses.field(repr=False)
     text: str = dataclasses.field(repr=False)
     levers: tuple[Measured, ...] = ()
+    # The trace of the step as it is, or its path.
+    of: Source | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def peak_bytes(self) -> int:
@@ -61,6 +64,12 @@ class Explanation:
     def least_bytes(self) -> int:
         """The least budget that a plan was found for."""
         return int(self.data["least"]["peak_bytes"])
+
+    @property
+    def lines(self) -> Rows:
+        """What is in memory at the peak without a plan, by the line of Python that made
+        it; empty where the trace has none."""
+        return list(self.data["baseline"]["lines"])
 
     @property
     def by_kind(self) -> dict[str, int]:
@@ -98,7 +107,8 @@ class Explanation:
         ]
         facts = {"peak": size(self.peak_bytes), "least budget": size(self.least_bytes)}
         title = f"Memory of {self.data['model']}"
-        return page(title, facts, table(kinds), table(measured, len(measured)))
+        charts = figure(["memory", "lines"], self.of)
+        return page(title, facts, charts, table(kinds), table(measured, len(measured)))
 
     def __str__(self) -> str:
         return self.text + ("\n" + levers_text(self.levers) if self.levers else "")
@@ -112,6 +122,7 @@ def explain(
     levers: bool | Iterable[str] = True,
     device: str | Device = "a100",
     workspaces: bool = True,
+    source: bool = True,
     progress: bool = False,
     top: int = 10,
     **kwargs: Any,
@@ -125,42 +136,45 @@ def explain(
     plan:    its peak beside.
     levers:  which of acplan.LEVERS to measure: all, none (False), or these. Each is set,
              the step traced again, and the model left as it was; none is estimated.
+    source:  says of which line of Python what is in memory is.
     kwargs:  options of acplan.plan, such as decisions and time_limit, are for the least
-             budget; all else is for the trace.
+             budget, of which world_size and fsdp_units make all bytes those of a rank;
+             all else is for the trace.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     if not isinstance(of, torch.nn.Module):
         if args or kwargs:
             raise AcplanError("explain: a trace takes no arguments of a model")
         data, text = _ask(of, options, budget, plan, top)
-        return Explanation(data, text)
+        return Explanation(data, text, of=of)
     chosen = _chosen(levers)
     step = TrainingStep.of(of, args, kwargs)
     with progress_bar(progress, unit="trace") as phase:
         tick = phase("explain", len(chosen) + 1)
 
-        def traced(changed: TrainingStep) -> Trace:
+        def traced(changed: TrainingStep, source: bool = False) -> Trace:
             found = trace(
                 changed.model,
                 *changed.args,
                 device=device,
                 workspaces=workspaces,
+                source=source,
                 **changed.options(),
             )
             tick()
             return found
 
-        own = traced(step)
+        own = traced(step, source)
         data, text = _ask(own, options, budget, plan, top)
         if not chosen:
-            return Explanation(data, text)
+            return Explanation(data, text, of=own)
         measured = [_measured("as it is", "", own, data)]
         for lever in chosen:
             measured.append(_measure([lever], step, traced, options))
         together = _helpful(measured[0], chosen, measured[1:])
         if len(together) > 1:
             measured.append(_measure(together, step, traced, options))
-    return Explanation(data, text, tuple(measured))
+    return Explanation(data, text, tuple(measured), own)
 
 
 def _chosen(levers: bool | Iterable[str]) -> list[Lever]:

@@ -51,9 +51,20 @@ def add_batch(parser: argparse.ArgumentParser, step_of: Steps) -> None:
     parser.set_defaults(run=lambda flags: _batch(flags, step_of))
 
 
+_PLAN_FLAGS = (
+    "decisions",
+    "segments",
+    "time_limit",
+    "ac_units",
+    "reserve",
+    "world_size",
+    "fsdp_units",
+)
+
+
 def _add_plan_flags(parser: argparse.ArgumentParser) -> None:
     flags = parser.add_argument_group("flags of `acplan plan`")
-    for name in ("decisions", "segments", "time_limit", "ac_units", "reserve"):
+    for name in _PLAN_FLAGS:
         flags.add_argument("--" + name.replace("_", "-"), metavar="VALUE")
 
 
@@ -85,6 +96,7 @@ def _explain(flags: argparse.Namespace, step_of: Steps) -> int:
             levers=levers,
             device=flags.device or "a100",
             workspaces=not flags.no_workspaces,
+            source=not flags.no_source,
             progress=False if flags.no_progress else None,
             **options,
             **step.options(),
@@ -126,6 +138,7 @@ def _batch(flags: argparse.Namespace, step_of: Steps) -> int:
         sizes=range(flags.multiple_of, most + 1, flags.multiple_of),
         device=flags.device or "a100",
         workspaces=not flags.no_workspaces,
+        source=not flags.no_source,
         progress=False if flags.no_progress else None,
         **_plan_options(flags),
         **options,

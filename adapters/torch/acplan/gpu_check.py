@@ -101,9 +101,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--models", metavar="NAME,...", help=f"of {known}; default: all"
     )
-    parser.add_argument(
-        "--plans", metavar="NAME,...", help=f"of {', '.join(PLANS)}; default: all"
-    )
+    plans = ", ".join(PLANS).replace("%", "%%")
+    parser.add_argument("--plans", metavar="NAME,...", help=f"of {plans}; default: all")
     parser.add_argument(
         "--device",
         choices=["cuda", "cpu"],

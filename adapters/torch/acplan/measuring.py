@@ -16,6 +16,7 @@ from acplan.applying import Plan, applied
 from acplan.checkpointed import without_checkpointing
 from acplan.devices import DEVICES, find_device
 from acplan.errors import AcplanError
+from acplan.figures import figure, made_of, remember
 from acplan.program import run_acplan
 from acplan.recorder import Operator, Recorder
 from acplan.tracing import (
@@ -112,10 +113,15 @@ class Verification:
             name: [(float(k), float(step.live_bytes)) for k, step in enumerate(found)]
             for name, found in steps.items()
         }
+        charts = showing.chart("operators of the step", curves, None)
+        made = made_of(self)
+        # The report's is of what was predicted.
+        if made and self.first_difference() is None:
+            charts = figure(["memory"], made[0], charts, plan=made[1])
         return showing.page(
             "Verification",
             {"peak": showing.size(self.measured_bytes), "error": f"{self.error:+.4%}"},
-            showing.chart("operators of the step", curves, None),
+            charts,
         )
 
     def __str__(self) -> str:
@@ -163,7 +169,7 @@ def verifying(
         raise AcplanError(
             f"verify: accumulate is {accumulate!r}, and {of.accumulate} in the trace"
         )
-    for name in ("progress", "workspaces"):
+    for name in ("progress", "workspaces", "source"):
         kwargs.pop(name, None)
     traced_for = of.data["device"]["name"]
     kwargs["device"] = traced_for if traced_for in DEVICES else "a100"
@@ -171,7 +177,9 @@ def verifying(
         _simulating(of) as simulated,
         measuring(model, *args, workspaces=of.workspaces, **kwargs) as measured,
     ):
-        yield lambda plan: Verification(simulated(plan), measured(plan))
+        yield lambda plan: remember(
+            Verification(simulated(plan), measured(plan)), of, plan
+        )
 
 
 def measure(

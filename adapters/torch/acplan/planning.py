@@ -15,6 +15,7 @@ from acplan import measuring
 from acplan.applying import Plan, apply
 from acplan.devices import Device
 from acplan.errors import AcplanError
+from acplan.figures import remember
 from acplan.files import read_json
 from acplan.fingerprints import KEY, made_for
 from acplan.profiles import Profile
@@ -63,7 +64,7 @@ def plan(
         )
         outcome.require_success()
         data = {**read_json(written), **_made_for(of)}
-        found = Plan.of(data, outcome.out + _note(of))
+        found = remember(Plan.of(data, outcome.out + _note(of)), of)
     _tell_of_limit(found)
     return found
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from acplan import showing
 from acplan.errors import AcplanError
+from acplan.figures import figure
 from acplan.files import read_json, write_json
 from acplan.program import run_acplan
 from acplan.tracing import Trace
@@ -70,7 +71,7 @@ class Profile:
         return f"<Profile of {self._model or 'a model'}: {len(self.modules):,} modules>"
 
     def _repr_html_(self) -> str:
-        return showing.page(repr(self)[1:-1], {})
+        return showing.page(repr(self)[1:-1], {}, figure(["memory", "map"], self))
 
 
 def profile(trace: Trace | str | os.PathLike[str]) -> Profile:

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from acplan.devices import Device
+from acplan.sources import SourceLines
 from acplan.standing_in import StandIn
 from acplan.values import operands, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
@@ -61,6 +62,7 @@ class Operator:
     is_view: bool
     is_random: bool
     cast_of: int | None  # the trained leaf whose cast autocast keeps until it ends
+    source: int  # its line in the table of sources, or -1
 
 
 @dataclasses.dataclass
@@ -128,6 +130,7 @@ class Recorder(TorchDispatchMode):
         on_operator: Callable[[], object] | None = None,
         forgets_casts: bool = False,
         kernels: Device | None = None,
+        sources: SourceLines | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[Operator] = []
@@ -138,6 +141,7 @@ class Recorder(TorchDispatchMode):
         self._device = device
         self._forgets_casts = forgets_casts
         self._kernels = kernels
+        self._sources = sources
         self._on_operator = on_operator
         self._ids: dict[int, int] = {}
         self._tensor_ids: dict[int, int] = {}
@@ -276,6 +280,7 @@ class Recorder(TorchDispatchMode):
                 cast_of=reads[0]
                 if self._is_forward and _is_kept_cast(name, read, written)
                 else None,
+                source=-1 if self._sources is None else self._sources.of_operator(),
             )
         )
         if self._on_operator:

@@ -55,7 +55,7 @@ def table(rows: Rows, most: int = 12) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def _curve(label: str, series: Mapping[str, Points], line: float | None = None) -> str:
+def own_chart(label: str, series: Mapping[str, Points], line: float | None = None) -> str:
     """Lines over a common axis from 0 up, in bytes; `line` is one across."""
     points = [point for found in series.values() for point in found]
     if not points:
@@ -105,6 +105,7 @@ def thinned(points: Points, most: int = 400) -> Points:
     ]
 
 
-# Who has better charts puts them in its place: of a label, of series of points (x, bytes)
-# by name, and of a line across or none, the HTML.
-chart: Callable[[str, Mapping[str, Points], float | None], str] = _curve
+# What is drawn where the charts of the report cannot be (figures.py). Who has better
+# charts puts them in its place, and they are drawn everywhere: of a label, of series of
+# points (x, bytes) by name, and of a line across or none, the HTML.
+chart: Callable[[str, Mapping[str, Points], float | None], str] = own_chart

@@ -11,6 +11,7 @@ from typing import Any
 from acplan import showing
 from acplan.applying import Plan
 from acplan.errors import AcplanError
+from acplan.figures import figure, made_of, remember
 from acplan.files import read_json
 from acplan.planning import Budget, Source, plan_flags, size_text, source_path
 from acplan.program import call_acplan, run_acplan
@@ -53,10 +54,12 @@ class Frontier:
 
     def _repr_html_(self) -> str:
         points = [(p.recompute_ms, float(p.peak_bytes)) for p in self.plans]
+        plain = showing.chart("peak by ms recomputed", {"plans": sorted(points)}, None)
+        step = made_of(self)
         return showing.page(
             f"Frontier of {self.data['model']}",
             {"budgets": len(self.data["plans"])},
-            showing.chart("peak by ms recomputed", {"plans": sorted(points)}, None),
+            figure(["frontier"], step[0], plain, frontier=self.data) if step else plain,
             showing.table(self.rows),
         )
 
@@ -119,7 +122,8 @@ def frontier(
         )
         if outcome.exit_code != _INFEASIBLE or not written.exists():
             outcome.require_success()
-        return Frontier(read_json(written), outcome.out)
+        found: Frontier = remember(Frontier(read_json(written), outcome.out), of)
+        return found
 
 
 def compare(of: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:

@@ -21,12 +21,14 @@ from acplan.checkpointed import without_checkpointing
 from acplan.devices import Device, find_device
 from acplan.errors import AcplanError
 from acplan.fake_cuda import fake_cuda
+from acplan.figures import figure
 from acplan.files import read_json, write_json
 from acplan.fingerprints import WEIGHTS, weights_of
 from acplan.optimizers import OptimizerLike, make_optimizer
 from acplan.precision import Autocast, AutocastLike, autocast_as_it_was, autocast_of
 from acplan.progress import progress_bar
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
+from acplan.sources import SourceLines
 from acplan.timing import measured_device
 from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 from acplan.values import (
@@ -79,8 +81,17 @@ class Trace:
         )
         return live_bytes(storages, len(self.data["operators"]))
 
+    def source_of(self, operator: int) -> str:
+        """The line of Python that an operator is from, such as `model.py:123`, or ""."""
+        index = self.data["operators"][operator].get("source", -1)
+        if index < 0:
+            return ""
+        source = self.data["sources"][index]
+        return f"{source['file']}:{source['line']}"
+
     def to_pandas(self) -> Any:
-        """A table of the operators: name, phase, module, milliseconds, bytes in use."""
+        """A table of the operators: name, phase, module, milliseconds, bytes in use, and
+        the line of Python."""
         return showing.to_pandas(list(self._rows()))
 
     def _rows(self) -> Iterator[dict[str, Any]]:
@@ -100,6 +111,7 @@ class Trace:
                 "module": modules[calls[call]["module"]]["fqn"] if call >= 0 else "",
                 "runtime_ms": operator["runtime_ms"],
                 "live_bytes": live,
+                "source": self.source_of(k),
             }
 
     def __repr__(self) -> str:
@@ -117,9 +129,8 @@ class Trace:
         }
         live = {"memory": [(float(k), float(b)) for k, b in enumerate(self.live_bytes)]}
         name = data["model"]["name"]
-        return showing.page(
-            f"Trace of {name}", facts, showing.chart("operators of the step", live, None)
-        )
+        plain = showing.chart("operators of the step", live, None)
+        return showing.page(f"Trace of {name}", facts, figure(["memory"], self, plain))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file whole or not at all; `.gz` is gzipped."""
@@ -150,6 +161,7 @@ def trace(
     ema: float | bool = False,
     step_fn: StepFn | None = None,
     workspaces: bool = True,
+    source: bool = True,
     progress: bool | None = None,
     **kwargs: Any,
 ) -> Trace:
@@ -187,6 +199,8 @@ def trace(
                of all that: it clips, steps, and sets gradients to None.
     workspaces: counts what the device's kernels allocate beside their results
                (docs/workspaces.md).
+    source:    keeps of each operator the line of Python that it is from: its file, as
+               installed or from the working directory on, its number, and its function.
     progress:  shows a bar beyond two seconds, if tqdm is installed; by default where
                somebody watches, on a terminal or in a notebook.
     """
@@ -212,7 +226,10 @@ def trace(
         ) as (fake, run_optimizer),
     ):
         kernels = target if workspaces else None
-        full = Recorder(target, phase("trace: what is kept", None), kernels=kernels)
+        sources = SourceLines(around=_AROUND_STEPS) if source else None
+        full = Recorder(
+            target, phase("trace: what is kept", None), kernels=kernels, sources=sources
+        )
         marks = run_step(full, fake, run_optimizer, full.recording_saved())
         # Once more, to see when all but autograd let go of a storage.
         scopes = Recorder(
@@ -221,7 +238,8 @@ def trace(
         run_step(scopes, fake, run_optimizer, scopes.dropping_saved())
         _require_same_step(full, scopes)
         recasts = _recasts(full, fake, run_optimizer, marks.forward_end)
-        return Trace(_to_data(fake, target, full, scopes, marks, recasts))
+        data = _to_data(fake, target, full, scopes, marks, recasts)
+        return Trace(data if sources is None else data | {"sources": sources.table()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -530,6 +548,10 @@ def run_step(
     return _Marks(forward_end, backward_end, gradients, (attributes, kept))
 
 
+# What their frames are in is not the step.
+_AROUND_STEPS = (Step.loss_of.__code__, run_step.__code__)
+
+
 def _remove(handles: list[torch.utils.hooks.RemovableHandle]) -> None:
     for handle in handles:
         handle.remove()
@@ -734,6 +756,8 @@ def _operator(
         data["mutates"] = operator.mutates
     if recasts:
         data["recasts"] = recasts
+    if operator.source >= 0:
+        data["source"] = operator.source
     return data
 
 

@@ -1,6 +1,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -353,3 +354,28 @@ def test_plans_and_verifies_models(factory: None, capsys: Any) -> None:
             said = capsys.readouterr()
             assert said.out.startswith("predicted peak ")
             assert ("verify: the plan peaks at" in said.err) == (code == 1)
+
+
+def _help_of(
+    command: Sequence[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_every_help_is_within_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_all = _help_of([], capsys, monkeypatch)
+    commands = re.findall(r"^    ([a-z][a-z-]+) ", of_all, re.MULTILINE)
+    assert {"trace", "explain", "batch", "gpu-check"} <= set(commands)
+    for command in commands:
+        lines = _help_of([command], capsys, monkeypatch).splitlines()
+        assert f"usage: python -m acplan {command}" in lines[0]
+        assert max(map(len, lines)) <= 80, command
+    assert max(map(len, of_all.splitlines())) <= 80

@@ -1,13 +1,19 @@
 """What acplan's values show of themselves."""
 
+import base64
+import gzip
+import html
 import html.parser
+import pathlib
+import pickle
+import re
 import sys
 from typing import Any
 
 import acplan
 import pytest
 import torch
-from acplan import showing
+from acplan import figures, showing
 from torch import nn
 
 
@@ -59,10 +65,67 @@ def test_a_line_and_a_page(values: dict[str, Any]) -> None:
     for name, value in values.items():
         assert len(repr(value)) < 200 and "\n" not in repr(value), name
         page = value._repr_html_()
-        assert len(page) < 50_000, name
+        assert len(page) < 1 << 20, name
         assert "div" in _elements(page)
-        has_chart = "svg" in _elements(page)
-        assert has_chart == (name in ("trace", "verification", "frontier")), name
+        assert ("iframe" in _elements(page)) == (name != "comparison"), name
+
+
+def _inside(page: str) -> tuple[str, str]:
+    """What a frame shows before its script runs, and the page that it then is."""
+    found = re.search(r'srcdoc="([^"]*)"', page)
+    assert found
+    inside = html.unescape(found.group(1))
+    packed = re.search(r'atob\("([^"]*)"\)', inside)
+    assert packed
+    return inside, gzip.decompress(base64.b64decode(packed.group(1))).decode()
+
+
+def test_frames_hold_the_report_and_the_plain_chart(values: dict[str, Any]) -> None:
+    for name in ("trace", "verification", "frontier"):
+        inside, page = _inside(values[name]._repr_html_())
+        assert "svg" in _elements(inside.partition("<script>")[0]), name
+        assert page.startswith("<!DOCTYPE html>") and "vega" in page
+    assert '"parts":["memory"]' in _inside(values["trace"]._repr_html_())[1]
+    assert "<svg" not in _inside(values["plan"]._repr_html_())[0]
+
+
+def test_values_of_which_nothing_is_known_have_the_plain_chart(
+    values: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    values["plan"].save(tmp_path / "p.json")
+    loaded = acplan.Plan.load(tmp_path / "p.json")
+    assert "iframe" not in _elements(loaded._repr_html_())
+    # What a plan is of is not pickled with it, and not kept alive by it.
+    assert len(pickle.dumps(values["plan"])) < len(pickle.dumps(values["trace"]))
+    model, x = nn.Linear(4, 4), torch.randn(2, 4)
+    verified = acplan.verify(model, acplan.Plan(()), x)
+    assert "svg" in _elements(verified._repr_html_())
+    assert "iframe" not in _elements(verified._repr_html_())
+    explained = acplan.explain(model, x, levers=False)
+    assert explained.of is not None and "iframe" in _elements(explained._repr_html_())
+
+
+def test_plans_of_files_are_of_the_files(
+    values: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    values["trace"].save(tmp_path / "t.json")
+    planned = acplan.plan(tmp_path / "t.json", "100%")
+    assert "iframe" in _elements(planned._repr_html_())
+    (tmp_path / "t.json").unlink()
+    assert "without the charts of acplan report: " in planned._repr_html_()
+
+
+def test_the_reason_is_said_where_there_is_no_report(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+        without.setenv("ACPLAN", "/none/acplan")
+        page = values["trace"]._repr_html_()
+        assert {"svg", "small"} <= _elements(page) and "/none/acplan" in page
+    monkeypatch.setattr(figures, "MOST", 1000)
+    page = values["trace"]._repr_html_()
+    assert {"svg", "small"} <= _elements(page) and "iframe" not in _elements(page)
+    assert "acplan.report writes them into a file" in page
 
 
 def test_charts_keep_the_peak(values: dict[str, Any]) -> None:

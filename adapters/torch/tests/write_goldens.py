@@ -19,7 +19,7 @@ def main(folder: pathlib.Path) -> None:
     for name, make in EXAMPLES.items():
         example = make()
         model, inputs = example.on_meta()
-        traced = trace(model, **inputs)
+        traced = trace(model, source=False, **inputs)
         traced.save(folder / f"{name}.trace.json.gz")
         measured = []
         for label, plan in plans(example, traced):

@@ -33,7 +33,7 @@ def main(folder: pathlib.Path, names: list[str]) -> None:
         if file in _BUNDLED:
             make, autocast = MODELS[_BUNDLED[file]]
         model, inputs = make().on_meta()
-        trace(model, autocast=autocast, **inputs).save(folder / f"{file}.json.gz")
+        trace(model, autocast=autocast, source=False, **inputs).save(folder / f"{file}.json.gz")
         print(file, flush=True)
 
 

@@ -1,0 +1,160 @@
+"""Opens what acplan's values show in a notebook in headless Chromium: charts that the report
+draws, of the same numbers, offline, in frames that are as high as what is in them.
+
+    ACPLAN=build/release/cli/acplan python -m pytest tests/browser
+
+The page around them has outputs one below the other, as the classic notebook, JupyterLab and
+VS Code put them; those programs themselves are not run.
+"""
+
+import html
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+
+import pytest
+from playwright.sync_api import Browser, Frame, Page, sync_playwright
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "adapters/torch"))
+os.environ.setdefault("ACPLAN", str(ROOT / "build/release/cli/acplan"))
+
+import acplan  # noqa: E402
+from acplan import figures, showing  # noqa: E402
+from torch import nn, randn  # noqa: E402
+
+
+def _values() -> dict[str, object]:
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)), randn(512, 64)
+    traced = acplan.trace(model, x, loss_fn=lambda output: output.square().mean())
+    planned = acplan.plan(traced, "100%")
+    return {
+        "trace": traced,
+        "plan": planned,
+        "profile": acplan.profile(traced),
+        "verification": acplan.verify(
+            model, planned, x, of=traced, loss_fn=lambda output: output.square().mean()),
+        "frontier": acplan.frontier(traced, points=3),
+        "explanation": acplan.explain(traced),
+    }
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, object]:
+    return _values()
+
+
+class Notebook:
+    def __init__(self, browser: Browser, path: pathlib.Path, outputs: list[str],
+                 scripts: bool = True) -> None:
+        path.write_text(
+            "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>n</title></head>"
+            "<body>" + "".join(f"<div class='output'>{text}</div>" for text in outputs)
+            + "</body></html>")
+        context = browser.new_context(viewport={"width": 1000, "height": 900}, offline=True,
+                                      java_script_enabled=scripts)
+        self.page: Page = context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+        self.path = path
+
+    def __enter__(self) -> "Notebook":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.page.context.close()
+
+    def frames(self) -> list[Frame]:
+        """Those of the outputs, in order, with their charts."""
+        found = []
+        for handle in self.page.query_selector_all("iframe"):
+            frame = handle.content_frame()
+            assert frame is not None
+            frame.wait_for_selector("html[data-ready]", timeout=30_000)
+            found.append(frame)
+        return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Browser:
+    program = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    assert program, "found no chromium"
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+def _data(frame: Frame) -> dict:
+    return json.loads(frame.text_content("#data"))
+
+
+def test_outputs_are_the_charts_of_the_report(browser, values, tmp_path):
+    outputs = [value._repr_html_() for value in values.values()]
+    assert all(len(text) <= figures.MOST for text in outputs)
+    with Notebook(browser, tmp_path / "n.html", outputs) as notebook:
+        frames = dict(zip(values, notebook.frames(), strict=True))
+        sections = {name: frame.eval_on_selector_all("section", "all => all.map(s => s.id)")
+                    for name, frame in frames.items()}
+        assert sections == {
+            "trace": ["memory"], "plan": ["memory"], "profile": ["memory", "map"],
+            "verification": ["memory"], "frontier": ["frontier"],
+            "explanation": ["memory", "lines"]}
+        for frame in frames.values():
+            assert frame.query_selector_all("figure svg") != []
+            assert not frame.query_selector("header").is_visible()
+        peaks = {name: [run["peak_bytes"] for run in _data(frame)["runs"]]
+                 for name, frame in frames.items()}
+        assert peaks["trace"] == [values["trace"].peak_bytes]
+        assert peaks["plan"] == [values["trace"].peak_bytes, values["plan"].peak_bytes]
+        assert peaks["verification"][1] == values["verification"].measured_bytes
+        assert peaks["explanation"] == [values["explanation"].peak_bytes]
+        shown = [point["budget_bytes"] for point in _data(frames["frontier"])["frontier"]["points"]]
+        assert shown == [row["budget_bytes"] for row in values["frontier"].rows]
+        # As high as what is in it, and nothing asked or complained of.
+        for frame in frames.values():
+            inside = frame.evaluate("document.body.getBoundingClientRect().height")
+            outside = frame.frame_element().bounding_box()["height"]
+            assert inside > 200 and 0 <= outside - inside < 2
+        assert notebook.said == []
+        assert {url for url in notebook.asked if not url.startswith("about:")} == {
+            notebook.path.as_uri()}
+
+
+def test_the_pointer_reads_the_step(browser, values, tmp_path):
+    with Notebook(browser, tmp_path / "n.html", [values["trace"]._repr_html_()]) as notebook:
+        [frame] = notebook.frames()
+        frame.click("text=Go to the peak")
+        assert f"{showing.size(values['trace'].peak_bytes)}:" in frame.text_content("#reading")
+        frame.fill("#sample", "0")
+        assert frame.text_content("#reading").startswith("step 1 of")
+
+
+def test_where_no_script_runs_the_plain_chart_is_there(browser, values, tmp_path):
+    outputs = [values["trace"]._repr_html_()]
+    with Notebook(browser, tmp_path / "n.html", outputs, scripts=False) as notebook:
+        frame = notebook.page.query_selector("iframe").content_frame()
+        assert frame.query_selector("svg[role=img] polyline").is_visible()
+
+
+def test_outputs_hold_any_name(browser, tmp_path, values):
+    hostile = "</script><script>parent.document.title = 'taken'</script>\" & \u2028"
+    data = json.loads(json.dumps(values["trace"].data))
+    data["model"]["name"] = hostile
+    data["operators"][0]["name"] = hostile
+    data["sources"][0]["file"] = hostile
+    output = acplan.Trace(data)._repr_html_()
+    with Notebook(browser, tmp_path / "n.html", [output]) as notebook:
+        [frame] = notebook.frames()
+        frame.fill("#sample", "0")
+        assert hostile.replace("\u2028", "") [:9] in frame.text_content("#reading")
+        assert notebook.page.title() == "n" and notebook.said == []
+        packed = html.unescape(re.search(r'srcdoc="([^"]*)"', output).group(1))
+        assert "taken" not in packed.replace(html.escape(hostile), "")
