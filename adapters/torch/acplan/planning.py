@@ -64,7 +64,7 @@ def plan(
         )
         outcome.require_success()
         data = {**read_json(written), **_made_for(of)}
-        found = remember(Plan.of(data, outcome.out + _note(of)), of)
+        found: Plan = remember(Plan.of(data, outcome.out + _note(of)), of)
     _tell_of_limit(found)
     return found
 

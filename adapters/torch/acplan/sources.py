@@ -47,7 +47,7 @@ class SourceLines:
         node = torch._C._current_autograd_node()
         if line == _NONE and node is not None:
             return self._of_node(node._sequence_nr())
-        number = torch.autograd._get_sequence_nr()
+        number = torch._C._autograd._get_sequence_nr()
         if not self._next_nodes or number > self._next_nodes[-1]:
             self._next_nodes.append(number)
             self._lines.append(line)
