@@ -13,9 +13,9 @@ namespace {
 
 bool IsRead(const RematValue& value) { return value.last_read >= 0; }
 
-class Builder {
+class RematBuilder {
  public:
-  Builder(const RematProblem& problem, int64_t budget_bytes)
+  RematBuilder(const RematProblem& problem, int64_t budget_bytes)
       : problem_(problem), budget_(budget_bytes) {}
 
   RematMilp Build() {
@@ -99,7 +99,7 @@ class Builder {
 }  // namespace
 
 RematMilp BuildRematMilp(const RematProblem& problem, int64_t budget_bytes) {
-  return Builder(problem, budget_bytes).Build();
+  return RematBuilder(problem, budget_bytes).Build();
 }
 
 std::vector<char> KeptBy(const RematMilp& milp, const RematProblem& problem,
