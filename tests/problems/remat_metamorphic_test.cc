@@ -265,6 +265,28 @@ TEST(RematMetamorphic, WhatIsHeldIsTakenFromTheBudget) {
   }
 }
 
+// A plan that is near enough is no better than the best one, its bound no higher.
+TEST(RematMetamorphic, GapsAreKept) {
+  for (int k = First(); k < End() && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const RematProblem problem = BuildRematProblem(step.graph);
+    const double gap = static_cast<double>(step.random() % 100) / 100;
+    for (const int64_t budget : BudgetsOf(step)) {
+      const RematAnswer best = SolveRemat(problem, {.budget_bytes = budget});
+      const RematAnswer near =
+          SolveRemat(problem, {.budget_bytes = budget, .limits = {.gap = gap}});
+      EXPECT_EQ(HasPlan(best), HasPlan(near));
+      if (!HasPlan(best) || !HasPlan(near)) continue;
+      EXPECT_LE(near.bound_ms, best.run.recompute_ms * (1 + 1e-9));
+      EXPECT_GE(near.run.recompute_ms, best.bound_ms * (1 - 1e-9));
+      if (near.stopped_by == solver::StoppedBy::kGap) {
+        EXPECT_GE(near.bound_ms + 1e-9, (1 - gap) * near.run.recompute_ms);
+      }
+    }
+  }
+}
+
 // Legal plans that nobody looked for.
 TEST(RematMetamorphic, NoPlanByChanceBeatsABound) {
   int fitting = 0;
