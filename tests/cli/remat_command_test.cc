@@ -156,6 +156,31 @@ TEST_F(RematCommandTest, SharesAreOfKeepingAll) {
   EXPECT_EQ(Plan(kTiny, "10GiB")["recompute_ms"], 0);
 }
 
+TEST_F(RematCommandTest, FrontiersAreOfPlans) {
+  const std::string printed =
+      AcplanOut({"remat", kSmall, "--frontier", "4", "--json", "-o", "f.json"});
+  EXPECT_EQ(printed, Read("f.json"));
+  const json frontier = json::parse(printed);
+  EXPECT_EQ(frontier["format"], "acplan.remat_frontier");
+  EXPECT_EQ(frontier["version"], 1);
+  EXPECT_EQ(frontier["model"], "small");
+  std::vector<int64_t> budgets;
+  for (const json& point : frontier["points"]) {
+    const int64_t budget = point["budget_bytes"];
+    budgets.push_back(budget);
+    EXPECT_EQ(point["status"], "optimal");
+    EXPECT_EQ(point["recompute_ms"],
+              Plan(kSmall, std::to_string(budget))["recompute_ms"]);
+    EXPECT_FALSE(point.contains("saved"));
+  }
+  // From the least to the peak of keeping all.
+  EXPECT_THAT(budgets, ElementsAre(153, 154, 155, 156));
+  const std::string text = AcplanOut({"remat", kSmall, "--frontier", "2"});
+  EXPECT_THAT(text, HasSubstr("153 B"));
+  EXPECT_THAT(text, HasSubstr("156 B"));
+  EXPECT_THAT(text, HasSubstr("optimal"));
+}
+
 TEST_F(RematCommandTest, TellsTheLeastBudgetWhereNothingFits) {
   const Outcome outcome = Acplan({"remat", kSmall, "--budget", "152"});
   EXPECT_EQ(outcome.exit_code, 3);
@@ -200,13 +225,16 @@ TEST_F(RematCommandTest, WrongFlagsAreRefused) {
     EXPECT_FALSE(Exists("plan.json"));
   };
   Put("saved.json", R"({"saved": ["s"]})");
-  refuse({}, {"--budget: expected it, or --of in its place"});
+  refuse({}, {"--budget: expected it, or --of or --frontier in its place"});
   refuse({"--budget", "60%", "--of", "saved.json"}, {"--budget: expected it"});
   refuse({"--budget", "much"}, {"--budget: expected a size", "\"much\""});
   refuse({"--budget", "0"}, {"--budget", "less than one byte"});
   refuse({"--budget", "60%", "--gap", "2"}, {"--gap: expected", "'2'"});
   refuse({"--budget", "60%", "--time-limit", "soon"},
          {"--time-limit: expected", "'soon'"});
+  refuse({"--budget", "60%", "--frontier", "3"}, {"--budget: expected it"});
+  for (const std::string points : {"1", "1001", "some"})
+    refuse({"--frontier", points}, {"--frontier", "'" + points + "'"});
   refuse({"--of", "none.json"}, {"none.json"});
   ExpectRefused(Acplan({"remat"}), {"GRAPH is required"});
   ExpectRefused(Acplan({"remat", "none.json", "--budget", "1GiB"}),

@@ -291,6 +291,24 @@ TEST(JointGraph, RefusesWhatIsNoGraph) {
   }
 }
 
+TEST(JointGraph, RefusesMoreResultsThanASubsetHas) {
+  for (const JointStage stage : {kForward, kEither, kBackward}) {
+    JointGraph graph{.nodes = {{.name = "split", .stage = stage}}};
+    for (int32_t b = 0; b < 64; ++b) {
+      graph.buffers.push_back({.name = std::to_string(b)});
+      graph.nodes[0].makes.push_back(b);
+    }
+    EXPECT_EQ(ErrorOf(ToJson(graph)), "accepted");
+    graph.buffers.push_back({.name = "more"});
+    graph.nodes[0].makes.push_back(64);
+    EXPECT_EQ(ErrorOf(ToJson(graph)),
+              stage == kBackward
+                  ? "accepted"
+                  : "g.json: nodes[0].makes: expected at most 64 "
+                    "buffers, found more");
+  }
+}
+
 TEST(JointGraph, NamesTheFileItRead) {
   const TemporaryFolder folder;
   PutBytes(folder.path() / "bad.json", "{}");
