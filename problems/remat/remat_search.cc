@@ -89,7 +89,7 @@ class Plans {
     }
     const bool is_near = answer.bound_ms >= CutOff();
     const bool is_proven = answer.bound_ms >= BestMs() - Rounding();
-    answer.bound_ms = std::min(answer.bound_ms, BestMs());
+    answer.bound_ms = is_proven ? BestMs() : answer.bound_ms;
     answer.run = *std::move(best_);
     answer.status = is_proven ? solver::SearchStatus::kOptimal
                               : solver::SearchStatus::kFeasible;
@@ -135,20 +135,24 @@ class Search {
     rows_.Wish(plans_.TryAllKept());
     rows_.Add();
     std::vector<RematPart> open = {RematPart()};
+    double closed_ms = kInfinity;  // no plan of a closed part costs less
     while (!open.empty()) {
       const auto least =
           std::ranges::min_element(open, {}, &RematPart::bound_ms);
       RematPart part = std::move(*least);
       open.erase(least);
-      answer_.bound_ms = std::max(answer_.bound_ms, part.bound_ms);
+      answer_.bound_ms = std::min(part.bound_ms, closed_ms);
       if (IsClosed(part)) return;
       const Outcome outcome = Solve(part);
       if (outcome == Outcome::kStopped) {
         open.push_back(std::move(part));
         answer_.bound_ms =
-            std::ranges::min(open, {}, &RematPart::bound_ms).bound_ms;
+            std::min(std::ranges::min(open, {}, &RematPart::bound_ms).bound_ms,
+                     closed_ms);
         return;
       }
+      if (outcome == Outcome::kClosed)
+        closed_ms = std::min(closed_ms, part.bound_ms);
       if (outcome == Outcome::kSplit) {
         const RematMoment moment = *rows_.OpenIn(part);
         for (const bool is_met : {true, false}) {
@@ -159,7 +163,7 @@ class Search {
       }
       if (plans_.IsEnough()) return;
     }
-    answer_.bound_ms = kInfinity;
+    answer_.bound_ms = closed_ms;
   }
 
   // Looks for better plans in a part, and raises its bound.
@@ -170,7 +174,10 @@ class Search {
                              {.conditions = part.conditions});
       if (graph.is_restricted) is_restricted_ = true;
       if (!HasPath(graph)) {
-        if (!is_restricted_) return Outcome::kClosed;
+        if (!is_restricted_) {
+          part.bound_ms = kInfinity;
+          return Outcome::kClosed;
+        }
         answer_.stopped_by = solver::StoppedBy::kUnproven;
         return Outcome::kStopped;
       }
@@ -240,9 +247,10 @@ class Search {
                                    const std::vector<double>& prices,
                                    RematPart& part) {
     for (int64_t most = kFirstLabels;; most *= 10) {
+      const double cut_off = plans_.CutOff();
       const RematLabelAnswer found = FindPaths({.graph = graph,
                                                 .prices = prices,
-                                                .cut_off_ms = plans_.CutOff(),
+                                                .cut_off_ms = cut_off,
                                                 .labels_a_level = most,
                                                 .paths = kPaths},
                                                clock_);
@@ -251,7 +259,8 @@ class Search {
         IsStopped();
         return Outcome::kStopped;
       }
-      Raise(part, TryAll(graph, found));
+      // Paths that cost no less than the cut-off were not looked for.
+      Raise(part, std::min(TryAll(graph, found), cut_off));
       if (IsClosed(part)) return Outcome::kClosed;
       if (rows_.Add()) return std::nullopt;
       const bool is_all = found.dropped_ms == kInfinity;

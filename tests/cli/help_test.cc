@@ -22,6 +22,7 @@ using testing::Not;
 
 const std::vector<std::string> kCommands{"plan",
                                          "frontier",
+                                         "remat",
                                          "baseline",
                                          "compare",
                                          "check",

@@ -1,0 +1,363 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/base/input_error.h"
+#include "graph/joint/joint_graph.h"
+#include "graph/joint/joint_simulation.h"
+#include "problems/check/remat_check.h"
+#include "problems/remat/remat_problem.h"
+#include "problems/remat/remat_search.h"
+#include "solver/cbc_solver.h"
+#include "tests/support/random_joint.h"
+#include "tests/support/remat_milp.h"
+#include "tests/support/repetitions.h"
+
+// What must hold between the answers to questions about compiled steps that belong
+// together: of the same step within more memory, with other names, in other units, in
+// another order; and beside a bound of CBC. Steps are larger than those that
+// remat_test.cc enumerates.
+//
+// ACPLAN_INSTANCES=20000 goes through so many of each kind, ACPLAN_FIRST=19281 from
+// that one on.
+
+namespace acplan::problems {
+namespace {
+
+using graph::JointGraph;
+using graph::JointNode;
+using graph::JointRun;
+using graph::JointSimulator;
+using solver::SearchStatus;
+
+int NumberOf(const char* variable, int otherwise) {
+  const char* asked = std::getenv(variable);
+  return asked ? std::atoi(asked) : otherwise;
+}
+
+int First() { return NumberOf("ACPLAN_FIRST", 0); }
+int Instances() {
+  return NumberOf("ACPLAN_INSTANCES", test_support::Repetitions(80));
+}
+int End() { return First() + Instances(); }
+
+// Of a step whose rules some plan keeps.
+struct Step {
+  explicit Step(unsigned seed) : random(seed) {
+    do {
+      const int forward = 4 + static_cast<int>(random() % 12);
+      graph = test_support::RandomJoint(
+          random, {.forward = forward,
+                   .backward = 4 + static_cast<int>(random() % 12),
+                   .has_rules = random() % 2 == 0});
+    } while (!HasPlans());
+  }
+
+  bool HasPlans() const {
+    const JointSimulator simulator(graph);
+    try {
+      simulator.Run(simulator.AllKept());
+    } catch (const InputError&) {
+      return false;
+    }
+    return true;
+  }
+
+  // Legal kept values by chance; nothing where there were none.
+  std::optional<JointRun> RunByChance() {
+    std::vector<char> kept(graph.buffers.size(), 0);
+    for (const RematValue& value : BuildRematProblem(graph).values)
+      kept[value.buffer] = value.may_keep && random() % 2 == 0;
+    try {
+      return JointSimulator(graph).Run(kept);
+    } catch (const InputError&) {
+      return std::nullopt;
+    }
+  }
+
+  std::mt19937 random;
+  JointGraph graph;
+};
+
+bool HasPlan(const RematAnswer& answer) {
+  return answer.status == SearchStatus::kOptimal ||
+         answer.status == SearchStatus::kFeasible;
+}
+
+bool IsProven(const RematAnswer& answer) {
+  return answer.status == SearchStatus::kOptimal ||
+         answer.status == SearchStatus::kInfeasible;
+}
+
+RematAnswer Solve(const JointGraph& graph, int64_t budget) {
+  return SolveRemat(BuildRematProblem(graph), {.budget_bytes = budget});
+}
+
+LeastRematBudget Least(const JointGraph& graph) {
+  return FindLeastRematBudget(BuildRematProblem(graph), {}, 0);
+}
+
+// From a byte less than the least that some plan was found to need to what the step
+// needs where all is kept.
+std::vector<int64_t> BudgetsOf(Step& step) {
+  const int64_t least = Least(step.graph).bytes;
+  const JointSimulator simulator(step.graph);
+  const int64_t most =
+      std::max(least, simulator.Run(simulator.AllKept()).peak_bytes);
+  std::vector<int64_t> budgets = {least - 1, least, most};
+  for (int k = 0; k < 2; ++k) {
+    budgets.push_back(
+        least + static_cast<int64_t>(step.random() %
+                                     static_cast<uint64_t>(most - least + 1)));
+  }
+  std::ranges::sort(budgets);
+  return budgets;
+}
+
+// Of two answers to what is the same question, in which milliseconds count `times`.
+void ExpectTheSame(const RematAnswer& one, const RematAnswer& other,
+                   double times = 1) {
+  if (!IsProven(one) || !IsProven(other)) {
+    // Bounds hold, whoever found them.
+    if (!HasPlan(one) || !HasPlan(other)) return;
+    EXPECT_LE(one.bound_ms * times, other.run.recompute_ms * (1 + 1e-9));
+    EXPECT_LE(other.bound_ms, one.run.recompute_ms * times * (1 + 1e-9));
+    return;
+  }
+  ASSERT_EQ(one.status, other.status);
+  EXPECT_NEAR(one.run.recompute_ms * times, other.run.recompute_ms,
+              1e-8 * (1 + other.run.recompute_ms));
+}
+
+TEST(RematMetamorphic, MoreMemoryIsNeverWorse) {
+  for (int k = First(); k < End() && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    std::optional<RematAnswer> last;
+    for (const int64_t budget : BudgetsOf(step)) {
+      RematAnswer answer = Solve(step.graph, budget);
+      if (HasPlan(answer)) CheckRemat(step.graph, budget, answer.run);
+      if (last) {
+        ASSERT_NE(answer.status, SearchStatus::kInfeasible);
+        EXPECT_LE(answer.bound_ms, last->run.recompute_ms * (1 + 1e-9));
+        if (IsProven(answer)) {
+          EXPECT_LE(answer.run.recompute_ms,
+                    last->run.recompute_ms * (1 + 1e-9));
+        }
+      }
+      if (HasPlan(answer)) last = std::move(answer);
+    }
+  }
+}
+
+TEST(RematMetamorphic, NothingFitsBelowTheLeast) {
+  int proven = 0;
+  for (int k = First(); k < End() && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    const Step step(k);
+    const LeastRematBudget least = Least(step.graph);
+    ASSERT_LE(least.bound_bytes, least.bytes);
+    const JointRun run = JointSimulator(step.graph).Run(least.kept);
+    EXPECT_EQ(run.peak_bytes, least.bytes);
+    const RematAnswer at = Solve(step.graph, least.bytes);
+    EXPECT_NE(at.status, SearchStatus::kInfeasible);
+    const RematAnswer below = Solve(step.graph, least.bytes - 1);
+    EXPECT_FALSE(HasPlan(below) && least.bound_bytes == least.bytes);
+    if (least.bound_bytes == least.bytes && IsProven(below)) ++proven;
+  }
+  EXPECT_GE(proven * 10, Instances() * 9);
+}
+
+TEST(RematMetamorphic, ThePeakOfAPlanIsABudgetForIt) {
+  for (int k = First(); k < End() && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    for (const int64_t budget : BudgetsOf(step)) {
+      const RematAnswer answer = Solve(step.graph, budget);
+      if (!HasPlan(answer)) continue;
+      ASSERT_LE(answer.run.peak_bytes, budget);
+      const RematAnswer again = Solve(step.graph, answer.run.peak_bytes);
+      ExpectTheSame(answer, again);
+    }
+  }
+}
+
+JointGraph Scaled(JointGraph graph, int64_t bytes, double ms) {
+  graph.held_bytes *= bytes;
+  for (graph::JointBuffer& buffer : graph.buffers) buffer.bytes *= bytes;
+  for (JointNode& node : graph.nodes) {
+    node.ms *= ms;
+    node.scratch_bytes *= bytes;
+  }
+  return graph;
+}
+
+TEST(RematMetamorphic, UnitsOfBytesAndTimesDoNotMatter) {
+  for (int k = First(); k < End() && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const int64_t bytes = 1 + static_cast<int64_t>(step.random() % 1000000000);
+    const double ms = step.random() % 2 == 0 ? 1. / 1024 : 3;
+    const JointGraph scaled = Scaled(step.graph, bytes, ms);
+    for (const int64_t budget : BudgetsOf(step)) {
+      const int64_t more = static_cast<int64_t>(step.random()) % bytes;
+      ExpectTheSame(Solve(step.graph, budget),
+                    Solve(scaled, budget * bytes + more), ms);
+    }
+  }
+}
+
+// Buffers in another order with other names; what a node reads and makes, and what is
+// returned, in another order.
+JointGraph Renamed(JointGraph graph, std::mt19937& random) {
+  std::vector<int32_t> place(graph.buffers.size());
+  std::iota(place.begin(), place.end(), 0);
+  std::ranges::shuffle(place, random);
+  const auto move_all = [&](std::vector<int32_t>& buffers) {
+    for (int32_t& b : buffers) b = place[b];
+    std::ranges::shuffle(buffers, random);
+  };
+  std::vector<graph::JointBuffer> buffers(graph.buffers.size());
+  for (size_t b = 0; b < place.size(); ++b) {
+    buffers[place[b]] = graph.buffers[b];
+    buffers[place[b]].name = "another" + std::to_string(b);
+  }
+  graph.buffers = std::move(buffers);
+  for (JointNode& node : graph.nodes) {
+    node.name = "n" + node.name;
+    move_all(node.reads);
+    move_all(node.makes);
+  }
+  move_all(graph.forward_outputs);
+  move_all(graph.backward_outputs);
+  return graph;
+}
+
+TEST(RematMetamorphic, NamesAndOrdersDoNotMatter) {
+  for (int k = First(); k < End() && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const JointGraph renamed = graph::ParseJointGraph(
+        graph::ToJson(Renamed(step.graph, step.random)), "renamed");
+    for (const int64_t budget : BudgetsOf(step))
+      ExpectTheSame(Solve(step.graph, budget), Solve(renamed, budget));
+  }
+}
+
+// What is held beside the buffers is as a larger budget.
+TEST(RematMetamorphic, WhatIsHeldIsTakenFromTheBudget) {
+  for (int k = First(); k < End() && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    JointGraph more = step.graph;
+    const int64_t held = static_cast<int64_t>(step.random() % 100);
+    more.held_bytes += held;
+    for (const int64_t budget : BudgetsOf(step))
+      ExpectTheSame(Solve(step.graph, budget), Solve(more, budget + held));
+  }
+}
+
+// A plan that is near enough is no better than the best one, its bound no higher.
+TEST(RematMetamorphic, GapsAreKept) {
+  for (int k = First(); k < End() && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const RematProblem problem = BuildRematProblem(step.graph);
+    const double gap = static_cast<double>(step.random() % 100) / 100;
+    for (const int64_t budget : BudgetsOf(step)) {
+      const RematAnswer best = SolveRemat(problem, {.budget_bytes = budget});
+      const RematAnswer near =
+          SolveRemat(problem, {.budget_bytes = budget, .limits = {.gap = gap}});
+      EXPECT_EQ(HasPlan(best), HasPlan(near));
+      if (!HasPlan(best) || !HasPlan(near)) continue;
+      EXPECT_LE(near.bound_ms, best.run.recompute_ms * (1 + 1e-9));
+      EXPECT_GE(near.run.recompute_ms, best.bound_ms * (1 - 1e-9));
+      if (near.stopped_by == solver::StoppedBy::kGap) {
+        EXPECT_GE(near.bound_ms + 1e-9, (1 - gap) * near.run.recompute_ms);
+      }
+    }
+  }
+}
+
+// Legal plans that nobody looked for.
+TEST(RematMetamorphic, NoPlanByChanceBeatsABound) {
+  int fitting = 0;
+  for (int k = First(); k < End() && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const std::vector<int64_t> budgets = BudgetsOf(step);
+    const int64_t least = Least(step.graph).bound_bytes;
+    std::vector<RematAnswer> answers;
+    for (const int64_t budget : budgets)
+      answers.push_back(Solve(step.graph, budget));
+    for (int sample = 0; sample < 20; ++sample) {
+      const std::optional<JointRun> run = step.RunByChance();
+      if (!run) continue;
+      EXPECT_GE(run->peak_bytes, least);
+      for (size_t i = 0; i < budgets.size(); ++i) {
+        if (run->peak_bytes > budgets[i]) continue;
+        ++fitting;
+        EXPECT_NE(answers[i].status, SearchStatus::kInfeasible);
+        EXPECT_GE(run->recompute_ms, answers[i].bound_ms * (1 - 1e-9));
+      }
+    }
+  }
+  EXPECT_GT(fitting, Instances());
+}
+
+// CBC's bound holds; and where its plan does what it says, that is the optimum.
+TEST(RematMetamorphic, AgreesWithCbc) {
+  int compared = 0;
+  int equal = 0;
+  const int last = First() + (Instances() + 1) / 2;
+  for (int k = First(); k < last && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const RematProblem problem = BuildRematProblem(step.graph);
+    for (const int64_t budget : BudgetsOf(step)) {
+      const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget});
+      if (!IsProven(answer)) continue;
+      const test_support::RematMilp milp =
+          test_support::BuildRematMilp(problem, budget);
+      const solver::MilpSolution by_cbc = solver::SolveWithCbc(milp.program);
+      ++compared;
+      if (by_cbc.status == solver::MilpStatus::kInfeasible) {
+        EXPECT_EQ(answer.status, SearchStatus::kInfeasible);
+        continue;
+      }
+      ASSERT_EQ(by_cbc.status, solver::MilpStatus::kOptimal);
+      const JointRun run =
+          JointSimulator(step.graph).Run(KeptBy(milp, problem, by_cbc.x));
+      const bool is_plan = run.peak_bytes <= budget;
+      if (answer.status == SearchStatus::kInfeasible) {
+        EXPECT_FALSE(is_plan);
+        continue;
+      }
+      const double ms = answer.run.recompute_ms;
+      EXPECT_LE(by_cbc.objective, ms + 1e-6 * (1 + ms));
+      if (is_plan) {
+        EXPECT_LE(ms, run.recompute_ms + 1e-9);
+      }
+      const bool is_what_it_says =
+          is_plan && run.recompute_ms <= by_cbc.objective + 1e-6;
+      if (!is_what_it_says) continue;
+      EXPECT_NEAR(ms, by_cbc.objective, 1e-6 * (1 + ms));
+      ++equal;
+    }
+  }
+  RecordProperty("compared", compared);
+  RecordProperty("equal", equal);
+  EXPECT_GE(compared, Instances());
+  EXPECT_GE(equal * 4, compared);
+}
+
+}  // namespace
+}  // namespace acplan::problems
