@@ -130,6 +130,10 @@ class Partitioner(CustomPartitionerFn):  # type: ignore[misc]
             )
         )  # fmt: skip
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        # Inductor's cache keys are made of its pickled options.
+        return str, (self.uuid(),)
+
     def __call__(
         self,
         gm: GraphModule,

@@ -52,10 +52,9 @@ def _is_collective(target: Any) -> bool:
 def _has_effects(node: Node) -> bool:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        if target._schema.is_mutable or _is_effectful(target):
-            return True
-        tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-        return any(tag in target.tags for tag in tags)
+        # A size that depends on values would get a second symbol.
+        has_own_size = bool(node.meta.get("unbacked_bindings"))
+        return target._schema.is_mutable or _is_effectful(target) or has_own_size
     name = _name(target)
     return "with_effects" in name or "print" in name
 

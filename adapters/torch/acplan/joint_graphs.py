@@ -68,8 +68,9 @@ class JointGraph:
         self._number_of: dict[int, int] = {}
         self._made_by: dict[Node, list[int]] = {}
         self._find_buffers()
-        self._views = {n for n in self._nodes if self._is_left_out(n)}
-        self._costs = GraphCosts(device, self._values, self._views, is_fused)
+        self._left_out = {n for n in self._nodes if self._is_left_out(n)}
+        views = {n for n in self._nodes if n not in self._made_by}
+        self._costs = GraphCosts(device, self._values, views, is_fused)
         self._again = self._what_may_run_again()
         self._allow_keeping()
         self._listed = self._in_order()
@@ -194,8 +195,14 @@ class JointGraph:
         return self._read([node for node in outputs if node is not None])
 
     def _is_left_out(self, node: Node) -> bool:
-        """Views, and what computes no tensor and runs nowhere for itself."""
+        """Views, and what computes no tensor and runs nowhere for itself. But a view that
+        backward takes of what forward makes is where backward needs that first."""
         if node.op != "call_function" or node in self._made_by:
+            return False
+        sources = node.all_input_nodes
+        if self._stages[node] == BACKWARD and any(
+            self._stages[source] != BACKWARD and self._read([source]) for source in sources
+        ):
             return False
         if node.target is operator.getitem:
             return True
@@ -250,7 +257,7 @@ class JointGraph:
         """The nodes as they run: in the graph's order, but for what backward makes
         without a tangent, which comes before what reads it first."""
         listed = [
-            n for n in self._nodes if n.op == "call_function" and n not in self._views
+            n for n in self._nodes if n.op == "call_function" and n not in self._left_out
         ]
         first = min(
             (self._place[n] for n in self._nodes if _reads_a_tangent(n)), default=0
