@@ -56,7 +56,7 @@ def _mixtral() -> nn.Module:
         vocab_size=32000,
         use_cache=False,
     )
-    config._experts_implementation = "batched_mm"
+    config._experts_implementation = "grouped_mm"
     return transformers.MixtralForCausalLM(config)
 
 
@@ -125,7 +125,7 @@ MODELS: dict[str, Case] = {
         ),
         _tokens(8, 512, 32128),
     ),
-    "Mixtral, 4 layers, 1 x 512": (_mixtral, _tokens(1, 512, 32000)),
+    "Mixtral, 4 layers, 8 x 1024": (_mixtral, _tokens(8, 1024, 32000)),
     "ConvNeXt tiny, 32 x 224": (
         lambda: transformers.ConvNextForImageClassification(
             transformers.ConvNextConfig(num_labels=10)
