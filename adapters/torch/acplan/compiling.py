@@ -14,6 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._version import __version__
+from acplan.backward_order import BackwardOrder
 from acplan.compiled_memory import model_bytes, optimizer_bytes, size_bytes
 from acplan.devices import DEVICES, Device, find_device
 from acplan.errors import AcplanError
@@ -96,6 +97,7 @@ class _Found:
     data: dict[str, Any]
     graph: dict[str, Any]
     saved: list[Node]
+    order: BackwardOrder
 
 
 class Partitioner(CustomPartitionerFn):  # type: ignore[misc]
@@ -163,15 +165,17 @@ class Partitioner(CustomPartitionerFn):  # type: ignore[misc]
         )
         try:
             with choosing(choose):
-                graphs = partition()
+                forward, backward = partition()
+            if not found:
+                return forward, backward
+            backward = found[-1].order.applied(backward)
         except Exception as error:
             if not found or self._strict:
                 raise
             self._fall_back(error)
             return partition()
-        if found:
-            self._remember(found[-1], graphs, num_fwd_outputs)
-        return graphs
+        self._remember(found[-1], (forward, backward), num_fwd_outputs)
+        return forward, backward
 
     def _planned(
         self, module: GraphModule, node_info: Any, num_fwd_outputs: int
@@ -185,7 +189,7 @@ class Partitioner(CustomPartitionerFn):  # type: ignore[misc]
             held = max(0, of_model - in_graph) + beside
             graph = joint.data(_name_of(module), held)
             data = self._within_budget(graph)
-            return _Found(data, graph, joint.saved_nodes(data["saved"]))
+            return _Found(data, graph, joint.saved_nodes(data["saved"]), joint.order)
 
     def _within_budget(self, graph: dict[str, Any]) -> dict[str, Any]:
         data = plan_graph(graph, self._budget, self._time_limit)

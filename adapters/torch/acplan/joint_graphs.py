@@ -8,7 +8,8 @@ from which backward makes the views again.
 
 Stages are PyTorch's: forward is what it calls required in forward; backward begins with
 the first node that reads a tangent; what stands before that and is not required in forward
-runs in either. What backward makes without a tangent it makes when it is first read.
+runs in either. What backward makes of forward's values alone, such as the factors of a
+derivative, it makes right before it first reads it (backward_order.py).
 """
 
 import operator
@@ -20,6 +21,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
+from acplan.backward_order import BackwardOrder
 from acplan.devices import Device
 from acplan.errors import AcplanError
 from acplan.graph_costs import GraphCosts
@@ -62,6 +64,9 @@ class JointGraph:
             module, num_fwd_outputs
         )
         self._stages = _stages(self._nodes, node_info)
+        # A set of PyTorch's that is new; all that backward runs where it has none.
+        needs = getattr(node_info, "tangents_closure", node_info.required_bw_nodes)
+        self._needs_tangent = set(needs)
         self._buffers: list[dict[str, Any]] = []
         self._roots: list[Node | None] = []
         self._makers: list[Node | None] = []
@@ -83,6 +88,14 @@ class JointGraph:
             for node in self._nodes
             for value in tree_leaves(node.meta.get("val"))
             for size in (value.shape if isinstance(value, torch.Tensor) else [value])
+        )
+
+    @property
+    def order(self) -> BackwardOrder:
+        """In which backward is to run."""
+        return BackwardOrder(
+            {node.name: k for k, node in enumerate(self._nodes)},
+            tuple(n.name for n in self._listed if self._stages[n] == BACKWARD),
         )
 
     def data(self, name: str, held_bytes: int = 0) -> dict[str, Any]:
@@ -195,14 +208,8 @@ class JointGraph:
         return self._read([node for node in outputs if node is not None])
 
     def _is_left_out(self, node: Node) -> bool:
-        """Views, and what computes no tensor and runs nowhere for itself. But a view that
-        backward takes of what forward makes is where backward needs that first."""
+        """Views, and what computes no tensor and runs nowhere for itself."""
         if node.op != "call_function" or node in self._made_by:
-            return False
-        sources = node.all_input_nodes
-        if self._stages[node] == BACKWARD and any(
-            self._stages[source] != BACKWARD and self._read([source]) for source in sources
-        ):
             return False
         if node.target is operator.getitem:
             return True
@@ -254,34 +261,35 @@ class JointGraph:
     # --- nodes
 
     def _in_order(self) -> list[Node]:
-        """The nodes as they run: in the graph's order, but for what backward makes
-        without a tangent, which comes before what reads it first."""
-        listed = [
+        """The nodes as they run, what is made again left out."""
+        found = [
             n for n in self._nodes if n.op == "call_function" and n not in self._left_out
         ]
-        first = min(
-            (self._place[n] for n in self._nodes if _reads_a_tangent(n)), default=0
+        backward = [n for n in found if self._stages[n] == BACKWARD]
+        listed = [n for n in found if self._stages[n] != BACKWARD]
+        late = {n for n in backward if n not in self._needs_tangent}
+        for node in backward:
+            if node not in late:
+                listed += self._late_for([node], late)
+                listed.append(node)
+        return listed + self._late_for(
+            [n for n in self._backward_outputs if n is not None], late
         )
-        early = [
-            n
-            for n in listed
-            if self._stages[n] == BACKWARD and self._place[n] < first
-        ]
-        if not early:
-            return listed
-        listed = [n for n in listed if n not in set(early)]
-        for node in reversed(early):
-            made = set(self._made_by.get(node, ()))
-            place = next(
-                (
-                    k
-                    for k, reader in enumerate(listed)
-                    if made & set(self._read(reader.all_input_nodes))
-                ),
-                len(listed),
-            )
-            listed.insert(place, node)
-        return listed
+
+    def _late_for(self, nodes: list[Node], late: set[Node]) -> list[Node]:
+        """Those of `late` that the nodes need first, which are taken from it."""
+        found: set[Node] = set()
+        left, seen = [*nodes], {*nodes}
+        while left:
+            node = left.pop()
+            if node in late:
+                found.add(node)
+            for source in node.all_input_nodes:
+                if source not in seen and self._stages[source] == BACKWARD:
+                    seen.add(source)
+                    left.append(source)
+        late -= found
+        return sorted(found, key=self._place.__getitem__)
 
     def _node_data(self, node: Node) -> dict[str, Any]:
         made = self._made_by.get(node, [])
