@@ -1,5 +1,6 @@
 """What a training step holds beside the graphs that a compiler makes of it."""
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -18,6 +19,77 @@ _UNITS = {"": 1, "B": 1} | {
     for kind, base in (("B", 1000), ("iB", 1024))
 }
 _UNITS["KiB"] = _UNITS.pop("kiB")
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphBytes:
+    """Of one graph: parameters and buffers of the model among its inputs, its other
+    inputs, and when it was planned what it saves and what its forward pass returns."""
+
+    static: int
+    inputs: int
+    saved: int = 0
+    outputs: int = 0
+
+
+class StepMemory:
+    """What a step holds beside each of its graphs, which are planned one after the other
+    in the order of forward.
+
+    While a graph runs, forward or backward, there are the model and its optimizer; what
+    the graphs before it save and return, less what comes back as its inputs; and, in
+    backward, the gradients of the graphs behind it. What those save is gone by then.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module | None, optimizer: OptimizerLike, held: int
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._held = held
+        self._of_optimizer: int | None = None
+        self._graphs: dict[str, GraphBytes] = {}
+
+    def key(self) -> tuple[int, ...]:
+        """What it is told of the step, for caches."""
+        return (self._of_model(), self._trained(), self._held, self._kept_by_optimizer())
+
+    def beside(self, name: str, graph: GraphBytes) -> int:
+        """`name`: the same for graphs that stand for one another, of other shapes."""
+        before = self._before(name)
+        returned = sum(g.outputs for g in before)
+        found = max(0, self._of_model() - graph.static)
+        found += sum(g.saved for g in before)
+        found += max(0, returned - graph.inputs)
+        with_gradients = graph.static + sum(g.static for g in before)
+        found += max(0, self._trained() - with_gradients)
+        return found + self._held + self._kept_by_optimizer()
+
+    def plan_is(self, name: str, graph: GraphBytes) -> None:
+        self._graphs[name] = graph
+
+    def _before(self, name: str) -> list[GraphBytes]:
+        found = []
+        for other, graph in self._graphs.items():
+            if other == name:
+                break
+            found.append(graph)
+        return found
+
+    def _of_model(self) -> int:
+        return 0 if self._model is None else model_bytes(self._model)
+
+    def _trained(self) -> int:
+        if self._model is None:
+            return 0
+        return _blocks(_on_device(p for p in self._model.parameters() if p.requires_grad))
+
+    def _kept_by_optimizer(self) -> int:
+        if self._model is None:
+            return 0
+        if self._of_optimizer is None:
+            self._of_optimizer = optimizer_bytes(self._model, self._optimizer)
+        return self._of_optimizer
 
 
 def size_bytes(name: str, value: int | str) -> int:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._version import __version__
 from acplan.backward_order import BackwardOrder
-from acplan.compiled_memory import model_bytes, optimizer_bytes, size_bytes
+from acplan.compiled_memory import GraphBytes, StepMemory, size_bytes
 from acplan.devices import DEVICES, Device, find_device
 from acplan.errors import AcplanError
 from acplan.graph_peaks import run_step
@@ -108,7 +108,7 @@ class Partitioner(CustomPartitionerFn):  # type: ignore[misc]
         self,
         budget: Budget,
         device: Device,
-        held: Callable[[], tuple[int, int]],
+        memory: StepMemory,
         *,
         strict: bool,
         is_fused: bool,
@@ -117,7 +117,7 @@ class Partitioner(CustomPartitionerFn):  # type: ignore[misc]
         self.plans: list[CompiledPlan] = []
         self._budget = size_text("budget", budget)
         self._device = device
-        self._held = held
+        self._memory = memory
         self._strict = strict
         self._is_fused = is_fused
         self._time_limit = time_limit
@@ -127,7 +127,8 @@ class Partitioner(CustomPartitionerFn):  # type: ignore[misc]
         """What PyTorch's caches tell plans apart by."""
         return repr(
             (
-                "acplan", __version__, self._budget, self._device.name, self._held(),
+                "acplan", __version__, self._budget, self._device.name,
+                self._memory.key(),
                 self._strict, self._is_fused, self._time_limit,
             )
         )  # fmt: skip
@@ -184,12 +185,19 @@ class Partitioner(CustomPartitionerFn):  # type: ignore[misc]
             joint = JointGraph(
                 module, node_info, num_fwd_outputs, self._device, is_fused=self._is_fused
             )
-            of_model, beside = self._held()
-            in_graph = joint.input_bytes(node_info.static_lifetime_input_nodes)
-            held = max(0, of_model - in_graph) + beside
-            graph = joint.data(_name_of(module), held)
+            inputs = joint.input_bytes(node_info.static_lifetime_input_nodes)
+            sizes = GraphBytes(inputs, joint.input_bytes() - inputs)
+            frame = _frame_name()
+            graph = joint.data(_name_of(module), self._memory.beside(frame, sizes))
             data = self._within_budget(graph)
-            return _Found(data, graph, joint.saved_nodes(data["saved"]), joint.order)
+            saved = joint.saved_nodes(data["saved"])
+            self._memory.plan_is(
+                frame,
+                dataclasses.replace(
+                    sizes, saved=int(data["saved_bytes"]), outputs=joint.returned_bytes()
+                ),
+            )
+            return _Found(data, graph, saved, joint.order)
 
     def _within_budget(self, graph: dict[str, Any]) -> dict[str, Any]:
         data = plan_graph(graph, self._budget, self._time_limit)
@@ -231,6 +239,18 @@ def _copy(module: GraphModule) -> GraphModule:
     graph = Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     return GraphModule(module, graph)
+
+
+def _frame_name() -> str:
+    """Of the code that is compiled, for whatever shapes."""
+    try:
+        from torch._guards import CompileContext
+
+        compile_id = CompileContext.current_compile_id()
+    except (ImportError, AttributeError):
+        compile_id = None
+    frame = getattr(compile_id, "frame_id", None)
+    return "" if frame is None else str(frame)
 
 
 def _name_of(module: GraphModule) -> str:
@@ -285,19 +305,12 @@ def partitioner(
     """
     beside = size_bytes("held", held)
 
-    @functools.cache
-    def of_optimizer() -> int:
-        return 0 if model is None else optimizer_bytes(model, optimizer)
-
-    def both() -> tuple[int, int]:
-        return (0 if model is None else model_bytes(model)), beside + of_optimizer()
-
     if optimizer is not None and model is None:
         raise AcplanError("optimizer: its memory is that of a model's parameters; give model")
     return Partitioner(
         budget,
         _device_of(device),
-        both,
+        StepMemory(model, optimizer, beside),
         strict=strict,
         is_fused=fused,
         time_limit=time_limit,

@@ -37,6 +37,7 @@ from acplan.graph_values import (
     tensors_in,
 )
 
+_HINTS = "sizes that change from call to call are those that PyTorch saw first"
 FORWARD, EITHER, BACKWARD = "forward", "either", "backward"
 
 
@@ -100,7 +101,8 @@ class JointGraph:
 
     def data(self, name: str, held_bytes: int = 0) -> dict[str, Any]:
         """The file `acplan.graph` (docs/file_formats.md)."""
-        return {
+        notes = {"notes": [_HINTS]} if self.is_symbolic else {}
+        return notes | {
             "format": "acplan.graph",
             "version": 1,
             "model": {"name": name},
@@ -111,9 +113,20 @@ class JointGraph:
             "backward_outputs": self._returned(self._backward_outputs),
         }
 
-    def input_bytes(self, nodes: Iterable[Node]) -> int:
-        """What these inputs take, each memory once."""
-        return sum(self._buffers[b]["bytes"] for b in set(self._read(nodes)))
+    def input_bytes(self, nodes: Iterable[Node] | None = None) -> int:
+        """What these inputs take, each memory once; by default all but tangents."""
+        if nodes is None:
+            nodes = [
+                n for n in self._nodes if n.op == "placeholder" and not is_tangent(n)
+            ]
+        return sum(self._buffers[b]["bytes"] for b in self._read(nodes))
+
+    def returned_bytes(self) -> int:
+        """What forward makes and returns to the model."""
+        returned = self._returned(self._forward_outputs)
+        return sum(
+            self._buffers[b]["bytes"] for b in returned if self._makers[b] is not None
+        )
 
     def names_of(self, saved: Iterable[Node]) -> list[str]:
         """The buffers that are kept where these nodes are saved; inputs are there."""
