@@ -1,15 +1,15 @@
 """What torch.compile's partitioner saves at its memory budgets, beside acplan's plans at the
 same peak.
 
-    ACPLAN=... PYTHONPATH=. python tests/compare_compiled.py
+    ACPLAN=... PYTHONPATH=. python tests/compare_compiled.py FOLDER
 
-prints docs/measured/compiled.md; with names of models after it, only those. PyTorch's solver
-`ilp` needs SciPy.
+prints docs/measured/compiled.md; with names of models after it, only those. The folder keeps
+what was found of each model, which is not made twice. PyTorch's solver `ilp` needs SciPy.
 """
 
-import contextlib
 import dataclasses
 import logging
+import pathlib
 import sys
 import time
 import warnings
@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 from acplan.devices import DEVICES
+from acplan.files import read_json, write_json
 from acplan.graph_peaks import run_step
 from acplan.joint_graphs import JointGraph
 from acplan.partitioning import choosing
@@ -131,7 +132,7 @@ class Case:
         theirs = self._run_of(saved)
         ours = plan_graph(self.data, theirs["peak_bytes"], _TIME_LIMIT)
         is_as_predicted = self._runs_as(ours)
-        return Row(budget, solver, seconds, theirs, ours, is_as_predicted)
+        return Row(budget, solver, seconds, theirs, _figures(ours), is_as_predicted)
 
     def _run_of(self, saved: list[Node]) -> dict[str, Any]:
         """What PyTorch's two graphs need and run twice."""
@@ -207,68 +208,87 @@ _COLUMNS = (
 )
 
 
-def _least(name: str, data: dict[str, Any]) -> tuple[list[str], int]:
-    least = plan_graph(data, "min", _TIME_LIMIT)
-    cells = [name, f"{least['baseline_peak_bytes'] / _GIB:.2f}"]
-    cells += [f"{least['peak_bytes'] / _GIB:.2f}", f"{least['recompute_ms']:.2f}"]
-    return [*cells, f"{least['forward_ms']:.1f}", f"{least['seconds']:.2f}"], least["peak_bytes"]
+def _found(name: str, folder: pathlib.Path) -> tuple[list[Row], dict[str, Any]]:
+    """The rows of the model, and its least budget."""
+    file = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".json")
+    if not file.exists():
+        with joint_of(*MODELS[name]) as joint:
+            case = Case(name, joint)
+            rows = [dataclasses.asdict(row) for row in case.rows()]
+            least = plan_graph(case.data, "min", _TIME_LIMIT)
+        write_json(file, {"rows": rows, "least": _figures(least)})
+    data = read_json(file)
+    return [Row(**row) for row in data["rows"]], data["least"]
 
 
-def _main(names: list[str]) -> None:
+def _figures(plan: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in plan.items() if isinstance(v, (int, float, str))}
+
+
+def _main(folder: str, *names: str) -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    start_page("torch.compile's memory budgets beside acplan", _PAGE, "transformers")
+    start_page(
+        "torch.compile's memory budgets beside acplan",
+        _PAGE,
+        "transformers",
+        arguments=" FOLDER",
+    )
     print(_line(_COLUMNS))
     print(_line(["---"] + ["---:"] * (len(_COLUMNS) - 1)), flush=True)
-    rows: list[Row] = []
-    leasts: list[list[str]] = []
-    lower: list[tuple[int, int]] = []
+    found = {}
     for name in names or MODELS:
-        with contextlib.ExitStack() as stack:
-            joint = stack.enter_context(joint_of(*MODELS[name]))
-            case = Case(name, joint)
-            found: list[Row] = []
-            for row in case.rows():
-                print(_line([name, *_cells(row)]), flush=True)
-                found.append(row)
-            cells, least = _least(name, case.data)
-            theirs = min(row.theirs["peak_bytes"] for row in found)
-            leasts.append([*cells[:4], f"{theirs / _GIB:.2f}", *cells[4:]])
-            lower.append((least, theirs))
-            rows += found
+        found[name] = _found(name, pathlib.Path(folder))
+        for row in found[name][0]:
+            print(_line([name, *_cells(row)]), flush=True)
     print("\n## Least budgets\n")
     columns = ["model", "all saved GiB", "least GiB", "again ms", "PyTorch's least peak GiB"]
     columns += ["forward ms", "s"]
     print(_line(columns))
     print(_line(["---"] + ["---:"] * (len(columns) - 1)))
-    for cells in leasts:
-        print(_line(cells))
-    _summarise(rows, lower)
+    for name, (rows, least) in found.items():
+        print(_line([name, *_least_cells(least, _least_of(rows))]))
+    _summarise(found)
 
 
-def _summarise(rows: list[Row], lower: list[tuple[int, int]]) -> None:
+def _least_of(rows: list[Row]) -> int:
+    return min(int(row.theirs["peak_bytes"]) for row in rows)
+
+
+def _least_cells(least: dict[str, Any], theirs: int) -> list[str]:
+    return [
+        f"{least['baseline_peak_bytes'] / _GIB:.2f}",
+        f"{least['peak_bytes'] / _GIB:.2f}",
+        f"{least['recompute_ms']:.2f}",
+        f"{theirs / _GIB:.2f}",
+        f"{least['forward_ms']:.1f}",
+        f"{least['seconds']:.2f}",
+    ]
+
+
+def _summarise(found: dict[str, tuple[list[Row], dict[str, Any]]]) -> None:
+    rows = [row for rows, _ in found.values() for row in rows]
     proven = sum(row.ours["status"] == "optimal" for row in rows)
     slowest = max(row.ours["seconds"] for row in rows)
     worse = sum(
         row.ours["recompute_ms"] > row.theirs["recompute_ms"] * (1 + 1e-9) for row in rows
     )
-    between = [row for row in rows if 0 < row.budget <= 0.6]
     factors = sorted(
         row.theirs["recompute_ms"] / row.ours["recompute_ms"]
-        for row in between
-        if row.ours["recompute_ms"] > 0
+        for row in rows
+        if 0 < row.budget <= 0.6 and row.ours["recompute_ms"] > 0
     )
     run = sum(row.is_as_predicted for row in rows)
+    lower = sum(least["peak_bytes"] < _least_of(rows) for rows, least in found.values())
     print(
         f"\n{len(rows)} rows: {proven} plans proven optimal, {worse} recompute more than "
         f"PyTorch's choice at its peak, the slowest took {slowest:.2f} s. At budgets from .2 "
         f"to .6 PyTorch's choice recomputes {factors[0]:.2f} to {factors[-1]:.1f} times what "
         f"the plan does at the same peak, {factors[len(factors) // 2]:.2f} in the middle. "
-        f"{run} of {len(rows)} plans ran with the bytes predicted at every node. "
-        f"The least budget is below PyTorch's least peak for "
-        f"{sum(least < theirs for least, theirs in lower)} of {len(lower)} models."
+        f"{run} of {len(rows)} plans ran with the bytes predicted at every node. The least "
+        f"budget is below PyTorch's least peak for {lower} of {len(found)} models."
     )
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    _main(*sys.argv[1:])
