@@ -27,10 +27,13 @@ from acplan.planning import Budget, size_text
 from acplan.remat import plan_graph
 from acplan.timing import measured_device
 
-try:  # from PyTorch 2.9 on
-    from torch._inductor.custom_graph_pass import CustomPartitionerFn
-except ImportError:
-    CustomPartitionerFn = object
+try:
+    from torch._inductor import custom_graph_pass
+
+    # From PyTorch 2.9 on.
+    _Base: Any = custom_graph_pass.CustomPartitionerFn
+except (ImportError, AttributeError):
+    _Base = object
 
 _LOGGER = logging.getLogger("acplan")
 _OPTION = "custom_partitioner_fn"
@@ -100,7 +103,7 @@ class _Found:
     order: BackwardOrder
 
 
-class Partitioner(CustomPartitionerFn):  # type: ignore[misc]
+class Partitioner(_Base):  # type: ignore[misc]
     """What acplan.partitioner makes. `plans` has those of the graphs that were partitioned
     in this process; of graphs that came from PyTorch's cache there is none."""
 
@@ -306,7 +309,9 @@ def partitioner(
     beside = size_bytes("held", held)
 
     if optimizer is not None and model is None:
-        raise AcplanError("optimizer: its memory is that of a model's parameters; give model")
+        raise AcplanError(
+            "optimizer: its memory is that of a model's parameters; give model"
+        )
     return Partitioner(
         budget,
         _device_of(device),
@@ -368,7 +373,9 @@ def compiled_plans(compiled: Any) -> tuple[CompiledPlan, ...]:
 def verify_compiled(compiled: Any) -> tuple[Verification, ...]:
     """Of each graph that was compiled, the memory predicted beside that of the graphs run
     node by node on fake tensors."""
-    plans = compiled.plans if isinstance(compiled, Partitioner) else compiled_plans(compiled)
+    plans = (
+        compiled.plans if isinstance(compiled, Partitioner) else compiled_plans(compiled)
+    )
     return tuple(plan.verify() for plan in plans)
 
 
@@ -385,7 +392,7 @@ def _arguments(
             f"compile: expected backend 'inductor' or 'aot_eager', found {backend!r}; "
             "acplan.partitioner is a partition_fn for others that use aot_autograd"
         )
-    if CustomPartitionerFn is object:
+    if _Base is object:
         raise AcplanError(
             f"compile: PyTorch {torch.__version__} takes no partitioner; expected 2.9 or "
             "newer"
@@ -404,7 +411,7 @@ def _options_of(mode: str) -> dict[str, Any]:
     known = torch._inductor.list_mode_options()
     if mode not in known:
         raise AcplanError(f"mode: expected one of {', '.join(known)}, found {mode!r}")
-    return known[mode]
+    return dict(known[mode])
 
 
 def _aot_eager(made: Partitioner) -> Callable[..., Any]:

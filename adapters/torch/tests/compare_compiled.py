@@ -117,7 +117,9 @@ class Case:
             mock.patch.object(partitioners, solve.__name__, solving),
             mock.patch.object(partitioners, "solve_min_cut", self._min_cut),
         ):
-            saved = partitioners.choose_saved_values_set(*self._asked, memory_budget=budget)
+            saved = partitioners.choose_saved_values_set(
+                *self._asked, memory_budget=budget
+            )
         return saved, time.perf_counter() - began, bool(asked)
 
     def _min_cut(
@@ -242,7 +244,13 @@ def _main(folder: str, *names: str) -> None:
         for row in found[name][0]:
             print(_line([name, *_cells(row)]), flush=True)
     print("\n## Least budgets\n")
-    columns = ["model", "all saved GiB", "least GiB", "again ms", "PyTorch's least peak GiB"]
+    columns = [
+        "model",
+        "all saved GiB",
+        "least GiB",
+        "again ms",
+        "PyTorch's least peak GiB",
+    ]
     columns += ["forward ms", "s"]
     print(_line(columns))
     print(_line(["---"] + ["---:"] * (len(columns) - 1)))

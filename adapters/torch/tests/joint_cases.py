@@ -44,7 +44,10 @@ class _Loss(nn.Module):
 
 @contextlib.contextmanager
 def joint_of(
-    make: Callable[[], nn.Module], inputs: Callable[[], dict[str, Any]], *, is_inductors: bool = True
+    make: Callable[[], nn.Module],
+    inputs: Callable[[], dict[str, Any]],
+    *,
+    is_inductors: bool = True,
 ) -> Iterator[Joint]:
     """The joint graph of the model and its loss, on an A100 that is not there, while it
     lasts; with `is_inductors` after Inductor's decompositions and passes."""

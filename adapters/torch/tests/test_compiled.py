@@ -80,7 +80,8 @@ class Images(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.convolutions = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)) for _ in range(3)
+            nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3))
+            for _ in range(3)
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -246,7 +247,9 @@ def test_what_the_model_checkpoints_itself_runs_again() -> None:
         torch.manual_seed(0)
         model, x = Mlp(dropout, is_checkpointed=True).train(), torch.randn(64, 32)
         plan, found = _compiled(model, x, "100%")
-        again = [n["op"] for n in plan.graph["nodes"] if n["name"] in plan.data["recomputed"]]
+        again = [
+            n["op"] for n in plan.graph["nodes"] if n["name"] in plan.data["recomputed"]
+        ]
         assert again.count("aten.gelu.default") == 3
         assert again.count("aten.native_dropout.default") == (3 if dropout else 0)
         assert dropout or plan.verify().first_difference() is None
@@ -260,7 +263,9 @@ def test_what_the_model_checkpoints_itself_runs_again() -> None:
 
 def test_shapes_may_be_symbols() -> None:
     model, x = _made("mlp")
-    compiled = acplan.compile(model, "min", backend="aot_eager", dynamic=True, strict=True)
+    compiled = acplan.compile(
+        model, "min", backend="aot_eager", dynamic=True, strict=True
+    )
     for size in (64, 48):
         x = torch.randn(size, 32)
         found = _step(compiled, x)
@@ -285,7 +290,9 @@ def test_where_nothing_fits_the_least_budget_is_told() -> None:
     model, x = _made("mlp")
     least, _ = _compiled(model, x, "min")
     torch._dynamo.reset()
-    with pytest.raises(Exception, match=f"fits 1,000 bytes; one needs {least.peak_bytes:,}"):
+    with pytest.raises(
+        Exception, match=f"fits 1,000 bytes; one needs {least.peak_bytes:,}"
+    ):
         _compiled(model, x, 1000)
     torch._dynamo.reset()
     with pytest.warns(UserWarning, match="one needs .* which is planned for") as told:
@@ -297,7 +304,9 @@ def test_where_nothing_fits_the_least_budget_is_told() -> None:
 @pytest.mark.parametrize("where", ["plan_graph", "JointGraph"])
 def test_a_run_never_ends_for_want_of_a_plan(where: str) -> None:
     model, x = _made("mlp")
-    broken = mock.patch.object(compiling, where, side_effect=ValueError("broken\nby hand"))
+    broken = mock.patch.object(
+        compiling, where, side_effect=ValueError("broken\nby hand")
+    )
     with broken, pytest.warns(UserWarning, match="as PyTorch does: broken$"):
         compiled = acplan.compile(model, "min", backend="aot_eager")
         found = _step(compiled, x)
@@ -312,9 +321,7 @@ def test_a_run_never_ends_for_want_of_a_plan(where: str) -> None:
 
 def test_a_choice_that_pytorch_refuses_is_left_to_it() -> None:
     model, x = _made("mlp")
-    wrong = mock.patch.object(
-        compiling.JointGraph, "saved_nodes", lambda self, kept: []
-    )
+    wrong = mock.patch.object(compiling.JointGraph, "saved_nodes", lambda self, kept: [])
     with wrong, pytest.warns(UserWarning, match="a graph is partitioned as PyTorch does"):
         compiled = acplan.compile(model, "min", backend="aot_eager")
         found = _step(compiled, x)
@@ -441,7 +448,10 @@ def test_a_graph_is_told_what_others_hold() -> None:
         ({"mode": "fastest"}, "mode: expected one of .*default.*, found 'fastest'"),
         ({"mode": "default", "options": {"x": 1}}, "give mode or options"),
         ({"options": {"custom-partitioner-fn": None}}, "options have a custom_part"),
-        ({"held": "a lot"}, "held: expected bytes or a size such as \"2GiB\", found 'a lot'"),
+        (
+            {"held": "a lot"},
+            "held: expected bytes or a size such as \"2GiB\", found 'a lot'",
+        ),
         ({"device": "abacus"}, "device: expected one of"),
         ({"budget": 1.5}, "budget: expected bytes or a size"),
     ],
