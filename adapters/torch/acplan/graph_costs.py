@@ -7,7 +7,8 @@ is), which needs its operands in memory. A reduction costs the reading of what i
 """
 
 import functools
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ class GraphCosts:
     each operator by itself."""
 
     def __init__(
-        self, device: Device, values: Values, views: Set[Node], is_fused: bool
+        self, device: Device, values: Values, views: AbstractSet[Node], is_fused: bool
     ) -> None:
         self._device = device
         self._values = values

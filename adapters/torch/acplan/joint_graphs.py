@@ -27,7 +27,6 @@ from acplan.errors import AcplanError
 from acplan.graph_costs import GraphCosts
 from acplan.graph_rules import is_tangent, may_run_again, must_recompute
 from acplan.graph_values import (
-    Values,
     allocated_bytes,
     device_type_of,
     distinct_storages,
