@@ -26,6 +26,7 @@ from acplan.remat import plan_graph
 from torch._functorch import config, partitioners
 from torch.fx import Node
 
+from compare_compiled_eager import NAMES, TEXT, rows_of
 from joint_cases import Joint, joint_of
 from models_compiled import MODELS
 from pages import start_page
@@ -257,6 +258,19 @@ def _main(folder: str, *names: str) -> None:
     for name, (rows, least) in found.items():
         print(_line([name, *_least_cells(least, _least_of(rows))]))
     _summarise(found)
+    _beside_eager([n for n in NAMES if n in found], pathlib.Path(folder))
+
+
+def _beside_eager(names: list[str], folder: pathlib.Path) -> None:
+    if not names:
+        return
+    print(f"{TEXT}\n{_line(['model', 'how', 'peak GiB', 'again ms', 'plan', 'run again'])}")
+    print("| --- | --- | ---: | ---: | --- | --- |")
+    for name in names:
+        for row in rows_of(name, folder):
+            peak, ms = f"{row['peak_bytes'] / _GIB:.2f}", f"{row['ms']:.2f}"
+            again = f"{row['count']}: {row['named']}"
+            print(_line([name, row["way"], peak, ms, row["status"], again]), flush=True)
 
 
 def _least_of(rows: list[Row]) -> int:
