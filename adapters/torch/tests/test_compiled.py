@@ -19,6 +19,7 @@ from acplan.remat import evaluate_graph
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import partitioners
+from torch._inductor.utils import fresh_inductor_cache
 from torch.utils.checkpoint import checkpoint
 
 needs_compiler = pytest.mark.skipif(
@@ -206,9 +207,8 @@ def test_inductor_draws_the_masks_of_dropout_once() -> None:
         torch._dynamo.reset()
         torch.manual_seed(0)
         model = _Dropped()
-        # A graph that is in PyTorch's cache is not partitioned.
-        options = {"force_disable_caches": True}
-        plan, found = _compiled(model, x, budget, backend="inductor", options=options)
+        with fresh_inductor_cache():  # A graph that is in it is not partitioned.
+            plan, found = _compiled(model, x, budget, backend="inductor")
         assert plan.verify().first_difference() is None
         made.append(found)
     assert plan.data["recomputed"]
