@@ -6,6 +6,14 @@ from typing import Any
 from acplan._version import __version__
 from acplan.applying import Plan, PlannedModule, PlannedOperator, apply, remove
 from acplan.batches import BestBatch, best_batch
+from acplan.compiling import (
+    CompiledPlan,
+    Partitioner,
+    compile,
+    compiled_plans,
+    partitioner,
+    verify_compiled,
+)
 from acplan.dataflow import dataflow_graph
 from acplan.devices import DEVICES, Device
 from acplan.errors import AcplanError, PlanMismatchWarning
@@ -31,9 +39,11 @@ __all__ = [
     "AcplanError",
     "BestBatch",
     "Comparison",
+    "CompiledPlan",
     "Device",
     "Explanation",
     "Frontier",
+    "Partitioner",
     "Plan",
     "PlanMismatchWarning",
     "PlannedModule",
@@ -46,12 +56,15 @@ __all__ = [
     "auto_checkpoint",
     "best_batch",
     "compare",
+    "compile",
+    "compiled_plans",
     "dataflow_graph",
     "explain",
     "from_torch",
     "frontier",
     "get_optimal_checkpointing_policy_per_module",
     "linear_cross_entropy",
+    "partitioner",
     "plan",
     "profile",
     "remove",
@@ -59,6 +72,7 @@ __all__ = [
     "sac_milp",
     "trace",
     "verify",
+    "verify_compiled",
 ]
 
 # What they are for need not be installed.

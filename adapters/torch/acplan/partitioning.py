@@ -1,0 +1,70 @@
+"""PyTorch's partitioner with another choice of what is saved.
+
+`min_cut_rematerialization_partition` prepares the joint graph, asks
+`choose_saved_values_set` what forward is to save, and makes the two graphs of that. Only
+the question is answered here: what PyTorch does of effects, random numbers, symbols and
+ranks stays its own.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._functorch import partitioners
+from torch.fx import Graph, Node
+
+Chooser = Callable[[Graph, Any], list[Node] | None]
+"""What to save, by the graph and PyTorch's account of its nodes; None: as PyTorch does."""
+
+_NAME = "choose_saved_values_set"
+
+
+class _Asked(threading.local):
+    chooser: Chooser | None = None
+
+
+class _Replacement:
+    """Stands in PyTorch's place as long as a thread is choosing, and asks PyTorch for
+    every other thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._asked = _Asked()
+        self._original: Callable[..., list[Node]] | None = None
+
+    @contextlib.contextmanager
+    def choosing(self, chooser: Chooser) -> Iterator[None]:
+        with self._lock:
+            if self._users == 0:
+                self._original = getattr(partitioners, _NAME)
+                setattr(partitioners, _NAME, self._choose)
+            self._users += 1
+        before, self._asked.chooser = self._asked.chooser, chooser
+        try:
+            yield
+        finally:
+            self._asked.chooser = before
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    setattr(partitioners, _NAME, self._original)
+
+    def _choose(
+        self, joint_graph: Graph, node_info: Any, *args: Any, **kwargs: Any
+    ) -> list[Node]:
+        chooser = self._asked.chooser
+        chosen = chooser(joint_graph, node_info) if chooser else None
+        if chosen is not None:
+            return chosen
+        assert self._original is not None
+        return self._original(joint_graph, node_info, *args, **kwargs)
+
+
+_REPLACEMENT = _Replacement()
+
+
+def choosing(chooser: Chooser) -> contextlib.AbstractContextManager[None]:
+    """While it lasts, PyTorch's partitioner saves in this thread what `chooser` says."""
+    return _REPLACEMENT.choosing(chooser)

@@ -1,0 +1,316 @@
+"""What torch.compile's partitioner saves at its memory budgets, beside acplan's plans at the
+same peak.
+
+    ACPLAN=... PYTHONPATH=. python tests/compare_compiled.py FOLDER
+
+prints docs/measured/compiled.md; with names of models after it, only those. The folder keeps
+what was found of each model, which is not made twice. PyTorch's solver `ilp` needs SciPy.
+"""
+
+import dataclasses
+import logging
+import pathlib
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from acplan.devices import DEVICES
+from acplan.files import read_json, write_json
+from acplan.graph_peaks import run_step
+from acplan.joint_graphs import JointGraph
+from acplan.partitioning import choosing
+from acplan.remat import plan_graph
+from torch._functorch import config, partitioners
+from torch.fx import Node
+
+from compare_compiled_eager import NAMES, TEXT, rows_of
+from joint_cases import Joint, joint_of
+from models_compiled import MODELS
+from pages import start_page
+
+_PAGE = """
+The joint graph of each model and its loss, with Inductor's decompositions and passes, on fake
+tensors of an A100. *Budget* is PyTorch's `activation_memory_budget`, *solver* its
+`activation_memory_budget_solver`; where none is named, PyTorch asks none. *Saved* is what its
+choice keeps for backward; *peak* what its two graphs need, parameters and gradients included,
+run node by node on fake tensors with values dropped after their last use; *again* the
+milliseconds of what both graphs run, by the roofline that
+[file formats](../file_formats.md) describes.
+
+*acplan* is its plan with that peak as the budget: what is computed again, at least how much
+any choice of what to save computes (*bound*), and whether the plan is *proven* to be the best,
+else how far from the bound. *Run*: the two graphs that PyTorch made by the plan, run in the
+same way, had the bytes predicted at every node. *s*: seconds of PyTorch's choice (min cuts
+that budgets have in common are made once) and of acplan's, on a machine that others used too.
+Nothing here ran on a GPU.
+"""
+
+BUDGETS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
+_SOLVERS = ("dp", "ilp", "greedy")
+_TIME_LIMIT = 30.0
+_GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    budget: float
+    solver: str
+    torch_seconds: float
+    theirs: dict[str, Any]
+    ours: dict[str, Any]
+    is_as_predicted: bool
+
+
+class Case:
+    """A joint graph, and what PyTorch's partitioner says of its nodes."""
+
+    def __init__(self, name: str, joint: Joint) -> None:
+        self._joint = joint
+        self._asked: tuple[Any, Any] = (None, None)
+        self._cuts: dict[Any, Any] = {}
+        self._partition(self._look)
+        self._graph = JointGraph(
+            joint.module,
+            self._asked[1],
+            joint.options["num_fwd_outputs"],
+            DEVICES["a100"],
+            is_fused=True,
+        )
+        self.data = self._graph.data(name)
+
+    def _look(self, joint_graph: Any, node_info: Any) -> list[Node]:
+        self._asked = (joint_graph, node_info)
+        return list(node_info.inputs)
+
+    def _partition(self, choose: Callable[..., list[Node]]) -> tuple[Any, Any]:
+        with choosing(choose):
+            return partitioners.min_cut_rematerialization_partition(
+                self._joint.module, self._joint.inputs, **self._joint.options
+            )
+
+    def rows(self) -> Iterator[Row]:
+        for budget in BUDGETS:
+            before: set[frozenset[str]] = set()
+            for solver in _SOLVERS:
+                saved, seconds, is_asked = self._chosen(budget, solver)
+                names = frozenset(node.name for node in saved)
+                if names not in before:
+                    yield self._row(budget, solver if is_asked else "", seconds, saved)
+                before.add(names)
+                if not is_asked:
+                    break
+
+    def _chosen(self, budget: float, solver: str) -> tuple[list[Node], float, bool]:
+        """What PyTorch saves, its seconds, and whether it asked the solver."""
+        asked: list[bool] = []
+        solve = partitioners._optimize_runtime_with_given_memory
+
+        def solving(*args: Any) -> Any:
+            asked.append(True)
+            return solve(*args)
+
+        began = time.perf_counter()
+        with (
+            config.patch(activation_memory_budget_solver=solver),
+            mock.patch.object(partitioners, solve.__name__, solving),
+            mock.patch.object(partitioners, "solve_min_cut", self._min_cut),
+        ):
+            saved = partitioners.choose_saved_values_set(
+                *self._asked, memory_budget=budget
+            )
+        return saved, time.perf_counter() - began, bool(asked)
+
+    def _min_cut(
+        self, joint_graph: Any, node_info: Any, options: Any, dont_ban: Any = None
+    ) -> Any:
+        key = (repr(options), frozenset(dont_ban or ()))
+        if key not in self._cuts:
+            self._cuts[key] = _MIN_CUT(joint_graph, node_info, options, dont_ban)
+        return self._cuts[key]
+
+    def _row(self, budget: float, solver: str, seconds: float, saved: list[Node]) -> Row:
+        theirs = self._run_of(saved)
+        ours = plan_graph(self.data, theirs["peak_bytes"], _TIME_LIMIT)
+        is_as_predicted = self._runs_as(ours)
+        return Row(budget, solver, seconds, theirs, _figures(ours), is_as_predicted)
+
+    def _run_of(self, saved: list[Node]) -> dict[str, Any]:
+        """What PyTorch's two graphs need and run twice."""
+        kept = set(self._graph.names_of(saved))
+        forward, backward = self._graphs_saving(saved)
+        first, second = run_step(forward, backward, self._num_fwd_outputs)
+        twice = {step.name for step in first} & {step.name for step in second}
+        return {
+            "peak_bytes": max(step.live_bytes for step in (*first, *second)),
+            "saved_bytes": sum(
+                b["bytes"] for b in self.data["buffers"] if b["name"] in kept
+            ),
+            "recompute_ms": sum(
+                node["ms"] for node in self.data["nodes"] if node["name"] in twice
+            ),
+        }
+
+    @property
+    def _num_fwd_outputs(self) -> int:
+        return int(self._joint.options["num_fwd_outputs"])
+
+    def _graphs_saving(self, saved: list[Node]) -> tuple[Any, Any]:
+        names = {node.name for node in saved}
+
+        def choose(joint_graph: Any, node_info: Any) -> list[Node]:
+            return [node for node in joint_graph.nodes if node.name in names]
+
+        return self._partition(choose)
+
+    def _runs_as(self, data: dict[str, Any]) -> bool:
+        """Whether the graphs by acplan's plan run as it says."""
+        forward, backward = self._graphs_saving(self._graph.saved_nodes(data["saved"]))
+        backward = self._graph.order.applied(backward)
+        listed = {node["name"] for node in self.data["nodes"]}
+        found = [
+            (step.name, step.live_bytes)
+            for steps in run_step(forward, backward, self._num_fwd_outputs)
+            for step in steps
+            if step.name in listed
+        ]
+        return found == [(step["node"], step["bytes"]) for step in data["memory"]]
+
+
+_MIN_CUT = partitioners.solve_min_cut
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(row: Row) -> list[str]:
+    theirs, ours = row.theirs, row.ours
+    return [
+        f"{row.budget:g}",
+        row.solver,
+        f"{theirs['saved_bytes'] / _GIB:.2f}",
+        f"{theirs['peak_bytes'] / _GIB:.2f}",
+        f"{theirs['recompute_ms']:.2f}",
+        f"{ours['saved_bytes'] / _GIB:.2f}",
+        f"{ours['peak_bytes'] / _GIB:.2f}",
+        f"{ours['recompute_ms']:.2f}",
+        f"{ours['bound_ms']:.2f}",
+        "yes" if ours["status"] == "optimal" else f"{ours['gap']:.1%}",
+        f"{row.torch_seconds:.1f} / {ours['seconds']:.2f}",
+        "yes" if row.is_as_predicted else "**no**",
+    ]
+
+
+_COLUMNS = (
+    ["model", "budget", "solver", "saved GiB", "peak GiB", "again ms"]
+    + ["acplan: saved GiB", "peak GiB", "again ms", "bound ms", "proven"]
+    + ["s", "run"]
+)
+
+
+def _found(name: str, folder: pathlib.Path) -> tuple[list[Row], dict[str, Any]]:
+    """The rows of the model, and its least budget."""
+    file = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".json")
+    if not file.exists():
+        with joint_of(*MODELS[name]) as joint:
+            case = Case(name, joint)
+            rows = [dataclasses.asdict(row) for row in case.rows()]
+            least = plan_graph(case.data, "min", _TIME_LIMIT)
+        write_json(file, {"rows": rows, "least": _figures(least)})
+    data = read_json(file)
+    return [Row(**row) for row in data["rows"]], data["least"]
+
+
+def _figures(plan: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in plan.items() if isinstance(v, (int, float, str))}
+
+
+def _main(folder: str, *names: str) -> None:
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    start_page(
+        "torch.compile's memory budgets beside acplan",
+        _PAGE,
+        "transformers",
+        arguments=" FOLDER",
+    )
+    print(_line(_COLUMNS))
+    print(_line(["---"] + ["---:"] * (len(_COLUMNS) - 1)), flush=True)
+    found = {}
+    for name in names or MODELS:
+        found[name] = _found(name, pathlib.Path(folder))
+        for row in found[name][0]:
+            print(_line([name, *_cells(row)]), flush=True)
+    print("\n## Least budgets\n")
+    columns = [
+        "model",
+        "all saved GiB",
+        "least GiB",
+        "again ms",
+        "PyTorch's least peak GiB",
+    ]
+    columns += ["forward ms", "s"]
+    print(_line(columns))
+    print(_line(["---"] + ["---:"] * (len(columns) - 1)))
+    for name, (rows, least) in found.items():
+        print(_line([name, *_least_cells(least, _least_of(rows))]))
+    _summarise(found)
+    _beside_eager([n for n in NAMES if n in found], pathlib.Path(folder))
+
+
+def _beside_eager(names: list[str], folder: pathlib.Path) -> None:
+    if not names:
+        return
+    print(f"{TEXT}\n{_line(['model', 'how', 'peak GiB', 'again ms', 'plan', 'run again'])}")
+    print("| --- | --- | ---: | ---: | --- | --- |")
+    for name in names:
+        for row in rows_of(name, folder):
+            peak, ms = f"{row['peak_bytes'] / _GIB:.2f}", f"{row['ms']:.2f}"
+            again = f"{row['count']}: {row['named']}"
+            print(_line([name, row["way"], peak, ms, row["status"], again]), flush=True)
+
+
+def _least_of(rows: list[Row]) -> int:
+    return min(int(row.theirs["peak_bytes"]) for row in rows)
+
+
+def _least_cells(least: dict[str, Any], theirs: int) -> list[str]:
+    return [
+        f"{least['baseline_peak_bytes'] / _GIB:.2f}",
+        f"{least['peak_bytes'] / _GIB:.2f}",
+        f"{least['recompute_ms']:.2f}",
+        f"{theirs / _GIB:.2f}",
+        f"{least['forward_ms']:.1f}",
+        f"{least['seconds']:.2f}",
+    ]
+
+
+def _summarise(found: dict[str, tuple[list[Row], dict[str, Any]]]) -> None:
+    rows = [row for rows, _ in found.values() for row in rows]
+    proven = sum(row.ours["status"] == "optimal" for row in rows)
+    slowest = max(row.ours["seconds"] for row in rows)
+    worse = sum(
+        row.ours["recompute_ms"] > row.theirs["recompute_ms"] * (1 + 1e-9) for row in rows
+    )
+    factors = sorted(
+        row.theirs["recompute_ms"] / row.ours["recompute_ms"]
+        for row in rows
+        if 0 < row.budget <= 0.6 and row.ours["recompute_ms"] > 0
+    )
+    run = sum(row.is_as_predicted for row in rows)
+    lower = sum(least["peak_bytes"] < _least_of(rows) for rows, least in found.values())
+    print(
+        f"\n{len(rows)} rows: {proven} plans proven optimal, {worse} recompute more than "
+        f"PyTorch's choice at its peak, the slowest took {slowest:.2f} s. At budgets from .2 "
+        f"to .6 PyTorch's choice recomputes {factors[0]:.2f} to {factors[-1]:.1f} times what "
+        f"the plan does at the same peak, {factors[len(factors) // 2]:.2f} in the middle. "
+        f"{run} of {len(rows)} plans ran with the bytes predicted at every node. The least "
+        f"budget is below PyTorch's least peak for {lower} of {len(found)} models."
+    )
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,107 @@
+"""Plans of a model as it is, beside plans of the same model compiled, at the same budget."""
+
+import pathlib
+from collections import Counter
+from typing import Any
+
+import acplan
+import torch
+from acplan.devices import DEVICES
+from acplan.files import read_json, write_json
+from acplan.joint_graphs import JointGraph
+from acplan.partitioning import choosing
+from acplan.remat import plan_graph
+from torch._functorch import partitioners
+
+from joint_cases import joint_of
+from models_compiled import MODELS
+
+NAMES = ("GPT-2 small, 8 x 1024", "BERT base, 16 x 512", "ResNet-50, 16 x 224")
+_SHARE = 0.6
+_TIME_LIMIT = 30.0
+
+TEXT = """
+## Beside plans of the model as it is
+
+Of the same models, at 60% of what a step of the model as it is needs without a plan (parameters,
+gradients and a plain SGD step): what `acplan.plan` recomputes of it, in units that may skip
+operators, and what plans of the joint graph do at the same budget, with each operator by itself
+and with Inductor's operators and kernels. Run-times are the roofline of an A100; those of fused
+kernels are less than those of their operators, so that the last row of each model is not
+comparable in milliseconds. Named are the five operators that run again most often.
+"""
+
+
+def rows_of(name: str, folder: pathlib.Path) -> list[dict[str, Any]]:
+    """One for each way, kept in the folder."""
+    file = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".eager.json")
+    if not file.exists():
+        write_json(file, _made(name))
+    return list(read_json(file))
+
+
+def _made(name: str) -> list[dict[str, Any]]:
+    make, inputs = MODELS[name]
+
+
+    with torch.device("meta"):
+        model, given = make(), inputs()
+    traced = acplan.trace(model, optimizer="sgd", workspaces=False, **given)
+    eager = acplan.plan(traced, f"{_SHARE:.0%}")
+    again = Counter(
+        _short(operator.name)
+        for module in eager.modules
+        for operator in module.operators
+        if not operator.save and not operator.skip
+    )
+    rows = [
+        _row("as it is", eager.peak_bytes, eager.recompute_ms, eager.data["status"], again)
+    ]
+    for is_inductors in (False, True):
+        plan, graph = _compiled(name, eager.budget_bytes, is_inductors)
+        op_of = {node["name"]: _short(node["op"]) for node in graph["nodes"]}
+        again = Counter(op_of[node] for node in plan["recomputed"])
+        way = "compiled, Inductor's kernels" if is_inductors else "compiled, operators alone"
+        figures = (plan["peak_bytes"], plan["recompute_ms"], plan["status"])
+        rows.append(_row(way, *figures, again))
+    return rows
+
+
+def _short(operator: str) -> str:
+    """aten.add.Tensor is add."""
+    parts = operator.split(".")
+    return parts[1] if len(parts) > 1 else operator
+
+
+def _row(
+    way: str, peak_bytes: int, ms: float, status: str, again: Counter[str]
+) -> dict[str, Any]:
+    named = ", ".join(f"{name} × {count}" for name, count in again.most_common(5))
+    return {
+        "way": way,
+        "peak_bytes": peak_bytes,
+        "ms": ms,
+        "status": status,
+        "count": again.total(),
+        "named": named,
+    }
+
+
+def _compiled(
+    name: str, budget: int, is_inductors: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    with joint_of(*MODELS[name], is_inductors=is_inductors) as joint:
+        found: list[dict[str, Any]] = []
+
+        def choose(joint_graph: Any, node_info: Any) -> None:
+            count = joint.options["num_fwd_outputs"]
+            graph = JointGraph(
+                joint.module, node_info, count, DEVICES["a100"], is_fused=is_inductors
+            )
+            found.append(graph.data(name))
+
+        with choosing(choose):
+            partitioners.min_cut_rematerialization_partition(
+                joint.module, joint.inputs, **joint.options
+            )
+        return plan_graph(found[0], budget, _TIME_LIMIT), found[0]
