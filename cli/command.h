@@ -41,7 +41,6 @@ Command AddLlmCompareCommand(CLI::App& program);
 Command AddLlmValidationCommand(CLI::App& program);
 Command AddLlmScoreCommand(CLI::App& program);
 Command AddLlmTrainCommand(CLI::App& program);
-Command AddLlmTrainSearchCommand(CLI::App& program);
 Command AddCompletionCommand(CLI::App& program);
 Command AddLlmParameterCalculatorCommand(CLI::App& program);
 Command AddLlmCsvCommand(CLI::App& program);

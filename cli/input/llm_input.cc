@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "cli/input/flags.h"
-#include "costmodel/planning/plan_check.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
@@ -138,16 +137,6 @@ void RefuseContradiction(const std::string& path,
   throw InputError(
       fmt::format("{}: {}", graph::OneLine(path, 400),
                   DescribeContradiction(verdict, model, system, execution)));
-}
-
-void RequireWholePlan(const costmodel::Model& model,
-                      const costmodel::System& system,
-                      const costmodel::Execution& execution,
-                      const costmodel::StrategyPlan& plan) {
-  if (const auto error =
-          costmodel::FindPlanError(model, system, execution, plan)) {
-    throw std::runtime_error("the plan failed its check: " + *error);
-  }
 }
 
 void CheckResultOutput(const std::string& output,

@@ -11,7 +11,6 @@
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/llm/fit.h"
-#include "costmodel/planning/strategy_plan.h"
 
 namespace acplan::cli {
 
@@ -63,13 +62,6 @@ void RefuseContradiction(const std::string& path,
                          const costmodel::Model& model,
                          const costmodel::System& system,
                          const costmodel::Execution& execution);
-
-// Throws std::runtime_error where a plan is not what it says (FindPlanError):
-// none is shown that was not checked.
-void RequireWholePlan(const costmodel::Model& model,
-                      const costmodel::System& system,
-                      const costmodel::Execution& execution,
-                      const costmodel::StrategyPlan& plan);
 
 // Throws InputError where `output` ends in none of the extensions, cannot be
 // written, or would replace one of the inputs.

@@ -75,9 +75,7 @@ struct ShardNote {
   int64_t top_n = 1;
   bool ties_by_memory = false;
   costmodel::SearchCounts counts;
-  // In the file. A search with plans leaves out what is slower than top_n
-  // strategies of the space that it came by, be they of another shard.
-  int64_t executions = 0;
+  int64_t executions = 0;  // in the file
   double seconds = 0;
 };
 

@@ -2,10 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
 #include "cli/input/data_folder.h"
+#include "cli/input/flags.h"
+#include "cli/input/llm_input.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_fields.h"
 #include "graph/base/message_text.h"
 
 namespace acplan::cli {
@@ -86,18 +94,111 @@ std::string FlagOf(const std::string& key) {
 }
 
 std::pair<std::string, costmodel::StrategySetting> ParseSet(
-    const std::string& text) {
+    const std::string& text, std::string_view place) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-    throw InputError(fmt::format("--set: expected KEY=VALUE, found {}",
+    throw InputError(fmt::format("{}: expected KEY=VALUE, found {}", place,
                                  graph::Quoted(text)));
   }
   const std::string key = text.substr(0, equals);
-  return costmodel::NamedSetting(key, text.substr(equals + 1),
-                                 "--set: " + graph::OneLine(key));
+  return costmodel::NamedSetting(
+      key, text.substr(equals + 1),
+      fmt::format("{}: {}", place, graph::OneLine(key)));
+}
+
+bool IsJsonName(std::string_view name) {
+  return name.ends_with(".json") || name.ends_with(".json.gz");
+}
+
+// "best.json:2" is rank 2 of best.json. A colon belongs to the name of a file that
+// does not end before it.
+struct StrategyFile {
+  std::string file;
+  std::optional<std::string> rank;
+};
+
+StrategyFile Split(const std::string& argument) {
+  const size_t colon = argument.rfind(':');
+  if (colon == std::string::npos) return {argument, {}};
+  const std::string file = argument.substr(0, colon);
+  if (!IsJsonName(file)) return {argument, {}};
+  return {file, argument.substr(colon + 1)};
+}
+
+bool IsSettings(const std::string& argument) {
+  return argument.find('=') != std::string::npos &&
+         !IsJsonName(Split(argument).file);
+}
+
+costmodel::StrategySettings ParseList(const std::string& list) {
+  costmodel::StrategySettings settings;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    auto [key, setting] =
+        ParseSet(list.substr(begin, end - begin), graph::OneLine(list));
+    settings[key] = std::move(setting);
+    begin = end + 1;
+  }
+  return settings;
+}
+
+NamedStrategy ReadStrategyOfSearch(const graph::JsonField& root,
+                                   const StrategyFile& named) {
+  const std::vector<graph::JsonField> best = root.Get("best").Elements();
+  const std::string rank = named.rank.value_or("0");
+  if (best.empty()) root.Get("best").Fail("at least one strategy");
+  const int64_t index =
+      ParseWhole(rank, graph::OneLine(named.file) + ": rank", 0,
+                 static_cast<int64_t>(best.size()) - 1);
+  const std::string place =
+      fmt::format("{}: best.{}.strategy", named.file, index);
+  return {fmt::format("{}:{}", FileStem(named.file), index),
+          costmodel::SettingsOf(
+              best[static_cast<size_t>(index)].Get("strategy"), place)};
 }
 
 }  // namespace
+
+std::string FileOfStrategy(const std::string& argument) {
+  return IsSettings(argument) ? "" : Split(argument).file;
+}
+
+NamedStrategy ReadNamedStrategy(const std::string& argument) {
+  if (IsSettings(argument)) {
+    return {graph::OneLine(argument, 400), ParseList(argument)};
+  }
+  const StrategyFile named = Split(argument);
+  const nlohmann::json document =
+      graph::ParseJson(graph::ReadFile(named.file), named.file);
+  const graph::JsonField root(document, named.file);
+  const std::string format = document.is_object() && root.Has("format")
+                                 ? root.Get("format").String()
+                                 : "";
+  if (format == "acplan.training_search") {
+    return ReadStrategyOfSearch(root, named);
+  }
+  if (named.rank) {
+    root.Complain(fmt::format(
+        "expected what llm-search wrote, of which {} is a rank, found {}",
+        graph::Quoted(*named.rank),
+        format.empty() ? "settings" : graph::Quoted(format)));
+  }
+  const std::string stem = graph::OneLine(FileStem(named.file), 400);
+  if (format == "acplan.training" || format == "acplan.training_plan") {
+    return {stem, costmodel::SettingsOf(root.Get("strategy"),
+                                        named.file + ": strategy")};
+  }
+  return {stem, costmodel::SettingsOf(root, named.file)};
+}
+
+void SetRecomputation(const std::string& value,
+                      costmodel::StrategySettings& settings) {
+  for (const char* key : {"granularity", "method", "recompute_layers",
+                          "modules", "ac_mode", "ac_option"}) {
+    settings.erase(key);
+  }
+  settings["recompute"] = {value, "recompute"};
+}
 
 void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
   app.add_option("CONFIG", config,
@@ -114,7 +215,8 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
   }
   app.add_option("--strategy", strategy,
                  "settings as acplan, Megatron-LM or torchtitan name them, "
-                 "JSON; flags replace them")
+                 "JSON, or what llm-train, llm-plan or llm-search (FILE:RANK) "
+                 "wrote; flags replace them")
       ->type_name("JSON");
   app.add_option("--set", set,
                  "any other of these settings; may be given more than once")
@@ -131,6 +233,11 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
   app.add_option("--budget", budget,
                  "memory of a GPU in place of what it has: 70GiB")
       ->type_name("SIZE");
+  app.add_option("--tokens", tokens,
+                 "of the whole training: GPU-hours are told")
+      ->type_name("N");
+  app.add_option("--price", price, "of a GPU for an hour: cost is told")
+      ->type_name("X");
 }
 
 costmodel::ModelShape TrainFlags::ReadModel() const {
@@ -148,13 +255,13 @@ costmodel::TrainingSystems TrainFlags::ReadSystems() const {
   return read;
 }
 
-costmodel::StrategySettings TrainFlags::ReadSettings() const {
+costmodel::StrategySettings TrainFlags::ReadSettings(
+    const costmodel::StrategySettings& own) const {
   costmodel::StrategySettings all;
-  if (!strategy.empty()) {
-    all = costmodel::ParseStrategySettings(graph::ReadFile(strategy), strategy);
-  }
+  if (!strategy.empty()) all = ReadNamedStrategy(strategy).settings;
+  for (const auto& [key, setting] : own) all[key] = setting;
   for (const std::string& text : set) {
-    auto [key, setting] = ParseSet(text);
+    auto [key, setting] = ParseSet(text, "--set");
     all[key] = std::move(setting);
   }
   for (const auto& [key, value] : settings) {
@@ -167,9 +274,23 @@ costmodel::StrategySettings TrainFlags::ReadSettings() const {
   return all;
 }
 
-double TrainFlags::Budget(const costmodel::Accelerator& gpu) const {
-  if (budget.empty()) return gpu.memory;
-  return static_cast<double>(graph::ParseByteSize(budget, "--budget"));
+TrainQuestion TrainFlags::Question(const costmodel::Accelerator& gpu) const {
+  const auto positive = [](const std::string& text, std::string_view flag) {
+    return text.empty()
+               ? std::nullopt
+               : std::optional(ParseNumber(text, flag, 1e-9, 1e18));
+  };
+  return {.model = FileStem(config),
+          .budget =
+              budget.empty()
+                  ? gpu.memory
+                  : static_cast<double>(graph::ParseByteSize(budget, "--budget")),
+          .tokens = positive(tokens, "--tokens"),
+          .price = positive(price, "--price")};
+}
+
+std::vector<std::string> TrainFlags::Inputs() const {
+  return {config, FileOfStrategy(strategy), systems, system};
 }
 
 }  // namespace acplan::cli

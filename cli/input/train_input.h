@@ -2,12 +2,39 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "costmodel/training/strategy_settings.h"
 
 namespace acplan::cli {
+
+// What is asked beside times and memory of a strategy.
+struct TrainQuestion {
+  std::string model;             // name of the file
+  double budget = 0;             // bytes of a GPU
+  std::optional<double> tokens;  // of the whole training
+  std::optional<double> price;   // of a GPU for an hour
+};
+
+// A strategy that an argument names, and how tables call it.
+struct NamedStrategy {
+  std::string name;
+  costmodel::StrategySettings settings;
+};
+
+// The strategy of an argument: settings ("tp=8,pp=4"), a file of settings, a report
+// of llm-train or a plan of llm-plan, of which the strategy is read, or what
+// llm-search wrote, FILE:RANK or FILE for the fastest (rank 0). Throws InputError.
+NamedStrategy ReadNamedStrategy(const std::string& argument);
+
+// The file that such an argument names; "": none.
+std::string FileOfStrategy(const std::string& argument);
+
+// Has the strategy recompute this ("plan", "none"), whatever settings said of it.
+void SetRecomputation(const std::string& value,
+                      costmodel::StrategySettings& settings);
 
 // What commands on the cost model of training runs ask about: a model, GPUs and a
 // strategy, of which flags say what a file does not, or otherwise.
@@ -17,6 +44,8 @@ struct TrainFlags {
   std::string systems;
   std::string system;
   std::string budget;
+  std::string tokens;
+  std::string price;
   std::map<std::string, std::string>
       settings;  // by acplan's keys; "": not given
   std::vector<std::string> set;
@@ -27,10 +56,14 @@ struct TrainFlags {
 
   costmodel::ModelShape ReadModel() const;
   costmodel::TrainingSystems ReadSystems() const;
-  // Of the file, then of the flags, which replace them.
-  costmodel::StrategySettings ReadSettings() const;
-  // Bytes of a GPU: --budget, else the GPU's.
-  double Budget(const costmodel::Accelerator& gpu) const;
+  // Of the file, then `own`, then of the flags; what comes later replaces what is
+  // there.
+  costmodel::StrategySettings ReadSettings(
+      const costmodel::StrategySettings& own = {}) const;
+  // The budget is --budget, else what the GPU has.
+  TrainQuestion Question(const costmodel::Accelerator& gpu) const;
+  // The files that are read; an output may be none of them.
+  std::vector<std::string> Inputs() const;
 };
 
 }  // namespace acplan::cli

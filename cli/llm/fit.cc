@@ -1,21 +1,24 @@
+// Counts of GPUs are tried one by one, each by a search of all strategies. Without
+// counts: 1, 2, 4 and so on up to the first that fits and twice more; then, between
+// the last of these that does not fit and the first that does, counts that fill
+// nodes, in order: the first that fits is the least.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
-#include <filesystem>
-#include <limits>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/llm_input.h"
-#include "cli/llm/fit_text.h"
+#include "cli/input/planning_flags.h"
+#include "cli/input/train_input.h"
+#include "cli/llm/llm_train_text.h"
+#include "cli/llm/strategy_question.h"
 #include "cli/terminal/text.h"
-#include "costmodel/llm/records.h"
+#include "costmodel/training/strategy_search.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
@@ -25,181 +28,272 @@ namespace acplan::cli {
 
 namespace {
 
-using costmodel::Datatype;
-using costmodel::Execution;
-using costmodel::FitProblem;
-using costmodel::System;
+using costmodel::StrategySearch;
+using costmodel::StrategySettings;
+using nlohmann::ordered_json;
 
-constexpr size_t kMostRows = 20;
+constexpr int64_t kMostGpus = 1 << 17;
+constexpr size_t kMostRows = 1000;
+constexpr int kDoublingsMore = 2;  // beyond the first count that fits
 
 struct FitFlags {
-  std::string application;
-  std::string system;
-  std::string num_procs;
-  std::string batch;
-  std::string seq;
-  std::string datatype;
-  std::string microbatch = "1";
-  std::string tensor_par;
-  std::string pipeline_par;
-  std::string budget;
+  TrainFlags train;
+  std::string time_limit = "2";
   std::string output;
-  bool all = false;
   bool json = false;
 };
 
-bool HasDatatype(const System& system, Datatype datatype) {
-  return system.matrix.Supports(datatype) && system.vector.Supports(datatype);
+// What is trained, of which rows differ in the GPUs, the sequence and the batch.
+struct FitInput {
+  costmodel::ModelShape shape;
+  costmodel::TrainingSystems systems;
+  StrategySettings settings;
+  TrainQuestion question = {};
+  double time_limit = 0;
+};
+
+struct FitRow {
+  costmodel::TrainingJob job;
+  StrategySearch search;
+
+  bool Fits() const { return !search.best.empty(); }
+  int64_t Gpus() const { return job.strategy.gpus; }
+};
+
+std::vector<std::string> ListOf(const StrategySettings& settings,
+                                const std::string& key) {
+  const auto found = settings.find(key);
+  if (found == settings.end()) return {};
+  std::vector<std::string> values;
+  const std::string& text = found->second.value;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    values.push_back(fmt::to_string(ParseWhole(
+        text.substr(begin, end - begin), found->second.place, 1, INT32_MAX)));
+    begin = end + 1;
+  }
+  return values;
 }
 
-// Returns the datatype of the flag; without one, bfloat16 or float16.
-Datatype ChooseDatatype(const FitFlags& flags, const System& system) {
-  std::vector<std::string_view> names;
-  for (size_t i = 0; i < costmodel::kDatatypes; ++i) {
-    if (!HasDatatype(system, static_cast<Datatype>(i))) continue;
-    names.push_back(costmodel::kDatatypeNames[i]);
-    if (names.back() == flags.datatype) return static_cast<Datatype>(i);
+// A list of one nothing where the setting is not said.
+std::vector<std::optional<std::string>> ChoicesOf(
+    const StrategySettings& settings, const std::string& key) {
+  const std::vector<std::string> values = ListOf(settings, key);
+  if (values.empty()) return {std::nullopt};
+  return {values.begin(), values.end()};
+}
+
+FitRow Try(const FitInput& input, int64_t gpus) {
+  StrategySettings settings = input.settings;
+  settings["gpus"] = {fmt::to_string(gpus), "--gpus"};
+  auto [job, space] = AskOfStrategies(input.shape, settings, input.systems);
+  StrategySearch search = SearchStrategies(
+      job, space, input.question.budget, 1,
+      {.seconds = input.time_limit, .interrupted = &InterruptFlag()});
+  return {std::move(job), std::move(search)};
+}
+
+// Counts of GPUs between these that fill nodes, or are within one.
+std::vector<int64_t> CountsBetween(int64_t fails, int64_t fits, int64_t node) {
+  std::vector<int64_t> counts;
+  const int64_t step = fails < node ? 1 : node;
+  for (int64_t gpus = fails + step; gpus < fits; gpus += step) {
+    counts.push_back(gpus);
   }
-  if (flags.datatype.empty()) {
-    for (const Datatype datatype : {Datatype::kBfloat16, Datatype::kFloat16}) {
-      if (HasDatatype(system, datatype)) return datatype;
+  return counts;
+}
+
+bool WasInterrupted() { return InterruptFlag().load(); }
+
+// Without degrees that were said, more GPUs hold whatever fewer do; with them,
+// counts that these do not divide have no strategy.
+std::vector<FitRow> FindLeast(const FitInput& input) {
+  std::vector<FitRow> rows;
+  int more = kDoublingsMore;
+  std::optional<size_t> first;
+  for (int64_t gpus = 1; gpus <= kMostGpus && more >= 0; gpus *= 2) {
+    if (WasInterrupted()) return rows;
+    rows.push_back(Try(input, gpus));
+    if (!first && rows.back().Fits()) first = rows.size() - 1;
+    if (first) --more;
+  }
+  if (!first || *first == 0) return rows;
+  const int64_t fails = rows[*first - 1].Gpus();
+  const int64_t fits = rows[*first].Gpus();
+  for (const int64_t gpus :
+       CountsBetween(fails, fits, rows.front().job.cluster.domain)) {
+    if (WasInterrupted()) return rows;
+    FitRow row = Try(input, gpus);
+    if (!row.Fits()) continue;
+    rows.insert(rows.begin() + static_cast<std::ptrdiff_t>(*first),
+                std::move(row));
+    break;
+  }
+  return rows;
+}
+
+// The rows of one sequence and batch.
+struct FitTable {
+  std::vector<FitRow> rows;
+  bool is_least_known = false;  // of all counts, not of those that were said
+};
+
+std::string CountsText(const FitTable& table) {
+  const auto least = std::ranges::find_if(table.rows, &FitRow::Fits);
+  if (least == table.rows.end()) return "none of these counts of GPUs fits\n";
+  if (!table.is_least_known) {
+    return fmt::format("least of these that fits: {} GPUs\n",
+                       FormatCount(least->Gpus()));
+  }
+  return fmt::format(
+      "least that fits: {} GPUs, of powers of two and full nodes\n",
+      FormatCount(least->Gpus()));
+}
+
+std::string TableText(const FitTable& fit, const TrainQuestion& question,
+                      const Terminal& terminal) {
+  std::vector<Table::Align> align = StrategyColumns();
+  align.insert(align.begin(), 2, Table::Align::kRight);
+  Table table(align);
+  std::vector<std::string> heading = StrategyHeadings(question);
+  heading.insert(heading.begin(), {"GPUs", "batch"});
+  table.AddRow(heading);
+  for (const FitRow& row : fit.rows) {
+    std::vector<std::string> cells;
+    if (row.Fits()) {
+      cells = StrategyCells(row.job, row.search.best.front(), question);
+    } else {
+      cells.resize(8);
+      cells.emplace_back(row.search.strategies == 0 ? "no strategy" : "no");
+    }
+    cells.insert(cells.begin(), {fmt::to_string(row.Gpus()),
+                                 fmt::to_string(row.job.strategy.global_batch)});
+    table.AddRow(cells);
+  }
+  const bool is_proven = std::ranges::all_of(
+      fit.rows, [](const FitRow& row) { return row.search.is_proven; });
+  return fmt::format("sequences of {} tokens\n",
+                     FormatCount(fit.rows.front().job.strategy.sequence)) +
+         table.ToString(terminal) + CountsText(fit) +
+         (is_proven ? "each row proven: no strategy is faster\n\n"
+                    : "not all rows are proven the fastest (--time-limit)\n\n");
+}
+
+std::string Text(const std::vector<FitTable>& tables,
+                 const TrainQuestion& question, const Terminal& terminal) {
+  const costmodel::TrainingJob& job = tables.front().rows.front().job;
+  std::string text =
+      fmt::format("{} on {}, {} each\n\n", terminal.Bold(question.model),
+                  job.cluster.gpu.name,
+                  graph::FormatManyBytes(question.budget));
+  for (const FitTable& table : tables) {
+    text += TableText(table, question, terminal);
+  }
+  return text + StrategyLegend(question);
+}
+
+ordered_json RowJson(const FitRow& row, const TrainQuestion& question) {
+  ordered_json json = {{"gpus", row.Gpus()},
+                       {"seq", row.job.strategy.sequence},
+                       {"gbs", row.job.strategy.global_batch},
+                       {"fits", row.Fits()},
+                       {"strategies", row.search.strategies},
+                       {"proven", row.search.is_proven},
+                       {"best", nullptr}};
+  if (row.Fits()) {
+    json["best"] = ToJson(
+        ReportOfRanked(row.job, row.search.best.front(), question.budget),
+        question);
+  }
+  return json;
+}
+
+ordered_json ToJson(const std::vector<FitTable>& tables,
+                    const TrainQuestion& question) {
+  ordered_json json = {{"format", "acplan.training_fit"},
+                       {"version", 1},
+                       {"model", question.model},
+                       {"budget_bytes", question.budget}};
+  for (const FitTable& table : tables) {
+    ordered_json one = {{"least_gpus", nullptr}};
+    for (const FitRow& row : table.rows) {
+      if (row.Fits() && one["least_gpus"].is_null()) {
+        one["least_gpus"] = row.Gpus();
+      }
+      one["rows"].push_back(RowJson(row, question));
+    }
+    json["tables"].push_back(std::move(one));
+  }
+  return json;
+}
+
+FitTable TableOf(const FitInput& input, const std::vector<std::string>& counts) {
+  if (counts.empty()) return {FindLeast(input), true};
+  FitTable table;
+  for (const std::string& count : counts) {
+    if (WasInterrupted()) break;
+    table.rows.push_back(Try(input, std::stoll(count)));
+  }
+  return table;
+}
+
+// Counts of GPUs, sequences and batches are lists here.
+std::vector<FitTable> Survey(FitInput input) {
+  std::vector<std::string> counts = ListOf(input.settings, "gpus");
+  std::ranges::sort(counts, {}, [](const std::string& count) {
+    return std::stoll(count);
+  });
+  const auto sequences = ChoicesOf(input.settings, "seq");
+  const auto batches = ChoicesOf(input.settings, "gbs");
+  if (sequences.size() * batches.size() * std::max<size_t>(1, counts.size()) >
+      kMostRows) {
+    throw InputError(fmt::format(
+        "--gpus, --seq, --gbs: expected at most {} rows together", kMostRows));
+  }
+  std::vector<FitTable> tables;
+  for (const auto& sequence : sequences) {
+    for (const auto& batch : batches) {
+      if (sequence) input.settings["seq"].value = *sequence;
+      if (batch) input.settings["gbs"].value = *batch;
+      FitTable table = TableOf(input, counts);
+      if (!table.rows.empty()) tables.push_back(std::move(table));
     }
   }
-  throw InputError(fmt::format(
-      "--datatype: expected one that both engines of {} have ({}), found {}",
-      graph::OneLine(flags.system, 400),
-      names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")),
-      flags.datatype.empty() ? "none" : graph::Quoted(flags.datatype)));
+  return tables;
 }
 
-// Throws InputError where a flag leaves nothing of the divisions. `degree`: the
-// one that it is on.
-void AddFilter(const std::string& list, std::string_view flag,
-               std::string_view key, int64_t Execution::*degree,
-               FitProblem& problem) {
-  if (list.empty()) return;
-  std::set<int64_t> degrees;
-  for (const Execution& division : ListDivisions(problem)) {
-    degrees.insert(division.*degree);
-  }
-  problem.filters.push_back(
-      costmodel::ParseKeyFilter(fmt::format("{}={}", key, list), flag));
-  if (ListDivisions(problem).empty()) {
-    throw InputError(fmt::format("{}: expected one of {}, found {}", flag,
-                                 fmt::join(degrees, ", "),
-                                 graph::Quoted(list)));
-  }
-}
-
-FitProblem ReadProblem(const FitFlags& flags, const Terminal& terminal) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  FitProblem problem;
-  problem.num_procs = ParseWhole(flags.num_procs, "PROCS", 1, kMost);
-  constexpr int64_t kMostMicrobatch = 1'000'000;
-  problem.microbatch_size = ParseWhole(
-      flags.microbatch, "--microbatch", 1,
-      flags.batch.empty() ? std::min(kMostMicrobatch, kMost / problem.num_procs)
-                          : kMostMicrobatch);
-  problem.batch_size = flags.batch.empty()
-                           ? problem.num_procs * problem.microbatch_size
-                           : ParseWhole(flags.batch, "--batch", 1, kMost);
-  problem.model = ReadModelInput(flags.application, terminal);
-  if (!flags.seq.empty()) {
-    problem.model.seq_size = ParseWhole(flags.seq, "--seq", 1, kMost);
-  }
-  problem.system = ReadSystemInput(flags.system, terminal);
-  problem.datatype = ChooseDatatype(flags, problem.system);
-  if (!flags.budget.empty()) {
-    problem.system.mem1.capacity =
-        static_cast<double>(graph::ParseByteSize(flags.budget, "--budget"));
-  }
-  if (ListDivisions(problem).empty()) {
-    throw InputError(fmt::format(
-        "PROCS: expected a product of tensor, pipeline and data parallelism "
-        "with at most num_blocks ({}) stages, found {}",
-        problem.model.num_blocks, problem.num_procs));
-  }
-  AddFilter(flags.tensor_par, "--tensor-par", "tensor_par",
-            &Execution::tensor_par, problem);
-  AddFilter(flags.pipeline_par, "--pipeline-par", "pipeline_par",
-            &Execution::pipeline_par, problem);
-  return problem;
-}
-
-// Throws InputError where no division splits the batch.
-void RequireBatch(const FitProblem& problem) {
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (const Execution& division : ListDivisions(problem)) {
-    const int64_t size = division.data_par * problem.microbatch_size;
-    if (problem.batch_size % size == 0) return;
-    least = std::min(least, size);
-  }
-  throw InputError(fmt::format(
-      "--batch: expected a multiple of data_par * microbatch of some division, "
-      "as {}, found {}",
-      least, problem.batch_size));
-}
-
-std::string Stem(const std::string& path) {
-  const std::string name = std::filesystem::path(path).filename().string();
-  return name.substr(0, name.find(".json"));
-}
-
-void Write(const std::string& output, const FitResult& result) {
-  const bool is_csv = output.ends_with(".csv") || output.ends_with(".csv.gz");
-  graph::WriteFile(
-      output,
-      is_csv ? ToCsv(result)
-             : costmodel::ResultText(ToJson(result), output.ends_with(".gz")));
-}
-
-// Tells how many processors would be enough, where these are not.
-std::string EnoughText(const FitProblem& problem) {
-  const auto enough = FindEnoughProcessors(problem);
-  return enough
-             ? fmt::format("{} processors with a batch of {} would be enough\n",
-                           FormatCount(*enough),
-                           FormatCount(*enough / problem.num_procs *
-                                       problem.batch_size))
-             : "";
+// The GPU, whose memory is the budget, is the same in all rows.
+TrainQuestion QuestionOf(const FitFlags& flags, const FitInput& input) {
+  StrategySettings settings = input.settings;
+  for (const char* key : {"gpus", "seq", "gbs"}) settings.erase(key);
+  settings["gpus"] = {"1", "--gpus"};
+  for (const char* key : {"tp", "pp", "cp", "ep"}) settings.erase(key);
+  const costmodel::TrainingJob job =
+      StatedJob(input.shape, settings, input.systems);
+  return flags.train.Question(job.cluster.gpu);
 }
 
 int RunFit(const FitFlags& flags, const Terminal& terminal) {
-  const FitProblem problem = ReadProblem(flags, terminal);
-  RequireBatch(problem);
   if (!flags.output.empty()) {
-    CheckResultOutput(flags.output, {".csv", ".csv.gz", ".json", ".json.gz"},
-                      {flags.application, flags.system});
+    CheckResultOutput(flags.output, {".json", ".json.gz"},
+                      flags.train.Inputs());
   }
-  const std::atomic<bool>& interrupt = InterruptFlag();
-  terminal.Log(fmt::format(
-      "planning {} divisions",
-      FormatCount(static_cast<int64_t>(ListDivisions(problem).size()))));
-  const FitResult result{.model = Stem(flags.application),
-                         .system = Stem(flags.system),
-                         .problem = problem,
-                         .survey = SurveyFit(problem, &interrupt)};
-  const costmodel::FitSurvey& survey = result.survey;
-  const bool fits = !survey.rows.empty() && survey.rows.front().Fits();
-  if (survey.was_interrupted) {
-    const std::string how_far =
-        fmt::format("interrupted after {} of {} divisions",
-                    FormatCount(static_cast<int64_t>(survey.rows.size())),
-                    FormatCount(survey.divisions));
-    if (!fits) throw LimitError(how_far);
-    terminal.Warn(how_far);
-  }
-  if (!flags.output.empty()) Write(flags.output, result);
-  if (flags.json) {
-    terminal.Print(ToJson(result).dump(2) + "\n");
-  } else {
-    terminal.Print(
-        ToText(result, flags.all ? survey.rows.size() : kMostRows, terminal) +
-        (fits ? "" : EnoughText(problem)));
-  }
+  FitInput input{.shape = flags.train.ReadModel(),
+                 .systems = flags.train.ReadSystems(),
+                 .settings = flags.train.ReadSettings(),
+                 .time_limit = ParseTimeLimit(flags.time_limit)};
+  input.question = QuestionOf(flags, input);
+  const std::vector<FitTable> tables = Survey(input);
+  if (tables.empty()) throw LimitError("interrupted before there was a row");
+  if (WasInterrupted()) terminal.Warn("interrupted: rows are missing");
+  const std::string json = ToJson(tables, input.question).dump(2) + "\n";
+  if (!flags.output.empty()) graph::WriteFile(flags.output, json);
+  terminal.Print(flags.json ? json : Text(tables, input.question, terminal));
+  const bool fits = std::ranges::any_of(tables, [](const FitTable& table) {
+    return std::ranges::any_of(table.rows, &FitRow::Fits);
+  });
   return fits ? kExitOk
-              : terminal.Explain("infeasible: no division fits",
-                                 kExitInfeasible);
+              : terminal.Explain("infeasible: nothing fits", kExitInfeasible);
 }
 
 }  // namespace
@@ -208,50 +302,24 @@ Command AddFitCommand(CLI::App& program) {
   auto flags = std::make_shared<FitFlags>();
   CLI::App* app = program.add_subcommand(
       "fit",
-      "Whether a language model fits on a system, and what must be recomputed");
-  app->add_option("APPLICATION", flags->application,
-                  "model (.json or .json.gz)")
-      ->required();
-  app->add_option("SYSTEM", flags->system, "system (.json or .json.gz)")
-      ->required();
-  app->add_option("PROCS", flags->num_procs, "processors")->required();
-  app->add_option("--batch", flags->batch,
-                  "samples a batch (default: PROCS * microbatch, which every "
-                  "division divides)")
-      ->type_name("B");
-  app->add_option("--seq", flags->seq,
-                  "tokens a sample (default: the model's seq_size)")
-      ->type_name("N");
-  app->add_option("--datatype", flags->datatype,
-                  "float8, float16, float32 or bfloat16 (default: bfloat16 "
-                  "where the system has it, else float16)")
-      ->type_name("D");
-  app->add_option("--microbatch", flags->microbatch,
-                  "samples a microbatch (default 1)")
-      ->type_name("M");
-  app->add_option("--tensor-par", flags->tensor_par,
-                  "only these tensor parallelisms: 8 or 1..4,16")
-      ->type_name("LIST");
-  app->add_option("--pipeline-par", flags->pipeline_par,
-                  "only these pipeline parallelisms")
-      ->type_name("LIST");
-  app->add_option("--budget", flags->budget,
-                  "memory of a processor (default: the system's)")
-      ->type_name("SIZE");
-  app->add_flag("--all", flags->all,
-                fmt::format("show all rows, not the first {}", kMostRows));
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
+      "On how many GPUs a language model can be trained, and how best; --gpus, "
+      "--seq and --gbs are lists here (8,16,64)");
+  flags->train.AddTo(*app, true);
+  app->add_option("--time-limit", flags->time_limit,
+                  "seconds for plans of a row, or none (2)")
+      ->type_name("S");
   app->add_option("-o,--output", flags->output,
-                  "write CSV (.csv) or JSON (.json) here, with .gz packed")
+                  "write the reports (.json or .json.gz)")
       ->type_name("FILE");
+  app->add_flag("--json", flags->json, "print JSON");
   app->footer(
       "Examples:\n"
-      "  acplan fit data/models/turing-530B.json data/systems/a100_80g.json "
-      "512\n"
-      "  acplan fit data/models/llama3-70B.json "
-      "data/systems/h200_141g_nvl8.json 64 --budget 120GiB --tensor-par 8\n"
-      "Exit status: 0 a division fits, 2 bad input, 3 none fits, 4 "
-      "interrupted before any was found.");
+      "  acplan fit data/training/models/llama-3.1-70b.json --gpu H100 --seq "
+      "8192 --gbs 128\n"
+      "  acplan fit data/training/models/llama-3.1-8b.json --gpu A100 --gpus "
+      "4,8 --seq 4096,16384\n"
+      "Exit status: 0 some row fits, 2 bad input, 3 none does, 4 interrupted "
+      "before there was a row.");
   return {app, [flags](const Terminal& terminal) {
             return RunFit(*flags, terminal);
           }};

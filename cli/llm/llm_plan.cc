@@ -1,16 +1,20 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/input/llm_input.h"
-#include "cli/input/llm_strategies.h"
-#include "cli/llm/llm_plan_text.h"
+#include "cli/input/train_input.h"
 #include "cli/llm/llm_text.h"
-#include "costmodel/llm/records.h"
-#include "costmodel/planning/plan_record.h"
-#include "costmodel/planning/strategy_plan.h"
+#include "cli/llm/llm_train_text.h"
+#include "cli/llm/strategy_text.h"
+#include "cli/llm/training_plan_text.h"
+#include "cli/terminal/text.h"
+#include "costmodel/training/training_report.h"
+#include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
@@ -19,75 +23,102 @@ namespace acplan::cli {
 
 namespace {
 
-using costmodel::PlanRecord;
-using costmodel::PlanStatus;
+using costmodel::Recomputation;
+using costmodel::TrainingJob;
+using costmodel::TrainingReport;
+using nlohmann::ordered_json;
 
 struct LlmPlanFlags {
-  StrategyFlags strategy;
-  std::string budget;
+  TrainFlags train;
   std::string output;
-  std::string stages = "all";
   bool json = false;
-  ModeFlags mode = {.mode = "corrected", .correct = {}};
 };
 
-void CheckFlags(const LlmPlanFlags& flags) {
-  flags.mode.Resolve();
-  if (!flags.mode.correct.empty()) {
+TrainingJob ReadJob(const TrainFlags& flags) {
+  const std::string& said = flags.settings.at("recompute");
+  if (!said.empty() && said != "plan") {
     throw InputError(fmt::format(
-        "--correct: expected none with llm-plan, which knows --mode corrected "
-        "and --mode calculon only, found {}",
-        graph::Quoted(flags.mode.correct.front())));
+        "--recompute: expected plan or nothing, as llm-plan makes a plan; "
+        "llm-train says what others take; found {}",
+        graph::Quoted(said)));
   }
-  if (flags.stages != "all" && flags.stages != "first") {
-    throw InputError(fmt::format("--stages: expected all or first, found {}",
-                                 graph::Quoted(flags.stages)));
-  }
-  if (!flags.output.empty()) {
-    CheckResultOutput(
-        flags.output, {".json", ".json.gz"},
-        {flags.strategy.application, StrategyFile(flags.strategy.execution),
-         flags.strategy.system});
-  }
+  costmodel::StrategySettings settings = flags.ReadSettings();
+  SetRecomputation("plan", settings);
+  return costmodel::JobOfSettings(flags.ReadModel(), settings,
+                                  flags.ReadSystems());
 }
 
-PlanRecord Plan(const LlmPlanFlags& flags, const LlmResult& question) {
-  const auto& [model, system, execution, corrections, unused] = question;
-  PlanRecord record;
-  if (flags.mode.mode == "calculon") {
-    record = RecordFixedChoice(model, system, execution);
-  } else {
-    const costmodel::StrategyPlan plan = PlanStrategy(model, system, execution);
-    RequireWholePlan(model, system, execution, plan);
-    record = RecordPlan(model, system, execution, plan);
+// The same strategy without recomputation, with that of whole layers, and the plan.
+std::vector<TrainingReport> ReportsOf(const TrainingJob& job, double budget) {
+  std::vector<TrainingReport> reports;
+  for (const Recomputation recomputation :
+       {Recomputation::kNone, Recomputation::kFull, Recomputation::kPlan}) {
+    TrainingJob one = job;
+    one.strategy.recomputation = recomputation;
+    reports.push_back(costmodel::ReportOfTraining(one, budget));
   }
-  record.application = FileStem(flags.strategy.application);
-  record.system = FileStem(flags.strategy.system);
-  return record;
+  return reports;
+}
+
+std::string ComparisonText(const std::vector<TrainingReport>& reports,
+                           double budget, const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight, kLeft});
+  table.AddRow({"recompute", "iteration", "of it again", "fullest stage", ""});
+  for (const TrainingReport& report : reports) {
+    const double seconds = report.time.Total();
+    table.AddRow({RecomputationText(report.job.strategy),
+                  HumanSeconds(seconds),
+                  fmt::format("{:.2f}%", 100 * report.time.recompute / seconds),
+                  graph::FormatManyBytes(report.memory.Worst().Total()),
+                  report.Fits(budget) ? "fits" : "does not fit"});
+  }
+  return table.ToString(terminal) + "\n";
+}
+
+ordered_json PlanFile(const std::vector<TrainingReport>& reports,
+                      const TrainQuestion& question) {
+  const TrainingReport& planned = reports.back();
+  ordered_json file = {{"format", "acplan.training_plan"},
+                       {"version", 1},
+                       {"model", question.model},
+                       {"strategy", StrategyJson(planned.job)},
+                       {"budget_bytes", std::llround(question.budget)},
+                       {"fits", planned.Fits(question.budget)},
+                       {"iteration_s", planned.time.Total()},
+                       {"recompute_s", planned.time.recompute}};
+  file.update(PlanJson(planned));
+  for (const TrainingReport& report : reports) {
+    if (report.plan) continue;
+    file["others"].push_back(
+        {{"recompute", RecomputationText(report.job.strategy)},
+         {"iteration_s", report.time.Total()},
+         {"total_bytes", std::llround(report.memory.Worst().Total())},
+         {"fits", report.Fits(question.budget)}});
+  }
+  return file;
 }
 
 int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
-  CheckFlags(flags);
-  const LlmResult question = ReadPlanQuestion(
-      flags.strategy, flags.mode.Resolve(), flags.budget, terminal);
-  if (!question.evaluation.verdict.Fits()) {
-    return ReportInfeasible(question, terminal);
-  }
-  const PlanRecord record = Plan(flags, question);
   if (!flags.output.empty()) {
-    graph::WriteFile(
-        flags.output,
-        costmodel::ResultText(ToJson(record), flags.output.ends_with(".gz")));
+    CheckResultOutput(flags.output, {".json", ".json.gz"},
+                      flags.train.Inputs());
   }
-  if (flags.json) {
-    terminal.Print(ToJson(record).dump(2) + "\n");
-  } else {
-    terminal.Report(ResultLevel::kInfo,
-                    PlanText(record, flags.stages == "first", terminal));
-  }
-  return record.status == PlanStatus::kInfeasible
-             ? terminal.Explain("infeasible: no plan fits", kExitInfeasible)
-             : kExitOk;
+  const TrainingJob job = ReadJob(flags.train);
+  const TrainQuestion question = flags.train.Question(job.cluster.gpu);
+  const std::vector<TrainingReport> reports = ReportsOf(job, question.budget);
+  const TrainingReport& planned = reports.back();
+  const bool fits = planned.Fits(question.budget);
+  const std::string json = PlanFile(reports, question).dump(2) + "\n";
+  if (!flags.output.empty() && fits) graph::WriteFile(flags.output, json);
+  terminal.Print(flags.json
+                     ? json
+                     : HeadingText(planned, question, terminal) +
+                           PlanText(planned, terminal) +
+                           ComparisonText(reports, question.budget, terminal) +
+                           MemoryText(planned, question, terminal));
+  return fits ? kExitOk
+              : terminal.Explain("infeasible: no plan fits", kExitInfeasible);
 }
 
 }  // namespace
@@ -96,31 +127,16 @@ Command AddLlmPlanCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmPlanFlags>();
   CLI::App* app = program.add_subcommand(
       "llm-plan",
-      "What each stage of a strategy keeps and recomputes, optimally");
-  flags->strategy.AddTo(*app, kPlannedExecutionHelp);
-  app->add_option("--budget", flags->budget,
-                  "memory of a processor in place of the system's: 40GiB, "
-                  "80GB, bytes")
-      ->type_name("SIZE");
+      "What each stage of a strategy keeps and runs again, optimally");
+  flags->train.AddTo(*app, true);
   app->add_option("-o,--output", flags->output,
-                  "write the plan here (.json or .json.gz)")
+                  "write the plan, where it fits (.json or .json.gz)")
       ->type_name("FILE");
   app->add_flag("--json", flags->json, "print the plan as JSON");
-  app->add_option("--mode", flags->mode.mode,
-                  "corrected (default): the best of all plans; calculon: the "
-                  "best fixed policy by its arithmetic")
-      ->type_name("MODE");
-  app->add_option("--correct", flags->mode.correct)
-      ->group("")
-      ->allow_extra_args(false);
-  app->add_option("--stages", flags->stages,
-                  "show all stages of the pipeline (default), or the first")
-      ->type_name("WHICH");
   app->footer(
-      "Example:\n  acplan llm-plan data/models/gpt3-175B.json "
-      "data/validation/seqsel/tab5/gpt3-175B_seqsel.json "
-      "data/systems/a100_80g.json --budget 60GiB\n"
-      "Exit status: 0 a plan was found, 2 bad input, 3 infeasible.");
+      "Example:\n  acplan llm-plan data/training/models/llama-3.1-70b.json "
+      "--gpu H100 --gpus 64 --tp 8 --pp 4 --gbs 64 --seq 8192\n"
+      "Exit status: 0 a plan was found, 2 bad input, 3 none fits.");
   return {app, [flags](const Terminal& terminal) {
             return RunLlmPlan(*flags, terminal);
           }};

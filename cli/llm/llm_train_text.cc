@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/llm/llm_text.h"
+#include "cli/llm/strategy_text.h"
 #include "cli/llm/training_plan_text.h"
 #include "cli/terminal/text.h"
 #include "costmodel/training/setting_names.h"
@@ -32,83 +33,14 @@ constexpr int kChartColumns = 66;
 constexpr std::string_view kConvention =
     "3 x the forward pass: products with logits, attention causal";
 
-struct NamedPart {
-  std::string_view name;  // in JSON
-  std::string_view text;
-  double value;
-};
-
-std::vector<NamedPart> PartsOf(const StepTime& time) {
-  return {
-      {"compute", "computation", time.compute - time.recompute},
-      {"recompute", "recomputation", time.recompute},
-      {"tensor_parallel", "tensor-parallel communication, exposed",
-       time.exposed.tensor},
-      {"context_parallel", "context-parallel communication, exposed",
-       time.exposed.context},
-      {"expert_parallel", "exchange of tokens, exposed", time.exposed.expert},
-      {"pipeline_messages", "messages between stages", time.messages},
-      {"sharded_parameters", "gathering and scattering of shards, exposed",
-       time.exposed.sharded},
-      {"data_parallel", "data-parallel communication, exposed", time.data},
-      {"host", "waiting for launches", time.host},
-      {"bubble", "bubble of the pipeline", time.bubble},
-      {"optimizer", "optimizer", time.optimizer},
-      {"other", "other", time.other},
-  };
-}
-
-struct MemoryPart {
-  std::string_view name;
-  char letter;
-  double bytes;
-};
-
-std::array<MemoryPart, 7> PartsOf(const RankMemory& memory) {
-  return {{{"parameters", 'P', memory.parameters},
-           {"gradients", 'G', memory.gradients},
-           {"optimizer", 'O', memory.optimizer},
-           {"activations", 'A', memory.activations},
-           {"logits", 'L', memory.logits},
-           {"working", 'W', memory.working},
-           {"libraries", 'B', memory.libraries}}};
-}
-
-std::string Degree(std::string_view name, int64_t degree) {
-  return degree > 1 ? fmt::format("{} {}, ", name, degree) : std::string();
-}
-
-std::string Heading(const TrainingReport& report, const TrainQuestion& question,
-                    const Terminal& terminal) {
-  const costmodel::TrainingJob& job = report.job;
-  const TrainingStrategy& s = job.strategy;
-  const double parameters = CountParameters(job.shape) / 1e9;
-  const double active = CountActiveMatrixParameters(job.shape) / 1e9;
-  std::string text = terminal.Bold(
-      fmt::format("{} on {} {}: {}", question.model, FormatCount(s.gpus),
-                  job.cluster.gpu.name, StrategyText(s)));
-  text += fmt::format(
-      "\n{:.4g} billion parameters{}, {} sequences of {} tokens an iteration, "
-      "{} microbatches of {}\n",
-      parameters,
-      job.shape.IsMoe() ? fmt::format(" ({:.4g} active)", active)
-                        : std::string(),
-      FormatCount(s.global_batch), FormatCount(s.sequence),
-      FormatCount(s.Microbatches()), s.microbatch);
-  text += fmt::format("{} products, recomputation: {}; software: {}\n\n",
-                      costmodel::NameOf(s.precision), RecomputationText(s),
-                      job.cluster.stack.name);
-  return text;
-}
-
 std::string TimeText(const TrainingReport& report, const Terminal& terminal) {
   const double total = report.time.Total();
   Table table({kLeft, kRight, kRight});
   table.AddRow({"an iteration", "", "share"});
-  for (const NamedPart& part : PartsOf(report.time)) {
-    if (part.value < 1e-9) continue;
-    table.AddRow({std::string(part.text), HumanSeconds(part.value),
-                  fmt::format("{:.1f}%", 100 * part.value / total)});
+  for (const TimePart& part : PartsOf(report.time)) {
+    if (part.seconds < 1e-9) continue;
+    table.AddRow({std::string(part.text), HumanSeconds(part.seconds),
+                  fmt::format("{:.1f}%", 100 * part.seconds / total)});
   }
   table.AddRule();
   table.AddRow({"total", HumanSeconds(total), "100.0%"});
@@ -221,53 +153,65 @@ nlohmann::ordered_json StageJson(const StageContent& stage,
 
 }  // namespace
 
-std::string StrategyText(const TrainingStrategy& s) {
-  std::string text =
-      fmt::format("{}{}", Degree("TP", s.tensor), Degree("PP", s.pipeline));
-  if (s.chunks > 1) {
-    text.resize(text.size() - 2);
-    text += fmt::format(" x {} chunks, ", s.chunks);
-  }
-  text += Degree("CP", s.context) + Degree("EP", s.expert);
-  return text + fmt::format("DP {}, ZeRO {}", s.Data(), s.zero);
+std::vector<TimePart> PartsOf(const StepTime& time) {
+  return {
+      {"compute", "computation", time.compute - time.recompute},
+      {"recompute", "recomputation", time.recompute},
+      {"tensor_parallel", "tensor-parallel communication, exposed",
+       time.exposed.tensor},
+      {"context_parallel", "context-parallel communication, exposed",
+       time.exposed.context},
+      {"expert_parallel", "exchange of tokens, exposed", time.exposed.expert},
+      {"pipeline_messages", "messages between stages", time.messages},
+      {"sharded_parameters", "gathering and scattering of shards, exposed",
+       time.exposed.sharded},
+      {"data_parallel", "data-parallel communication, exposed", time.data},
+      {"host", "waiting for launches", time.host},
+      {"bubble", "bubble of the pipeline", time.bubble},
+      {"optimizer", "optimizer", time.optimizer},
+      {"other", "other", time.other},
+  };
 }
 
-std::string RecomputationText(const TrainingStrategy& s) {
-  switch (s.recomputation) {
-    case costmodel::Recomputation::kNone:
-      return "none";
-    case costmodel::Recomputation::kFull:
-      return s.full_layers > 0 ? fmt::format("full:{}", s.full_layers) : "full";
-    case costmodel::Recomputation::kOperators:
-      return "selective:op";
-    case costmodel::Recomputation::kPlan:
-      return "plan";
-    case costmodel::Recomputation::kSelective:
-      return "selective:" + costmodel::NamesOf(s.parts);
-  }
-  return "";
+std::array<MemoryPart, 7> PartsOf(const RankMemory& memory) {
+  return {{{"parameters", 'P', memory.parameters},
+           {"gradients", 'G', memory.gradients},
+           {"optimizer", 'O', memory.optimizer},
+           {"activations", 'A', memory.activations},
+           {"logits", 'L', memory.logits},
+           {"working", 'W', memory.working},
+           {"libraries", 'B', memory.libraries}}};
 }
 
-nlohmann::ordered_json ToJson(const costmodel::TrainingJob& job) {
+std::string HeadingText(const TrainingReport& report, const TrainQuestion& question,
+                    const Terminal& terminal) {
+  const costmodel::TrainingJob& job = report.job;
   const TrainingStrategy& s = job.strategy;
-  return {{"gpu", job.cluster.gpu.name},
-          {"software", job.cluster.stack.name},
-          {"gpus", s.gpus},
-          {"seq", s.sequence},
-          {"gbs", s.global_batch},
-          {"mbs", s.microbatch},
-          {"tp", s.tensor},
-          {"sp", s.sequence_parallel},
-          {"pp", s.pipeline},
-          {"vp", s.chunks},
-          {"cp", s.context},
-          {"ep", s.expert},
-          {"dp", s.Data()},
-          {"zero", s.zero},
-          {"precision", std::string(costmodel::NameOf(s.precision))},
-          {"recompute", RecomputationText(s)},
-          {"nvlink_domain", job.cluster.domain},
-          {"network_gbs", job.cluster.network_rate / 1e9}};
+  const double parameters = CountParameters(job.shape) / 1e9;
+  const double active = CountActiveMatrixParameters(job.shape) / 1e9;
+  std::string text = terminal.Bold(
+      fmt::format("{} on {} {}: {}", question.model, FormatCount(s.gpus),
+                  job.cluster.gpu.name, StrategyText(s)));
+  text += fmt::format(
+      "\n{:.4g} billion parameters{}, {} sequences of {} tokens an iteration, "
+      "{} microbatches of {}\n",
+      parameters,
+      job.shape.IsMoe() ? fmt::format(" ({:.4g} active)", active)
+                        : std::string(),
+      FormatCount(s.global_batch), FormatCount(s.sequence),
+      FormatCount(s.Microbatches()), s.microbatch);
+  text += fmt::format("{} products, recomputation: {}; software: {}\n\n",
+                      costmodel::NameOf(s.precision), RecomputationText(s),
+                      job.cluster.stack.name);
+  return text;
+}
+
+std::string MemoryText(const TrainingReport& report,
+                       const TrainQuestion& question,
+                       const Terminal& terminal) {
+  return MemoryTable(report, terminal) + "\n" +
+         MemoryChart(report, question.budget) +
+         FitText(report, question.budget);
 }
 
 nlohmann::ordered_json ToJson(const TrainingReport& report,
@@ -278,11 +222,11 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
       {"model", question.model},
       {"parameters", CountParameters(report.job.shape)},
       {"active_parameters", CountActiveMatrixParameters(report.job.shape)},
-      {"strategy", ToJson(report.job)},
+      {"strategy", StrategyJson(report.job)},
       {"iteration_s", report.time.Total()}};
   nlohmann::ordered_json parts;
-  for (const NamedPart& part : PartsOf(report.time)) {
-    parts[std::string(part.name)] = part.value;
+  for (const TimePart& part : PartsOf(report.time)) {
+    parts[std::string(part.name)] = part.seconds;
   }
   json["parts_s"] = std::move(parts);
   json["tokens_per_gpu_s"] = report.TokensPerGpuSecond();
@@ -321,12 +265,10 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
 
 std::string TrainText(const TrainingReport& report,
                       const TrainQuestion& question, const Terminal& terminal) {
-  return Heading(report, question, terminal) + TimeText(report, terminal) +
+  return HeadingText(report, question, terminal) + TimeText(report, terminal) +
          RateText(report, question, terminal) +
          (report.plan ? PlanText(report, terminal) : std::string()) +
-         MemoryTable(report, terminal) + "\n" +
-         MemoryChart(report, question.budget) +
-         FitText(report, question.budget);
+         MemoryText(report, question, terminal);
 }
 
 }  // namespace acplan::cli

@@ -1,31 +1,42 @@
 #pragma once
 
+#include <array>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "cli/input/train_input.h"
 #include "cli/terminal/terminal.h"
 #include "costmodel/training/training_report.h"
 
 namespace acplan::cli {
 
-// What is asked beside the report.
-struct TrainQuestion {
-  std::string model;             // name of the file
-  double budget = 0;             // bytes of a GPU
-  std::optional<double> tokens;  // of the whole training
-  std::optional<double> price;   // of a GPU for an hour
+// A part of an iteration's time, by its name in JSON and in tables.
+struct TimePart {
+  std::string_view name;
+  std::string_view text;
+  double seconds;
 };
+std::vector<TimePart> PartsOf(const costmodel::StepTime& time);
 
-// "TP 8, PP 2 x 4 chunks, DP 4, ZeRO 1".
-std::string StrategyText(const costmodel::TrainingStrategy& strategy);
-// "none", "full of 3 layers", "core_attn, moe_act", "op".
-std::string RecomputationText(const costmodel::TrainingStrategy& strategy);
+// A part of a rank's memory, and its letter in charts.
+struct MemoryPart {
+  std::string_view name;
+  char letter;
+  double bytes;
+};
+std::array<MemoryPart, 7> PartsOf(const costmodel::RankMemory& memory);
 
-// The settings that say a strategy, docs/file_formats.md.
-nlohmann::ordered_json ToJson(const costmodel::TrainingJob& job);
+// What is trained on what and how, in three lines and an empty one.
+std::string HeadingText(const costmodel::TrainingReport& report,
+                        const TrainQuestion& question,
+                        const Terminal& terminal);
+// The memory of each stage by part, as a table and a chart, and whether it fits.
+std::string MemoryText(const costmodel::TrainingReport& report,
+                       const TrainQuestion& question, const Terminal& terminal);
 
-// docs/file_formats.md, "What llm-train prints".
+// docs/file_formats.md, "What llm-train says".
 nlohmann::ordered_json ToJson(const costmodel::TrainingReport& report,
                               const TrainQuestion& question);
 

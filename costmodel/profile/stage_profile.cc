@@ -1,222 +1,331 @@
+// A layer's operations (layer_graph.h) become operators of which each is saved or
+// recomputed on its own, as PyTorch's selective checkpointing has them. In the graph
+// an operation runs again where a tensor that it makes is not kept, or where its
+// output is read by one that runs again and was not kept. An operation whose output
+// is a tensor therefore runs again if and only if that is dropped; one that makes no
+// tensor if and only if one of its readers runs again. With the time of the latter
+// added to its reader, what runs again is the same sum over dropped operators. (Where
+// several read it, as in latent attention, the first one carries it.)
 #include "costmodel/profile/stage_profile.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <numeric>
-#include <span>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "costmodel/llm/schedule.h"
-#include "costmodel/profile/stage_operators.h"
+#include "costmodel/training/layer_graph.h"
+#include "costmodel/training/pipeline_schedule.h"
+#include "costmodel/training/setting_names.h"
+#include "costmodel/training/stage_layout.h"
+#include "costmodel/training/step_memory.h"
+#include "costmodel/training/step_time.h"
+#include "costmodel/training/unit_times.h"
 #include "graph/base/input_error.h"
 #include "graph/base/number_limits.h"
 
 namespace acplan::costmodel {
 namespace {
 
-constexpr int64_t kMostBlocks = 4096;
-constexpr double kMostMs = graph::kMostNumber;
+constexpr int64_t kMostLayers = 4096;
 
-// All but the memory of the last one, whose result is the module's.
-graph::SacStatistics StatisticsOf(std::span<const LayerCosts> layers,
-                                  std::span<const StageOperator> operators) {
-  graph::SacStatistics sac;
-  for (size_t k = 0; k < operators.size(); ++k) {
-    const LayerCosts& costs = layers[operators[k].layer];
-    const int index = static_cast<int>(k);
-    const bool is_result = k + 1 == operators.size();
-    sac.func_names.emplace_back(costs.layer.name);
-    sac.runtimes.push_back(operators[k].ms.forward);
-    sac.memory.push_back(is_result ? operators[k].kept_inside
-                                   : operators[k].made);
-    if (costs.is_view_like) sac.view_like_ops.push_back(index);
-    if (costs.is_random) sac.rand_ops.push_back(index);
-    if (costs.is_in_place) sac.inplace_ops.emplace_back(index, index - 1);
-    if (costs.kept_inside + costs.kept_result > 0) {
-      sac.saved_autograd_ops.push_back(index);
+int64_t ProfileBytes(double bytes) {
+  if (!(bytes <= static_cast<double>(graph::kMostExactInteger))) {
+    throw InputError(fmt::format(
+        "a profile holds at most 2^53 bytes, the stage has {:.4g}", bytes));
+  }
+  return std::llround(bytes);
+}
+
+double Milliseconds(const PassTime& time) {
+  return 1e3 * (time.compute + time.sent.Total());
+}
+
+// An operator of a layer, of one microbatch.
+struct LayerOperator {
+  std::string name = {};
+  double bytes = 0;
+  double ms = 0;
+};
+
+std::string ModuleName(std::string name) {
+  std::ranges::replace(name, '.', '_');
+  std::ranges::replace(name, ' ', '_');
+  return name;
+}
+
+// The first operation that reads this one's output.
+std::optional<size_t> ReaderOf(const LayerGraph& graph, size_t operation) {
+  for (size_t i = operation + 1; i < graph.operations.size(); ++i) {
+    if ((graph.operations[i].inputs >> operation & 1) != 0) return i;
+  }
+  return std::nullopt;
+}
+
+std::vector<LayerOperator> OperatorsOf(const LayerGraph& graph) {
+  std::vector<LayerOperator> all;
+  for (const GraphOperation& operation : graph.operations) {
+    all.push_back({operation.name, 0, Milliseconds(operation.forward)});
+  }
+  for (const GraphTensor& tensor : graph.tensors) {
+    const double share = tensor.bytes / std::popcount(tensor.makers);
+    for (size_t i = 0; i < all.size(); ++i) {
+      if ((tensor.makers >> i & 1) != 0) all[i].bytes += share;
     }
+  }
+  LayerOperator rest{"rest", 0, 0};
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].bytes > 0) continue;
+    const std::optional<size_t> reader = ReaderOf(graph, i);
+    (reader ? all[*reader].ms : rest.ms) += std::exchange(all[i].ms, 0);
+  }
+  std::erase_if(all, [](const LayerOperator& one) { return one.bytes == 0; });
+  all.push_back(std::move(rest));
+  return all;
+}
+
+// A kind of layer.
+struct LayerKind {
+  LayerGraph graph = {};
+  std::vector<LayerOperator> operators = {};
+  UnitTime time = {};
+  RankMemory states = {};  // of one layer
+};
+
+// Bytes in use when a backward pass reaches a module.
+struct Use {
+  double activations = 0;
+  double temporaries = 0;
+};
+
+// Sums over operators of a part of the stage.
+struct ModuleSum {
+  double bytes = 0;
+  double forward_ms = 0;
+  double backward_ms = 0;
+  RankMemory states = {};
+};
+
+class ProfileWriter {
+ public:
+  ProfileWriter(const TrainingJob& job, size_t stage);
+  graph::Profile Write();
+
+ private:
+  size_t Begin(const std::string& fqn);
+  graph::Module& End(size_t index, const ModuleSum& sum, const Use& use);
+  // Returns what the layer adds to the stage.
+  ModuleSum AddLayer(int64_t index, const LayerKind& kind, double in_flight);
+  void AddLeaves(const std::string& fqn, const LayerKind& kind, const Use& use);
+  graph::SacStatistics Statistics(const LayerKind& kind, double in_flight);
+  graph::MemorySnapshot Snapshot(const Use& use) const;
+  void AddMeasured();
+
+  const TrainingJob& job_;
+  StageContent content_;
+  std::array<LayerKind, 2> kinds_ = {};
+  RankMemory memory_ = {};
+  double in_flight_ = 1;
+  double passes_ = 1;
+  double held_ = 0;  // activations of the layers so far
+  graph::SacStatistics whole_ = {};  // of the stage
+  graph::Profile profile_ = {};
+};
+
+ProfileWriter::ProfileWriter(const TrainingJob& job, size_t stage)
+    : job_(job),
+      content_(DivideLayers(job).at(stage)),
+      in_flight_(MicrobatchesInFlight(job.strategy, stage)),
+      passes_(PassesOfStage(job.strategy)) {
+  const UnitTimes units = TimesOfUnits(job);
+  StageKeeping keeping;
+  for (const bool is_moe : {false, true}) {
+    const int64_t layers =
+        is_moe ? content_.moe_layers : content_.dense_layers;
+    if (layers == 0) continue;
+    LayerKind& kind = kinds_[is_moe ? 1 : 0];
+    kind.graph = GraphOfLayer(job, is_moe);
+    kind.operators = OperatorsOf(kind.graph);
+    kind.time = is_moe ? units.moe : units.dense;
+    StageContent one;
+    (is_moe ? one.moe_layers : one.dense_layers) = 1;
+    kind.states = MemoryOfKeeping(job, one, stage, {});
+    keeping.kept += static_cast<double>(layers) * kind.graph.WholeBytes();
+  }
+  memory_ = MemoryOfKeeping(job, content_, stage, keeping);
+}
+
+size_t ProfileWriter::Begin(const std::string& fqn) {
+  profile_.modules.emplace_back().fqn = fqn;
+  profile_.order.fw_pre.push_back(fqn);
+  return profile_.modules.size() - 1;
+}
+
+graph::MemorySnapshot ProfileWriter::Snapshot(const Use& use) const {
+  graph::MemorySnapshot snapshot = {};
+  snapshot[graph::kParam] = ProfileBytes(memory_.parameters);
+  snapshot[graph::kGrad] = ProfileBytes(memory_.gradients);
+  snapshot[graph::kAct] = ProfileBytes(use.activations);
+  snapshot[graph::kTemp] = ProfileBytes(use.temporaries);
+  snapshot[graph::kOpt] = ProfileBytes(memory_.optimizer);
+  snapshot[graph::kTotal] =
+      std::accumulate(snapshot.begin(), snapshot.end(), int64_t{0});
+  return snapshot;
+}
+
+graph::Module& ProfileWriter::End(size_t index, const ModuleSum& sum,
+                                  const Use& use) {
+  graph::Module& module = profile_.modules[index];
+  profile_.order.fw_post.push_back(module.fqn);
+  if (sum.forward_ms + sum.backward_ms > graph::kMostNumber) {
+    throw InputError(
+        fmt::format("a profile holds at most 1e18 ms, the stage has {:.4g}",
+                    sum.forward_ms + sum.backward_ms));
+  }
+  module.act_fw_per_module = ProfileBytes(sum.bytes);
+  module.fw_runtime_per_module = sum.forward_ms;
+  module.bw_runtime_per_module = sum.backward_ms;
+  module.param_per_module = ProfileBytes(sum.states.parameters);
+  module.grad_per_module = ProfileBytes(sum.states.gradients);
+  module.grad_total = ProfileBytes(memory_.gradients);
+  module.act_total = module.act_bw_per_module = ProfileBytes(use.activations);
+  module.act_grad_per_module = ProfileBytes(use.temporaries);
+  graph::ModuleSnapshots& snap = module.snap.emplace();
+  snap.peak_fw = Snapshot({use.activations, 0});
+  snap.peak_bw = Snapshot(use);
+  return module;
+}
+
+graph::SacStatistics ProfileWriter::Statistics(const LayerKind& kind,
+                                               double in_flight) {
+  graph::SacStatistics sac;
+  const auto add = [&](graph::SacStatistics& to, const LayerOperator& one) {
+    const int index = static_cast<int>(to.func_names.size());
+    to.func_names.push_back(one.name);
+    to.runtimes.push_back(passes_ * one.ms);
+    to.memory.push_back(ProfileBytes(in_flight * one.bytes));
+    if (one.bytes > 0) to.saved_autograd_ops.push_back(index);
+  };
+  for (const LayerOperator& one : kind.operators) {
+    add(sac, one);
+    add(whole_, one);
   }
   return sac;
 }
 
-// Bytes in use when backward reaches a module, for a microbatch or for all that
-// are in flight.
-struct Use {
-  double activations = 0;
-  double temporaries = 0;  // gradients of activations among them
-};
-
-// Writes the modules of a stage, in the order of the forward pass.
-class ModuleWriter {
- public:
-  explicit ModuleWriter(const StageOperators& stage) : stage_(stage) {}
-
-  graph::Profile Build() {
-    const size_t root = Begin("Transformer");
-    const size_t stage = Begin("Transformer.stage");
-    for (size_t i = 0; i < stage_.blocks.size(); ++i) AddBlock(i);
-    const Use peak{held_, Working()};
-    End(stage, {0, stage_.operators.size()}, peak);
-    End(root, {0, stage_.operators.size()}, peak);
-    graph::ModuleOrders& order = profile_.order;
-    order.bw_pre.assign(order.fw_post.rbegin(), order.fw_post.rend());
-    order.bw_post.assign(order.fw_pre.rbegin(), order.fw_pre.rend());
-    AddMeasured(peak);
-    return std::move(profile_);
+void ProfileWriter::AddLeaves(const std::string& fqn, const LayerKind& kind,
+                              const Use& use) {
+  for (const GraphOperation& operation : kind.graph.operations) {
+    const size_t leaf =
+        Begin(fmt::format("{}.{}", fqn, ModuleName(operation.name)));
+    ModuleSum sum;
+    sum.forward_ms = passes_ * Milliseconds(operation.forward);
+    End(leaf, sum, use).is_leaf = true;
   }
+}
 
- private:
-  double Working() const {
-    return stage_.costs.act_working_space - stage_.costs.act_storage_space +
-           stage_.costs.act_grad_space;
+ModuleSum ProfileWriter::AddLayer(int64_t index, const LayerKind& kind,
+                                  double in_flight) {
+  const std::string fqn = fmt::format("Transformer.layers.{}", index);
+  const size_t layer = Begin(fqn);
+  const double input = kind.graph.input_bytes;
+  const double whole = kind.graph.WholeBytes();
+  // What every plan keeps of other microbatches, and one that is whole.
+  const Use use{held_ + (in_flight_ - 1) * input + whole,
+                memory_.working + memory_.libraries};
+  AddLeaves(fqn, kind, use);
+  ModuleSum sum{.bytes = 0,
+                .forward_ms = passes_ * Milliseconds(kind.time.forward),
+                .backward_ms = passes_ * Milliseconds(kind.time.backward),
+                .states = kind.states};
+  graph::SacStatistics sac = Statistics(kind, in_flight);
+  for (const int64_t bytes : sac.memory) sum.bytes += static_cast<double>(bytes);
+  End(layer, sum, use).sac = std::move(sac);
+  held_ += in_flight_ * whole;
+  // A layer's result is the next one's input, which that keeps.
+  if (index > 0) sum.bytes += in_flight * input;
+  return sum;
+}
+
+void ProfileWriter::AddMeasured() {
+  const graph::MemorySnapshot step = Snapshot({});
+  profile_.measured = {.peak_bytes = ProfileBytes(memory_.Total()),
+                       .opt_step_peak_bytes = step[graph::kTotal],
+                       .opt_step_peak_categories = step,
+                       .param_bytes = step[graph::kParam],
+                       .grad_bytes = step[graph::kGrad],
+                       .optimizer_bytes = step[graph::kOpt],
+                       .buffer_bytes = 0,
+                       .input_bytes = 0};
+}
+
+graph::Profile ProfileWriter::Write() {
+  const size_t root = Begin("Transformer");
+  ModuleSum stage{.states = memory_};
+  const int64_t layers = content_.Layers();
+  for (int64_t i = 0; i < layers; ++i) {
+    const LayerKind& kind = kinds_[i < content_.dense_layers ? 0 : 1];
+    const double again = kind.graph.WholeBytes() - kind.graph.input_bytes;
+    const bool is_whole_once = i + 1 == layers && memory_.logits < again;
+    const ModuleSum layer =
+        AddLayer(i, kind, in_flight_ - (is_whole_once ? 1 : 0));
+    stage.bytes += layer.bytes;
+    stage.forward_ms += layer.forward_ms;
+    stage.backward_ms += layer.backward_ms;
   }
+  End(root, stage,
+      {memory_.activations,
+       memory_.logits + memory_.working + memory_.libraries})
+      .sac = std::move(whole_);
+  profile_.order.bw_pre.assign(profile_.order.fw_post.rbegin(),
+                               profile_.order.fw_post.rend());
+  profile_.order.bw_post.assign(profile_.order.fw_pre.rbegin(),
+                                profile_.order.fw_pre.rend());
+  AddMeasured();
+  return std::move(profile_);
+}
 
-  // Returns the bytes of a block with the activations of a microbatch up to
-  // layer `end`, and what every plan keeps of the other microbatches.
-  double ActivationsUpTo(const StageBlock& share, size_t end) const {
-    double bytes =
-        held_ + std::max(1.0, share.microbatches) * stage_.input_bytes;
-    for (size_t k = 0; k < end; ++k) {
-      bytes += stage_.layers[k].kept_inside + stage_.layers[k].kept_result;
-    }
-    return bytes;
+void RequireProfile(const TrainingJob& job, const StageContent& content) {
+  if (job.strategy.implementation != Implementation::kFused) {
+    throw InputError(
+        "implementation: expected fused, as eager modules have no list of "
+        "operations; found eager");
   }
-
-  void AddBlock(size_t index) {
-    const StageBlock& share = stage_.blocks[index];
-    const std::string fqn = fmt::format("Transformer.stage.blocks.{}", index);
-    const size_t first = index * stage_.layers.size();
-    const size_t block = Begin(fqn);
-    const auto end = [&](size_t module, LayerRange range, double temporaries) {
-      End(module, {first + range.begin, first + range.end},
-          {ActivationsUpTo(share, range.end), temporaries});
-    };
-    const auto add_leaves = [&](const std::string& parent, LayerRange range) {
-      for (size_t k = range.begin; k < range.end; ++k) {
-        const Layer& layer = stage_.layers[k].layer;
-        const size_t leaf = Begin(fmt::format("{}.{}", parent, layer.name));
-        profile_.modules[leaf].is_leaf = true;
-        end(leaf, {k, k + 1}, layer.activation_grad_bytes);
-      }
-    };
-    const std::string attention_fqn = fqn + ".attention";
-    const size_t attention = Begin(attention_fqn);
-    add_leaves(attention_fqn,
-               {stage_.layout.attention.begin, stage_.layout.core.begin});
-    const size_t core = Begin(attention_fqn + ".core");
-    add_leaves(attention_fqn + ".core", stage_.layout.core);
-    end(core, stage_.layout.core, stage_.costs.act_grad_space);
-    add_leaves(attention_fqn,
-               {stage_.layout.core.end, stage_.layout.attention.end});
-    end(attention, stage_.layout.attention, stage_.costs.act_grad_space);
-    const size_t mlp = Begin(fqn + ".mlp");
-    add_leaves(fqn + ".mlp", stage_.layout.mlp);
-    end(mlp, stage_.layout.mlp, stage_.costs.act_grad_space);
-    end(block, {0, stage_.layers.size()}, Working());
-    held_ += share.microbatches * stage_.costs.act_storage_space;
+  if (job.strategy.offloaded_layers > 0) {
+    throw InputError(fmt::format(
+        "offload_layers: expected 0, as a profile has no host; found {}",
+        job.strategy.offloaded_layers));
   }
-
-  size_t Begin(const std::string& fqn) {
-    profile_.modules.emplace_back().fqn = fqn;
-    profile_.order.fw_pre.push_back(fqn);
-    return profile_.modules.size() - 1;
+  if (content.Layers() == 0 || content.Layers() > kMostLayers) {
+    throw InputError(
+        fmt::format("layers: expected 1 to {} in the stage, found {}",
+                    kMostLayers, content.Layers()));
   }
-
-  void End(size_t index, LayerRange range, const Use& use) {
-    graph::Module& module = profile_.modules[index];
-    profile_.order.fw_post.push_back(module.fqn);
-    const std::span<const StageOperator> operators =
-        std::span(stage_.operators)
-            .subspan(range.begin, range.end - range.begin);
-    double weights = 0;
-    double gradients = 0;
-    for (const StageOperator& one : operators) {
-      weights += one.weights;
-      gradients += one.gradients;
-      module.act_fw_per_module += one.kept_inside + one.kept_result;
-      module.fw_runtime_per_module += one.ms.forward;
-      module.bw_runtime_per_module += one.ms.backward;
-    }
-    module.act_fw_per_module -= operators.back().kept_result;
-    if (module.fw_runtime_per_module + module.bw_runtime_per_module > kMostMs) {
-      throw InputError(fmt::format(
-          "a profile holds at most 1e18 ms, the stage has {:.4g}",
-          module.fw_runtime_per_module + module.bw_runtime_per_module));
-    }
-    const StageOperator& front = operators.front();
-    const StageOperator& back = operators.back();
-    module.param_per_module = ProfileBytes(weights);
-    module.grad_per_module = ProfileBytes(gradients);
-    module.grad_total = ProfileBytes(stage_.gradients);
-    module.act_total = module.act_bw_per_module = ProfileBytes(use.activations);
-    module.act_grad_per_module = ProfileBytes(use.temporaries);
-    module.input_per_module = ProfileBytes(
-        front.microbatches * stage_.layers[front.layer].layer.inputs *
-        stage_.bytes_per_element);
-    module.output_per_module = ProfileBytes(
-        back.microbatches * stage_.layers[back.layer].layer.output_bytes);
-    graph::ModuleSnapshots& snap = module.snap.emplace();
-    snap.peak_fw = Snapshot({use.activations, 0});
-    snap.peak_bw = Snapshot(use);
-    if (!module.is_leaf) module.sac = StatisticsOf(stage_.layers, operators);
-  }
-
-  graph::MemorySnapshot Snapshot(const Use& use) const {
-    graph::MemorySnapshot snapshot = {};
-    snapshot[graph::kParam] = ProfileBytes(stage_.weights);
-    snapshot[graph::kGrad] = ProfileBytes(stage_.gradients);
-    snapshot[graph::kAct] = ProfileBytes(use.activations);
-    snapshot[graph::kTemp] = ProfileBytes(use.temporaries);
-    snapshot[graph::kOpt] = ProfileBytes(stage_.optimizer);
-    snapshot[graph::kTotal] =
-        std::accumulate(snapshot.begin(), snapshot.end(), int64_t{0});
-    return snapshot;
-  }
-
-  void AddMeasured(const Use& peak) {
-    const graph::MemorySnapshot step = Snapshot({});
-    profile_.measured = {.peak_bytes = Snapshot(peak)[graph::kTotal],
-                         .opt_step_peak_bytes = step[graph::kTotal],
-                         .opt_step_peak_categories = step,
-                         .param_bytes = step[graph::kParam],
-                         .grad_bytes = step[graph::kGrad],
-                         .optimizer_bytes = step[graph::kOpt],
-                         .buffer_bytes = 0,
-                         .input_bytes = 0};
-  }
-
-  const StageOperators& stage_;
-  double held_ = 0;  // activations of the blocks so far
-  graph::Profile profile_;
-};
+}
 
 }  // namespace
 
-graph::Profile StageProfile(const Model& model, const System& system,
-                            const Execution& execution,
-                            const Corrections& corrections, int64_t stage) {
-  const double blocks = StageBlocks(ScheduleOf(model, execution), stage);
-  if (blocks > kMostBlocks) {
-    throw InputError(
-        fmt::format("num_blocks: expected at most {} blocks a stage, found {}",
-                    kMostBlocks, blocks));
-  }
-  Execution without = execution;
-  without.activation_recompute = Recompute::kNone;
-  without.seq_par_ag_redo = false;
-  graph::Profile profile =
-      ModuleWriter(
-          ListStageOperators(model, system, without, corrections, stage))
-          .Build();
+graph::Profile StageProfile(const TrainingJob& job, size_t stage) {
+  RequirePrecision(job);
+  TrainingJob whole = job;
+  whole.strategy.recomputation = Recomputation::kNone;
+  whole.strategy.parts.clear();
+  whole.strategy.full_layers = 0;
+  RequireProfile(whole, DivideLayers(whole).at(stage));
+  graph::Profile profile = ProfileWriter(whole, stage).Write();
   profile.model.root_class = "Transformer";
-  profile.model.batch = execution.batch_size / execution.data_par;
-  profile.model.seq = model.seq_size;
-  profile.model.dtype = kDatatypeNames[static_cast<size_t>(execution.datatype)];
+  profile.model.batch = job.strategy.global_batch / job.strategy.Data();
+  profile.model.seq = job.strategy.sequence;
+  profile.model.dtype = NameOf(job.strategy.precision);
   profile.model.optimizer = "Adam";
-  profile.device.peak_flops = system.matrix.Engine(execution.datatype).peak();
-  profile.device.bandwidth = system.mem1.bandwidth.peak();
+  profile.device.peak_flops = job.cluster.gpu.Rate(job.strategy.precision);
+  profile.device.bandwidth = job.cluster.gpu.memory_rate;
   return profile;
 }
 

@@ -14,7 +14,6 @@
 #include "costmodel/llm/records.h"
 #include "costmodel/llm/statistics.h"
 #include "costmodel/search/fixed_walk.h"
-#include "costmodel/search/plan_walk.h"
 
 namespace acplan::costmodel {
 namespace {
@@ -84,11 +83,6 @@ class BestList {
     return heap_.size() < most_ || sample_rate >= heap_.front().sample_rate;
   }
 
-  // Slower ones are not wanted.
-  double LeastRate() const {
-    return heap_.size() < most_ || most_ == 0 ? 0 : heap_.front().sample_rate;
-  }
-
   void Offer(const Candidate& candidate) {
     const auto is_better = [this](const Candidate& a, const Candidate& b) {
       return IsBetter(a, b, ties_by_memory_);
@@ -124,17 +118,12 @@ class BestList {
 struct Found {
   SearchCounts counts;
   BestList best;
-  // Where recomputation is planned:
-  int64_t planned = 0;
-  double rate_bound = 0;
 
   void Add(const Found& other) {
     counts.total += other.counts.total;
     counts.good += other.counts.good;
     counts.bad += other.counts.bad;
     best.Merge(other.best);
-    planned += other.planned;
-    rate_bound = std::max(rate_bound, other.rate_bound);
   }
 };
 
@@ -145,8 +134,7 @@ class SharedState {
               bool ties_by_memory)
       : options_(options),
         total_(total),
-        found_{.counts = {}, .best = BestList(most, ties_by_memory)},
-        least_rate_(options.least_rate) {}
+        found_{.counts = {}, .best = BestList(most, ties_by_memory)} {}
 
   bool IsInterrupted() {
     if (!options_.interrupt || !options_.interrupt->load()) return false;
@@ -157,7 +145,6 @@ class SharedState {
   void Add(const Found& found) {
     const std::lock_guard lock(mutex_);
     found_.Add(found);
-    least_rate_ = std::max(options_.least_rate, found_.best.LeastRate());
     if (const std::vector<Candidate> first = found.best.Sorted();
         !first.empty()) {
       best_rate_ = std::max(best_rate_, first.front().sample_rate);
@@ -166,12 +153,8 @@ class SharedState {
   }
 
   SearchOutcome Outcome() const {
-    return {found_.counts, found_.best.Sorted(), was_interrupted_,
-            found_.planned, found_.rate_bound};
+    return {found_.counts, found_.best.Sorted(), was_interrupted_};
   }
-
-  // Returns the least rate that is still wanted.
-  double LeastRate() const { return least_rate_.load(); }
 
  private:
   void Report() {
@@ -187,7 +170,6 @@ class SharedState {
   std::mutex mutex_;
   Found found_;
   double best_rate_ = 0;  // of all that were offered
-  std::atomic<double> least_rate_ = 0;
   std::atomic<bool> was_interrupted_ = false;
   std::chrono::steady_clock::time_point last_report_;
 };
@@ -207,14 +189,6 @@ Candidate ToCandidate(const Execution& execution, const BatchTimes& times,
           .variant = static_cast<int64_t>(place.variant),
           .index = place.index,
           .execution = execution};
-}
-
-Candidate PlanCandidate(const Execution& execution, const StrategyPlan& plan,
-                        const Place& place) {
-  Candidate candidate =
-      ToCandidate(execution, plan.times, FullestMemory(plan), place);
-  candidate.rate_bound = static_cast<double>(execution.batch_size) / plan.bound;
-  return candidate;
 }
 
 template <typename Task>
@@ -269,36 +243,6 @@ Found NothingFound(const SearchProblem& problem, const SearchOptions& options) {
           .best = BestList(options.top_n, problem.corrections.ties_by_memory)};
 }
 
-// Variants of a unit, with a plan for each execution that may be among the
-// best.
-void PlanItem(const SearchProblem& problem, const SearchOptions& options,
-              const WorkItem& item, const SearchUnit& unit,
-              SharedState& state) {
-  const std::vector<SearchVariant> variants = SearchVariants(problem, unit);
-  PlanWalk walk(problem, unit);
-  for (size_t v = item.begin; v < item.end; ++v) {
-    if (state.IsInterrupted()) return;
-    Found found = NothingFound(problem, options);
-    found.counts = walk.Run(
-        variants[v], options,
-        [&] { return std::max(state.LeastRate(), found.best.LeastRate()); },
-        [&](const Execution& execution, int64_t index,
-            const StrategyPlan& plan) {
-          if (!plan.verdict.Fits()) return;
-          ++found.planned;
-          const Candidate candidate =
-              PlanCandidate(execution, plan, {item.unit, v, index});
-          found.rate_bound = std::max(found.rate_bound, candidate.rate_bound);
-          // The plan of a slower one need not be its best.
-          if (candidate.sample_rate >=
-              state.LeastRate() * (1 - kRateTolerance)) {
-            found.best.Offer(candidate);
-          }
-        });
-    state.Add(found);
-  }
-}
-
 // Variants of a unit, each execution as it is.
 void EvaluateItem(const SearchProblem& problem, const SearchOptions& options,
                   const WorkItem& item, const SearchUnit& unit,
@@ -329,57 +273,17 @@ int64_t CountSpace(const SearchProblem& problem, const SearchShard& shard) {
 
 SearchOutcome FindBest(const SearchProblem& problem,
                        const SearchOptions& options) {
-  const bool plans = problem.plans && !options.counts_only;
   const WorkList work = ListWork(problem, options.shard);
   SharedState state(options, work.executions, options.top_n,
                     problem.corrections.ties_by_memory);
   const auto run_item = [&](size_t i) {
     const WorkItem& item = work.items[i];
-    const SearchUnit& unit = work.units[item.unit];
-    if (plans) {
-      PlanItem(problem, options, item, unit, state);
-    } else {
-      EvaluateItem(problem, options, item, unit, state);
-    }
+    EvaluateItem(problem, options, item, work.units[item.unit], state);
   };
   RunInArena(options.threads, [&] {
     oneapi::tbb::parallel_for(size_t{0}, work.items.size(), run_item);
   });
   return state.Outcome();
-}
-
-std::vector<Candidate> PlanCandidates(const SearchProblem& problem,
-                                      std::span<const Candidate> candidates,
-                                      int64_t n) {
-  std::vector<Candidate> planned;
-  for (const Candidate& candidate : candidates) {
-    if (static_cast<int64_t>(planned.size()) == n) break;
-    const Execution execution = PlannedExecution(candidate.execution);
-    if (std::ranges::find(planned, execution, &Candidate::execution) !=
-        planned.end()) {
-      continue;
-    }
-    const StrategyPlan plan =
-        PlanStrategy(problem.model, problem.system, execution);
-    if (!plan.verdict.Fits()) continue;
-    planned.push_back(PlanCandidate(execution, plan, {}));
-  }
-  std::ranges::stable_sort(planned, std::greater<>(), &Candidate::sample_rate);
-  return planned;
-}
-
-std::vector<Candidate> MergeBest(std::span<const Candidate> some,
-                                 std::span<const Candidate> others, int64_t n) {
-  std::vector<Candidate> best(some.begin(), some.end());
-  for (const Candidate& candidate : others) {
-    if (std::ranges::find(best, candidate.execution, &Candidate::execution) ==
-        best.end()) {
-      best.push_back(candidate);
-    }
-  }
-  std::ranges::stable_sort(best, std::greater<>(), &Candidate::sample_rate);
-  best.resize(std::min(best.size(), static_cast<size_t>(n)));
-  return best;
 }
 
 SearchOutcome ListAll(const SearchProblem& problem,

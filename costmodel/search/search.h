@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -41,7 +40,6 @@ struct SearchOptions {
   bool counts_only = false;  // nothing is feasible then
   int threads = 0;           // 0: as many as there are cores
   SearchShard shard = {};
-  double least_rate = 0;  // of plans, slower ones need not be found
   const std::atomic<bool>* interrupt = nullptr;  // ends the search when set
   // Called now and then, by one thread at a time.
   std::function<void(const SearchProgress&)> on_progress = {};
@@ -55,16 +53,12 @@ struct Candidate {
   int64_t variant = 0;
   int64_t index = 0;
   Execution execution;
-  double rate_bound = 0;  // where recomputation is planned: none is faster
 };
 
 struct SearchOutcome {
   SearchCounts counts;
   std::vector<Candidate> best;  // descending; of equal ones the first is first
   bool was_interrupted = false;
-  // Where recomputation is planned:
-  int64_t planned = 0;    // executions that a bound did not rule out
-  double rate_bound = 0;  // of all of these
 };
 
 // Executions of a shard, if none is broken off.
@@ -74,17 +68,6 @@ int64_t CountSpace(const SearchProblem& problem, const SearchShard& shard = {});
 // the number of threads. Memory does not grow with the space.
 SearchOutcome FindBest(const SearchProblem& problem,
                        const SearchOptions& options);
-
-// The strategies of the first `n` candidates that differ, whatever these
-// recompute, each with its best plan, descending by rate. Where they are n, the
-// last one's rate is a least rate for FindBest that changes none of the best n.
-std::vector<Candidate> PlanCandidates(const SearchProblem& problem,
-                                      std::span<const Candidate> candidates,
-                                      int64_t n);
-
-// The best `n` of both, descending, each execution once.
-std::vector<Candidate> MergeBest(std::span<const Candidate> some,
-                                 std::span<const Candidate> others, int64_t n);
 
 // The rows (CsvRow) of all feasible executions, in the order of the space, by
 // `write` piece by piece; of the options, top_n and breaks_microbatches do not

@@ -50,13 +50,9 @@ std::vector<bool> Both(bool has_both) {
   return has_both ? std::vector<bool>{true, false} : std::vector<bool>{false};
 }
 
-void AddUnits(const Execution& degrees, bool plans,
-              std::vector<SearchUnit>& units) {
-  const std::vector<Recompute> recomputes =
-      plans ? std::vector{Recompute::kNone}
-            : std::vector{Recompute::kFull, Recompute::kAttentionOnly,
-                          Recompute::kNone};
-  for (const Recompute recompute : recomputes) {
+void AddUnits(const Execution& degrees, std::vector<SearchUnit>& units) {
+  for (const Recompute recompute :
+       {Recompute::kFull, Recompute::kAttentionOnly, Recompute::kNone}) {
     for (const bool is_sharded : Both(degrees.data_par > 1)) {
       for (const TensorCommType comm_type :
            {TensorCommType::kAllReduce, TensorCommType::kScatteredSend,
@@ -88,24 +84,12 @@ std::vector<SearchUnit> SearchUnits(const SearchProblem& problem) {
           degrees.batch_size != problem.max_batch) {
         continue;
       }
-      for (const AttentionType attention : problem.attention_types) {
-        degrees.attention_type = attention;
-        for (const int64_t interleaving :
-             Interleavings(problem, pipeline_par)) {
-          degrees.pipeline_interleaving = interleaving;
-          AddUnits(degrees, problem.plans, units);
-        }
+      for (const int64_t interleaving : Interleavings(problem, pipeline_par)) {
+        degrees.pipeline_interleaving = interleaving;
+        AddUnits(degrees, units);
       }
     }
   }
-  const std::vector<KeyFilter> filters =
-      FiltersOn(problem.filters,
-                {"num_procs", "tensor_par", "pipeline_par", "data_par",
-                 "batch_size", "datatype", "attention_type",
-                 "activation_recompute", "pipeline_interleaving",
-                 "optimizer_sharding", "tensor_par_comm_type", "training"});
-  std::erase_if(units,
-                [&](const SearchUnit& unit) { return !Passes(filters, unit); });
   return units;
 }
 
@@ -121,7 +105,7 @@ std::vector<SearchVariant> SearchVariants(const SearchProblem& problem,
   std::vector<SearchVariant> variants;
   SearchVariant v;
   for (const bool redo :
-       Both(unit.IsSequenceParallel() && !is_full && !problem.plans)) {
+       Both(unit.IsSequenceParallel() && !is_full)) {
     v.seq_par_ag_redo = redo;
     for (const bool overlap :
          Both(unit.data_par > 1 && problem.allows_data_overlap)) {
@@ -144,14 +128,6 @@ std::vector<SearchVariant> SearchVariants(const SearchProblem& problem,
       }
     }
   }
-  const std::vector<KeyFilter> filters =
-      FiltersOn(problem.filters,
-                {"seq_par_ag_redo", "data_par_overlap", "tensor_par_overlap",
-                 "weight_offload", "activations_offload", "optimizer_offload",
-                 "fused_activation"});
-  std::erase_if(variants, [&](const SearchVariant& variant) {
-    return !Passes(filters, MakeExecution(unit, variant));
-  });
   return variants;
 }
 
@@ -161,10 +137,6 @@ std::vector<int64_t> MicrobatchSizes(const SearchProblem& problem,
   std::erase_if(sizes, [&](int64_t size) {
     return size * problem.model.seq_size % unit.tensor_par != 0;
   });
-  for (const KeyFilter& filter :
-       FiltersOn(problem.filters, {"microbatch_size"})) {
-    std::erase_if(sizes, [&](int64_t size) { return !filter.Allows(size); });
-  }
   return sizes;
 }
 
@@ -173,11 +145,6 @@ TierCounts SearchTiers(const SearchProblem& problem, const SearchUnit& unit) {
   return {.tensor = unit.tensor_par > 1 ? tiers : 1,
           .pipeline = unit.pipeline_par > 1 ? tiers : 1,
           .data = unit.data_par > 1 ? tiers : 1};
-}
-
-std::vector<KeyFilter> NetFilters(const SearchProblem& problem) {
-  return FiltersOn(problem.filters,
-                   {"tensor_par_net", "pipeline_par_net", "data_par_net"});
 }
 
 int64_t CountVariant(const SearchProblem& problem, const SearchUnit& unit) {

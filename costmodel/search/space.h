@@ -7,7 +7,6 @@
 #include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
-#include "costmodel/search/execution_filter.h"
 
 namespace acplan::costmodel {
 
@@ -19,15 +18,9 @@ struct SearchProblem {
   int64_t max_batch = 1;
   Datatype datatype = Datatype::kFloat16;
   std::vector<bool> fused_activation = {true};  // in the order of trial
-  std::vector<AttentionType> attention_types = {AttentionType::kMultihead};
   bool allows_tensor_overlap = true;
   bool allows_data_overlap = true;
   Corrections corrections;
-  std::vector<KeyFilter> filters = {};  // that executions pass
-  // Recomputation is planned (planning/strategy_plan.h) rather than one of the
-  // execution's. All corrections are on then; activation_recompute is none and
-  // seq_par_ag_redo false.
-  bool plans = false;
 };
 
 // The space is walked in the order of its parts: units, of a unit variants, of
@@ -69,11 +62,7 @@ struct TierCounts {
 };
 TierCounts SearchTiers(const SearchProblem& problem, const SearchUnit& unit);
 
-// The filters on tiers of the network.
-std::vector<KeyFilter> NetFilters(const SearchProblem& problem);
-
-// Executions of a variant of a unit, before filters on networks; all of its
-// variants have as many.
+// Executions of a variant of a unit; all of its variants have as many.
 int64_t CountVariant(const SearchProblem& problem, const SearchUnit& unit);
 
 Execution MakeExecution(const SearchUnit& unit, const SearchVariant& variant);

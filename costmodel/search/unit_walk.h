@@ -22,7 +22,6 @@ class UnitWalk {
         unit_(unit),
         tiers_(SearchTiers(problem, unit)),
         sizes_(MicrobatchSizes(problem, unit)),
-        net_filters_(NetFilters(problem)),
         blocks_(kBlockKinds * sizes_.size() *
                 static_cast<size_t>(tiers_.tensor)) {}
 
@@ -69,7 +68,6 @@ class UnitWalk {
         execution.pipeline_par_net = p;
         for (int d = 0; d < tiers_.data; ++d) {
           execution.data_par_net = d;
-          if (!Passes(net_filters_, execution)) continue;
           const int64_t index = counts.total++;
           if (!CheckFit(problem_.model, problem_.system, execution).Fits() ||
               (has_memory && !*has_memory)) {
@@ -105,7 +103,6 @@ class UnitWalk {
   const SearchUnit& unit_;
   TierCounts tiers_;
   std::vector<int64_t> sizes_;
-  std::vector<KeyFilter> net_filters_;
   std::vector<std::optional<Block>> blocks_;
 };
 

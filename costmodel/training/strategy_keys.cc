@@ -114,6 +114,7 @@ constexpr std::string_view kKeys[] = {
     "cp",
     "ep",
     "etp",
+    "dp",
     "zero",
     "dist_opt",
     "sharding",
@@ -237,12 +238,15 @@ std::pair<std::string, StrategySetting> NamedSetting(std::string_view key,
 StrategySettings ParseStrategySettings(std::string_view text,
                                        std::string_view file) {
   const nlohmann::json document = graph::ParseJson(text, file);
-  const JsonField root(document, std::string(file));
-  if (!document.is_object()) root.Fail("an object of settings");
+  return SettingsOf(JsonField(document, std::string(file)), file);
+}
+
+StrategySettings SettingsOf(const JsonField& object, std::string_view place) {
+  if (!object.json().is_object()) object.Fail("an object of settings");
   StrategySettings settings;
-  for (const auto& [path, field] : FieldsOf(root, "")) {
+  for (const auto& [path, field] : FieldsOf(object, "")) {
     const auto [key, setting] =
-        NamedSetting(path, TextOf(field), fmt::format("{}: {}", file, path));
+        NamedSetting(path, TextOf(field), fmt::format("{}: {}", place, path));
     const auto [found, is_new] = settings.emplace(key, setting);
     if (is_new || found->second.value == setting.value) continue;
     throw InputError(

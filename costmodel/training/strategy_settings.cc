@@ -32,6 +32,9 @@ const SoftwareStack& SoftwareOf(const SettingValues& values,
   const std::string name = values.Text("software");
   std::vector<std::string_view> known;
   for (const SoftwareStack& stack : systems.stacks) {
+    if (name == stack.name) return stack;
+  }
+  for (const SoftwareStack& stack : systems.stacks) {
     for (const std::string& beginning : stack.matches) {
       if (name.starts_with(beginning)) return FindStack(systems, name);
       known.push_back(beginning);
@@ -178,6 +181,9 @@ TrainingStrategy DegreesOf(const SettingValues& values,
     throw InputError(fmt::format(
         "tp x pp x cp: expected a divisor of {} (gpus), found {} x {} x {}",
         s.gpus, s.tensor, s.pipeline, s.context));
+  }
+  if (values.Whole("dp", s.Data()) != s.Data()) {
+    values.Fail("dp", fmt::format("{}, gpus / (tp x pp x cp)", s.Data()));
   }
   s.global_batch = values.Whole(
       "gbs",

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "costmodel/training/training_job.h"
+#include "graph/base/json_fields.h"
 
 namespace acplan::costmodel {
 
@@ -27,6 +28,10 @@ using StrategySettings = std::map<std::string, StrategySetting, std::less<>>;
 // what another one says, or is no boolean, number, text or list of texts.
 StrategySettings ParseStrategySettings(std::string_view text,
                                        std::string_view file);
+// The same of an object inside of a document; `place` stands before its keys in
+// complaints.
+StrategySettings SettingsOf(const graph::JsonField& object,
+                            std::string_view place);
 
 // acplan's name for a key, and its value as acplan writes it; throws InputError
 // where the key is unknown, with the nearest ones.

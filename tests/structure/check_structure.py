@@ -29,6 +29,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     "costmodel": ("graph/base", "graph/profile"),
     # Knows nothing of Calculon's model, nor that of it.
     "costmodel/training": ("graph/base",),
+    "costmodel/profile": ("graph/base", "graph/profile", "costmodel/training"),
     "problems/model": ("graph", "solver"),
     "problems/plan": ("graph", "problems/model"),
     # Shares nothing with what makes plans.

@@ -1,0 +1,170 @@
+#include "cli/llm/strategy_question.h"
+
+#include <fmt/format.h>
+
+#include "cli/llm/llm_text.h"
+#include "cli/llm/strategy_text.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using costmodel::RankedStrategy;
+using costmodel::StrategySettings;
+using costmodel::StrategySpace;
+using costmodel::TrainingJob;
+
+// What a strategy may say and the space of strategies has not.
+void RefuseUnsearched(const StrategySettings& settings) {
+  if (const auto sp = settings.find("sp");
+      sp != settings.end() && sp->second.value != "true") {
+    throw InputError(fmt::format(
+        "{}: expected true, as searches have sequence parallelism beside "
+        "tensor parallelism; found {}",
+        sp->second.place, graph::Quoted(sp->second.value)));
+  }
+  for (const char* key :
+       {"pp_schedule", "first_layers", "last_layers", "counts_embedding",
+        "counts_logits", "etp", "optimizer_copies", "replicate_degree", "dp"}) {
+    const auto found = settings.find(key);
+    if (found == settings.end()) continue;
+    throw InputError(fmt::format(
+        "{}: expected none in a search, which does not vary it (llm-train "
+        "reads it); found {}",
+        found->second.place, graph::Quoted(found->second.value)));
+  }
+}
+
+StrategySpace SpaceOf(const TrainingJob& job,
+                      const StrategySettings& settings) {
+  StrategySpace space = WholeSpace(job);
+  const costmodel::TrainingStrategy& s = job.strategy;
+  const auto says = [&](std::initializer_list<const char*> keys) {
+    for (const char* key : keys) {
+      if (settings.contains(key)) return true;
+    }
+    return false;
+  };
+  if (says({"tp"})) space.tensor = {s.tensor};
+  if (says({"pp"})) space.pipeline = {s.pipeline};
+  if (says({"vp", "vp_layers"})) space.chunks = {s.chunks};
+  if (says({"cp"})) space.context = {s.context};
+  if (says({"ep"})) space.expert = {s.expert};
+  if (says({"mbs", "local_batch"})) space.microbatch = {s.microbatch};
+  if (says({"zero", "dist_opt", "sharding", "shard_degree"})) {
+    space.zero = {s.zero};
+  }
+  if (says({"recompute", "granularity", "ac_mode"})) {
+    space.recomputation = {s.recomputation};
+  }
+  return space;
+}
+
+// "core_attn" of "selective:core_attn".
+std::string ShortRecomputation(const costmodel::TrainingStrategy& strategy) {
+  const std::string text = RecomputationText(strategy);
+  constexpr std::string_view kSelective = "selective:";
+  return text.starts_with(kSelective) ? text.substr(kSelective.size()) : text;
+}
+
+}  // namespace
+
+StrategyQuestion AskOfStrategies(const costmodel::ModelShape& shape,
+                                 const StrategySettings& settings,
+                                 const costmodel::TrainingSystems& systems) {
+  RefuseUnsearched(settings);
+  StrategyQuestion question{.job = StatedJob(shape, settings, systems),
+                            .space = {}};
+  question.space = SpaceOf(question.job, settings);
+  return question;
+}
+
+costmodel::TrainingReport ReportOfRanked(const TrainingJob& job,
+                                         const RankedStrategy& ranked,
+                                         double budget) {
+  TrainingJob best = job;
+  best.strategy = ranked.strategy;
+  return ReportOfTraining(best, budget, costmodel::kLabelsInSearch);
+}
+
+StrategyRates RatesOf(const TrainingJob& job, const RankedStrategy& ranked) {
+  TrainingJob plain = job;
+  plain.strategy = ranked.strategy;
+  plain.strategy.recomputation = costmodel::Recomputation::kNone;
+  plain.strategy.full_layers = 0;
+  const costmodel::TrainingReport report = ReportOfTraining(plain);
+  const double share = report.time.Total() / ranked.seconds;
+  return {.tokens = share * report.TokensPerGpuSecond(),
+          .utilisation = share * report.ModelUtilisation()};
+}
+
+std::vector<Table::Align> StrategyColumns() {
+  using enum Table::Align;
+  return {kRight, kRight, kRight, kRight, kRight, kRight, kRight,
+          kRight, kLeft,  kRight, kRight, kRight, kRight};
+}
+
+std::vector<std::string> StrategyHeadings(const TrainQuestion& question) {
+  return {"TP",   "PP",
+          "VP",   "CP",
+          "EP",   "DP",
+          "Z",    "mbs",
+          "recompute",
+          question.price    ? "cost"
+          : question.tokens ? "GPU-hours"
+                            : "iteration",
+          "tok/s", "MFU",
+          "GiB"};
+}
+
+std::vector<std::string> StrategyCells(const TrainingJob& job,
+                                       const RankedStrategy& ranked,
+                                       const TrainQuestion& question) {
+  const StrategyRates rates = RatesOf(job, ranked);
+  const costmodel::TrainingStrategy& s = ranked.strategy;
+  const double hours = question.tokens.value_or(1e9) / rates.tokens / 3600;
+  const std::string time =
+      question.price    ? fmt::format("{:.4g}", hours * *question.price)
+      : question.tokens ? fmt::format("{:.0f}", hours)
+                        : HumanSeconds(ranked.seconds);
+  return {fmt::to_string(s.tensor),
+          fmt::to_string(s.pipeline),
+          fmt::to_string(s.chunks),
+          fmt::to_string(s.context),
+          fmt::to_string(s.expert),
+          fmt::to_string(s.Data()),
+          fmt::to_string(s.zero),
+          fmt::to_string(s.microbatch),
+          ShortRecomputation(s),
+          time,
+          fmt::format("{:.0f}", rates.tokens),
+          fmt::format("{:.1f}%", 100 * rates.utilisation),
+          fmt::format("{:.1f}", ranked.bytes / (1024.0 * 1024 * 1024))};
+}
+
+std::string StrategyLegend(const TrainQuestion& question) {
+  std::string text =
+      "Z: ZeRO; tok/s: of a GPU; MFU: model FLOP utilisation, as llm-train "
+      "says it;\nGiB: of the fullest stage";
+  if (question.price || question.tokens) {
+    text += fmt::format("; {}: for {:.4g} tokens",
+                        question.price ? "cost" : "GPU-hours",
+                        question.tokens.value_or(1e9));
+  }
+  return text + "\n";
+}
+
+std::string ProofText(const costmodel::StrategySearch& search) {
+  if (search.is_proven) return "proven: no strategy of these is faster\n";
+  if (search.unplanned == 0) {
+    return "not proven: some plans may not be the best of their strategy\n";
+  }
+  return fmt::format(
+      "not proven: {} strategies that might be faster with a plan were not "
+      "planned (--time-limit)\n",
+      FormatCount(search.unplanned));
+}
+
+}  // namespace acplan::cli
