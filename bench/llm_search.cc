@@ -217,7 +217,7 @@ void PrintTrainingSearches(const Flags& flags) {
   const costmodel::TrainingSystems systems =
       costmodel::ReadTrainingSystems(Data("training/systems.json"));
   fmt::print(
-      "\n| llm-train-search | plans | strategies | evaluated | planned | s of "
+      "\n| llm-search | plans | strategies | evaluated | planned | s of "
       "a "
       "core | strategies a second |\n|---|---|---|---|---|---|---|\n");
   for (const Search& search :

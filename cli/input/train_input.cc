@@ -147,9 +147,8 @@ NamedStrategy ReadStrategyOfSearch(const graph::JsonField& root,
   const std::vector<graph::JsonField> best = root.Get("best").Elements();
   const std::string rank = named.rank.value_or("0");
   if (best.empty()) root.Get("best").Fail("at least one strategy");
-  const int64_t index =
-      ParseWhole(rank, graph::OneLine(named.file) + ": rank", 0,
-                 static_cast<int64_t>(best.size()) - 1);
+  const int64_t index = ParseWhole(rank, graph::OneLine(named.file) + ": rank",
+                                   0, static_cast<int64_t>(best.size()) - 1);
   const std::string place =
       fmt::format("{}: best.{}.strategy", named.file, index);
   return {fmt::format("{}:{}", FileStem(named.file), index),
@@ -241,7 +240,16 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
 }
 
 costmodel::ModelShape TrainFlags::ReadModel() const {
-  return costmodel::ReadHuggingFaceConfig(config);
+  const std::string text = graph::ReadFile(config);
+  const nlohmann::json document = graph::ParseJson(text, config);
+  if (document.is_object() && !document.contains("model_type") &&
+      document.contains("num_blocks")) {
+    throw InputError(fmt::format(
+        "{}: expected a config.json of Hugging Face transformers, found a "
+        "model of Calculon's, which llm and llm-optimal-execution read",
+        graph::OneLine(config, 400)));
+  }
+  return costmodel::ParseHuggingFaceConfig(text, config);
 }
 
 costmodel::TrainingSystems TrainFlags::ReadSystems() const {
@@ -276,15 +284,13 @@ costmodel::StrategySettings TrainFlags::ReadSettings(
 
 TrainQuestion TrainFlags::Question(const costmodel::Accelerator& gpu) const {
   const auto positive = [](const std::string& text, std::string_view flag) {
-    return text.empty()
-               ? std::nullopt
-               : std::optional(ParseNumber(text, flag, 1e-9, 1e18));
+    return text.empty() ? std::nullopt
+                        : std::optional(ParseNumber(text, flag, 1e-9, 1e18));
   };
   return {.model = FileStem(config),
-          .budget =
-              budget.empty()
-                  ? gpu.memory
-                  : static_cast<double>(graph::ParseByteSize(budget, "--budget")),
+          .budget = budget.empty() ? gpu.memory
+                                   : static_cast<double>(graph::ParseByteSize(
+                                         budget, "--budget")),
           .tokens = positive(tokens, "--tokens"),
           .price = positive(price, "--price")};
 }

@@ -166,8 +166,9 @@ std::string TableText(const FitTable& fit, const TrainQuestion& question,
       cells.resize(8);
       cells.emplace_back(row.search.strategies == 0 ? "no strategy" : "no");
     }
-    cells.insert(cells.begin(), {fmt::to_string(row.Gpus()),
-                                 fmt::to_string(row.job.strategy.global_batch)});
+    cells.insert(cells.begin(),
+                 {fmt::to_string(row.Gpus()),
+                  fmt::to_string(row.job.strategy.global_batch)});
     table.AddRow(cells);
   }
   const bool is_proven = std::ranges::all_of(
@@ -182,10 +183,9 @@ std::string TableText(const FitTable& fit, const TrainQuestion& question,
 std::string Text(const std::vector<FitTable>& tables,
                  const TrainQuestion& question, const Terminal& terminal) {
   const costmodel::TrainingJob& job = tables.front().rows.front().job;
-  std::string text =
-      fmt::format("{} on {}, {} each\n\n", terminal.Bold(question.model),
-                  job.cluster.gpu.name,
-                  graph::FormatManyBytes(question.budget));
+  std::string text = fmt::format(
+      "{} on {}, {} each\n\n", terminal.Bold(question.model),
+      job.cluster.gpu.name, graph::FormatManyBytes(question.budget));
   for (const FitTable& table : tables) {
     text += TableText(table, question, terminal);
   }
@@ -227,7 +227,8 @@ ordered_json ToJson(const std::vector<FitTable>& tables,
   return json;
 }
 
-FitTable TableOf(const FitInput& input, const std::vector<std::string>& counts) {
+FitTable TableOf(const FitInput& input,
+                 const std::vector<std::string>& counts) {
   if (counts.empty()) return {FindLeast(input), true};
   FitTable table;
   for (const std::string& count : counts) {
@@ -240,9 +241,8 @@ FitTable TableOf(const FitInput& input, const std::vector<std::string>& counts) 
 // Counts of GPUs, sequences and batches are lists here.
 std::vector<FitTable> Survey(FitInput input) {
   std::vector<std::string> counts = ListOf(input.settings, "gpus");
-  std::ranges::sort(counts, {}, [](const std::string& count) {
-    return std::stoll(count);
-  });
+  std::ranges::sort(counts, {},
+                    [](const std::string& count) { return std::stoll(count); });
   const auto sequences = ChoicesOf(input.settings, "seq");
   const auto batches = ChoicesOf(input.settings, "gbs");
   if (sequences.size() * batches.size() * std::max<size_t>(1, counts.size()) >

@@ -25,7 +25,7 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 using Compared = std::span<const ComparedTraining>;
 
 std::string ValueText(const ordered_json& settings, const std::string& key) {
-  if (!settings.contains(key)) return "none";
+  if (!settings.contains(key)) return "";
   const ordered_json& value = settings[key];
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -61,6 +61,7 @@ std::string LegendText(const std::vector<ComparedTraining>& compared,
     text += terminal.Bold(fmt::format("{}  {}", i + 1, compared[i].name));
     size_t column = kColumnsOfText;
     for (const std::string& key : keys) {
+      if (!settings[i].contains(key)) continue;
       const std::string part =
           fmt::format("{} {}", key, ValueText(settings[i], key));
       if (column + 2 + part.size() > kColumnsOfText) {
@@ -89,9 +90,8 @@ class ComparisonTable {
     }
     table_.AddRow(std::move(cells));
   }
-  void AddRow(
-      std::string_view name,
-      const std::function<std::string(const ComparedTraining&)>& cell) {
+  void AddRow(std::string_view name,
+              const std::function<std::string(const ComparedTraining&)>& cell) {
     std::vector<std::string> cells = {std::string(name)};
     for (const ComparedTraining& one : compared_) cells.push_back(cell(one));
     table_.AddRow(std::move(cells));
@@ -181,8 +181,8 @@ std::string MemoriesText(Compared compared, size_t first,
                          const Terminal& terminal) {
   ComparisonTable table(compared, first);
   table.AddHeading("GiB of the fullest stage");
-  constexpr size_t kParts = std::tuple_size_v<
-      decltype(PartsOf(std::declval<const costmodel::RankMemory&>()))>;
+  constexpr size_t kParts = std::tuple_size_v<decltype(PartsOf(
+      std::declval<const costmodel::RankMemory&>()))>;
   for (size_t i = 0; i < kParts; ++i) {
     const auto part = [i](const ComparedTraining& one) {
       return PartsOf(one.report.memory.Worst())[i];
@@ -212,9 +212,10 @@ ordered_json ComparisonJson(const std::vector<ComparedTraining>& compared) {
                        {"model", compared.front().question.model}};
   const double first = compared.front().report.time.Total();
   for (const ComparedTraining& one : compared) {
-    json["strategies"].push_back({{"name", one.name},
-                                  {"ratio", one.report.time.Total() / first},
-                                  {"report", ToJson(one.report, one.question)}});
+    json["strategies"].push_back(
+        {{"name", one.name},
+         {"ratio", one.report.time.Total() / first},
+         {"report", ToJson(one.report, one.question)}});
   }
   return json;
 }
@@ -222,10 +223,9 @@ ordered_json ComparisonJson(const std::vector<ComparedTraining>& compared) {
 std::string ComparisonText(const std::vector<ComparedTraining>& compared,
                            const Terminal& terminal) {
   const TrainingReport& first = compared.front().report;
-  std::string text = fmt::format(
-      "{} on {}, {} strategies\n\n",
-      terminal.Bold(compared.front().question.model),
-      first.job.cluster.gpu.name, compared.size());
+  std::string text = fmt::format("{} on {}, {} strategies\n\n",
+                                 terminal.Bold(compared.front().question.model),
+                                 first.job.cluster.gpu.name, compared.size());
   text += LegendText(compared, terminal);
   for (size_t i = 0; i < compared.size(); i += kStrategiesAbreast) {
     const Compared some = Compared(compared).subspan(

@@ -67,8 +67,7 @@ std::string ComparisonText(const std::vector<TrainingReport>& reports,
   table.AddRow({"recompute", "iteration", "of it again", "fullest stage", ""});
   for (const TrainingReport& report : reports) {
     const double seconds = report.time.Total();
-    table.AddRow({RecomputationText(report.job.strategy),
-                  HumanSeconds(seconds),
+    table.AddRow({RecomputationText(report.job.strategy), HumanSeconds(seconds),
                   fmt::format("{:.2f}%", 100 * report.time.recompute / seconds),
                   graph::FormatManyBytes(report.memory.Worst().Total()),
                   report.Fits(budget) ? "fits" : "does not fit"});

@@ -183,8 +183,9 @@ std::array<MemoryPart, 7> PartsOf(const RankMemory& memory) {
            {"libraries", 'B', memory.libraries}}};
 }
 
-std::string HeadingText(const TrainingReport& report, const TrainQuestion& question,
-                    const Terminal& terminal) {
+std::string HeadingText(const TrainingReport& report,
+                        const TrainQuestion& question,
+                        const Terminal& terminal) {
   const costmodel::TrainingJob& job = report.job;
   const TrainingStrategy& s = job.strategy;
   const double parameters = CountParameters(job.shape) / 1e9;

@@ -107,15 +107,20 @@ std::vector<Table::Align> StrategyColumns() {
 }
 
 std::vector<std::string> StrategyHeadings(const TrainQuestion& question) {
-  return {"TP",   "PP",
-          "VP",   "CP",
-          "EP",   "DP",
-          "Z",    "mbs",
+  return {"TP",
+          "PP",
+          "VP",
+          "CP",
+          "EP",
+          "DP",
+          "Z",
+          "mbs",
           "recompute",
           question.price    ? "cost"
           : question.tokens ? "GPU-hours"
                             : "iteration",
-          "tok/s", "MFU",
+          "tok/s",
+          "MFU",
           "GiB"};
 }
 
@@ -125,10 +130,10 @@ std::vector<std::string> StrategyCells(const TrainingJob& job,
   const StrategyRates rates = RatesOf(job, ranked);
   const costmodel::TrainingStrategy& s = ranked.strategy;
   const double hours = question.tokens.value_or(1e9) / rates.tokens / 3600;
-  const std::string time =
-      question.price    ? fmt::format("{:.4g}", hours * *question.price)
-      : question.tokens ? fmt::format("{:.0f}", hours)
-                        : HumanSeconds(ranked.seconds);
+  const std::string time = question.price
+                               ? fmt::format("{:.4g}", hours * *question.price)
+                           : question.tokens ? fmt::format("{:.0f}", hours)
+                                             : HumanSeconds(ranked.seconds);
   return {fmt::to_string(s.tensor),
           fmt::to_string(s.pipeline),
           fmt::to_string(s.chunks),

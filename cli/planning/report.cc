@@ -292,9 +292,8 @@ Command AddReportCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "report", "A page that shows where memory goes and what plans change");
   app->add_option("PROFILE", flags->profile,
-                  "profile or trace, or what llm-train, llm-train-search, "
-                  "llm-search or llm-optimal-execution wrote (.json or "
-                  ".json.gz)")
+                  "profile or trace, or what llm-train, llm-search or "
+                  "llm-optimal-execution wrote (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plans, "plan files");
   app->add_option("-o,--output", flags->output, "write the page here (.html)")

@@ -133,7 +133,7 @@ class ProfileWriter {
   RankMemory memory_ = {};
   double in_flight_ = 1;
   double passes_ = 1;
-  double held_ = 0;  // activations of the layers so far
+  double held_ = 0;                  // activations of the layers so far
   graph::SacStatistics whole_ = {};  // of the stage
   graph::Profile profile_ = {};
 };
@@ -146,8 +146,7 @@ ProfileWriter::ProfileWriter(const TrainingJob& job, size_t stage)
   const UnitTimes units = TimesOfUnits(job);
   StageKeeping keeping;
   for (const bool is_moe : {false, true}) {
-    const int64_t layers =
-        is_moe ? content_.moe_layers : content_.dense_layers;
+    const int64_t layers = is_moe ? content_.moe_layers : content_.dense_layers;
     if (layers == 0) continue;
     LayerKind& kind = kinds_[is_moe ? 1 : 0];
     kind.graph = GraphOfLayer(job, is_moe);
@@ -245,7 +244,8 @@ ModuleSum ProfileWriter::AddLayer(int64_t index, const LayerKind& kind,
                 .backward_ms = passes_ * Milliseconds(kind.time.backward),
                 .states = kind.states};
   graph::SacStatistics sac = Statistics(kind, in_flight);
-  for (const int64_t bytes : sac.memory) sum.bytes += static_cast<double>(bytes);
+  for (const int64_t bytes : sac.memory)
+    sum.bytes += static_cast<double>(bytes);
   End(layer, sum, use).sac = std::move(sac);
   held_ += in_flight_ * whole;
   // A layer's result is the next one's input, which that keeps.

@@ -104,8 +104,7 @@ std::vector<SearchVariant> SearchVariants(const SearchProblem& problem,
   }
   std::vector<SearchVariant> variants;
   SearchVariant v;
-  for (const bool redo :
-       Both(unit.IsSequenceParallel() && !is_full)) {
+  for (const bool redo : Both(unit.IsSequenceParallel() && !is_full)) {
     v.seq_par_ag_redo = redo;
     for (const bool overlap :
          Both(unit.data_par > 1 && problem.allows_data_overlap)) {

@@ -48,7 +48,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
     acplan("plan", traces / "gpt2_small.json.gz", "--budget", "50%", "-o", folder / "u.json")
     acplan("plan", traces / "llama3_8b.json.gz", "--budget", "70%", "--world-size", 8,
            "--fsdp-units", LLAMA_LAYERS, "--time-limit", 2, "-o", folder / "l.json")
-    acplan("llm-train-search", ROOT / "data/training/models/llama-3.1-8b.json", "--gpu", "H100",
+    acplan("llm-search", ROOT / "data/training/models/llama-3.1-8b.json", "--gpu", "H100",
            "--gpus", 64, "--gbs", 512, "--seq", 8192, "-o", folder / "s.json")
     acplan("llm-search", ROOT / "data/models/megatron-22B.json",
            ROOT / "data/systems/a100_80g.json", 64, 64, "float16", "--pareto", 4, "--fix",

@@ -45,6 +45,7 @@ const std::vector<std::string> kCommands{"plan",
                                          "llm-all-executions",
                                          "llm-merge",
                                          "llm-validation",
+                                         "llm-train",
                                          "llm-score",
                                          "llm-parameter-calculator",
                                          "llm-csv",
@@ -214,10 +215,10 @@ TEST_F(HelpTest, CompletesTheFlagsOfACommand) {
               ElementsAre("--granularity"));
   EXPECT_THAT(Completions({"acplan", "lpc", "--al"}),
               ElementsAre("--alignment"));
-  EXPECT_THAT(Completions({"acplan", "llm-compare", "--mo"}),
-              ElementsAre("--mode"));
-  EXPECT_THAT(Completions({"acplan", "fit", "--te"}),
-              ElementsAre("--tensor-par"));
+  EXPECT_THAT(Completions({"acplan", "llm-compare", "--tok"}),
+              ElementsAre("--tokens"));
+  EXPECT_THAT(Completions({"acplan", "fit", "--tensor-m"}),
+              ElementsAre("--tensor-model-parallel-size"));
   EXPECT_THAT(Completions({"acplan", "tree", "--bu"}), IsEmpty());
 }
 

@@ -42,41 +42,6 @@ TEST_F(LlmTrainTest, SaysTimeRatesAndMemoryWithinAHundredColumns) {
   }
 }
 
-// A plan is faster than other recomputation that fits, and its file has every layer.
-TEST_F(LlmTrainTest, PlansWhatEachLayerKeeps) {
-  const auto report = [&](const std::string& recompute,
-                          const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {
-        "llm-train", kConfig, "--gpu",       "h100",   "--gpus",
-        "8",         "--gbs", "32",          "--seq",  "32768",
-        "--pp",      "2",     "--recompute", recompute};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
-  };
-  const json full = AcplanJson(report("full", {}));
-  ASSERT_TRUE(full["fits"].get<bool>());
-  const json found = AcplanJson(report("plan", {"--plan", "plan.json"}));
-  EXPECT_TRUE(found["fits"].get<bool>());
-  EXPECT_LT(found["iteration_s"], full["iteration_s"]);
-  const json plan = json::parse(Read("plan.json"));
-  EXPECT_EQ(plan["format"], "acplan.training_plan");
-  EXPECT_EQ(plan["iteration_s"], found["iteration_s"]);
-  EXPECT_LE(plan["bound_s"], plan["iteration_s"]);
-  int layers = 0;
-  for (const json& stage : plan["stages"]) {
-    EXPECT_LE(stage["total_bytes"], plan["budget_bytes"]);
-    for (const json& policy : stage["policies"]) {
-      layers += policy["layers"].get<int>();
-    }
-  }
-  EXPECT_EQ(layers, 32);
-  for (const std::string& line : Lines(AcplanOut(report("plan", {})))) {
-    EXPECT_LE(TextWidth(line), 100U) << line;
-  }
-  ExpectRefused(Acplan(report("full", {"--plan", "plan.json"})),
-                {"--plan: expected --recompute plan beside it, found full"});
-}
-
 // What docs/file_formats.md says of the numbers.
 TEST_F(LlmTrainTest, JsonAddsUp) {
   const json report =
@@ -114,6 +79,40 @@ TEST_F(LlmTrainTest, FlagsReplaceWhatTheFileSays) {
   EXPECT_EQ(both["strategy"]["tp"], 4);
   EXPECT_EQ(both["strategy"]["mbs"], 4);
   EXPECT_EQ(both["strategy"]["dp"], 16);
+}
+
+// Whatever a strategy says, its report says it so that it can be read again.
+TEST_F(LlmTrainTest, AReportIsAStrategyFile) {
+  const std::vector<std::vector<std::string>> kinds = {
+      {"--tp", "4", "--sp", "false", "--overlap-tp", "true"},
+      {"--pp", "4", "--vp", "2", "--recompute", "full:3"},
+      {"--pp", "4", "--pp-schedule", "zbv", "--zero", "0"},
+      {"--pp", "2", "--set", "first_layers=15", "--set", "last_layers=17"},
+      {"--zero", "3", "--set", "optimizer_copies=4", "--cp", "2"},
+      {"--attention", "unfused", "--set", "dropout=0.2", "--recompute",
+       "selective:core_attn+layernorm"},
+      {"--precision", "fp8_current", "--grad-dtype", "bf16", "--cuda-graphs",
+       "partial", "--set", "exp_avg_dtype=bf16"},
+      {"--software", "NeMo 25.04", "--offload-layers", "2"},
+      {"--software", "Megatron-LM 23e00ed0", "--set", "grad_reduce_in_bf16=1"},
+      {"--nvlink-domain", "4", "--network-gbs", "12.5", "--recompute", "plan"},
+      {"--implementation", "eager", "--mbs", "2", "--overlap-dp", "false"}};
+  for (std::vector<std::string> kind : kinds) {
+    kind.insert(kind.end(), {"--budget", "500GiB"});
+    const json report = AcplanJson(With(kind));
+    Put("r.json", report.dump());
+    EXPECT_EQ(AcplanJson({"llm-train", kConfig, "--strategy", "r.json",
+                          "--budget", "500GiB"}),
+              report)
+        << kind.front();
+  }
+  Put("wrong.json", R"({"format": "acplan.training", "strategy": {"dp": 3,
+      "gpus": 64, "gpu": "H100"}})");
+  ExpectRefused(Acplan({"llm-train", kConfig, "--strategy", "wrong.json"}),
+                {"wrong.json: strategy: dp: expected 64"});
+  ExpectRefused(
+      Acplan({"llm-train", kConfig, "--strategy", "r.json:0"}),
+      {"r.json: expected what llm-search wrote", "\"0\"", "acplan.training"});
 }
 
 TEST_F(LlmTrainTest, WhatDoesNotFitIsShownAndExitsThree) {

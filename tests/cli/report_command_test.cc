@@ -214,7 +214,7 @@ void ExpectReadOrRefused(const json& document, Read read) {
 
 TEST_F(ReportCommandTest, ReadsAnyFileOrRefusesIt) {
   const json search = AcplanJson(
-      {"llm-train-search", ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json",
+      {"llm-search", ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json",
        "--gpu", "H100", "--gpus", "64", "--gbs", "512", "--seq", "8192", "--tp",
        "2", "-t", "2"});
   const std::string path = (folder() / "changed.json").string();

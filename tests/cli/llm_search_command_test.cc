@@ -15,17 +15,16 @@ using testing::HasSubstr;
 
 const std::string kModel = ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json";
 
-using LlmTrainSearchTest = CliTest;
+using LlmSearchTest = CliTest;
 
 std::vector<std::string> SearchWith(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = {
-      "llm-train-search", kModel, "--gpu", "h100",
-      "--gpus",           "16",   "--gbs", "64"};
+  std::vector<std::string> arguments = {"llm-search", kModel, "--gpu", "h100",
+                                        "--gpus",     "16",   "--gbs", "64"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
 
-TEST_F(LlmTrainSearchTest, ShowsTheFastestWithinAHundredColumns) {
+TEST_F(LlmSearchTest, ShowsTheFastestWithinAHundredColumns) {
   const std::string text = AcplanOut(SearchWith({"-t", "4"}));
   EXPECT_THAT(text, HasSubstr("strategies"));
   EXPECT_THAT(text, HasSubstr("recompute"));
@@ -35,7 +34,7 @@ TEST_F(LlmTrainSearchTest, ShowsTheFastestWithinAHundredColumns) {
 }
 
 // What is found is what llm-train says of the same strategy.
-TEST_F(LlmTrainSearchTest, AnswersAreThoseOfLlmTrain) {
+TEST_F(LlmSearchTest, AnswersAreThoseOfLlmTrain) {
   const json found = AcplanJson(SearchWith({"-t", "5", "-o", "s.json"}));
   EXPECT_EQ(json::parse(Read("s.json")), found);
   ASSERT_EQ(found["best"].size(), 5U);
@@ -60,10 +59,10 @@ TEST_F(LlmTrainSearchTest, AnswersAreThoseOfLlmTrain) {
 
 // Without time for plans the search says that it is not proven, and nothing else
 // changes.
-TEST_F(LlmTrainSearchTest, PlansEndAtTheTimeLimit) {
+TEST_F(LlmSearchTest, PlansEndAtTheTimeLimit) {
   const auto search = [&](const char* limit) {
-    return AcplanJson({"llm-train-search", kModel, "--gpu", "h100", "--gpus",
-                       "64", "--gbs", "512", "--seq", "8192", "-t", "1",
+    return AcplanJson({"llm-search", kModel, "--gpu", "h100", "--gpus", "64",
+                       "--gbs", "512", "--seq", "8192", "-t", "1",
                        "--time-limit", limit});
   };
   const json without = search("0");
@@ -79,7 +78,30 @@ TEST_F(LlmTrainSearchTest, PlansEndAtTheTimeLimit) {
             without["best"][0]["iteration_s"]);
 }
 
-TEST_F(LlmTrainSearchTest, ADegreeThatIsSaidIsKept) {
+// One of them is a strategy for llm-train, by its rank.
+TEST_F(LlmSearchTest, AnswersAreStrategyFiles) {
+  const json found = AcplanJson(SearchWith({"-t", "3", "-o", "s.json"}));
+  for (const char* rank : {"0", "2"}) {
+    EXPECT_EQ(AcplanJson({"llm-train", kModel, "--strategy",
+                          std::string("s.json:") + rank})["iteration_s"],
+              found["best"][std::stoul(rank)]["iteration_s"]);
+  }
+  ExpectRefused(Acplan({"llm-train", kModel, "--strategy", "s.json:3"}),
+                {"s.json: rank: expected a whole number from 0 to 2"});
+}
+
+TEST_F(LlmSearchTest, SaysWhatTrainingCosts) {
+  const json found =
+      AcplanJson(SearchWith({"-t", "1", "--tokens", "1e12", "--price", "2"}));
+  const json& best = found["best"][0];
+  const double hours = 1e12 / best["tokens_per_gpu_s"].get<double>() / 3600;
+  EXPECT_NEAR(best["gpu_hours"], hours, 1e-9 * hours);
+  EXPECT_NEAR(best["cost"], 2 * hours, 1e-9 * hours);
+  EXPECT_THAT(AcplanOut(SearchWith({"-t", "1", "--tokens", "1e12"})),
+              HasSubstr("GPU-hours: for 1e+12 tokens"));
+}
+
+TEST_F(LlmSearchTest, ADegreeThatIsSaidIsKept) {
   const json found =
       AcplanJson(SearchWith({"--tp", "4", "--pp", "2", "--recompute", "full"}));
   for (const json& best : found["best"]) {
@@ -90,8 +112,8 @@ TEST_F(LlmTrainSearchTest, ADegreeThatIsSaidIsKept) {
   }
 }
 
-TEST_F(LlmTrainSearchTest, WrongInputIsALine) {
-  ExpectRefused(Acplan({"llm-train-search"}), {"CONFIG"});
+TEST_F(LlmSearchTest, WrongInputIsALine) {
+  ExpectRefused(Acplan({"llm-search"}), {"CONFIG"});
   ExpectRefused(Acplan(SearchWith({"-t", "0"})), {"-t: expected"});
   ExpectRefused(Acplan(SearchWith({"--sp", "false"})), {"--sp: expected true"});
   ExpectRefused(Acplan(SearchWith({"--tp", "x"})), {"--tp: expected a whole"});

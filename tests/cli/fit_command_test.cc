@@ -1,0 +1,105 @@
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+#include "cli/terminal/text.h"
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const std::string kModelThatFits =
+    ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json";
+const std::string kModelOfNodes =
+    ACPLAN_DATA_DIR "/training/models/llama-3.1-70b.json";
+
+using FitTest = CliTest;
+
+// A row is what llm-search finds first.
+TEST_F(FitTest, ARowIsTheFastestStrategyOfItsCount) {
+  const json fit = AcplanJson({"fit", kModelThatFits, "--gpu", "h100", "--gpus",
+                               "16,8", "--gbs", "64,128", "-o", "f.json"});
+  EXPECT_EQ(json::parse(Read("f.json")), fit);
+  ASSERT_EQ(fit["tables"].size(), 2U);
+  for (const json& table : fit["tables"]) {
+    ASSERT_EQ(table["rows"].size(), 2U);
+    EXPECT_EQ(table["least_gpus"], 8);
+    for (const json& row : table["rows"]) {
+      const json found = AcplanJson({"llm-search", kModelThatFits, "--gpu",
+                                     "h100", "--gpus", row["gpus"].dump(),
+                                     "--gbs", row["gbs"].dump(), "-t", "1"});
+      EXPECT_EQ(row["best"], found["best"][0]);
+      EXPECT_EQ(row["strategies"], found["strategies"]);
+    }
+  }
+  EXPECT_EQ(fit["tables"][0]["rows"][0]["gpus"], 8);
+  EXPECT_EQ(fit["tables"][1]["rows"][0]["gbs"], 128);
+}
+
+// Of counts by doubling, and of full nodes between: no smaller count of these fits.
+TEST_F(FitTest, FindsTheLeastCount) {
+  const auto fit = [&](const std::string& budget) {
+    const Outcome outcome =
+        Acplan({"fit", kModelOfNodes, "--gpu", "h100", "--seq", "8192", "--gbs",
+                "240", "--budget", budget, "--json"});
+    EXPECT_EQ(outcome.exit_code, 0);
+    return json::parse(outcome.out)["tables"][0];
+  };
+  EXPECT_EQ(fit("80GiB")["least_gpus"], 16);
+  const json less = fit("60GiB");
+  const int64_t least = less["least_gpus"];
+  EXPECT_GT(least, 16);
+  EXPECT_LE(least, 32);
+  EXPECT_EQ(least % 8, 0);
+  for (int64_t gpus = 8; gpus < least; gpus += 8) {
+    const Outcome outcome = Acplan(
+        {"llm-search", kModelOfNodes, "--gpu", "h100", "--seq", "8192", "--gbs",
+         "240", "--budget", "60GiB", "--gpus", std::to_string(gpus)});
+    EXPECT_EQ(outcome.exit_code, 3) << gpus;
+  }
+}
+
+TEST_F(FitTest, ShowsItWithinAHundredColumns) {
+  const std::string text =
+      AcplanOut({"fit", kModelOfNodes, "--gpu", "h100", "--seq", "8192,131072",
+                 "--gbs", "128", "--price", "2"});
+  for (const char* part :
+       {"sequences of 131,072 tokens", "least that fits: 16", "cost", "no\n"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  for (const std::string& line : Lines(text)) {
+    EXPECT_LE(TextWidth(line), 100U) << line;
+  }
+}
+
+TEST_F(FitTest, WhatFitsNowhereExitsThree) {
+  const Outcome outcome =
+      Acplan({"fit", kModelOfNodes, "--gpu", "h100", "--gpus", "1,2"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.out, HasSubstr("none of these counts of GPUs fits"));
+}
+
+TEST_F(FitTest, WrongInputIsALine) {
+  ExpectRefused(Acplan({"fit"}), {"CONFIG"});
+  ExpectRefused(Acplan({"fit", kModelThatFits}), {"gpu: expected a GPU"});
+  ExpectRefused(
+      Acplan({"fit", kModelThatFits, "--gpu", "h100", "--gpus", "8,x"}),
+      {"--gpus: expected a whole number", "found 'x'"});
+  ExpectRefused(
+      Acplan({"fit", kModelThatFits, "--gpu", "h100", "--gpus", "8,"}),
+      {"--gpus: expected a whole number"});
+  ExpectRefused(Acplan({"fit", kModelThatFits, "--gpu", "h100", "--gpus", "8",
+                        "--set", "pp_schedule=DualPipe"}),
+                {"pp_schedule: expected none in a search"});
+  ExpectRefused(Acplan({"fit", kModelThatFits, "--gpu", "h100", "-o", "f.csv"}),
+                {"f.csv"});
+}
+
+}  // namespace
+
+}  // namespace acplan::cli

@@ -1,0 +1,113 @@
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+#include "cli/terminal/text.h"
+#include "tests/cli/cli_test.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const std::string kPlannedModel =
+    ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json";
+
+using LlmPlanTest = CliTest;
+
+// Two stages whose layers keep more than there is room for.
+std::vector<std::string> PlanQuestion(const std::string& command,
+                                      const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {
+      command, kPlannedModel, "--gpu", "h100",  "--gpus", "8",
+      "--gbs", "32",          "--seq", "32768", "--pp",   "2"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+// A plan is what llm-train says of it, faster than other recomputation that fits,
+// and has every layer.
+TEST_F(LlmPlanTest, PlansWhatEachLayerKeeps) {
+  const json full =
+      AcplanJson(PlanQuestion("llm-train", {"--recompute", "full"}));
+  ASSERT_TRUE(full["fits"].get<bool>());
+  const json trained =
+      AcplanJson(PlanQuestion("llm-train", {"--recompute", "plan"}));
+  const json plan = AcplanJson(PlanQuestion("llm-plan", {"-o", "plan.json"}));
+  EXPECT_EQ(json::parse(Read("plan.json")), plan);
+  EXPECT_EQ(plan["format"], "acplan.training_plan");
+  EXPECT_EQ(plan["iteration_s"], trained["iteration_s"]);
+  EXPECT_EQ(plan["recompute_s"], trained["parts_s"]["recompute"]);
+  EXPECT_LT(plan["iteration_s"], full["iteration_s"]);
+  EXPECT_LE(plan["bound_s"], plan["iteration_s"]);
+  ASSERT_EQ(plan["others"].size(), 2U);
+  EXPECT_FALSE(plan["others"][0]["fits"].get<bool>());
+  EXPECT_LT(plan["others"][0]["iteration_s"], plan["iteration_s"]);
+  EXPECT_EQ(plan["others"][1]["recompute"], "full");
+  EXPECT_EQ(plan["others"][1]["iteration_s"], full["iteration_s"]);
+  int layers = 0;
+  for (const json& stage : plan["stages"]) {
+    EXPECT_LE(stage["total_bytes"], plan["budget_bytes"]);
+    for (const json& policy : stage["policies"]) {
+      layers += policy["layers"].get<int>();
+    }
+  }
+  EXPECT_EQ(layers, 32);
+}
+
+TEST_F(LlmPlanTest, ShowsItWithinAHundredColumns) {
+  const std::string text = AcplanOut(PlanQuestion("llm-plan", {}));
+  for (const char* part : {"plan of recomputation", "what runs again",
+                           "of it again", "does not fit", "fits: stage"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  for (const std::string& line : Lines(text)) {
+    EXPECT_LE(TextWidth(line), 100U) << line;
+  }
+}
+
+// A plan names its strategy, which can be planned again in other memory.
+TEST_F(LlmPlanTest, PlansTheStrategyOfAPlan) {
+  const json plan = AcplanJson(PlanQuestion("llm-plan", {"-o", "plan.json"}));
+  EXPECT_EQ(AcplanJson({"llm-plan", kPlannedModel, "--strategy", "plan.json"}),
+            plan);
+  const json tighter = AcplanJson({"llm-plan", kPlannedModel, "--strategy",
+                                   "plan.json", "--budget", "70GiB"});
+  EXPECT_GT(tighter["iteration_s"], plan["iteration_s"]);
+}
+
+// Whatever a strategy's file says of recomputation.
+TEST_F(LlmPlanTest, ReplacesTheStrategysRecomputation) {
+  Put("s.json", R"({"recompute_granularity": "full", "recompute_method":
+      "uniform", "recompute_num_layers": 1})");
+  EXPECT_EQ(AcplanJson(PlanQuestion("llm-plan", {"--strategy", "s.json"})),
+            AcplanJson(PlanQuestion("llm-plan", {})));
+}
+
+TEST_F(LlmPlanTest, WhatDoesNotFitIsNotWritten) {
+  const Outcome outcome =
+      Acplan(PlanQuestion("llm-plan", {"--budget", "20GiB", "-o", "p.json"}));
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.out, HasSubstr("no plan fits; this keeps least"));
+  EXPECT_FALSE(Exists("p.json"));
+}
+
+TEST_F(LlmPlanTest, WrongInputIsALine) {
+  ExpectRefused(Acplan({"llm-plan"}), {"CONFIG"});
+  ExpectRefused(Acplan(PlanQuestion("llm-plan", {"--recompute", "full"})),
+                {"--recompute: expected plan or nothing", "\"full\""});
+  ExpectRefused(Acplan(PlanQuestion("llm-plan", {"--implementation", "eager"})),
+                {"plan"});
+  ExpectRefused(Acplan(PlanQuestion("llm-plan", {"-o", "p.txt"})), {"p.txt"});
+  // Calculon's model is none of these.
+  ExpectRefused(Acplan({"llm-plan", ACPLAN_DATA_DIR "/models/gpt3-13B.json",
+                        "--gpu", "h100", "--gpus", "8"}),
+                {"gpt3-13B.json: expected a config.json", "Calculon's"});
+}
+
+}  // namespace
+
+}  // namespace acplan::cli
