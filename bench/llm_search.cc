@@ -52,10 +52,9 @@ void PrintParts(const Flags& flags) {
   const SearchProblem problem = Turing(512);
   const costmodel::Execution execution =
       FindBest(problem, {}).best.front().execution;
-  const costmodel::Corrections none;
   const costmodel::Schedule schedule = ScheduleOf(problem.model, execution);
   const costmodel::BlockCosts block =
-      ComputeBlockCosts(problem.model, problem.system, execution, none);
+      ComputeBlockCosts(problem.model, problem.system, execution);
   const auto print = [&](const char* name,
                          const std::function<double()>& work) {
     constexpr int kTimes = 200'000;
@@ -70,21 +69,19 @@ void PrintParts(const Flags& flags) {
   };
   fmt::print("| part of an evaluation | ns | a second |\n|---|---|---|\n");
   print("all of it", [&] {
-    return Evaluate(problem.model, problem.system, execution, none).times.total;
+    return Evaluate(problem.model, problem.system, execution).times.total;
   });
   print("rules", [&] {
     return CheckFit(problem.model, problem.system, execution).Fits() ? 1.0 : 0;
   });
   print("block", [&] {
-    return ComputeBlockCosts(problem.model, problem.system, execution, none)
+    return ComputeBlockCosts(problem.model, problem.system, execution)
         .useful_flops;
   });
-  print("memory", [&] {
-    return ComputeMemoryNeeds(execution, schedule, block, none).tier1;
-  });
+  print("memory",
+        [&] { return ComputeMemoryNeeds(execution, schedule, block).tier1; });
   print("times of the batch", [&] {
-    return ComputeBatchTimes(problem.system, execution, schedule, block, none)
-        .total;
+    return ComputeBatchTimes(problem.system, execution, schedule, block).total;
   });
 }
 
@@ -127,14 +124,6 @@ void PrintCommands(const Flags& flags) {
        {"loe", Data("models/gpt3-175B.json"), "4096", "4096", "float16",
         system},
        "best.json"},
-      {"llm-search of turing-530B on 5128, batch 2520, --any-batch",
-       {"llm-search", Data("models/turing-530B.json"), system, "5128", "2520",
-        "float16", "--any-batch", "-o"},
-       "best.json"},
-      {"llm-search of megatron-1T on 4096",
-       {"llm-search", Data("models/megatron-1T.json"), system, "4096", "4096",
-        "float16", "-o"},
-       "best.json"},
       {"megatron-22B on 8, all rows of 86,640 executions",
        {"lae", Data("models/megatron-22B.json"), "8", "8", "float16", system},
        "all.csv"},
@@ -157,54 +146,6 @@ void PrintCommands(const Flags& flags) {
         MedianCost(words, command.is_huge ? 1 : flags.runs);
     fmt::print("| {} | {:.3f} | {:.0f} |\n", command.name, cost.seconds,
                cost.megabytes);
-  }
-}
-
-// Searches with a plan for each strategy, beside the enumeration of the same
-// space with fixed policies.
-void PrintPlanSearches(const Flags& flags) {
-  struct Search {
-    const char* model;
-    int64_t processors;
-    int64_t batch;
-    bool any_batch;
-  };
-  fmt::print(
-      "\n| llm-search | fixed policies | s | with plans | s | planned | both "
-      "times | gain |\n|---|---|---|---|---|---|---|---|\n");
-  for (const Search& search : {Search{"turing-530B", 5128, 2520, true},
-                               Search{"turing-530B", 512, 512, false},
-                               Search{"megatron-1T", 4096, 4096, false},
-                               Search{"gpt3-175B", 4096, 4096, false}}) {
-    SearchProblem problem;
-    problem.model =
-        costmodel::ReadModel(Data(fmt::format("models/{}.json", search.model)));
-    problem.system = costmodel::ReadSystem(Data("systems/a100_80g.json"));
-    problem.num_procs = search.processors;
-    problem.max_batch = search.batch;
-    problem.corrections = costmodel::AllCorrections();
-    problem.corrections.one_batch_size = !search.any_batch;
-    costmodel::SearchOutcome fixed;
-    const double fixed_seconds = Median(flags.runs, [&] {
-      return SecondsOf([&] { fixed = FindBest(problem, {.top_n = 30}); });
-    });
-    problem.plans = true;
-    const double known = fixed.best.front().sample_rate;
-    costmodel::SearchOutcome plans;
-    const double plan_seconds = Median(flags.runs, [&] {
-      return SecondsOf([&] {
-        const std::vector<costmodel::Candidate> reached =
-            PlanCandidates(problem, fixed.best, 10);
-        plans = FindBest(
-            problem, {.top_n = 10, .least_rate = reached.back().sample_rate});
-      });
-    });
-    fmt::print(
-        "| {} on {} | {} | {:.3f} | {} | {:.3f} | {} | {:.2f} | {:+.2f}% |\n",
-        search.model, search.processors, fixed.counts.total, fixed_seconds,
-        plans.counts.total, plan_seconds, plans.planned,
-        (fixed_seconds + plan_seconds) / fixed_seconds,
-        100 * (plans.best.front().sample_rate / known - 1));
   }
 }
 
@@ -290,7 +231,6 @@ int Run(int argc, char** argv) {
   PrintParts(flags);
   PrintSearches(flags);
   PrintCommands(flags);
-  PrintPlanSearches(flags);
   PrintTrainingSearches(flags);
   if (!flags.calculon.empty()) PrintReference(flags);
   return 0;

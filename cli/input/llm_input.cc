@@ -38,51 +38,7 @@ void LogIgnored(const std::string& text, const std::string& path,
   }
 }
 
-const costmodel::Correction& FindCorrection(const std::string& name) {
-  using costmodel::kCorrections;
-  const auto place =
-      std::ranges::find(kCorrections, name, &costmodel::Correction::name);
-  if (place != kCorrections.end()) return *place;
-  std::vector<std::string> known;
-  for (const costmodel::Correction& correction : kCorrections) {
-    known.emplace_back(correction.name);
-  }
-  const std::vector<std::string> near = graph::NearestNames(name, known);
-  throw InputError(fmt::format(
-      "--correct: expected the name of a correction, found {}{}",
-      graph::Quoted(name),
-      near.empty() ? "" : fmt::format("; nearest: {}", fmt::join(near, ", "))));
-}
-
 }  // namespace
-
-void ModeFlags::AddTo(CLI::App& app) {
-  app.add_option("--mode", mode,
-                 fmt::format("calculon{}: its arithmetic, simplifications "
-                             "included; corrected{}: with all corrections",
-                             mode == "calculon" ? " (default)" : "",
-                             mode == "corrected" ? " (default)" : ""))
-      ->type_name("MODE");
-  app.add_option("--correct", correct,
-                 "single corrections, by name: a,b (docs/llm_cost_model.md)")
-      ->type_name("NAMES")
-      ->allow_extra_args(false);
-}
-
-costmodel::Corrections ModeFlags::Resolve() const {
-  if (mode != "calculon" && mode != "corrected") {
-    throw InputError(
-        fmt::format("--mode: expected calculon or corrected, found {}",
-                    graph::Quoted(mode)));
-  }
-  costmodel::Corrections corrections = mode == "corrected"
-                                           ? costmodel::AllCorrections()
-                                           : costmodel::Corrections();
-  for (const std::string& name : ParseNames(correct, "--correct")) {
-    corrections.*FindCorrection(name).is_on = true;
-  }
-  return corrections;
-}
 
 void StrategyFlags::AddTo(CLI::App& app, const std::string& execution_help) {
   app.add_option("APPLICATION", application, "model (.json or .json.gz)")

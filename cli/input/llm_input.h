@@ -6,7 +6,6 @@
 
 #include "cli/terminal/terminal.h"
 #include "costmodel/application/model.h"
-#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/evaluation.h"
@@ -14,21 +13,11 @@
 
 namespace acplan::cli {
 
-// --mode and --correct. `mode` is the default.
-struct ModeFlags {
-  std::string mode = "calculon";
-  std::vector<std::string> correct;
-
-  void AddTo(CLI::App& app);
-  costmodel::Corrections Resolve() const;
-};
-
 // A question to the cost model, and its answer.
 struct LlmResult {
   costmodel::Model model;
   costmodel::System system;
   costmodel::Execution execution;
-  costmodel::Corrections corrections;
   costmodel::Evaluation evaluation;
 };
 

@@ -130,7 +130,6 @@ void SearchFlags::AddTo(CLI::App& app, const std::string& output_help,
                  "search the i-th of n parts; llm-merge puts their outputs "
                  "together")
       ->type_name("I/N");
-  mode.AddTo(app);
 }
 
 costmodel::SearchProblem SearchFlags::Problem(const Terminal& terminal) const {
@@ -139,7 +138,6 @@ costmodel::SearchProblem SearchFlags::Problem(const Terminal& terminal) const {
   problem.max_batch = ParseWhole(max_batch, "MAX_BATCH", 0, INT32_MAX);
   problem.datatype = ParseDatatype(datatype);
   problem.fused_activation = ParseFused(fused_activation);
-  problem.corrections = mode.Resolve();
   problem.model = ReadModelInput(application, terminal);
   problem.system = ReadSystemInput(system, terminal);
   if (!problem.system.matrix.Supports(problem.datatype) ||
@@ -247,7 +245,6 @@ ordered_json ToJson(const ShardNote& note) {
           {"search", note.search},
           {"shard", {note.shard.index, note.shard.count}},
           {"top_n", note.top_n},
-          {"ties_by_memory", note.ties_by_memory},
           {"total", note.counts.total},
           {"good", note.counts.good},
           {"bad", note.counts.bad},
@@ -268,7 +265,6 @@ ShardNote ParseShardNote(const nlohmann::json& json, const std::string& file) {
   note.shard.count = static_cast<int>(parts[1].Int(1, 1'000'000));
   note.shard.index = static_cast<int>(parts[0].Int(1, note.shard.count));
   note.top_n = root.Get("top_n").Int(1, kMost);
-  note.ties_by_memory = root.Get("ties_by_memory").Bool();
   note.counts = {root.Get("total").Int(0, kMost),
                  root.Get("good").Int(0, kMost), root.Get("bad").Int(0, kMost)};
   note.executions = root.Get("executions").Int(0, kMost);
@@ -278,11 +274,7 @@ ShardNote ParseShardNote(const nlohmann::json& json, const std::string& file) {
 
 std::string SearchDigest(const SearchFlags& flags,
                          const std::string& other_flags) {
-  const costmodel::Corrections corrections = flags.mode.Resolve();
   std::string text;
-  for (const costmodel::Correction& correction : costmodel::kCorrections) {
-    text += corrections.*correction.is_on ? '1' : '0';
-  }
   for (const std::string& part :
        {graph::ReadFile(flags.application), graph::ReadFile(flags.system),
         flags.num_procs, flags.max_batch, flags.datatype,

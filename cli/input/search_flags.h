@@ -25,7 +25,6 @@ struct SearchFlags {
   std::string shard;
   bool debug = false;
   bool none_ok = false;
-  ModeFlags mode;
 
   void AddTo(CLI::App& app, const std::string& output_help,
              const std::string& debug_help);
@@ -73,7 +72,6 @@ struct ShardNote {
   std::string search;  // a digest of what is searched, and how
   costmodel::SearchShard shard;
   int64_t top_n = 1;
-  bool ties_by_memory = false;
   costmodel::SearchCounts counts;
   int64_t executions = 0;  // in the file
   double seconds = 0;

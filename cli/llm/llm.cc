@@ -26,7 +26,6 @@ struct LlmFlags {
   std::string peers;
   bool layers = false;
   bool json = false;
-  ModeFlags mode;
 };
 
 void CheckOutputs(const LlmFlags& flags) {
@@ -53,11 +52,9 @@ LlmResult Compute(const LlmFlags& flags, const Terminal& terminal) {
   LlmResult result{.model = ReadModelInput(application, terminal),
                    .system = {},
                    .execution = ReadExecutionInput(execution),
-                   .corrections = flags.mode.Resolve(),
                    .evaluation = {}};
   result.system = ReadSystemInput(system, terminal);
-  result.evaluation = Evaluate(result.model, result.system, result.execution,
-                               result.corrections);
+  result.evaluation = Evaluate(result.model, result.system, result.execution);
   RefuseContradiction(execution, result.evaluation.verdict, result.model,
                       result.system, result.execution);
   return result;
@@ -68,8 +65,8 @@ nlohmann::ordered_json StatisticsJson(const LlmResult& result,
                                       bool with_layers) {
   nlohmann::ordered_json json = costmodel::ToJson(statistics);
   if (with_layers) {
-    json["layers"] = costmodel::ToJson(costmodel::ListLayers(
-        result.model, result.system, result.execution, result.corrections));
+    json["layers"] = costmodel::ToJson(
+        costmodel::ListLayers(result.model, result.system, result.execution));
   }
   return json;
 }
@@ -132,7 +129,6 @@ Command AddLlmCommand(CLI::App& program) {
   app->add_flag("-l,--layers", flags->layers,
                 "add the layers of a block to the statistics");
   app->add_flag("--json", flags->json, "print the statistics as JSON");
-  flags->mode.AddTo(*app);
   app->footer(
       "Example:\n  acplan llm data/models/megatron-22B.json "
       "data/validation/seqsel/tab5/megatron-22B_full.json "

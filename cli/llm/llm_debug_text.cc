@@ -207,10 +207,8 @@ class LayerText {
 
 std::string LayersText(const LlmResult& result) {
   const costmodel::Execution& execution = result.execution;
-  const costmodel::Block block =
-      BuildBlock(result.model, execution, result.corrections);
-  const LayerHardware hardware =
-      HardwareOf(result.system, execution, result.corrections);
+  const costmodel::Block block = BuildBlock(result.model, execution);
+  const LayerHardware hardware = HardwareOf(result.system, execution);
   RunningSpace space;
   std::string text;
   for (const Layer& layer : block.layers()) {

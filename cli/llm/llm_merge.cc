@@ -30,7 +30,6 @@ struct MergeFlags {
 
 constexpr size_t kPiece = size_t{1} << 20;
 constexpr std::string_view kRate = "sample_rate";
-constexpr std::string_view kMemory = "proc_mem_tier1_cap_req";
 
 // The output of a shard.
 struct ShardFile {
@@ -76,10 +75,8 @@ ShardNote ReadCsvNote(const std::string& name) {
 void RequireEntry(const graph::JsonField& entry) {
   const graph::JsonField execution = entry.Get("execution");
   if (!execution.json().is_object()) execution.Fail("an object");
-  for (const std::string_view key : {kRate, kMemory}) {
-    const graph::JsonField value = entry.Get("stats").Get(key);
-    if (!value.json().is_number()) value.Fail("a number");
-  }
+  const graph::JsonField rate = entry.Get("stats").Get(kRate);
+  if (!rate.json().is_number()) rate.Fail("a number");
 }
 
 ShardNote ReadJsonNote(const std::string& name) {
@@ -140,14 +137,8 @@ ShardNote Total(const std::vector<ShardFile>& shards) {
   return total;
 }
 
-bool IsBetter(const ordered_json& a, const ordered_json& b,
-              bool ties_by_memory) {
-  const auto value = [](const ordered_json& entry, std::string_view key) {
-    return entry.at("stats").at(std::string(key)).get<double>();
-  };
-  if (value(a, kRate) != value(b, kRate))
-    return value(a, kRate) > value(b, kRate);
-  return ties_by_memory && value(a, kMemory) < value(b, kMemory);
+double RateOf(const ordered_json& entry) {
+  return entry.at("stats").at(std::string(kRate)).get<double>();
 }
 
 std::vector<ordered_json> MergeBest(const std::vector<ShardFile>& shards,
@@ -159,8 +150,8 @@ std::vector<ordered_json> MergeBest(const std::vector<ShardFile>& shards,
     for (auto& [unused, entry] : json.items()) entries.push_back(entry);
   }
   std::ranges::stable_sort(entries,
-                           [&](const ordered_json& a, const ordered_json& b) {
-                             return IsBetter(a, b, total.ties_by_memory);
+                           [](const ordered_json& a, const ordered_json& b) {
+                             return RateOf(a) > RateOf(b);
                            });
   if (entries.size() > static_cast<size_t>(total.top_n)) {
     entries.resize(static_cast<size_t>(total.top_n));

@@ -32,12 +32,12 @@ ordered_json EntryOf(const costmodel::SearchProblem& problem,
                      const costmodel::Candidate& candidate, bool with_layers) {
   const costmodel::Execution& execution = candidate.execution;
   const costmodel::Evaluation evaluation =
-      Evaluate(problem.model, problem.system, execution, problem.corrections);
+      Evaluate(problem.model, problem.system, execution);
   ordered_json stats = costmodel::ToJson(
       ComputeStatistics(problem.model, problem.system, execution, evaluation));
   if (with_layers) {
-    stats["layers"] = costmodel::ToJson(costmodel::ListLayers(
-        problem.model, problem.system, execution, problem.corrections));
+    stats["layers"] = costmodel::ToJson(
+        costmodel::ListLayers(problem.model, problem.system, execution));
   }
   return {{"execution", costmodel::ToJson(execution)},
           {"stats", std::move(stats)}};
@@ -66,7 +66,6 @@ void WriteShard(const OptimalExecutionFlags& flags,
                                     flags.search.debug)),
       .shard = options.shard,
       .top_n = options.top_n,
-      .ties_by_memory = flags.search.mode.Resolve().ties_by_memory,
       .counts = timed.outcome.counts,
       .executions = std::ssize(entries),
       .seconds = timed.seconds});

@@ -23,7 +23,6 @@ using costmodel::ComparisonTable;
 struct ValidationFlags {
   std::string base_dir;
   bool megatron = false;
-  ModeFlags mode;
 };
 
 // How a table is printed.
@@ -86,11 +85,10 @@ void Announce(std::string_view test, const ComparisonTable& table,
 }
 
 std::string MegatronText(const std::filesystem::path& data,
-                         const costmodel::Corrections& corrections,
                          const Terminal& terminal) {
   using enum Table::Align;
   const std::vector<costmodel::MegatronRun> runs =
-      CompareMegatron2021(data, corrections);
+      costmodel::CompareMegatron2021(data);
   Table table({kLeft, kRight, kRight, kRight, kRight, kRight, kRight});
   table.AddRow({"Megatron 2021, table 1", "GPUs", "microbatch", "interleaving",
                 "measured TFLOP/s", "computed", "time"});
@@ -112,14 +110,13 @@ int RunValidation(const ValidationFlags& flags, const Terminal& terminal) {
   const std::filesystem::path data =
       flags.base_dir.empty() ? DataFolder()
                              : std::filesystem::path(flags.base_dir);
-  const costmodel::Corrections corrections = flags.mode.Resolve();
   if (flags.megatron) {
-    terminal.Print(MegatronText(data, corrections, terminal));
+    terminal.Print(MegatronText(data, terminal));
     return kExitOk;
   }
-  const costmodel::Figure1 figure1 = CompareFigure1(data, corrections);
-  const ComparisonTable figure7 = CompareFigure7(data, corrections);
-  const ComparisonTable table5 = CompareTable5(data, corrections);
+  const costmodel::Figure1 figure1 = costmodel::CompareFigure1(data);
+  const ComparisonTable figure7 = costmodel::CompareFigure7(data);
+  const ComparisonTable table5 = costmodel::CompareTable5(data);
   Announce("seqsel_fig1", figure1.states, terminal);
   terminal.Print(TableText(figure1.states, {.title = "*Params & Opt"}));
   terminal.Print(TableText(figure1.activations, {.title = "*Activations"}));
@@ -147,9 +144,8 @@ Command AddLlmValidationCommand(CLI::App& program) {
       ->type_name("DIR");
   app->add_flag("--megatron", flags->megatron,
                 "the throughputs of Megatron-LM (2021) instead");
-  flags->mode.AddTo(*app);
   app->footer(
-      "Example:\n  acplan llm-validation --mode corrected\n"
+      "Example:\n  acplan llm-validation\n"
       "Exit status: 0 compared, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunValidation(*flags, terminal);

@@ -27,10 +27,6 @@ class EfficiencyCurve {
     return steps_.empty() ? 0 : steps_.back().throughput;
   }
 
-  // As above where a step begins and beyond the largest; in between linear in
-  // the logarithm of the size (in the size below the smallest positive step).
-  double SmoothThroughput(double size) const;
-
  private:
   struct Step {
     double least_size;

@@ -48,12 +48,6 @@ struct Network {
     return latency +
            (scaled + chunk * volume.offset) / (bandwidth * efficiency);
   }
-
-  // Seconds as rings need them: a latency for each of the steps, of which a
-  // reduction and a gathering have n - 1 and both together twice as many; each
-  // moves no more than half of what an all-reduce moves.
-  double RingTime(NetworkOperation operation, double bytes,
-                  double participants) const;
 };
 
 }  // namespace acplan::costmodel

@@ -58,8 +58,7 @@ struct Layer {
   double weight_bytes = 0;
   double activation_bytes = 0;  // kept for the backward pass
   double first_input_bytes =
-      0;                     // of those, the first of two inputs' (products)
-  double dropped_bytes = 0;  // of those, what is gathered again
+      0;  // of those, the first of two inputs' (products)
   double output_bytes = 0;
   double activation_grad_bytes = 0;
   double weight_grad_bytes = 0;            // a shard, in the datatype

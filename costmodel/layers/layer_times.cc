@@ -8,18 +8,9 @@ namespace {
 
 using Kind = LayerComm::Kind;
 
-double Throughput(const EfficiencyCurve& curve, double size,
-                  const LayerHardware& hardware) {
-  return hardware.corrections.smooth_efficiency ? curve.SmoothThroughput(size)
-                                                : curve.Throughput(size);
-}
-
 double NetworkTime(NetworkOperation operation, double bytes,
                    const LayerHardware& hardware) {
-  const Network& network = *hardware.network;
-  return hardware.corrections.ring_collectives
-             ? network.RingTime(operation, bytes, hardware.peers)
-             : network.Time(operation, bytes, hardware.peers);
+  return hardware.network->Time(operation, bytes, hardware.peers);
 }
 
 bool IsSplit(BlockPlace place, const LayerHardware& hardware) {
@@ -67,7 +58,7 @@ double OverlappedNetTime(const Layer& layer, Stage stage, BlockPlace place,
   }
   const double flops = bytes / hardware.bytes_per_element *
                        (hardware.peers - 1) / hardware.peers;
-  return time + flops / Throughput(*hardware.vector, flops, hardware);
+  return time + flops / hardware.vector->Throughput(flops);
 }
 
 double SeparateNetTime(const Layer& layer, Stage stage, BlockPlace place,
@@ -91,14 +82,15 @@ double FlopsTime(const Layer& layer, Stage stage,
   if (flops == 0) return 0;
   const bool on_matrix =
       layer.uses_matrix_engine && stage != Stage::kOptimizerStep;
-  return flops / Throughput(on_matrix ? *hardware.matrix : *hardware.vector,
-                            flops, hardware);
+  const EfficiencyCurve& engine =
+      on_matrix ? *hardware.matrix : *hardware.vector;
+  return flops / engine.Throughput(flops);
 }
 
 double MemTime(const Layer& layer, Stage stage, const LayerHardware& hardware) {
   const double bytes = layer.At(stage).mem_accessed;
   if (bytes == 0) return 0;
-  return bytes / Throughput(*hardware.mem1, bytes, hardware);
+  return bytes / hardware.mem1->Throughput(bytes);
 }
 
 WorkTime TimeWork(const Layer& layer, Stage stage,
@@ -169,7 +161,7 @@ ProcessingTime TimeProcessing(const Layer& layer, const WorkTime& work,
   }
   if (hardware.overlap == TensorOverlap::kPipe) {
     time.exposed += net_tile;
-    if (!hardware.corrections.pipe_tile_once) time.run += net_tile;
+    time.run += net_tile;
   }
   return time;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/layers/layer.h"
@@ -22,7 +21,6 @@ struct LayerHardware {
   double peers = 1;  // and tiles
   TensorCommType comm_type = TensorCommType::kAllReduce;
   TensorOverlap overlap = TensorOverlap::kNone;
-  Corrections corrections;
 };
 
 // Seconds of a stage of a layer, computing and memory traffic by themselves.

@@ -23,16 +23,6 @@ Work& At(Layer& layer, Stage stage) {
   return layer.work[static_cast<size_t>(stage)];
 }
 
-double OptimizerTraffic(const LayerContext& context, double weights) {
-  // Adam reads the gradient, reads and writes master copy and both moments, and
-  // writes the weight.
-  const double state = context.bytes_per_element < 4 ? 3 : 2;
-  const double bytes = context.bytes_per_element < 4
-                           ? 4 + 2 * 4 * state + context.bytes_per_element
-                           : 4 + 2 * 4 * state + 2 * 4;
-  return weights * bytes / context.optimizer_shards;
-}
-
 Layer MakeLayer(const LayerContext& context, std::string_view name,
                 const Sizes& sizes, const Flops& flops,
                 const LayerFlags& flags) {
@@ -62,9 +52,7 @@ Layer MakeLayer(const LayerContext& context, std::string_view name,
   At(layer, Stage::kWeightGradient) = {flops.weight_grad,
                                        weights == 0 ? 0 : backward_bytes};
   At(layer, Stage::kOptimizerStep) = {weights / shards * 11,
-                                      context.corrections.optimizer_traffic
-                                          ? OptimizerTraffic(context, weights)
-                                          : layer.optimizer_bytes};
+                                      layer.optimizer_bytes};
   layer.is_recomputed = flags.is_recomputed;
   layer.reuses_activation = flags.reuses_activation;
   layer.stores_activation = flags.stores_activation;
@@ -74,7 +62,6 @@ Layer MakeLayer(const LayerContext& context, std::string_view name,
 
 Sizes OverlappedSizes(const LayerContext& context, const LinearShape& shape,
                       bool is_conjugate) {
-  const Corrections& corrections = context.corrections;
   const double tiles = context.tensor_par;
   const double inputs = shape.rows * shape.c_in;
   const double outputs = shape.rows * shape.c_out;
@@ -86,12 +73,11 @@ Sizes OverlappedSizes(const LayerContext& context, const LinearShape& shape,
       sizes.activations = inputs;
       sizes.activation_grads = outputs / tiles + outputs / tiles;
     } else {
-      sizes.activations =
-          corrections.gathered_input_stored ? inputs : inputs / tiles;
+      sizes.activations = inputs / tiles;
       sizes.activation_grads = outputs;
     }
   } else if (is_conjugate) {
-    sizes.activations = corrections.row_parallel_input_stored ? inputs : 0;
+    sizes.activations = 0;
     sizes.activation_grads = outputs + outputs;
   } else {
     sizes.activations = inputs;
@@ -148,12 +134,6 @@ Layer OverlappedLinear(const LayerContext& context, std::string_view name,
                 .is_repeated = flags.is_communication_repeated,
                 .input_elements = layer.inputs,
                 .output_elements = layer.outputs};
-  if (context.corrections.gathered_input_stored && !is_conjugate &&
-      context.comm_type == TensorCommType::kScattered &&
-      flags.is_communication_repeated) {
-    layer.dropped_bytes =
-        layer.activation_bytes - layer.activation_bytes / context.tensor_par;
-  }
   return layer;
 }
 
@@ -197,9 +177,7 @@ Layer DropOut(const LayerContext& context, std::string_view name,
   const double mask = elements;
   layer.activation_bytes = mask;
   layer.makes_activation = true;
-  if (!context.corrections.dropout_gradient_width) {
-    layer.activation_grad_bytes = elements;
-  }
+  layer.activation_grad_bytes = elements;
   At(layer, Stage::kForward).mem_accessed += mask;
   At(layer, Stage::kActivationGradient).mem_accessed =
       layer.At(Stage::kForward).mem_accessed;

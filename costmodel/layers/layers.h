@@ -2,7 +2,6 @@
 
 #include <string_view>
 
-#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/layers/layer.h"
 
@@ -14,7 +13,6 @@ struct LayerContext {
   double optimizer_shards = 1;  // processors that share the optimizer's state
   double tensor_par = 1;
   TensorCommType comm_type = TensorCommType::kAllReduce;
-  Corrections corrections;
 };
 
 // The table of layer types. Sizes are in elements. A FLOP is a multiplication

@@ -12,7 +12,6 @@ struct Context {
   const Execution& execution;
   const Schedule& schedule;
   const BlockCosts& block;
-  const Corrections& corrections;
 
   // A sum over the blocks of a chunk, all of the edge's or of the base's kind.
   double OverChunk(double base, double edge) const {
@@ -23,15 +22,10 @@ struct Context {
   }
   double NetworkTime(int tier, NetworkOperation operation, double bytes,
                      double participants) const {
-    const Network& network = system.networks[tier];
-    return corrections.ring_collectives
-               ? network.RingTime(operation, bytes, participants)
-               : network.Time(operation, bytes, participants);
+    return system.networks[tier].Time(operation, bytes, participants);
   }
   double OffloadTime(double bytes) const {
-    const EfficiencyCurve& mem2 = system.mem2.bandwidth;
-    return bytes / (corrections.smooth_efficiency ? mem2.SmoothThroughput(bytes)
-                                                  : mem2.Throughput(bytes));
+    return bytes / system.mem2.bandwidth.Throughput(bytes);
   }
 };
 
@@ -51,7 +45,7 @@ double BackwardOffloadSize(const Context& c) {
   if (!c.execution.training) return 0;
   double size = c.execution.weight_offload ? c.block.weight_space : 0;
   size += StoredActivations(c);
-  if (c.execution.optimizer_offload && !c.corrections.optimizer_offload_once) {
+  if (c.execution.optimizer_offload) {
     size += c.block.optimizer_space;
   }
   return size;
@@ -226,8 +220,7 @@ void ExposeTail(const Context& c, const PassTimes& backward,
   if (c.schedule.base_blocks > 0) {
     window = overlap.chunk - backward.send -
              (backward.base.Total() + backward.edge.Total()) / 2;
-    if (!c.execution.optimizer_sharding &&
-        !c.corrections.optimizer_overlap_once) {
+    if (!c.execution.optimizer_sharding) {
       window += c.block.optimizer.time - c.block.optimizer.mem_time;
     }
   }
@@ -257,55 +250,6 @@ DataParallelTimes DataParallel(const Context& c, const PassTimes& backward,
   ExposeTail(c, backward, overlap, times);
   times.exposed = times.block_time + times.exposed;
   return times;
-}
-
-double OptimizerOffloadOverhead(const Context& c) {
-  if (!c.execution.optimizer_offload || !c.corrections.optimizer_offload_once) {
-    return 0;
-  }
-  return c.schedule.blocks *
-         std::max(0.0, c.OffloadTime(c.block.optimizer_space) +
-                           c.block.optimizer.mem_time - c.block.optimizer.time);
-}
-
-// Sums with weights that add up to 1, of what recomputation changes.
-void Blend(StageCosts& sum, const StageCosts& costs, double weight) {
-  sum.flops += weight * costs.flops;
-  sum.flops_time += weight * costs.flops_time;
-  sum.mem_accessed += weight * costs.mem_accessed;
-  sum.mem_time += weight * costs.mem_time;
-  sum.time += weight * costs.time;
-}
-
-void Blend(StageComm& sum, const StageComm& comm, double weight) {
-  sum.base_size += weight * comm.base_size;
-  sum.edge_size += weight * comm.edge_size;
-  sum.base_time += weight * comm.base_time;
-  sum.edge_time += weight * comm.edge_time;
-  sum.base_exposed += weight * comm.base_exposed;
-  sum.edge_exposed += weight * comm.edge_exposed;
-}
-
-void Blend(PassTimes& sum, const PassTimes& pass, double weight) {
-  sum.base.without_offload += weight * pass.base.without_offload;
-  sum.base.offload_overhead += weight * pass.base.offload_overhead;
-  sum.edge.without_offload += weight * pass.edge.without_offload;
-  sum.edge.offload_overhead += weight * pass.edge.offload_overhead;
-  sum.send += weight * pass.send;
-  sum.offload_size += weight * pass.offload_size;
-}
-
-BlockCosts BlendCosts(std::span<const BlockShare> shares, double blocks) {
-  BlockCosts sum = shares.front().costs;
-  sum.recompute = sum.weight_grad = {};
-  sum.repeated_comm = {};
-  for (const BlockShare& share : shares) {
-    const double weight = share.blocks / blocks;
-    Blend(sum.recompute, share.costs.recompute, weight);
-    Blend(sum.weight_grad, share.costs.weight_grad, weight);
-    Blend(sum.repeated_comm, share.costs.repeated_comm, weight);
-  }
-  return sum;
 }
 
 double Total(const BatchTimes& times) {
@@ -343,10 +287,8 @@ BatchTimes BatchOf(const Context& c, const PassTimes& forward_pass,
   times.forward_offload_exposed =
       c.OverBatch(forward.base.offload_overhead, forward.edge.offload_overhead);
   if (execution.training) {
-    times.backward_offload_exposed =
-        c.OverBatch(backward.base.offload_overhead,
-                    backward.edge.offload_overhead) +
-        OptimizerOffloadOverhead(c);
+    times.backward_offload_exposed = c.OverBatch(
+        backward.base.offload_overhead, backward.edge.offload_overhead);
   }
   times.repeated_comm_link =
       c.OverBatch(block.repeated_comm.base_time, block.repeated_comm.edge_time);
@@ -378,41 +320,10 @@ BatchTimes BatchOf(const Context& c, const PassTimes& forward_pass,
 }  // namespace
 
 BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
-                             const Schedule& schedule, const BlockCosts& block,
-                             const Corrections& corrections) {
-  const Context c{system, execution, schedule, block, corrections};
-  return BatchOf(c, ForwardPass(c), BackwardPass(c));
-}
-
-BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
                              const Schedule& schedule,
-                             std::span<const BlockShare> shares,
-                             const Corrections& corrections) {
-  PassTimes forward;
-  PassTimes backward;
-  for (const BlockShare& share : shares) {
-    const Context c{system, execution, schedule, share.costs, corrections};
-    const double weight = share.blocks / schedule.blocks;
-    Blend(forward, ForwardPass(c), weight);
-    Blend(backward, BackwardPass(c), weight);
-  }
-  const BlockCosts block = BlendCosts(shares, schedule.blocks);
-  return BatchOf({system, execution, schedule, block, corrections}, forward,
-                 backward);
-}
-
-double MeanBlockTime(const Schedule& schedule, const BatchTimes& times) {
-  return StageFillTime(schedule, times, false) / schedule.blocks_per_chunk;
-}
-
-double StageFillTime(const Schedule& schedule, const BatchTimes& times,
-                     bool lacks_block) {
-  const PassTimes& forward = times.forward_pass;
-  const PassTimes& backward = times.backward_pass;
-  const double chunk =
-      schedule.base_blocks * (forward.base.Total() + backward.base.Total()) +
-      forward.edge.Total() + backward.edge.Total();
-  return lacks_block ? chunk - LackedTime(schedule, forward, backward) : chunk;
+                             const BlockCosts& block) {
+  const Context c{system, execution, schedule, block};
+  return BatchOf(c, ForwardPass(c), BackwardPass(c));
 }
 
 }  // namespace acplan::costmodel

@@ -2,7 +2,6 @@
 
 #include <span>
 
-#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/block_costs.h"
@@ -70,30 +69,6 @@ struct BatchTimes {
 };
 
 BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
-                             const Schedule& schedule, const BlockCosts& block,
-                             const Corrections& corrections);
-
-// Blocks of a processor that cost the same.
-struct BlockShare {
-  BlockCosts costs;
-  double blocks = 0;
-};
-
-// As above where blocks differ in what they recompute: `shares` are all blocks
-// of a processor, spread evenly over its chunks.
-BatchTimes ComputeBatchTimes(const System& system, const Execution& execution,
-                             const Schedule& schedule,
-                             std::span<const BlockShare> shares,
-                             const Corrections& corrections);
-
-// Seconds that a block of a chunk takes of a microbatch, forward and backward,
-// in the mean; sends through the pipeline are part of it.
-double MeanBlockTime(const Schedule& schedule, const BatchTimes& times);
-
-// Seconds that a stage after the first adds to the bubble: a microbatch's way
-// through one of its chunks, forward and backward; less where it lacks a block
-// (StageLacksBlock).
-double StageFillTime(const Schedule& schedule, const BatchTimes& times,
-                     bool lacks_block);
+                             const Schedule& schedule, const BlockCosts& block);
 
 }  // namespace acplan::costmodel

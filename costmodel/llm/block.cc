@@ -14,29 +14,23 @@ struct RecomputeFlags {
   bool mlp_input;
 };
 
-RecomputeFlags FlagsOf(const Execution& execution,
-                       const Corrections& corrections) {
+RecomputeFlags FlagsOf(const Execution& execution) {
   RecomputeFlags flags{};
   flags.all = execution.activation_recompute == Recompute::kFull;
   flags.attention =
       flags.all || execution.activation_recompute == Recompute::kAttentionOnly;
-  flags.qkv_input =
-      execution.seq_par_ag_redo ||
-      (corrections.attention_recompute_keeps_input ? flags.all
-                                                   : flags.attention);
+  flags.qkv_input = execution.seq_par_ag_redo || flags.attention;
   flags.mlp_input = execution.seq_par_ag_redo || flags.all;
   return flags;
 }
 
-LayerContext ContextOf(const Execution& execution,
-                       const Corrections& corrections) {
+LayerContext ContextOf(const Execution& execution) {
   return {.bytes_per_element = BytesPerElement(execution.datatype),
           .optimizer_shards = execution.optimizer_sharding
                                   ? static_cast<double>(execution.data_par)
                                   : 1,
           .tensor_par = static_cast<double>(execution.tensor_par),
-          .comm_type = execution.tensor_par_comm_type,
-          .corrections = corrections};
+          .comm_type = execution.tensor_par_comm_type};
 }
 
 // The input of all parts of a block.
@@ -189,13 +183,10 @@ void AddAttention(Block& block, const BlockPlan& plan) {
       block.Add(DropOut(context, "AttnBlock_Multihead_DropOut", scores,
                         {.is_recomputed = flags.attention,
                          .stores_activation = !flags.attention}));
-  block.Add(
-      BatchMatMul(context, "AttnBlock_Multihead_Attn",
-                  {batch, shape.seq, shape.seq, shape.head_size},
-                  {.is_recomputed = context.corrections.attention_recompute_all
-                                        ? flags.attention
-                                        : flags.all}),
-      dropout, projections.value);
+  block.Add(BatchMatMul(context, "AttnBlock_Multihead_Attn",
+                        {batch, shape.seq, shape.seq, shape.head_size},
+                        {.is_recomputed = flags.all}),
+            dropout, projections.value);
   AddReducedLinear(block, plan, shape.heads_size,
                    {"AttnBlock_MLP", "AttnBlock_MLP_RS", "AttnBlock_G"});
   AddLast(block, plan, kNames, fork);
@@ -249,21 +240,15 @@ BlockShape ShapeOf(const Model& model, const Execution& execution) {
   return shape;
 }
 
-Block BuildBlock(const Model& model, const Execution& execution,
-                 const Corrections& corrections) {
+Block BuildBlock(const Model& model, const Execution& execution) {
   const BlockPlan plan{.execution = execution,
-                       .context = ContextOf(execution, corrections),
+                       .context = ContextOf(execution),
                        .shape = ShapeOf(model, execution),
-                       .flags = FlagsOf(execution, corrections)};
+                       .flags = FlagsOf(execution)};
   Block block;
   AddAttention(block, plan);
   AddMlp(block, plan);
   return block;
-}
-
-double BlockInputBytes(const Model& model, const Execution& execution) {
-  return ShapeOf(model, execution).shared_activation *
-         BytesPerElement(execution.datatype);
 }
 
 }  // namespace acplan::costmodel

@@ -6,7 +6,6 @@
 #include <span>
 
 #include "costmodel/application/model.h"
-#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/layers/layer.h"
 
@@ -54,10 +53,6 @@ class Block {
 };
 
 // A block as one processor has it. The execution must have passed CheckFit.
-Block BuildBlock(const Model& model, const Execution& execution,
-                 const Corrections& corrections);
-
-// Bytes of what a block reads, of a microbatch.
-double BlockInputBytes(const Model& model, const Execution& execution);
+Block BuildBlock(const Model& model, const Execution& execution);
 
 }  // namespace acplan::costmodel

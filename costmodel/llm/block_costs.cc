@@ -25,7 +25,7 @@ class BlockSum {
         layer, Stage::kForward, forward, costs_.forward, costs_.forward_comm);
     RequireBandwidth(layer, Stage::kForward, forward);
     forward_useful_ += layer.At(Stage::kForward).flops;
-    if (is_training_) AddBackward(layer, forward, forward_times);
+    if (is_training_) AddBackward(layer, forward_times);
     AddSpace(layer);
   }
 
@@ -35,9 +35,6 @@ class BlockSum {
     if (is_training_) costs.useful_flops += backward_useful_;
     return costs;
   }
-
-  // The gradients of a layer's input and output, where they are largest.
-  double LiveGradients() const { return live_gradients_; }
 
  private:
   struct StageTimes {
@@ -78,20 +75,18 @@ class BlockSum {
   // Overlapped layers report what a middle block exposes for both places.
   void AddExposed(const Layer& layer, const StageTimes& times,
                   StageComm& comm) const {
-    const bool by_place = layer.comm.kind == LayerComm::Kind::kSeparate ||
-                          hardware_.corrections.exposed_by_stage;
+    const bool by_place = layer.comm.kind == LayerComm::Kind::kSeparate;
     comm.base_exposed += times.base.exposed;
     comm.edge_exposed += by_place ? times.edge.exposed : times.base.exposed;
   }
 
-  void AddBackward(const Layer& layer, const WorkTime& forward,
-                   const StageTimes& forward_times) {
+  void AddBackward(const Layer& layer, const StageTimes& forward_times) {
     const WorkTime activation =
         TimeWork(layer, Stage::kActivationGradient, hardware_);
     const WorkTime weight = TimeWork(layer, Stage::kWeightGradient, hardware_);
     const WorkTime optimizer =
         TimeWork(layer, Stage::kOptimizerStep, hardware_);
-    if (layer.is_recomputed) AddRecompute(layer, forward, forward_times);
+    if (layer.is_recomputed) AddRecompute(forward_times);
     AddWork(costs_.weight_grad, layer.At(Stage::kWeightGradient), weight);
     AddRepeated(layer, weight, forward_times);
     AddWork(costs_.activation_grad, layer.At(Stage::kActivationGradient),
@@ -106,15 +101,11 @@ class BlockSum {
                         layer.At(Stage::kOptimizerStep).flops;
   }
 
-  void AddRecompute(const Layer& layer, const WorkTime& forward,
-                    const StageTimes& forward_times) {
-    if (hardware_.corrections.recompute_totals) {
-      AddWork(costs_.recompute, layer.At(Stage::kForward), forward);
-    } else {
-      AddWork(costs_.recompute,
-              {costs_.forward.flops, costs_.forward.mem_accessed},
-              {costs_.forward.flops_time, costs_.forward.mem_time});
-    }
+  // Counts all layers so far once more, as Calculon does.
+  void AddRecompute(const StageTimes& forward_times) {
+    AddWork(costs_.recompute,
+            {costs_.forward.flops, costs_.forward.mem_accessed},
+            {costs_.forward.flops_time, costs_.forward.mem_time});
     costs_.recompute.time += forward_times.base.run;
   }
 
@@ -126,10 +117,7 @@ class BlockSum {
     StageTimes times =
         AddStage(layer, Stage::kWeightGradient, work, costs_.weight_grad, comm);
     if (!layer.comm.is_repeated) return;
-    if (layer.comm.kind == LayerComm::Kind::kOverlapped &&
-        !hardware_.corrections.exposed_by_stage) {
-      times = forward_times;
-    }
+    if (layer.comm.kind == LayerComm::Kind::kOverlapped) times = forward_times;
     StageComm& sum = costs_.repeated_comm;
     sum.base_size += comm.base_size;
     sum.edge_size += comm.edge_size;
@@ -154,7 +142,6 @@ class BlockSum {
     }
     costs_.act_storage_space += layer.activation_bytes;
     if (!is_training_) return;
-    costs_.act_storage_space -= layer.dropped_bytes;
     if (!layer.stores_output) costs_.act_storage_space -= layer.output_bytes;
     if (!layer.stores_activation) {
       costs_.act_storage_space -= layer.activation_bytes;
@@ -163,9 +150,6 @@ class BlockSum {
     costs_.weight_grad_space_unsharded += layer.weight_grad_unsharded_bytes;
     costs_.act_grad_space += layer.activation_grad_bytes;
     costs_.optimizer_space += layer.optimizer_bytes;
-    live_gradients_ =
-        std::max(live_gradients_, last_gradient_ + layer.activation_grad_bytes);
-    last_gradient_ = layer.activation_grad_bytes;
   }
 
   const LayerHardware& hardware_;
@@ -173,8 +157,6 @@ class BlockSum {
   BlockCosts costs_;
   double forward_useful_ = 0;
   double backward_useful_ = 0;
-  double live_gradients_ = 0;
-  double last_gradient_ = 0;
 };
 
 double SendSize(const BlockShape& shape, const Execution& execution) {
@@ -185,21 +167,17 @@ double SendSize(const BlockShape& shape, const Execution& execution) {
   return elements * BytesPerElement(execution.datatype);
 }
 
-double CheckpointSize(const BlockShape& shape, const Execution& execution,
-                      const Corrections& corrections) {
+double CheckpointSize(const BlockShape& shape, const Execution& execution) {
   if (!execution.training ||
       execution.activation_recompute != Recompute::kFull) {
     return 0;
   }
-  return (corrections.sharded_checkpoints ? shape.shared_activation
-                                          : shape.activation) *
-         BytesPerElement(execution.datatype);
+  return shape.activation * BytesPerElement(execution.datatype);
 }
 
 }  // namespace
 
-LayerHardware HardwareOf(const System& system, const Execution& execution,
-                         const Corrections& corrections) {
+LayerHardware HardwareOf(const System& system, const Execution& execution) {
   return {.matrix = &system.matrix.Engine(execution.datatype),
           .vector = &system.vector.Engine(execution.datatype),
           .mem1 = &system.mem1.bandwidth,
@@ -208,32 +186,18 @@ LayerHardware HardwareOf(const System& system, const Execution& execution,
           .bytes_per_element = BytesPerElement(execution.datatype),
           .peers = static_cast<double>(execution.tensor_par),
           .comm_type = execution.tensor_par_comm_type,
-          .overlap = execution.tensor_par_overlap,
-          .corrections = corrections};
-}
-
-BlockCosts SumLayers(std::span<const Layer> layers,
-                     const LayerHardware& hardware, bool is_training) {
-  BlockSum sum(hardware, is_training);
-  for (const Layer& layer : layers) sum.Add(layer);
-  return sum.Costs();
+          .overlap = execution.tensor_par_overlap};
 }
 
 BlockCosts ComputeBlockCosts(const Model& model, const System& system,
-                             const Execution& execution,
-                             const Corrections& corrections) {
-  const LayerHardware hardware = HardwareOf(system, execution, corrections);
-  const Block block = BuildBlock(model, execution, corrections);
+                             const Execution& execution) {
+  const LayerHardware hardware = HardwareOf(system, execution);
+  const Block block = BuildBlock(model, execution);
   BlockSum sum(hardware, execution.training);
   for (const Layer& layer : block.layers()) sum.Add(layer);
   BlockCosts costs = sum.Costs();
   const BlockShape shape = ShapeOf(model, execution);
-  if (corrections.live_gradients && execution.training) {
-    // The gradient of the residual stream waits beside a layer's own two.
-    costs.act_grad_space = sum.LiveGradients() +
-                           shape.shared_activation * hardware.bytes_per_element;
-  }
-  costs.checkpoint_size = CheckpointSize(shape, execution, corrections);
+  costs.checkpoint_size = CheckpointSize(shape, execution);
   costs.forward_send_size = SendSize(shape, execution);
   if (execution.activation_recompute == Recompute::kFull) {
     costs.act_storage_space = 0;

@@ -3,7 +3,6 @@
 #include <span>
 
 #include "costmodel/application/model.h"
-#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/layers/layer.h"
@@ -13,8 +12,7 @@
 namespace acplan::costmodel {
 
 // Returns the hardware that a block's layers run on. Points into the system.
-LayerHardware HardwareOf(const System& system, const Execution& execution,
-                         const Corrections& corrections);
+LayerHardware HardwareOf(const System& system, const Execution& execution);
 
 // A stage of all layers of a block, one microbatch.
 struct StageCosts {
@@ -66,11 +64,6 @@ struct BlockCosts {
 };
 
 BlockCosts ComputeBlockCosts(const Model& model, const System& system,
-                             const Execution& execution,
-                             const Corrections& corrections);
-
-// Adds up layers. checkpoint_size and forward_send_size stay 0.
-BlockCosts SumLayers(std::span<const Layer> layers,
-                     const LayerHardware& hardware, bool is_training);
+                             const Execution& execution);
 
 }  // namespace acplan::costmodel

@@ -9,19 +9,17 @@ Verdict CheckMemory(const System& system, const MemoryNeeds& memory) {
 }
 
 Evaluation Evaluate(const Model& model, const System& system,
-                    const Execution& execution,
-                    const Corrections& corrections) {
+                    const Execution& execution) {
   Evaluation evaluation;
   evaluation.verdict = CheckFit(model, system, execution);
   if (!evaluation.verdict.Fits()) return evaluation;
   const Schedule schedule = ScheduleOf(model, execution);
-  evaluation.block = ComputeBlockCosts(model, system, execution, corrections);
-  evaluation.memory =
-      ComputeMemoryNeeds(execution, schedule, evaluation.block, corrections);
+  evaluation.block = ComputeBlockCosts(model, system, execution);
+  evaluation.memory = ComputeMemoryNeeds(execution, schedule, evaluation.block);
   evaluation.verdict = CheckMemory(system, evaluation.memory);
   if (!evaluation.verdict.Fits()) return evaluation;
-  evaluation.times = ComputeBatchTimes(system, execution, schedule,
-                                       evaluation.block, corrections);
+  evaluation.times =
+      ComputeBatchTimes(system, execution, schedule, evaluation.block);
   return evaluation;
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "costmodel/application/model.h"
-#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 #include "costmodel/llm/batch_times.h"
@@ -23,8 +22,7 @@ struct Evaluation {
 
 // `execution` is consistent in itself (ReadExecution).
 Evaluation Evaluate(const Model& model, const System& system,
-                    const Execution& execution,
-                    const Corrections& corrections = {});
+                    const Execution& execution);
 
 // Where capacity is exceeded, the tier.
 Verdict CheckMemory(const System& system, const MemoryNeeds& memory);

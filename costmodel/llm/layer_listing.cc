@@ -93,8 +93,7 @@ class ValueWriter {
     }
     for (const BlockPlace place : {kBase, kEdge}) {
       // Overlapped layers report what a middle block exposes for both.
-      const bool by_place = layer_.comm.kind == LayerComm::Kind::kSeparate ||
-                            hardware_.corrections.exposed_by_stage;
+      const bool by_place = layer_.comm.kind == LayerComm::Kind::kSeparate;
       const double net_time =
           NetTime(layer_, stage, by_place ? place : kBase, time, hardware_);
       Put(TimeProcessing(layer_, time, net_time, hardware_).exposed);
@@ -111,10 +110,9 @@ class ValueWriter {
 }  // namespace
 
 std::vector<LayerListing> ListLayers(const Model& model, const System& system,
-                                     const Execution& execution,
-                                     const Corrections& corrections) {
-  const Block block = BuildBlock(model, execution, corrections);
-  const LayerHardware hardware = HardwareOf(system, execution, corrections);
+                                     const Execution& execution) {
+  const Block block = BuildBlock(model, execution);
+  const LayerHardware hardware = HardwareOf(system, execution);
   std::vector<LayerListing> listings;
   for (const Layer& layer : block.layers()) {
     LayerListing& listing = listings.emplace_back();

@@ -21,7 +21,6 @@ struct LayerListing {
 
 // The layers of a block of an execution that fits, in order.
 std::vector<LayerListing> ListLayers(const Model& model, const System& system,
-                                     const Execution& execution,
-                                     const Corrections& corrections);
+                                     const Execution& execution);
 
 }  // namespace acplan::costmodel

@@ -15,17 +15,10 @@ double MicrobatchesInFlight(const Schedule& schedule) {
                               (schedule.chunks * schedule.pipeline_par));
 }
 
-// Returns the bytes of a block's gradients while they are not being added to.
-double OtherGradients(const BlockCosts& block, const Corrections& corrections) {
-  return corrections.full_precision_gradients
-             ? block.weight_grad_space_unsharded
-             : block.weight_grad_space;
-}
-
-void AddGradients(MemoryNeeds& needs, double blocks, const BlockCosts& block,
-                  const Corrections& corrections) {
+void AddGradients(MemoryNeeds& needs, double blocks, const BlockCosts& block) {
   needs.activation_grads = block.act_grad_space;
-  const double others = OtherGradients(block, corrections);
+  // Of blocks to whose gradients nothing is being added.
+  const double others = block.weight_grad_space;
   needs.weight_grads = {
       block.weight_grad_space_unsharded + others * (blocks - 1),
       block.weight_grad_space_unsharded + others};
@@ -66,8 +59,7 @@ void AddTiers(MemoryNeeds& needs, const Execution& execution,
 
 MemoryNeeds ComputeMemoryNeeds(const Execution& execution,
                                const Schedule& schedule,
-                               const BlockCosts& block,
-                               const Corrections& corrections) {
+                               const BlockCosts& block) {
   MemoryNeeds needs;
   needs.weights = {block.weight_space * schedule.blocks,
                    block.weight_space * 2};
@@ -86,28 +78,12 @@ MemoryNeeds ComputeMemoryNeeds(const Execution& execution,
           block.act_working_space +
           block.act_storage_space * (schedule.blocks * in_flight - 1);
     }
-    AddGradients(needs, schedule.blocks, block, corrections);
+    AddGradients(needs, schedule.blocks, block);
   }
   AddTiers(
       needs, execution,
       {.activations = is_full ? needs.checkpoints.all : needs.activations.all,
-       .gradients = OtherGradients(block, corrections) * schedule.blocks});
-  return needs;
-}
-
-MemoryNeeds ComputeStageMemoryNeeds(const Execution& execution, double blocks,
-                                    const BlockCosts& block,
-                                    const KeptActivations& kept,
-                                    const Corrections& corrections) {
-  MemoryNeeds needs;
-  needs.weights = {block.weight_space * blocks, block.weight_space * 2};
-  const double others = kept.in_flight * kept.bytes - kept.most;
-  needs.activations = {block.act_working_space + others,
-                       block.act_working_space + kept.most};
-  AddGradients(needs, blocks, block, corrections);
-  AddTiers(needs, execution,
-           {.activations = others,
-            .gradients = OtherGradients(block, corrections) * blocks});
+       .gradients = block.weight_grad_space * schedule.blocks});
   return needs;
 }
 

@@ -46,36 +46,4 @@ inline Schedule ScheduleOf(const Model& model, const Execution& execution) {
       .last_round = static_cast<double>(microbatches % execution.pipeline_par)};
 }
 
-// Stages of the pipeline that have a block: where blocks divide unevenly, those
-// at its end may have none.
-inline int64_t StagesWithBlocks(const Model& model,
-                                const Execution& execution) {
-  return std::min(model.num_blocks, execution.pipeline_par);
-}
-
-// Returns whether a stage of the pipeline, from 0, has a block less than the
-// first.
-inline bool StageLacksBlock(const Schedule& schedule, int64_t stage) {
-  return static_cast<double>(stage) >=
-         schedule.pipeline_par - schedule.missing_blocks;
-}
-
-// Blocks of a stage.
-inline double StageBlocks(const Schedule& schedule, int64_t stage) {
-  return schedule.blocks - (StageLacksBlock(schedule, stage) ? 1 : 0);
-}
-
-// Microbatches whose activations a stage holds at most; those of chunks count
-// as much as they are of all. One-forward-one-backward, of interleaved chunks
-// as Narayanan et al. (2021) schedule them: before its first backward pass a
-// stage runs pipeline_par (chunks - 1) + 2 (pipeline_par - stage - 1) + 1
-// chunks forward, without interleaving pipeline_par - stage.
-inline double StageMicrobatches(const Schedule& schedule, int64_t stage) {
-  const double after = schedule.pipeline_par - static_cast<double>(stage) - 1;
-  if (schedule.chunks == 1) return std::min(schedule.microbatches, after + 1);
-  const double chunks =
-      schedule.pipeline_par * (schedule.chunks - 1) + 2 * after + 1;
-  return std::min(schedule.microbatches, chunks / schedule.chunks);
-}
-
 }  // namespace acplan::costmodel

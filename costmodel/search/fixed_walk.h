@@ -22,20 +22,17 @@ class FixedWalk {
     return walk_.Run(
         variant, options,
         [&](const Execution& execution) {
-          return ComputeBlockCosts(problem_.model, problem_.system, execution,
-                                   problem_.corrections);
+          return ComputeBlockCosts(problem_.model, problem_.system, execution);
         },
         [&](const Execution& execution, const Schedule& schedule,
             const BlockCosts& block) {
-          memory = ComputeMemoryNeeds(execution, schedule, block,
-                                      problem_.corrections);
+          memory = ComputeMemoryNeeds(execution, schedule, block);
           return CheckMemory(problem_.system, memory).Fits();
         },
         [&](const Execution& execution, int64_t index, const Schedule& schedule,
             const BlockCosts& block) {
           visit(execution, index, memory,
-                ComputeBatchTimes(problem_.system, execution, schedule, block,
-                                  problem_.corrections),
+                ComputeBatchTimes(problem_.system, execution, schedule, block),
                 block);
         });
   }

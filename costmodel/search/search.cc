@@ -65,9 +65,8 @@ WorkList ListWork(const SearchProblem& problem, const SearchShard& shard) {
 }
 
 // Descending by rate, then in the order of the space.
-bool IsBetter(const Candidate& a, const Candidate& b, bool ties_by_memory) {
+bool IsBetter(const Candidate& a, const Candidate& b) {
   if (a.sample_rate != b.sample_rate) return a.sample_rate > b.sample_rate;
-  if (ties_by_memory && a.memory != b.memory) return a.memory < b.memory;
   if (a.unit != b.unit) return a.unit < b.unit;
   if (a.variant != b.variant) return a.variant < b.variant;
   return a.index < b.index;
@@ -76,24 +75,20 @@ bool IsBetter(const Candidate& a, const Candidate& b, bool ties_by_memory) {
 // The best few candidates that were offered.
 class BestList {
  public:
-  BestList(int64_t most, bool ties_by_memory)
-      : most_(static_cast<size_t>(most)), ties_by_memory_(ties_by_memory) {}
+  explicit BestList(int64_t most) : most_(static_cast<size_t>(most)) {}
 
   bool Wants(double sample_rate) const {
     return heap_.size() < most_ || sample_rate >= heap_.front().sample_rate;
   }
 
   void Offer(const Candidate& candidate) {
-    const auto is_better = [this](const Candidate& a, const Candidate& b) {
-      return IsBetter(a, b, ties_by_memory_);
-    };
     if (heap_.size() == most_) {
-      if (most_ == 0 || !is_better(candidate, heap_.front())) return;
-      std::ranges::pop_heap(heap_, is_better);
+      if (most_ == 0 || !IsBetter(candidate, heap_.front())) return;
+      std::ranges::pop_heap(heap_, IsBetter);
       heap_.pop_back();
     }
     heap_.push_back(candidate);
-    std::ranges::push_heap(heap_, is_better);
+    std::ranges::push_heap(heap_, IsBetter);
   }
 
   void Merge(const BestList& other) {
@@ -102,15 +97,12 @@ class BestList {
 
   std::vector<Candidate> Sorted() const {
     std::vector<Candidate> sorted = heap_;
-    std::ranges::sort(sorted, [this](const Candidate& a, const Candidate& b) {
-      return IsBetter(a, b, ties_by_memory_);
-    });
+    std::ranges::sort(sorted, IsBetter);
     return sorted;
   }
 
  private:
   size_t most_;
-  bool ties_by_memory_;
   std::vector<Candidate> heap_;  // the worst in front
 };
 
@@ -130,11 +122,10 @@ struct Found {
 // The state that the threads of a search share.
 class SharedState {
  public:
-  SharedState(const SearchOptions& options, int64_t total, int64_t most,
-              bool ties_by_memory)
+  SharedState(const SearchOptions& options, int64_t total, int64_t most)
       : options_(options),
         total_(total),
-        found_{.counts = {}, .best = BestList(most, ties_by_memory)} {}
+        found_{.counts = {}, .best = BestList(most)} {}
 
   bool IsInterrupted() {
     if (!options_.interrupt || !options_.interrupt->load()) return false;
@@ -238,11 +229,6 @@ Rows ListVariant(const SearchProblem& problem, const SearchOptions& options,
   return rows;
 }
 
-Found NothingFound(const SearchProblem& problem, const SearchOptions& options) {
-  return {.counts = {},
-          .best = BestList(options.top_n, problem.corrections.ties_by_memory)};
-}
-
 // Variants of a unit, each execution as it is.
 void EvaluateItem(const SearchProblem& problem, const SearchOptions& options,
                   const WorkItem& item, const SearchUnit& unit,
@@ -251,7 +237,7 @@ void EvaluateItem(const SearchProblem& problem, const SearchOptions& options,
   FixedWalk walk(problem, unit);
   for (size_t v = item.begin; v < item.end; ++v) {
     if (state.IsInterrupted()) return;
-    Found found = NothingFound(problem, options);
+    Found found{.counts = {}, .best = BestList(options.top_n)};
     found.counts =
         walk.Run(variants[v], options,
                  [&](const Execution& execution, int64_t index,
@@ -274,8 +260,7 @@ int64_t CountSpace(const SearchProblem& problem, const SearchShard& shard) {
 SearchOutcome FindBest(const SearchProblem& problem,
                        const SearchOptions& options) {
   const WorkList work = ListWork(problem, options.shard);
-  SharedState state(options, work.executions, options.top_n,
-                    problem.corrections.ties_by_memory);
+  SharedState state(options, work.executions, options.top_n);
   const auto run_item = [&](size_t i) {
     const WorkItem& item = work.items[i];
     EvaluateItem(problem, options, item, work.units[item.unit], state);
@@ -294,7 +279,7 @@ SearchOutcome ListAll(const SearchProblem& problem,
   SearchOptions all = options;
   all.breaks_microbatches = false;
   all.counts_only = false;
-  SharedState state(all, work.executions, 1, false);
+  SharedState state(all, work.executions, 1);
   size_t item = 0;
   size_t variant = work.items.empty() ? 0 : work.items.front().begin;
   const auto next = [&](tbb::flow_control& flow) -> WorkItem {
@@ -312,7 +297,7 @@ SearchOutcome ListAll(const SearchProblem& problem,
     return ListVariant(problem, all, work.units[one.unit], one.unit, one.begin);
   };
   const auto finish = [&](const Rows& rows) {
-    Found found{.counts = rows.counts, .best = BestList(1, false)};
+    Found found{.counts = rows.counts, .best = BestList(1)};
     if (rows.best) found.best.Offer(*rows.best);
     write(rows.text);
     state.Add(found);

@@ -31,11 +31,9 @@ std::vector<int64_t> PipelineDegrees(const SearchProblem& problem,
                                      int64_t tensor_par) {
   const int64_t blocks = problem.model.num_blocks;
   const int64_t rest = problem.num_procs / tensor_par;
-  const bool any = problem.corrections.uneven_pipelines;
-  std::vector<int64_t> degrees =
-      any ? Divisors(rest) : Divisors(std::min(rest, blocks));
+  std::vector<int64_t> degrees = Divisors(std::min(rest, blocks));
   std::erase_if(degrees, [&](int64_t degree) {
-    return rest % degree != 0 || (any ? degree > blocks : blocks % degree != 0);
+    return rest % degree != 0 || blocks % degree != 0;
   });
   return degrees;
 }
@@ -80,10 +78,6 @@ std::vector<SearchUnit> SearchUnits(const SearchProblem& problem) {
       degrees.batch_size =
           problem.max_batch / degrees.data_par * degrees.data_par;
       if (degrees.batch_size == 0) continue;
-      if (problem.corrections.one_batch_size &&
-          degrees.batch_size != problem.max_batch) {
-        continue;
-      }
       for (const int64_t interleaving : Interleavings(problem, pipeline_par)) {
         degrees.pipeline_interleaving = interleaving;
         AddUnits(degrees, units);

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "costmodel/application/model.h"
-#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 #include "costmodel/hardware/system.h"
 
@@ -20,7 +19,6 @@ struct SearchProblem {
   std::vector<bool> fused_activation = {true};  // in the order of trial
   bool allows_tensor_overlap = true;
   bool allows_data_overlap = true;
-  Corrections corrections;
 };
 
 // The space is walked in the order of its parts: units, of a unit variants, of

@@ -71,8 +71,7 @@ double BatchFlops(const Row& row) {
          (1 + sequence / (6 * hidden) + 51200 / (16 * blocks * hidden));
 }
 
-MegatronRun RunFastest(const Row& row, const System& system,
-                       const Corrections& corrections) {
+MegatronRun RunFastest(const Row& row, const System& system) {
   MegatronRun best;
   best.model = row.model;
   best.measured = row.teraflops;
@@ -85,8 +84,7 @@ MegatronRun RunFastest(const Row& row, const System& system,
     for (int64_t chunks = 1; chunks <= most; ++chunks) {
       if (blocks % chunks != 0) continue;
       execution.pipeline_interleaving = chunks;
-      const Evaluation evaluation =
-          Evaluate(ModelOf(row), system, execution, corrections);
+      const Evaluation evaluation = Evaluate(ModelOf(row), system, execution);
       if (!evaluation.verdict.Fits()) continue;
       const double teraflops = BatchFlops(row) / evaluation.times.total /
                                static_cast<double>(row.processors) / 1e12;
@@ -100,12 +98,12 @@ MegatronRun RunFastest(const Row& row, const System& system,
 
 }  // namespace
 
-std::vector<MegatronRun> CompareMegatron2021(const std::filesystem::path& data,
-                                             const Corrections& corrections) {
+std::vector<MegatronRun> CompareMegatron2021(
+    const std::filesystem::path& data) {
   const System system = ReadSystem(data / "systems" / "a100_80g.json");
   std::vector<MegatronRun> runs;
   for (const Row& row : kRows) {
-    runs.push_back(RunFastest(row, system, corrections));
+    runs.push_back(RunFastest(row, system));
   }
   return runs;
 }

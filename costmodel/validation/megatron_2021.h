@@ -4,7 +4,6 @@
 #include <string_view>
 #include <vector>
 
-#include "costmodel/execution/corrections.h"
 #include "costmodel/execution/execution.h"
 
 namespace acplan::costmodel {
@@ -26,8 +25,7 @@ struct MegatronRun {
 
 // `data`: a folder with systems. Throws InputError where a file is missing or
 // wrong.
-std::vector<MegatronRun> CompareMegatron2021(const std::filesystem::path& data,
-                                             const Corrections& corrections);
+std::vector<MegatronRun> CompareMegatron2021(const std::filesystem::path& data);
 
 // Returns the mean of the absolute values of TimeError.
 double AverageTimeError(const std::vector<MegatronRun>& runs);

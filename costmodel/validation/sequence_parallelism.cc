@@ -75,7 +75,6 @@ struct Source {
   fs::path data;
   std::string figure;
   std::string system;
-  Corrections corrections;
 };
 
 Evaluation Run(const Source& source, const Published& published) {
@@ -89,8 +88,7 @@ Evaluation Run(const Source& source, const Published& published) {
       ReadSystem(source.data / "systems" / (source.system + ".json"));
   system.mem1.capacity = std::numeric_limits<double>::infinity();
   system.mem2.capacity = std::numeric_limits<double>::infinity();
-  Evaluation evaluation =
-      Evaluate(model, system, execution, source.corrections);
+  Evaluation evaluation = Evaluate(model, system, execution);
   const Verdict& verdict = evaluation.verdict;
   if (!verdict.Fits()) {
     throw InputError(fmt::format(
@@ -134,8 +132,8 @@ double MaximumError(const ComparisonTable& table) {
   return most;
 }
 
-Figure1 CompareFigure1(const fs::path& data, const Corrections& corrections) {
-  const Source source{data, "fig1", "a100_80e", corrections};
+Figure1 CompareFigure1(const fs::path& data) {
+  const Source source{data, "fig1", "a100_80e"};
   return {Compare(source, kStates,
                   [](const Evaluation& evaluation) {
                     const MemoryNeeds& memory = evaluation.memory;
@@ -148,9 +146,8 @@ Figure1 CompareFigure1(const fs::path& data, const Corrections& corrections) {
           })};
 }
 
-ComparisonTable CompareFigure7(const fs::path& data,
-                               const Corrections& corrections) {
-  const Source source{data, "fig7", "a100_80e", corrections};
+ComparisonTable CompareFigure7(const fs::path& data) {
+  const Source source{data, "fig7", "a100_80e"};
   ComparisonTable table =
       Compare(source, kShares, [](const Evaluation& evaluation) {
         return evaluation.memory.activations.all +
@@ -164,9 +161,8 @@ ComparisonTable CompareFigure7(const fs::path& data,
   return table;
 }
 
-ComparisonTable CompareTable5(const fs::path& data,
-                              const Corrections& corrections) {
-  const Source source{data, "tab5", "a100_80g", corrections};
+ComparisonTable CompareTable5(const fs::path& data) {
+  const Source source{data, "tab5", "a100_80g"};
   return Compare(source, kSeconds, [](const Evaluation& evaluation) {
     return evaluation.times.total;
   });

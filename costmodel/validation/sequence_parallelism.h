@@ -4,8 +4,6 @@
 #include <string_view>
 #include <vector>
 
-#include "costmodel/execution/corrections.h"
-
 namespace acplan::costmodel {
 
 // The runs of Korthikanti et al., "Reducing activation recomputation in large
@@ -36,15 +34,12 @@ struct Figure1 {
   ComparisonTable states;       // GiB of parameters, gradients and optimizer
   ComparisonTable activations;  // GiB
 };
-Figure1 CompareFigure1(const std::filesystem::path& data,
-                       const Corrections& corrections);
+Figure1 CompareFigure1(const std::filesystem::path& data);
 
 // Activations in percent of those without recomputation.
-ComparisonTable CompareFigure7(const std::filesystem::path& data,
-                               const Corrections& corrections);
+ComparisonTable CompareFigure7(const std::filesystem::path& data);
 
 // Seconds of a batch.
-ComparisonTable CompareTable5(const std::filesystem::path& data,
-                              const Corrections& corrections);
+ComparisonTable CompareTable5(const std::filesystem::path& data);
 
 }  // namespace acplan::costmodel

@@ -251,19 +251,6 @@ TEST_F(LlmCommandTest, SaysWhatIsIgnored) {
   EXPECT_EQ(outcome.err, "acplan: model.json: vocabulary: ignored\n");
 }
 
-TEST_F(LlmCommandTest, CorrectedMode) {
-  const json plain = AcplanJson(Example({}));
-  const json corrected = AcplanJson(Example({"--mode", "corrected"}));
-  EXPECT_EQ(plain.at("act_checkpoint_size"),
-            4 * corrected.at("act_checkpoint_size").get<double>());
-  const json one = AcplanJson(Example({"--correct", "sharded_checkpoints"}));
-  EXPECT_EQ(one.at("act_checkpoint_size"), corrected.at("act_checkpoint_size"));
-  EXPECT_EQ(one.at("total_time"), plain.at("total_time"));
-  ExpectRefused(Acplan(Example({"--mode", "right"})), {"--mode", "\"right\""});
-  ExpectRefused(Acplan(Example({"--correct", "sharded_checkpoint"})),
-                {"--correct", "nearest: sharded_checkpoints"});
-}
-
 TEST_F(LlmCommandTest, ValidationPrintsCalculonsText) {
   const std::string text =
       graph::ReadFile(ACPLAN_TEST_DATA_DIR "/calculon/validation.txt");
@@ -272,8 +259,6 @@ TEST_F(LlmCommandTest, ValidationPrintsCalculonsText) {
   EXPECT_EQ(
       AcplanOut({"lv", "-v"}),
       graph::ReadFile(ACPLAN_TEST_DATA_DIR "/calculon/validation_verbose.txt"));
-  EXPECT_THAT(AcplanOut({"lv", "--mode", "corrected"}),
-              HasSubstr("Ave,,0.02%\nMax,,0.04%"));
   ExpectRefused(Acplan({"lv", "-b", "."}), {"models/megatron-22B.json"});
 }
 

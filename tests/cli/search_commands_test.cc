@@ -199,8 +199,8 @@ TEST_F(SearchCommandsTest, FourShardsOfAllExecutions) {
   EXPECT_TRUE(Read("whole.csv.gz") == Read("merged.csv.gz"));
 }
 
-TEST_F(SearchCommandsTest, ShardsOfACorrectedSearchBreakTiesByMemory) {
-  const std::vector<std::string> flags = {"-t", "3000", "--mode", "corrected"};
+TEST_F(SearchCommandsTest, ShardsKeepTheOrderOfEqualRates) {
+  const std::vector<std::string> flags = {"-t", "3000"};
   AcplanOut(Search("loe", "whole.json", flags));
   std::vector<std::string> merge = {"llm-merge"};
   for (int shard = 1; shard <= 7; ++shard) {

@@ -161,7 +161,7 @@ TEST(GoldenLlm, EveryListedLayer) {
   for (const json& golden : listings) {
     const Case& one = Find(cases, golden.at("id"));
     const std::vector<LayerListing> layers =
-        ListLayers(one.model(), one.system(), one.execution(), {});
+        ListLayers(one.model(), one.system(), one.execution());
     const json& expected = golden.at("layers");
     ASSERT_EQ(layers.size(), expected.size()) << one.id();
     for (size_t i = 0; i < layers.size(); ++i) {

@@ -17,21 +17,6 @@ TEST(EfficiencyCurve, TakesTheFirstStepThatBeginsAtOrBelow) {
   EXPECT_EQ(curve.Throughput(0), 1);
 }
 
-TEST(EfficiencyCurve, SmoothMeetsTheStepsWhereTheyBegin) {
-  const EfficiencyCurve curve(10, {{100, .9}, {1, .5}, {0, .1}});
-  for (const double size : {1000., 100., 1., 0.}) {
-    EXPECT_DOUBLE_EQ(curve.SmoothThroughput(size), curve.Throughput(size));
-  }
-  EXPECT_DOUBLE_EQ(curve.SmoothThroughput(10), 7);  // half of the decades
-  EXPECT_DOUBLE_EQ(curve.SmoothThroughput(.25), 2);
-  double last = 0;
-  for (double size = 0; size < 120; size += .01) {
-    EXPECT_GE(curve.SmoothThroughput(size), last);
-    EXPECT_GE(curve.SmoothThroughput(size), curve.Throughput(size));
-    last = curve.SmoothThroughput(size);
-  }
-}
-
 Network TestNetwork() {
   Network network;
   network.bandwidth = 100;
@@ -47,16 +32,6 @@ TEST(Network, TimeIsLatencyAndVolume) {
   EXPECT_DOUBLE_EQ(network.Time(kPointToPoint, 100, 2), 3 + 2);
   EXPECT_DOUBLE_EQ(network.Time(kReduceScatter, 100, 4), 3 + 150 * .75 / 50);
   EXPECT_DOUBLE_EQ(network.Time(kAllReduce, 100, 4), 3 + 200 * .75 / 50);
-}
-
-TEST(Network, RingsPayALatencyAStep) {
-  const Network network = TestNetwork();
-  using enum NetworkOperation;
-  EXPECT_DOUBLE_EQ(network.RingTime(kPointToPoint, 100, 2), 3 + 2);
-  EXPECT_DOUBLE_EQ(network.RingTime(kAllGather, 100, 4),
-                   3 * 3 + 100 * .75 / 50);
-  EXPECT_DOUBLE_EQ(network.RingTime(kAllReduce, 100, 4),
-                   6 * 3 + 200 * .75 / 50);
 }
 
 TEST(System, RooflineOverlapsComputingAndMemory) {

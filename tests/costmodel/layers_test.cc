@@ -14,8 +14,7 @@ LayerContext Context(TensorCommType comm_type = TensorCommType::kAllReduce) {
   return {.bytes_per_element = 2,
           .optimizer_shards = 4,
           .tensor_par = 4,
-          .comm_type = comm_type,
-          .corrections = {}};
+          .comm_type = comm_type};
 }
 
 void ExpectWork(const Layer& layer, Stage stage, double flops, double bytes) {
@@ -75,9 +74,6 @@ TEST(Layers, DropOutKeepsAMaskOfBytes) {
   ExpectWork(layer, kActivationGradient, 100, 500);
   EXPECT_EQ(layer.activation_bytes, 100);
   EXPECT_EQ(layer.activation_grad_bytes, 100);
-  LayerContext context = Context();
-  context.corrections.dropout_gradient_width = true;
-  EXPECT_EQ(DropOut(context, "dropout", 100, {}).activation_grad_bytes, 200);
 }
 
 TEST(Layers, ActivationStoresNothingWhereFused) {
@@ -168,32 +164,6 @@ TEST(Layers, OverlappedLinearWithSequenceParallelism) {
   EXPECT_EQ(row.activation_grad_bytes, 2 * 240 / 4);
 }
 
-TEST(Layers, CorrectionsOfOverlappedLinears) {
-  LayerContext context = Context(TensorCommType::kScattered);
-  context.corrections.gathered_input_stored = true;
-  EXPECT_EQ(
-      OverlappedLinear(context, "qkv", {10, 8, 12}, false, {}).activation_bytes,
-      160);
-  const Layer again = OverlappedLinear(context, "qkv", {10, 8, 12}, false,
-                                       {.is_communication_repeated = true});
-  EXPECT_EQ(again.activation_bytes, 160);
-  EXPECT_EQ(again.dropped_bytes, 160 - 160 / 4);
-  context = Context();
-  context.corrections.row_parallel_input_stored = true;
-  EXPECT_EQ(
-      OverlappedLinear(context, "mlp", {10, 8, 12}, true, {}).activation_bytes,
-      40);
-}
-
-// A gradient read, 12 bytes of state read and written, a weight written.
-TEST(Layers, CorrectedOptimizerTraffic) {
-  LayerContext context = Context();
-  context.corrections.optimizer_traffic = true;
-  EXPECT_EQ(
-      Linear(context, "linear", {10, 3, 5}, {}).At(kOptimizerStep).mem_accessed,
-      15 * 30. / 4);
-}
-
 // 1 TFLOP/s on both engines, 1 GB/s of memory and of the network.
 class LayerTimes : public testing::Test {
  protected:
@@ -211,8 +181,7 @@ class LayerTimes : public testing::Test {
                  .bytes_per_element = 2,
                  .peers = 4,
                  .comm_type = TensorCommType::kScattered,
-                 .overlap = TensorOverlap::kRing,
-                 .corrections = {}};
+                 .overlap = TensorOverlap::kRing};
   }
 
   EfficiencyCurve matrix_{1e12, {{0, .5}}};
@@ -279,10 +248,6 @@ TEST_F(LayerTimes, PipeExposesATileTwice) {
   const ProcessingTime twice = TimeProcessing(layer, {6, 2}, 20, hardware_);
   EXPECT_DOUBLE_EQ(twice.exposed, 9 + 5);
   EXPECT_DOUBLE_EQ(twice.run, 9.5 + 5);
-  hardware_.corrections.pipe_tile_once = true;
-  const ProcessingTime once = TimeProcessing(layer, {6, 2}, 20, hardware_);
-  EXPECT_DOUBLE_EQ(once.exposed, 9 + 5);
-  EXPECT_DOUBLE_EQ(once.run, 9.5);
 }
 
 TEST_F(LayerTimes, BandwidthThatHidesATile) {

@@ -45,18 +45,14 @@ std::vector<Execution> Strategies(const System& system) {
   return executions;
 }
 
-double TimeOn(const System& system, const Execution& execution,
-              const Corrections& corrections = {}) {
-  const Evaluation evaluation =
-      Evaluate(TestModel(), system, execution, corrections);
+double TimeOn(const System& system, const Execution& execution) {
+  const Evaluation evaluation = Evaluate(TestModel(), system, execution);
   EXPECT_TRUE(evaluation.verdict.Fits());
   return evaluation.times.total;
 }
 
-double MemoryOf(const System& system, const Execution& execution,
-                const Corrections& corrections = {}) {
-  const Evaluation evaluation =
-      Evaluate(TestModel(), system, execution, corrections);
+double MemoryOf(const System& system, const Execution& execution) {
+  const Evaluation evaluation = Evaluate(TestModel(), system, execution);
   EXPECT_TRUE(evaluation.verdict.Fits());
   return evaluation.memory.tier1;
 }
@@ -127,30 +123,24 @@ TEST_P(Properties, TimeFallsWithFasterEngines) {
 }
 
 TEST_P(Properties, MemoryFallsWithMoreRecomputation) {
-  for (const bool is_corrected : {false, true}) {
-    const Corrections corrections =
-        is_corrected ? AllCorrections() : Corrections();
-    for (Execution execution : strategies_) {
-      if (execution.seq_par_ag_redo || execution.activations_offload) continue;
-      // Uncorrected, checkpoints are not sharded and overlapped layers store
-      // nothing.
-      if (!is_corrected &&
-          (execution.tensor_par_comm_type != TensorCommType::kAllReduce ||
-           execution.tensor_par_overlap != TensorOverlap::kNone)) {
-        continue;
-      }
-      // A checkpoint saves nothing where only one block's activations live.
-      const Schedule schedule = ScheduleOf(TestModel(), execution);
-      if (schedule.blocks * schedule.microbatches == 1) continue;
-      execution.activation_recompute = Recompute::kFull;
-      const double full = MemoryOf(system_, execution, corrections);
-      execution.activation_recompute = Recompute::kAttentionOnly;
-      const double attention = MemoryOf(system_, execution, corrections);
-      execution.activation_recompute = Recompute::kNone;
-      const double none = MemoryOf(system_, execution, corrections);
-      EXPECT_LE(full, attention * kNoise);
-      EXPECT_LE(attention, none * kNoise);
+  for (Execution execution : strategies_) {
+    if (execution.seq_par_ag_redo || execution.activations_offload) continue;
+    // Checkpoints are not sharded and overlapped layers store nothing.
+    if (execution.tensor_par_comm_type != TensorCommType::kAllReduce ||
+        execution.tensor_par_overlap != TensorOverlap::kNone) {
+      continue;
     }
+    // A checkpoint saves nothing where only one block's activations live.
+    const Schedule schedule = ScheduleOf(TestModel(), execution);
+    if (schedule.blocks * schedule.microbatches == 1) continue;
+    execution.activation_recompute = Recompute::kFull;
+    const double full = MemoryOf(system_, execution);
+    execution.activation_recompute = Recompute::kAttentionOnly;
+    const double attention = MemoryOf(system_, execution);
+    execution.activation_recompute = Recompute::kNone;
+    const double none = MemoryOf(system_, execution);
+    EXPECT_LE(full, attention * kNoise);
+    EXPECT_LE(attention, none * kNoise);
   }
 }
 

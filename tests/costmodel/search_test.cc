@@ -83,21 +83,6 @@ TEST(SearchSpace, DegreesDivide) {
     EXPECT_EQ(unit.tensor_par * unit.pipeline_par * unit.data_par, 40);
   }
   EXPECT_THAT(pipeline, testing::ElementsAre(1, 5));
-  problem.corrections.uneven_pipelines = true;
-  pipeline.clear();
-  for (const SearchUnit& unit : SearchUnits(problem)) {
-    pipeline.insert(unit.pipeline_par);
-  }
-  EXPECT_THAT(pipeline, testing::ElementsAre(1, 2, 4, 5));
-}
-
-TEST(SearchSpace, OneBatchSizeLeavesOthersOut) {
-  SearchProblem problem = SmallProblem();  // 8 does not divide 12
-  problem.corrections.one_batch_size = true;
-  for (const SearchUnit& unit : SearchUnits(problem)) {
-    EXPECT_EQ(unit.batch_size, 12);
-    EXPECT_NE(unit.data_par, 8);
-  }
 }
 
 TEST(SearchSpace, NothingForNoProcessorsOrNoBatch) {
@@ -179,21 +164,6 @@ TEST(Search, EqualRatesKeepTheOrderOfTheSpace) {
               std::tuple(after.unit, after.variant, after.index));
   }
   EXPECT_GT(ties, 0);
-}
-
-TEST(Search, TiesByMemoryPreferLess) {
-  SearchProblem problem = SmallProblem();
-  problem.corrections.ties_by_memory = true;
-  const SearchOutcome outcome = FindBest(problem, {.top_n = 3000});
-  int decided = 0;
-  for (size_t i = 1; i < outcome.best.size(); ++i) {
-    if (outcome.best[i - 1].sample_rate != outcome.best[i].sample_rate) {
-      continue;
-    }
-    EXPECT_LE(outcome.best[i - 1].memory, outcome.best[i].memory);
-    decided += outcome.best[i - 1].memory < outcome.best[i].memory;
-  }
-  EXPECT_GT(decided, 0);
 }
 
 TEST(Search, FewerAreTheFirstOfMore) {

@@ -1,7 +1,6 @@
 // Whatever the bytes: what is accepted as a model, a system or an execution can
-// be computed with and planned for, and its statistics are numbers or missing
-// where they may be; what is accepted as a plan is the same after writing and
-// reading; everything else is an InputError of one line. Built with
+// be computed with, and its statistics are numbers or missing where they may be;
+// everything else is an InputError of one line. Built with
 // -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <cmath>
@@ -15,9 +14,6 @@
 #include "costmodel/llm/evaluation.h"
 #include "costmodel/llm/records.h"
 #include "costmodel/llm/statistics.h"
-#include "costmodel/planning/plan_check.h"
-#include "costmodel/planning/plan_record.h"
-#include "costmodel/planning/strategy_plan.h"
 #include "graph/base/input_error.h"
 #include "tests/fuzz/checks.h"
 
@@ -65,37 +61,27 @@ Execution SoundExecution() {
 
 void CheckEvaluation(const Model& model, const System& system,
                      const Execution& execution) {
-  for (const Corrections& corrections : {Corrections(), AllCorrections()}) {
-    const Evaluation evaluation =
-        Evaluate(model, system, execution, corrections);
-    const Verdict& verdict = evaluation.verdict;
-    if (!verdict.Fits()) {
-      const bool is_memory =
-          verdict.rule == Rule::kMem1 || verdict.rule == Rule::kMem2;
-      const std::string text =
-          verdict.IsInfeasible()
-              ? DescribeInfeasible(verdict) +
-                    DescribeNumbers(verdict, model, system, execution)
-              : DescribeContradiction(verdict, model, system, execution);
-      Require(is_memory || !text.empty(), "a reason");
-      continue;
-    }
-    const Statistics statistics =
-        ComputeStatistics(model, system, execution, evaluation);
-    for (const std::string_view name :
-         {"total_time", "proc_mem_tier1_cap_req", "sample_rate",
-          "total_efficiency", "useful_flops"}) {
-      Require(std::isfinite(Statistic(statistics, name)), name);
-    }
-    Require(!CsvRow(execution, statistics).empty(), "a row");
+  const Evaluation evaluation = Evaluate(model, system, execution);
+  const Verdict& verdict = evaluation.verdict;
+  if (!verdict.Fits()) {
+    const bool is_memory =
+        verdict.rule == Rule::kMem1 || verdict.rule == Rule::kMem2;
+    const std::string text =
+        verdict.IsInfeasible()
+            ? DescribeInfeasible(verdict) +
+                  DescribeNumbers(verdict, model, system, execution)
+            : DescribeContradiction(verdict, model, system, execution);
+    Require(is_memory || !text.empty(), "a reason");
+    return;
   }
-}
-
-void CheckPlan(const Model& model, const System& system,
-               const Execution& execution) {
-  if (!execution.training || !CheckFit(model, system, execution).Fits()) return;
-  const StrategyPlan plan = PlanStrategy(model, system, execution);
-  Require(!FindPlanError(model, system, execution, plan), "a whole plan");
+  const Statistics statistics =
+      ComputeStatistics(model, system, execution, evaluation);
+  for (const std::string_view name :
+       {"total_time", "proc_mem_tier1_cap_req", "sample_rate",
+        "total_efficiency", "useful_flops"}) {
+    Require(std::isfinite(Statistic(statistics, name)), name);
+  }
+  Require(!CsvRow(execution, statistics).empty(), "a row");
 }
 
 template <typename Check>
@@ -115,25 +101,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Model model = ParseModel(text, "fuzz.json");
     Require(CountParameters(model) > 0, "parameters");
     CheckEvaluation(model, SoundSystem(), SoundExecution());
-    CheckPlan(model, SoundSystem(), SoundExecution());
   });
   Try([&] {
     const System system = ParseSystem(text, "fuzz.json");
     CheckEvaluation(SoundModel(), system, SoundExecution());
-    CheckPlan(SoundModel(), system, SoundExecution());
   });
   Try([&] {
     const Execution execution = ParseExecution(text, "fuzz.json");
     Require(ParseExecution(ToJson(execution).dump(), "fuzz.json") == execution,
             "the same execution after writing and reading");
     CheckEvaluation(SoundModel(), SoundSystem(), execution);
-    CheckPlan(SoundModel(), SoundSystem(), execution);
-  });
-  Try([&] {
-    const PlanRecord record = ParsePlanRecord(text, "fuzz.json");
-    const std::string written = ToJson(record).dump();
-    Require(ToJson(ParsePlanRecord(written, "fuzz.json")).dump() == written,
-            "the same plan after writing and reading");
   });
   return 0;
 }
