@@ -288,7 +288,10 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
   if (WasInterrupted()) terminal.Warn("interrupted: rows are missing");
   const std::string json = ToJson(tables, input.question).dump(2) + "\n";
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
-  terminal.Print(flags.json ? json : Text(tables, input.question, terminal));
+  terminal.Print(
+      flags.json
+          ? json
+          : BrokenLines(Text(tables, input.question, terminal), terminal));
   const bool fits = std::ranges::any_of(tables, [](const FitTable& table) {
     return std::ranges::any_of(table.rows, &FitRow::Fits);
   });

@@ -9,6 +9,7 @@
 #include "cli/input/llm_input.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/llm_compare_text.h"
+#include "cli/terminal/text.h"
 #include "costmodel/training/training_report.h"
 #include "graph/base/file_io.h"
 
@@ -51,7 +52,9 @@ int RunLlmCompare(const LlmCompareFlags& flags, const Terminal& terminal) {
   const std::vector<ComparedTraining> compared = Compare(flags);
   const std::string json = ComparisonJson(compared).dump(2) + "\n";
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
-  terminal.Print(flags.json ? json : ComparisonText(compared, terminal));
+  terminal.Print(
+      flags.json ? json
+                 : BrokenLines(ComparisonText(compared, terminal), terminal));
   const bool fits =
       std::ranges::any_of(compared, [](const ComparedTraining& one) {
         return one.report.Fits(one.question.budget);

@@ -110,12 +110,11 @@ int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
   const bool fits = planned.Fits(question.budget);
   const std::string json = PlanFile(reports, question).dump(2) + "\n";
   if (!flags.output.empty() && fits) graph::WriteFile(flags.output, json);
-  terminal.Print(flags.json
-                     ? json
-                     : HeadingText(planned, question, terminal) +
+  const std::string text = HeadingText(planned, question, terminal) +
                            PlanText(planned, terminal) +
                            ComparisonText(reports, question.budget, terminal) +
-                           MemoryText(planned, question, terminal));
+                           MemoryText(planned, question, terminal);
+  terminal.Print(flags.json ? json : BrokenLines(text, terminal));
   return fits ? kExitOk
               : terminal.Explain("infeasible: no plan fits", kExitInfeasible);
 }

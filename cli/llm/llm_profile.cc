@@ -70,7 +70,9 @@ int RunLlmProfile(const LlmProfileFlags& flags, const Terminal& terminal) {
   profile.device.name = job.cluster.gpu.name;
   const std::string json = graph::ProfileToJson(profile);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
-  terminal.Print(flags.json ? json : ToText(profile, job, stage, terminal));
+  terminal.Print(flags.json ? json
+                            : BrokenLines(ToText(profile, job, stage, terminal),
+                                          terminal));
   return kExitOk;
 }
 

@@ -269,7 +269,7 @@ int ScoreMemory(const ScoreFlags& flags, const graph::CsvTable& table,
     text += fmt::format("not represented: {}: {}\n", prediction.id,
                         prediction.reason);
   }
-  terminal.Print(text);
+  terminal.Print(BrokenLines(text, terminal));
   return kExitOk;
 }
 
@@ -300,7 +300,7 @@ int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
   }
   if (flags.factors) text += FactorText(runs, predictions);
   if (flags.ablate) text += AblationText(runs, score, terminal);
-  terminal.Print(text + NotRepresentedText(predictions));
+  terminal.Print(BrokenLines(text + NotRepresentedText(predictions), terminal));
   return kExitOk;
 }
 

@@ -105,8 +105,10 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
                                ? SearchJson(job, search, question)
                                : "";
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
-  terminal.Print(flags.json ? json
-                            : SearchText(job, search, question, terminal));
+  terminal.Print(
+      flags.json
+          ? json
+          : BrokenLines(SearchText(job, search, question, terminal), terminal));
   return kExitOk;
 }
 

@@ -7,6 +7,7 @@
 #include "cli/input/llm_input.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/llm_train_text.h"
+#include "cli/terminal/text.h"
 #include "costmodel/training/training_report.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -34,7 +35,9 @@ int RunLlmTrain(const LlmTrainFlags& flags, const Terminal& terminal) {
       costmodel::ReportOfTraining(job, question.budget);
   const std::string json = ToJson(report, question).dump(2) + "\n";
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
-  terminal.Print(flags.json ? json : TrainText(report, question, terminal));
+  terminal.Print(flags.json ? json
+                            : BrokenLines(TrainText(report, question, terminal),
+                                          terminal));
   if (report.Fits(question.budget)) return kExitOk;
   return terminal.Explain(
       fmt::format("does not fit: stage {} holds {} of {}",

@@ -127,7 +127,6 @@ class ProfileWriter {
   graph::MemorySnapshot Snapshot(const Use& use) const;
   void AddMeasured();
 
-  const TrainingJob& job_;
   StageContent content_;
   std::array<LayerKind, 2> kinds_ = {};
   RankMemory memory_ = {};
@@ -139,8 +138,7 @@ class ProfileWriter {
 };
 
 ProfileWriter::ProfileWriter(const TrainingJob& job, size_t stage)
-    : job_(job),
-      content_(DivideLayers(job).at(stage)),
+    : content_(DivideLayers(job).at(stage)),
       in_flight_(MicrobatchesInFlight(job.strategy, stage)),
       passes_(PassesOfStage(job.strategy)) {
   const UnitTimes units = TimesOfUnits(job);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -102,6 +103,8 @@ Process::Process(const fs::path& program,
     terminal_name = ptsname(terminal_);
     // Without it, our end would be told that nobody writes yet.
     far_end = open(terminal_name.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    const winsize size{24, options.columns, 0, 0};
+    ioctl(terminal_, TIOCSWINSZ, &size);
   }
   const auto direct = [&](int fd, Stream stream, const char* file) {
     if (stream == Stream::kClosed) return actions.Close(fd);

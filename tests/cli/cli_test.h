@@ -24,6 +24,7 @@ struct RunOptions {
   Stream out = Stream::kFile;
   Stream err = Stream::kFile;
   std::vector<std::pair<std::string, std::string>> environment = {};
+  unsigned short columns = 0;  // of the terminal; 0: it does not say
 };
 
 struct Outcome {

@@ -122,6 +122,29 @@ TEST_F(LlmTrainTest, WhatDoesNotFitIsShownAndExitsThree) {
   EXPECT_EQ(outcome.err, "");
 }
 
+// All commands on training runs.
+TEST_F(LlmTrainTest, LinesKeepToTheScreen) {
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{
+           {"llm-train", kConfig, "--pp", "2", "--tokens", "1e12"},
+           {"llm-plan", kConfig, "--pp", "2", "--seq", "32768"},
+           {"llm-search", kConfig, "--gbs", "64"},
+           {"fit", kConfig, "--gbs", "64"},
+           {"llm-compare", kConfig, "tp=2,pp=2", "tp=4", "recompute=full"},
+           {"llm-profile", kConfig, "--pp", "2"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(),
+                     {"--gpu", "h100", "--gpus", "16", "--color", "never"});
+    const Outcome outcome =
+        Acplan(arguments, {.out = Stream::kTerminal, .columns = 80});
+    EXPECT_EQ(outcome.exit_code, 0) << command[0];
+    for (std::string line : Lines(outcome.out)) {
+      std::erase(line, '\r');
+      EXPECT_LE(TextWidth(line), 80U) << command[0] << ": " << line;
+    }
+  }
+}
+
 // A file of one's own GPU: all of H100's numbers but a product's speed.
 std::string OwnSystem(double bf16_tflops) {
   const json systems =

@@ -318,7 +318,7 @@ TEST_F(SearchCommandsTest, CtrlCWritesTheBestSoFar) {
   Process process(ACPLAN_PROGRAM,
                   {"loe", Data("models/megatron-1T.json"), "61440", "61440",
                    "float16", Data("custom/systems/roofline_4dt_3net.json"),
-                   "best.json", "-f", "both", "--verbose"},
+                   "best.json", "-f", "both", "--verbose", "-c", "1"},
                   folder());
   while (process.ErrSoFar().find(" executions ") == std::string::npos &&
          !process.HasEnded()) {
