@@ -12,7 +12,9 @@
 // (any s is valid). A policy's excess is its c over the cheapest's, so a choice costs
 // at least the bound and the excesses of all its layers.
 //
-// Search. Policies are taken one after another, with how many layers have each. A
+// Search. Policies are taken one after another, with how many layers have each; where
+// layers are fewer than policies, layers one after another, with any policy each, and
+// the last layer of all has the best that fits beside a label. A
 // label is such a beginning; it ends where its excesses reach what the best choice
 // costs over the bound. Of labels with as many layers, the one that has no more
 // bytes and seconds by both measures stands for the other, as both can be completed
@@ -27,6 +29,7 @@
 #include <optional>
 #include <tuple>
 
+#include "costmodel/training/choice_labels.h"
 #include "costmodel/training/policy_relaxation.h"
 
 namespace acplan::costmodel {
@@ -81,22 +84,16 @@ struct ChoiceStep {
   bool is_last = false;  // of its kind: takes all layers that are left
 };
 
-// Numbers of layers of the policies so far.
-struct ChoiceLabel {
-  int64_t left = 0;  // layers of the kind that is walked
-  double bytes = 0;
-  double gpu = 0;
-  double host = 0;
-  double excess = 0;
-  bool has_large = false;  // a policy of this kind that the bound t asks for
-  int64_t record = -1;     // of how it came about
-};
-
 struct ChoiceRecord {
   int64_t before = -1;
   size_t kind = 0;
   size_t policy = 0;
   int64_t count = 0;
+};
+
+struct FoundChoice {
+  double seconds = kNever;
+  int64_t record = -1;
 };
 
 // The problem for one bound t.
@@ -106,13 +103,18 @@ class LabelSearch {
       : offers_(offers),
         room_(room),
         working_(working),
-        relaxed_(RelaxAt(offers, share, room)) {}
+        relaxed_(RelaxAt(offers, share, room)) {
+    for (size_t kind = 0; kind < 2; ++kind) {
+      if (offers[kind].layers == 0) continue;
+      while (!IsLarge(kind, first_large_[kind])) ++first_large_[kind];
+    }
+  }
 
   double Bound() const { return relaxed_.seconds; }
   // The best choice below `cutoff` seconds; false where more labels would be
   // needed than there may be.
   bool Run(double cutoff, size_t most_labels);
-  bool HasFound() const { return best_record_ >= 0; }
+  bool HasFound() const { return best_.record >= 0; }
   PolicyChoice Best() const;
 
  private:
@@ -124,7 +126,7 @@ class LabelSearch {
            offers_[kind].whole_bytes - working_ - kByteRounding;
   }
   bool IsTooLong(double excess) const {
-    return relaxed_.seconds + excess >= best_ * (1 - kTimeRounding);
+    return relaxed_.seconds + excess >= best_.seconds * (1 - kTimeRounding);
   }
   std::vector<ChoiceStep> StepsOf(size_t kind) const;
   void Order();
@@ -132,6 +134,13 @@ class LabelSearch {
                    int64_t count);
   std::vector<ChoiceLabel> Continued(const std::vector<ChoiceLabel>& labels,
                                      size_t step);
+  std::vector<ChoiceLabel> WithLayer(const std::vector<ChoiceLabel>& labels,
+                                     size_t last);
+  void TakeLastLayer(const ChoiceLabel& label);
+  bool RunByLayers(std::vector<ChoiceLabel>& labels, size_t last,
+                   size_t most_labels);
+  bool RunByPolicies(std::vector<ChoiceLabel>& labels, size_t first,
+                     size_t last, size_t most_labels);
   // Of the kinds that come after this step's.
   double LeastBytesAfter(size_t step) const;
   double LeastBytesOf(size_t kind, int64_t left, bool has_large) const;
@@ -143,10 +152,10 @@ class LabelSearch {
   double room_;
   double working_;
   Relaxation relaxed_;
+  std::array<size_t, 2> first_large_ = {0, 0};  // policy of each kind
   std::vector<ChoiceStep> steps_ = {};
   std::vector<ChoiceRecord> records_ = {};
-  double best_ = kNever;
-  int64_t best_record_ = -1;
+  FoundChoice best_ = {};
 };
 
 std::vector<ChoiceStep> LabelSearch::StepsOf(size_t kind) const {
@@ -213,29 +222,27 @@ double LabelSearch::LeastBytesOf(size_t kind, int64_t left,
   const std::span<const LayerPolicy> policies = offers_[kind].policies;
   const double least = static_cast<double>(left) * policies.front().bytes;
   if (has_large || left == 0) return least;
-  size_t large = 0;
-  while (!IsLarge(kind, large)) ++large;
-  return least + policies[large].bytes - policies.front().bytes;
+  return least + policies[first_large_[kind]].bytes - policies.front().bytes;
 }
 
+// Labels in which a layer at least has the policy of this step. (That those without
+// one have room for the rest was seen when they were made.)
 std::vector<ChoiceLabel> LabelSearch::Continued(
     const std::vector<ChoiceLabel>& labels, size_t step) {
   const ChoiceStep& s = steps_[step];
   const double bytes = PolicyOf(s.kind, s.policy).bytes;
   const double after = LeastBytesAfter(step);
+  const bool is_large = IsLarge(s.kind, s.policy);
   std::vector<ChoiceLabel> next;
   for (const ChoiceLabel& label : labels) {
-    for (int64_t count = s.is_last ? label.left : 0; count <= label.left;
+    for (int64_t count = s.is_last ? label.left : 1; count <= label.left;
          ++count) {
       const double number = static_cast<double>(count);
-      const bool is_large =
-          label.has_large || (count > 0 && IsLarge(s.kind, s.policy));
-      const double rest = LeastBytesOf(s.kind, label.left - count, is_large);
-      if (label.bytes + number * bytes + rest + after > room_) {
-        if (count == 0) continue;
-        break;
-      }
       if (IsTooLong(label.excess + number * s.excess)) break;
+      const double rest =
+          LeastBytesOf(s.kind, label.left - count,
+                       label.has_large || (count > 0 && is_large));
+      if (label.bytes + number * bytes + rest + after > room_) break;
       next.push_back(With(label, s.kind, s.policy, count));
       next.back().excess += number * s.excess;
       if (count > 0) Complete(next.back(), step);
@@ -294,46 +301,83 @@ void LabelSearch::Complete(ChoiceLabel label, size_t step) {
 
 void LabelSearch::Take(const ChoiceLabel& label) {
   const double seconds = std::max(label.gpu, label.host);
-  if (label.bytes > room_ || seconds >= best_) return;
-  best_ = seconds;
-  best_record_ = label.record;
+  if (label.bytes > room_ || seconds >= best_.seconds) return;
+  best_.seconds = seconds;
+  best_.record = label.record;
 }
 
-// Drops labels that another one stands for. By ascending bytes, a label that takes
-// less time than all before it by either measure is none of them; where one measure
-// alone counts, the others are beaten by the last that was kept.
-std::vector<ChoiceLabel> Undominated(std::vector<ChoiceLabel> labels) {
-  std::ranges::sort(labels, [](const ChoiceLabel& a, const ChoiceLabel& b) {
-    return std::tie(a.left, a.has_large, a.bytes, a.gpu, a.host) <
-           std::tie(b.left, b.has_large, b.bytes, b.gpu, b.host);
-  });
-  std::vector<ChoiceLabel> kept;
-  size_t group = 0;
-  double least_gpu = kNever;
-  double least_host = kNever;
+// The labels with one layer more of the kind that ends at step `last`, of any policy.
+std::vector<ChoiceLabel> LabelSearch::WithLayer(
+    const std::vector<ChoiceLabel>& labels, size_t last) {
+  const double after = LeastBytesAfter(last);
+  const size_t kind = steps_[last].kind;
+  std::vector<ChoiceLabel> next;
   for (const ChoiceLabel& label : labels) {
-    if (!kept.empty() && (kept.back().left != label.left ||
-                          kept.back().has_large != label.has_large)) {
-      group = kept.size();
-      least_gpu = least_host = kNever;
+    // The cheapest policies come last.
+    for (size_t step = last + 1; step-- > 0 && steps_[step].kind == kind;) {
+      const ChoiceStep& s = steps_[step];
+      if (IsTooLong(label.excess + s.excess)) break;
+      const double rest = LeastBytesOf(
+          kind, label.left - 1, label.has_large || IsLarge(kind, s.policy));
+      const double bytes = PolicyOf(kind, s.policy).bytes;
+      if (label.bytes + bytes + rest + after > room_) continue;
+      next.push_back(With(label, kind, s.policy, 1));
+      next.back().excess += s.excess;
     }
-    bool is_dominated = false;
-    if (label.gpu >= least_gpu && label.host >= least_host) {
-      for (size_t i = kept.size(); i > group && !is_dominated; --i) {
-        is_dominated =
-            kept[i - 1].gpu <= label.gpu && kept[i - 1].host <= label.host;
-      }
-    }
-    if (is_dominated) continue;
-    least_gpu = std::min(least_gpu, label.gpu);
-    least_host = std::min(least_host, label.host);
-    kept.push_back(label);
   }
-  return kept;
+  return next;
+}
+
+// Takes the best of a label that lacks one layer of the last kind.
+void LabelSearch::TakeLastLayer(const ChoiceLabel& label) {
+  const size_t kind = steps_.back().kind;
+  const std::span<const LayerPolicy> policies = offers_[kind].policies;
+  const size_t none = policies.size();
+  size_t best = none;
+  double least = best_.seconds;
+  for (size_t i = label.has_large ? 0 : first_large_[kind]; i < none; ++i) {
+    const LayerPolicy& policy = policies[i];
+    if (label.bytes + policy.bytes > room_) break;  // ascending
+    const double seconds =
+        std::max(label.gpu + policy.gpu, label.host + policy.host);
+    if (seconds >= least) continue;
+    least = seconds;
+    best = i;
+  }
+  if (best < none) Take(With(label, kind, best, 1));
+}
+
+bool LabelSearch::RunByLayers(std::vector<ChoiceLabel>& labels, size_t last,
+                              size_t most_labels) {
+  const int64_t layers = offers_[steps_[last].kind].layers;
+  for (int64_t i = 0; i < layers; ++i) {
+    if (i + 1 == layers && last + 1 == steps_.size()) {
+      for (const ChoiceLabel& label : labels) TakeLastLayer(label);
+      labels.clear();
+      return true;
+    }
+    std::vector<ChoiceLabel> added = WithLayer(labels, last);
+    labels.clear();
+    AddUndominated(std::move(added), labels);
+    if (labels.size() > most_labels) return false;
+    for (const ChoiceLabel& label : labels) Complete(label, last);
+  }
+  return true;
+}
+
+bool LabelSearch::RunByPolicies(std::vector<ChoiceLabel>& labels, size_t first,
+                                size_t last, size_t most_labels) {
+  for (size_t step = first; step <= last; ++step) {
+    std::vector<ChoiceLabel> added = Continued(labels, step);
+    if (step == last) labels.clear();
+    if (!added.empty()) AddUndominated(std::move(added), labels);
+    if (labels.size() > most_labels) return false;
+  }
+  return true;
 }
 
 bool LabelSearch::Run(double cutoff, size_t most_labels) {
-  best_ = cutoff;
+  best_.seconds = cutoff;
   Order();
   ChoiceLabel root{.left = offers_[steps_.front().kind].layers};
   if (LeastBytesOf(steps_.front().kind, root.left, false) + LeastBytesAfter(0) >
@@ -342,16 +386,22 @@ bool LabelSearch::Run(double cutoff, size_t most_labels) {
   }
   Complete(root, 0);
   std::vector<ChoiceLabel> labels = {root};
-  for (size_t step = 0; step < steps_.size(); ++step) {
-    labels = Continued(labels, step);
-    if (labels.size() > most_labels) return false;
-    labels = Undominated(std::move(labels));
-    if (!steps_[step].is_last) continue;
+  for (size_t first = 0; first < steps_.size();) {
+    size_t last = first;
+    while (!steps_[last].is_last) ++last;
+    const auto policies = static_cast<int64_t>(last - first + 1);
+    const bool is_complete =
+        labels.empty() ||
+        (labels.front().left < policies
+             ? RunByLayers(labels, last, most_labels)
+             : RunByPolicies(labels, first, last, most_labels));
+    if (!is_complete) return false;
     std::erase_if(labels,
                   [](const ChoiceLabel& label) { return !label.has_large; });
-    if (step + 1 == steps_.size()) break;
+    first = last + 1;
+    if (first == steps_.size()) break;
     for (ChoiceLabel& label : labels) {
-      label.left = offers_[steps_[step + 1].kind].layers;
+      label.left = offers_[steps_[first].kind].layers;
       label.has_large = false;
     }
   }
@@ -360,12 +410,12 @@ bool LabelSearch::Run(double cutoff, size_t most_labels) {
 }
 
 PolicyChoice LabelSearch::Best() const {
-  PolicyChoice choice{.is_feasible = true, .seconds = best_};
+  PolicyChoice choice{.is_feasible = true, .seconds = best_.seconds};
   for (size_t kind = 0; kind < 2; ++kind) {
     if (offers_[kind].layers == 0) continue;
     choice.counts[kind].assign(offers_[kind].policies.size(), 0);
   }
-  for (int64_t i = best_record_; i >= 0; i = records_[i].before) {
+  for (int64_t i = best_.record; i >= 0; i = records_[i].before) {
     choice.counts[records_[i].kind][records_[i].policy] += records_[i].count;
   }
   return choice;

@@ -31,9 +31,9 @@ struct StageRoom {
   double logits = 0;     // that are there when no layer runs again
 };
 
-// Labels at once of a choice, and of one of a search over many: ten times as many
-// take a hundred times as long.
-inline constexpr size_t kLabelsOfPlan = 5'000;
+// Labels at once of a choice, and of one of a search over many, which first
+// takes what is quick.
+inline constexpr size_t kLabelsOfPlan = 50'000;
 inline constexpr size_t kLabelsInSearch = 500;
 
 struct PolicyChoice {
