@@ -304,9 +304,7 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
 Command AddFitCommand(CLI::App& program) {
   auto flags = std::make_shared<FitFlags>();
   CLI::App* app = program.add_subcommand(
-      "fit",
-      "On how many GPUs a language model can be trained, and how best; --gpus, "
-      "--seq and --gbs are lists here (8,16,64)");
+      "fit", "On how many GPUs a language model can be trained, and how best");
   flags->train.AddTo(*app, true);
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for plans of a row, or none (2)")
@@ -321,6 +319,7 @@ Command AddFitCommand(CLI::App& program) {
       "8192 --gbs 128\n"
       "  acplan fit data/training/models/llama-3.1-8b.json --gpu A100 --gpus "
       "4,8 --seq 4096,16384\n"
+      "--gpus, --seq and --gbs are lists here.\n"
       "Exit status: 0 some row fits, 2 bad input, 3 none does, 4 interrupted "
       "before there was a row.");
   return {app, [flags](const Terminal& terminal) {

@@ -82,8 +82,7 @@ Command AddLlmProfileCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmProfileFlags>();
   CLI::App* app = program.add_subcommand(
       "llm-profile",
-      "The profile of a pipeline stage of a strategy, for the planner; of the "
-      "strategy all counts but recomputation");
+      "The profile of a pipeline stage of a strategy, for the planner");
   flags->train.AddTo(*app, true);
   app->add_option("--stage", flags->stage,
                   "of the pipeline, counted from 0 (default), which holds most")
@@ -95,6 +94,7 @@ Command AddLlmProfileCommand(CLI::App& program) {
   app->footer(
       "Example:\n  acplan llm-profile data/training/models/llama-3.1-70b.json "
       "--gpu H100 --gpus 64 --tp 8 --pp 4 --gbs 64 --seq 8192 -o stage.json\n"
+      "Of the strategy all counts but recomputation.\n"
       "Exit status: 0 profiled, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunLlmProfile(*flags, terminal);

@@ -18,25 +18,22 @@ using nlohmann::ordered_json;
 
 namespace {
 
-// What is in the first tier of memory: its name on the page, in the stages of a
-// plan, and in Calculon's statistics of the first stage, where it is followed by
-// "_with_offload" if a setting of the execution says that the rest is elsewhere.
+// What is in the first tier of memory: its name on the page and in Calculon's
+// statistics, where it is followed by "_with_offload" if a setting of the execution
+// says that the rest is elsewhere.
 struct Space {
   std::string_view name;
-  const char* of_plan;  // none: the plan counts it among the activations
   std::string of_stats;
   const char* offload;  // the setting; none: never elsewhere
 };
 const std::array<Space, 6>& Spaces() {
   static const std::array<Space, 6> spaces = {
-      {{"weights", "weights", "weight_space", "weight_offload"},
-       {"activations", "activations", "act_space", "activations_offload"},
-       {"checkpoints", nullptr, "act_checkpoint_size", "activations_offload"},
-       {"activation gradients", "activation_gradients", "act_grad_space",
-        nullptr},
-       {"weight gradients", "weight_gradients", "weight_grad_space",
-        "optimizer_offload"},
-       {"optimizer", "optimizer", "optimizer_space", "optimizer_offload"}}};
+      {{"weights", "weight_space", "weight_offload"},
+       {"activations", "act_space", "activations_offload"},
+       {"checkpoints", "act_checkpoint_size", "activations_offload"},
+       {"activation gradients", "act_grad_space", nullptr},
+       {"weight gradients", "weight_grad_space", "optimizer_offload"},
+       {"optimizer", "optimizer_space", "optimizer_offload"}}};
   return spaces;
 }
 
@@ -83,28 +80,11 @@ ordered_json StageJson(const ordered_json& bytes) {
   return {{"bytes", bytes}, {"total_bytes", total}};
 }
 
+// Of the fullest stage alone: what the statistics are of.
 ordered_json StagesJson(const JsonField& entry) {
-  ordered_json stages = ordered_json::array();
-  if (!entry.Has("plan")) {
-    ordered_json bytes = ordered_json::array();
-    for (const Space& space : Spaces()) {
-      bytes.push_back(BytesOf(space, entry));
-    }
-    stages.push_back(StageJson(bytes));
-    return stages;
-  }
-  for (const JsonField& stage : entry.Get("plan").Elements()) {
-    ordered_json bytes = ordered_json::array();
-    const JsonField memory = stage.Get("memory");
-    for (const Space& space : Spaces()) {
-      bytes.push_back(space.of_plan == nullptr
-                          ? 0
-                          : memory.Get(space.of_plan).NonNegativeNumber());
-    }
-    stages.push_back(StageJson(bytes));
-  }
-  if (stages.empty()) entry.Get("plan").Fail("at least one stage");
-  return stages;
+  ordered_json bytes = ordered_json::array();
+  for (const Space& space : Spaces()) bytes.push_back(BytesOf(space, entry));
+  return ordered_json::array({StageJson(bytes)});
 }
 
 ordered_json EntryJson(const JsonField& entry) {
@@ -115,8 +95,7 @@ ordered_json EntryJson(const JsonField& entry) {
     json["strategy"][name] = execution.Get(key).Int(1, kMostCount);
   }
   json["strategy"]["recompute"] =
-      entry.Has("plan") ? "planned"
-                        : execution.Get("activation_recompute").String();
+      execution.Get("activation_recompute").String();
   json["iteration_s"] = stats.Get("total_time").NonNegativeNumber();
   for (const std::string_view part : kTimes) {
     const std::string key(part);
@@ -125,14 +104,7 @@ ordered_json EntryJson(const JsonField& entry) {
   }
   json["samples_per_s"] = stats.Get("sample_rate").NonNegativeNumber();
   json["stages"] = StagesJson(entry);
-  double most = 0;
-  for (const ordered_json& stage : json["stages"]) {
-    most = std::max(most, stage["total_bytes"].get<double>());
-  }
-  json["peak_bytes"] = most;
-  if (stats.Has("budget_bytes")) {
-    json["budget_bytes"] = stats.Get("budget_bytes").NonNegativeNumber();
-  }
+  json["peak_bytes"] = json["stages"].front()["total_bytes"];
   return json;
 }
 
@@ -158,12 +130,9 @@ std::optional<ordered_json> ReadExecutions(const std::filesystem::path& path) {
                        {"stage_kinds", ordered_json::array()},
                        {"best", ordered_json::array()}};
   for (const Space& space : Spaces()) json["stage_kinds"].push_back(space.name);
-  double budget = 0;
   for (size_t rank = 0; rank < document.size(); ++rank) {
     json["best"].push_back(EntryJson(root.Get(std::to_string(rank))));
-    budget = std::max(budget, json["best"].back().value("budget_bytes", 0.0));
   }
-  if (budget > 0) json["budget_bytes"] = budget;
   return json;
 }
 

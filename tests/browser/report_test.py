@@ -50,9 +50,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
            "--fsdp-units", LLAMA_LAYERS, "--time-limit", 2, "-o", folder / "l.json")
     acplan("llm-search", ROOT / "data/training/models/llama-3.1-8b.json", "--gpu", "H100",
            "--gpus", 64, "--gbs", 512, "--seq", 8192, "-o", folder / "s.json")
-    acplan("llm-search", ROOT / "data/models/megatron-22B.json",
-           ROOT / "data/systems/a100_80g.json", 64, 64, "float16", "--pareto", 4, "--fix",
-           "weight_offload=false", "-q", "-o", folder / "c.json")
+    acplan("llm-optimal-execution", ROOT / "data/models/megatron-22B.json", 64, 64, "float16",
+           ROOT / "data/systems/a100_80g.json", folder / "c.json", "-t", 4)
     trace = json.loads(gzip.decompress(TINY.read_bytes()))
     trace["model"]["name"] = HOSTILE
     trace["modules"][1]["class"] = HOSTILE
@@ -276,8 +275,7 @@ def test_strategies_of_calculons_model_are_shown(browser, pages):
         for row, entry in zip(rows, best, strict=True):
             assert row["TP"] == str(entry["strategy"]["tp"]) and "ZERO" not in row
             assert row["memory"] == bytes_text(entry["peak_bytes"])
-            assert row["budget"] == bytes_text(entry["budget_bytes"])
-            assert entry["peak_bytes"] <= entry["budget_bytes"]
+            assert "budget" not in row
             assert row["samples/s"] == f"{entry['samples_per_s']:.3f}"
         opened.page.select_option("#trade select", "2")
         assert " samples/s, " in opened.page.text_content("#trade .reading")

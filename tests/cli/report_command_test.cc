@@ -229,50 +229,32 @@ TEST_F(ReportCommandTest, ReadsAnyFileOrRefusesIt) {
   });
 }
 
-// With plans, several budgets, and as Calculon's own search writes them.
 TEST_F(ReportCommandTest, ShowsStrategiesOfCalculonsCostModel) {
-  const std::vector<std::string> search = {
-      "llm-search",
-      ACPLAN_DATA_DIR "/models/megatron-22B.json",
-      ACPLAN_DATA_DIR "/systems/a100_80g.json",
-      "64",
-      "64",
-      "float16",
-      "--fix",
-      "tensor_par=4,8",
-      "-o",
-      "found.json",
-      "-q"};
-  const std::vector<std::vector<std::string>> kinds = {
-      {}, {"--pareto", "3"}, {"--policies", "fixed"}};
-  for (const std::vector<std::string>& kind : kinds) {
-    std::vector<std::string> command = search;
-    command.insert(command.end(), kind.begin(), kind.end());
-    AcplanOut(command);
-    AcplanOut({"report", "found.json", "-o", "a.html"});
-    const json found = json::parse(Read("found.json"));
-    const json data = DataOf(Read("a.html"));
-    ASSERT_EQ(data["best"].size(), found.size());
-    ASSERT_GT(found.size(), 1);
-    for (size_t rank = 0; rank < found.size(); ++rank) {
-      const json& stats = found[std::to_string(rank)]["stats"];
-      const json& shown = data["best"][rank];
-      EXPECT_EQ(shown["iteration_s"], stats["total_time"]);
-      EXPECT_EQ(shown["samples_per_s"], stats["sample_rate"]);
-      double parts = 0;
-      for (const json& part : shown["parts_s"]) parts += part.get<double>();
-      EXPECT_NEAR(parts, stats["total_time"].get<double>(), 1e-9 * parts);
-      EXPECT_EQ(shown["peak_bytes"], stats["proc_mem_tier1_cap_req"]);
-      EXPECT_EQ(shown["strategy"]["tp"],
-                found[std::to_string(rank)]["execution"]["tensor_par"]);
-    }
-    EXPECT_EQ(data.contains("budget_bytes"), kind != kinds.back());
-    if (!kind.empty()) continue;
-    ExpectReadOrRefused(found, [&](const json& changed) {
-      Put("changed.json", changed.dump());
-      ReadExecutions((folder() / "changed.json").string());
-    });
+  AcplanOut({"llm-optimal-execution",
+             ACPLAN_DATA_DIR "/models/megatron-22B.json", "64", "64", "float16",
+             ACPLAN_DATA_DIR "/systems/a100_80g.json", "found.json", "-t",
+             "8"});
+  AcplanOut({"report", "found.json", "-o", "a.html"});
+  const json found = json::parse(Read("found.json"));
+  const json data = DataOf(Read("a.html"));
+  ASSERT_EQ(data["best"].size(), found.size());
+  ASSERT_GT(found.size(), 1);
+  for (size_t rank = 0; rank < found.size(); ++rank) {
+    const json& stats = found[std::to_string(rank)]["stats"];
+    const json& shown = data["best"][rank];
+    EXPECT_EQ(shown["iteration_s"], stats["total_time"]);
+    EXPECT_EQ(shown["samples_per_s"], stats["sample_rate"]);
+    double parts = 0;
+    for (const json& part : shown["parts_s"]) parts += part.get<double>();
+    EXPECT_NEAR(parts, stats["total_time"].get<double>(), 1e-9 * parts);
+    EXPECT_EQ(shown["peak_bytes"], stats["proc_mem_tier1_cap_req"]);
+    EXPECT_EQ(shown["strategy"]["tp"],
+              found[std::to_string(rank)]["execution"]["tensor_par"]);
   }
+  ExpectReadOrRefused(found, [&](const json& changed) {
+    Put("changed.json", changed.dump());
+    ReadExecutions((folder() / "changed.json").string());
+  });
 }
 
 TEST_F(ReportCommandTest, RefusesWhatItCannotShow) {
