@@ -35,7 +35,8 @@ struct RematPlan {
   double seconds = 0;
 };
 
-// The peak of keeping all that backward reads.
+// The peak of keeping all that backward reads. Throws InputError that names the node where
+// rules of the graph forbid it: what is needed may not be kept, and may not run again.
 int64_t RematBaseline(const graph::JointGraph& graph);
 
 // The best plan of a question. Where nothing fits, the least budget that a plan fits is

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -221,10 +222,23 @@ solver::SearchLimits Limits(const RematFlags& flags) {
           .interrupted = &InterruptFlag()};
 }
 
+std::string InFile(const std::string& path, std::string_view message) {
+  return fmt::format("{}: {}", graph::OneLine(path), message);
+}
+
+// What the file of --of keeps does.
+RematPlan Given(const RematFlags& flags, const JointGraph& graph) {
+  const std::vector<char> kept = problems::ReadKept(flags.of, graph);
+  try {
+    return problems::EvaluateRemat(graph, kept);
+  } catch (const InputError& error) {
+    throw InputError(InFile(flags.of, error.what()));
+  }
+}
+
 RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
                  const Terminal& terminal) {
-  if (!flags.of.empty())
-    return problems::EvaluateRemat(graph, problems::ReadKept(flags.of, graph));
+  if (!flags.of.empty()) return Given(flags, graph);
   ProgressLine progress(terminal);
   solver::SearchLimits limits = Limits(flags);
   limits.on_progress = [&](const solver::SearchProgress& p) {
@@ -274,15 +288,38 @@ int RunFrontier(const RematFlags& flags, const JointGraph& graph,
   return kExitOk;
 }
 
-int RunRemat(const RematFlags& flags, const Terminal& terminal) {
+// Throws InputError for flags that do not go together.
+void CheckFlags(const RematFlags& flags) {
   const int asked = (flags.budget.empty() ? 0 : 1) +
                     (flags.of.empty() ? 0 : 1) +
                     (flags.frontier.empty() ? 0 : 1);
   if (asked != 1)
     throw InputError(
         "--budget: expected it, or --of or --frontier in its place");
+  for (const auto& [name, value] :
+       {std::pair("--gap", &flags.gap), {"--time-limit", &flags.time_limit}})
+    if (!flags.of.empty() && !value->empty())
+      throw InputError(fmt::format("{}: expected without --of", name));
+  const bool has_json = flags.json || !flags.output.empty();
+  if (flags.memory && (!flags.frontier.empty() || !has_json))
+    throw InputError(
+        "--memory: expected with --json or --output, without --frontier");
+}
+
+JointGraph ReadGraph(const RematFlags& flags) {
+  JointGraph graph = graph::ReadJointGraph(flags.graph);
+  try {
+    problems::RematBaseline(graph);
+  } catch (const InputError& error) {
+    throw InputError(InFile(flags.graph, error.what()));
+  }
+  return graph;
+}
+
+int RunRemat(const RematFlags& flags, const Terminal& terminal) {
+  CheckFlags(flags);
   CheckOutput(flags.output, flags.graph);
-  const JointGraph graph = graph::ReadJointGraph(flags.graph);
+  const JointGraph graph = ReadGraph(flags);
   if (!flags.frontier.empty()) return RunFrontier(flags, graph, terminal);
   const RematPlan plan = Answer(flags, graph, terminal);
   const std::string json = RematToJson(plan, graph, flags.memory);

@@ -53,8 +53,8 @@ class JointSimulator {
   // - a node would have to run again that may not.
   JointRun Run(const std::vector<char>& kept) const;
 
-  // All that may be kept and that backward nodes read themselves: what needs the least
-  // recomputation there is.
+  // All that may be kept and that backward nodes read themselves, and what operators read
+  // whose results may not be kept: what runs again then has to.
   std::vector<char> AllKept() const;
 
   // The node that makes a buffer; -1: it is an input.

@@ -236,6 +236,10 @@ TEST_F(RematCommandTest, WrongFlagsAreRefused) {
   for (const std::string points : {"1", "1001", "some"})
     refuse({"--frontier", points}, {"--frontier", "'" + points + "'"});
   refuse({"--of", "none.json"}, {"none.json"});
+  refuse({"--of", "saved.json", "--gap", "0.1"}, {"--gap: expected without"});
+  refuse({"--of", "saved.json", "--time-limit", "1"},
+         {"--time-limit: expected without"});
+  refuse({"--frontier", "3", "--memory"}, {"--memory: expected with --json"});
   ExpectRefused(Acplan({"remat"}), {"GRAPH is required"});
   ExpectRefused(Acplan({"remat", "none.json", "--budget", "1GiB"}),
                 {"none.json"});
@@ -277,7 +281,7 @@ TEST_F(RematCommandTest, RulesThatForbidEveryPlanAreNamed) {
   graph["buffers"][3]["keep"] = false;  // the seed's, which may not run again
   Put("g.json", graph.dump());
   ExpectRefused(Acplan({"remat", "g.json", "--budget", "1GiB"}),
-                {"node 'seed': it may not run again"});
+                {"g.json: node 'seed': it may not run again"});
 }
 
 }  // namespace
