@@ -41,7 +41,7 @@ milliseconds of what both graphs run, by the roofline that
 [file formats](../file_formats.md) describes.
 
 *acplan* is its plan with that peak as the budget: what is computed again, at least how much
-any choice of what to save computes (*bound*), and whether the plan is *proven* to be the best,
+any choice of what forward needs itself computes (*bound*), and whether the plan is *proven* to be the best,
 else how far from the bound. *Run*: the two graphs that PyTorch made by the plan, run in the
 same way, had the bytes predicted at every node. *s*: seconds of PyTorch's choice (min cuts
 that budgets have in common are made once) and of acplan's, on a machine that others used too.
