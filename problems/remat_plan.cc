@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -56,7 +58,11 @@ ordered_json Finite(double value) {
 // What a plan does, without names.
 ordered_json FiguresJson(const RematPlan& plan, const JointGraph& graph) {
   ordered_json json = {{"status", StatusName(plan)},
-                       {"budget_bytes", plan.budget_bytes}};
+                       {"budget_bytes", plan.budget_bytes == kAnyPeak
+                                            ? ordered_json(nullptr)
+                                            : ordered_json(plan.budget_bytes)}};
+  if (plan.kept_budget_bytes != std::numeric_limits<int64_t>::max())
+    json["kept_budget_bytes"] = plan.kept_budget_bytes;
   if (plan.run) {
     const JointRun& run = *plan.run;
     json["peak_bytes"] = run.peak_bytes;
@@ -118,6 +124,7 @@ RematPlan PlanRemat(const JointGraph& graph, const RematQuestion& question) {
   const RematProblem problem = BuildRematProblem(graph);
   RematAnswer answer = SolveRemat(problem, question);
   plan.budget_bytes = question.budget_bytes;
+  plan.kept_budget_bytes = question.kept_bytes;
   plan.status = answer.status;
   plan.stopped_by = answer.stopped_by;
   plan.bound_ms = answer.bound_ms;
@@ -127,12 +134,15 @@ RematPlan PlanRemat(const JointGraph& graph, const RematQuestion& question) {
                         answer.status == SearchStatus::kFeasible;
   if (is_found) {
     CheckRemat(graph, question.budget_bytes, answer.run);
+    if (answer.run.kept_bytes > question.kept_bytes)
+      throw std::logic_error("the plan fails its check: it keeps too much");
     plan.run = std::move(answer.run);
   } else {
     solver::SearchLimits left = clock.Left();
     left.on_progress = {};
     left.time_limit_s = std::min(left.time_limit_s, kLeastSeconds);
-    const LeastRematBudget least = FindLeastRematBudget(problem, left);
+    const LeastRematBudget least = FindLeastRematBudget(
+        problem, left, kLeastTolerance, question.kept_bytes);
     if (least.exists) plan.least = least;
   }
   plan.seconds = clock.Seconds();

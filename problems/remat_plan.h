@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,8 +17,14 @@ namespace acplan::problems {
 // From a joint graph and a budget to a checked answer: the file `acplan.remat`,
 // version 1, which docs/file_formats.md describes.
 
+// A budget that every plan meets.
+inline constexpr int64_t kAnyPeak = int64_t{1} << 62;
+// How near least budgets are looked for, as a share.
+inline constexpr double kLeastTolerance = 1e-3;
+
 struct RematPlan {
   int64_t budget_bytes = 0;
+  int64_t kept_budget_bytes = std::numeric_limits<int64_t>::max();
   solver::SearchStatus status = solver::SearchStatus::kNoSolution;
   solver::StoppedBy stopped_by = solver::StoppedBy::kNothing;
   bool is_given = false;  // evaluated, not searched: there is no bound

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,6 +38,7 @@ constexpr double kLeastShare = 0.5;
 struct RematFlags {
   std::string graph;
   std::string budget;
+  std::string kept;
   std::string of;
   std::string frontier;
   std::string time_limit;
@@ -50,9 +52,15 @@ std::string Heading(const JointGraph& graph, const RematPlan& plan,
                     const Terminal& terminal) {
   const std::string name =
       graph.model.name.empty() ? "graph" : graph::OneLine(graph.model.name);
-  return fmt::format("{}, {} nodes of forward and backward\nbudget {}\n\n",
-                     terminal.Bold(name), FormatCount(std::ssize(graph.nodes)),
-                     FormatBytesExactly(plan.budget_bytes));
+  const bool is_any_peak = plan.budget_bytes == problems::kAnyPeak;
+  std::string text = fmt::format(
+      "{}, {} nodes of forward and backward\nbudget {}", terminal.Bold(name),
+      FormatCount(std::ssize(graph.nodes)),
+      is_any_peak ? "any peak" : FormatBytesExactly(plan.budget_bytes));
+  if (plan.kept_budget_bytes != std::numeric_limits<int64_t>::max())
+    text +=
+        fmt::format(", {} kept", FormatBytesExactly(plan.kept_budget_bytes));
+  return text + "\n\n";
 }
 
 std::string Comparison(const RematPlan& plan, const Terminal& terminal) {
@@ -141,14 +149,17 @@ std::string StoppedText(solver::StoppedBy reason) {
 }
 
 std::string LeastText(const RematPlan& plan) {
-  std::string text = fmt::format(": no plan fits in {}\n",
-                                 FormatBytesExactly(plan.budget_bytes));
+  std::string text = ": no plan keeps so little\n";
+  if (plan.budget_bytes != problems::kAnyPeak) {
+    text = fmt::format(": no plan fits in {}\n",
+                       FormatBytesExactly(plan.budget_bytes));
+  }
   if (plan.least) {
     text += fmt::format("a plan fits in {}; none in less than {}\n",
                         FormatBytesExactly(plan.least->bytes),
                         FormatBytesExactly(plan.least->bound_bytes));
   } else {
-    text += "no budget lets the rules of the graph be kept\n";
+    text += "no plan is known that does, whatever it needs\n";
   }
   return text;
 }
@@ -180,11 +191,19 @@ std::string Verdict(const RematPlan& plan, const Terminal& terminal) {
                      StoppedText(plan.stopped_by), effort);
 }
 
+// --kept; any where not given.
+int64_t KeptBytes(const RematFlags& flags) {
+  return flags.kept.empty()  ? std::numeric_limits<int64_t>::max()
+         : flags.kept == "0" ? 0
+                             : graph::ParseByteSize(flags.kept, "--kept");
+}
+
 // The budget, and of the least one the plan that fits it.
 problems::RematQuestion Resolve(const RematFlags& flags,
                                 const JointGraph& graph,
                                 const solver::SearchLimits& limits,
                                 const Terminal& terminal) {
+  if (flags.budget.empty()) return {.budget_bytes = problems::kAnyPeak};
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
   switch (budget.kind) {
     case BudgetFlag::Kind::kBytes:
@@ -202,7 +221,8 @@ problems::RematQuestion Resolve(const RematFlags& flags,
   half.time_limit_s *= kLeastShare;
   half.on_progress = {};
   const problems::LeastRematBudget least =
-      FindLeastRematBudget(problems::BuildRematProblem(graph), half);
+      FindLeastRematBudget(problems::BuildRematProblem(graph), half,
+                           problems::kLeastTolerance, KeptBytes(flags));
   if (!least.exists)
     throw LimitError("budget min: no plan is known that keeps the rules");
   if (least.bound_bytes < least.bytes) {
@@ -246,6 +266,7 @@ RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
   };
   const solver::Stopwatch stopwatch;
   problems::RematQuestion question = Resolve(flags, graph, limits, terminal);
+  question.kept_bytes = KeptBytes(flags);
   question.limits = solver::LeftOf(limits, stopwatch.Seconds());
   return problems::PlanRemat(graph, question);
 }
@@ -290,12 +311,12 @@ int RunFrontier(const RematFlags& flags, const JointGraph& graph,
 
 // Throws InputError for flags that do not go together.
 void CheckFlags(const RematFlags& flags) {
-  const int asked = (flags.budget.empty() ? 0 : 1) +
-                    (flags.of.empty() ? 0 : 1) +
+  const bool has_budget = !flags.budget.empty() || !flags.kept.empty();
+  const int asked = (has_budget ? 1 : 0) + (flags.of.empty() ? 0 : 1) +
                     (flags.frontier.empty() ? 0 : 1);
   if (asked != 1)
     throw InputError(
-        "--budget: expected it, or --of or --frontier in its place");
+        "--budget: expected it, or --kept, --of or --frontier in its place");
   for (const auto& [name, value] :
        {std::pair("--gap", &flags.gap), {"--time-limit", &flags.time_limit}})
     if (!flags.of.empty() && !value->empty())
@@ -346,6 +367,9 @@ Command AddRematCommand(CLI::App& program) {
       ->required();
   app->add_option("-b,--budget", flags->budget,
                   "peak memory: 20GiB, 75% of keeping all, or min")
+      ->type_name("SIZE");
+  app->add_option("--kept", flags->kept,
+                  "keep at most so much for backward, at any peak unless told")
       ->type_name("SIZE");
   app->add_option("--of", flags->of,
                   "what a plan does that keeps `saved` of this file")

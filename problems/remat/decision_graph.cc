@@ -117,7 +117,7 @@ bool IsEarly(const RematNeed& need) { return need.early > 0; }
 class GraphBuilder {
  public:
   GraphBuilder(const RematProblem& problem, std::vector<RematMoment> rows,
-               int64_t budget, const DecisionLimits& limits)
+               const RematBudget& budget, const DecisionLimits& limits)
       : problem_(problem),
         limits_(limits),
         graph_{.rows = SortedRows(std::move(rows))},
@@ -292,9 +292,9 @@ class GraphBuilder {
 
 DecisionGraph BuildDecisionGraph(const RematProblem& problem,
                                  std::vector<RematMoment> rows,
-                                 int64_t budget_bytes,
+                                 const RematBudget& budget,
                                  const DecisionLimits& limits) {
-  return GraphBuilder(problem, std::move(rows), budget_bytes, limits).Build();
+  return GraphBuilder(problem, std::move(rows), budget, limits).Build();
 }
 
 }  // namespace acplan::problems

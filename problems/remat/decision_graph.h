@@ -59,7 +59,7 @@ struct DecisionLimits {
 // the result are sorted. Without any path there is a level without edges.
 DecisionGraph BuildDecisionGraph(const RematProblem& problem,
                                  std::vector<RematMoment> rows,
-                                 int64_t budget_bytes,
+                                 const RematBudget& budget,
                                  const DecisionLimits& limits = {});
 
 }  // namespace acplan::problems

@@ -71,7 +71,7 @@ class PriceSearch {
       : question_(question),
         graph_(question.graph),
         scale_(
-            static_cast<double>(std::max<int64_t>(question.budget_bytes, 1))) {}
+            static_cast<double>(std::max<int64_t>(question.scale_bytes, 1))) {}
 
   PriceAnswer Run() {
     double price_of_missing = kFirstPrice * question_.all_ms + 1;

@@ -16,8 +16,8 @@ namespace acplan::problems {
 
 struct PriceQuestion {
   const DecisionGraph& graph;
-  int64_t budget_bytes = 0;  // a scale
-  double all_ms = 0;         // no path costs more
+  int64_t scale_bytes = 0;  // of room, for the digits of prices
+  double all_ms = 0;        // no path costs more
   // Called with each new path.
   std::function<void(const DecisionPath&)> on_path;
   // Called with each higher bound, ms. Returns whether to stop.

@@ -207,6 +207,12 @@ int64_t RematProblem::BaseOf(const RematMoment& moment) const {
   return 0;
 }
 
+int64_t RematProblem::RoomAt(const RematMoment& moment,
+                             const RematBudget& budget) const {
+  return moment == Between() ? budget.kept_bytes
+                             : budget.peak_bytes - BaseOf(moment);
+}
+
 double RematProblem::AllMs() const {
   double ms = 0;
   for (const RematOperator& op : operators) ms += op.ms;

@@ -31,6 +31,7 @@ namespace acplan::problems {
 // Model
 //   minimise   sum over o of t_o r_o e_o
 //   subject to bytes(m) <= B   at every moment m that there is
+//              sum of b_v k_v n_v <= K
 //   where bytes(m) are those of graph/joint/joint_simulation.h: what is live whatever is
 //   kept (base), and
 //   - in forward at o: values v with k_v n_v = 1 that are made before and not live anyway;
@@ -64,7 +65,15 @@ struct RematValue {
   int32_t live_until = -1;
 };
 
-// A moment of the step.
+// B and K: what the step may need at its peak, and what may be kept from forward to
+// backward.
+struct RematBudget {
+  int64_t peak_bytes = 0;
+  int64_t kept_bytes = std::numeric_limits<int64_t>::max();
+};
+
+// A moment of the step. One of forward at the operator after the last stands between the
+// passes: only what is kept counts there, against its own budget.
 struct RematMoment {
   enum class Kind : uint8_t { kForward, kBackward, kAgain };
   Kind kind = Kind::kForward;
@@ -89,6 +98,12 @@ struct RematProblem {
   std::vector<int64_t> again_base = {};
 
   int64_t BaseOf(const RematMoment& moment) const;
+  // What decisions may come to there.
+  int64_t RoomAt(const RematMoment& moment, const RematBudget& budget) const;
+  // Between the passes.
+  RematMoment Between() const {
+    return {.op = static_cast<int32_t>(operators.size())};
+  }
   // All operators once.
   double AllMs() const;
 };

@@ -52,6 +52,7 @@ class Plans {
     } catch (const InputError&) {
       return std::nullopt;  // of a relaxed path
     }
+    if (run.kept_bytes > question_.kept_bytes) return problem_.Between();
     if (run.peak_bytes < least_peak_) {
       least_peak_ = run.peak_bytes;
       least_kept_ = run.kept;
@@ -170,7 +171,9 @@ class Search {
   Outcome Solve(RematPart& part) {
     for (;;) {
       const DecisionGraph graph =
-          BuildDecisionGraph(problem_, rows_.Of(part), question_.budget_bytes,
+          BuildDecisionGraph(problem_, rows_.Of(part),
+                             {.peak_bytes = question_.budget_bytes,
+                              .kept_bytes = question_.kept_bytes},
                              {.conditions = part.conditions});
       if (graph.is_restricted) is_restricted_ = true;
       if (!HasPath(graph)) {
@@ -219,12 +222,19 @@ class Search {
     part.bound_ms = std::max(part.bound_ms, ms);
   }
 
+  // What is decided about comes to no more, whatever the budget.
+  int64_t Scale() const {
+    int64_t bytes = 0;
+    for (const RematValue& value : problem_.values) bytes += value.bytes;
+    return std::min(bytes, question_.budget_bytes);
+  }
+
   // Finds the best prices of the rows.
   PriceAnswer Price(const DecisionGraph& graph, RematPart& part) {
     std::vector<std::optional<RematMoment>> breaks;
     PriceAnswer priced = FindPrices(
         {.graph = graph,
-         .budget_bytes = question_.budget_bytes,
+         .scale_bytes = Scale(),
          .all_ms = all_ms_,
          .on_path =
              [&](const DecisionPath& path) {
@@ -305,7 +315,7 @@ RematAnswer SolveRemat(const RematProblem& problem,
 
 LeastRematBudget FindLeastRematBudget(const RematProblem& problem,
                                       const solver::SearchLimits& limits,
-                                      double tolerance) {
+                                      double tolerance, int64_t kept_bytes) {
   const solver::LimitClock clock(limits);
   const graph::JointSimulator simulator(*problem.graph);
   LeastRematBudget least{.bytes = std::numeric_limits<int64_t>::max()};
@@ -317,6 +327,7 @@ LeastRematBudget FindLeastRematBudget(const RematProblem& problem,
   int64_t budget = least.bound_bytes;
   for (;;) {
     const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget,
+                                                    .kept_bytes = kept_bytes,
                                                     .limits = clock.Left(),
                                                     .is_any_enough = true});
     if (answer.least_peak_seen < least.bytes) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "graph/joint/joint_simulation.h"
@@ -30,6 +31,8 @@ struct RematAnswer {
 
 struct RematQuestion {
   int64_t budget_bytes = 0;
+  // At most so many are kept from forward to backward.
+  int64_t kept_bytes = std::numeric_limits<int64_t>::max();
   solver::SearchLimits limits = {};
   // A plan to begin with, a buffer; empty: none.
   std::vector<char> start = {};
@@ -47,9 +50,11 @@ struct LeastRematBudget {
   int64_t bound_bytes = 0;      // no plan fits in fewer; the same where proven
   bool exists = true;           // what rules there are may forbid every plan
 };
-// Found to `tolerance` of the bytes, where limits allow.
-LeastRematBudget FindLeastRematBudget(const RematProblem& problem,
-                                      const solver::SearchLimits& limits,
-                                      double tolerance = 1e-3);
+// Found to `tolerance` of the bytes, where limits allow, for plans that keep at most
+// `kept_bytes`.
+LeastRematBudget FindLeastRematBudget(
+    const RematProblem& problem, const solver::SearchLimits& limits,
+    double tolerance = 1e-3,
+    int64_t kept_bytes = std::numeric_limits<int64_t>::max());
 
 }  // namespace acplan::problems

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 // What a value takes at a moment of forward: its bytes, if it is kept, made before and not
-// live anyway. At a moment of backward: its bytes from when it is there to when it is
+// live anyway; between the passes, if it is kept. At a moment of backward: its bytes from when it is there to when it is
 // needed for the last time. A moment at which an operator runs again is one only if it does:
 // its row has `absent` more room, more than all values together come to, which the operator
 // takes back where it runs again at that time. Where that is certain, it has not.
@@ -14,7 +14,7 @@ namespace acplan::problems {
 RowBytes::RowBytes(const RematProblem& problem,
                    const std::vector<RematMoment>& rows, const NeedClock& clock,
                    const std::vector<RematCondition>& conditions,
-                   int64_t budget_bytes)
+                   const RematBudget& budget)
     : problem_(problem), rows_(rows), clock_(clock) {
   int64_t all = 0;
   for (const RematValue& value : problem.values) all += value.bytes;
@@ -24,7 +24,7 @@ RowBytes::RowBytes(const RematProblem& problem,
           return condition.is_met && condition.moment == row;
         });
     const bool may_be_absent = row.kind == RematMoment::Kind::kAgain && !is_met;
-    const int64_t room = budget_bytes - problem.BaseOf(row);
+    const int64_t room = problem.RoomAt(row, budget);
     absent_.push_back(may_be_absent ? all + std::max<int64_t>(0, -room) : 0);
     room_.push_back(room + absent_.back());
   }

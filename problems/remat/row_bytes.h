@@ -28,7 +28,8 @@ class RowBytes {
   // Refers to all of them. `conditions` that are met say that a row's operator runs again.
   RowBytes(const RematProblem& problem, const std::vector<RematMoment>& rows,
            const NeedClock& clock,
-           const std::vector<RematCondition>& conditions, int64_t budget_bytes);
+           const std::vector<RematCondition>& conditions,
+           const RematBudget& budget);
 
   // A row: what decisions may come to.
   const std::vector<int64_t>& room() const { return room_; }

@@ -146,6 +146,24 @@ TEST_F(RematCommandTest, RealGraphsRecomputeMoreInLessMemory) {
   }
 }
 
+TEST_F(RematCommandTest, KeepsNoMoreThanAsked) {
+  const json all = AcplanJson({"remat", kTiny, "--budget", "100%"});
+  const int64_t kept = all["saved_bytes"].get<int64_t>() / 2;
+  const json any = AcplanJson({"remat", kTiny, "--kept", std::to_string(kept)});
+  EXPECT_EQ(any["status"], "optimal");
+  EXPECT_TRUE(any["budget_bytes"].is_null());
+  EXPECT_EQ(any["kept_budget_bytes"], kept);
+  EXPECT_LE(any["saved_bytes"], kept);
+  const json both = AcplanJson(
+      {"remat", kTiny, "--kept", std::to_string(kept), "--budget", "80%"});
+  EXPECT_GE(both["recompute_ms"], any["recompute_ms"]);
+  EXPECT_LE(both["peak_bytes"], both["budget_bytes"]);
+  EXPECT_THAT(AcplanOut({"remat", kTiny, "--kept", std::to_string(kept)}),
+              testing::HasSubstr("budget any peak, "));
+  ExpectRefused(Acplan({"remat", kTiny, "--kept", "much"}), {"--kept"});
+  EXPECT_EQ(AcplanJson({"remat", kTiny, "--kept", "0"})["saved_bytes"], 0);
+}
+
 TEST_F(RematCommandTest, SharesAreOfKeepingAll) {
   const json all = Plan(kTiny, "100%");
   const int64_t bytes = all["baseline_peak_bytes"];
@@ -225,7 +243,7 @@ TEST_F(RematCommandTest, WrongFlagsAreRefused) {
     EXPECT_FALSE(Exists("plan.json"));
   };
   Put("saved.json", R"({"saved": ["s"]})");
-  refuse({}, {"--budget: expected it, or --of or --frontier in its place"});
+  refuse({}, {"--budget: expected it, or --kept, --of or --frontier"});
   refuse({"--budget", "60%", "--of", "saved.json"}, {"--budget: expected it"});
   refuse({"--budget", "much"}, {"--budget: expected a size", "\"much\""});
   refuse({"--budget", "0"}, {"--budget", "less than one byte"});

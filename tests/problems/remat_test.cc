@@ -113,6 +113,38 @@ TEST(Remat, IsWhatEnumerationFinds) {
   RecordProperty("unproven", unproven);
 }
 
+TEST(Remat, KeepsNoMoreThanItMay) {
+  std::mt19937 random(4);
+  for (int i = 0; i < test_support::Repetitions(200); ++i) {
+    const JointGraph graph = RandomJoint(
+        random, {.forward = 7, .backward = 6, .has_rules = i % 2 == 0});
+    const std::vector<JointRun> runs = AllRuns(graph);
+    if (runs.empty()) continue;
+    const RematProblem problem = BuildRematProblem(graph);
+    // The budgets of some plan, and any peak.
+    const JointRun& some = runs[random() % runs.size()];
+    const int64_t any = std::numeric_limits<int64_t>::max() / 4;
+    for (const int64_t peak : {some.peak_bytes + 2, any}) {
+      for (const int64_t kept : {some.kept_bytes, some.kept_bytes / 2}) {
+        double least = kInfinity;
+        for (const JointRun& run : runs)
+          if (run.peak_bytes <= peak && run.kept_bytes <= kept)
+            least = std::min(least, run.recompute_ms);
+        const RematAnswer answer =
+            SolveRemat(problem, {.budget_bytes = peak, .kept_bytes = kept});
+        if (least == kInfinity) {
+          ASSERT_EQ(answer.status, SearchStatus::kInfeasible) << ToJson(graph);
+          continue;
+        }
+        ASSERT_EQ(answer.status, SearchStatus::kOptimal) << ToJson(graph);
+        ASSERT_LE(answer.run.kept_bytes, kept);
+        ASSERT_NEAR(answer.run.recompute_ms, least, 1e-9) << ToJson(graph);
+        CheckRemat(graph, peak, answer.run);
+      }
+    }
+  }
+}
+
 TEST(Remat, FindsTheLeastBudget) {
   std::mt19937 random(3);
   for (int i = 0; i < test_support::Repetitions(200); ++i) {
