@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check_docs.sh ROOT: every relative link of a Markdown file leads somewhere, and
-# no file under docs/ is without a link to it.
+# check_docs.sh ROOT: every relative link of a Markdown file leads somewhere, no file
+# under docs/ is without a link to it, and no merge has left its marks.
 set -euo pipefail
 cd "$1"
 status=0
@@ -24,4 +24,8 @@ while IFS= read -r file; do
     status=1
   fi
 done < <(find docs -type f)
+if grep -rnE '^(<{7}|>{7}) ' --include='*.md' --exclude-dir=build .; then
+  echo "a merge has left its marks"
+  status=1
+fi
 exit "$status"

@@ -15,12 +15,20 @@ _NOTHING_FITS = 3
 
 
 def plan_graph(
-    graph: dict[str, Any], budget: Budget, time_limit: float | None = None
+    graph: dict[str, Any],
+    budget: Budget | None,
+    time_limit: float | None = None,
+    kept: Budget | None = None,
 ) -> dict[str, Any]:
-    """The plan that runs least again within the budget: data of `acplan.remat`, with
-    the memory node by node. `status` is "infeasible" where nothing fits."""
-    limit = [] if time_limit is None else ["--time-limit", f"{time_limit}"]
-    return _run(graph, ["--budget", size_text("budget", budget), *limit])
+    """The plan that runs least again within the budget, and keeps at most so many bytes:
+    data of `acplan.remat`, with the memory node by node. `status` is "infeasible" where
+    nothing fits."""
+    flags = [] if time_limit is None else ["--time-limit", f"{time_limit}"]
+    if budget is not None:
+        flags += ["--budget", size_text("budget", budget)]
+    if kept is not None:
+        flags += ["--kept", size_text("kept", kept)]
+    return _run(graph, flags)
 
 
 def evaluate_graph(graph: dict[str, Any], saved: Iterable[str]) -> dict[str, Any]:
