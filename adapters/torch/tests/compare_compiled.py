@@ -46,7 +46,8 @@ else how far from the bound. *Run*: the two graphs that PyTorch made by the plan
 same way, had the bytes predicted at every node. *s*: seconds of PyTorch's choice (min cuts
 that budgets have in common are made once) and of acplan's, on a machine that others used too.
 *Same saved*: what the best plan computes again that keeps no more bytes than PyTorch's choice,
-at any peak (`--kept`); in brackets how far from its bound.
+at any peak (`--kept`); in brackets how far from its bound; *none*: what keeps so little draws
+random numbers a second time, as PyTorch's choice does.
 Nothing here ran on a GPU.
 """
 
@@ -191,7 +192,6 @@ def _line(cells: list[str]) -> str:
 
 def _cells(row: Row, kept: dict[str, Any]) -> list[str]:
     theirs, ours = row.theirs, row.ours
-    is_proven = kept["status"] == "optimal"
     return [
         f"{row.budget:g}",
         row.solver,
@@ -205,8 +205,15 @@ def _cells(row: Row, kept: dict[str, Any]) -> list[str]:
         "yes" if ours["status"] == "optimal" else f"{ours['gap']:.1%}",
         f"{row.torch_seconds:.1f} / {ours['seconds']:.2f}",
         "yes" if row.is_as_predicted else "**no**",
-        f"{kept['recompute_ms']:.2f}" + ("" if is_proven else f" ({kept['gap']:.1%})"),
+        _kept_cell(kept),
     ]
+
+
+def _kept_cell(kept: dict[str, Any]) -> str:
+    if "recompute_ms" not in kept:
+        return "none" if kept["status"] == "infeasible" else "?"
+    told = "" if kept["status"] == "optimal" else f" ({kept['gap']:.1%})"
+    return f"{kept['recompute_ms']:.2f}{told}"
 
 
 _COLUMNS = (
