@@ -114,9 +114,12 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
     answer.planned = ExplainPlan(input, flags.plan, memory, terminal);
   }
   if (!flags.budget.empty()) {
-    answer.budget_bytes = BudgetFlag::Parse(flags.budget, "--budget")
-                              .Resolve(question.problem(), limits) -
-                          options.reserve_bytes;
+    const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
+    // The least budget of plans with runs of modules, which was found above.
+    answer.budget_bytes = budget.kind == BudgetFlag::Kind::kMinimum
+                              ? answer.least.account.peak_bytes
+                              : budget.Resolve(question.problem(), limits) -
+                                    options.reserve_bytes;
   }
   answer.top =
       static_cast<size_t>(ParseWhole(flags.top, "--top", 1, 1'000'000));
@@ -245,7 +248,8 @@ int RunExplain(const ExplainFlags& flags, const Terminal& terminal) {
   RequireTraceModel(options);
   const Explanation answer = ExplanationOf(flags, input, options, terminal);
   if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
-  terminal.Print(flags.json ? ToJson(answer) : ToText(answer, terminal));
+  terminal.Print(flags.json ? ToJson(answer)
+                            : BrokenLines(ToText(answer, terminal), terminal));
   return kExitOk;
 }
 

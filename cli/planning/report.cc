@@ -160,8 +160,32 @@ PlanningFlags QuestionOf(const problems::MemoryOptions& memory,
   return flags;
 }
 
+// Points that are not proven are no worse than plans that are at hand.
+void Improve(std::vector<Plan>& points, const std::vector<NamedPlan>& known) {
+  for (Plan& point : points) {
+    const bool is_open = point.status == problems::PlanStatus::kFeasible ||
+                         point.status == problems::PlanStatus::kNoPlan;
+    for (const NamedPlan& named : known) {
+      const Plan& plan = named.plan;
+      const bool fits =
+          plan.HasPlan() && plan.granularity == point.granularity &&
+          QuestionText(plan.memory) == QuestionText(point.memory) &&
+          plan.peak_bytes <= point.budget_bytes - point.reserve_bytes;
+      if (!is_open || !fits) continue;
+      if (point.HasPlan() && point.recompute_ms <= plan.recompute_ms) continue;
+      const int64_t budget = point.budget_bytes;
+      const double bound = point.HasPlan() ? point.bound_ms : 0;
+      point = plan;
+      point.budget_bytes = budget;
+      point.bound_ms = std::min(bound, plan.recompute_ms);
+      point.status = problems::PlanStatus::kFeasible;
+    }
+  }
+}
+
 ordered_json FindFrontier(const ProfileInput& input, PlanningFlags flags,
-                          int points, const std::string& time_limit) {
+                          int points, const std::string& time_limit,
+                          const std::vector<NamedPlan>& known) {
   flags.time_limit =
       time_limit.empty() ? fmt::to_string(kReportSeconds) : time_limit;
   const graph::ModuleTree tree(input.profile);
@@ -176,15 +200,17 @@ ordered_json FindFrontier(const ProfileInput& input, PlanningFlags flags,
   const int64_t unplanned = question.problem().unplanned_peak_bytes;
   const std::vector<int64_t> budgets = problems::EvenBudgets(
       minimum, std::max(minimum, unplanned + options.reserve_bytes), points);
-  return FrontierJson(
+  std::vector<Plan> plans =
       question.PlansWithin(budgets, solver::LeftOf(limits, stopwatch.Seconds()),
-                           {}, least.of_family),
-      unplanned);
+                           {}, least.of_family);
+  Improve(plans, known);
+  return FrontierJson(plans, unplanned);
 }
 
 // Null where none is asked for, or there is none for such a profile.
 ordered_json FrontierOf(const ReportFlags& flags, const ProfileInput& input,
-                        const PlanningFlags& question,
+                        const std::vector<NamedPlan>& plans,
+                        const problems::MemoryOptions& memory,
                         const Terminal& terminal) {
   const auto points = static_cast<int>(ParseWhole(
       flags.points.empty() ? "8" : flags.points, "--points", 0, 1000));
@@ -198,7 +224,8 @@ ordered_json FrontierOf(const ReportFlags& flags, const ProfileInput& input,
   }
   if (points == 0) return nullptr;
   try {
-    return FindFrontier(input, question, points, flags.time_limit);
+    return FindFrontier(input, QuestionOf(memory, plans), points,
+                        flags.time_limit, plans);
   } catch (const InputError& error) {
     terminal.Warn(fmt::format("no frontier is shown: {}", error.what()));
     return nullptr;
@@ -244,8 +271,7 @@ ordered_json StepData(const ReportFlags& flags, const ProfileInput& input,
   }
   data["step_ms"] = problems::StepMs(profile);
   data["tree"] = ModulesJson(input, graph::ModuleTree(profile));
-  data["frontier"] =
-      FrontierOf(flags, input, QuestionOf(memory, plans), terminal);
+  data["frontier"] = FrontierOf(flags, input, plans, memory, terminal);
   return data;
 }
 
@@ -256,14 +282,27 @@ int RunReport(const ReportFlags& flags, const Terminal& terminal) {
   CheckOutput(flags.output, flags.profile);
   for (const std::string& plan : flags.plans) CheckOutput(flags.output, plan);
   if (!flags.frontier.empty()) CheckOutput(flags.output, flags.frontier);
+  const std::string ending =
+      std::filesystem::path(flags.output).extension().string();
+  if (!ending.empty() && ending != ".html" && ending != ".htm") {
+    throw InputError(fmt::format(
+        "-o: expected a name that ends with .html, found {}; a chart of the "
+        "page can be saved as SVG there",
+        graph::Quoted(flags.output, 100)));
+  }
 
   std::string page;
   std::optional<ordered_json> search = ReadTraining(flags.profile);
   if (!search) search = ReadExecutions(flags.profile);
   if (search) {
-    if (!flags.parts.empty()) {
-      throw InputError(
-          "--parts: expected a page of a step, found one of a search");
+    for (const auto& [name, is_given] :
+         {std::pair("--parts", !flags.parts.empty()),
+          {"--points", !flags.points.empty()},
+          {"--time-limit", !flags.time_limit.empty()}}) {
+      if (is_given) {
+        throw InputError(fmt::format(
+            "{}: expected a page of a step, found one of a search", name));
+      }
     }
     if (!flags.plans.empty() || !flags.frontier.empty()) {
       throw InputError(fmt::format(

@@ -61,6 +61,9 @@ TEST_F(ExplainCommandTest, TheLeastBudgetIsThatOfPlan) {
   const json answer = AcplanJson({"explain", kTinyGpt2});
   const json plan = AcplanJson({"plan", kTinyGpt2, "--budget", "min"});
   EXPECT_EQ(answer["least"]["peak_bytes"], plan["peak_bytes"]);
+  const json of_least = AcplanJson({"explain", kTinyGpt2, "--budget", "min"});
+  EXPECT_EQ(of_least["budget_bytes"], plan["peak_bytes"]);
+  EXPECT_EQ(of_least["fits"], true);
 }
 
 TEST_F(ExplainCommandTest, TablesKeepWithinAHundredColumns) {

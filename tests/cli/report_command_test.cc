@@ -263,6 +263,9 @@ TEST_F(ReportCommandTest, RefusesWhatItCannotShow) {
       R"( "budget_bytes": 1, "strategies": 1, "evaluated": 1, "fitting": 1,)"
       R"( "best": []})");
   Put("other.json", R"({"format": "acplan.training_search", "version": 2})");
+  AcplanOut({"llm-optimal-execution",
+             ACPLAN_DATA_DIR "/models/megatron-22B.json", "64", "64", "float16",
+             ACPLAN_DATA_DIR "/systems/a100_80g.json", "found.json"});
   AcplanOut({"plan", kTrace, "--budget", "99%", "-o", "plan.json"});
   const auto refused = [&](std::vector<std::string> arguments,
                            const std::vector<std::string>& fragments) {
@@ -278,6 +281,10 @@ TEST_F(ReportCommandTest, RefusesWhatItCannotShow) {
   refused({kTrace, "--frontier", "plan.json", "-o", "a.html"},
           {"plan.json: format", "acplan.frontier"});
   refused({"search.json", "-o", "a.html"}, {"search.json: best"});
+  refused({"found.json", "--points", "3", "-o", "a.html"}, {"--points"});
+  refused({"found.json", "--time-limit", "3", "-o", "a.html"},
+          {"--time-limit"});
+  refused({kTrace, "-o", "a.svg"}, {"-o", "ends with .html", "a.svg"});
   refused({"other.json", "-o", "a.html"}, {"other.json"});
   refused({"search.json", "plan.json", "-o", "a.html"}, {"search.json"});
   Put("lacking.json",

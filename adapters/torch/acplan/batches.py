@@ -103,6 +103,14 @@ def best_batch(
     tolerance: sizes are not looked at that can be faster by this share only.
     kwargs:    options of acplan.plan and of acplan.trace.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise AcplanError(f"model: expected a module, found {type(model).__name__}")
+    if not callable(inputs_of):
+        raise AcplanError(
+            f"inputs_of: expected a function of a size, found {type(inputs_of).__name__}"
+        )
+    if not tolerance >= 0:
+        raise AcplanError(f"tolerance: expected a number from 0 on, found {tolerance!r}")
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     candidates = _candidates(sizes)
     if isinstance(budget, str) and (budget.endswith("%") or budget == "min"):

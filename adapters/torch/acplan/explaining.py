@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import tempfile
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -254,7 +255,8 @@ def _helpful(
 
 
 def levers_text(levers: Sequence[Measured]) -> str:
-    """A table of at most 100 columns, and a line for each that was not measured."""
+    """A table of at most 100 columns, a line for each that was not measured, and names that
+    the table has cut."""
     rows = [("lever, traced", "peak, no plan", "least budget", "step")]
     rows += [
         (_cut(m.lever), *_cells(m)) for m in levers if m.is_measured
@@ -264,7 +266,10 @@ def levers_text(levers: Sequence[Measured]) -> str:
         f"{name:<{widths[0]}}  {peak:>{widths[1]}}  {least:>{widths[2]}}  {ms:>{widths[3]}}"
         for name, peak, least, ms in rows
     ]
-    return "\n".join([*(line.rstrip() for line in lines), *_not_measured(levers)]) + "\n"
+    cut = [m.lever for m in levers if m.is_measured and _cut(m.lever) != m.lever]
+    whole = [line for name in cut for line in textwrap.wrap(name, 100, subsequent_indent="  ")]
+    lines = [line.rstrip() for line in lines]
+    return "\n".join([*lines, *whole, *_not_measured(levers)]) + "\n"
 
 
 def _cells(measured: Measured) -> tuple[str, str, str]:

@@ -48,11 +48,22 @@ def table(rows: Rows, most: int = 12) -> str:
         return ""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(v))}</td>" for v in row.values()) + "</tr>"
+        "<tr>"
+        + "".join(f"<td>{html.escape(_cell(name, v))}</td>" for name, v in row.items())
+        + "</tr>"
         for row in rows[:most]
     )
     more = f"<div>and {len(rows) - most:,} more</div>" if len(rows) > most else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+    return (
+        f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{more}"
+    )
+
+
+def _cell(name: str, value: object) -> str:
+    if isinstance(value, (int, float)) and name.endswith("bytes"):
+        return size(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def own_chart(label: str, series: Mapping[str, Points], line: float | None = None) -> str:

@@ -156,6 +156,12 @@ def test_wrong_questions_are_refused() -> None:
         acplan.best_batch(model, _inputs, budget="1GiB", sizes=[4, 2])
     with pytest.raises(acplan.AcplanError, match="no plan fits"):
         acplan.best_batch(model, _inputs, budget="1MiB", sizes=[1, 2])
+    with pytest.raises(acplan.AcplanError, match="model: expected a module, found int"):
+        acplan.best_batch(3, _inputs, budget="1GiB")  # type: ignore[arg-type]
+    with pytest.raises(acplan.AcplanError, match="inputs_of: expected a function"):
+        acplan.best_batch(model, 3, budget="1GiB")  # type: ignore[arg-type]
+    with pytest.raises(acplan.AcplanError, match="tolerance: expected a number"):
+        acplan.best_batch(model, _inputs, budget="1GiB", tolerance=-1)
 
 
 def test_from_the_shell(capsys: Any) -> None:

@@ -142,6 +142,13 @@ def test_charts_can_be_replaced(values: dict[str, Any], monkeypatch: Any) -> Non
     assert "figure" in _elements(values["trace"]._repr_html_())
 
 
+def test_tables_have_sizes_and_few_digits(values: dict[str, Any]) -> None:
+    shown = values["comparison"]._repr_html_()
+    cells = re.findall("<td>([^<]*)</td>", shown)
+    assert any(cell.endswith("iB") for cell in cells)
+    assert not any(re.fullmatch(r"[0-9.]{12,}", cell) for cell in cells)
+
+
 def test_names_are_escaped() -> None:
     page = showing.page("<b>", {"<i>": "<u>"}, showing.table([{"<a>": "<p>"}]))
     assert _elements(page) == {"div", "b", "table", "thead", "tbody", "tr", "th", "td"}
