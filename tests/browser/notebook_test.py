@@ -12,11 +12,10 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import sys
 
 import pytest
-from playwright.sync_api import Browser, Frame, Page, sync_playwright
+from playwright.sync_api import Browser, Frame, Page
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "adapters/torch"))
@@ -80,16 +79,6 @@ class Notebook:
             frame.wait_for_selector("html[data-ready]", timeout=30_000)
             found.append(frame)
         return found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Browser:
-    program = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    assert program, "found no chromium"
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 def _data(frame: Frame) -> dict:

@@ -12,13 +12,12 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import time
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ACPLAN = os.environ.get("ACPLAN", str(ROOT / "build/release/cli/acplan"))
@@ -68,16 +67,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
         "calculon": report(folder, "calculon", folder / "c.json"),
         "hostile": report(folder, "hostile", folder / "h.json", "--points", 0),
     }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Browser:
-    program = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    assert program, "found no chromium"
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 class Opened:

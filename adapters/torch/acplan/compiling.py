@@ -206,9 +206,12 @@ class Partitioner(_Base):  # type: ignore[misc]
         data = plan_graph(graph, self._budget, self._time_limit)
         if data["status"] not in ("infeasible", "no_solution"):
             return data
+        if "least_bytes" not in data:
+            raise AcplanError("no plan keeps the rules of the compiled graph")
         least = int(data["least_bytes"])
+        which = "fits" if data["status"] == "infeasible" else "was found that fits"
         told = (
-            f"budget: no plan of the compiled graph fits {data['budget_bytes']:,} bytes; "
+            f"budget: no plan of the compiled graph {which} {data['budget_bytes']:,} bytes; "
             f"one needs {least:,}"
         )
         if self._strict:
