@@ -164,7 +164,9 @@ std::string StrategyLegend(const TrainQuestion& question) {
 std::string ProofText(const costmodel::StrategySearch& search) {
   if (search.is_proven) return "proven: no strategy of these is faster\n";
   if (search.unplanned == 0) {
-    return "not proven: some plans may not be the best of their strategy\n";
+    return fmt::format(
+        "not proven: {} plans may not be the best of their strategy\n",
+        FormatCount(search.improvable));
   }
   return fmt::format(
       "not proven: {} strategies that might be faster with a plan were not "

@@ -247,13 +247,21 @@ void LayerBuilder::AddCoreAttention(bool is_windowed) {
           values,
       .made_bytes = values};
   if (strategy_.context > 1) {
-    const double bytes = kWidth * rows_ *
-                         static_cast<double>(strategy_.context) * kv_heads *
-                         (query + value);
-    operation.forward_sent = {CollectiveKind::kAllGather, GroupKind::kContext,
-                              bytes};
-    operation.backward_sent = {CollectiveKind::kAllReduce, GroupKind::kContext,
-                               bytes};
+    const double keys_and_values = kWidth * rows_ * kv_heads * (query + value);
+    if (strategy_.context_exchange == ContextExchange::kAllToAll) {
+      const double bytes =
+          keys_and_values + kWidth * rows_ * heads * (query + value);
+      operation.forward_sent = {CollectiveKind::kAllToAll, GroupKind::kContext,
+                                bytes};
+      operation.backward_sent = operation.forward_sent;
+    } else {
+      const double bytes =
+          keys_and_values * static_cast<double>(strategy_.context);
+      operation.forward_sent = {CollectiveKind::kAllGather, GroupKind::kContext,
+                                bytes};
+      operation.backward_sent = {CollectiveKind::kAllReduce,
+                                 GroupKind::kContext, bytes};
+    }
   }
   operations_.push_back(operation);
 }
@@ -360,7 +368,7 @@ void LayerBuilder::AddExperts() {
                          .saved_bytes = 8 * split_rows_ * experts,
                          .made_bytes = 8 * split_rows_ * experts});
   const auto exchange = [&](std::string_view name) {
-    const Collective sent{CollectiveKind::kAllToAll, GroupKind::kExpert,
+    const Collective sent{CollectiveKind::kDispatch, GroupKind::kExpert,
                           bytes / sharing};
     operations_.push_back({.name = name,
                            .part = LayerPart::kMoe,

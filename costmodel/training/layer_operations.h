@@ -27,11 +27,12 @@ enum class CollectiveKind {
   kReduceScatter,
   kAllReduce,
   kAllToAll,
+  kDispatch,  // all-to-all of tokens, which may go to several experts of a node
 };
 
 enum class GroupKind { kTensor, kContext, kExpert, kExpertTensor };
 
-// `bytes` are those of the whole tensor (of an all-to-all: what a rank sends).
+// `bytes` are those of the whole tensor (of an all-to-all or dispatch: what a rank sends).
 struct Collective {
   CollectiveKind kind = CollectiveKind::kNone;
   GroupKind group = GroupKind::kTensor;

@@ -84,9 +84,13 @@ double SentSeconds(const Collective& sent, const TrainingJob& job) {
          ExposedShare(sent.group, job);
 }
 
-// The ring of keys and values runs beside attention.
-double ExposedBesideAttention(double sent, double attention) {
-  return attention > 0 ? std::max(.1 * sent, sent - .8 * attention) : sent;
+// The ring of keys and values runs beside attention; other exchanges do not.
+double ExposedBesideAttention(double sent, double attention,
+                              const TrainingJob& job) {
+  const bool is_ring =
+      job.strategy.context_exchange == ContextExchange::kRing;
+  return attention > 0 && is_ring ? std::max(.1 * sent, sent - .8 * attention)
+                                  : sent;
 }
 
 ExposedTime ByGroup(GroupKind group, double seconds) {
@@ -113,7 +117,8 @@ double CopiesSent(const TrainingJob& job, double nodes) {
   return nodes * (1 - std::pow(1 - 1 / nodes, top_k)) / top_k;
 }
 
-double AllToAllSeconds(double bytes, RankGroup group, const TrainingJob& job) {
+double AllToAllSeconds(double bytes, RankGroup group, const TrainingJob& job,
+                       bool is_dispatch) {
   const Cluster& cluster = job.cluster;
   const double size = static_cast<double>(group.size);
   const double inside =
@@ -121,10 +126,10 @@ double AllToAllSeconds(double bytes, RankGroup group, const TrainingJob& job) {
   const double nodes = size / inside;
   const double nvlink = cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share;
   const double network =
-      cluster.network_rate * (job.strategy.dedupes_tokens
+      cluster.network_rate * (is_dispatch && job.strategy.dedupes_tokens
                                   ? cluster.constants.dedupe_network_share
                                   : cluster.stack.network_share);
-  const double copies = CopiesSent(job, nodes);
+  const double copies = is_dispatch ? CopiesSent(job, nodes) : 1;
   const double near = bytes * (inside - 1) / inside / nvlink;
   if (nodes <= 1) return near + cluster.constants.nvlink_latency;
   const double far = bytes * copies * (nodes - 1) / nodes / network;
@@ -177,8 +182,9 @@ double ProductSeconds(const MatrixProduct& p, const TrainingJob& job,
 double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
                          const TrainingJob& job) {
   if (group.size <= 1 || bytes == 0 || kind == CollectiveKind::kNone) return 0;
-  if (kind == CollectiveKind::kAllToAll) {
-    return AllToAllSeconds(bytes, group, job);
+  if (kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kDispatch) {
+    return AllToAllSeconds(bytes, group, job,
+                           kind == CollectiveKind::kDispatch);
   }
   const Cluster& cluster = job.cluster;
   const double size = static_cast<double>(group.size);
@@ -242,7 +248,8 @@ PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job) {
                   ElementwiseSeconds(operation.forward_bytes, job);
   time.sent = ByGroup(operation.forward_sent.group,
                       ExposedBesideAttention(
-                          SentSeconds(operation.forward_sent, job), attention));
+                          SentSeconds(operation.forward_sent, job), attention,
+                          job));
   return time;
 }
 
@@ -270,7 +277,7 @@ PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job) {
   time.sent =
       ByGroup(operation.backward_sent.group,
               ExposedBesideAttention(SentSeconds(operation.backward_sent, job),
-                                     attention));
+                                     attention, job));
   return time;
 }
 

@@ -25,21 +25,18 @@ double WaitFor(PipelineSchedule schedule, const ScheduledStages& stage) {
 double BubbleSeconds(const TrainingStrategy& strategy,
                      const std::vector<ScheduledStages>& stages) {
   double sum = 0;
-  double slowest = 0;
-  double of_slowest = 0;
+  double longest = 0;
   for (const ScheduledStages& stage : stages) {
     const double wait = std::max(0.0, WaitFor(strategy.schedule, stage));
     sum += stage.count * wait;
-    if (stage.total <= slowest) continue;
-    slowest = stage.total;
-    of_slowest = wait;
+    longest = std::max(longest, wait);
   }
   const double pipeline = static_cast<double>(strategy.pipeline);
   if (strategy.schedule == PipelineSchedule::kDualPipe) {
     // A stage here has two of the parts that the formula speaks of.
     return (pipeline / 2 - 1) * sum / (2 * pipeline);
   }
-  return (sum - of_slowest) / static_cast<double>(strategy.chunks);
+  return (sum - longest) / static_cast<double>(strategy.chunks);
 }
 
 double PassesOfStage(const TrainingStrategy& strategy) {

@@ -25,8 +25,9 @@ struct ScheduledStages {
 //   DualPipe            (p / 2 - 1) (F + 2 (B + W) - 3 W), as a forward runs beside
 //                       a backward pass (DeepSeek-V3 report, table 2)
 //
-// none below 0; of stages that differ, the sum over the others in place of
-// (p - 1). Layers that run again count as forward passes do.
+// none below 0; of stages that differ, the sum over all but the one that adds most in
+// place of (p - 1), which rises with what each stage takes. Layers that run again
+// count as forward passes do.
 double BubbleSeconds(const TrainingStrategy& strategy,
                      const std::vector<ScheduledStages>& stages);
 

@@ -3,7 +3,9 @@
 #include "costmodel/training/plan_search.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 namespace acplan::costmodel {
 namespace {
@@ -84,27 +86,47 @@ double PlanBound(const PlanProblem& problem) {
   return sum.Seconds(problem);
 }
 
-std::optional<PlannedStrategy> PlanOfStrategy(const PlanProblem& problem,
-                                              size_t most_labels) {
-  std::vector<PlannedStage> stages;
-  PlannedStrategy planned;
+PlanOutcome PlanOfStrategy(const PlanProblem& problem, size_t most_labels,
+                           double cutoff) {
+  std::vector<StageKind> single;
+  std::vector<PassTime> again;  // of each stage, at least
   for (const StageKind& kind : problem.kinds) {
-    const auto offers = OffersOfStage(problem.layers, kind.content);
     for (size_t i = kind.first; i < kind.first + kind.count; ++i) {
-      const PolicyChoice choice = ChooseLayerPolicies(
-          offers, RoomOfStage(problem.job, kind.content, i, problem.budget),
-          most_labels);
-      if (!choice.is_feasible) return std::nullopt;
-      stages.push_back(StageWithChoice(problem.job, problem.layers,
-                                       kind.content, i, choice));
-      planned.bytes = std::max(planned.bytes, stages.back().memory.Total());
+      single.push_back({kind.content, i, 1});
+      again.push_back({.compute = LeastOfStage(problem, kind.content, i)});
     }
   }
+  // The stage that runs most again is likely the one that all wait for.
+  std::vector<size_t> order(single.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](size_t i) { return again[i].compute; });
+  std::vector<PlannedStage> stages(single.size());
+  PlannedStrategy planned;
+  PlanOutcome outcome;
+  for (const size_t i : order) {
+    const PolicyChoice choice = ChooseLayerPolicies(
+        OffersOfStage(problem.layers, single[i].content),
+        RoomOfStage(problem.job, single[i].content, i, problem.budget),
+        most_labels);
+    if (!choice.is_feasible) {
+      return {.bound = std::numeric_limits<double>::infinity()};
+    }
+    stages[i] = StageWithChoice(problem.job, problem.layers, single[i].content,
+                                i, choice);
+    planned.bytes = std::max(planned.bytes, stages[i].memory.Total());
+    again[i].compute = std::max(again[i].compute, choice.bound);
+    outcome.bound =
+        CombineStepTime(problem.job, problem.units, single, again).Total();
+    if (outcome.bound > cutoff) return outcome;
+  }
   planned.seconds = TimeOfPlan(problem.job, problem.units, stages).Total();
-  planned.bound = std::ranges::all_of(stages, &PlannedStage::is_optimal)
-                      ? planned.seconds
-                      : BoundOfPlan(problem.job, problem.units, stages).Total();
-  return planned;
+  if (std::ranges::all_of(stages, &PlannedStage::is_optimal)) {
+    outcome.bound = planned.seconds;
+  }
+  planned.bound = outcome.bound;
+  outcome.plan = planned;
+  return outcome;
 }
 
 }  // namespace acplan::costmodel

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -31,8 +32,15 @@ struct PlannedStrategy {
   double bound = 0;  // less than `seconds` where that is not proven the least
 };
 
-// The best plan, `most_labels` for each stage; nothing where none fits.
-std::optional<PlannedStrategy> PlanOfStrategy(const PlanProblem& problem,
-                                              size_t most_labels);
+struct PlanOutcome {
+  std::optional<PlannedStrategy> plan = {};
+  double bound = 0;  // no plan takes less; infinite where none fits
+};
+
+// The best plan, `most_labels` for each stage; none where none fits, or when a bound
+// shows that all take more than `cutoff` seconds.
+PlanOutcome PlanOfStrategy(
+    const PlanProblem& problem, size_t most_labels,
+    double cutoff = std::numeric_limits<double>::infinity());
 
 }  // namespace acplan::costmodel

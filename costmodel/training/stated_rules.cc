@@ -40,6 +40,13 @@ void CheckAttention(const ModelShape& shape, const TrainingStrategy& s) {
                       "part of the front and of the back, found cp {} and seq "
                       "{}",
                       s.context, s.sequence));
+  Require(s.context == 1 ||
+              s.context_exchange != ContextExchange::kAllToAll ||
+              DividesHeads(shape, s),
+          fmt::format("cp_comm_type: expected p2p or all_gather unless tp x cp "
+                      "divides {} heads and {} key and value heads, found a2a "
+                      "with tp {} and cp {}",
+                      shape.heads, shape.kv_heads, s.tensor, s.context));
   Require(s.context == 1 || s.attention != AttentionKernel::kUnfused,
           "attention: expected flash or fused with cp above 1, found unfused");
   Require(shape.IsLatent() || shape.kv_heads % s.tensor == 0 ||

@@ -256,6 +256,16 @@ RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
   return MemoryOfKeeping(job, stage, index, keeping);
 }
 
+double MostBytesOf(const TrainingJob& job, const LayerMemories& layers,
+                   const std::vector<StageKind>& kinds) {
+  double most = 0;
+  for (const StageKind& kind : kinds) {
+    most = std::max(
+        most, MemoryOfStage(job, layers, kind.content, kind.first).Total());
+  }
+  return most;
+}
+
 double SavedBytesOfLayer(const TrainingJob& job, bool is_moe) {
   const TrainingStrategy& s = job.strategy;
   if (s.implementation == Implementation::kFused) {

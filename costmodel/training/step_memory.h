@@ -49,6 +49,11 @@ LayerMemories MemoriesOfLayers(const TrainingJob& job);
 RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
                          const StageContent& stage, size_t index);
 
+// Of the stage that holds most. Of stages that are alike that is the first, which has
+// most microbatches in flight.
+double MostBytesOf(const TrainingJob& job, const LayerMemories& layers,
+                   const std::vector<StageKind>& kinds);
+
 // What the layers of a stage hold of a microbatch, bytes: kept for its backward
 // pass, and made again while a layer goes back.
 struct StageKeeping {

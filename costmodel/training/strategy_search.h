@@ -5,31 +5,9 @@
 #include <limits>
 #include <vector>
 
-#include "costmodel/training/training_job.h"
+#include "costmodel/training/strategy_space.h"
 
 namespace acplan::costmodel {
-
-// The values that a search tries of each degree, ascending. Divisors that do not
-// fit each other, the model or the batch are left out by CheckStrategy's and
-// CheckStatedStrategy's rules.
-struct StrategySpace {
-  std::vector<int64_t> tensor = {};
-  std::vector<int64_t> pipeline = {};
-  std::vector<int64_t> chunks = {};
-  std::vector<int64_t> context = {};
-  std::vector<int64_t> expert = {};
-  std::vector<int64_t> zero = {};
-  std::vector<int64_t> microbatch = {};
-  // kFull stands for all numbers of layers of a stage that are recomputed.
-  std::vector<Recomputation> recomputation = {};
-};
-
-// All of it: tensor parallelism within NVLink's domain, pipelines and chunks whose
-// product divides the layers, or the layers with embedding and logits; context and
-// expert parallelism; ZeRO 0, 1 and 3; microbatches of 1 to 16 sequences;
-// recomputation of nothing, of the attention core, by torchtitan's rule, of the
-// first N layers of each stage, and by the best plan of each stage.
-StrategySpace WholeSpace(const TrainingJob& job);
 
 struct RankedStrategy {
   TrainingStrategy strategy = {};
@@ -44,8 +22,10 @@ struct StrategySearch {
   int64_t fitting = 0;     // of those evaluated
   int64_t planned = 0;  // of those: a bound did not decide that they are slower
   int64_t unplanned = 0;  // that a bound did not decide when planning ended
-  // Unless a plan that could be among the best is not, or was not made.
-  bool is_proven = true;
+  // Plans made that may not be the best of their strategy, where that could be among
+  // the best.
+  int64_t improvable = 0;
+  bool is_proven = true;  // nothing is unplanned or improvable
   double core_seconds = 0;
 };
 
@@ -56,7 +36,7 @@ struct PlanningLimits {
 };
 
 // The `count` fastest strategies of the space whose stages all fit `budget` bytes:
-// exact, every legal strategy is computed or proven slower than one that is there.
+// exact, every legal strategy is computed or proven slower than all that are there.
 // `job` says all that the space does not. Of strategies that differ in the number
 // of recomputed layers alone, the fastest counts; a plan that recomputes nothing is
 // not listed beside the same strategy without recomputation. Uses all cores; the answer does

@@ -101,6 +101,17 @@ PipelineSchedule ScheduleOf(const SettingValues& values, int64_t chunks) {
   }
 }
 
+// By Megatron-LM's names, and torchtitan's, whose "alltoall" turns a ring.
+ContextExchange ContextExchangeOf(const SettingValues& values) {
+  using enum ContextExchange;
+  constexpr ContextExchange kAll[] = {kRing, kRing, kAllGather, kAllToAll,
+                                      kAllGather, kRing};
+  const int choice =
+      values.Choice("cp_comm_type", {"p2p", "ring", "all_gather", "a2a",
+                                     "allgather", "alltoall"});
+  return kAll[std::max(0, choice)];
+}
+
 // HSDP: parameters are sharded inside of a group, and there are several groups.
 int64_t CopiesOf(const TrainingStrategy& s, const SettingValues& values) {
   const int64_t ranks = s.Data() * s.context;
@@ -168,6 +179,7 @@ TrainingStrategy DegreesOf(const SettingValues& values,
   s.counts_embedding = values.Flag("counts_embedding", false);
   s.counts_logits = values.Flag("counts_logits", false);
   s.context = values.Whole("cp", 1);
+  s.context_exchange = ContextExchangeOf(values);
   s.expert = values.Whole("ep", 1);
   s.expert_tensor = values.Whole("etp", 1);
   s.microbatch = MicrobatchOf(values, s.pipeline);

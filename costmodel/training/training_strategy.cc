@@ -158,6 +158,12 @@ std::optional<std::set<LayerPart>> LayerPartsNamed(std::string_view names) {
   return parts;
 }
 
+bool DividesHeads(const ModelShape& shape, const TrainingStrategy& s) {
+  const int64_t ranks = s.tensor * s.context;
+  return shape.heads % ranks == 0 &&
+         (shape.IsLatent() || shape.kv_heads % ranks == 0);
+}
+
 void CheckStrategy(const ModelShape& shape, const TrainingStrategy& s,
                    std::string_view place) {
   const StrategyRules rules(place);

@@ -68,6 +68,13 @@ enum class Implementation {
   kEager,  // the modules of Hugging Face transformers, as PyTorch runs them
 };
 
+// How ranks of context parallelism hand each other keys and values.
+enum class ContextExchange {
+  kRing,       // from neighbour to neighbour, beside attention (p2p)
+  kAllGather,  // all of them before attention
+  kAllToAll,   // each rank gets some heads of the whole sequence (Ulysses)
+};
+
 enum class CudaGraphs { kNone, kPartial, kFull };
 
 // How training is spread over GPUs and what a step does beside the model. Counts
@@ -89,6 +96,7 @@ struct TrainingStrategy {
   bool counts_embedding = false;
   bool counts_logits = false;
   int64_t context = 1;
+  ContextExchange context_exchange = ContextExchange::kRing;
   int64_t expert = 1;
   int64_t expert_tensor = 1;  // ranks that share each expert's matrices
   int64_t zero = 0;           // 0 to 3
@@ -127,6 +135,9 @@ struct TrainingStrategy {
   int64_t Microbatches() const { return global_batch / Data() / microbatch; }
   bool IsLowPrecision() const { return precision != ProductPrecision::kBf16; }
 };
+
+// Whether ranks of context parallelism can have as many heads each.
+bool DividesHeads(const ModelShape& shape, const TrainingStrategy& strategy);
 
 // Throws InputError with `place` first where the strategy contradicts itself or
 // the model: degrees whose product is not a divisor of the GPUs, heads that tensor

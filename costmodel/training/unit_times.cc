@@ -39,6 +39,11 @@ UnitTime TimeOfLayer(const TrainingJob& job, bool is_moe) {
 
 }  // namespace
 
+UnitKey UnitKeyOf(const TrainingStrategy& strategy) {
+  return {strategy.fsdp > 1,
+          strategy.IsLowPrecision() ? strategy.Microbatches() : 0};
+}
+
 UnitTimes TimesOfUnits(const TrainingJob& job) {
   const ModelShape& shape = job.shape;
   UnitTimes times;

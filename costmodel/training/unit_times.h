@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <utility>
+
 #include "costmodel/training/operation_times.h"
 
 namespace acplan::costmodel {
@@ -37,5 +40,11 @@ struct UnitTimes {
   UnitTime logits = {};
 };
 UnitTimes TimesOfUnits(const TrainingJob& job);
+
+// Strategies of the same tensor, context and expert parallelism, microbatch,
+// recomputation and kernels have the same times of units where these are equal:
+// whether parameters are sharded, and in few bits the microbatches.
+using UnitKey = std::pair<bool, int64_t>;
+UnitKey UnitKeyOf(const TrainingStrategy& strategy);
 
 }  // namespace acplan::costmodel
