@@ -62,7 +62,12 @@ constexpr SettingFlag kStrategyFlags[] = {
     {"pp_schedule", "--pp-schedule",
      "1F1B, Interleaved1F1B, zero_bubble (ZB-H1), ZBVZeroBubble or DualPipe"},
     {"cp", "--cp,--context-parallel-size", "context parallelism (1)"},
+    {"cp_comm_type", "--cp-comm-type",
+     "how it exchanges keys and values: p2p (default: a ring), all_gather, "
+     "a2a"},
     {"ep", "--ep,--expert-model-parallel-size", "expert parallelism (1)"},
+    {"etp", "--etp,--expert-tensor-parallel-size",
+     "ranks that share an expert's matrices (1)"},
     {"zero", "--zero",
      "what data parallelism shards: 0 nothing, 1 the optimizer's state "
      "(default), 3 all"},

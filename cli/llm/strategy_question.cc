@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <string>
+#include <vector>
+
 #include "cli/llm/llm_text.h"
 #include "cli/llm/strategy_text.h"
 #include "graph/base/input_error.h"
@@ -25,13 +28,12 @@ void RefuseUnsearched(const StrategySettings& settings) {
         "tensor parallelism; found {}",
         sp->second.place, graph::Quoted(sp->second.value)));
   }
-  for (const char* key :
-       {"pp_schedule", "first_layers", "last_layers", "counts_embedding",
-        "counts_logits", "etp", "optimizer_copies", "replicate_degree", "dp"}) {
+  for (const char* key : {"first_layers", "last_layers", "counts_embedding",
+                          "counts_logits", "dp"}) {
     const auto found = settings.find(key);
     if (found == settings.end()) continue;
     throw InputError(fmt::format(
-        "{}: expected none in a search, which does not vary it (llm-train "
+        "{}: expected none in a search, which finds its own (llm-train "
         "reads it); found {}",
         found->second.place, graph::Quoted(found->second.value)));
   }
@@ -50,7 +52,12 @@ StrategySpace SpaceOf(const TrainingJob& job,
   if (says({"tp"})) space.tensor = {s.tensor};
   if (says({"pp"})) space.pipeline = {s.pipeline};
   if (says({"vp", "vp_layers"})) space.chunks = {s.chunks};
+  space.schedules = SearchedSchedules(settings, job.cluster.stack);
   if (says({"cp"})) space.context = {s.context};
+  if (says({"cp_comm_type"})) space.context_exchanges = {s.context_exchange};
+  if (says({"etp"})) space.has_expert_tensor = false;
+  if (says({"optimizer_copies", "replicate_degree"})) space.has_copies = false;
+  space.dual_pipe_overlaps = !says({"overlap_ep"});
   if (says({"ep"})) space.expert = {s.expert};
   if (says({"mbs", "local_batch"})) space.microbatch = {s.microbatch};
   if (says({"zero", "dist_opt", "sharding", "shard_degree"})) {
@@ -60,6 +67,34 @@ StrategySpace SpaceOf(const TrainingJob& job,
     space.recomputation = {s.recomputation};
   }
   return space;
+}
+
+// What the columns of degrees do not say of a strategy, where it is not the usual.
+std::string FurtherSettings(const costmodel::TrainingStrategy& s) {
+  using enum costmodel::PipelineSchedule;
+  std::vector<std::string> parts;
+  if (s.schedule == kZeroBubble) parts.emplace_back("zb-h1");
+  if (s.schedule == kZeroBubbleV) parts.emplace_back("zb-v");
+  if (s.schedule == kDualPipe) parts.emplace_back("dualpipe");
+  if (s.context > 1 &&
+      s.context_exchange == costmodel::ContextExchange::kAllToAll) {
+    parts.emplace_back("a2a");
+  }
+  if (s.context > 1 &&
+      s.context_exchange == costmodel::ContextExchange::kAllGather) {
+    parts.emplace_back("gather");
+  }
+  if (s.expert_tensor > 1) {
+    parts.push_back(fmt::format("etp {}", s.expert_tensor));
+  }
+  if (s.optimizer_copies > 1) {
+    parts.push_back(fmt::format("hsdp {}", s.optimizer_copies));
+  }
+  if (s.counts_embedding || s.counts_logits) {
+    parts.push_back(fmt::format("{}{}", s.counts_embedding ? "e" : "",
+                                s.counts_logits ? "l" : ""));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 // "core_attn" of "selective:core_attn".
@@ -75,7 +110,10 @@ StrategyQuestion AskOfStrategies(const costmodel::ModelShape& shape,
                                  const StrategySettings& settings,
                                  const costmodel::TrainingSystems& systems) {
   RefuseUnsearched(settings);
-  StrategyQuestion question{.job = StatedJob(shape, settings, systems),
+  // Without its schedule, which may be any.
+  StrategySettings plain = settings;
+  plain.erase("pp_schedule");
+  StrategyQuestion question{.job = StatedJob(shape, plain, systems),
                             .space = {}};
   question.space = SpaceOf(question.job, settings);
   return question;
@@ -103,7 +141,7 @@ StrategyRates RatesOf(const TrainingJob& job, const RankedStrategy& ranked) {
 std::vector<Table::Align> StrategyColumns() {
   using enum Table::Align;
   return {kRight, kRight, kRight, kRight, kRight, kRight, kRight,
-          kRight, kLeft,  kRight, kRight, kRight, kRight};
+          kRight, kLeft,  kRight, kRight, kRight, kRight, kLeft};
 }
 
 std::vector<std::string> StrategyHeadings(const TrainQuestion& question) {
@@ -121,7 +159,8 @@ std::vector<std::string> StrategyHeadings(const TrainQuestion& question) {
                             : "iteration",
           "tok/s",
           "MFU",
-          "GiB"};
+          "GiB",
+          "also"};
 }
 
 std::vector<std::string> StrategyCells(const TrainingJob& job,
@@ -146,13 +185,16 @@ std::vector<std::string> StrategyCells(const TrainingJob& job,
           time,
           fmt::format("{:.0f}", rates.tokens),
           fmt::format("{:.1f}%", 100 * rates.utilisation),
-          fmt::format("{:.1f}", ranked.bytes / (1024.0 * 1024 * 1024))};
+          fmt::format("{:.1f}", ranked.bytes / (1024.0 * 1024 * 1024)),
+          FurtherSettings(s)};
 }
 
 std::string StrategyLegend(const TrainQuestion& question) {
   std::string text =
       "Z: ZeRO; tok/s: of a GPU; MFU: model FLOP utilisation, as llm-train "
-      "says it;\nGiB: of the fullest stage";
+      "says it;\nGiB: of the fullest stage; also: a2a (context parallelism by "
+      "all-to-all), etp N,\nhsdp N (groups that each hold all), e, l, el "
+      "(embedding, logits count as layers),\nor a schedule of its own";
   if (question.price || question.tokens) {
     text += fmt::format("; {}: for {:.4g} tokens",
                         question.price ? "cost" : "GPU-hours",

@@ -10,6 +10,7 @@ namespace acplan::cli {
 
 namespace {
 
+using costmodel::ContextExchange;
 using costmodel::TrainingJob;
 using costmodel::TrainingStrategy;
 using nlohmann::ordered_json;
@@ -33,6 +34,13 @@ std::string_view NameOf(costmodel::PipelineSchedule schedule) {
       return "DualPipe";
   }
   return "";
+}
+
+std::string_view NameOf(ContextExchange exchange) {
+  using enum ContextExchange;
+  return exchange == kRing        ? "p2p"
+         : exchange == kAllGather ? "all_gather"
+                                  : "a2a";
 }
 
 std::string_view NameOf(costmodel::AttentionKernel kernel) {
@@ -80,7 +88,15 @@ std::string StrategyText(const TrainingStrategy& s) {
     text.resize(text.size() - 2);
     text += fmt::format(" x {} chunks, ", s.chunks);
   }
-  text += Degree("CP", s.context) + Degree("EP", s.expert);
+  text += Degree("CP", s.context);
+  if (s.context > 1 && s.context_exchange != ContextExchange::kRing) {
+    text.insert(text.size() - 2,
+                fmt::format(" ({})", NameOf(s.context_exchange)));
+  }
+  text += Degree("EP", s.expert);
+  if (s.expert_tensor > 1) {
+    text.insert(text.size() - 2, fmt::format(" x {}", s.expert_tensor));
+  }
   text += fmt::format("DP {}, ZeRO {}", s.Data(), s.zero);
   if (s.optimizer_copies > 1) {
     text += fmt::format(" in {} groups", s.optimizer_copies);
@@ -119,6 +135,8 @@ ordered_json StrategyJson(const TrainingJob& job) {
   add("last_layers", s.last_layers, s.last_layers > 0);
   add("counts_embedding", true, s.counts_embedding);
   add("counts_logits", true, s.counts_logits);
+  add("cp_comm_type", std::string(NameOf(s.context_exchange)),
+      s.context > 1 && s.context_exchange != ContextExchange::kRing);
   add("etp", s.expert_tensor, s.expert_tensor > 1);
   add("optimizer_copies", s.optimizer_copies, s.optimizer_copies > 1);
   add("offload_layers", s.offloaded_layers, s.offloaded_layers > 0);

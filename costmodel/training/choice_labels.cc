@@ -32,20 +32,25 @@ class Staircase {
   std::map<double, double> least_ = {};
 };
 
-bool IsBefore(const ChoiceLabel& a, const ChoiceLabel& b) {
-  return std::tie(a.left, a.has_large, a.bytes, a.gpu, a.host) <
-         std::tie(b.left, b.has_large, b.bytes, b.gpu, b.host);
-}
+// An object, so that sorting inlines it: most of a search's time goes here.
+struct IsBefore {
+  bool operator()(const ChoiceLabel& a, const ChoiceLabel& b) const {
+    if (a.left != b.left) return a.left < b.left;
+    if (a.has_large != b.has_large) return b.has_large;
+    if (a.bytes != b.bytes) return a.bytes < b.bytes;
+    return std::tie(a.gpu, a.host) < std::tie(b.gpu, b.host);
+  }
+};
 
 }  // namespace
 
 void AddUndominated(std::vector<ChoiceLabel> added,
                     std::vector<ChoiceLabel>& labels) {
-  std::ranges::sort(added, IsBefore);
+  std::sort(added.begin(), added.end(), IsBefore());
   const auto middle = static_cast<std::ptrdiff_t>(labels.size());
   labels.insert(labels.end(), added.begin(), added.end());
   std::inplace_merge(labels.begin(), labels.begin() + middle, labels.end(),
-                     IsBefore);
+                     IsBefore());
   Staircase stairs;
   size_t kept = 0;
   for (size_t i = 0; i < labels.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace acplan::costmodel {
 namespace {
@@ -87,7 +88,7 @@ double PlanBound(const PlanProblem& problem) {
 }
 
 PlanOutcome PlanOfStrategy(const PlanProblem& problem, size_t most_labels,
-                           double cutoff) {
+                           double cutoff, StageChoices known) {
   std::vector<StageKind> single;
   std::vector<PassTime> again;  // of each stage, at least
   for (const StageKind& kind : problem.kinds) {
@@ -103,19 +104,23 @@ PlanOutcome PlanOfStrategy(const PlanProblem& problem, size_t most_labels,
                            [&](size_t i) { return again[i].compute; });
   std::vector<PlannedStage> stages(single.size());
   PlannedStrategy planned;
-  PlanOutcome outcome;
+  PlanOutcome outcome{.choices = std::move(known)};
+  outcome.choices.resize(single.size());
   for (const size_t i : order) {
-    const PolicyChoice choice = ChooseLayerPolicies(
-        OffersOfStage(problem.layers, single[i].content),
-        RoomOfStage(problem.job, single[i].content, i, problem.budget),
-        most_labels);
-    if (!choice.is_feasible) {
+    std::optional<PolicyChoice>& choice = outcome.choices[i];
+    if (!choice || !choice->is_optimal) {
+      choice = ChooseLayerPolicies(
+          OffersOfStage(problem.layers, single[i].content),
+          RoomOfStage(problem.job, single[i].content, i, problem.budget),
+          most_labels);
+    }
+    if (!choice->is_feasible) {
       return {.bound = std::numeric_limits<double>::infinity()};
     }
     stages[i] = StageWithChoice(problem.job, problem.layers, single[i].content,
-                                i, choice);
+                                i, *choice);
     planned.bytes = std::max(planned.bytes, stages[i].memory.Total());
-    again[i].compute = std::max(again[i].compute, choice.bound);
+    again[i].compute = std::max(again[i].compute, choice->bound);
     outcome.bound =
         CombineStepTime(problem.job, problem.units, single, again).Total();
     if (outcome.bound > cutoff) return outcome;

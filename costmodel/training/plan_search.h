@@ -1,6 +1,5 @@
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -32,15 +31,19 @@ struct PlannedStrategy {
   double bound = 0;  // less than `seconds` where that is not proven the least
 };
 
+// What is known of the choice of each stage.
+using StageChoices = std::vector<std::optional<PolicyChoice>>;
+
 struct PlanOutcome {
   std::optional<PlannedStrategy> plan = {};
   double bound = 0;  // no plan takes less; infinite where none fits
+  StageChoices choices = {};
 };
 
 // The best plan, `most_labels` for each stage; none where none fits, or when a bound
-// shows that all take more than `cutoff` seconds.
-PlanOutcome PlanOfStrategy(
-    const PlanProblem& problem, size_t most_labels,
-    double cutoff = std::numeric_limits<double>::infinity());
+// shows that all take more than `cutoff` seconds. Choices of stages that are known to
+// be optimal are taken as they are.
+PlanOutcome PlanOfStrategy(const PlanProblem& problem, size_t most_labels,
+                           double cutoff, StageChoices known);
 
 }  // namespace acplan::costmodel

@@ -56,6 +56,7 @@ struct Candidate {
   size_t place = 0;  // among all
   double bound = 0;
   std::optional<PlannedStrategy> plan = {};  // the best that is known
+  StageChoices choices = {};
 };
 
 // Of the layers of these units, each structure once. It does not depend on the
@@ -106,6 +107,7 @@ class CandidateFinder {
 
  private:
   void Try(const std::vector<StageKind>& kinds);
+  const UnitTimes& Times();
   const PlannedUnit& Unit();
 
   TrainingJob job_;
@@ -113,15 +115,23 @@ class CandidateFinder {
   const std::vector<KnownStructure>& structures_;
   bool has_plain_;
   LayerMemories memories_ = {};
+  std::map<UnitKey, UnitTimes> times_ = {};
   FoundCandidates found_ = {};
 };
+
+const UnitTimes& CandidateFinder::Times() {
+  const UnitKey key = UnitKeyOf(job_.strategy);
+  const auto known = times_.find(key);
+  if (known != times_.end()) return known->second;
+  return times_.emplace(key, TimesOfUnits(job_)).first->second;
+}
 
 const PlannedUnit& CandidateFinder::Unit() {
   std::unique_ptr<const PlannedUnit>& unit =
       found_.units[UnitKeyOf(job_.strategy)];
   if (!unit) {
     unit = std::make_unique<const PlannedUnit>(
-        PlannedUnit{TimesOfUnits(job_), LayersToPlan(job_, structures_)});
+        PlannedUnit{Times(), LayersToPlan(job_, structures_)});
   }
   return *unit;
 }
@@ -129,17 +139,18 @@ const PlannedUnit& CandidateFinder::Unit() {
 void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
   ++found_.counts.strategies;
   ++found_.counts.evaluated;
-  const PlannedUnit& unit = Unit();
-  const PlanProblem problem{job_, unit.times, unit.layers, kinds,
-                            question_.budget};
-  if (!DoesLeastFit(problem)) return;
-  ++found_.counts.fitting;
-  const double least = CombineStepTime(job_, unit.times, kinds).Total();
+  // Policies take longest to make, so that what needs none comes first.
+  const double least = CombineStepTime(job_, Times(), kinds).Total();
   if (least > question_.cutoff) return;
   // Nothing is recomputed: the strategy is there already.
   if (has_plain_ && MostBytesOf(job_, memories_, kinds) <= question_.budget) {
     return;
   }
+  const PlannedUnit& unit = Unit();
+  const PlanProblem problem{job_, unit.times, unit.layers, kinds,
+                            question_.budget};
+  if (!DoesLeastFit(problem)) return;
+  ++found_.counts.fitting;
   if (kRounding * QuickPlanBound(problem) > question_.cutoff) return;
   const double bound = kRounding * PlanBound(problem);
   if (bound > question_.cutoff) return;
@@ -176,9 +187,8 @@ class BestTimes {
   // Of the strategy at a place, in place of what was known of it.
   void Add(size_t place, double seconds) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(best_, [&](const auto& known) {
-      return known.second == place;
-    });
+    std::erase_if(best_,
+                  [&](const auto& known) { return known.second == place; });
     best_.emplace(seconds, place);
     if (best_.size() > count_) best_.erase(std::prev(best_.end()));
     if (count_ > 0 && best_.size() == count_) {
@@ -235,8 +245,7 @@ void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
     const double begin = ThreadSeconds();
     TrainingJob of_unit = question_.job;
     of_unit.strategy = units[i];
-    found[i] =
-        CandidateFinder(std::move(of_unit), question_, structures).Run();
+    found[i] = CandidateFinder(std::move(of_unit), question_, structures).Run();
     if (found[i].candidates.empty()) found[i].units.clear();
     found[i].counts.core_seconds = ThreadSeconds() - begin;
   });
@@ -256,10 +265,11 @@ void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
 void Planner::Plan(Candidate& candidate, size_t most_labels) {
   TrainingJob job = question_.job;
   job.strategy = candidate.strategy;
-  const PlanOutcome outcome = PlanOfStrategy(
+  PlanOutcome outcome = PlanOfStrategy(
       {job, candidate.unit->times, candidate.unit->layers, *candidate.kinds,
        question_.budget},
-      most_labels, times_.Cutoff() / kRounding);
+      most_labels, times_.Cutoff() / kRounding, std::move(candidate.choices));
+  candidate.choices = std::move(outcome.choices);
   candidate.bound = std::max(candidate.bound, kRounding * outcome.bound);
   if (!outcome.plan) return;
   if (candidate.plan && candidate.plan->seconds < outcome.plan->seconds) return;

@@ -19,7 +19,8 @@ struct StrategySearch {
   std::vector<RankedStrategy> best = {};  // the fastest first, ties by memory
   int64_t strategies = 0;  // that are legal, each number of layers one
   int64_t evaluated = 0;   // of these; the others are decided by monotonicity
-  int64_t fitting = 0;     // of those evaluated
+  // Of those evaluated; of plans, of those that their time alone does not rule out.
+  int64_t fitting = 0;
   int64_t planned = 0;  // of those: a bound did not decide that they are slower
   int64_t unplanned = 0;  // that a bound did not decide when planning ended
   // Plans made that may not be the best of their strategy, where that could be among

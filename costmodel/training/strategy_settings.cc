@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "costmodel/training/setting_values.h"
+#include "costmodel/training/strategy_space.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 
@@ -72,43 +74,53 @@ int64_t ChunksOf(const SettingValues& values, const ModelShape& shape,
   return shape.layers / pipeline / layers;
 }
 
+// Megatron-LM's, torchtitan's and the papers' names; one more for all of them where
+// a search asks.
+std::optional<PipelineSchedule> StatedSchedule(const SettingValues& values,
+                                               bool may_be_any) {
+  using enum PipelineSchedule;
+  constexpr PipelineSchedule kAll[] = {kOneForwardOneBackward,
+                                       kInterleaved,
+                                       kInterleaved,
+                                       kZeroBubbleV,
+                                       kZeroBubbleV,
+                                       kDualPipe,
+                                       kZeroBubble,
+                                       kZeroBubble,
+                                       kZeroBubble};
+  std::vector<std::string_view> names = {
+      "1F1B", "Interleaved1F1B", "interleaved_1f1b",      "ZBVZeroBubble",
+      "ZBV",  "DualPipe",        "InterleavedZeroBubble", "zero_bubble",
+      "ZBH1"};
+  if (may_be_any) names.emplace_back("any");
+  const int choice = values.Choice("pp_schedule", names);
+  if (choice < 0 || choice >= static_cast<int>(std::size(kAll))) return {};
+  return kAll[choice];
+}
+
 PipelineSchedule ScheduleOf(const SettingValues& values, int64_t chunks) {
   using enum PipelineSchedule;
-  const PipelineSchedule fallback =
+  const PipelineSchedule usual =
       chunks > 1 ? kInterleaved : kOneForwardOneBackward;
-  switch (values.Choice(
-      "pp_schedule",
-      {"1f1b", "interleaved1f1b", "interleaved_1f1b", "zbvzerobubble", "zbv",
-       "dualpipe", "interleavedzerobubble", "zero_bubble", "zbh1"})) {
-    case -1:
-      return fallback;
-    case 0:
-      if (chunks > 1) {
-        values.Fail("pp_schedule", "Interleaved1F1B, as vp is above 1");
-      }
-      return kOneForwardOneBackward;
-    case 1:
-    case 2:
-      if (chunks == 1) values.Fail("pp_schedule", "1F1B, as vp is 1");
-      return kInterleaved;
-    case 3:
-    case 4:
-      return kZeroBubbleV;
-    case 5:
-      return kDualPipe;
-    default:
-      return kZeroBubble;
+  const PipelineSchedule schedule =
+      StatedSchedule(values, false).value_or(usual);
+  if (schedule == kOneForwardOneBackward && chunks > 1) {
+    values.Fail("pp_schedule", "Interleaved1F1B, as vp is above 1");
   }
+  if (schedule == kInterleaved && chunks == 1) {
+    values.Fail("pp_schedule", "1F1B, as vp is 1");
+  }
+  return schedule;
 }
 
 // By Megatron-LM's names, and torchtitan's, whose "alltoall" turns a ring.
 ContextExchange ContextExchangeOf(const SettingValues& values) {
   using enum ContextExchange;
-  constexpr ContextExchange kAll[] = {kRing, kRing, kAllGather, kAllToAll,
-                                      kAllGather, kRing};
-  const int choice =
-      values.Choice("cp_comm_type", {"p2p", "ring", "all_gather", "a2a",
-                                     "allgather", "alltoall"});
+  constexpr ContextExchange kAll[] = {kRing,     kRing,      kAllGather,
+                                      kAllToAll, kAllGather, kRing};
+  const int choice = values.Choice(
+      "cp_comm_type",
+      {"p2p", "ring", "all_gather", "a2a", "allgather", "alltoall"});
   return kAll[std::max(0, choice)];
 }
 
@@ -332,6 +344,14 @@ TrainingJob StatedJob(const ModelShape& shape, const StrategySettings& settings,
     job.shape.mtp_layers = 0;  // transformers leaves them out
   }
   return job;
+}
+
+std::vector<PipelineSchedule> SearchedSchedules(
+    const StrategySettings& settings, const SoftwareStack& stack) {
+  const SettingValues values(settings);
+  if (!values.Has("pp_schedule")) return SchedulesOf(stack);
+  const auto stated = StatedSchedule(values, true);
+  return stated ? std::vector{*stated} : EverySchedule();
 }
 
 TrainingJob JobOfSettings(const ModelShape& shape,

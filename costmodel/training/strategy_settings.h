@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "costmodel/training/training_job.h"
 #include "graph/base/json_fields.h"
@@ -38,6 +39,11 @@ StrategySettings SettingsOf(const graph::JsonField& object,
 std::pair<std::string, StrategySetting> NamedSetting(std::string_view key,
                                                      std::string_view value,
                                                      std::string place);
+
+// The schedules of pipelines that a search of settings tries: the one that is said,
+// all for "any", or those of the software.
+std::vector<PipelineSchedule> SearchedSchedules(
+    const StrategySettings& settings, const SoftwareStack& stack);
 
 // The job that settings describe: the GPU and software of `systems` that they
 // name, the strategy, and what is not said by the defaults of

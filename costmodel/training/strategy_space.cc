@@ -146,8 +146,7 @@ class UnitLister {
       // Without context parallelism nothing is exchanged.
       const bool is_first = exchange == space_.context_exchanges.front();
       if (s.context == 1 && !is_first) continue;
-      s.context_exchange =
-          s.context == 1 ? ContextExchange::kRing : exchange;
+      s.context_exchange = s.context == 1 ? ContextExchange::kRing : exchange;
       for (const int64_t expert : space_.expert) {
         s.expert = expert;
         AddExpert(s);
@@ -280,8 +279,7 @@ TrainingStrategy WithLayout(TrainingStrategy unit,
 
 bool IsOfUnit(const TrainingStrategy& unit, const PipelineLayout& layout,
               const TrainingJob& job, const StrategySpace& space) {
-  const bool is_dual =
-      layout.schedule == kDualPipe && space.dual_pipe_overlaps;
+  const bool is_dual = layout.schedule == kDualPipe && space.dual_pipe_overlaps;
   const bool overlaps =
       unit.expert > 1 && (job.strategy.overlaps_expert || is_dual);
   return unit.overlaps_expert == overlaps;
@@ -300,8 +298,8 @@ std::vector<Sharding> ShardingsOf(const TrainingStrategy& s,
   std::vector<Sharding> shardings;
   if (!IsLegal(s)) return shardings;
   const int64_t stated = job.strategy.optimizer_copies;
-  const bool fits_stated = s.Data() * s.context % stated == 0 &&
-                           s.ExpertData() % stated == 0;
+  const bool fits_stated =
+      s.Data() * s.context % stated == 0 && s.ExpertData() % stated == 0;
   const int64_t inside = space.has_copies ? CopiesInDomains(s, job) : 1;
   for (const int64_t zero : space.zero) {
     if (zero >= 2 && s.Data() == 1) continue;

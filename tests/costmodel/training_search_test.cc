@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct SearchCase {
   std::string settings;
   int64_t layers;  // in place of the model's: oracles are slow
   double gib;
+  bool has_all_schedules = false;
 };
 
 TrainingJob JobOf(const SearchCase& searched) {
@@ -92,7 +94,7 @@ class Enumerator {
           s.sequence_parallel = tensor > 1;
           s.context = context;
           s.expert = expert;
-          TryPipelines(s);
+          TryExchanges(s);
         }
       }
     }
@@ -100,20 +102,54 @@ class Enumerator {
   }
 
  private:
+  void TryExchanges(TrainingStrategy s) {
+    std::set<int64_t> expert_tensor = {1};
+    if (space_.has_expert_tensor) expert_tensor.insert(s.tensor);
+    for (const int64_t degree : expert_tensor) {
+      s.expert_tensor = degree;
+      s.context_exchange = ContextExchange::kRing;
+      TryPipelines(s);
+      if (s.context == 1) continue;
+      s.context_exchange = ContextExchange::kAllToAll;
+      TryPipelines(s);
+    }
+  }
+
   void TryPipelines(TrainingStrategy s) {
-    const int64_t layers = job_.shape.layers + job_.shape.mtp_layers;
     for (const int64_t pipeline : space_.pipeline) {
       for (const int64_t chunks : space_.chunks) {
-        const int64_t parts = pipeline * chunks;
-        if (layers % parts != 0 && (layers + 2) % parts != 0) continue;
-        s.pipeline = pipeline;
-        s.chunks = chunks;
-        s.schedule = chunks > 1 ? PipelineSchedule::kInterleaved
-                                : PipelineSchedule::kOneForwardOneBackward;
-        for (const int64_t microbatch : space_.microbatch) {
-          s.microbatch = microbatch;
-          TryMemory(s);
+        for (const PipelineSchedule schedule : space_.schedules) {
+          const bool is_one =
+              schedule == PipelineSchedule::kOneForwardOneBackward;
+          const bool is_interleaved =
+              schedule == PipelineSchedule::kInterleaved;
+          if ((is_one && chunks > 1) || (is_interleaved && chunks == 1)) {
+            continue;
+          }
+          s.pipeline = pipeline;
+          s.chunks = chunks;
+          s.schedule = schedule;
+          s.overlaps_expert =
+              s.expert > 1 && schedule == PipelineSchedule::kDualPipe;
+          TryDivisions(s);
         }
+      }
+    }
+  }
+
+  void TryDivisions(TrainingStrategy s) {
+    const int64_t layers = job_.shape.layers + job_.shape.mtp_layers;
+    const int64_t parts = s.pipeline * s.chunks;
+    for (const int64_t counted : {0, 1, 2, 3}) {
+      s.counts_embedding = counted % 2 == 1;
+      s.counts_logits = counted >= 2;
+      const bool is_even = layers % parts == 0;
+      if (counted == 0 && !is_even && (layers + 2) % parts != 0) continue;
+      // One stage has all; where all count and none could, that is the first case.
+      if (counted > 0 && (parts == 1 || (counted == 3 && !is_even))) continue;
+      for (const int64_t microbatch : space_.microbatch) {
+        s.microbatch = microbatch;
+        TryMemory(s);
       }
     }
   }
@@ -121,20 +157,33 @@ class Enumerator {
   void TryMemory(TrainingStrategy s) {
     for (const int64_t zero : space_.zero) {
       s.zero = zero;
-      s.fsdp = zero >= 2 ? s.Data() : 0;
-      for (const Recomputation recomputation : space_.recomputation) {
-        s.recomputation = recomputation;
-        s.full_layers = 0;
-        s.parts.clear();
-        if (recomputation == Recomputation::kSelective) {
-          s.parts = {LayerPart::kCoreAttention};
-        }
-        const auto judged = Judged(job_, s, budget_);
-        if (!judged) continue;
-        found_.all.push_back(*judged);
-        ++found_.legal;
-        if (recomputation == Recomputation::kFull) TryNumbers(s);
+      s.optimizer_copies = 1;
+      s.fsdp = zero >= 2 ? s.Data() * s.context : 0;
+      TryRecomputations(s);
+      const int64_t ranks = s.Data() * s.context;
+      const int64_t inside = job_.cluster.domain / s.tensor;
+      if (zero == 0 || inside <= 1 || inside >= ranks || ranks % inside != 0) {
+        continue;
       }
+      s.optimizer_copies = ranks / inside;
+      s.fsdp = zero >= 2 ? inside : 0;
+      TryRecomputations(s);
+    }
+  }
+
+  void TryRecomputations(TrainingStrategy s) {
+    for (const Recomputation recomputation : space_.recomputation) {
+      s.recomputation = recomputation;
+      s.full_layers = 0;
+      s.parts.clear();
+      if (recomputation == Recomputation::kSelective) {
+        s.parts = {LayerPart::kCoreAttention};
+      }
+      const auto judged = Judged(job_, s, budget_);
+      if (!judged) continue;
+      found_.all.push_back(*judged);
+      ++found_.legal;
+      if (recomputation == Recomputation::kFull) TryNumbers(s);
     }
   }
 
@@ -160,6 +209,7 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
   const SearchCase& searched = GetParam();
   const TrainingJob job = JobOf(searched);
   StrategySpace space = WholeSpace(job);
+  if (searched.has_all_schedules) space.schedules = EverySchedule();
   space.chunks = {1, 2, 3};
   space.microbatch = {1, 2};
   const double budget = searched.gib * 1024 * 1024 * 1024;
@@ -204,6 +254,14 @@ INSTANTIATE_TEST_SUITE_P(
                    6, 8},
         SearchCase{"Experts", "qwen3-30b-a3b",
                    R"({"gpu": "h100", "gpus": 8, "gbs": 16, "tp": 1})", 4, 20},
+        SearchCase{"AllSchedules", "llama-3.1-8b",
+                   R"({"gpu": "h100", "gpus": 8, "gbs": 32})", 7, 9, true},
+        SearchCase{"Groups", "llama-3.1-8b",
+                   R"({"gpu": "h100", "gpus": 16, "gbs": 32,
+                       "nvlink_domain": 4})",
+                   6, 7},
+        SearchCase{"ExpertsAndAllSchedules", "qwen3-30b-a3b",
+                   R"({"gpu": "h100", "gpus": 4, "gbs": 16})", 4, 30, true},
         SearchCase{"Latent", "deepseek-v3",
                    R"({"gpu": "h800", "gpus": 8, "gbs": 8,
                        "dispatcher": "deepep"})",

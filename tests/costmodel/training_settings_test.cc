@@ -228,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(
         Dense("Stages", R"("pp": 8, "vp": 8, "tp": 8)",
               "pp x vp: expected at most 3"),
         Dense("Schedule", R"("pp": 2, "pp_schedule": "gpipe")",
-              "pp_schedule: expected one of 1f1b"),
+              "pp_schedule: expected one of 1F1B"),
         Dense("ScheduleOfOneStage", R"("pp_schedule": "zero_bubble")",
               "pp_schedule: expected 1F1B without pipeline parallelism"),
         WrongSetting{"DualPipeOdd", R"({"gpu": "H100", "gpus": 66, "pp": 3,
