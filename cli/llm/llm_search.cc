@@ -94,6 +94,13 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   const StrategySearch search = SearchStrategies(
       job, space, question.budget, static_cast<size_t>(count),
       {.seconds = time_limit, .interrupted = &InterruptFlag()});
+  if (search.best.empty() && search.unplanned > 0) {
+    return terminal.Complain(
+        fmt::format("no plan was made before --time-limit ended: {} strategies "
+                    "might fit with one",
+                    FormatCount(search.unplanned)),
+        kExitLimit);
+  }
   if (search.best.empty()) {
     return terminal.Complain(
         fmt::format("none of {} strategies fits {} a GPU",
@@ -131,7 +138,8 @@ Command AddLlmSearchCommand(CLI::App& program) {
   app->footer(
       "Example:\n  acplan llm-search data/training/models/"
       "llama-3.1-8b.json --gpu H100 --gpus 64 --gbs 512 --seq 8192\n"
-      "Exit status: 0 found, 2 bad input, 3 nothing fits.");
+      "Exit status: 0 found, 2 bad input, 3 nothing fits, 4 no time for a "
+      "plan.");
   return {app, [flags](const Terminal& terminal) {
             return RunLlmSearch(*flags, terminal);
           }};

@@ -165,6 +165,8 @@ std::vector<TimePart> PartsOf(const StepTime& time) {
       {"pipeline_messages", "messages between stages", time.messages},
       {"sharded_parameters", "gathering and scattering of shards, exposed",
        time.exposed.sharded},
+      {"offload", "activations to the host and back, exposed",
+       time.exposed.offload},
       {"data_parallel", "data-parallel communication, exposed", time.data},
       {"host", "waiting for launches", time.host},
       {"bubble", "bubble of the pipeline", time.bubble},

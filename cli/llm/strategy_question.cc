@@ -58,6 +58,7 @@ StrategySpace SpaceOf(const TrainingJob& job,
   if (says({"etp"})) space.has_expert_tensor = false;
   if (says({"optimizer_copies", "replicate_degree"})) space.has_copies = false;
   space.dual_pipe_overlaps = !says({"overlap_ep"});
+  if (says({"offload_layers"})) space.has_offload = false;
   if (says({"ep"})) space.expert = {s.expert};
   if (says({"mbs", "local_batch"})) space.microbatch = {s.microbatch};
   if (says({"zero", "dist_opt", "sharding", "shard_degree"})) {
@@ -89,6 +90,9 @@ std::string FurtherSettings(const costmodel::TrainingStrategy& s) {
   }
   if (s.optimizer_copies > 1) {
     parts.push_back(fmt::format("hsdp {}", s.optimizer_copies));
+  }
+  if (s.offloaded_layers > 0) {
+    parts.push_back(fmt::format("offload {}", s.offloaded_layers));
   }
   if (s.counts_embedding || s.counts_logits) {
     parts.push_back(fmt::format("{}{}", s.counts_embedding ? "e" : "",
@@ -194,7 +198,9 @@ std::string StrategyLegend(const TrainQuestion& question) {
       "Z: ZeRO; tok/s: of a GPU; MFU: model FLOP utilisation, as llm-train "
       "says it;\nGiB: of the fullest stage; also: a2a (context parallelism by "
       "all-to-all), etp N,\nhsdp N (groups that each hold all), e, l, el "
-      "(embedding, logits count as layers),\nor a schedule of its own";
+      "(embedding, logits count as layers),\noffload N (layers), or a schedule "
+      "of "
+      "its own";
   if (question.price || question.tokens) {
     text += fmt::format("; {}: for {:.4g} tokens",
                         question.price ? "cost" : "GPU-hours",

@@ -96,6 +96,11 @@ TrainingJob WithoutRecomputation(TrainingJob job) {
   return job;
 }
 
+TrainingJob WithoutOffloadTime(TrainingJob job) {
+  job.cluster.constants.host_link_share = 1e6;
+  return job;
+}
+
 TrainingJob WithoutNewAttention(TrainingJob job) {
   if (job.strategy.attention == AttentionKernel::kFlashNew) {
     job.strategy.attention = AttentionKernel::kFlash;
@@ -144,7 +149,8 @@ const std::vector<ModelFeature>& ModelFeatures() {
       {"overlap inside of layers", WithoutOverlapInLayers},
       {"tokens sent once to a node", WithoutTokensOnce},
       {"stages balanced by matrices", WithoutBalance},
-      {"recomputation", WithoutRecomputation}};
+      {"recomputation", WithoutRecomputation},
+      {"time of offloading", WithoutOffloadTime}};
   return kFeatures;
 }
 

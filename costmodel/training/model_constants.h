@@ -27,6 +27,9 @@ struct ModelConstants {
   // start before all of the first tile has come.
   double exposed_tensor = .35;
   double exposed_expert = .3;
+  // Copies from and to pinned memory reach this of the link to the host (of PCIe
+  // packets, the rest is headers and flow control).
+  double host_link_share = .8;
   // How much slower communication makes what runs beside it.
   double interference = .06;
   // Of the host's launches, what CUDA graphs of parts of a layer leave.

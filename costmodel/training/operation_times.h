@@ -13,17 +13,20 @@ struct ExposedTime {
   double context = 0;
   double expert = 0;
   double sharded = 0;  // parameters that are gathered, gradients scattered
+  double offload = 0;  // activations that go to the host and come back
 
-  double Total() const { return tensor + context + expert + sharded; }
+  double Total() const { return tensor + context + expert + sharded + offload; }
   ExposedTime& operator+=(const ExposedTime& other) {
     tensor += other.tensor;
     context += other.context;
     expert += other.expert;
     sharded += other.sharded;
+    offload += other.offload;
     return *this;
   }
   ExposedTime operator*(double count) const {
-    return {tensor * count, context * count, expert * count, sharded * count};
+    return {tensor * count, context * count, expert * count, sharded * count,
+            offload * count};
   }
 };
 

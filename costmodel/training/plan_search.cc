@@ -59,7 +59,7 @@ bool DoesLeastFit(const PlanProblem& problem) {
     const double kept =
         bytes(dense, stage.dense_layers) + bytes(moe, stage.moe_layers);
     const StageKeeping keeping{
-        .kept = kept * (1 - OffloadedShare(problem.job.strategy, stage)),
+        .kept = kept,
         .again = std::max(again(dense, stage.dense_layers),
                           again(moe, stage.moe_layers))};
     return MemoryOfKeeping(problem.job, stage, kind.first, keeping).Total() <=

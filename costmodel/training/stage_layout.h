@@ -24,6 +24,7 @@ struct StageKind {
   StageContent content = {};
   size_t first = 0;
   size_t count = 0;
+  bool operator==(const StageKind&) const = default;
 };
 std::vector<StageKind> KindsOfStages(const std::vector<StageContent>& stages);
 

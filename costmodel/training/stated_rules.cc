@@ -28,6 +28,10 @@ void CheckPipeline(const ModelShape& shape, const TrainingStrategy& s) {
           fmt::format("offload_layers: expected at most {} (layers of a "
                       "stage), found {}",
                       layers, s.offloaded_layers));
+  Require(s.offloaded_layers == 0 || s.recomputation != Recomputation::kPlan,
+          fmt::format("offload_layers: expected 0 beside a plan of "
+                      "recomputation, found {}",
+                      s.offloaded_layers));
 }
 
 void CheckAttention(const ModelShape& shape, const TrainingStrategy& s) {
@@ -40,8 +44,7 @@ void CheckAttention(const ModelShape& shape, const TrainingStrategy& s) {
                       "part of the front and of the back, found cp {} and seq "
                       "{}",
                       s.context, s.sequence));
-  Require(s.context == 1 ||
-              s.context_exchange != ContextExchange::kAllToAll ||
+  Require(s.context == 1 || s.context_exchange != ContextExchange::kAllToAll ||
               DividesHeads(shape, s),
           fmt::format("cp_comm_type: expected p2p or all_gather unless tp x cp "
                       "divides {} heads and {} key and value heads, found a2a "

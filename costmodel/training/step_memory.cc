@@ -96,7 +96,13 @@ LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
   return memory;
 }
 
-// Of all layers of a stage, for one microbatch.
+double OffloadedShare(const TrainingStrategy& s, const StageContent& stage) {
+  if (stage.Layers() == 0) return 0;
+  return std::min(1.0, static_cast<double>(s.offloaded_layers) /
+                           static_cast<double>(stage.Layers()));
+}
+
+// Of all layers of a stage, for one microbatch, on the GPU and the host.
 double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
                    const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
@@ -111,7 +117,7 @@ double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
   };
   add(layers.dense, layers.dense_again, stage.dense_layers);
   add(layers.moe, layers.moe_again, stage.moe_layers);
-  return kept * (1 - OffloadedShare(s, stage));
+  return kept;
 }
 
 // The weights of a layer that have shapes of their own: of experts, one's.
@@ -186,10 +192,9 @@ RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
 
 }  // namespace
 
-double OffloadedShare(const TrainingStrategy& s, const StageContent& stage) {
-  if (stage.Layers() == 0) return 0;
-  return std::min(1.0, static_cast<double>(s.offloaded_layers) /
-                           static_cast<double>(stage.Layers()));
+double OffloadedBytes(const TrainingJob& job, const LayerMemories& layers,
+                      const StageContent& stage) {
+  return KeptOfStage(job, layers, stage) * OffloadedShare(job.strategy, stage);
 }
 
 LayerMemories MemoriesOfLayers(const TrainingJob& job) {
@@ -244,7 +249,8 @@ RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
     memory.working = eager.working;
     return memory;
   }
-  StageKeeping keeping{.kept = KeptOfStage(job, layers, stage)};
+  StageKeeping keeping{.kept = KeptOfStage(job, layers, stage) -
+                               OffloadedBytes(job, layers, stage)};
   if (job.strategy.recomputation == Recomputation::kFull) {
     keeping.again = (stage.moe_layers > 0 ? layers.moe : layers.dense).whole;
   }

@@ -63,8 +63,9 @@ struct StageKeeping {
 RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
                            size_t index, const StageKeeping& keeping);
 
-// What layers keep of each microbatch in flight counts less this share.
-double OffloadedShare(const TrainingStrategy& strategy,
+// What a stage keeps of a microbatch and sends to the host until its backward pass:
+// the share that offloaded layers are of its layers.
+double OffloadedBytes(const TrainingJob& job, const LayerMemories& layers,
                       const StageContent& stage);
 
 // What a layer keeps of a microbatch for its backward pass, recomputed or not.

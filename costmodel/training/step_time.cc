@@ -4,6 +4,9 @@
 //
 //     microbatches x slowest + bubble.
 //
+// Offloaded activations go to the host beside the forward pass of the stage, and come
+// back beside its backward pass; what takes longer than these is exposed.
+//
 // Inside of a stage the host launches operators while the GPU runs those before;
 // the slower of both counts. Gradients and parameters travel beside the first
 // and last microbatch where the strategy overlaps them.
@@ -18,6 +21,7 @@
 #include "costmodel/training/pipeline_schedule.h"
 #include "costmodel/training/rank_parameters.h"
 #include "costmodel/training/stage_layout.h"
+#include "costmodel/training/step_memory.h"
 #include "graph/base/input_error.h"
 
 namespace acplan::costmodel {
@@ -95,6 +99,7 @@ class StepPredictor {
  public:
   StepPredictor(const TrainingJob& job, const UnitTimes& units)
       : job_(job), units_(units) {
+    if (job.strategy.offloaded_layers > 0) memories_ = MemoriesOfLayers(job);
     const bool has_dense = !job.shape.IsMoe() || job.shape.dense_layers > 0;
     if (has_dense) dense_ = WithSharding(units.dense, job, false);
     if (job.shape.IsMoe()) moe_ = WithSharding(units.moe, job, true);
@@ -105,6 +110,7 @@ class StepPredictor {
 
  private:
   StageTime TimeOfStage(const StageContent& stage) const;
+  UnitTime WithOffload(UnitTime unit, const StageContent& stage) const;
   double MessagesOfMicrobatch() const;
   double DataSeconds(const StageTime& stage) const;
   double OptimizerSeconds(const RankParameters& parameters) const;
@@ -113,7 +119,20 @@ class StepPredictor {
   const UnitTimes& units_;
   UnitTime dense_ = {};
   UnitTime moe_ = {};
+  LayerMemories memories_ = {};  // where some are offloaded
 };
+
+UnitTime StepPredictor::WithOffload(UnitTime unit,
+                                    const StageContent& stage) const {
+  if (job_.strategy.offloaded_layers == 0) return unit;
+  const double seconds =
+      OffloadedBytes(job_, memories_, stage) /
+      (job_.cluster.gpu.host_rate * job_.cluster.constants.host_link_share);
+  unit.forward.sent.offload = std::max(0.0, seconds - unit.forward.Total());
+  unit.backward.sent.offload =
+      std::max(0.0, seconds - unit.backward.Total() - unit.again.Total());
+  return unit;
+}
 
 StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
   StageTime time{.parameters = StageParametersOfRank(job_, stage)};
@@ -133,6 +152,7 @@ StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
   if (stage.has_logits) {
     time.unit += units_.logits * static_cast<double>(stage.logits);
   }
+  time.unit = WithOffload(time.unit, stage);
   return time;
 }
 

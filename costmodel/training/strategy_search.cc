@@ -10,7 +10,8 @@
 // N: each layer more adds its forward pass to a stage and leaves of it the input.
 // (Time: microbatches x slowest + (sum - slowest) / chunks rises with every stage,
 // as there is a microbatch at least.) The fastest that fits therefore is the least
-// N that fits, found by bisection; no other N can be better.
+// N that fits, found by bisection; no other N can be better. The same holds of the
+// number of layers whose activations go to the host.
 //
 // Plans come last, when the others have said what is to be beaten (planned_search.h).
 #include "costmodel/training/strategy_search.h"
@@ -48,14 +49,13 @@ struct SearchQuestion {
 class UnitSearch {
  public:
   UnitSearch(TrainingJob job, const SearchQuestion& question)
-      : job_(std::move(job)),
-        question_(question),
-        best_(question.count) {}
+      : job_(std::move(job)), question_(question), best_(question.count) {}
 
   StrategySearch Run();
 
  private:
   void TryLayers(const Kinds& kinds);
+  void TryOffload(const Kinds& kinds);
   void TryOne(const Kinds& kinds);
   const UnitTimes& Units();
 
@@ -112,6 +112,29 @@ void UnitSearch::TryLayers(const Kinds& kinds) {
   layers = 0;
 }
 
+// The least number of layers that makes what does not fit without.
+void UnitSearch::TryOffload(const Kinds& kinds) {
+  TrainingStrategy& s = job_.strategy;
+  const int64_t most = question_.job.shape.layers;
+  found_.strategies += most;
+  const auto fits = [&](int64_t layers) {
+    ++found_.evaluated;
+    s.offloaded_layers = layers;
+    return MostBytesOf(job_, layers_, kinds) <= question_.budget;
+  };
+  int64_t low = 0;  // does not fit
+  int64_t high = most;
+  if (!fits(low) && fits(high)) {
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (fits(middle) ? high : low) = middle;
+    }
+    s.offloaded_layers = high;
+    TryOne(kinds);
+  }
+  s.offloaded_layers = 0;
+}
+
 StrategySearch UnitSearch::Run() {
   layers_ = MemoriesOfLayers(job_);
   TrainingStrategy& s = job_.strategy;
@@ -126,6 +149,10 @@ StrategySearch UnitSearch::Run() {
       } else {
         ++found_.strategies;
         TryOne(layout.kinds);
+        if (question_.space.has_offload && s.pipeline == 1 &&
+            s.recomputation == Recomputation::kNone) {
+          TryOffload(layout.kinds);
+        }
       }
     }
   }

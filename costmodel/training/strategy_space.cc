@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
 namespace acplan::costmodel {
 namespace {
@@ -62,7 +63,10 @@ bool IsScheduleLegal(const TrainingStrategy& s) {
 }
 
 // The rules of the others, with the unit's.
-bool IsLegal(const TrainingStrategy& s) {
+bool IsLegal(const TrainingStrategy& s, const ModelShape& shape) {
+  if (s.offloaded_layers > (shape.layers + s.pipeline - 1) / s.pipeline) {
+    return false;
+  }
   if (s.gpus % (s.tensor * s.context * s.pipeline) != 0) return false;
   if (s.gpus % (s.pipeline * s.expert * s.expert_tensor) != 0) return false;
   if (s.global_batch % s.Data() != 0) return false;
@@ -117,6 +121,15 @@ std::vector<PipelineLayout> Divisions(PipelineLayout layout, int64_t layers,
     }
   }
   return divisions;
+}
+
+// Other words for a division that is there.
+bool HasSameStages(std::span<const PipelineLayout> layouts,
+                   const PipelineLayout& layout) {
+  return std::ranges::any_of(layouts, [&](const PipelineLayout& other) {
+    return other.pipeline == layout.pipeline && other.chunks == layout.chunks &&
+           other.schedule == layout.schedule && other.kinds == layout.kinds;
+  });
 }
 
 class UnitLister {
@@ -182,6 +195,9 @@ class UnitLister {
       for (const Recomputation recomputation : space_.recomputation) {
         s.microbatch = microbatch;
         s.recomputation = recomputation;
+        if (recomputation == Recomputation::kPlan && s.offloaded_layers > 0) {
+          continue;
+        }
         s.parts.clear();
         if (recomputation == Recomputation::kSelective) {
           s.parts = job_.strategy.parts;
@@ -234,6 +250,7 @@ StrategySpace WholeSpace(const TrainingJob& job) {
   space.zero = {0, 1, 2, 3};
   space.has_copies = true;
   space.microbatch = {1, 2, 4, 8, 16};
+  space.has_offload = s.offloaded_layers == 0;
   space.recomputation = {Recomputation::kNone, Recomputation::kSelective,
                          Recomputation::kOperators, Recomputation::kFull,
                          Recomputation::kPlan};
@@ -259,7 +276,9 @@ std::vector<PipelineLayout> LayoutsOfSpace(TrainingJob job,
                        space.has_uneven_stages)) {
           job.strategy = WithLayout(job.strategy, layout);
           layout.kinds = KindsOfStages(DivideLayers(job));
-          layouts.push_back(std::move(layout));
+          if (!HasSameStages(layouts, layout)) {
+            layouts.push_back(std::move(layout));
+          }
         }
       }
     }
@@ -296,7 +315,7 @@ std::vector<Sharding> ShardingsOf(const TrainingStrategy& s,
                                   const TrainingJob& job,
                                   const StrategySpace& space) {
   std::vector<Sharding> shardings;
-  if (!IsLegal(s)) return shardings;
+  if (!IsLegal(s, job.shape)) return shardings;
   const int64_t stated = job.strategy.optimizer_copies;
   const bool fits_stated =
       s.Data() * s.context % stated == 0 && s.ExpertData() % stated == 0;

@@ -30,6 +30,9 @@ struct StrategySpace {
   // Where DualPipe runs, the exchange of tokens runs beside another microbatch.
   bool dual_pipe_overlaps = true;
   std::vector<int64_t> microbatch = {};
+  // Whether activations of layers go to the host where nothing runs again and there is
+  // no pipeline (as Megatron-Core has it), all numbers of layers.
+  bool has_offload = false;
   // kFull stands for all numbers of layers of a stage that are recomputed.
   std::vector<Recomputation> recomputation = {};
 };
@@ -41,7 +44,7 @@ struct StrategySpace {
 // expert tensor parallelism; ZeRO 0 to 3, over all ranks or NVLink's domains;
 // microbatches of 1 to 16 sequences; recomputation of nothing, of the attention
 // core, by torchtitan's rule, of the first N layers of each stage, and by the best
-// plan of each stage.
+// plan of each stage; offload of N layers.
 StrategySpace WholeSpace(const TrainingJob& job);
 
 // The schedules of pipelines that a generation of software runs: torchtitan has

@@ -85,11 +85,7 @@ std::array<LayerOffer, 2> OffersOfStage(const PlannedLayers& layers,
 StageRoom RoomOfStage(const TrainingJob& job, const StageContent& stage,
                       size_t index, double budget) {
   const RankMemory empty = MemoryOfKeeping(job, stage, index, {});
-  // Where all is offloaded, nothing that is kept takes room.
-  constexpr double kLeastInFlight = 1e-12;
-  return {.in_flight = std::max(kLeastInFlight,
-                                MicrobatchesInFlight(job.strategy, index) *
-                                    (1 - OffloadedShare(job.strategy, stage))),
+  return {.in_flight = MicrobatchesInFlight(job.strategy, index),
           .bytes = budget - (empty.Total() - empty.logits),
           .logits = empty.logits};
 }
@@ -115,9 +111,7 @@ PlannedStage StageWithChoice(const TrainingJob& job,
     planned.keeping.again =
         std::max(planned.keeping.again, layers[kind].offer.whole_bytes - most);
   }
-  StageKeeping keeping = planned.keeping;
-  keeping.kept *= 1 - OffloadedShare(job.strategy, stage);
-  planned.memory = MemoryOfKeeping(job, stage, index, keeping);
+  planned.memory = MemoryOfKeeping(job, stage, index, planned.keeping);
   return planned;
 }
 

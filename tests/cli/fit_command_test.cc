@@ -94,8 +94,8 @@ TEST_F(FitTest, WrongInputIsALine) {
       Acplan({"fit", kModelThatFits, "--gpu", "h100", "--gpus", "8,"}),
       {"--gpus: expected a whole number"});
   ExpectRefused(Acplan({"fit", kModelThatFits, "--gpu", "h100", "--gpus", "8",
-                        "--set", "pp_schedule=DualPipe"}),
-                {"pp_schedule: expected none in a search"});
+                        "--set", "first_layers=3"}),
+                {"first_layers: expected none in a search"});
   ExpectRefused(Acplan({"fit", kModelThatFits, "--gpu", "h100", "-o", "f.csv"}),
                 {"f.csv"});
 }

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,17 @@ TEST_F(LlmSearchTest, AnswersAreThoseOfLlmTrain) {
     }
     again.push_back("--recompute");
     again.push_back(s["recompute"]);
+    for (const auto& [key, value] : s.items()) {
+      if (key != "offload_layers" && key != "optimizer_copies" &&
+          key != "cp_comm_type" && key != "pp_schedule" &&
+          !key.starts_with("counts_")) {
+        continue;
+      }
+      again.push_back("--set");
+      again.push_back(
+          key + "=" +
+          (value.is_string() ? value.get<std::string>() : value.dump()));
+    }
     EXPECT_EQ(AcplanJson(again)["iteration_s"], seconds);
   }
 }
@@ -63,7 +75,7 @@ TEST_F(LlmSearchTest, PlansEndAtTheTimeLimit) {
   const auto search = [&](const char* limit) {
     return AcplanJson({"llm-search", kModel, "--gpu", "h100", "--gpus", "64",
                        "--gbs", "512", "--seq", "8192", "-t", "1",
-                       "--time-limit", limit});
+                       "--offload-layers", "0", "--time-limit", limit});
   };
   const json without = search("0");
   EXPECT_FALSE(without["proven"].get<bool>());
@@ -112,14 +124,46 @@ TEST_F(LlmSearchTest, ADegreeThatIsSaidIsKept) {
   }
 }
 
+// A schedule is tried where it is said, or where the software has it.
+TEST_F(LlmSearchTest, SchedulesAreThoseOfTheSoftwareUnlessSaid) {
+  const auto schedules = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"-t", "100", "--recompute", "none", "--pp", "2"});
+    std::set<std::string> found;
+    const json answer = AcplanJson(SearchWith(more));
+    for (const json& best : answer["best"]) {
+      found.insert(best["strategy"]["pp_schedule"]);
+    }
+    return found;
+  };
+  EXPECT_THAT(schedules({}), testing::ElementsAre("1F1B", "Interleaved1F1B"));
+  EXPECT_THAT(schedules({"--pp-schedule", "DualPipe"}),
+              testing::ElementsAre("DualPipe"));
+  EXPECT_THAT(schedules({"--software", "torchtitan"}),
+              testing::Contains("ZBVZeroBubble"));
+  EXPECT_THAT(schedules({"--pp-schedule", "any"}),
+              testing::IsSupersetOf({"DualPipe", "ZBVZeroBubble"}));
+}
+
+// What a search had no time for is not said to be impossible.
+TEST_F(LlmSearchTest, SaysWhereTheLimitLeftNothing) {
+  const Outcome outcome = Acplan(
+      {"llm-search", ACPLAN_DATA_DIR "/training/models/deepseek-v3.json",
+       "--gpu", "h800", "--gpus", "2048", "--gbs", "15360", "--pp", "16",
+       "--ep", "8", "--cp", "1", "--recompute", "plan", "--time-limit", "0"});
+  EXPECT_EQ(outcome.exit_code, 4);
+  EXPECT_THAT(outcome.err, HasSubstr("no plan was made before --time-limit"));
+}
+
 TEST_F(LlmSearchTest, WrongInputIsALine) {
   ExpectRefused(Acplan({"llm-search"}), {"CONFIG"});
   ExpectRefused(Acplan(SearchWith({"-t", "0"})), {"-t: expected"});
   ExpectRefused(Acplan(SearchWith({"--sp", "false"})), {"--sp: expected true"});
   ExpectRefused(Acplan(SearchWith({"--tp", "x"})), {"--tp: expected a whole"});
   ExpectRefused(Acplan(SearchWith({"-o", "s.csv"})), {"s.csv"});
-  ExpectRefused(Acplan(SearchWith({"--set", "pp_schedule=DualPipe"})),
-                {"pp_schedule: expected none in a search", "DualPipe"});
+  ExpectRefused(Acplan(SearchWith({"--set", "pp_schedule=GPipe"})),
+                {"pp_schedule: expected one of 1F1B", "GPipe"});
+  ExpectRefused(Acplan(SearchWith({"--set", "first_layers=3"})),
+                {"first_layers: expected none in a search"});
   const Outcome outcome = Acplan(SearchWith({"--budget", "1GiB"}));
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_EQ(outcome.out, "");

@@ -218,6 +218,111 @@ TEST(HybridSharding, GroupsHoldCopiesAndTogetherAllRanks) {
   }
 }
 
+// Inside of a group NVLink gathers and scatters; among groups the network adds up.
+TEST(HybridSharding, OnlySumsOfGradientsCrossTheNetwork) {
+  TrainingJob job = Piped();
+  job.strategy.pipeline = 1;
+  job.strategy.global_batch = 64;
+  job.strategy.overlaps_data = false;
+  const auto data = [&](int64_t copies, double network_rate) {
+    job.strategy.optimizer_copies = copies;
+    job.cluster.network_rate = network_rate;
+    job.cluster.stack.network_latency = 0;
+    return PredictStepTime(job).data;
+  };
+  EXPECT_NEAR(data(1, 10e9) / data(1, 20e9), 2, .01);
+  // A rank adds up an eighth of the gradients among eight groups: 2 x 7/8 of that,
+  // as eight ranks of a node share its rails.
+  const double parameters = 8.03e9;
+  const double slow = data(8, 10e9);
+  const double fast = data(8, 20e9);
+  const double rate = 20e9 * job.cluster.stack.network_share;
+  const double sums = 2 * 7.0 / 8 * 4 * parameters / 8 / rate;
+  EXPECT_NEAR((slow - fast) / sums, 1, .01);
+}
+
+// A plan that is best stage by stage is best: no schedule gets faster when a stage
+// takes longer.
+TEST(Bubble, RisesWithEachStage) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> unit(0, 1);
+  for (int i = 0; i < 2000; ++i) {
+    TrainingJob job = Piped();
+    TrainingStrategy& s = job.strategy;
+    using enum PipelineSchedule;
+    s.schedule = std::vector{kOneForwardOneBackward, kInterleaved, kZeroBubble,
+                             kZeroBubbleV, kDualPipe}[random() % 5];
+    s.chunks = s.schedule == kZeroBubbleV ? 2 : 1;
+    std::vector<ScheduledStages> stages;
+    for (int stage = 0; stage < 4; ++stage) {
+      const double forward = unit(random);
+      const double backward = unit(random);
+      const double weights = backward * unit(random);
+      stages.push_back({.total = forward + backward,
+                        .backward = backward,
+                        .weights = weights,
+                        .count = 1});
+    }
+    const auto seconds = [&] {
+      return PassesOfStage(s) *
+                 std::ranges::max(stages, {}, &ScheduledStages::total).total +
+             BubbleSeconds(s, stages);
+    };
+    const double before = seconds();
+    stages[random() % 4].total += unit(random);
+    EXPECT_GE(seconds(), before - 1e-12) << i;
+  }
+}
+
+// A ring hides what attention covers, an all-gather nothing; all-to-all sends less
+// than both, as each rank sends its own part once.
+TEST(ContextExchange, RingsHideAndAllToAllSendsLess) {
+  TrainingJob job = Llama8B();
+  job.strategy.context = 4;
+  const auto context = [&](ContextExchange exchange, int64_t sequence) {
+    job.strategy.context_exchange = exchange;
+    job.strategy.sequence = sequence;
+    return PredictStepTime(job).exposed.context;
+  };
+  using enum ContextExchange;
+  // Llama's keys and values: 2 x 8 heads of 128 elements of 2 bytes; queries and
+  // results four times as many heads each.
+  const double rows = 8192;
+  const double gathered = 2 * rows * 16 * 128;
+  const double rate =
+      job.cluster.gpu.nvlink_rate * job.cluster.gpu.nvlink_share;
+  const double latency = job.cluster.constants.nvlink_latency;
+  const double microbatches = 64.0 / 2;
+  const double once = .75 * gathered / rate + 2 * latency;
+  EXPECT_NEAR(context(kAllGather, 8192) / (microbatches * 32 * 3 * once), 1,
+              1e-6);
+  const double sent = 2 * rows / 4 * 128 * (16 + 64);
+  const double exchange = .75 * sent / rate + latency;
+  EXPECT_NEAR(context(kAllToAll, 8192) / (microbatches * 32 * 2 * exchange), 1,
+              1e-6);
+  EXPECT_NEAR(context(kRing, 65536) / context(kAllGather, 65536), .1, 1e-6);
+}
+
+// What the host's link takes longer for than the pass beside it is waited for.
+TEST(Offload, IsExposedBeyondThePassBesideIt) {
+  TrainingJob job = Llama8B();
+  const double none = PredictStepTime(job).Total();
+  const double kept = SavedBytesOfLayer(job, false);
+  job.strategy.offloaded_layers = 16;
+  job.cluster.gpu.host_rate = 1e15;
+  EXPECT_DOUBLE_EQ(PredictStepTime(job).Total(), none);
+  job.cluster.gpu.host_rate = 1e9;
+  const double copy = 16 * kept / (.8 * 1e9);  // much longer than any pass
+  const StepTime slow = PredictStepTime(job);
+  const double microbatches = 8;
+  EXPECT_LT(slow.exposed.offload, 2 * copy * microbatches);
+  EXPECT_GT(slow.exposed.offload, 2 * copy * microbatches - none);
+  EXPECT_NEAR(slow.Total() - none, slow.exposed.offload, 1e-9);
+  job.strategy.offloaded_layers = 17;
+  EXPECT_NEAR(PredictStepTime(job).Total() - slow.Total(),
+              2 * kept / (.8 * 1e9) * microbatches, 1e-6);
+}
+
 // A model without experts pays nothing for a group of ranks with the same experts.
 TEST(DataParallelism, EmptyTensorsAreNotSent) {
   const TrainingJob job = Piped();

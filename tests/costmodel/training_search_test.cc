@@ -140,6 +140,7 @@ class Enumerator {
   void TryDivisions(TrainingStrategy s) {
     const int64_t layers = job_.shape.layers + job_.shape.mtp_layers;
     const int64_t parts = s.pipeline * s.chunks;
+    std::vector<std::vector<StageContent>> known;
     for (const int64_t counted : {0, 1, 2, 3}) {
       s.counts_embedding = counted % 2 == 1;
       s.counts_logits = counted >= 2;
@@ -147,6 +148,13 @@ class Enumerator {
       if (counted == 0 && !is_even && (layers + 2) % parts != 0) continue;
       // One stage has all; where all count and none could, that is the first case.
       if (counted > 0 && (parts == 1 || (counted == 3 && !is_even))) continue;
+      if (counted > 0 && (layers + (counted + 1) / 2) % parts != 0) continue;
+      if (parts > layers + 2) continue;
+      // Other words for the same stages are one strategy.
+      TrainingJob divided = job_;
+      divided.strategy = s;
+      known.push_back(DivideLayers(divided));
+      if (std::ranges::find(known, known.back()) != known.end() - 1) continue;
       for (const int64_t microbatch : space_.microbatch) {
         s.microbatch = microbatch;
         TryMemory(s);
@@ -184,6 +192,18 @@ class Enumerator {
       found_.all.push_back(*judged);
       ++found_.legal;
       if (recomputation == Recomputation::kFull) TryNumbers(s);
+      if (recomputation == Recomputation::kNone && s.pipeline == 1) {
+        TryOffload(s);
+      }
+    }
+  }
+
+  void TryOffload(TrainingStrategy s) {
+    for (int64_t n = 1; n <= job_.shape.layers; ++n) {
+      s.offloaded_layers = n;
+      const auto judged = Judged(job_, s, budget_);
+      if (judged) found_.all.push_back(*judged);
+      ++found_.legal;
     }
   }
 
