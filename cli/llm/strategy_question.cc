@@ -58,7 +58,6 @@ StrategySpace SpaceOf(const TrainingJob& job,
   if (says({"etp"})) space.has_expert_tensor = false;
   if (says({"optimizer_copies", "replicate_degree"})) space.has_copies = false;
   space.dual_pipe_overlaps = !says({"overlap_ep"});
-  if (says({"offload_layers"})) space.has_offload = false;
   if (says({"ep"})) space.expert = {s.expert};
   if (says({"mbs", "local_batch"})) space.microbatch = {s.microbatch};
   if (says({"zero", "dist_opt", "sharding", "shard_degree"})) {
@@ -114,12 +113,17 @@ StrategyQuestion AskOfStrategies(const costmodel::ModelShape& shape,
                                  const StrategySettings& settings,
                                  const costmodel::TrainingSystems& systems) {
   RefuseUnsearched(settings);
-  // Without its schedule, which may be any.
+  // Without what may be any.
   StrategySettings plain = settings;
   plain.erase("pp_schedule");
+  const auto offload = settings.find("offload_layers");
+  const bool has_offload =
+      offload != settings.end() && offload->second.value == "any";
+  if (has_offload) plain.erase("offload_layers");
   StrategyQuestion question{.job = StatedJob(shape, plain, systems),
                             .space = {}};
   question.space = SpaceOf(question.job, settings);
+  question.space.has_offload = has_offload;
   return question;
 }
 
@@ -213,8 +217,10 @@ std::string ProofText(const costmodel::StrategySearch& search) {
   if (search.is_proven) return "proven: no strategy of these is faster\n";
   if (search.unplanned == 0) {
     return fmt::format(
-        "not proven: {} plans may not be the best of their strategy\n",
-        FormatCount(search.improvable));
+        "not proven: {} may not be the best of {} strategy\n",
+        search.improvable == 1 ? "a plan"
+                               : FormatCount(search.improvable) + " plans",
+        search.improvable == 1 ? "its" : "their");
   }
   return fmt::format(
       "not proven: {} strategies that might be faster with a plan were not "

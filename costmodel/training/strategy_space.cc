@@ -250,7 +250,6 @@ StrategySpace WholeSpace(const TrainingJob& job) {
   space.zero = {0, 1, 2, 3};
   space.has_copies = true;
   space.microbatch = {1, 2, 4, 8, 16};
-  space.has_offload = s.offloaded_layers == 0;
   space.recomputation = {Recomputation::kNone, Recomputation::kSelective,
                          Recomputation::kOperators, Recomputation::kFull,
                          Recomputation::kPlan};

@@ -44,7 +44,7 @@ struct StrategySpace {
 // expert tensor parallelism; ZeRO 0 to 3, over all ranks or NVLink's domains;
 // microbatches of 1 to 16 sequences; recomputation of nothing, of the attention
 // core, by torchtitan's rule, of the first N layers of each stage, and by the best
-// plan of each stage; offload of N layers.
+// plan of each stage. Offload is tried where it is asked for.
 StrategySpace WholeSpace(const TrainingJob& job);
 
 // The schedules of pipelines that a generation of software runs: torchtitan has

@@ -75,7 +75,7 @@ TEST_F(LlmSearchTest, PlansEndAtTheTimeLimit) {
   const auto search = [&](const char* limit) {
     return AcplanJson({"llm-search", kModel, "--gpu", "h100", "--gpus", "64",
                        "--gbs", "512", "--seq", "8192", "-t", "1",
-                       "--offload-layers", "0", "--time-limit", limit});
+                       "--time-limit", limit});
   };
   const json without = search("0");
   EXPECT_FALSE(without["proven"].get<bool>());
@@ -142,6 +142,26 @@ TEST_F(LlmSearchTest, SchedulesAreThoseOfTheSoftwareUnlessSaid) {
               testing::Contains("ZBVZeroBubble"));
   EXPECT_THAT(schedules({"--pp-schedule", "any"}),
               testing::IsSupersetOf({"DualPipe", "ZBVZeroBubble"}));
+}
+
+// Offload is tried where it is asked for, and then as little as fits.
+TEST_F(LlmSearchTest, OffloadIsTriedWhereAny) {
+  const auto search = [&](std::vector<std::string> more) {
+    more.insert(more.end(),
+                {"--recompute", "none", "--pp", "1", "--tp", "1", "--cp", "1",
+                 "--zero", "3", "--mbs", "4", "-t", "1"});
+    return AcplanJson(SearchWith(more));
+  };
+  const json any = search({"--offload-layers", "any"})["best"][0];
+  const int64_t layers = any["strategy"]["offload_layers"];
+  EXPECT_GT(layers, 0);
+  const json same = search({"--offload-layers", std::to_string(layers)});
+  EXPECT_EQ(same["best"][0]["iteration_s"], any["iteration_s"]);
+  EXPECT_EQ(Acplan(SearchWith({"--recompute", "none", "--pp", "1", "--tp", "1",
+                               "--cp", "1", "--zero", "3", "--mbs", "4",
+                               "--offload-layers", std::to_string(layers - 1)}))
+                .exit_code,
+            3);
 }
 
 // What a search had no time for is not said to be impossible.

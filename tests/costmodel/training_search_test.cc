@@ -230,6 +230,7 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
   const TrainingJob job = JobOf(searched);
   StrategySpace space = WholeSpace(job);
   if (searched.has_all_schedules) space.schedules = EverySchedule();
+  space.has_offload = true;
   space.chunks = {1, 2, 3};
   space.microbatch = {1, 2};
   const double budget = searched.gib * 1024 * 1024 * 1024;
