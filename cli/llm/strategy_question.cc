@@ -29,7 +29,7 @@ void RefuseUnsearched(const StrategySettings& settings) {
         sp->second.place, graph::Quoted(sp->second.value)));
   }
   for (const char* key : {"first_layers", "last_layers", "counts_embedding",
-                          "counts_logits", "dp"}) {
+                          "counts_logits", "layout", "dp"}) {
     const auto found = settings.find(key);
     if (found == settings.end()) continue;
     throw InputError(fmt::format(
@@ -216,11 +216,11 @@ std::string StrategyLegend(const TrainQuestion& question) {
 std::string ProofText(const costmodel::StrategySearch& search) {
   if (search.is_proven) return "proven: no strategy of these is faster\n";
   if (search.unplanned == 0) {
-    return fmt::format(
-        "not proven: {} may not be the best of {} strategy\n",
-        search.improvable == 1 ? "a plan"
-                               : FormatCount(search.improvable) + " plans",
-        search.improvable == 1 ? "its" : "their");
+    return fmt::format("not proven: {} may not be the best of {} strategy\n",
+                       search.improvable == 1
+                           ? "a plan"
+                           : FormatCount(search.improvable) + " plans",
+                       search.improvable == 1 ? "its" : "their");
   }
   return fmt::format(
       "not proven: {} strategies that might be faster with a plan were not "

@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "costmodel/training/layout_text.h"
 #include "costmodel/training/setting_names.h"
 
 namespace acplan::cli {
@@ -135,6 +136,10 @@ ordered_json StrategyJson(const TrainingJob& job) {
   add("last_layers", s.last_layers, s.last_layers > 0);
   add("counts_embedding", true, s.counts_embedding);
   add("counts_logits", true, s.counts_logits);
+  if (!s.layout.empty()) {
+    json["pipeline_model_parallel_layout"] =
+        costmodel::LayoutText(s.layout, job.shape);
+  }
   add("cp_comm_type", std::string(NameOf(s.context_exchange)),
       s.context > 1 && s.context_exchange != ContextExchange::kRing);
   add("etp", s.expert_tensor, s.expert_tensor > 1);

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "costmodel/training/layout_text.h"
 #include "costmodel/training/step_memory.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
@@ -174,6 +175,20 @@ const Accelerator& AcceleratorOf(const graph::CsvRow& row,
                              std::string_view(platform).substr(kPrefix.size()));
 }
 
+TrainingStrategy WithLayout(TrainingStrategy s, const Arguments& arguments,
+                            const ModelShape& shape) {
+  constexpr std::string_view kKey = "pipeline-model-parallel-layout";
+  if (!arguments.Has(kKey)) return s;
+  const auto counts = ParseLayout(arguments.Text(kKey), shape);
+  if (!counts || static_cast<int64_t>(counts->size()) % s.pipeline != 0) {
+    arguments.row().Fail("args", "a pipeline layout of the model's layers");
+  }
+  s.layout = *counts;
+  s.chunks = static_cast<int64_t>(counts->size()) / s.pipeline;
+  if (s.chunks > 1) s.schedule = PipelineSchedule::kInterleaved;
+  return s;
+}
+
 double PredictedGib(const graph::CsvRow& row, const TrainingSystems& systems) {
   if (row.Text("precision") == "fp32") {
     row.Fail("precision", "bf16 or fp16 (weights of the products)");
@@ -182,15 +197,13 @@ double PredictedGib(const graph::CsvRow& row, const TrainingSystems& systems) {
       graph::ParseJson(row.Text("args"), row.Text("id"));
   const JsonField root(document, row.Text("id"));
   const Arguments arguments(row, root);
-  for (const char* key : {"pipeline-model-parallel-layout", "optimizer"}) {
-    if (arguments.Has(key)) {
-      row.Fail("args",
-               fmt::format("none of {}, which is not in the model", key));
-    }
+  if (arguments.Has("optimizer")) {
+    row.Fail("args", "none of optimizer, which is not in the model");
   }
   TrainingJob job;
   job.strategy = StrategyOf(arguments);
   job.shape = ShapeOf(arguments, job.strategy.tensor);
+  job.strategy = WithLayout(std::move(job.strategy), arguments, job.shape);
   job.cluster = {.gpu = AcceleratorOf(row, systems),
                  .stack = FindStack(systems, "Megatron-Core dev")};
   CheckStrategy(job.shape, job.strategy, row.Text("id"));

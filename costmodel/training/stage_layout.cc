@@ -139,6 +139,7 @@ std::vector<int64_t> ChunkCounts(const TrainingJob& job,
                                  const std::vector<StagePiece>& blocks) {
   const TrainingStrategy& s = job.strategy;
   const int64_t chunks = s.pipeline * s.chunks;
+  if (!s.layout.empty()) return s.layout;
   if (s.balances_ends && s.chunks == 1) {
     std::vector<double> weights;
     for (const StagePiece block : blocks) {

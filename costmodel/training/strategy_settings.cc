@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "costmodel/training/layout_text.h"
 #include "costmodel/training/setting_values.h"
 #include "costmodel/training/strategy_space.h"
 #include "graph/base/input_error.h"
@@ -113,6 +115,27 @@ PipelineSchedule ScheduleOf(const SettingValues& values, int64_t chunks) {
   return schedule;
 }
 
+// Megatron-LM takes the chunks of a stage from the layout, too.
+TrainingStrategy WithLayoutText(TrainingStrategy s, const SettingValues& values,
+                                const ModelShape& shape) {
+  if (!values.Has("layout")) return s;
+  const auto counts = ParseLayout(values.Text("layout"), shape);
+  if (!counts) {
+    values.Fail(
+        "layout",
+        fmt::format("a layout such as Et*3|(tt|)*14m|L of an embedding, "
+                    "{} layers (t), {} of prediction (m) and logits (L)",
+                    shape.layers, shape.mtp_layers));
+  }
+  s.layout = *counts;
+  const auto parts = static_cast<int64_t>(counts->size());
+  if (!values.Has("vp") && !values.Has("vp_layers") &&
+      parts % s.pipeline == 0) {
+    s.chunks = parts / s.pipeline;
+  }
+  return s;
+}
+
 // By Megatron-LM's names, and torchtitan's, whose "alltoall" turns a ring.
 ContextExchange ContextExchangeOf(const SettingValues& values) {
   using enum ContextExchange;
@@ -182,6 +205,7 @@ TrainingStrategy DegreesOf(const SettingValues& values,
   s.sequence_parallel = values.Flag("sp", true) && s.tensor > 1;
   s.pipeline = values.Whole("pp", 1);
   s.chunks = ChunksOf(values, shape, s.pipeline);
+  s = WithLayoutText(std::move(s), values, shape);
   s.schedule = ScheduleOf(values, s.chunks);
   if (s.schedule == PipelineSchedule::kZeroBubbleV && !values.Has("vp")) {
     s.chunks = 2;

@@ -107,6 +107,16 @@ void CheckSchedule(const TrainingStrategy& s, const StrategyRules& rules) {
 void CheckStages(const ModelShape& shape, const TrainingStrategy& s,
                  const StrategyRules& rules) {
   const bool is_stated = s.first_layers > 0 || s.last_layers > 0;
+  rules.Require(s.layout.empty() ||
+                    (!is_stated && !s.counts_embedding && !s.counts_logits),
+                "pipeline_model_parallel_layout: expected no other setting of "
+                "what stages hold beside it");
+  rules.Require(
+      s.layout.empty() || s.layout.size() == static_cast<size_t>(Product(
+                                                 {s.pipeline, s.chunks})),
+      fmt::format("pipeline_model_parallel_layout: expected pp x vp parts, {}, "
+                  "found {}",
+                  Product({s.pipeline, s.chunks}), s.layout.size()));
   rules.Require(!is_stated || (!s.counts_embedding && !s.counts_logits),
                 "first_layers, last_layers: expected none beside embedding or "
                 "logits that count as layers");
@@ -174,7 +184,7 @@ void CheckStrategy(const ModelShape& shape, const TrainingStrategy& s,
   rules.Divides("tp", s.tensor, "ffn", shape.feedforward);
   const int64_t layers = shape.layers + shape.mtp_layers;
   const int64_t parts = Product({s.pipeline, s.chunks});
-  rules.Require(s.balances_ends || parts <= layers + 2,
+  rules.Require(s.balances_ends || !s.layout.empty() || parts <= layers + 2,
                 fmt::format("pp x vp: expected at most {} (layers, embedding "
                             "and logits), found {}",
                             layers + 2, parts));

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "costmodel/training/model_shape.h"
 
@@ -95,6 +96,8 @@ struct TrainingStrategy {
   int64_t last_layers = 0;
   bool counts_embedding = false;
   bool counts_logits = false;
+  // Of embedding, layers and logits in each chunk (layout_text.h); empty: by rule.
+  std::vector<int64_t> layout = {};
   int64_t context = 1;
   ContextExchange context_exchange = ContextExchange::kRing;
   int64_t expert = 1;

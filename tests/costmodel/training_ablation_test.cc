@@ -50,6 +50,10 @@ std::vector<TrainingRun> RunsOfAllKinds() {
   }
   add(dense, [](TrainingJob& job) { job.shape.head_dim = 64; });
   add(dense, [](TrainingJob& job) {
+    job.strategy.offloaded_layers = 8;
+    job.cluster.gpu.host_rate = 1e9;
+  });
+  add(dense, [](TrainingJob& job) {
     job.strategy.tensor = 2;
     job.strategy.overlaps_tensor = true;
   });

@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "costmodel/training/layout_text.h"
 #include "costmodel/training/operation_times.h"
 #include "costmodel/training/pipeline_schedule.h"
 #include "costmodel/training/stage_layout.h"
@@ -197,6 +198,49 @@ TEST(StageLayout, EmbeddingAndLogitsCountAsLayersWhereTold) {
   EXPECT_EQ(stages[0].Layers(), 7);
   EXPECT_EQ(stages[3].Layers(), 8);
   EXPECT_TRUE(stages[3].has_logits);
+}
+
+// Megatron-LM's example of DeepSeek-V3: PP 16, two chunks a stage.
+TEST(Layout, IsThatOfMegatronsText) {
+  ModelShape shape = Llama8B().shape;
+  shape.layers = 61;
+  shape.mtp_layers = 1;
+  const auto counts = ParseLayout("Et*3|(tt|)*29,m|L", shape);
+  ASSERT_TRUE(counts.has_value());
+  ASSERT_EQ(counts->size(), 32U);
+  EXPECT_EQ(counts->front(), 4);
+  EXPECT_EQ((*counts)[1], 2);
+  EXPECT_EQ((*counts)[30], 1);  // the layer of prediction alone
+  EXPECT_EQ(counts->back(), 1);
+  EXPECT_EQ(ParseLayout(LayoutText(*counts, shape), shape), counts);
+  TrainingJob job = Piped();
+  job.shape = shape;
+  job.strategy.pipeline = 16;
+  job.strategy.chunks = 2;
+  job.strategy.layout = *counts;
+  const std::vector<StageContent> stages = DivideLayers(job);
+  EXPECT_EQ(stages[0].Layers(), 3 + 2);
+  EXPECT_TRUE(stages[0].has_embedding);
+  EXPECT_EQ(stages[14].Layers(), 2 + 1);
+  EXPECT_EQ(stages[15].Layers(), 2);
+  EXPECT_TRUE(stages[15].has_logits);
+  for (const char* wrong : {"", "E", "Et*61m|L|E", "Et*61L", "tE*61mL",
+                            "Et*61mLx", "Et*0|L", "E)t*61mL", "E(t*61mL",
+                            "Et*61*mL", "Et*-1L", "((((((((((((((((((((((("}) {
+    EXPECT_FALSE(ParseLayout(wrong, shape).has_value()) << wrong;
+  }
+}
+
+// A layout that says what the rule does is the same.
+TEST(Layout, SaysWhatRulesSay) {
+  TrainingJob job = Piped();
+  const double seconds = PredictStepTime(job).Total();
+  const double bytes = PredictStepMemory(job).Worst().Total();
+  job.strategy.layout = {9, 8, 8, 9};
+  EXPECT_EQ(PredictStepTime(job).Total(), seconds);
+  EXPECT_EQ(PredictStepMemory(job).Worst().Total(), bytes);
+  job.strategy.layout = {8, 9, 9, 8};
+  EXPECT_NE(PredictStepTime(job).Total(), seconds);
 }
 
 // HSDP: states as of the ranks of a group, and each group all of them.

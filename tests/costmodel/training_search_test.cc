@@ -123,7 +123,9 @@ class Enumerator {
               schedule == PipelineSchedule::kOneForwardOneBackward;
           const bool is_interleaved =
               schedule == PipelineSchedule::kInterleaved;
-          if ((is_one && chunks > 1) || (is_interleaved && chunks == 1)) {
+          const bool is_v = schedule == PipelineSchedule::kZeroBubbleV;
+          if ((is_one && chunks > 1) || (is_interleaved && chunks == 1) ||
+              (is_v && chunks != 2)) {
             continue;
           }
           s.pipeline = pipeline;

@@ -326,6 +326,22 @@ INSTANTIATE_TEST_SUITE_P(
         Dense("Option", R"("activation_checkpoint": {"mode": "selective",
               "selective_ac_option": "2"})",
               "expected op"),
+        Dense("Layout", R"("pp": 2, "pipeline_model_parallel_layout": "Et|L")",
+              "layout: expected a layout such as Et*3|(tt|)*14m|L of an "
+              "embedding, 32 layers (t), 0 of prediction (m) and logits (L), "
+              "found \"Et|L\""),
+        Dense("LayoutOfManyStages",
+              R"("pp": 4, "pipeline_model_parallel_layout": "Et*20|t*12L")",
+              "pipeline_model_parallel_layout: expected pp x vp parts, 4, "
+              "found 2"),
+        Dense("LayoutBesideOthers",
+              R"("pp": 2, "first_layers": 20,
+                 "pipeline_model_parallel_layout": "Et*20|t*12L")",
+              "expected no other setting of what stages hold"),
+        Dense("LayoutWithoutEnd", R"("pp": 2, "layout": "E(t*3|")",
+              "layout: expected a layout such as"),
+        Dense("LayoutOfTooMany", R"("pp": 2, "layout": "E((t*999)*999)*999")",
+              "layout: expected a layout such as"),
         Dense("OffloadBesideAPlan",
               R"("offload_layers": 4, "recompute": "plan")",
               "offload_layers: expected 0 beside a plan of recomputation"),
