@@ -65,6 +65,12 @@ class StepMemory:
         found += max(0, self._trained() - with_gradients)
         return found + self._held + self._kept_by_optimizer()
 
+    def beside_step(self, in_graphs: int) -> int:
+        """What is held beside all graphs of a step, which have so many bytes of the model
+        and its gradients."""
+        found = max(0, self._of_model() - in_graphs)
+        return found + self._held + self._kept_by_optimizer()
+
     def plan_is(self, name: str, graph: GraphBytes) -> None:
         self._graphs[name] = graph
 

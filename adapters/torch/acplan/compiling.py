@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,26 +20,18 @@ from acplan.devices import DEVICES, Device, find_device
 from acplan.errors import AcplanError
 from acplan.graph_peaks import run_step
 from acplan.joint_graphs import JointGraph
+from acplan.joint_steps import joint_step, of_model
 from acplan.measuring import Step, Verification
 from acplan.optimizers import OptimizerLike
 from acplan.partitioning import choosing
 from acplan.planning import Budget, size_text
+from acplan.recorded_steps import hash_of
 from acplan.remat import plan_graph
+from acplan.step_planning import Compilation, Graphs, PartitionerBase, StepPlan, plan_of
 from acplan.timing import measured_device
-
-try:
-    from torch._inductor import custom_graph_pass
-
-    # From PyTorch 2.9 on.
-    _Base: Any = custom_graph_pass.CustomPartitionerFn
-except (ImportError, AttributeError):
-    _Base = object
 
 _LOGGER = logging.getLogger("acplan")
 _OPTION = "custom_partitioner_fn"
-
-Graphs = tuple[GraphModule, GraphModule]
-
 
 @dataclasses.dataclass(frozen=True)
 class CompiledPlan:
@@ -101,9 +93,10 @@ class _Found:
     graph: dict[str, Any]
     saved: list[Node]
     order: BackwardOrder
+    key: str = ""  # of a graph of a step that is planned
 
 
-class Partitioner(_Base):  # type: ignore[misc]
+class Partitioner(PartitionerBase):  # type: ignore[misc]
     """What acplan.partitioner makes. `plans` has those of the graphs that were partitioned
     in this process; of graphs that came from PyTorch's cache there is none."""
 
@@ -118,6 +111,7 @@ class Partitioner(_Base):  # type: ignore[misc]
         time_limit: float | None,
     ) -> None:
         self.plans: list[CompiledPlan] = []
+        self.step_plan: StepPlan | None = None
         self._budget = size_text("budget", budget)
         self._device = device
         self._memory = memory
@@ -133,6 +127,7 @@ class Partitioner(_Base):  # type: ignore[misc]
                 "acplan", __version__, self._budget, self._device.name,
                 self._memory.key(),
                 self._strict, self._is_fused, self._time_limit,
+                self.step_plan and self.step_plan.key,
             )
         )  # fmt: skip
 
@@ -181,13 +176,54 @@ class Partitioner(_Base):  # type: ignore[misc]
         self._remember(found[-1], (forward, backward), num_fwd_outputs)
         return forward, backward
 
+    def plan_step(
+        self, compilation: Compilation, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Plans all graphs of a step together: those that the model, compiled so, runs
+        when it is called with these arguments. Where that fails, they are planned one
+        after another, with one warning; with `strict` that is an error."""
+        try:
+            step = compilation.record(self._joint_graph, args, kwargs)
+            if len(step.forward) < 2:
+                return
+            name = type(compilation.model).__name__
+            inputs = joint_step(step, name).inputs
+            held = self._memory.beside_step(of_model(step, inputs)) + step.elsewhere_bytes
+            joint = joint_step(step, name, held)
+            data = self._within_budget(joint.data)
+            self.step_plan = plan_of(step, joint, data)
+        except Exception as error:
+            if self._strict:
+                raise
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            self._warn(
+                "the graphs of the step are planned one after another, not together: "
+                f"{reason}"
+            )
+        else:
+            _LOGGER.info("%r", self.step_plan)
+
+    def _joint_graph(
+        self, module: GraphModule, node_info: Any, num_fwd_outputs: int
+    ) -> JointGraph:
+        return JointGraph(
+            module, node_info, num_fwd_outputs, self._device, is_fused=self._is_fused
+        )
+
     def _planned(
         self, module: GraphModule, node_info: Any, num_fwd_outputs: int
     ) -> _Found:
         with _disable_current_modes():
-            joint = JointGraph(
-                module, node_info, num_fwd_outputs, self._device, is_fused=self._is_fused
-            )
+            joint = self._joint_graph(module, node_info, num_fwd_outputs)
+            if self.step_plan is not None:
+                key = hash_of(joint, joint.data(""))
+                if key in self.step_plan.shares:
+                    saved = joint.saved_nodes(self.step_plan.shares[key])
+                    return _Found({}, {}, saved, joint.order, key)
+                told = "a graph is none of the step that was planned"
+                if self._strict:
+                    raise AcplanError(told)
+                self._warn(f"{told}: it is planned for itself")
             inputs = joint.input_bytes(node_info.static_lifetime_input_nodes)
             sizes = GraphBytes(inputs, joint.input_bytes() - inputs)
             frame = _frame_name()
@@ -233,6 +269,10 @@ class Partitioner(_Base):  # type: ignore[misc]
     def _remember(self, found: _Found, graphs: Graphs, num_fwd_outputs: int) -> None:
         # Inductor changes the graphs that it gets.
         forward, backward = (_copy(module) for module in graphs)
+        if found.key:
+            assert self.step_plan is not None
+            self.step_plan.modules[found.key] = (forward, backward)
+            return
         plan = CompiledPlan(
             found.graph["model"]["name"], found.data, found.graph,
             forward, backward, num_fwd_outputs,
@@ -329,6 +369,7 @@ def compile(
     model: torch.nn.Module,
     budget: Budget,
     *,
+    blocks: Iterable[torch.nn.Module] | None = None,
     optimizer: OptimizerLike = None,
     held: int | str = 0,
     strict: bool = False,
@@ -343,10 +384,18 @@ def compile(
     acplan.partitioner. backend is "inductor" or "aot_eager"; mode, options, dynamic and
     fullgraph are torch.compile's.
 
-    acplan.compiled_plans(compiled) has the plans of the graphs that were compiled.
+    blocks: these modules of the model are compiled, each for itself, by their method
+            compile, and the model is returned.
+
+    At its first call with gradients, all graphs that the step runs are found by a step on
+    fake tensors, and planned together. acplan.compiled_plans(compiled) has that plan, or
+    where the step is one graph the plan of that.
     """
     if not isinstance(model, torch.nn.Module):
         raise AcplanError(f"compile: expected a module, found {type(model).__name__}")
+    compilation = Compilation(
+        model, _blocks_of(model, blocks), backend, _options(backend, mode, options), kwargs
+    )
     made = partitioner(
         budget,
         model=model,
@@ -357,57 +406,96 @@ def compile(
         fused=backend != "aot_eager",
         time_limit=time_limit,
     )
-    compiled = torch.compile(model, **_arguments(made, backend, mode, options), **kwargs)
+    compiled = compilation.apply(_arguments(made, compilation))
     object.__setattr__(compiled, _ATTRIBUTE, made)
+    if compilation.blocks or not kwargs.get("fullgraph"):
+        _plan_at_first_call(compiled, made, compilation)
     return compiled
+
+
+def _plan_at_first_call(
+    compiled: torch.nn.Module, made: Partitioner, compilation: Compilation
+) -> None:
+    def plan(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if torch.is_grad_enabled():
+            hook.remove()
+            made.plan_step(compilation, args, kwargs)
+
+    hook = compiled.register_forward_pre_hook(plan, with_kwargs=True)
+
+
+def _blocks_of(
+    model: torch.nn.Module, blocks: Iterable[torch.nn.Module] | None
+) -> tuple[torch.nn.Module, ...]:
+    if blocks is None:
+        return ()
+    found = (*blocks,)
+    if not found:
+        raise AcplanError("blocks: expected modules of the model, found none")
+    own = {id(module) for module in model.modules()} - {id(model)}
+    for block in found:
+        if id(block) not in own:
+            what = type(block).__name__
+            raise AcplanError(f"blocks: expected modules of the model, found a {what}")
+    return found
 
 
 _ATTRIBUTE = "_acplan_partitioner"
 
 
-def compiled_plans(compiled: Any) -> tuple[CompiledPlan, ...]:
-    """The plans of the graphs of what acplan.compile returned, as far as it has run."""
+def compiled_plans(compiled: Any) -> tuple[CompiledPlan | StepPlan, ...]:
+    """The plan of the step of what acplan.compile returned, where it is several graphs,
+    and those of the other graphs, as far as it has run."""
     made = vars(compiled).get(_ATTRIBUTE) if hasattr(compiled, "__dict__") else None
     if made is None:
         raise AcplanError("compiled_plans: expected what acplan.compile returns")
-    return tuple(made.plans)
+    return _plans_of(made)
+
+
+def _plans_of(made: Partitioner) -> tuple[CompiledPlan | StepPlan, ...]:
+    return (*([made.step_plan] if made.step_plan else []), *made.plans)
 
 
 def verify_compiled(compiled: Any) -> tuple[Verification, ...]:
-    """Of each graph that was compiled, the memory predicted beside that of the graphs run
-    node by node on fake tensors."""
-    plans = (
-        compiled.plans if isinstance(compiled, Partitioner) else compiled_plans(compiled)
-    )
+    """Of the step, and of each graph that was planned for itself, the memory predicted
+    beside that of the graphs run node by node on fake tensors."""
+    is_made = isinstance(compiled, Partitioner)
+    plans = _plans_of(compiled) if is_made else compiled_plans(compiled)
     return tuple(plan.verify() for plan in plans)
 
 
-def _arguments(
-    made: Partitioner, backend: str, mode: str | None, options: dict[str, Any] | None
+def _options(
+    backend: str, mode: str | None, options: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """torch.compile's."""
+    """torch.compile's, for Inductor."""
     if backend == "aot_eager":
         if mode is not None or options:
             raise AcplanError("compile: mode and options are those of backend 'inductor'")
-        return {"backend": _aot_eager(made)}
+        return {}
     if backend != "inductor":
         raise AcplanError(
             f"compile: expected backend 'inductor' or 'aot_eager', found {backend!r}; "
             "acplan.partitioner is a partition_fn for others that use aot_autograd"
         )
-    if _Base is object:
+    if PartitionerBase is object:
         raise AcplanError(
             f"compile: PyTorch {torch.__version__} takes no partitioner; expected 2.9 or "
             "newer"
         )
-    options = dict(options or {})
-    if any(name.replace("-", "_") == _OPTION for name in options):
+    options = {k.replace("-", "_"): value for k, value in (options or {}).items()}
+    if _OPTION in options:
         raise AcplanError(f"compile: options have a {_OPTION}, which acplan is to be")
     if mode is not None:
         if options:
             raise AcplanError("compile: give mode or options, as to torch.compile")
         options = dict(_options_of(mode))
-    return {"backend": "inductor", "options": options | {_OPTION: made}}
+    return options
+
+
+def _arguments(made: Partitioner, compilation: Compilation) -> dict[str, Any]:
+    if compilation.backend == "aot_eager":
+        return {"backend": _aot_eager(made)}
+    return {"backend": "inductor", "options": compilation.options | {_OPTION: made}}
 
 
 def _options_of(mode: str) -> dict[str, Any]:

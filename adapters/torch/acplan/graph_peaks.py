@@ -15,7 +15,7 @@ from acplan.graph_values import FakeRun, allocated_bytes, distinct_storages, ten
 from acplan.measuring import Step
 
 
-class _Memory:
+class Memory:
     """Bytes of the memory that values are in, each counted once."""
 
     def __init__(self, device_type: str | None, held_bytes: int) -> None:
@@ -38,11 +38,11 @@ class _Memory:
                 self.live_bytes -= self._bytes.pop(storage)
 
 
-class _Pass:
+class Pass:
     """One graph at work. `values` are there as long as this is, so that no memory goes by
     the name of another that was dropped before."""
 
-    def __init__(self, module: GraphModule, run: FakeRun, memory: _Memory) -> None:
+    def __init__(self, module: GraphModule, run: FakeRun, memory: Memory) -> None:
         self._graph = module.graph
         self._run = run
         self._memory = memory
@@ -101,12 +101,12 @@ def run_step(
     """The nodes of the forward and of the backward graph as they run, with the bytes in
     use while they do. Inputs, constants, what forward returns to the model and gradients
     stay; what it saves is dropped after its last use in backward."""
-    memory = _Memory(_device_type_of(forward, backward), held_bytes)
+    memory = Memory(device_type_of_graphs(forward, backward), held_bytes)
     run = FakeRun(forward, backward)
     for module in (forward, backward):
         for node in module.graph.find_nodes(op="get_attr"):
             memory.hold(run.attribute(node))
-    first = _Pass(forward, run, memory)
+    first = Pass(forward, run, memory)
     first.run({}, keeps_inputs=True)
     (output,) = forward.graph.find_nodes(op="output")
     returned = [n for n in tree_leaves(output.args)]
@@ -116,12 +116,12 @@ def run_step(
         saved[node.name] = first.values[node]
         if node in staying or node.op != "call_function":
             memory.hold(first.values[node])
-    second = _Pass(backward, run, memory)
+    second = Pass(backward, run, memory)
     second.run(saved, keeps_inputs=False)
     return first.steps, second.steps
 
 
-def _device_type_of(*modules: GraphModule) -> str | None:
+def device_type_of_graphs(*modules: GraphModule) -> str | None:
     """The accelerator on which memory counts; None: all of it does."""
     types = {
         tensor.device.type

@@ -48,15 +48,31 @@ class FakeRun:
     """Runs nodes one by one. A node that cannot run on fake tensors, or only with
     values, makes what the graph has noted of it."""
 
-    def __init__(self, *modules: GraphModule) -> None:
+    def __init__(
+        self, *modules: GraphModule, mode: FakeTensorMode | None = None
+    ) -> None:
         self._modules = modules
-        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
         # What its cache returns may have less memory than what was cached.
         self._mode.cache_enabled = False
         self._attributes: dict[str, Any] = {}
 
     def placeholder(self, node: Node) -> Any:
         return tree_map(self._empty_like, node.meta.get("val"))
+
+    def shaped(self, node: Node, value: Any) -> Any:
+        """What an input is where it is in the memory of this tensor."""
+        noted = node.meta.get("val")
+        if not isinstance(noted, torch.Tensor) or noted.layout != torch.strided:
+            return value
+        size = [size_hint(s) for s in noted.shape]
+        stride = [size_hint(s) for s in noted.stride()]
+        if [*value.shape] == size and [*value.stride()] == stride:
+            return value
+        with self._mode, torch.no_grad():
+            made = torch.empty([0], dtype=noted.dtype, device=noted.device)
+            offset = size_hint(noted.storage_offset())
+            return made.set_(value.untyped_storage(), offset, size, stride)
 
     def attribute(self, node: Node) -> Any:
         """A constant of the module, of which there is one however often it is named."""

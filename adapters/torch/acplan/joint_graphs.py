@@ -58,6 +58,7 @@ class JointGraph:
     ) -> None:
         self._nodes = [n for n in module.graph.nodes if n.op != "output"]
         self._place = {node: k for k, node in enumerate(self._nodes)}
+        self._by_name = {node.name: node for node in self._nodes}
         self._values = run_graph(module)
         self._device_type = device_type_of(self._values)
         self._forward_outputs, self._backward_outputs = _outputs_of(
@@ -126,6 +127,30 @@ class JointGraph:
         return sum(
             self._buffers[b]["bytes"] for b in returned if self._makers[b] is not None
         )
+
+    @property
+    def signature(self) -> list[list[str]]:
+        """All nodes, views too, and what the two passes return."""
+        returned = [*self._forward_outputs, None, *self._backward_outputs]
+        nodes = [[n.name, str(n.target)] for n in self._nodes]
+        return [*nodes, ["" if n is None else n.name for n in returned]]
+
+    def keepable(self) -> list[str]:
+        """All that forward may save."""
+        return [
+            buffer["name"]
+            for buffer, maker in zip(self._buffers, self._makers)
+            if maker is not None
+            and self._stages[maker] != BACKWARD
+            and buffer.get("keep", True)
+        ]
+
+    def buffers_of(self, name: str) -> list[int]:
+        """The buffers that a node's value is in, by their places in the file."""
+        return self._read([self._by_name[name]]) if name in self._by_name else []
+
+    def comes_with_backward(self, name: str) -> bool:
+        return name in self._by_name and is_tangent(self._by_name[name])
 
     def names_of(self, saved: Iterable[Node]) -> list[str]:
         """The buffers that are kept where these nodes are saved; inputs are there."""

@@ -1,0 +1,212 @@
+"""The budget of a step shared over all graphs that it runs: they are found by a step on
+fake tensors, planned as one, and each gets its share when PyTorch partitions it."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from acplan.dry_runs import RecordedStep, record_step
+from acplan.errors import AcplanError
+from acplan.joint_steps import JointStep
+from acplan.measuring import Step, Verification
+from acplan.partitioning import choosing
+from acplan.recorded_steps import MakeJoint, RecordedGraph, StepRecorder
+from acplan.step_peaks import run_graphs
+
+try:
+    from torch._inductor import custom_graph_pass
+
+    # From PyTorch 2.9 on.
+    PartitionerBase: Any = custom_graph_pass.CustomPartitionerFn
+except (ImportError, AttributeError):
+    PartitionerBase = object
+
+Graphs = tuple[GraphModule, GraphModule]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepPlan:
+    """The plan of all graphs of a step: data of the files `acplan.remat` and
+    `acplan.graph`, and the graphs that PyTorch has made by it so far, by their keys."""
+
+    data: dict[str, Any]
+    graph: dict[str, Any]
+    shares: dict[str, list[str]]
+    modules: dict[str, Graphs] = dataclasses.field(default_factory=dict)
+    step: RecordedStep | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.graph["model"]["name"])
+
+    @property
+    def status(self) -> str:
+        return str(self.data["status"])
+
+    @property
+    def peak_bytes(self) -> int:
+        """Predicted, of the graphs as they are, node by node, one after another."""
+        return int(self.data["peak_bytes"])
+
+    @property
+    def recompute_ms(self) -> float:
+        return float(self.data["recompute_ms"])
+
+    @property
+    def bound_ms(self) -> float:
+        """No choice within the budget recomputes less."""
+        return float(self.data["bound_ms"])
+
+    @property
+    def saved(self) -> tuple[str, ...]:
+        """What is kept for backward: the run of a graph and the name of its node."""
+        return tuple(self.data["saved"])
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The graphs in the order in which forward runs them, by their keys."""
+        return tuple(run.graph.key for run in self.step.forward) if self.step else ()
+
+    @property
+    def key(self) -> str:
+        """The same for the same decisions."""
+        text = json.dumps(self.shares, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def verify(self) -> Verification:
+        """The memory that was predicted beside that of the graphs, run one after another,
+        node by node, on fake tensors. Raises AcplanError where one is not compiled yet."""
+        assert self.step is not None
+        missing = {*self.shares} - {*self.modules}
+        if missing:
+            raise AcplanError(
+                f"{len(missing)} of the step's {len(self.shares)} graphs are not "
+                "compiled yet, or come from PyTorch's cache: run a training step first"
+            )
+        nodes = {n["name"] for n in self.graph["nodes"] if n["op"]}
+        found = run_graphs(self.step, self.modules, self.graph["held_bytes"])
+        predicted = [s for s in self.data["memory"] if s["node"] in nodes]
+        return Verification(
+            tuple(Step(s["node"], s["bytes"]) for s in predicted), tuple(found)
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<StepPlan {self.name}: {len(self.runs)} runs of {len(self.shares)} graphs, "
+            f"{self.status}, peak {self.peak_bytes:,} bytes, "
+            f"{self.recompute_ms:.3f} ms again>"
+        )
+
+
+class RecordingPartitioner(PartitionerBase):  # type: ignore[misc]
+    """What the step on fake tensors has for a partitioner."""
+
+    def __init__(self, recorder: StepRecorder) -> None:
+        self._recorder = recorder
+
+    def uuid(self) -> None:
+        return None  # nothing of it is cached
+
+    def __call__(
+        self,
+        gm: GraphModule,
+        joint_inputs: Sequence[object],
+        *,
+        num_fwd_outputs: int,
+        **kwargs: Any,
+    ) -> Graphs:
+        found: list[RecordedGraph] = []
+
+        def choose(joint_graph: Graph, node_info: Any) -> list[Node]:
+            with _disable_current_modes():
+                graph, saved = self._recorder.choose(gm, node_info, num_fwd_outputs)
+            found.append(graph)
+            return saved
+
+        with choosing(choose):
+            forward, backward = min_cut_rematerialization_partition(
+                gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs
+            )
+        self._recorder.tag(found[-1], forward, backward)
+        return forward, backward
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """How a model is compiled: as a whole, or these parts of it. `backend`, `options` and
+    `kwargs` are those of torch.compile; options have no partitioner yet."""
+
+    model: torch.nn.Module
+    blocks: tuple[torch.nn.Module, ...] = ()
+    backend: str = "inductor"
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def apply(self, arguments: dict[str, Any]) -> torch.nn.Module:
+        """The compiled model, with these arguments of torch.compile besides."""
+        for block in self.blocks:
+            block.compile(**arguments, **self.kwargs)
+        if self.blocks:
+            return self.model
+        compiled: torch.nn.Module = torch.compile(self.model, **arguments, **self.kwargs)
+        return compiled
+
+    def record(
+        self, make_joint: MakeJoint, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> RecordedStep:
+        """The graphs of a step, called with these arguments."""
+        recorder = StepRecorder(make_joint)
+        compiling = functools.partial(
+            torch.compile, backend=self._backend(recorder), **self.kwargs
+        )
+        given = (args, kwargs)
+        if not self.blocks:
+            call = compiling(self.model)
+            return record_step(recorder, self.model, call, given)
+        before = [block._compiled_call_impl for block in self.blocks]
+        try:
+            for block in self.blocks:
+                block._compiled_call_impl = compiling(block._call_impl)
+            return record_step(recorder, self.model, self.model, given)
+        finally:
+            for block, compiled in zip(self.blocks, before):
+                block._compiled_call_impl = compiled
+
+    def _backend(self, recorder: StepRecorder) -> Callable[..., Any]:
+        partitioner = RecordingPartitioner(recorder)
+        if self.backend == "aot_eager":
+            from torch._dynamo.backends.common import aot_autograd
+
+            return aot_autograd(
+                fw_compiler=recorder.compile,
+                bw_compiler=recorder.compile,
+                partition_fn=partitioner,
+                keep_inference_input_mutations=True,
+            )
+        from torch._inductor.compile_fx import compile_fx
+
+        patches = self.options | {
+            "custom_partitioner_fn": partitioner,
+            "force_disable_caches": True,
+        }
+
+        def backend(module: GraphModule, inputs: Sequence[Any]) -> Any:
+            return compile_fx(
+                module, inputs, inner_compile=recorder.compile, config_patches=patches
+            )
+
+        return backend
+
+
+def plan_of(
+    step: RecordedStep, joint: JointStep, data: dict[str, Any]
+) -> StepPlan:
+    return StepPlan(data, joint.data, joint.shares(step, data["saved"]), step=step)
