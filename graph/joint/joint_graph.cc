@@ -101,6 +101,28 @@ JointNode ParseNode(const JsonField& field, size_t buffers,
       .scratch_bytes = OptionalBytes(field, "scratch")};
 }
 
+// The node that one may be tied to.
+void ParseTie(const JsonField& field, const JointGraph& graph,
+              JointNode& node) {
+  if (!field.Has("tied_to")) return;
+  const JsonField tie = field.Get("tied_to");
+  if (node.stage == JointStage::kBackward)
+    tie.Complain("expected none of a node of stage backward");
+  if (graph.nodes.empty()) tie.Fail("an earlier node");
+  const auto place = static_cast<int32_t>(
+      tie.Int(0, static_cast<int64_t>(graph.nodes.size()) - 1));
+  const JointNode& other = graph.nodes[static_cast<size_t>(place)];
+  if (other.stage == JointStage::kBackward)
+    tie.Fail("a node that is not of stage backward");
+  if (other.tied_to) tie.Fail("a node that is not tied itself");
+  const auto may_keep = [&graph](int32_t b) {
+    return graph.buffers[static_cast<size_t>(b)].may_keep;
+  };
+  if (!std::ranges::equal(node.makes, other.makes, {}, may_keep, may_keep))
+    tie.Fail("a node that makes as many buffers, which may be kept alike");
+  node.tied_to = place;
+}
+
 // Of what nodes of forward make, plans are subsets.
 constexpr size_t kMostMakes = 64;
 
@@ -180,6 +202,7 @@ nlohmann::ordered_json NodeJson(const JointNode& node) {
   json["makes"] = node.makes;
   if (!node.may_run_again) json["again"] = false;
   if (node.scratch_bytes > 0) json["scratch"] = node.scratch_bytes;
+  if (node.tied_to) json["tied_to"] = *node.tied_to;
   return json;
 }
 
@@ -217,9 +240,11 @@ JointGraph ParseJointGraph(std::string_view text, std::string_view name) {
   std::unordered_set<std::string> seen;
   double ms = 0;
   for (const JsonField& element : nodes.Elements()) {
-    graph.nodes.push_back(ParseNode(element, graph.buffers.size(), seen));
-    makers.Add(element, graph.nodes.back());
-    ms += graph.nodes.back().ms;
+    JointNode node = ParseNode(element, graph.buffers.size(), seen);
+    makers.Add(element, node);
+    ParseTie(element, graph, node);
+    ms += node.ms;
+    graph.nodes.push_back(std::move(node));
     if (ms > kMostMs)
       nodes.Complain("expected at most 10^15 ms in all, found more");
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,9 @@ struct JointNode {
   // Of stages forward and either: it may run in the backward pass.
   bool may_run_again = true;
   int64_t scratch_bytes = 0;  // only while it runs
+  // Of stages forward and either: an earlier node, as of another run of the same code.
+  // What both make, in order, is kept of both or of neither.
+  std::optional<int32_t> tied_to = {};
 
   bool operator==(const JointNode&) const = default;
 };
@@ -64,7 +68,7 @@ struct JointGraph {
 // with file, JSON path, what was found and what was expected, where
 // - the text is no JSON, `format` is not "acplan.graph" or `version` not 1;
 // - a field is missing, ill-typed or out of range; but model, held_bytes, keep,
-//   from, op, again and scratch may be missing;
+//   from, op, again, scratch and tied_to may be missing;
 // - two buffers or two nodes have the same name;
 // - a buffer is made by two nodes, or read before it is made; one that comes with
 //   backward is made by a node or read by one that does not belong there;
@@ -72,6 +76,8 @@ struct JointGraph {
 //   stage either what one of backward makes;
 // - a pass returns what it does not make or have;
 // - a node of stage forward or either makes more than 64 buffers;
+// - a node is tied to what is no earlier node of stage forward or either, or to one that
+//   is tied itself or makes another number of buffers, or others that may be kept;
 // - all buffers are more than 2^53 bytes, or all nodes more than 10^15 ms. Unknown
 //   keys are ignored.
 JointGraph ReadJointGraph(const std::filesystem::path& path);

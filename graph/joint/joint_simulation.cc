@@ -211,7 +211,47 @@ std::vector<char> JointSimulator::AllKept() const {
     need(node.reads);
     keep(node.reads);
   }
+  KeepAlike(kept);
   return kept;
+}
+
+void JointSimulator::KeepAlike(std::vector<char>& kept) const {
+  const auto unite = [&](const JointNode& from, const JointNode& to) {
+    for (size_t i = 0; i < from.makes.size(); ++i)
+      if (kept[from.makes[i]] && !is_returned_[to.makes[i]])
+        kept[to.makes[i]] = 1;
+  };
+  for (const JointNode& node : graph_.nodes)
+    if (node.tied_to) unite(node, graph_.nodes[*node.tied_to]);
+  for (const JointNode& node : graph_.nodes)
+    if (node.tied_to) unite(graph_.nodes[*node.tied_to], node);
+}
+
+void JointSimulator::RequireAlike(const JointRun& run,
+                                  const std::vector<char>& needed) const {
+  // Of a node that others are tied to, whether the i-th buffer is kept; -1: open.
+  std::vector<std::vector<int8_t>> choice(graph_.nodes.size());
+  const auto require = [&](const JointNode& node, int32_t of) {
+    choice[of].resize(node.makes.size(), -1);
+    for (size_t i = 0; i < node.makes.size(); ++i) {
+      const int32_t b = node.makes[i];
+      if (!needed[b] || is_returned_[b]) continue;
+      if (choice[of][i] >= 0 && choice[of][i] != run.kept[b]) {
+        throw InputError(
+            fmt::format("buffer '{}': expected it to be kept as those of the "
+                        "nodes that its own is tied to",
+                        OneLine(graph_.buffers[b].name)));
+      }
+      choice[of][i] = static_cast<int8_t>(run.kept[b] ? 1 : 0);
+    }
+  };
+  for (int32_t n = 0; n < std::ssize(graph_.nodes); ++n) {
+    const JointNode& node = graph_.nodes[n];
+    if (!node.tied_to) continue;
+    if (choice[*node.tied_to].empty())
+      require(graph_.nodes[*node.tied_to], *node.tied_to);
+    require(node, *node.tied_to);
+  }
 }
 
 JointRun JointSimulator::Run(const std::vector<char>& kept) const {
@@ -255,6 +295,7 @@ JointRun JointSimulator::Run(const std::vector<char>& kept) const {
     duties.runs_again[n] = 1;
     need(node.reads);
   }
+  RequireAlike(run, duties.is_needed);
   std::vector<char> is_wanted(run.kept);  // by forward
   for (int32_t n = static_cast<int32_t>(graph_.nodes.size()) - 1; n >= 0; --n) {
     const JointNode& node = graph_.nodes[n];

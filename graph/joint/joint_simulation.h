@@ -24,6 +24,7 @@ namespace acplan::graph {
 // - A node that runs again makes all that it makes: what is kept or not needed is there a
 //   second time, while it runs.
 // - What is kept and not needed by backward counts as not kept.
+// - Of tied nodes, what backward needs is kept of all or of none.
 struct JointRun {
   struct Step {
     int32_t node = 0;
@@ -50,7 +51,8 @@ class JointSimulator {
 
   // `kept`: a buffer. Throws InputError, naming the node or buffer, where
   // - a buffer is kept that may not be or that no node of stage forward or either makes;
-  // - a node would have to run again that may not.
+  // - a node would have to run again that may not;
+  // - of what tied nodes make, one buffer is kept and one is not that is needed, too.
   JointRun Run(const std::vector<char>& kept) const;
 
   // All that may be kept and that backward nodes read themselves, and what operators read
@@ -66,6 +68,9 @@ class JointSimulator {
  private:
   // Returns whether backward has the buffer without keeping or making it.
   bool IsThere(int32_t buffer) const;
+  // Keeps of tied nodes what is kept of one.
+  void KeepAlike(std::vector<char>& kept) const;
+  void RequireAlike(const JointRun& run, const std::vector<char>& needed) const;
 
   const JointGraph& graph_;
   std::vector<int32_t> maker_;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 // First what runs, in order: what backward makes again is found from what it reads, as it
 // reads it. Then each pass is run with a count of the uses that its buffers have left, and
@@ -31,6 +32,7 @@ class Order {
         maker[b] = static_cast<int>(n);
     ListBackward();
     ListForward();
+    RequireAlike();
   }
 
   std::vector<int> maker;  // a buffer; -1: an input
@@ -69,6 +71,7 @@ class Order {
         continue;
       }
       const int n = maker[b];
+      missed_.insert(b);
       if (!again.insert(n).second) continue;
       batch.insert(n);
       open.insert(open.end(), graph_.nodes[n].reads.begin(),
@@ -100,8 +103,29 @@ class Order {
     }
   }
 
+  // One graph that runs twice keeps the same both times.
+  void RequireAlike() const {
+    std::set<std::pair<int, size_t>> has_kept;
+    std::set<std::pair<int, size_t>> has_missed;
+    for (int n = 0; n < std::ssize(graph_.nodes); ++n) {
+      const JointNode& node = graph_.nodes[n];
+      const int first = node.tied_to.value_or(n);
+      for (size_t i = 0; i < node.makes.size(); ++i) {
+        if (used.contains(node.makes[i])) has_kept.emplace(first, i);
+        if (missed_.contains(node.makes[i])) has_missed.emplace(first, i);
+      }
+    }
+    for (const auto& choice : has_kept) {
+      if (!has_missed.contains(choice)) continue;
+      throw std::logic_error(
+          fmt::format("'{}' is kept in one run and not in another one",
+                      graph_.nodes[choice.first].name));
+    }
+  }
+
   const JointGraph& graph_;
   const std::vector<char>& kept_;
+  std::set<int> missed_;  // buffers that are needed, and not there
 };
 
 // Runs the passes.

@@ -18,6 +18,11 @@
 // before which backward node, and for the last time when. Times matter only as far as
 // rows tell them apart (need_clock.h).
 //
+// Tied operators, of several runs of one graph, are one decision with the bytes and the ms
+// of all of them: a path of the graph is then a choice that keeps the ties, and only
+// such choices are paths, so that what is proven is proven of them. That needs an order of
+// decisions in which readers come before makers (RematProblem::groups).
+//
 // Where states are too many, the needs of one value are forgotten, in all of them: then
 // backward's own needs of it remain, which are no more, so that every choice is still a
 // path, that costs no more than it did.
@@ -130,10 +135,10 @@ class GraphBuilder {
 
   DecisionGraph Build() {
     states_ = {State()};
-    for (auto o = static_cast<int32_t>(problem_.operators.size()) - 1; o >= 0;
-         --o) {
-      if (!IsDecided(o)) continue;
-      AddLevel(o);
+    for (const std::vector<int32_t>& ops : problem_.groups) {
+      if (!std::ranges::any_of(ops, [&](int32_t o) { return IsDecided(o); }))
+        continue;
+      AddLevel(ops);
       if (states_.empty()) break;
     }
     graph_.last_states = static_cast<int32_t>(states_.size());
@@ -171,9 +176,9 @@ class GraphBuilder {
     });
   }
 
-  void AddLevel(int32_t o) {
+  void AddLevel(const std::vector<int32_t>& ops) {
     Draft draft{
-        .level = {.op = o, .states = static_cast<int32_t>(states_.size())}};
+        .level = {.ops = ops, .states = static_cast<int32_t>(states_.size())}};
     for (int32_t s = 0; s < std::ssize(states_); ++s) AddEdges(s, draft);
     if (std::ssize(draft.next.all) > limits_.states) {
       graph_.is_relaxed = true;
@@ -187,58 +192,106 @@ class GraphBuilder {
 
   // All that can be decided in a state.
   void AddEdges(int32_t s, Draft& draft) {
-    const RematOperator& op = problem_.operators[draft.level.op];
-    RematNeeds needs;
-    uint64_t may_keep = 0;
-    for (size_t i = 0; i < op.makes.size(); ++i) {
-      needs.of_values.push_back(NeedOf(states_[s], op.makes[i]));
-      const uint64_t bit = uint64_t{1} << i;
-      if (!clock_.IsNone(needs.of_values[i])) needs.needed |= bit;
-      if (problem_.values[op.makes[i]].may_keep) may_keep |= bit;
+    std::vector<RematNeeds> needs;
+    uint64_t open = 0;
+    for (const int32_t o : draft.level.ops) {
+      needs.push_back(NeedsOf(s, o));
+      open |= needs.back().needed & MayKeep(o);
     }
-    const bool is_wanted = std::ranges::any_of(needs.of_values, IsEarly);
-    const auto decide = [&](uint64_t kept) {
-      const bool is_again = kept != needs.needed;
-      if (is_again && !op.may_run_again) return;
-      Decide(s, needs,
-             {.kept = kept,
-              .is_again = is_again,
-              .is_early = op.is_either && (kept != 0 || is_wanted)},
-             draft);
-    };
-    const uint64_t open = needs.needed & may_keep;
     if (std::popcount(open) > kMostSubsets) {
       // Too many: all or nothing, with which no bound is proven.
       graph_.is_restricted = true;
-      decide(open);
-      decide(0);
+      Decide(s, needs, open, draft);
+      Decide(s, needs, 0, draft);
       return;
     }
     for (uint64_t kept = open;; kept = (kept - 1) & open) {
-      decide(kept);
+      Decide(s, needs, kept, draft);
       if (kept == 0) break;
     }
   }
 
-  // Adds the edge of a choice, to the state with what the choice makes needed.
-  void Decide(int32_t s, const RematNeeds& needs, RematChoice choice,
-              Draft& draft) const {
-    const int32_t o = draft.level.op;
-    const RematOperator& op = problem_.operators[o];
-    RematNeed reader = clock_.None();
-    if (choice.is_again) {
-      choice.first = reader.first;
-      for (size_t i = 0; i < needs.of_values.size(); ++i) {
-        if ((needs.needed & ~choice.kept) >> i & 1U)
-          choice.first = std::min(choice.first, needs.of_values[i].first);
-      }
-      reader = clock_.OfReader(choice.first, o);
+  RematNeeds NeedsOf(int32_t s, int32_t o) const {
+    RematNeeds needs;
+    const std::vector<int32_t>& makes = problem_.operators[o].makes;
+    for (size_t i = 0; i < makes.size(); ++i) {
+      needs.of_values.push_back(NeedOf(states_[s], makes[i]));
+      if (!clock_.IsNone(needs.of_values[i])) needs.needed |= uint64_t{1} << i;
     }
-    if (!MeetsConditions(o, choice)) return;
-    State after;
-    for (const Pending& p : states_[s])
-      if (!std::ranges::binary_search(op.makes, p.value)) after.push_back(p);
-    for (const int32_t v : op.reads) {
+    return needs;
+  }
+
+  // A bit each value.
+  uint64_t MayKeep(int32_t o) const {
+    uint64_t may_keep = 0;
+    const std::vector<int32_t>& makes = problem_.operators[o].makes;
+    for (size_t i = 0; i < makes.size(); ++i)
+      if (problem_.values[makes[i]].may_keep) may_keep |= uint64_t{1} << i;
+    return may_keep;
+  }
+
+  // What keeping these is for an operator.
+  RematChoice ChoiceOf(int32_t o, const RematNeeds& needs,
+                       uint64_t kept) const {
+    RematChoice choice{.kept = kept & needs.needed};
+    choice.is_again = choice.kept != needs.needed;
+    const bool is_wanted = std::ranges::any_of(needs.of_values, IsEarly);
+    choice.is_early =
+        problem_.operators[o].is_either && (choice.kept != 0 || is_wanted);
+    if (!choice.is_again) return choice;
+    choice.first = clock_.None().first;
+    for (size_t i = 0; i < needs.of_values.size(); ++i) {
+      if ((needs.needed & ~choice.kept) >> i & 1U)
+        choice.first = std::min(choice.first, needs.of_values[i].first);
+    }
+    return choice;
+  }
+
+  // Adds the edge of a choice, to the state with what the choice makes needed.
+  void Decide(int32_t s, const std::vector<RematNeeds>& needs, uint64_t kept,
+              Draft& draft) const {
+    const std::vector<int32_t>& ops = draft.level.ops;
+    std::vector<RematChoice> choices;
+    for (size_t k = 0; k < ops.size(); ++k) {
+      choices.push_back(ChoiceOf(ops[k], needs[k], kept));
+      const bool is_allowed = !choices[k].is_again ||
+                              problem_.operators[ops[k]].may_run_again;
+      if (!is_allowed || !MeetsConditions(ops[k], choices[k])) return;
+    }
+    State after = WithoutValues(states_[s], ops);
+    std::vector<int64_t> bytes(graph_.rows.size(), 0);
+    double ms = 0;
+    for (size_t k = 0; k < ops.size(); ++k) {
+      const RematOperator& op = problem_.operators[ops[k]];
+      Read(ops[k], choices[k], after);
+      const std::vector<int64_t> added =
+          bytes_.Of(ops[k], choices[k], needs[k]);
+      for (size_t row = 0; row < bytes.size(); ++row) bytes[row] += added[row];
+      const bool is_second = !op.is_either || choices[k].is_early;
+      if (choices[k].is_again && is_second) ms += op.ms;
+    }
+    draft.level.edges.push_back({.from = s,
+                                 .to = draft.next.Add(after),
+                                 .effect = EffectOf(bytes, draft),
+                                 .ms = ms,
+                                 .kept = kept});
+  }
+
+  State WithoutValues(const State& state,
+                      const std::vector<int32_t>& ops) const {
+    State rest;
+    for (const Pending& p : state) {
+      const int32_t maker = problem_.values[p.value].maker;
+      if (std::ranges::find(ops, maker) == ops.end()) rest.push_back(p);
+    }
+    return rest;
+  }
+
+  // Raises the needs of what an operator reads.
+  void Read(int32_t o, const RematChoice& choice, State& after) const {
+    const RematNeed reader =
+        choice.is_again ? clock_.OfReader(choice.first, o) : clock_.None();
+    for (const int32_t v : problem_.operators[o].reads) {
       const RematValue& value = problem_.values[v];
       const bool is_made_by_either = problem_.operators[value.maker].is_either;
       const int32_t early =
@@ -249,13 +302,6 @@ class GraphBuilder {
                            .early = std::max(before.early, early)};
       if (need != before) Raise(after, v, need);
     }
-    const bool is_second = !op.is_either || choice.is_early;
-    draft.level.edges.push_back(
-        {.from = s,
-         .to = draft.next.Add(after),
-         .effect = EffectOf(bytes_.Of(o, choice, needs), draft),
-         .ms = choice.is_again && is_second ? op.ms : 0,
-         .kept = choice.kept});
   }
 
   bool MeetsConditions(int32_t o, const RematChoice& choice) const {

@@ -22,11 +22,11 @@ struct DecisionGraph {
     int32_t to = 0;    // state of the next level
     int32_t effect = -1;
     double ms = 0;
-    uint64_t kept = 0;  // bit i: the operator's i-th value is kept
+    uint64_t kept = 0;  // bit i: each operator's i-th value is kept
   };
   struct Level {
-    int32_t op = 0;
-    int32_t states = 0;            // before the operator's decision
+    std::vector<int32_t> ops = {};  // decided as one
+    int32_t states = 0;             // before their decision
     std::vector<Edge> edges = {};  // by `from`
     // Bytes at all rows, one after the other, an effect.
     std::vector<int64_t> effects = {};

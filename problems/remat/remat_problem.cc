@@ -1,7 +1,13 @@
 #include "problems/remat/remat_problem.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <queue>
+
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
 
 namespace acplan::problems {
 namespace {
@@ -10,6 +16,7 @@ using graph::JointBuffer;
 using graph::JointGraph;
 using graph::JointNode;
 using graph::JointStage;
+using graph::OneLine;
 
 // Bytes that are live from one place to another one, both included.
 class Sums {
@@ -31,6 +38,50 @@ class Sums {
  private:
   std::vector<int64_t> change_;
 };
+
+// By the first of each group.
+std::vector<std::vector<int32_t>> TiedOperators(const RematProblem& problem) {
+  std::vector<std::vector<int32_t>> tied(problem.operators.size());
+  for (int32_t o = 0; o < std::ssize(problem.operators); ++o) {
+    const JointNode& node = problem.graph->nodes[problem.operators[o].node];
+    tied[node.tied_to ? problem.operator_of[*node.tied_to] : o].push_back(o);
+  }
+  return tied;
+}
+
+// The groups in order: the last of those whose readers have all had their turn is next.
+std::vector<std::vector<int32_t>> DecisionGroups(const RematProblem& problem) {
+  const std::vector<std::vector<int32_t>> tied = TiedOperators(problem);
+  std::vector<int32_t> first(tied.size());
+  std::vector<int64_t> readers(tied.size(), 0);
+  for (int32_t f = 0; f < std::ssize(tied); ++f)
+    for (const int32_t o : tied[f]) first[o] = f;
+  const auto maker_of = [&](int32_t value) {
+    return first[problem.values[value].maker];
+  };
+  for (const RematOperator& op : problem.operators)
+    for (const int32_t v : op.reads) ++readers[maker_of(v)];
+  std::priority_queue<int32_t> ready;
+  for (int32_t f = 0; f < std::ssize(tied); ++f)
+    if (!tied[f].empty() && readers[f] == 0) ready.push(f);
+  std::vector<std::vector<int32_t>> groups;
+  while (!ready.empty()) {
+    const int32_t f = ready.top();
+    ready.pop();
+    groups.push_back(tied[f]);
+    for (const int32_t o : tied[f])
+      for (const int32_t v : problem.operators[o].reads)
+        if (--readers[maker_of(v)] == 0) ready.push(maker_of(v));
+    readers[f] = -1;
+  }
+  for (int32_t f = 0; f < std::ssize(tied); ++f) {
+    if (tied[f].empty() || readers[f] < 0) continue;
+    throw InputError(fmt::format(
+        "node '{}': expected that nodes tied to it do not need what it makes",
+        OneLine(problem.graph->nodes[problem.operators[f].node].name)));
+  }
+  return groups;
+}
 
 class Builder {
  public:
@@ -57,6 +108,7 @@ class Builder {
     ReadInBackward(graph_.backward_outputs, end);
     CountForward();
     CountBackward();
+    problem_.groups = DecisionGroups(problem_);
     return std::move(problem_);
   }
 

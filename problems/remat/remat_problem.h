@@ -28,6 +28,7 @@ namespace acplan::problems {
 //   operator of stage either with e = 1 reads what it makes;
 //   f_o = the first j before which such a v is needed;
 //   moments of backward are ordered: before j the operators o with f_o = j, by o, then j.
+// Operators that are tied are decided as one: k is the same of what they make, in order.
 // Model
 //   minimise   sum over o of t_o r_o e_o
 //   subject to bytes(m) <= B   at every moment m that there is
@@ -87,6 +88,9 @@ struct RematProblem {
   const graph::JointGraph* graph = nullptr;
   std::vector<RematOperator> operators = {};
   std::vector<RematValue> values = {};
+  // Operators that are decided as one, in an order in which whoever reads a value comes
+  // before its maker; without ties each alone, from the last to the first.
+  std::vector<std::vector<int32_t>> groups = {};
   std::vector<int32_t> backward_nodes = {};  // nodes
   std::vector<int32_t> operator_of = {};     // a node; -1: backward
   std::vector<int32_t> place_of = {};        // a node: in backward_nodes; -1
@@ -108,7 +112,8 @@ struct RematProblem {
   double AllMs() const;
 };
 
-// Refers to the graph.
+// Refers to the graph. Throws InputError, naming a node, where what tied nodes make is
+// read, by whatever way, by nodes that are tied to them.
 RematProblem BuildRematProblem(const graph::JointGraph& graph);
 
 // The moment of a step of a simulation.
