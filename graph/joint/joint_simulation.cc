@@ -216,15 +216,21 @@ std::vector<char> JointSimulator::AllKept() const {
 }
 
 void JointSimulator::KeepAlike(std::vector<char>& kept) const {
-  const auto unite = [&](const JointNode& from, const JointNode& to) {
-    for (size_t i = 0; i < from.makes.size(); ++i)
-      if (kept[from.makes[i]] && !is_returned_[to.makes[i]])
-        kept[to.makes[i]] = 1;
-  };
-  for (const JointNode& node : graph_.nodes)
-    if (node.tied_to) unite(node, graph_.nodes[*node.tied_to]);
-  for (const JointNode& node : graph_.nodes)
-    if (node.tied_to) unite(graph_.nodes[*node.tied_to], node);
+  // Of a node that others are tied to: bit i, its i-th buffer is kept of one of them.
+  std::vector<uint64_t> united(graph_.nodes.size(), 0);
+  for (const JointNode& node : graph_.nodes) {
+    if (!node.tied_to) continue;
+    for (const JointNode* one : {&node, &graph_.nodes[*node.tied_to]})
+      for (size_t i = 0; i < one->makes.size(); ++i)
+        if (kept[one->makes[i]]) united[*node.tied_to] |= uint64_t{1} << i;
+  }
+  for (const JointNode& node : graph_.nodes) {
+    if (!node.tied_to) continue;
+    for (const JointNode* one : {&node, &graph_.nodes[*node.tied_to]})
+      for (size_t i = 0; i < one->makes.size(); ++i)
+        if (united[*node.tied_to] >> i & 1U && !is_returned_[one->makes[i]])
+          kept[one->makes[i]] = 1;
+  }
 }
 
 void JointSimulator::RequireAlike(const JointRun& run,

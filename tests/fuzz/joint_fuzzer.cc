@@ -63,6 +63,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CheckMessage(error);
     return 0;
   }
+  for (const JointNode& node : graph.nodes) {
+    Require(!node.tied_to || !graph.nodes[*node.tied_to].tied_to,
+            "a tie to a node without one");
+  }
   try {
     CheckStep(graph);
   } catch (const acplan::InputError& error) {

@@ -291,6 +291,47 @@ TEST(JointGraph, RefusesWhatIsNoGraph) {
   }
 }
 
+TEST(JointGraph, ReadsTies) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 100; ++round) {
+    const JointGraph graph = test_support::RandomRuns(random, {}, 3);
+    const std::string text = ToJson(graph);
+    ASSERT_EQ(ErrorOf(text), "accepted") << text;
+    ASSERT_EQ(ParseJointGraph(text, "g.json"), graph) << text;
+  }
+}
+
+TEST(JointGraph, RefusesTies) {
+  const std::vector<BadRow> rows = {
+      {{"/nodes/0/tied_to", "0"}, "nodes[0].tied_to", "an earlier node", "0"},
+      {{"/nodes/1/tied_to", "1"}, "nodes[1].tied_to", "0", "1"},
+      {{"/nodes/1/tied_to", "-1"}, "nodes[1].tied_to", "0", "-1"},
+      {{"/nodes/1/tied_to", "\"seed\""},
+       "nodes[1].tied_to",
+       "0",
+       "\"seed\""},
+      {{"/nodes/2/tied_to", "1"},
+       "nodes[2].tied_to",
+       "a node that makes as many buffers, which may be kept alike",
+       "1"},
+  };
+  for (const BadRow& row : rows) {
+    EXPECT_THAT(ErrorOf(Changed(SmallGraph(), row.edit).dump()),
+                ComplainsOf("g.json", row))
+        << row.edit.pointer << " = " << row.edit.value;
+  }
+  EXPECT_EQ(ErrorOf(Changed(SmallGraph(), {"/nodes/7/tied_to", "1"}).dump()),
+            "g.json: nodes[7].tied_to: expected none of a node of stage "
+            "backward");
+  json graph = SmallGraph();
+  graph["nodes"][1]["tied_to"] = 0;
+  EXPECT_EQ(ErrorOf(graph.dump()), "accepted");
+  graph["nodes"][4]["tied_to"] = 1;
+  EXPECT_EQ(ErrorOf(graph.dump()),
+            "g.json: nodes[4].tied_to: expected a node that is not tied "
+            "itself, found 1");
+}
+
 TEST(JointGraph, RefusesMoreResultsThanASubsetHas) {
   for (const JointStage stage : {kForward, kEither, kBackward}) {
     JointGraph graph{.nodes = {{.name = "split", .stage = stage}}};

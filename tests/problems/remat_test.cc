@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "graph/base/input_error.h"
@@ -37,6 +39,42 @@ std::vector<JointRun> AllRuns(const JointGraph& graph) {
   for (uint32_t choice = 0; choice < 1U << free.size(); ++choice) {
     std::vector<char> kept(graph.buffers.size(), 0);
     for (size_t i = 0; i < free.size(); ++i) kept[free[i]] = choice >> i & 1U;
+    try {
+      runs.push_back(simulator.Run(kept));
+    } catch (const InputError&) {
+      continue;
+    }
+  }
+  return runs;
+}
+
+// Every choice of what the first run of a graph keeps, and the others alike.
+std::vector<JointRun> AllTiedRuns(const JointGraph& graph) {
+  const JointSimulator simulator(graph);
+  std::vector<std::vector<int32_t>> free;
+  std::vector<size_t> place(graph.buffers.size(), 0);
+  for (const graph::JointNode& node : graph.nodes) {
+    if (node.stage == graph::JointStage::kBackward) continue;
+    for (size_t i = 0; i < node.makes.size(); ++i) {
+      const int32_t b = node.makes[i];
+      if (node.tied_to) {
+        const int32_t first = graph.nodes[*node.tied_to].makes[i];
+        place[b] = place[first];
+        free[place[b]].push_back(b);
+      } else {
+        place[b] = free.size();
+        free.push_back({b});
+      }
+    }
+  }
+  std::erase_if(free, [&](const std::vector<int32_t>& buffers) {
+    return !graph.buffers[buffers[0]].may_keep;
+  });
+  std::vector<JointRun> runs;
+  for (uint32_t choice = 0; choice < 1U << free.size(); ++choice) {
+    std::vector<char> kept(graph.buffers.size(), 0);
+    for (size_t i = 0; i < free.size(); ++i)
+      for (const int32_t b : free[i]) kept[b] = choice >> i & 1U;
     try {
       runs.push_back(simulator.Run(kept));
     } catch (const InputError&) {
@@ -111,6 +149,79 @@ TEST(Remat, IsWhatEnumerationFinds) {
   EXPECT_LE(unproven * 50, asked);
   RecordProperty("asked", asked);
   RecordProperty("unproven", unproven);
+}
+
+// What runs of one graph keep is the same in all of them: by enumeration.
+TEST(Remat, DecidesRunsOfOneGraphAsOne) {
+  std::mt19937 random(5);
+  int unproven = 0;
+  int asked = 0;
+  for (int i = 0; i < test_support::Repetitions(200); ++i) {
+    const int count = 2 + i % 3;
+    const JointGraph graph = test_support::RandomRuns(
+        random, {.forward = 5, .backward = 5, .has_rules = i % 2 == 0}, count);
+    const std::vector<JointRun> runs = AllTiedRuns(graph);
+    const RematProblem problem = BuildRematProblem(graph);
+    std::vector<int64_t> peaks = {0};
+    for (const JointRun& run : runs) peaks.push_back(run.peak_bytes);
+    std::ranges::sort(peaks);
+    peaks.erase(std::ranges::unique(peaks).begin(), peaks.end());
+    for (const int64_t budget : peaks) {
+      const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget});
+      const double least = LeastMs(runs, budget);
+      ++asked;
+      if (answer.status == SearchStatus::kInfeasible) {
+        ASSERT_EQ(least, kInfinity) << budget << ToJson(graph);
+        continue;
+      }
+      ASSERT_LE(answer.bound_ms, least + 1e-9) << budget << ToJson(graph);
+      if (answer.status != SearchStatus::kOptimal) {
+        ++unproven;
+        continue;
+      }
+      CheckRemat(graph, budget, answer.run);
+      ASSERT_NEAR(answer.run.recompute_ms, least, 1e-9)
+          << budget << ToJson(graph);
+    }
+  }
+  EXPECT_GE(asked, 200);
+  EXPECT_LE(unproven * 20, asked);
+  RecordProperty("asked", asked);
+  RecordProperty("unproven", unproven);
+}
+
+// Both the simulation and the check refuse a run that keeps what another one does not.
+TEST(Remat, RefusesRunsOfOneGraphThatDiffer) {
+  // a -> b -> c twice; backward reads b.
+  JointGraph graph{.buffers = {{.name = "x"}, {.name = "g"}}};
+  for (int32_t run = 0; run < 2; ++run) {
+    const std::string name = std::to_string(run);
+    graph.buffers.push_back({.name = "b" + name, .bytes = 4});
+    graph.nodes.push_back(
+        {.name = "f" + name, .ms = 1, .reads = {0}, .makes = {2 + run}});
+  }
+  graph.buffers[1].is_from_backward = true;
+  graph.nodes[1].tied_to = 0;
+  graph.nodes.push_back({.name = "back",
+                         .stage = graph::JointStage::kBackward,
+                         .reads = {1, 2, 3}});
+  const JointSimulator simulator(graph);
+  const std::vector<char> differing = {0, 0, 1, 0};
+  EXPECT_THROW(simulator.Run(differing), InputError);
+  EXPECT_THROW(ComputeRematEffect(graph, differing), std::logic_error);
+  for (const char is_kept : {char{0}, char{1}}) {
+    const std::vector<char> alike = {0, 0, is_kept, is_kept};
+    EXPECT_EQ(simulator.Run(alike).recompute_ms, is_kept ? 0 : 2);
+    EXPECT_EQ(ComputeRematEffect(graph, alike).recompute_ms, is_kept ? 0 : 2);
+  }
+}
+
+TEST(Remat, RefusesTiesOfNodesThatNeedEachOther) {
+  JointGraph graph{.buffers = {{.name = "a"}, {.name = "b"}}};
+  graph.nodes.push_back({.name = "first", .makes = {0}});
+  graph.nodes.push_back(
+      {.name = "second", .reads = {0}, .makes = {1}, .tied_to = 0});
+  EXPECT_THROW(BuildRematProblem(graph), InputError);
 }
 
 TEST(Remat, KeepsNoMoreThanItMay) {

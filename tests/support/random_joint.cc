@@ -116,6 +116,99 @@ class Maker {
 
 }  // namespace
 
+namespace {
+
+// Repeats a graph.
+class Repeater {
+ public:
+  Repeater(const JointGraph& graph, int32_t handed_on)
+      : graph_(graph), handed_on_(handed_on), maker_(graph.buffers.size(), -1) {
+    step_.held_bytes = graph.held_bytes;
+    for (int32_t n = 0; n < std::ssize(graph.nodes); ++n)
+      for (const int32_t b : graph.nodes[n].makes) maker_[b] = n;
+  }
+
+  JointGraph Repeat(int runs) {
+    for (int r = 0; r < runs; ++r) AddForward(r);
+    for (int r = runs - 1; r >= 0; --r) AddBackward(r);
+    return std::move(step_);
+  }
+
+ private:
+  static void AddOnce(int32_t b, std::vector<int32_t>& to) {
+    if (std::ranges::find(to, b) == to.end()) to.push_back(b);
+  }
+
+  void AddForward(int run) {
+    here_.emplace_back();
+    for (int32_t b = 0; b < std::ssize(graph_.buffers); ++b) {
+      const bool is_shared = maker_[b] < 0 && b > 0;
+      if (run > 0 && (is_shared || b == 0)) {
+        here_.back().push_back(b == 0 ? passed_ : here_[0][b]);
+        continue;
+      }
+      here_.back().push_back(Add(graph_.buffers[b], run));
+    }
+    for (int32_t n = 0; n < std::ssize(graph_.nodes); ++n)
+      if (graph_.nodes[n].stage != JointStage::kBackward) AddNode(n, run);
+    for (const int32_t b : graph_.forward_outputs)
+      if (b > 0) AddOnce(here_.back()[b], step_.forward_outputs);
+    // What a run hands on is made by a node of its own, and never a second time.
+    JointBuffer passed = graph_.buffers[0];
+    passed.name += " handed on";
+    passed_ = Add(passed, run);
+    step_.nodes.push_back({.name = "hand on " + std::to_string(run),
+                           .reads = {here_.back()[handed_on_]},
+                           .makes = {passed_},
+                           .may_run_again = false});
+  }
+
+  void AddBackward(int run) {
+    for (int32_t n = 0; n < std::ssize(graph_.nodes); ++n)
+      if (graph_.nodes[n].stage == JointStage::kBackward) AddNode(n, run);
+    for (const int32_t b : graph_.backward_outputs)
+      AddOnce(here_[run][b], step_.backward_outputs);
+  }
+
+  int32_t Add(JointBuffer buffer, int run) {
+    buffer.name += "." + std::to_string(run);
+    step_.buffers.push_back(std::move(buffer));
+    return static_cast<int32_t>(step_.buffers.size()) - 1;
+  }
+
+  void AddNode(int32_t n, int run) {
+    JointNode node = graph_.nodes[n];
+    node.name += "." + std::to_string(run);
+    for (int32_t& b : node.reads) b = here_[run][b];
+    for (int32_t& b : node.makes) b = here_[run][b];
+    if (node.stage != JointStage::kBackward) {
+      if (run == 0) first_.push_back(static_cast<int32_t>(step_.nodes.size()));
+      if (run > 0) node.tied_to = first_[n];
+    }
+    step_.nodes.push_back(std::move(node));
+  }
+
+  const JointGraph& graph_;
+  const int32_t handed_on_;     // buffer
+  std::vector<int32_t> maker_;  // a buffer
+  JointGraph step_;
+  std::vector<std::vector<int32_t>> here_;  // a run, a buffer
+  std::vector<int32_t> first_;  // a node of forward: that of the first run
+  int32_t passed_ = 0;
+};
+
+}  // namespace
+
+JointGraph RandomRuns(std::mt19937& random, const JointShape& shape, int runs) {
+  const JointGraph graph = RandomJoint(random, shape);
+  std::vector<int32_t> made = {0};
+  for (const JointNode& node : graph.nodes)
+    if (node.stage == JointStage::kForward)
+      made.insert(made.end(), node.makes.begin(), node.makes.end());
+  const int32_t handed_on = made[random() % made.size()];
+  return Repeater(graph, handed_on).Repeat(runs);
+}
+
 JointGraph RandomJoint(std::mt19937& random, const JointShape& shape) {
   return Maker(random, shape).Make();
 }

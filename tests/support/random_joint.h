@@ -17,4 +17,11 @@ struct JointShape {
 // kinds. Valid for graph::ParseJointGraph.
 graph::JointGraph RandomJoint(std::mt19937& random, const JointShape& shape);
 
+// So many runs of one random graph as one step: forward of each in order, then backward
+// from the last to the first. Every run but the first takes for its first input what the
+// run before returns, and its nodes are tied to those of the first. Inputs are shared but
+// for that one.
+graph::JointGraph RandomRuns(std::mt19937& random, const JointShape& shape,
+                             int runs);
+
 }  // namespace acplan::test_support
