@@ -49,6 +49,11 @@ std::vector<std::vector<int32_t>> TiedOperators(const RematProblem& problem) {
   return tied;
 }
 
+// Returns whether what the operator reads may be needed for it, by backward or early.
+bool MayNeed(const RematOperator& op) {
+  return op.may_run_again || op.is_either;
+}
+
 // The groups in order: the last of those whose readers have all had their turn is next.
 std::vector<std::vector<int32_t>> DecisionGroups(const RematProblem& problem) {
   const std::vector<std::vector<int32_t>> tied = TiedOperators(problem);
@@ -60,7 +65,8 @@ std::vector<std::vector<int32_t>> DecisionGroups(const RematProblem& problem) {
     return first[problem.values[value].maker];
   };
   for (const RematOperator& op : problem.operators)
-    for (const int32_t v : op.reads) ++readers[maker_of(v)];
+    if (MayNeed(op))
+      for (const int32_t v : op.reads) ++readers[maker_of(v)];
   std::priority_queue<int32_t> ready;
   for (int32_t f = 0; f < std::ssize(tied); ++f)
     if (!tied[f].empty() && readers[f] == 0) ready.push(f);
@@ -69,9 +75,11 @@ std::vector<std::vector<int32_t>> DecisionGroups(const RematProblem& problem) {
     const int32_t f = ready.top();
     ready.pop();
     groups.push_back(tied[f]);
-    for (const int32_t o : tied[f])
+    for (const int32_t o : tied[f]) {
+      if (!MayNeed(problem.operators[o])) continue;
       for (const int32_t v : problem.operators[o].reads)
         if (--readers[maker_of(v)] == 0) ready.push(maker_of(v));
+    }
     readers[f] = -1;
   }
   for (int32_t f = 0; f < std::ssize(tied); ++f) {

@@ -88,8 +88,9 @@ struct RematProblem {
   const graph::JointGraph* graph = nullptr;
   std::vector<RematOperator> operators = {};
   std::vector<RematValue> values = {};
-  // Operators that are decided as one, in an order in which whoever reads a value comes
-  // before its maker; without ties each alone, from the last to the first.
+  // Operators that are decided as one, in an order in which whoever may need a value, as it
+  // may run again or early, comes before its maker; without ties, where all may, each
+  // alone, from the last to the first.
   std::vector<std::vector<int32_t>> groups = {};
   std::vector<int32_t> backward_nodes = {};  // nodes
   std::vector<int32_t> operator_of = {};     // a node; -1: backward

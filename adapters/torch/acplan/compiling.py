@@ -184,7 +184,9 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         after another, with one warning; with `strict` that is an error."""
         try:
             step = compilation.record(self._joint_graph, args, kwargs)
-            if len(step.forward) < 2:
+            if not step.forward:
+                raise AcplanError("no graph with a backward pass is compiled")
+            if len(step.forward) == 1:
                 return
             name = type(compilation.model).__name__
             inputs = joint_step(step, name).inputs

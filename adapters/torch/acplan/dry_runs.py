@@ -3,9 +3,10 @@ no trace in the model."""
 
 import contextlib
 import dataclasses
-import random
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_map
 from acplan.graph_values import tensors_in
 from acplan.recorded_steps import Run, StepRecorder, held_by, numbers_of
 from acplan.tracing import default_loss
+from acplan.values import ValuedFakeTensorMode, give_value, random_state_kept
 
 Backend = Callable[..., Any]
 Compile = Callable[[torch.nn.Module, Backend], Callable[..., Any]]
@@ -51,10 +53,10 @@ def record_step(
     """Runs `call`, the compiled model or the model with compiled parts, on fakes of what
     is given, and backward from its loss; where there is none, from the mean of the first
     tensor of floating-point numbers that it returns."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = ValuedFakeTensorMode()
     mode.cache_enabled = False  # type: ignore[misc]
     numbers = recorder.storages
-    with _as_it_was(), mode, _faked(model, mode) as fake:
+    with random_state_kept(), _unasked(), mode, _faked(model, mode) as fake:
         args, kwargs = tree_map(fake, given)
         of_model = numbers_of(numbers, [*model.parameters(), *model.buffers()])
         inputs = [t for t in tensors_in((args, kwargs)) if t.requires_grad]
@@ -91,15 +93,15 @@ def _loss_of(output: Any) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _as_it_was() -> Iterator[None]:
-    """States of random numbers, and hooks of autograd, are as before."""
-    state = random.getstate()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(state)
+def _unasked() -> Iterator[None]:
+    """While it lasts, transformers takes no fake tensor for a sign that it is traced: what
+    it then does not look at decides what the graphs are given, such as masks."""
+    library = sys.modules.get("transformers.utils.import_utils")
+    if not hasattr(library, "is_fake_tensor"):
+        yield
+        return
+    with mock.patch.object(library, "is_fake_tensor", lambda _: False):
+        yield
 
 
 @contextlib.contextmanager
@@ -115,6 +117,7 @@ def _faked(
             return value
         if id(value) not in fakes:
             made = mode.from_tensor(value.detach())
+            give_value(made, value)
             if isinstance(value, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
             else:
