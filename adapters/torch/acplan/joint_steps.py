@@ -20,13 +20,12 @@ from typing import Any
 
 from acplan.dry_runs import RecordedStep
 from acplan.joint_graphs import BACKWARD, FORWARD
-from acplan.recorded_steps import RecordedGraph, Run
+from acplan.recorded_steps import Run
 
 
 @dataclasses.dataclass(frozen=True)
 class JointStep:
     """data:   the file `acplan.graph` of the whole step.
-    steps:  of a node of it that a graph runs, the run and the graph's own name.
     inputs: storages that are there during the whole step."""
 
     data: dict[str, Any]
@@ -37,9 +36,11 @@ class JointStep:
         chosen = set(saved)
         found: dict[str, list[str]] = {}
         for place, run in enumerate(step.forward):
-            names = [buffer["name"] for buffer in run.graph.data["buffers"]]
-            own = [name for name in names if global_name(place, name) in chosen]
-            found.setdefault(run.graph.key, own)
+            own = found.setdefault(run.graph.key, [])
+            for buffer in run.graph.data["buffers"]:
+                is_new = buffer["name"] not in own
+                if is_new and global_name(place, buffer["name"]) in chosen:
+                    own.append(buffer["name"])
         return found
 
 
@@ -210,6 +211,3 @@ def of_model(step: RecordedStep, inputs: frozenset[int]) -> int:
     """Bytes of the model's parameters and buffers that graphs are given."""
     return sum(step.bytes_of[i] for i in inputs & step.of_model)
 
-
-def graphs_of(step: RecordedStep) -> dict[str, RecordedGraph]:
-    return {run.graph.key: run.graph for run in step.forward}

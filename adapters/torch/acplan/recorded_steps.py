@@ -16,17 +16,19 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from acplan.errors import AcplanError
 from acplan.graph_values import FakeRun, allocated_bytes, distinct_storages, tensors_in
 from acplan.joint_graphs import JointGraph
+from acplan.partitioning import Chooser
 
 _TAG = "acplan_graph"
 
-Partition = Callable[..., tuple[GraphModule, GraphModule]]
+Graphs = tuple[GraphModule, GraphModule]
 MakeJoint = Callable[[GraphModule, Any, int], JointGraph]
 
 
@@ -49,8 +51,18 @@ class RecordedGraph:
     joint: JointGraph
     data: dict[str, Any]
     num_fwd_outputs: int
-    forward: GraphModule | None = None
-    backward: GraphModule | None = None
+    # By PyTorch, with what it says is to be saved.
+    partition: Callable[[Chooser], Graphs]
+
+    def saving(self, names: Iterable[str]) -> Graphs:
+        """Forward and backward where these buffers are kept."""
+        saved = {node.name for node in self.joint.saved_nodes(names)}
+
+        def choose(joint_graph: Graph, _: Any) -> list[Node]:
+            return [node for node in joint_graph.nodes if node.name in saved]
+
+        forward, backward = self.partition(choose)
+        return forward, self.joint.order.applied(backward)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "RecordedGraph":
         return self  # PyTorch copies the modules that are tagged with it
@@ -102,7 +114,6 @@ class StepRecorder:
     """Partitions and runs the graphs of a step, and notes what they are given and return.
 
     make_joint: a graph as data, by PyTorch's account of its nodes.
-    partition:  PyTorch's partitioner with the choice of what to save left open.
     """
 
     def __init__(self, make_joint: MakeJoint) -> None:
@@ -111,23 +122,25 @@ class StepRecorder:
         self.backward_runs: list[Run] = []
         self._make_joint = make_joint
 
-    def choose(
-        self, module: GraphModule, node_info: Any, num_fwd_outputs: int
-    ) -> tuple[RecordedGraph, list[Node]]:
-        """The graph as it is known from now on, and what to save so that nothing that
-        need not runs again."""
-        joint = self._make_joint(module, node_info, num_fwd_outputs)
-        data = joint.data("")
-        key = hash_of(joint, data)
-        graph = RecordedGraph(key, joint, data, num_fwd_outputs)
-        return graph, joint.saved_nodes(joint.keepable())
+    def partition(
+        self, by: Callable[[Chooser], Graphs], module: GraphModule, num_fwd_outputs: int
+    ) -> Graphs:
+        """Notes a graph, and has PyTorch partition it so that nothing that need not runs
+        again."""
+        found: list[RecordedGraph] = []
 
-    def tag(
-        self, graph: RecordedGraph, forward: GraphModule, backward: GraphModule
-    ) -> None:
-        graph.forward, graph.backward = forward, backward
-        for module, is_backward in ((forward, False), (backward, True)):
-            module.meta[_TAG] = (graph, is_backward)
+        def choose(joint_graph: Graph, node_info: Any) -> list[Node]:
+            with _disable_current_modes():
+                joint = self._make_joint(module, node_info, num_fwd_outputs)
+                data = joint.data("")
+                key = hash_of(joint, data)
+            found.append(RecordedGraph(key, joint, data, num_fwd_outputs, by))
+            return joint.saved_nodes(joint.keepable())
+
+        forward, backward = by(choose)
+        for made, is_backward in ((forward, False), (backward, True)):
+            made.meta[_TAG] = (found[-1], is_backward)
+        return forward, backward
 
     def compile(self, module: GraphModule, inputs: Any, **_: Any) -> Callable[..., Any]:
         """What stands in the place of the compiler of one graph."""

@@ -10,15 +10,13 @@ from typing import Any
 
 import torch
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch.fx import Graph, GraphModule, Node
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.fx import GraphModule
 
 from acplan.dry_runs import RecordedStep, record_step
-from acplan.errors import AcplanError
 from acplan.joint_steps import JointStep
 from acplan.measuring import Step, Verification
-from acplan.partitioning import choosing
-from acplan.recorded_steps import MakeJoint, RecordedGraph, StepRecorder
+from acplan.partitioning import Chooser, choosing
+from acplan.recorded_steps import Graphs, MakeJoint, StepRecorder
 from acplan.step_peaks import run_graphs
 
 try:
@@ -28,9 +26,6 @@ try:
     PartitionerBase: Any = custom_graph_pass.CustomPartitionerFn
 except (ImportError, AttributeError):
     PartitionerBase = object
-
-Graphs = tuple[GraphModule, GraphModule]
-
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
@@ -83,16 +78,16 @@ class StepPlan:
 
     def verify(self) -> Verification:
         """The memory that was predicted beside that of the graphs, run one after another,
-        node by node, on fake tensors. Raises AcplanError where one is not compiled yet."""
+        node by node, on fake tensors. Those that are not compiled yet, or came from
+        PyTorch's cache, are made for it."""
         assert self.step is not None
-        missing = {*self.shares} - {*self.modules}
-        if missing:
-            raise AcplanError(
-                f"{len(missing)} of the step's {len(self.shares)} graphs are not "
-                "compiled yet, or come from PyTorch's cache: run a training step first"
-            )
+        graphs = {run.graph.key: run.graph for run in self.step.forward}
+        modules = {
+            key: self.modules.get(key) or graphs[key].saving(share)
+            for key, share in self.shares.items()
+        }
         nodes = {n["name"] for n in self.graph["nodes"] if n["op"]}
-        found = run_graphs(self.step, self.modules, self.graph["held_bytes"])
+        found = run_graphs(self.step, modules, self.graph["held_bytes"])
         predicted = [s for s in self.data["memory"] if s["node"] in nodes]
         return Verification(
             tuple(Step(s["node"], s["bytes"]) for s in predicted), tuple(found)
@@ -123,20 +118,13 @@ class RecordingPartitioner(PartitionerBase):  # type: ignore[misc]
         num_fwd_outputs: int,
         **kwargs: Any,
     ) -> Graphs:
-        found: list[RecordedGraph] = []
+        def by(choose: Chooser) -> Graphs:
+            with choosing(choose):
+                return min_cut_rematerialization_partition(
+                    gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs
+                )
 
-        def choose(joint_graph: Graph, node_info: Any) -> list[Node]:
-            with _disable_current_modes():
-                graph, saved = self._recorder.choose(gm, node_info, num_fwd_outputs)
-            found.append(graph)
-            return saved
-
-        with choosing(choose):
-            forward, backward = min_cut_rematerialization_partition(
-                gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs
-            )
-        self._recorder.tag(found[-1], forward, backward)
-        return forward, backward
+        return self._recorder.partition(by, gm, num_fwd_outputs)
 
 
 @dataclasses.dataclass(frozen=True)
