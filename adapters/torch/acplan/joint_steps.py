@@ -3,11 +3,11 @@ in order, with what passes from one to another as one buffer.
 
 - What a graph makes for itself is a buffer of each run of it. Runs of one graph share what
   is decided: the nodes of a later run are `tied` to those of the first.
-- What forward of a graph returns is there until the last graph that takes it has run
-  forward, and kept from there on where backward of any graph needs it: a graph cannot make
-  what another one has made. So it is made by a node of its own, right before the one
-  that really does, that never runs again. What the model returns, or no graph
-  takes, stays to the end.
+- What forward of a graph returns, and another graph takes, is there until forward has
+  ended, as the frames between which it passes have it until they return; and kept from
+  there on where backward of any graph needs it: a graph cannot make what another
+  one has made. So it is made by a node of its own, right before the one that really does,
+  that never runs again. What the model returns, or no graph takes, stays to the end.
 - Gradients that one graph hands to another are there until that has read them, those of
   parameters to the end, others until the graph has run that makes them.
 - Parameters, inputs and what the model's own code makes between graphs are there during the
@@ -69,6 +69,10 @@ class _Builder:
     def build(self, name: str, held_bytes: int) -> JointStep:
         for place, run in enumerate(self._step.forward):
             self._add_forward(place, run)
+        made = {s for run in self._step.forward for s in run.outputs.values()}
+        passed = (made & self._taken) - self._inputs
+        there = [self._buffer_of[s] for s in passed if s in self._buffer_of]
+        self._nodes.append(_end("end of forward", FORWARD, there))
         places = {id(run): place for place, run in enumerate(self._step.forward)}
         for run in self._step.backward:
             self._add_backward(places[id(run)], run)
@@ -104,9 +108,6 @@ class _Builder:
                 if b in handed_on:
                     self._add_output(place, run, here[b], data["buffers"][b]["name"])
             self._add_node(place, run, node, handed_on)
-        there = {here[b] for b in run.inputs if run.inputs[b] not in self._inputs}
-        there |= {here[b] for b in handed_on}
-        self._nodes.append(_end(f"{place}.end of forward", FORWARD, there))
 
     def _add_output(self, place: int, run: Run, buffer: int, name: str) -> None:
         made = _end(f"{place}.{name} is made", FORWARD, ())

@@ -45,16 +45,14 @@ class _StepOfGraphs:
         self._steps: list[Step] = []
         self._places = {id(run): k for k, run in enumerate(step.forward)}
         self._passed = _passed(step)
-        self._last_taker = {
-            storage: place
-            for place, run in enumerate(step.forward)
-            for storage in run.inputs.values()
-        }
 
     def run(self) -> list[Step]:
         self._hold_inputs()
         for place, run in enumerate(self._step.forward):
             self._run_forward(place, run)
+        taken = {s for run in self._step.forward for s in run.inputs.values()}
+        for storage in (self._passed & taken) - self._step.returned:
+            self._memory.drop(self._values[storage])
         self._hold_tangents()
         for run in self._step.backward:
             self._run_backward(self._places[id(run)], run)
@@ -90,11 +88,6 @@ class _StepOfGraphs:
         for node in dict.fromkeys(returned[:count]):
             self._hand_on(run, node, done)
         self._let_go(done, returned, "call_function")
-        for storage in {*run.inputs.values()} | {*run.outputs.values()}:
-            is_last = self._last_taker.get(storage) == place
-            is_returned = storage in self._step.returned
-            if is_last and storage in self._passed and not is_returned:
-                self._memory.drop(self._values[storage])
 
     def _hand_on(self, run: Run, node: Any, done: Pass) -> None:
         if not isinstance(node, Node):
