@@ -431,6 +431,9 @@ def _blocks_of(
 ) -> tuple[torch.nn.Module, ...]:
     if blocks is None:
         return ()
+    if not isinstance(blocks, Iterable):
+        what = type(blocks).__name__
+        raise AcplanError(f"blocks: expected modules of the model, found an {what}")
     found = (*blocks,)
     if not found:
         raise AcplanError("blocks: expected modules of the model, found none")

@@ -1,7 +1,9 @@
 """A training step of a compiled model on fake tensors, which computes nothing and leaves
 no trace in the model."""
 
+import collections
 import contextlib
+import copy
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -9,9 +11,14 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.utils._pytree import tree_map
 
+from acplan.errors import AcplanError
 from acplan.graph_values import tensors_in
 from acplan.recorded_steps import Run, StepRecorder, held_by, numbers_of
 from acplan.tracing import default_loss
@@ -31,7 +38,8 @@ class RecordedStep:
     returned:   what the model returns, which its caller has.
     gradients:  what is a parameter's gradient, or that of an input, after the step.
     seeds:      what backward begins with.
-    elsewhere_bytes: gradients that no graph has made.
+    elsewhere_bytes: gradients that no graph has made, and what autograd keeps for the
+                model's own code between graphs.
     """
 
     forward: tuple[Run, ...]
@@ -56,7 +64,10 @@ def record_step(
     mode = ValuedFakeTensorMode()
     mode.cache_enabled = False  # type: ignore[misc]
     numbers = recorder.storages
-    with random_state_kept(), _unasked(), mode, _faked(model, mode) as fake:
+    around = contextlib.ExitStack()
+    for context in (_of_values(), _compiler_as_it_was(), random_state_kept(), _unasked()):
+        around.enter_context(context)
+    with around, mode, _faked(model, mode) as fake:
         args, kwargs = tree_map(fake, given)
         of_model = numbers_of(numbers, [*model.parameters(), *model.buffers()])
         inputs = [t for t in tensors_in((args, kwargs)) if t.requires_grad]
@@ -64,6 +75,7 @@ def record_step(
             output = call(*args, **kwargs)
             loss = _loss_of(output)
         returned = numbers_of(numbers, held_by(output))
+        kept = numbers_of(numbers, _kept_by_autograd(loss))
         seed = torch.ones_like(loss)
         seeds = {numbers.number(seed)}
         with torch.autocast(loss.device.type, enabled=False):
@@ -72,7 +84,8 @@ def record_step(
         gradients = numbers_of(numbers, [t.grad for t in (*trained, *inputs)])
         made = {g for run in recorder.backward_runs for g in run.gradients.values()}
         bytes_of = tuple(size for size, _ in numbers.bytes_on)
-        elsewhere = sum(bytes_of[g] for g in gradients - made)
+        known = {s for run in recorder.runs for s in (*run.made, *run.inputs.values())}
+        elsewhere = (gradients - made) | (kept - known - of_model)
     return RecordedStep(
         tuple(recorder.runs),
         tuple(recorder.backward_runs),
@@ -81,8 +94,35 @@ def record_step(
         frozenset(returned),
         frozenset(gradients),
         frozenset(seeds),
-        elsewhere,
+        sum(bytes_of[storage] for storage in elsewhere),
     )
+
+
+def _kept_by_autograd(loss: torch.Tensor) -> list[torch.Tensor]:
+    """What operators have saved for their backward."""
+    found: list[torch.Tensor] = []
+    left, seen = [loss.grad_fn], {loss.grad_fn, None}
+    while left:
+        node: Any = left.pop()
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                with contextlib.suppress(RuntimeError):
+                    found += tensors_in(getattr(node, name))
+        for source, _ in node.next_functions if node is not None else ():
+            if source not in seen:
+                seen.add(source)
+                left.append(source)
+    return found
+
+
+@contextlib.contextmanager
+def _of_values() -> Iterator[None]:
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise AcplanError(
+            f"what the model runs between graphs depends on values: {error}"
+        ) from error
 
 
 def _loss_of(output: Any) -> torch.Tensor:
@@ -90,6 +130,25 @@ def _loss_of(output: Any) -> torch.Tensor:
         return output
     loss: torch.Tensor = default_loss(output)
     return loss
+
+
+@contextlib.contextmanager
+def _compiler_as_it_was() -> Iterator[None]:
+    """Dynamo forgets what it compiled, and which sizes it has seen: that a size differs from
+    call to call makes it a symbol from the next compilation on."""
+    from torch._dynamo import convert_frame, eval_frame, pgo
+
+    trackers = (convert_frame.input_codes, convert_frame.output_codes)
+    compiled = {id(weak()) for tracker in trackers for weak in tracker.seen}
+    sizes = copy.deepcopy(getattr(pgo, "_CODE_STATE", None))
+    try:
+        yield
+    finally:
+        if hasattr(pgo, "_CODE_STATE"):
+            pgo._CODE_STATE = sizes
+        for code in [weak() for tracker in trackers for weak in tracker.seen]:
+            if code is not None and id(code) not in compiled:
+                eval_frame.reset_code(code)
 
 
 @contextlib.contextmanager
@@ -127,23 +186,33 @@ def _faked(
 
     with contextlib.ExitStack() as undo:
         for values in _attributes_of(model.modules()):
-            undo.callback(_restore, values, [*values.items()])
+            undo.callback(_restore, values, copy.copy(values))
         for values in _attributes_of(model.modules()):
+            if isinstance(values, list):
+                continue
             for name, value in list(values.items()):
                 if isinstance(value, torch.Tensor):
                     values[name] = fake(value)
         yield fake
 
 
-def _attributes_of(modules: Iterable[torch.nn.Module]) -> Iterator[dict[str, Any]]:
+def _attributes_of(
+    modules: Iterable[torch.nn.Module],
+) -> Iterator[dict[str, Any] | list[Any]]:
     for module in modules:
         yield vars(module)
-        yield from (v for v in vars(module).values() if isinstance(v, dict))
+        yield from (v for v in vars(module).values() if type(v) in _CONTAINERS)
 
 
-def _restore(values: dict[str, Any], before: list[tuple[str, Any]]) -> None:
-    is_same = len(values) == len(before) and all(
-        name in values and values[name] is value for name, value in before
+_CONTAINERS = (dict, collections.OrderedDict, list)
+
+
+def _restore(values: Any, before: Any) -> None:
+    if isinstance(values, list):
+        values[:] = before
+        return
+    is_same = list(values) == list(before) and all(
+        values[name] is value for name, value in before.items()
     )
     if not is_same:
         values.clear()

@@ -51,6 +51,7 @@ class RecordedGraph:
     joint: JointGraph
     data: dict[str, Any]
     num_fwd_outputs: int
+    module: GraphModule
     # By PyTorch, with what it says is to be saved.
     partition: Callable[[Chooser], Graphs]
 
@@ -134,7 +135,7 @@ class StepRecorder:
                 joint = self._make_joint(module, node_info, num_fwd_outputs)
                 data = joint.data("")
                 key = hash_of(joint, data)
-            found.append(RecordedGraph(key, joint, data, num_fwd_outputs, by))
+            found.append(RecordedGraph(key, joint, data, num_fwd_outputs, module, by))
             return joint.saved_nodes(joint.keepable())
 
         forward, backward = by(choose)

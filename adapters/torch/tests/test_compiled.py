@@ -426,9 +426,10 @@ class _Broken(nn.Module):
 def test_a_graph_is_told_what_others_hold() -> None:
     torch.manual_seed(0)
     model, x = _Broken(), torch.randn(64, 32)
-    compiled = acplan.compile(model, "100%", backend="aot_eager", strict=True)
+    partitioner = acplan.partitioner("100%", model=model, fused=False, strict=True)
+    compiled = torch.compile(model, backend=compiling._aot_eager(partitioner))
     found = _step(compiled, x)
-    first, second = acplan.compiled_plans(compiled)
+    first, second = partitioner.plans
     sizes = [
         sum(-(-p.nbytes // 512) * 512 for p in part.parameters())
         for part in (model.first, model.second)

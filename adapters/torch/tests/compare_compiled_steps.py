@@ -1,0 +1,300 @@
+"""Steps of several compiled graphs: planned together, planned one graph after another, and
+as PyTorch's memory budgets have it, at the same peak.
+
+    ACPLAN=... PYTHONPATH=. python tests/compare_compiled_steps.py
+
+prints the tables that stand in docs/measured/compiled.md under "Several graphs"; with names
+of cases after it, only those.
+"""
+
+import dataclasses
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import acplan
+import torch
+import transformers
+from acplan import compiling
+from acplan.compiling import partitioner
+from acplan.joint_steps import JointStep, joint_step, of_model
+from acplan.recorded_steps import Graphs, RecordedGraph
+from acplan.remat import plan_graph
+from acplan.step_peaks import run_graphs
+from acplan.step_planning import Compilation, plan_of
+from torch import nn
+from torch._functorch import config
+
+BUDGETS = (0.8, 0.6, 0.4, 0.2)
+_GIB = 2**30
+
+
+class WithBreak(nn.Module):
+    """A model whose graph breaks in front of one of its layers."""
+
+    def __init__(self, model: nn.Module, layer: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        layer.register_forward_pre_hook(self._break)
+
+    @torch._dynamo.disable
+    def _break(self, *_: Any) -> None:
+        pass
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.model(**inputs)
+
+
+def _gpt2(layers: int = 12, **kwargs: Any) -> nn.Module:
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(n_layer=layers, use_cache=False, **kwargs)
+    )
+
+
+def _broken_gpt2() -> nn.Module:
+    model = _gpt2()
+    return WithBreak(model, model.transformer.h[6])
+
+
+def _llama() -> nn.Module:
+    llama = transformers.LlamaConfig(
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=8,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        vocab_size=32000,
+        use_cache=False,
+    )
+    return transformers.LlamaForCausalLM(llama)
+
+
+def _tokens(batch: int, length: int, vocabulary: int) -> dict[str, torch.Tensor]:
+    tokens = torch.randint(0, vocabulary, (batch, length))
+    return {"input_ids": tokens, "labels": tokens}
+
+
+Case = tuple[Callable[[], nn.Module], Callable[[nn.Module], Any], dict[str, torch.Tensor]]
+CASES: dict[str, Case] = {
+    "GPT-2 small with labels, 8 x 1024": (
+        _gpt2, lambda _: (), _tokens(8, 1024, 50257),
+    ),
+    "GPT-2 small, graph break before block 7, 8 x 1024": (
+        _broken_gpt2, lambda _: (), _tokens(8, 1024, 50257),
+    ),
+    "Llama, 8 layers, by block, 4 x 2048": (
+        _llama, lambda m: tuple(m.model.layers), _tokens(4, 2048, 32000),
+    ),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """What the graphs of a step need and run twice."""
+
+    peak_bytes: int
+    recompute_ms: float
+
+
+class MeasuredStep:
+    def __init__(self, name: str) -> None:
+        make, blocks, inputs = CASES[name]
+        torch._dynamo.reset()
+        self.model = make().train()
+        made = partitioner("100%", model=self.model, device="a100")
+        compilation = Compilation(self.model, blocks(self.model))
+        began = time.perf_counter()
+        self.step = compilation.record(made._joint_graph, (), inputs)
+        self.seconds = time.perf_counter() - began
+        held = joint_step(self.step, name)
+        beside = self._beside(made, held)
+        self.joint = joint_step(self.step, name, beside)
+        self.graphs = {run.graph.key: run.graph for run in self.step.forward}
+
+    def _beside(self, made: Any, joint: JointStep) -> int:
+        inside = of_model(self.step, joint.inputs)
+        return int(made._memory.beside_step(inside)) + self.step.elsewhere_bytes
+
+    def of(self, graphs: dict[str, Graphs]) -> Way:
+        """Found by running them."""
+        steps = run_graphs(self.step, graphs, self.joint.data["held_bytes"])
+        ms = {node["name"]: node["ms"] for node in self.joint.data["nodes"]}
+        seen: set[str] = set()
+        again = 0.0
+        for step in steps:
+            again += ms[step.name] if step.name in seen else 0.0
+            seen.add(step.name)
+        return Way(max(step.live_bytes for step in steps), again)
+
+    def as_torch(self, budget: float) -> Way:
+        graphs = {}
+        with config.patch(activation_memory_budget=budget):
+            for key, graph in self.graphs.items():
+                graphs[key] = graph.partition(lambda *_: None)
+        return self.of(graphs)
+
+    def one_after_another(self, budget: int) -> Way:
+        """As acplan's partitioner plans them where it does not know the step."""
+        made = partitioner(budget, model=self.model, device="a100")
+        graphs: dict[str, Graphs] = {}
+        for key, graph in self.graphs.items():
+            with mock.patch.object(compiling, "_frame_name", lambda k=key: k):
+                graphs[key] = self._planned(made, graph)
+        return self.of(graphs)
+
+    @staticmethod
+    def _planned(made: Any, graph: RecordedGraph) -> Graphs:
+        found: list[Any] = []
+
+        def choose(_: Any, node_info: Any) -> Any:
+            found.append(
+                made._planned(graph.module, node_info, graph.num_fwd_outputs)
+            )
+            return found[-1].saved
+
+        forward, backward = graph.partition(choose)
+        return forward, found[-1].order.applied(backward)
+
+    def together(self, budget: int) -> tuple[Way, dict[str, Any], bool]:
+        """And whether the graphs run as predicted."""
+        data = plan_graph(self.joint.data, budget, 60.0)
+        plan = plan_of(self.step, self.joint, data)
+        graphs = {k: self.graphs[k].saving(v) for k, v in plan.shares.items()}
+        return self.of(graphs), data, plan.verify().first_difference() is None
+
+
+def _rows(name: str) -> Iterator[list[str]]:
+    measured = MeasuredStep(name)
+    for budget in BUDGETS:
+        theirs = measured.as_torch(budget)
+        ours, data, is_as_predicted = measured.together(theirs.peak_bytes)
+        alone = measured.one_after_another(theirs.peak_bytes)
+        proven = "yes" if data["status"] == "optimal" else f"{100 * data['gap']:.1f}%"
+        yield [
+            name,
+            f"{len(measured.step.forward)} / {len(measured.graphs)}",
+            f"{budget:g}",
+            f"{theirs.peak_bytes / _GIB:.3f}",
+            f"{theirs.recompute_ms:.2f}",
+            f"{alone.peak_bytes / _GIB:.3f}",
+            f"{alone.recompute_ms:.2f}",
+            f"{ours.peak_bytes / _GIB:.3f}",
+            f"{ours.recompute_ms:.2f}",
+            f"{data['bound_ms']:.2f}",
+            proven,
+            "yes" if is_as_predicted else "no",
+            f"{data['seconds']:.1f}",
+        ]
+
+
+_COLUMNS = (
+    "step", "runs / graphs", "budget", "PyTorch: peak GiB", "again ms",
+    "one after another: peak GiB", "again ms", "together: peak GiB", "again ms",
+    "bound ms", "proven", "run", "s",
+)  # fmt: skip
+
+
+def _line(cells: Any) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+# --- training
+
+
+def _trained(
+    make: Callable[[], nn.Module], blocks: Any, backend: str, budget: str | None
+) -> list[float]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = make().train()
+    if budget is not None:
+        chosen = {"blocks": parts} if (parts := blocks(model)) else {}
+        compiled = acplan.compile(
+            model, budget, backend=backend, optimizer="adamw", strict=True, **chosen
+        )
+    elif parts := blocks(model):
+        compiled = model
+        for block in parts:
+            block.compile(backend="aot_eager_decomp_partition" if backend != "inductor" else backend)
+    else:
+        compiled = torch.compile(
+            model,
+            backend="aot_eager_decomp_partition" if backend != "inductor" else backend,
+        )
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    inputs = _tokens(2, 64, 500)
+    losses = []
+    for _ in range(10):
+        loss = compiled(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    if budget is not None:
+        (plan,) = acplan.compiled_plans(compiled)
+        assert len(plan.runs) > 1
+        assert plan.verify().first_difference() is None
+    return losses
+
+
+def _small_gpt2() -> nn.Module:
+    return _gpt2(
+        4, n_embd=64, n_head=4, vocab_size=500, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+
+
+def _small_broken() -> nn.Module:
+    model = _small_gpt2()
+    return WithBreak(model, model.transformer.h[2])
+
+
+def _small_llama() -> nn.Module:
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            hidden_size=64, intermediate_size=176, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, vocab_size=500, use_cache=False,
+        )
+    )  # fmt: skip
+
+
+_TRAINED = {
+    "GPT-2 with labels": (_small_gpt2, lambda _: ()),
+    "GPT-2, graph break": (_small_broken, lambda _: ()),
+    "Llama, by block": (_small_llama, lambda m: tuple(m.model.layers)),
+}
+
+
+def _training() -> None:
+    print(_line(["model", "backend", "budget", "first loss", "last loss", "differ by"]))
+    print("| --- | --- | ---: | ---: | ---: | ---: |", flush=True)
+    for name, (make, blocks) in _TRAINED.items():
+        for backend in ("aot_eager", "inductor"):
+            base = _trained(make, blocks, backend, None)
+            for budget in ("min", "70%"):
+                losses = _trained(make, blocks, backend, budget)
+                most = max(abs(a - b) / b for a, b in zip(losses, base, strict=True))
+                figures = [f"{losses[0]:.4f}", f"{losses[-1]:.4f}", f"{most:.1e}"]
+                print(_line([name, backend, budget, *figures]), flush=True)
+
+
+def _main(*names: str) -> None:
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    if names != ("training",):
+        print(_line(_COLUMNS))
+        print(_line(["---"] + ["---:"] * (len(_COLUMNS) - 1)), flush=True)
+        for name in names or CASES:
+            for row in _rows(name):
+                print(_line(row), flush=True)
+        print()
+    if not names or names == ("training",):
+        _training()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
