@@ -119,6 +119,26 @@ void Raise(State& state, int32_t value, const RematNeed& need) {
 
 bool IsEarly(const RematNeed& need) { return need.early > 0; }
 
+// The values of an operator that may be kept, a bit each.
+uint64_t MayKeep(const RematProblem& problem, int32_t o) {
+  uint64_t may_keep = 0;
+  const std::vector<int32_t>& makes = problem.operators[o].makes;
+  for (size_t i = 0; i < makes.size(); ++i)
+    if (problem.values[makes[i]].may_keep) may_keep |= uint64_t{1} << i;
+  return may_keep;
+}
+
+// A state without the needs of what these operators make.
+State WithoutValues(const RematProblem& problem, const State& state,
+                    const std::vector<int32_t>& ops) {
+  State rest;
+  for (const Pending& p : state) {
+    const int32_t maker = problem.values[p.value].maker;
+    if (std::ranges::find(ops, maker) == ops.end()) rest.push_back(p);
+  }
+  return rest;
+}
+
 class GraphBuilder {
  public:
   GraphBuilder(const RematProblem& problem, std::vector<RematMoment> rows,
@@ -196,7 +216,7 @@ class GraphBuilder {
     uint64_t open = 0;
     for (const int32_t o : draft.level.ops) {
       needs.push_back(NeedsOf(s, o));
-      open |= needs.back().needed & MayKeep(o);
+      open |= needs.back().needed & MayKeep(problem_, o);
     }
     if (std::popcount(open) > kMostSubsets) {
       // Too many: all or nothing, with which no bound is proven.
@@ -219,15 +239,6 @@ class GraphBuilder {
       if (!clock_.IsNone(needs.of_values[i])) needs.needed |= uint64_t{1} << i;
     }
     return needs;
-  }
-
-  // A bit each value.
-  uint64_t MayKeep(int32_t o) const {
-    uint64_t may_keep = 0;
-    const std::vector<int32_t>& makes = problem_.operators[o].makes;
-    for (size_t i = 0; i < makes.size(); ++i)
-      if (problem_.values[makes[i]].may_keep) may_keep |= uint64_t{1} << i;
-    return may_keep;
   }
 
   // What keeping these is for an operator.
@@ -254,11 +265,11 @@ class GraphBuilder {
     std::vector<RematChoice> choices;
     for (size_t k = 0; k < ops.size(); ++k) {
       choices.push_back(ChoiceOf(ops[k], needs[k], kept));
-      const bool is_allowed = !choices[k].is_again ||
-                              problem_.operators[ops[k]].may_run_again;
+      const bool is_allowed =
+          !choices[k].is_again || problem_.operators[ops[k]].may_run_again;
       if (!is_allowed || !MeetsConditions(ops[k], choices[k])) return;
     }
-    State after = WithoutValues(states_[s], ops);
+    State after = WithoutValues(problem_, states_[s], ops);
     std::vector<int64_t> bytes(graph_.rows.size(), 0);
     double ms = 0;
     for (size_t k = 0; k < ops.size(); ++k) {
@@ -275,16 +286,6 @@ class GraphBuilder {
                                  .effect = EffectOf(bytes, draft),
                                  .ms = ms,
                                  .kept = kept});
-  }
-
-  State WithoutValues(const State& state,
-                      const std::vector<int32_t>& ops) const {
-    State rest;
-    for (const Pending& p : state) {
-      const int32_t maker = problem_.values[p.value].maker;
-      if (std::ranges::find(ops, maker) == ops.end()) rest.push_back(p);
-    }
-    return rest;
   }
 
   // Raises the needs of what an operator reads.

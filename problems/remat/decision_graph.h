@@ -27,7 +27,7 @@ struct DecisionGraph {
   struct Level {
     std::vector<int32_t> ops = {};  // decided as one
     int32_t states = 0;             // before their decision
-    std::vector<Edge> edges = {};  // by `from`
+    std::vector<Edge> edges = {};   // by `from`
     // Bytes at all rows, one after the other, an effect.
     std::vector<int64_t> effects = {};
   };
