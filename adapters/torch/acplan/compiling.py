@@ -410,7 +410,8 @@ def compile(
     )
     compiled = compilation.apply(_arguments(made, compilation))
     object.__setattr__(compiled, _ATTRIBUTE, made)
-    if compilation.blocks or not kwargs.get("fullgraph"):
+    is_one_graph = bool(kwargs.get("fullgraph")) and not compilation.blocks
+    if not is_one_graph:
         _plan_at_first_call(compiled, made, compilation)
     return compiled
 
@@ -419,8 +420,10 @@ def _plan_at_first_call(
     compiled: torch.nn.Module, made: Partitioner, compilation: Compilation
 ) -> None:
     def plan(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if torch.is_grad_enabled():
-            hook.remove()
+        if not torch.is_grad_enabled():
+            return
+        hook.remove()
+        if not compilation.is_shared:
             made.plan_step(compilation, args, kwargs)
 
     hook = compiled.register_forward_pre_hook(plan, with_kwargs=True)

@@ -127,6 +127,9 @@ class RecordingPartitioner(PartitionerBase):  # type: ignore[misc]
         return self._recorder.partition(by, gm, num_fwd_outputs)
 
 
+_WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Compilation:
     """How a model is compiled: as a whole, or these parts of it. `backend`, `options` and
@@ -137,6 +140,14 @@ class Compilation:
     backend: str = "inductor"
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other ranks take part in a step, which is then none to be run alone."""
+        kinds = {type(module).__name__ for module in self.model.modules()}
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        is_sharded = any(hasattr(tensor, "_local_tensor") for tensor in tensors)
+        return is_sharded or bool(kinds & _WRAPPERS)
 
     def apply(self, arguments: dict[str, Any]) -> torch.nn.Module:
         """The compiled model, with these arguments of torch.compile besides."""

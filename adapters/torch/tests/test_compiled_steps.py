@@ -418,3 +418,25 @@ def test_refuses_blocks(blocks: Callable[[nn.Module], Any], message: str) -> Non
     model = _net()
     with pytest.raises(acplan.AcplanError, match=message):
         acplan.compile(model, "80%", blocks=blocks(model))
+
+
+class DistributedDataParallel(nn.Module):
+    """By its name."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.module(x)
+        return found
+
+
+def test_a_step_of_several_ranks_is_not_run_alone() -> None:
+    model = DistributedDataParallel(_net(2))
+    compiled = acplan.compile(model, "100%", backend="aot_eager", strict=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*planned.*")
+        _step(compiled, _x())
+    kinds = [type(plan) for plan in acplan.compiled_plans(compiled)]
+    assert kinds == [acplan.CompiledPlan] * 2
