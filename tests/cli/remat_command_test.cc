@@ -302,6 +302,17 @@ TEST_F(RematCommandTest, RulesThatForbidEveryPlanAreNamed) {
                 {"g.json: node 'seed': it may not run again"});
 }
 
+TEST_F(RematCommandTest, TiesOfNodesThatNeedEachOtherAreRefused) {
+  json graph = json::parse(graph::ReadFile(kSmall));
+  graph["nodes"][4]["tied_to"] = 1;  // it reads what that makes
+  Put("g.json", graph.dump());
+  ExpectRefused(
+      Acplan({"remat", "g.json", "--budget", "1GiB", "-o", "p.json"}),
+      {"g.json: node 'mm': expected that nodes tied to it do not need "
+       "what it makes"});
+  EXPECT_FALSE(Exists("p.json"));
+}
+
 }  // namespace
 
 }  // namespace acplan::cli
