@@ -25,6 +25,7 @@ from acplan.optimizers import OPTIMIZERS
 from acplan.planning import auto_checkpoint, plan
 from acplan.profiles import Profile, from_torch, profile
 from acplan.reporting import report
+from acplan.step_planning import StepPlan
 from acplan.tables import Comparison, Frontier, compare, frontier
 from acplan.torch_lookalikes import (
     get_optimal_checkpointing_policy_per_module,
@@ -49,6 +50,7 @@ __all__ = [
     "PlannedModule",
     "PlannedOperator",
     "Profile",
+    "StepPlan",
     "Trace",
     "Verification",
     "__version__",

@@ -27,11 +27,19 @@ from acplan.partitioning import choosing
 from acplan.planning import Budget, size_text
 from acplan.recorded_steps import hash_of
 from acplan.remat import plan_graph
-from acplan.step_planning import Compilation, Graphs, PartitionerBase, StepPlan, plan_of
+from acplan.step_planning import (
+    PARTITIONER_OPTION,
+    Compilation,
+    Graphs,
+    PartitionerBase,
+    StepPlan,
+    blocks_of,
+    options_of,
+    plan_of,
+)
 from acplan.timing import measured_device
 
 _LOGGER = logging.getLogger("acplan")
-_OPTION = "custom_partitioner_fn"
 
 @dataclasses.dataclass(frozen=True)
 class CompiledPlan:
@@ -395,9 +403,8 @@ def compile(
     """
     if not isinstance(model, torch.nn.Module):
         raise AcplanError(f"compile: expected a module, found {type(model).__name__}")
-    compilation = Compilation(
-        model, _blocks_of(model, blocks), backend, _options(backend, mode, options), kwargs
-    )
+    chosen = options_of(backend, mode, options)
+    compilation = Compilation(model, blocks_of(model, blocks), backend, chosen, kwargs)
     made = partitioner(
         budget,
         model=model,
@@ -429,25 +436,6 @@ def _plan_at_first_call(
     hook = compiled.register_forward_pre_hook(plan, with_kwargs=True)
 
 
-def _blocks_of(
-    model: torch.nn.Module, blocks: Iterable[torch.nn.Module] | None
-) -> tuple[torch.nn.Module, ...]:
-    if blocks is None:
-        return ()
-    if not isinstance(blocks, Iterable):
-        what = type(blocks).__name__
-        raise AcplanError(f"blocks: expected modules of the model, found an {what}")
-    found = (*blocks,)
-    if not found:
-        raise AcplanError("blocks: expected modules of the model, found none")
-    own = {id(module) for module in model.modules()} - {id(model)}
-    for block in found:
-        if id(block) not in own:
-            what = type(block).__name__
-            raise AcplanError(f"blocks: expected modules of the model, found a {what}")
-    return found
-
-
 _ATTRIBUTE = "_acplan_partitioner"
 
 
@@ -472,45 +460,11 @@ def verify_compiled(compiled: Any) -> tuple[Verification, ...]:
     return tuple(plan.verify() for plan in plans)
 
 
-def _options(
-    backend: str, mode: str | None, options: dict[str, Any] | None
-) -> dict[str, Any]:
-    """torch.compile's, for Inductor."""
-    if backend == "aot_eager":
-        if mode is not None or options:
-            raise AcplanError("compile: mode and options are those of backend 'inductor'")
-        return {}
-    if backend != "inductor":
-        raise AcplanError(
-            f"compile: expected backend 'inductor' or 'aot_eager', found {backend!r}; "
-            "acplan.partitioner is a partition_fn for others that use aot_autograd"
-        )
-    if PartitionerBase is object:
-        raise AcplanError(
-            f"compile: PyTorch {torch.__version__} takes no partitioner; expected 2.9 or "
-            "newer"
-        )
-    options = {k.replace("-", "_"): value for k, value in (options or {}).items()}
-    if _OPTION in options:
-        raise AcplanError(f"compile: options have a {_OPTION}, which acplan is to be")
-    if mode is not None:
-        if options:
-            raise AcplanError("compile: give mode or options, as to torch.compile")
-        options = dict(_options_of(mode))
-    return options
-
-
 def _arguments(made: Partitioner, compilation: Compilation) -> dict[str, Any]:
     if compilation.backend == "aot_eager":
         return {"backend": _aot_eager(made)}
-    return {"backend": "inductor", "options": compilation.options | {_OPTION: made}}
-
-
-def _options_of(mode: str) -> dict[str, Any]:
-    known = torch._inductor.list_mode_options()
-    if mode not in known:
-        raise AcplanError(f"mode: expected one of {', '.join(known)}, found {mode!r}")
-    return dict(known[mode])
+    options = compilation.options | {PARTITIONER_OPTION: made}
+    return {"backend": "inductor", "options": options}
 
 
 def _aot_eager(made: Partitioner) -> Callable[..., Any]:

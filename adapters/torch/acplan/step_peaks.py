@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from acplan.dry_runs import RecordedStep, record_step
+from acplan.errors import AcplanError
 from acplan.joint_steps import JointStep
 from acplan.measuring import Step, Verification
 from acplan.partitioning import Chooser, choosing
@@ -127,6 +128,7 @@ class RecordingPartitioner(PartitionerBase):  # type: ignore[misc]
         return self._recorder.partition(by, gm, num_fwd_outputs)
 
 
+PARTITIONER_OPTION = "custom_partitioner_fn"
 _WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel"}
 
 
@@ -193,7 +195,7 @@ class Compilation:
         from torch._inductor.compile_fx import compile_fx
 
         patches = self.options | {
-            "custom_partitioner_fn": partitioner,
+            PARTITIONER_OPTION: partitioner,
             "force_disable_caches": True,
         }
 
@@ -209,3 +211,59 @@ def plan_of(
     step: RecordedStep, joint: JointStep, data: dict[str, Any]
 ) -> StepPlan:
     return StepPlan(data, joint.data, joint.shares(step, data["saved"]), step=step)
+
+
+def blocks_of(
+    model: torch.nn.Module, blocks: Iterable[torch.nn.Module] | None
+) -> tuple[torch.nn.Module, ...]:
+    if blocks is None:
+        return ()
+    if not isinstance(blocks, Iterable):
+        what = type(blocks).__name__
+        raise AcplanError(f"blocks: expected modules of the model, found an {what}")
+    found = (*blocks,)
+    if not found:
+        raise AcplanError("blocks: expected modules of the model, found none")
+    own = {id(module) for module in model.modules()} - {id(model)}
+    for block in found:
+        if id(block) not in own:
+            what = type(block).__name__
+            raise AcplanError(f"blocks: expected modules of the model, found a {what}")
+    return found
+
+
+def options_of(
+    backend: str, mode: str | None, options: dict[str, Any] | None
+) -> dict[str, Any]:
+    """torch.compile's, for Inductor."""
+    if backend == "aot_eager":
+        if mode is not None or options:
+            raise AcplanError("compile: mode and options are those of backend 'inductor'")
+        return {}
+    if backend != "inductor":
+        raise AcplanError(
+            f"compile: expected backend 'inductor' or 'aot_eager', found {backend!r}; "
+            "acplan.partitioner is a partition_fn for others that use aot_autograd"
+        )
+    if PartitionerBase is object:
+        raise AcplanError(
+            f"compile: PyTorch {torch.__version__} takes no partitioner; expected 2.9 or "
+            "newer"
+        )
+    options = {k.replace("-", "_"): value for k, value in (options or {}).items()}
+    if PARTITIONER_OPTION in options:
+        raise AcplanError(
+            f"compile: options have a {PARTITIONER_OPTION}, which acplan is to be"
+        )
+    if mode is not None:
+        if options:
+            raise AcplanError("compile: give mode or options, as to torch.compile")
+        options = dict(_of_mode(mode))
+    return options
+
+
+def _of_mode(mode: str) -> dict[str, Any]:
+    known = torch._inductor.list_mode_options()
+    if mode not in known:
+        raise AcplanError(f"mode: expected one of {', '.join(known)}, found {mode!r}")
+    return dict(known[mode])

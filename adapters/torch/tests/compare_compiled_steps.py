@@ -30,14 +30,15 @@ from torch import nn
 from torch._functorch import config
 
 _TEXT = """
-Steps that PyTorch makes several graphs of, on fake CPU tensors, with Inductor's decompositions and
-passes and the roofline of an A100; without dropout. *Runs / graphs*: how many graphs forward calls, and how many
-differ: equal ones share what they save. *Budget* is PyTorch's `activation_memory_budget`, of each
-graph by itself, with its default solver. *Peak* is that of the whole step, all graphs run one after another, node by
-node; *again* what all runs compute twice. *Together* is the plan of all graphs with PyTorch's peak as the
-budget, *run* whether its graphs had the bytes predicted at every node. *One after another*: what
-acplan does of graphs that it plans as they come, told the same budget: as a graph knows nothing of those
-behind it, the step needs more. *Together there*: the plan of all graphs at that peak.
+Steps that PyTorch makes several graphs of, on fake CPU tensors, with Inductor's decompositions
+and passes and the roofline of an A100; without dropout. *Runs / graphs*: how many graphs
+forward calls, and how many differ: equal ones share what they save. *Budget* is PyTorch's
+`activation_memory_budget`, of each graph by itself, with its default solver. *Peak* is that of
+the whole step, all graphs run one after another, node by node; *again* what all runs compute
+twice. *Together* is the plan of all graphs with PyTorch's peak as the budget, *run* whether its
+graphs had the bytes predicted at every node. *One after another*: what acplan does of graphs
+that it plans as they come, told the same budget: as a graph knows nothing of those behind it,
+the step needs more. *Together there*: the plan of all graphs at that peak.
 
     PYTHONPATH=. python tests/compare_compiled_steps.py
 
@@ -45,8 +46,9 @@ prints this section in `adapters/torch`.
 """
 
 _TRAINING = """
-Ten steps of AdamW of small models on a CPU, compiled for real: the losses beside those with PyTorch's
-partitioner, the largest difference as a share. In each, `verify_compiled` found every node equal.
+Ten steps of AdamW of small models on a CPU, compiled for real: the losses beside those with
+PyTorch's partitioner, the largest difference as a share. In each, `verify_compiled` found every
+node equal.
 """
 
 BUDGETS = (0.8, 0.6, 0.4, 0.2)

@@ -15,6 +15,7 @@ from acplan.remat import evaluate_graph, plan_graph
 from acplan.step_peaks import run_graphs
 from acplan.step_planning import Compilation, StepPlan
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 class Block(nn.Module):
@@ -440,3 +441,44 @@ def test_a_step_of_several_ranks_is_not_run_alone() -> None:
         _step(compiled, _x())
     kinds = [type(plan) for plan in acplan.compiled_plans(compiled)]
     assert kinds == [acplan.CompiledPlan] * 2
+
+
+class Passing(nn.Module):
+    """What goes from its first graph to its second one is needed by no backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(16))
+        self.passed: list[StorageWeakRef] = []
+        self.was_there: list[bool] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.weight
+        self._note(x)
+        x = x.exp()
+        self._look()
+        return x.sin().sum()
+
+    @torch._dynamo.disable
+    def _note(self, x: torch.Tensor) -> None:
+        self.passed.append(StorageWeakRef(x.untyped_storage()))
+
+    @torch._dynamo.disable
+    def _look(self) -> None:
+        self.was_there.append(not self.passed[-1].expired())
+
+
+def test_frames_hold_what_passes_until_forward_has_ended() -> None:
+    model = Passing()
+    compiled = _compiled(model, "100%", False)  # type: ignore[arg-type]
+    for _ in range(2):
+        loss = compiled(_x())
+        assert model.was_there[-1]
+        assert model.passed[-1].expired()
+        loss.backward()
+    plan = _plan_of(compiled)
+    assert len(plan.runs) == 3
+    assert "0.add" not in plan.saved
+    (end,) = (n for n in plan.graph["nodes"] if n["name"] == "end of forward")
+    names = [plan.graph["buffers"][b]["name"] for b in end["reads"]]
+    assert "0.add" in names
