@@ -19,6 +19,7 @@
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 #include "graph/joint/joint_graph.h"
+#include "problems/remat/remat_problem.h"
 #include "problems/remat_plan.h"
 
 namespace acplan::cli {
@@ -331,6 +332,7 @@ JointGraph ReadGraph(const RematFlags& flags) {
   JointGraph graph = graph::ReadJointGraph(flags.graph);
   try {
     problems::RematBaseline(graph);
+    problems::BuildRematProblem(graph);  // ties that contradict each other
   } catch (const InputError& error) {
     throw InputError(InFile(flags.graph, error.what()));
   }
