@@ -87,8 +87,7 @@ double SentSeconds(const Collective& sent, const TrainingJob& job) {
 // The ring of keys and values runs beside attention; other exchanges do not.
 double ExposedBesideAttention(double sent, double attention,
                               const TrainingJob& job) {
-  const bool is_ring =
-      job.strategy.context_exchange == ContextExchange::kRing;
+  const bool is_ring = job.strategy.context_exchange == ContextExchange::kRing;
   return attention > 0 && is_ring ? std::max(.1 * sent, sent - .8 * attention)
                                   : sent;
 }
@@ -246,10 +245,10 @@ PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job) {
   const double attention = AttentionSeconds(operation.attention_flops, job);
   time.compute += ProductSeconds(p, job, 2) + attention +
                   ElementwiseSeconds(operation.forward_bytes, job);
-  time.sent = ByGroup(operation.forward_sent.group,
-                      ExposedBesideAttention(
-                          SentSeconds(operation.forward_sent, job), attention,
-                          job));
+  time.sent =
+      ByGroup(operation.forward_sent.group,
+              ExposedBesideAttention(SentSeconds(operation.forward_sent, job),
+                                     attention, job));
   return time;
 }
 
