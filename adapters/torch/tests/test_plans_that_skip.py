@@ -55,6 +55,32 @@ class _NoisyBlock(nn.Module):
         return hidden + out * torch.rand_like(out)
 
 
+class _Written(nn.Module):
+    """Results that are written to in place, after something was computed from them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(_WrittenBlock() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
+
+
+class _WrittenBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(32, 32)
+        self.right = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        written = x + 1
+        kept = written.sigmoid()
+        written += written * 2
+        return self.left(kept) + self.right(x * 3)
+
+
 def _gpt2() -> nn.Module:
     config = transformers.GPT2Config(
         n_layer=3, n_embd=32, n_head=2, vocab_size=50, resid_pdrop=0, embd_pdrop=0,
@@ -99,6 +125,7 @@ _CASES: dict[str, tuple[Callable[[], nn.Module], _Inputs]] = {
     "bert": (_bert, _TEXTS),
     "t5": (_t5, _TEXTS),
     "swin": (_swin, images(16, 32)),
+    "written": (_Written, lambda: {"x": torch.randn(16384, 32)}),
     "noisy": (_Noisy, lambda: {"x": torch.randn(64, 16, 32)}),
     "custom": (EXAMPLES["custom"]().make, lambda: {"x": torch.randn(512, 32)}),
 }
