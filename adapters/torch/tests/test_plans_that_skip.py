@@ -125,7 +125,6 @@ _CASES: dict[str, tuple[Callable[[], nn.Module], _Inputs]] = {
     "bert": (_bert, _TEXTS),
     "t5": (_t5, _TEXTS),
     "swin": (_swin, images(16, 32)),
-    "written": (_Written, lambda: {"x": torch.randn(16384, 32)}),
     "noisy": (_Noisy, lambda: {"x": torch.randn(64, 16, 32)}),
     "custom": (EXAMPLES["custom"]().make, lambda: {"x": torch.randn(512, 32)}),
 }
@@ -176,3 +175,14 @@ def test_they_are_exact_and_gradients_are_equal(name: str) -> None:
         found = _step(apply(copy.deepcopy(model), planned, strict=True), inputs, False)
         assert len(found) == len(expected)
         assert all(map(torch.equal, found, expected)), planned
+
+
+def test_what_is_written_to_need_not_be_kept_with_what_read_it() -> None:
+    torch.manual_seed(0)
+    model, inputs = _Written(), {"x": torch.randn(16384, 32)}
+    expected = _step(copy.deepcopy(model), inputs, False)
+    planned = plan(trace(model, optimizer="sgd", **inputs), "95%", **_SKIPS)
+    decided = [(op.name, op.decision) for op in planned.modules[0].operators[:2]]
+    assert decided == [("add", "skip"), ("sigmoid", "save")]
+    found = _step(apply(copy.deepcopy(model), planned, strict=True), inputs, False)
+    assert all(map(torch.equal, found, expected))
