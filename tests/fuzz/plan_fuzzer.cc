@@ -87,18 +87,20 @@ std::string ValidInput(unsigned seed) {
   const bool is_of_step = random() % 2 == 0;
   const Profile& profile = is_of_step ? StepProfile() : Gpt();
   const Trace* trace = is_of_step ? &Step() : nullptr;
-  if (is_of_step) options.memory.model = MemoryModel::kTrace;
-  if (random() % 2 == 0) options.granularity = Granularity::kModule;
-  options.may_skip =
-      is_of_step && options.granularity == Granularity::kOperator;
+  if (is_of_step) {
+    options.memory.model = MemoryModel::kTrace;
+    options.may_skip = random() % 4 != 0;
+  } else if (random() % 2 == 0) {
+    options.granularity = Granularity::kModule;
+  }
   const ModuleTree tree(profile);
   const PlanningProblem problem =
       BuildPlanningProblem(profile, tree, options, trace);
   acplan::solver::SearchLimits limits;
   limits.node_limit = 200;
   const double share = std::uniform_real_distribution(0.4, 1.)(random);
-  const auto budget =
-      static_cast<int64_t>(share * problem.unplanned_peak_bytes);
+  const auto most = static_cast<double>(problem.unplanned_peak_bytes);
+  const auto budget = static_cast<int64_t>(share * most);
   return PlanToJson(PlanFor(problem, budget, limits).plan);
 }
 
