@@ -1,12 +1,10 @@
 #!/usr/bin/env bash
 # memcheck.sh PROGRAM ROOT: the main commands under valgrind's memcheck, on small files of
 # the repository. Prints a row a command; fails where one reads or writes what it may not,
-# uses what was never set, or loses memory. What a library of COIN-OR is known to lose
-# stands in memcheck.supp.
+# uses what was never set, or loses memory.
 set -euo pipefail
 program=$(realpath "$1")
 root=$(realpath "$2")
-here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
@@ -24,8 +22,7 @@ run() {
   local expected=$1 code=0
   shift
   valgrind --leak-check=full --show-leak-kinds=definite \
-    --errors-for-leak-kinds=definite --num-callers=30 \
-    --suppressions="$here/memcheck.supp" --log-file=log \
+    --errors-for-leak-kinds=definite --num-callers=30 --log-file=log \
     "$program" --color never "$@" >out 2>&1 || code=$?
   local errors lost
   errors=$(sed -n 's/.*ERROR SUMMARY: \([0-9,]*\) errors.*/\1/p' log)
