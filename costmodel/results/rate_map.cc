@@ -21,6 +21,7 @@ namespace acplan::costmodel {
 namespace {
 
 using graph::ParseTextValue;
+using graph::TextMember;
 using graph::TextValue;
 
 using Cell = RateMap::Cell;
@@ -170,9 +171,9 @@ std::vector<Cell> FromJson(const std::filesystem::path& path) {
   const TextValue document = ParseTextValue(graph::ReadFile(path), root.file);
   if (document.kind != Kind::kObject)
     root.Refuse("an object", Described(document));
-  const bool is_results = std::ranges::any_of(
-      document.members, [](const TextValue::Member& member) {
-        return member.second.Find("execution") != nullptr;
+  const bool is_results =
+      std::ranges::any_of(document.members, [](const TextMember& member) {
+        return member.value.Find("execution") != nullptr;
       });
   if (is_results) return FromResults(document, root);
   const std::vector<Cell> cells = FromNestedMap(document, root);

@@ -33,6 +33,7 @@ class UnitWalk {
   SearchCounts Run(const SearchVariant& variant, const SearchOptions& options,
                    MakeBlock make_block, Fits fits, Visit visit) {
     SearchCounts counts;
+    const Calls<MakeBlock, Fits, Visit> calls = {make_block, fits, visit};
     Execution execution = MakeExecution(unit_, variant);
     for (size_t size = 0; size < sizes_.size(); ++size) {
       execution.microbatch_size = sizes_[size];
@@ -41,7 +42,7 @@ class UnitWalk {
         continue;
       }
       const int64_t good_before = counts.good;
-      RunMicrobatch(execution, size, Calls{make_block, fits, visit}, counts);
+      RunMicrobatch(execution, size, calls, counts);
       if (options.breaks_microbatches && counts.good == good_before) break;
     }
     return counts;

@@ -17,7 +17,7 @@ using Kind = TextValue::Kind;
 using nlohmann::json;
 
 // Keeps, of members with the same key, the first place and the last value.
-void KeepLastValues(std::vector<TextValue::Member>& members) {
+void KeepLastValues(std::vector<TextMember>& members) {
   std::unordered_map<std::string_view, TextValue*> places;
   std::vector<bool> is_repeated(members.size());
   for (size_t i = 0; i < members.size(); ++i) {
@@ -27,7 +27,7 @@ void KeepLastValues(std::vector<TextValue::Member>& members) {
     is_repeated[i] = !is_new;
   }
   if (places.size() == members.size()) return;
-  std::vector<TextValue::Member> kept;
+  std::vector<TextMember> kept;
   for (size_t i = 0; i < members.size(); ++i) {
     if (!is_repeated[i]) kept.push_back(std::move(members[i]));
   }
@@ -59,8 +59,8 @@ class Builder : public nlohmann::json_sax<json> {
   bool start_object(size_t) override { return Open(Kind::kObject); }
   bool key(std::string& key) override {
     TextValue& object = *path_.back();
-    object.members.emplace_back(std::move(key), TextValue());
-    path_.push_back(&object.members.back().second);
+    object.members.push_back({std::move(key), {}});
+    path_.push_back(&object.members.back().value);
     return true;
   }
   bool end_object() override {
@@ -149,8 +149,8 @@ std::string Repr(const TextValue& value) {
 }  // namespace
 
 const TextValue* TextValue::Find(std::string_view key) const {
-  const auto member = std::ranges::find(members, key, &Member::first);
-  return member == members.end() ? nullptr : &member->second;
+  const auto member = std::ranges::find(members, key, &TextMember::key);
+  return member == members.end() ? nullptr : &member->value;
 }
 
 TextValue ParseTextValue(std::string_view json_text, std::string_view file) {

@@ -38,9 +38,11 @@ std::optional<std::string> BrokenOperatorRule(
     if (op == parent && runs_again(op)) {
       return say(op, "is in place and must be saved");
     }
-    // On what its parent does not keep it may be left out (skip_rules.h).
+    // Either may be left out (skip_rules.h): on what its parent does not keep, or
+    // what read its parent's result before that was written to may be kept alone.
     const bool is_left_out =
-        draws_alone && decision(op) == OperatorDecision::kSkip;
+        draws_alone && (decision(op) == OperatorDecision::kSkip ||
+                        decision(parent) == OperatorDecision::kSkip);
     if (saves(op) != saves(parent) && !is_left_out) {
       return say(op, "is in place and not treated as its parent");
     }

@@ -20,7 +20,8 @@ namespace acplan::problems {
 // breaks no rule that wants the one or the other not to be; what is in place on
 // something skipped does not run again. With `draws_alone` a random operator
 // starts from a random state of its own, so it is decided about without regard to
-// the others, and may run again wherever it is.
+// the others, may run again wherever it is, and what is in place, or read its parent's
+// result before that was written to, may be kept though its parent is skipped.
 std::optional<std::string> BrokenOperatorRule(
     const graph::SacStatistics& sac, const graph::OperatorPatterns& patterns,
     const std::function<graph::OperatorDecision(int)>& decision,

@@ -7,6 +7,9 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/input_error.h"
 #include "tests/fuzz/checks.h"
+#include "tests/fuzz/mutations.h"
+
+std::string ValidInput(unsigned) { return ""; }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -16,6 +16,7 @@
 #include "costmodel/llm/statistics.h"
 #include "graph/base/input_error.h"
 #include "tests/fuzz/checks.h"
+#include "tests/fuzz/mutations.h"
 
 namespace {
 
@@ -94,6 +95,8 @@ void Try(Check check) {
 }
 
 }  // namespace
+
+std::string ValidInput(unsigned) { return ""; }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);

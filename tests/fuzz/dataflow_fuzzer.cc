@@ -4,6 +4,7 @@
 // -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <cstdint>
+#include <random>
 #include <set>
 #include <string>
 #include <string_view>
@@ -12,6 +13,8 @@
 #include "graph/dataflow/dataflow_analysis.h"
 #include "graph/dataflow/dataflow_graph.h"
 #include "tests/fuzz/checks.h"
+#include "tests/fuzz/mutations.h"
+#include "tests/support/random_dataflow.h"
 
 namespace {
 
@@ -46,6 +49,12 @@ void CheckSums(const DataflowGraph& graph) {
 }
 
 }  // namespace
+
+std::string ValidInput(unsigned seed) {
+  std::mt19937 random(seed);
+  return ToJson(acplan::test_support::RandomDataflow(
+      random, 1 + static_cast<int>(random() % 12)));
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

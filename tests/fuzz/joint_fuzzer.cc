@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <random>
 #include <set>
 #include <string>
 #include <string_view>
@@ -14,6 +15,8 @@
 #include "graph/joint/joint_graph.h"
 #include "graph/joint/joint_simulation.h"
 #include "tests/fuzz/checks.h"
+#include "tests/fuzz/mutations.h"
+#include "tests/support/random_joint.h"
 
 namespace {
 
@@ -50,6 +53,14 @@ void CheckStep(const JointGraph& graph) {
 }
 
 }  // namespace
+
+std::string ValidInput(unsigned seed) {
+  std::mt19937 random(seed);
+  return ToJson(acplan::test_support::RandomJoint(
+      random, {.forward = 2 + static_cast<int>(random() % 6),
+               .backward = 2 + static_cast<int>(random() % 6),
+               .has_rules = random() % 2 == 0}));
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -11,6 +11,8 @@
 #include "graph/profile/profile.h"
 #include "graph/profile/sac_statistics.h"
 #include "tests/fuzz/checks.h"
+#include "tests/fuzz/mutations.h"
+#include "tests/support/synthetic_profile.h"
 
 namespace {
 
@@ -30,6 +32,11 @@ void CheckTree(const Profile& profile) {
 }
 
 }  // namespace
+
+std::string ValidInput(unsigned seed) {
+  return ProfileToJson(acplan::test_support::RandomProfile(
+      seed, {.most_modules = 6, .most_operators = 4}));
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -1,5 +1,6 @@
 // replay ITERATIONS FILE...: a `main` for a fuzzer where libFuzzer is missing.
-// Feeds it the files and then mutations of them, the same ones in every run.
+// Feeds it the files and then mutations of them, of bytes and of JSON documents
+// (mutations.h), and inputs that are made anew, the same ones in every run.
 
 #include <algorithm>
 #include <cctype>
@@ -11,6 +12,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "tests/fuzz/mutations.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -44,6 +47,16 @@ class Mutator {
 
   std::string Next() {
     std::string text = Pick(seeds_);
+    if (Below(16) == 0) {
+      const std::string made = ValidInput(static_cast<unsigned>(random_()));
+      if (!made.empty()) text = made;
+    }
+    if (Below(2) == 0) {
+      const std::string mutated = Below(8) == 0
+                                      ? CrossJson(text, Pick(seeds_), random_)
+                                      : MutateJson(text, random_);
+      if (!mutated.empty()) return mutated;
+    }
     for (size_t i = 1 + Below(4); i > 0; --i) Mutate(text);
     return text;
   }

@@ -120,6 +120,12 @@ TEST(BrokenOperatorRule, WhatIsSkippedIsNeitherSavedNorRunAgain) {
               Optional(HasSubstr("runs again on what is skipped")));
   EXPECT_THAT(broken("---100-"),
               Optional(HasSubstr("not treated as its parent")));
+  // On a trace what read its parent's result may be kept alone.
+  EXPECT_THAT(broken("----001"),
+              Optional(HasSubstr("not treated as its parent")));
+  EXPECT_EQ(broken("----001", true), std::nullopt);
+  EXPECT_THAT(broken("---0001", true),
+              Optional(HasSubstr("not treated as its parent")));
   // A write to something from outside is not made twice.
   sac.inplace_ops = {{6, 6}};
   EXPECT_THAT(broken("----000"), Optional(HasSubstr("must be saved")));

@@ -8,11 +8,14 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "graph/trace/aggregate.h"
 #include "graph/trace/trace.h"
+#include "problems/plan/plan.h"
+#include "problems/planner.h"
 #include "problems/trace/trace_least_budget.h"
 #include "tests/problems/trace_case.h"
 #include "tests/support/repetitions.h"
@@ -262,6 +265,24 @@ TEST(StoredTraceTest, HasNoMoreUnitsThanMayBe) {
               most == 0 ? SearchStatus::kInfeasible : SearchStatus::kOptimal);
     EXPECT_EQ(FindLeastPlan(stored.problem).modules.empty(), most == 0);
   }
+}
+
+// Keeps what was computed from a result that is written to later, and not that result.
+TEST(StoredTraceTest, KeepsWhatReadAResultBeforeItWasWrittenTo) {
+  const StoredTrace stored("read_before_write");
+  const graph::ModuleTree tree(stored.profile);
+  PlanOptions options;
+  options.memory.model = MemoryModel::kTrace;
+  options.may_skip = true;
+  const PlanningProblem problem =
+      BuildPlanningProblem(stored.profile, tree, options, &stored.trace);
+  const Plan plan = PlanFor(problem, 20480, {}).plan;
+  EXPECT_EQ(plan.status, PlanStatus::kOptimal);
+  EXPECT_EQ(plan.recompute_ms, 0);
+  ASSERT_EQ(plan.modules.size(), 1);
+  const std::vector<PlannedOp>& ops = plan.modules[0].ops;
+  EXPECT_TRUE(ops[3].Saves());
+  EXPECT_FALSE(ops[2].Saves() || ops[2].RunsAgain());
 }
 
 // SegFormer with its head: stages of different sizes.

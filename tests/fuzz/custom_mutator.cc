@@ -1,0 +1,57 @@
+// What libFuzzer does to an input before it feeds it again: half of the time what it
+// does by itself, else changes of the JSON document (mutations.h), and now and then an
+// input that is made anew.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include "tests/fuzz/mutations.h"
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
+
+namespace {
+
+std::string_view AsText(const uint8_t* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+// 0 where there is no room for it.
+size_t Put(const std::string& text, uint8_t* to, size_t max_size) {
+  if (text.empty() || text.size() > max_size) return 0;
+  std::memcpy(to, text.data(), text.size());
+  return text.size();
+}
+
+}  // namespace
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size,
+                                          size_t max_size, unsigned seed) {
+  std::mt19937_64 random(seed);
+  size_t made = 0;
+  if (random() % 64 == 0) {
+    made = Put(ValidInput(static_cast<unsigned>(random())), data, max_size);
+  } else if (random() % 2 == 0) {
+    made = Put(MutateJson(AsText(data, size), random), data, max_size);
+  }
+  return made > 0 ? made : LLVMFuzzerMutate(data, size, max_size);
+}
+
+extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* one, size_t one_size,
+                                            const uint8_t* other,
+                                            size_t other_size, uint8_t* to,
+                                            size_t max_size, unsigned seed) {
+  std::mt19937_64 random(seed);
+  const std::string crossed =
+      CrossJson(AsText(one, one_size), AsText(other, other_size), random);
+  if (const size_t made = Put(crossed, to, max_size)) return made;
+  // The beginning of one and the end of the other.
+  std::string text(AsText(one, random() % (one_size + 1)));
+  text += AsText(other, other_size).substr(random() % (other_size + 1));
+  text.resize(std::min(text.size(), max_size));
+  return Put(text, to, max_size);
+}

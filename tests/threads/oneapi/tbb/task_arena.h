@@ -1,0 +1,3 @@
+#pragma once
+
+#include "oneapi/tbb/plain_threads.h"
