@@ -87,9 +87,11 @@ class NodeLinkReader {
     }
   }
 
+  // Of a node without a name its id.
   static std::string Name(const JsonField& node, const std::string& id) {
-    if (node.Has("name") && node.Get("name").json().is_string())
-      return node.Get("name").String();
+    for (const std::string_view key : {"name", "id"})
+      if (node.Has(key) && node.Get(key).json().is_string())
+        return node.Get(key).String();
     return id;
   }
 

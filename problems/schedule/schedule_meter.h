@@ -33,9 +33,10 @@ class ScheduleMeter {
 
   const graph::ScheduleGraph& graph_;
   int64_t budget_;
-  std::vector<Life> lives_;      // a value
-  std::vector<int64_t> change_;  // a run: what is live from here on, less what was
-  std::vector<int64_t> last_;    // a run: what is live in it for the last time
+  std::vector<Life> lives_;  // a value
+  std::vector<int64_t>
+      change_;  // a run: what is live from here on, less what was
+  std::vector<int64_t> last_;  // a run: what is live in it for the last time
   int32_t worst_step_ = 0;
 };
 
