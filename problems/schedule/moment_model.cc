@@ -48,6 +48,22 @@ int64_t ByteUnit(const ScheduleGraph& graph) {
   return std::max<int64_t>(unit, 1);
 }
 
+// Whether a value is returned, or read by something that first runs after `end` or may
+// run again for that.
+std::vector<char> UsefulAfter(const ScheduleGraph& graph, int32_t end) {
+  std::vector<char> is_useful(graph.values.size(), 0);
+  for (size_t b = 0; b < is_useful.size(); ++b)
+    is_useful[b] = graph.values[b].is_returned;
+  for (auto n = static_cast<int32_t>(graph.nodes.size()) - 1; n >= 0; --n) {
+    const ScheduleNode& node = graph.nodes[n];
+    const bool is_wanted = std::ranges::any_of(
+        node.makes, [&](int32_t b) { return is_useful[b] != 0; });
+    if (n <= end && !(node.may_run_again && is_wanted)) continue;
+    for (const int32_t b : node.reads) is_useful[b] = 1;
+  }
+  return is_useful;
+}
+
 }  // namespace
 
 class MomentModel::Builder {
@@ -92,22 +108,6 @@ class MomentModel::Builder {
     model_.segments_.push_back({.begin = begin, .end = last});
   }
 
-  // Whether something that first runs after `end`, or runs again for it, reads a value.
-  std::vector<char> UsefulAfter(int32_t end) const {
-    std::vector<char> is_useful(graph_.values.size(), 0);
-    for (auto n = static_cast<int32_t>(graph_.nodes.size()) - 1; n >= 0; --n) {
-      const ScheduleNode& node = graph_.nodes[n];
-      bool is_read = n > end;
-      if (!is_read && node.may_run_again)
-        for (const int32_t b : node.makes) is_read = is_read || is_useful[b];
-      if (is_read)
-        for (const int32_t b : node.reads) is_useful[b] = 1;
-      for (const int32_t b : node.makes)
-        if (graph_.values[b].is_returned) is_useful[b] = 1;
-    }
-    return is_useful;
-  }
-
   int AddBinary(double cost) {
     return model_.program_.AddColumn(
         {.lower = 0, .upper = 1, .cost = cost, .is_integer = true});
@@ -115,7 +115,7 @@ class MomentModel::Builder {
 
   void AddColumns(size_t k) {
     Segment& segment = model_.segments_[k];
-    const std::vector<char> is_useful = UsefulAfter(segment.begin - 1);
+    const std::vector<char> is_useful = UsefulAfter(graph_, segment.begin - 1);
     for (int32_t n = 0; n < segment.begin; ++n) {
       const ScheduleNode& node = graph_.nodes[n];
       const bool may =
@@ -125,7 +125,7 @@ class MomentModel::Builder {
       segment.run.push_back(may ? AddBinary(node.ms / model_.time_unit()) : -1);
     }
     if (IsLast(k)) return;
-    const std::vector<char> is_useful_later = UsefulAfter(segment.end);
+    const std::vector<char> is_useful_later = UsefulAfter(graph_, segment.end);
     for (int32_t n = 0; n <= segment.end; ++n)
       for (const int32_t b : graph_.nodes[n].makes)
         segment.keep.push_back(is_useful_later[b] ? AddBinary(0) : -1);

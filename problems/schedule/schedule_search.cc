@@ -40,6 +40,31 @@ constexpr size_t kMostStages = 4;
 // Objectives that differ by less are the same; CBC's tolerance.
 constexpr double kTolerance = 1e-6;
 
+// A run that is over the budget.
+struct Excess {
+  int64_t bytes;
+  int32_t node;
+  int32_t stage;
+};
+
+// The runs that are, the most bytes first.
+std::vector<Excess> ExcessesOf(const ScheduleRun& run,
+                               const StagedSchedule& schedule, int64_t budget) {
+  std::vector<Excess> all;
+  size_t step = 0;
+  for (int32_t s = 0; s < std::ssize(schedule.again); ++s) {
+    std::vector<int32_t> nodes = schedule.again[s];
+    nodes.push_back(s);
+    for (const int32_t n : nodes) {
+      const int64_t bytes = run.live_bytes[step++];
+      if (bytes > budget)
+        all.push_back({.bytes = bytes, .node = n, .stage = s});
+    }
+  }
+  std::ranges::stable_sort(all, std::greater(), &Excess::bytes);
+  return all;
+}
+
 class ScheduleSearch {
  public:
   ScheduleSearch(const ScheduleGraph& graph, const ScheduleQuestion& question)
@@ -177,23 +202,7 @@ class ScheduleSearch {
   // not near to each other; returns whether there were any.
   bool AddMoments(const ScheduleRun& run, const StagedSchedule& schedule,
                   size_t most_stages) {
-    struct Excess {
-      int64_t bytes;
-      int32_t node;
-      int32_t stage;
-    };
-    std::vector<Excess> all;
-    size_t step = 0;
-    for (int32_t s = 0; s < std::ssize(schedule.again); ++s) {
-      std::vector<int32_t> nodes = schedule.again[s];
-      nodes.push_back(s);
-      for (const int32_t n : nodes) {
-        const int64_t bytes = run.live_bytes[step++];
-        if (bytes > budget_)
-          all.push_back({.bytes = bytes, .node = n, .stage = s});
-      }
-    }
-    std::ranges::stable_sort(all, std::greater(), &Excess::bytes);
+    const std::vector<Excess> all = ExcessesOf(run, schedule, budget_);
     const auto apart = static_cast<int32_t>(graph_.nodes.size() / 50);
     std::vector<int32_t> stages;
     for (const Excess& excess : all) {

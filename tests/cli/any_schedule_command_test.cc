@@ -124,7 +124,7 @@ TEST_F(AnyScheduleCommandTest, WrongInputIsRefused) {
   };
   Put("kept.json", R"({"saved": []})");
   refuse({kNodeLink, "--budget", "18"},
-         {"small_node_link.json: expected --any-schedule with a node-link"});
+         {": expected --any-schedule with a node-link graph"});
   refuse({kNodeLink, "--any-schedule"}, {"--budget: expected it"});
   refuse({kNodeLink, "--any-schedule", "--budget", "min"},
          {"--budget: expected a size or a share with --any-schedule"});

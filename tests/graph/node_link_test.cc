@@ -77,7 +77,8 @@ TEST(NodeLink, SaysWhatIsWrongWhere) {
   };
   const std::vector<Row> rows = {
       {"/nodes", "", "g.json: expected the key \"nodes\""},
-      {"/nodes", "[]", "g.json: nodes: expected at least one node, found []"},
+      {"/nodes", "[]",
+       "g.json: nodes: expected at least one node, found an array"},
       {"/links", "", "g.json: expected one of links and edges, found none"},
       {"/edges", "[]", "g.json: expected one of links and edges, found both"},
       {"/directed", "false", "g.json: directed: expected true: links have a"},
@@ -105,7 +106,7 @@ TEST(NodeLink, SaysWhatIsWrongWhere) {
       {"/links/0", R"({"source": "e", "target": "b"})",
        "g.json: nodes: expected links without a circle, found one before node "
        "b"},
-      {"/graph/order/1", "e",
+      {"/graph/order/1", "\"e\"",
        "g.json: graph.order[1]: expected a node after what it reads"},
       {"/graph/order/1", "\"a\"",
        "g.json: graph.order[1]: expected each node once"},
@@ -140,7 +141,7 @@ TEST(NodeLink, IsToldFromOtherFiles) {
 
 // Forward makes h from the input x; backward comes with t, of which d is made.
 JointGraph SmallJoint() {
-  return {.model = {.name = "m"},
+  return {.model = {"m", "", 0, 0, "", ""},
           .held_bytes = 100,
           .buffers = {{.name = "x", .bytes = 4},
                       {.name = "h", .bytes = 8},

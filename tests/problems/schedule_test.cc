@@ -62,7 +62,8 @@ ScheduleGraph Small() {
                            .ms = ms[n],
                            .reads = reads[n],
                            .makes = {n}});
-    graph.values.push_back({.bytes = bytes[n], .maker = n});
+    graph.values.push_back(
+        {.name = graph.nodes.back().name, .bytes = bytes[n], .maker = n});
   }
   return graph;
 }

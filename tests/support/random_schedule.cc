@@ -29,7 +29,7 @@ ScheduleGraph RandomSchedule(std::mt19937& random, const ScheduleShape& shape) {
       graph.values.push_back({.name = "v" + std::to_string(graph.values.size()),
                               .bytes = 2 * (1 + below(8)),
                               .maker = n,
-                              .is_returned = shape.is_rich && below(9) == 0});
+                              .is_returned = shape.is_rich && below(5) == 0});
     }
     node.may_run_again = !shape.is_rich || below(8) != 0;
     node.scratch_bytes = shape.is_rich && below(6) == 0 ? 2 * below(5) : 0;
