@@ -26,8 +26,8 @@ using graph::ScheduleNode;
 namespace {
 
 constexpr double kNoPrice = std::numeric_limits<double>::infinity();
-// Changes that are tried at a run, of those that there are.
-constexpr size_t kMostTries = 160;
+// Values that are dropped in turn at a run, of those that can be.
+constexpr size_t kMostDrops = 48;
 
 // What runs again in addition.
 struct Change {
@@ -66,11 +66,7 @@ class ScheduleRepair::Search {
     double excess = meter_.Excess(schedule_);
     while (excess > 0) {
       if (clock.Stop() != solver::StoppedBy::kNothing) return false;
-      std::vector<Change> changes = ChangesAt(meter_.WorstStep());
-      if (changes.size() > kMostTries) {
-        std::ranges::shuffle(changes, owner_.random_);
-        changes.resize(kMostTries);
-      }
+      const std::vector<Change> changes = ChangesAt(meter_.WorstStep());
       const Change* best = nullptr;
       double best_price = kNoPrice;
       for (const Change& change : changes) {
@@ -139,6 +135,12 @@ class ScheduleRepair::Search {
     return next;
   }
 
+  // A value that is dropped: what makes it runs again in a stage.
+  struct Drop {
+    int32_t stage = 0;
+    int32_t maker = 0;
+  };
+
   std::vector<Change> ChangesAt(int32_t step) {
     const Steps steps = ListSteps();
     const std::vector<int32_t> next = NextReads(steps, step + 1);
@@ -147,7 +149,7 @@ class ScheduleRepair::Search {
     std::vector<char> is_used(graph_.values.size(), 0);
     for (const int32_t b : graph_.nodes[here].reads) is_used[b] = 1;
     for (const int32_t b : graph_.nodes[here].makes) is_used[b] = 1;
-    std::vector<Change> changes;
+    std::vector<Drop> drops;
     for (int32_t b = 0; b < std::ssize(next); ++b) {
       const int32_t maker = graph_.values[b].maker;
       if (maker >= stage) break;
@@ -158,8 +160,15 @@ class ScheduleRepair::Search {
       const bool is_later_here = here != stage && maker > here;
       const int32_t first = is_later_here ? stage : stage + 1;
       for (const int32_t place : Places(first, last))
-        AddChanges(steps, place, maker, changes);
+        drops.push_back({.stage = place, .maker = maker});
     }
+    if (drops.size() > kMostDrops) {
+      std::ranges::shuffle(drops, owner_.random_);
+      drops.resize(kMostDrops);
+    }
+    std::vector<Change> changes;
+    for (const Drop& drop : drops)
+      AddChanges(steps, drop.stage, drop.maker, changes);
     return changes;
   }
 

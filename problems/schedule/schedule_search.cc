@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -30,11 +32,16 @@ using solver::StoppedBy;
 
 namespace {
 
-// Of the time: for a first schedule and tries to better it, and for one model.
-constexpr double kFirstShare = 0.1;
+// Of the time that is left, for one model.
 constexpr double kModelShare = 0.5;
-// Tries at better schedules between two models.
+// Seconds for a model around a schedule.
+constexpr double kNearSeconds = 3;
+// Tries at better schedules between two models, and seconds for them.
 constexpr int kTries = 30;
+constexpr double kWhileSeconds = 1;
+constexpr double kFirstSeconds = 5;
+// Rounds without a better schedule, where nothing else ends them.
+constexpr int kMostStale = 100;
 // Stages that get new moments after a model.
 constexpr size_t kMostStages = 4;
 // Objectives that differ by less are the same; CBC's tolerance.
@@ -65,42 +72,19 @@ std::vector<Excess> ExcessesOf(const ScheduleRun& run,
   return all;
 }
 
-class ScheduleSearch {
+// The best schedule so far, with what is proven of it.
+class BestSchedule {
  public:
-  ScheduleSearch(const ScheduleGraph& graph, const ScheduleQuestion& question)
+  BestSchedule(const ScheduleGraph& graph, const ScheduleQuestion& question)
       : graph_(graph),
-        budget_(question.budget_bytes),
         clock_(question.limits),
         repair_(graph, question.budget_bytes, question.limits.seed) {
     if (question.start) Take(*question.start);
   }
 
-  ScheduleAnswer Solve() {
-    const std::vector<int64_t> needed = NeededBytes(graph_);
-    const int64_t most = *std::ranges::max_element(needed);
-    if (most > budget_) {
-      answer_.status = SearchStatus::kInfeasible;
-      answer_.least_bytes = most;
-      return std::move(answer_);
-    }
-    const ScheduleRun run = RunSchedule(graph_, WithoutRecomputation(graph_));
-    if (run.peak_bytes <= budget_) {
-      answer_.schedule.reset();
-      Take(WithoutRecomputation(graph_));
-      answer_.status = SearchStatus::kOptimal;
-      return std::move(answer_);
-    }
-    AddMoments(run, WithoutRecomputation(graph_), 1);
-    FindFirst();
-    while (!IsDone() && SolveModel()) {
-    }
-    if (answer_.status == SearchStatus::kInfeasible) return std::move(answer_);
-    while (!IsDone()) Improve();
-    Conclude();
-    return std::move(answer_);
-  }
+  ScheduleAnswer& answer() { return answer_; }
+  const solver::LimitClock& clock() const { return clock_; }
 
- private:
   void Take(StagedSchedule schedule) {
     const double ms = RecomputeMs(graph_, schedule);
     if (answer_.schedule && ms >= answer_.recompute_ms) return;
@@ -109,14 +93,36 @@ class ScheduleSearch {
     Report();
   }
 
-  void Report() const {
-    if (!clock_.limits().on_progress) return;
-    clock_.limits().on_progress(
-        {.best = answer_.schedule ? answer_.recompute_ms
-                                  : std::numeric_limits<double>::infinity(),
-         .bound = answer_.bound_ms,
-         .nodes = answer_.tries,
-         .seconds = clock_.Seconds()});
+  // Takes what becomes of a schedule that may be over the budget.
+  void TakeRepaired(StagedSchedule schedule) {
+    if (auto repaired = repair_.Repair(std::move(schedule), clock_))
+      Take(std::move(*repaired));
+  }
+
+  void RaiseBound(double bound) {
+    answer_.bound_ms = std::max(answer_.bound_ms, bound);
+    Report();
+  }
+
+  // Tries at better schedules, or at a first one.
+  void Improve(double seconds) {
+    solver::SearchLimits limits = clock_.Left();
+    limits.time_limit_s = std::min(limits.time_limit_s, seconds);
+    const solver::LimitClock clock(limits);
+    for (int i = 0; i < kTries && !IsProven(); ++i) {
+      if (clock.Stop() != StoppedBy::kNothing) return;
+      ++answer_.tries;
+      if (answer_.schedule) {
+        StagedSchedule next = *answer_.schedule;
+        repair_.Improve(next, clock);
+        answer_.recompute_ms = RecomputeMs(graph_, next);
+        answer_.schedule = std::move(next);
+      } else if (auto first =
+                     repair_.Repair(WithoutRecomputation(graph_), clock)) {
+        Take(std::move(*first));
+      }
+    }
+    Report();
   }
 
   bool IsProven() const {
@@ -129,72 +135,144 @@ class ScheduleSearch {
     return IsProven() || clock_.Stop() != StoppedBy::kNothing;
   }
 
-  void FindFirst() {
-    solver::SearchLimits limits = clock_.limits();
-    limits.time_limit_s = std::min(limits.time_limit_s, 60.0) * kFirstShare;
-    const solver::LimitClock clock(limits);
-    TakeRepaired(WithoutRecomputation(graph_), clock);
-    for (int i = 0; i < kTries && clock.Stop() == StoppedBy::kNothing; ++i)
-      ImproveWith(clock);
-  }
-
-  void TakeRepaired(StagedSchedule schedule, const solver::LimitClock& clock) {
-    if (auto repaired = repair_.Repair(std::move(schedule), clock))
-      Take(std::move(*repaired));
-  }
-
-  void Improve() { ImproveWith(clock_); }
-
-  void ImproveWith(const solver::LimitClock& clock) {
-    ++answer_.tries;
+  // Says what the search came to, but for what is infeasible.
+  void Conclude() {
+    answer_.stopped_by = clock_.Stop();
+    if (answer_.stopped_by == StoppedBy::kNothing)
+      answer_.stopped_by = StoppedBy::kUnproven;
     if (!answer_.schedule) {
-      TakeRepaired(WithoutRecomputation(graph_), clock);
+      answer_.status = SearchStatus::kNoSolution;
       return;
     }
-    StagedSchedule next = *answer_.schedule;
-    if (repair_.Improve(next, clock)) {
-      Take(std::move(next));
-    } else {
-      answer_.schedule = std::move(next);
+    answer_.bound_ms = std::min(answer_.bound_ms, answer_.recompute_ms);
+    const double open = answer_.recompute_ms - answer_.bound_ms;
+    if (open <= kTolerance * answer_.recompute_ms) {
+      answer_.status = SearchStatus::kOptimal;
+      answer_.bound_ms = answer_.recompute_ms;
+      answer_.stopped_by = StoppedBy::kNothing;
+      return;
+    }
+    answer_.status = SearchStatus::kFeasible;
+    if (IsProven()) answer_.stopped_by = StoppedBy::kGap;
+  }
+
+ private:
+  void Report() const {
+    if (!clock_.limits().on_progress) return;
+    clock_.limits().on_progress(
+        {.best = answer_.schedule ? answer_.recompute_ms
+                                  : std::numeric_limits<double>::infinity(),
+         .bound = answer_.bound_ms,
+         .nodes = answer_.tries,
+         .seconds = clock_.Seconds()});
+  }
+
+  const ScheduleGraph& graph_;
+  solver::LimitClock clock_;
+  ScheduleRepair repair_;
+  ScheduleAnswer answer_;
+};
+
+class ScheduleSearch {
+ public:
+  ScheduleSearch(const ScheduleGraph& graph, const ScheduleQuestion& question)
+      : graph_(graph),
+        budget_(question.budget_bytes),
+        best_(graph, question),
+        random_(static_cast<std::mt19937::result_type>(question.limits.seed)) {}
+
+  ScheduleAnswer Solve() {
+    ScheduleAnswer& answer = best_.answer();
+    const int64_t most = std::ranges::max(NeededBytes(graph_));
+    if (most > budget_) {
+      answer.status = SearchStatus::kInfeasible;
+      answer.least_bytes = most;
+      return std::move(answer);
+    }
+    const StagedSchedule once = WithoutRecomputation(graph_);
+    const ScheduleRun run = RunSchedule(graph_, once);
+    if (run.peak_bytes <= budget_) {
+      answer.schedule = once;
+      answer.recompute_ms = 0;
+      answer.status = SearchStatus::kOptimal;
+      return std::move(answer);
+    }
+    AddMoments(run, once, 1);
+    best_.Improve(kFirstSeconds);
+    while (!best_.IsDone() && SolveModel()) {
+    }
+    if (answer.status == SearchStatus::kInfeasible) return std::move(answer);
+    Search();
+    best_.Conclude();
+    return std::move(answer);
+  }
+
+ private:
+  // What is left of the time goes to better schedules; without a limit it ends where
+  // nothing better is found for long.
+  void Search() {
+    const bool has_end = std::isfinite(best_.clock().limits().time_limit_s);
+    double last = std::numeric_limits<double>::infinity();
+    for (int stale = 0; !best_.IsDone() && (has_end || stale < kMostStale);
+         ++stale) {
+      if (best_.answer().schedule) SolveNear();
+      best_.Improve(kWhileSeconds);
+      if (!best_.answer().schedule || best_.answer().recompute_ms >= last)
+        continue;
+      last = best_.answer().recompute_ms;
+      stale = 0;
     }
   }
 
-  // Solves a model and adds moments; returns whether there is more to solve.
+  // Solves a model and adds moments; returns whether there is more to solve: there were
+  // any, and the model was not too large.
   bool SolveModel() {
     const MomentModel model(graph_, budget_, moments_);
-    ++answer_.models;
-    answer_.moments =
+    ScheduleAnswer& answer = best_.answer();
+    ++answer.models;
+    answer.moments =
         static_cast<int>(moments_.first_runs.size() + moments_.inner.size());
-    solver::CbcOptions options{.limits = clock_.Left()};
-    if (std::isfinite(options.limits.time_limit_s))
-      options.limits.time_limit_s *= kModelShare;
+    solver::CbcOptions options{.limits = best_.clock().Left()};
+    options.limits.time_limit_s *= kModelShare;
     options.limits.on_progress = {};
-    if (answer_.schedule) options.warm_start = model.Encode(*answer_.schedule);
+    if (answer.schedule) options.warm_start = model.Encode(*answer.schedule);
     const solver::MilpSolution solution =
         SolveWithCbc(model.program(), options);
     if (solution.status == MilpStatus::kInfeasible) {
-      answer_.status = SearchStatus::kInfeasible;
+      answer.status = SearchStatus::kInfeasible;
       return false;
     }
     if (std::isfinite(solution.bound))
-      RaiseBound(model.Rounded(solution.bound) * model.time_unit());
+      best_.RaiseBound(model.Rounded(solution.bound) * model.time_unit());
     if (solution.x.empty()) return false;
-    return TakeSolution(model.Decode(solution.x));
+    return TakeSolution(model.Decode(solution.x)) &&
+           solution.status == MilpStatus::kOptimal;
   }
 
-  void RaiseBound(double bound) {
-    answer_.bound_ms = std::max(answer_.bound_ms, bound);
-    if (answer_.schedule)
-      answer_.bound_ms = std::min(answer_.bound_ms, answer_.recompute_ms);
-    Report();
+  // Solves the last model around the best schedule: with what a random run of segments
+  // decides, and all else as it is.
+  void SolveNear() {
+    const MomentModel model(graph_, budget_, moments_);
+    const auto pick = [&](int below) {
+      return std::uniform_int_distribution<int>(0, below - 1)(random_);
+    };
+    const int width = 1 + pick(std::max(1, model.segments() / 2));
+    const int first = pick(model.segments());
+    solver::CbcOptions options{.limits = best_.clock().Left()};
+    options.limits.time_limit_s =
+        std::min(options.limits.time_limit_s, kNearSeconds);
+    options.limits.on_progress = {};
+    options.warm_start = model.Encode(*best_.answer().schedule);
+    const solver::MilpSolution solution = SolveWithCbc(
+        model.Near(*options.warm_start, first, first + width - 1), options);
+    if (!solution.x.empty()) TakeSolution(model.Decode(solution.x));
   }
 
   bool TakeSolution(StagedSchedule schedule) {
     const ScheduleRun run = RunSchedule(graph_, schedule);
     const bool has_more = AddMoments(run, schedule, kMostStages);
-    if (run.peak_bytes <= budget_) repair_.Prune(schedule);
-    TakeRepaired(std::move(schedule), clock_);
-    for (int i = 0; i < kTries && !IsDone(); ++i) Improve();
+    best_.TakeRepaired(std::move(schedule));
+    best_.Improve(kWhileSeconds);
     return has_more;
   }
 
@@ -235,31 +313,11 @@ class ScheduleSearch {
     return moments_.inner.insert({.stage = stage, .node = node}).second;
   }
 
-  void Conclude() {
-    const bool is_found = answer_.schedule.has_value();
-    answer_.stopped_by = clock_.Stop();
-    if (!is_found) {
-      answer_.status = SearchStatus::kNoSolution;
-      return;
-    }
-    answer_.bound_ms = std::min(answer_.bound_ms, answer_.recompute_ms);
-    const double open = answer_.recompute_ms - answer_.bound_ms;
-    if (open <= kTolerance * answer_.recompute_ms) {
-      answer_.status = SearchStatus::kOptimal;
-      answer_.bound_ms = answer_.recompute_ms;
-      answer_.stopped_by = StoppedBy::kNothing;
-      return;
-    }
-    answer_.status = SearchStatus::kFeasible;
-    if (IsProven()) answer_.stopped_by = StoppedBy::kGap;
-  }
-
   const ScheduleGraph& graph_;
   int64_t budget_;
-  solver::LimitClock clock_;
-  ScheduleRepair repair_;
+  BestSchedule best_;
+  std::mt19937 random_;
   Moments moments_;
-  ScheduleAnswer answer_;
 };
 
 }  // namespace
