@@ -304,23 +304,6 @@ std::vector<double> MomentModel::Encode(const StagedSchedule& schedule) const {
   return x;
 }
 
-Milp MomentModel::Near(const std::vector<double>& x, int first,
-                       int last) const {
-  Milp near = program_;
-  for (int k = 0; k < segments(); ++k) {
-    if (k >= first && k <= last) continue;
-    const Segment& segment = segments_[k];
-    for (const std::vector<int>* columns : {&segment.run, &segment.keep}) {
-      for (const int column : *columns) {
-        if (column < 0) continue;
-        near.columns[column].lower = x[column];
-        near.columns[column].upper = x[column];
-      }
-    }
-  }
-  return near;
-}
-
 StagedSchedule MomentModel::Decode(const std::vector<double>& x) const {
   StagedSchedule schedule = WithoutRecomputation(graph_);
   std::vector<char> is_there(graph_.values.size(), 0);

@@ -63,12 +63,6 @@ class MomentModel {
   // One value a column. The schedule must keep the budget; then they are a solution.
   std::vector<double> Encode(const StagedSchedule& schedule) const;
 
-  int segments() const { return static_cast<int>(segments_.size()); }
-
-  // The program with what it decides outside of some segments, first to last, as it is in
-  // a solution x: what is best near to it.
-  solver::Milp Near(const std::vector<double>& x, int first, int last) const;
-
   // The schedule of a solution: in every segment what runs again runs as late as it can.
   StagedSchedule Decode(const std::vector<double>& x) const;
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -34,12 +33,11 @@ namespace {
 
 // Of the time that is left, for one model.
 constexpr double kModelShare = 0.5;
-// Seconds for a model around a schedule.
-constexpr double kNearSeconds = 3;
-// Tries at better schedules between two models, and seconds for them.
+// Tries at better schedules before the first model and between two, and seconds for them.
+constexpr int kFirstTries = 3;
 constexpr int kTries = 30;
-constexpr double kWhileSeconds = 1;
 constexpr double kFirstSeconds = 5;
+constexpr double kWhileSeconds = 1;
 // Rounds without a better schedule, where nothing else ends them.
 constexpr int kMostStale = 100;
 // Stages that get new moments after a model.
@@ -105,11 +103,11 @@ class BestSchedule {
   }
 
   // Tries at better schedules, or at a first one.
-  void Improve(double seconds) {
+  void Improve(int tries, double seconds) {
     solver::SearchLimits limits = clock_.Left();
     limits.time_limit_s = std::min(limits.time_limit_s, seconds);
     const solver::LimitClock clock(limits);
-    for (int i = 0; i < kTries && !IsProven(); ++i) {
+    for (int i = 0; i < tries && !IsProven(); ++i) {
       if (clock.Stop() != StoppedBy::kNothing) return;
       ++answer_.tries;
       if (answer_.schedule) {
@@ -176,10 +174,7 @@ class BestSchedule {
 class ScheduleSearch {
  public:
   ScheduleSearch(const ScheduleGraph& graph, const ScheduleQuestion& question)
-      : graph_(graph),
-        budget_(question.budget_bytes),
-        best_(graph, question),
-        random_(static_cast<std::mt19937::result_type>(question.limits.seed)) {}
+      : graph_(graph), budget_(question.budget_bytes), best_(graph, question) {}
 
   ScheduleAnswer Solve() {
     ScheduleAnswer& answer = best_.answer();
@@ -198,7 +193,7 @@ class ScheduleSearch {
       return std::move(answer);
     }
     AddMoments(run, once, 1);
-    best_.Improve(kFirstSeconds);
+    best_.Improve(kFirstTries, kFirstSeconds);
     while (!best_.IsDone() && SolveModel()) {
     }
     if (answer.status == SearchStatus::kInfeasible) return std::move(answer);
@@ -215,8 +210,7 @@ class ScheduleSearch {
     double last = std::numeric_limits<double>::infinity();
     for (int stale = 0; !best_.IsDone() && (has_end || stale < kMostStale);
          ++stale) {
-      if (best_.answer().schedule) SolveNear();
-      best_.Improve(kWhileSeconds);
+      best_.Improve(kTries, kWhileSeconds);
       if (!best_.answer().schedule || best_.answer().recompute_ms >= last)
         continue;
       last = best_.answer().recompute_ms;
@@ -225,7 +219,7 @@ class ScheduleSearch {
   }
 
   // Solves a model and adds moments; returns whether there is more to solve: there were
-  // any, and the model was not too large.
+  // any.
   bool SolveModel() {
     const MomentModel model(graph_, budget_, moments_);
     ScheduleAnswer& answer = best_.answer();
@@ -245,34 +239,14 @@ class ScheduleSearch {
     if (std::isfinite(solution.bound))
       best_.RaiseBound(model.Rounded(solution.bound) * model.time_unit());
     if (solution.x.empty()) return false;
-    return TakeSolution(model.Decode(solution.x)) &&
-           solution.status == MilpStatus::kOptimal;
-  }
-
-  // Solves the last model around the best schedule: with what a random run of segments
-  // decides, and all else as it is.
-  void SolveNear() {
-    const MomentModel model(graph_, budget_, moments_);
-    const auto pick = [&](int below) {
-      return std::uniform_int_distribution<int>(0, below - 1)(random_);
-    };
-    const int width = 1 + pick(std::max(1, model.segments() / 2));
-    const int first = pick(model.segments());
-    solver::CbcOptions options{.limits = best_.clock().Left()};
-    options.limits.time_limit_s =
-        std::min(options.limits.time_limit_s, kNearSeconds);
-    options.limits.on_progress = {};
-    options.warm_start = model.Encode(*best_.answer().schedule);
-    const solver::MilpSolution solution = SolveWithCbc(
-        model.Near(*options.warm_start, first, first + width - 1), options);
-    if (!solution.x.empty()) TakeSolution(model.Decode(solution.x));
+    return TakeSolution(model.Decode(solution.x));
   }
 
   bool TakeSolution(StagedSchedule schedule) {
     const ScheduleRun run = RunSchedule(graph_, schedule);
     const bool has_more = AddMoments(run, schedule, kMostStages);
     best_.TakeRepaired(std::move(schedule));
-    best_.Improve(kWhileSeconds);
+    best_.Improve(kTries, kWhileSeconds);
     return has_more;
   }
 
@@ -316,7 +290,6 @@ class ScheduleSearch {
   const ScheduleGraph& graph_;
   int64_t budget_;
   BestSchedule best_;
-  std::mt19937 random_;
   Moments moments_;
 };
 
