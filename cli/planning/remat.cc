@@ -13,12 +13,14 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/planning_flags.h"
+#include "cli/planning/any_schedule.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 #include "graph/joint/joint_graph.h"
+#include "graph/schedule/node_link.h"
 #include "problems/remat/remat_problem.h"
 #include "problems/remat_plan.h"
 
@@ -45,6 +47,7 @@ struct RematFlags {
   std::string time_limit;
   std::string gap;
   std::string output;
+  bool any_schedule = false;
   bool json = false;
   bool memory = false;
 };
@@ -322,6 +325,11 @@ void CheckFlags(const RematFlags& flags) {
        {std::pair("--gap", &flags.gap), {"--time-limit", &flags.time_limit}})
     if (!flags.of.empty() && !value->empty())
       throw InputError(fmt::format("{}: expected without --of", name));
+  for (const auto& [name, value] :
+       {std::pair("--kept", &flags.kept), {"--of", &flags.of}})
+    if (flags.any_schedule && !value->empty())
+      throw InputError(
+          fmt::format("{}: expected without --any-schedule", name));
   const bool has_json = flags.json || !flags.output.empty();
   if (flags.memory && (!flags.frontier.empty() || !has_json))
     throw InputError(
@@ -329,7 +337,11 @@ void CheckFlags(const RematFlags& flags) {
 }
 
 JointGraph ReadGraph(const RematFlags& flags) {
-  JointGraph graph = graph::ReadJointGraph(flags.graph);
+  const std::string text = graph::ReadFile(flags.graph);
+  if (graph::IsNodeLink(text))
+    throw InputError(
+        InFile(flags.graph, "expected --any-schedule with a node-link graph"));
+  JointGraph graph = graph::ParseJointGraph(text, flags.graph);
   try {
     problems::RematBaseline(graph);
     problems::BuildRematProblem(graph);  // ties that contradict each other
@@ -342,6 +354,16 @@ JointGraph ReadGraph(const RematFlags& flags) {
 int RunRemat(const RematFlags& flags, const Terminal& terminal) {
   CheckFlags(flags);
   CheckOutput(flags.output, flags.graph);
+  if (flags.any_schedule)
+    return RunAnySchedule({.graph = flags.graph,
+                           .budget = flags.budget,
+                           .frontier = flags.frontier,
+                           .time_limit = flags.time_limit,
+                           .gap = flags.gap,
+                           .output = flags.output,
+                           .json = flags.json,
+                           .memory = flags.memory},
+                          terminal);
   const JointGraph graph = ReadGraph(flags);
   if (!flags.frontier.empty()) return RunFrontier(flags, graph, terminal);
   const RematPlan plan = Answer(flags, graph, terminal);
@@ -379,6 +401,9 @@ Command AddRematCommand(CLI::App& program) {
   app->add_option("--frontier", flags->frontier,
                   "the best plans at so many budgets, from the least on")
       ->type_name("POINTS");
+  app->add_flag("--any-schedule", flags->any_schedule,
+                "operators may run again at any time, any number of times; "
+                "GRAPH may be a node-link graph");
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for the search (30); none: no limit")
       ->type_name("SECONDS");

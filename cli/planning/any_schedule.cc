@@ -1,0 +1,273 @@
+#include "cli/planning/any_schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cli/input/exit_codes.h"
+#include "cli/input/flags.h"
+#include "cli/input/planning_flags.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/schedule/node_link.h"
+#include "graph/schedule/schedule_graph.h"
+#include "problems/schedule_plan.h"
+
+namespace acplan::cli {
+
+using graph::ScheduleGraph;
+using problems::SchedulePlan;
+using solver::SearchStatus;
+
+namespace {
+
+// --time-limit where it is not given.
+constexpr double kScheduleSeconds = 30;
+// Operators that the table lists.
+constexpr size_t kMostRows = 12;
+
+// A time in the file's unit, which may have no name.
+std::string TimeText(double time, const ScheduleGraph& graph) {
+  if (graph.time_unit == "ms") return FormatMs(time);
+  return time == std::floor(time) && time < 1e15
+             ? FormatCount(static_cast<int64_t>(time))
+             : fmt::format("{:.6g}", time);
+}
+
+std::string Heading(const SchedulePlan& plan, const ScheduleGraph& graph,
+                    const Terminal& terminal) {
+  const std::string name =
+      graph.name.empty() ? "graph" : graph::OneLine(graph.name);
+  return fmt::format("{}, {} operators, any schedule\nbudget {}\n\n",
+                     terminal.Bold(name), FormatCount(std::ssize(graph.nodes)),
+                     FormatBytesExactly(plan.budget_bytes));
+}
+
+std::string Comparison(const SchedulePlan& plan, const ScheduleGraph& graph,
+                       const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight});
+  const double again = plan.run->recompute_ms;
+  table.AddRow({"", "each once", "schedule", "change"});
+  table.AddRow({"peak memory", graph::FormatBytes(plan.baseline_peak_bytes),
+                graph::FormatBytes(plan.run->peak_bytes),
+                FormatChange(static_cast<double>(plan.baseline_peak_bytes),
+                             static_cast<double>(plan.run->peak_bytes))});
+  table.AddRow({"step time", TimeText(plan.step_ms, graph),
+                TimeText(plan.step_ms + again, graph),
+                plan.step_ms > 0
+                    ? fmt::format("+{}", FormatPercentUp(again / plan.step_ms))
+                    : ""});
+  table.AddRow({"recomputed", "", TimeText(again, graph), ""});
+  table.AddRow({"runs", FormatCount(std::ssize(graph.nodes)),
+                FormatCount(std::ssize(plan.run->sequence)), ""});
+  return table.ToString(terminal) + "\n";
+}
+
+// What runs again, the most time first.
+std::string Operators(const SchedulePlan& plan, const ScheduleGraph& graph,
+                      const Terminal& terminal) {
+  std::vector<int64_t> times(graph.nodes.size(), -1);
+  for (const int32_t node : plan.run->sequence) ++times[node];
+  std::vector<int32_t> again;
+  for (int32_t n = 0; n < std::ssize(times); ++n)
+    if (times[n] > 0) again.push_back(n);
+  if (again.empty()) return "Nothing runs again.\n\n";
+  const auto spent = [&](int32_t n) {
+    return static_cast<double>(times[n]) * graph.nodes[n].ms;
+  };
+  std::ranges::stable_sort(again, std::greater(), spent);
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight});
+  table.AddRow({"operator", "run again", "recomputed"});
+  const size_t rows = again.size() <= kMostRows ? again.size() : kMostRows - 1;
+  int64_t other_runs = 0;
+  double other_time = 0;
+  for (size_t i = 0; i < again.size(); ++i) {
+    const int32_t n = again[i];
+    if (i < rows) {
+      table.AddRow({graph::OneLine(graph.nodes[n].name, 60),
+                    FormatCount(times[n]), TimeText(spent(n), graph)});
+    } else {
+      other_runs += times[n];
+      other_time += spent(n);
+    }
+  }
+  if (rows < again.size()) {
+    table.AddRow({fmt::format("{} others", again.size() - rows),
+                  FormatCount(other_runs), TimeText(other_time, graph)});
+  }
+  return table.ToString(terminal) + "\n";
+}
+
+std::string StoppedText(solver::StoppedBy reason) {
+  switch (reason) {
+    case solver::StoppedBy::kTime:
+      return "stopped by the time limit";
+    case solver::StoppedBy::kInterrupt:
+      return "interrupted";
+    case solver::StoppedBy::kGap:
+      return "within the gap";
+    default:
+      return "without a proof";
+  }
+}
+
+std::string Verdict(const SchedulePlan& plan, const ScheduleGraph& graph,
+                    const Terminal& terminal) {
+  const problems::ScheduleAnswer& answer = plan.answer;
+  const std::string effort =
+      fmt::format("{:.3f} s, {} moments in {} models, {} tries", plan.seconds,
+                  FormatCount(answer.moments), FormatCount(answer.models),
+                  FormatCount(answer.tries));
+  switch (answer.status) {
+    case SearchStatus::kOptimal:
+      return terminal.Green("optimal") +
+             fmt::format(
+                 ": no schedule within the budget recomputes less (gap 0, "
+                 "{})\n",
+                 effort);
+    case SearchStatus::kFeasible:
+      return terminal.Yellow("feasible") +
+             fmt::format(
+                 ", {}: no schedule recomputes less than {} (gap {}, {})\n",
+                 StoppedText(answer.stopped_by),
+                 TimeText(answer.bound_ms, graph),
+                 FormatPercentUp(1 - answer.bound_ms / answer.recompute_ms),
+                 effort);
+    case SearchStatus::kInfeasible:
+      return terminal.Yellow("infeasible") +
+             fmt::format(": no schedule fits in {}\n",
+                         FormatBytesExactly(plan.budget_bytes)) +
+             (answer.least_bytes > 0
+                  ? fmt::format("one operator needs {}\n",
+                                FormatBytesExactly(answer.least_bytes))
+                  : "");
+    case SearchStatus::kNoSolution:
+      break;
+  }
+  return terminal.Yellow("no schedule") +
+         fmt::format(": {} before one was found ({})\n",
+                     StoppedText(answer.stopped_by), effort);
+}
+
+solver::SearchLimits Limits(const AnyScheduleFlags& flags) {
+  return {.time_limit_s = flags.time_limit.empty()
+                              ? kScheduleSeconds
+                              : ParseTimeLimit(flags.time_limit),
+          .gap = flags.gap.empty() ? 0 : ParseNumber(flags.gap, "--gap", 0, 1),
+          .interrupted = &InterruptFlag()};
+}
+
+int64_t Budget(const AnyScheduleFlags& flags, const ScheduleGraph& graph) {
+  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
+  switch (budget.kind) {
+    case BudgetFlag::Kind::kBytes:
+      return budget.bytes;
+    case BudgetFlag::Kind::kShare:
+      return static_cast<int64_t>(std::clamp(
+          std::floor(budget.share *
+                     static_cast<double>(problems::ScheduleBaseline(graph))),
+          1.0, 0x1p62));
+    case BudgetFlag::Kind::kMinimum:
+      break;
+  }
+  throw InputError(
+      "--budget: expected a size or a share with --any-schedule, found min");
+}
+
+// "best 2.30%  bound 2.10%  12 tries  2.0 s", of the time of the step.
+std::string Progress(const solver::SearchProgress& progress, double step) {
+  const auto share = [&](double time) {
+    return std::isfinite(time) && step > 0
+               ? fmt::format("{:.2f}%", 100 * time / step)
+               : std::string("none");
+  };
+  return fmt::format("best {}  bound {}  {} tries  {:.1f} s",
+                     share(progress.best), share(progress.bound),
+                     FormatCount(progress.nodes), progress.seconds);
+}
+
+SchedulePlan Answer(const AnyScheduleFlags& flags, const ScheduleGraph& graph,
+                    const Terminal& terminal) {
+  ProgressLine line(terminal);
+  double step = 0;
+  for (const graph::ScheduleNode& node : graph.nodes) step += node.ms;
+  solver::SearchLimits limits = Limits(flags);
+  limits.on_progress = [&](const solver::SearchProgress& progress) {
+    line.Show(progress.seconds, [&] { return Progress(progress, step); });
+  };
+  return problems::PlanSchedule(graph, {.budget_bytes = Budget(flags, graph),
+                                        .limits = std::move(limits)});
+}
+
+std::string FrontierTable(const std::vector<SchedulePlan>& plans,
+                          const ScheduleGraph& graph,
+                          const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kRight, kRight, kRight, kRight, kRight, kLeft, kRight});
+  table.AddRow(
+      {"budget", "peak", "recomputed", "of a step", "at least", "", "s"});
+  for (const SchedulePlan& plan : plans) {
+    std::vector<std::string> row = {graph::FormatBytes(plan.budget_bytes)};
+    if (plan.run) {
+      const double again = plan.run->recompute_ms;
+      row.push_back(graph::FormatBytes(plan.run->peak_bytes));
+      row.push_back(TimeText(again, graph));
+      row.push_back(plan.step_ms > 0 ? FormatPercentUp(again / plan.step_ms)
+                                     : "");
+      row.push_back(TimeText(plan.answer.bound_ms, graph));
+    } else {
+      row.insert(row.end(), 4, "");
+    }
+    const SearchStatus status = plan.answer.status;
+    row.push_back(status == SearchStatus::kOptimal      ? "optimal"
+                  : status == SearchStatus::kFeasible   ? "feasible"
+                  : status == SearchStatus::kInfeasible ? "infeasible"
+                                                        : "no schedule");
+    row.push_back(fmt::format("{:.2f}", plan.seconds));
+    table.AddRow(std::move(row));
+  }
+  return table.ToString(terminal);
+}
+
+int RunFrontier(const AnyScheduleFlags& flags, const ScheduleGraph& graph,
+                const Terminal& terminal) {
+  const auto points =
+      static_cast<int>(ParseWhole(flags.frontier, "--frontier", 2, 1000));
+  const std::vector<SchedulePlan> plans =
+      problems::ScheduleFrontier(graph, points, Limits(flags));
+  const std::string json = ScheduleFrontierToJson(plans, graph);
+  if (!flags.output.empty()) graph::WriteFile(flags.output, json);
+  terminal.Print(flags.json ? json : FrontierTable(plans, graph, terminal));
+  return kExitOk;
+}
+
+}  // namespace
+
+int RunAnySchedule(const AnyScheduleFlags& flags, const Terminal& terminal) {
+  const ScheduleGraph graph = graph::ReadScheduleGraph(flags.graph);
+  if (!flags.frontier.empty()) return RunFrontier(flags, graph, terminal);
+  const SchedulePlan plan = Answer(flags, graph, terminal);
+  const std::string json = ScheduleToJson(plan, graph, flags.memory);
+  if (!flags.output.empty()) graph::WriteFile(flags.output, json);
+  std::string text = Heading(plan, graph, terminal);
+  if (plan.run)
+    text +=
+        Comparison(plan, graph, terminal) + Operators(plan, graph, terminal);
+  text += Verdict(plan, graph, terminal);
+  terminal.Print(flags.json ? json : BrokenLines(text, terminal));
+  if (plan.run) return kExitOk;
+  return plan.answer.status == SearchStatus::kInfeasible ? kExitInfeasible
+                                                         : kExitLimit;
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,277 @@
+#include "problems/schedule/schedule_repair.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <utility>
+
+#include "problems/schedule/schedule_meter.h"
+
+// Idea. At the run with the most bytes over the budget, a value that is live and not used
+// there can be dropped: what makes it runs again before it is read next. What that run
+// reads is kept until then, which takes memory elsewhere, or made again as well. Each such
+// change is tried, by the bytes over the budget, summed over all runs, that are left and by
+// the time that it costs; the one with the least time a byte is made. The sum falls with
+// every change, so that this ends: within the budget, or where no change helps.
+//
+// Improving takes back what runs again in a random window of stages and repairs with noise
+// in the prices, so that other changes are made; what is worse is forgotten.
+
+namespace acplan::problems {
+
+using graph::ScheduleGraph;
+using graph::ScheduleNode;
+
+namespace {
+
+constexpr double kNoPrice = std::numeric_limits<double>::infinity();
+// Values that are dropped in turn at a run, of those that can be.
+constexpr size_t kMostDrops = 48;
+
+// What runs again in addition.
+struct Change {
+  int32_t stage = 0;
+  std::vector<int32_t> nodes;
+};
+
+bool Runs(const StagedSchedule& schedule, int32_t stage, int32_t node) {
+  return std::ranges::binary_search(schedule.again[stage], node);
+}
+
+void Insert(StagedSchedule& schedule, int32_t stage, int32_t node) {
+  std::vector<int32_t>& nodes = schedule.again[stage];
+  const auto at = std::ranges::lower_bound(nodes, node);
+  if (at == nodes.end() || *at != node) nodes.insert(at, node);
+}
+
+void Erase(StagedSchedule& schedule, int32_t stage, int32_t node) {
+  std::vector<int32_t>& nodes = schedule.again[stage];
+  nodes.erase(std::ranges::lower_bound(nodes, node));
+}
+
+}  // namespace
+
+// A schedule and what may be changed in it.
+class ScheduleRepair::Search {
+ public:
+  Search(ScheduleRepair& owner, StagedSchedule& schedule, double noise)
+      : owner_(owner),
+        graph_(owner.graph_),
+        schedule_(schedule),
+        noise_(noise),
+        meter_(owner.graph_, owner.budget_) {}
+
+  bool Run(const solver::LimitClock& clock) {
+    double excess = meter_.Excess(schedule_);
+    while (excess > 0) {
+      if (clock.Stop() != solver::StoppedBy::kNothing) return false;
+      const std::vector<Change> changes = ChangesAt(meter_.WorstStep());
+      const Change* best = nullptr;
+      double best_price = kNoPrice;
+      for (const Change& change : changes) {
+        const double price = PriceOf(change, excess);
+        if (price >= best_price) continue;
+        best_price = price;
+        best = &change;
+      }
+      if (best == nullptr) return false;
+      for (const int32_t n : best->nodes) Insert(schedule_, best->stage, n);
+      excess = meter_.Excess(schedule_);
+    }
+    return true;
+  }
+
+ private:
+  // Time a byte that is less over the budget.
+  double PriceOf(const Change& change, double excess) {
+    double ms = 0;
+    for (const int32_t n : change.nodes) {
+      Insert(schedule_, change.stage, n);
+      ms += graph_.nodes[n].ms;
+    }
+    const double less = excess - meter_.Excess(schedule_);
+    for (const int32_t n : change.nodes) Erase(schedule_, change.stage, n);
+    if (less <= 0) return kNoPrice;
+    std::uniform_real_distribution<double> noise(1, 1 + noise_);
+    return ms / less * noise(owner_.random_);
+  }
+
+  // Where the runs of the schedule are: a step's stage.
+  struct Steps {
+    std::vector<int32_t> nodes;
+    std::vector<int32_t> stages;
+    std::vector<int32_t> begins;  // a stage: its first step
+  };
+  Steps ListSteps() const {
+    Steps steps;
+    for (int32_t s = 0; s < std::ssize(schedule_.again); ++s) {
+      steps.begins.push_back(static_cast<int32_t>(steps.nodes.size()));
+      for (const int32_t n : schedule_.again[s]) steps.nodes.push_back(n);
+      steps.nodes.push_back(s);
+      steps.stages.resize(steps.nodes.size(), s);
+    }
+    return steps;
+  }
+
+  // The step at or after `from` that reads the copy of a value that is there before
+  // `from`; -1: none does.
+  std::vector<int32_t> NextReads(const Steps& steps, int32_t from) const {
+    constexpr int32_t kUnknown = -2;
+    std::vector<int32_t> next(graph_.values.size(), kUnknown);
+    for (int32_t step = from; step < std::ssize(steps.nodes); ++step) {
+      const ScheduleNode& node = graph_.nodes[steps.nodes[step]];
+      for (const int32_t b : node.reads)
+        if (next[b] == kUnknown) next[b] = step;
+      for (const int32_t b : node.makes)
+        if (next[b] == kUnknown) next[b] = -1;
+    }
+    for (size_t b = 0; b < next.size(); ++b) {
+      if (next[b] != kUnknown) continue;
+      next[b] = graph_.values[b].is_returned
+                    ? static_cast<int32_t>(steps.nodes.size()) - 1
+                    : -1;
+    }
+    return next;
+  }
+
+  // A value that is dropped: what makes it runs again in a stage.
+  struct Drop {
+    int32_t stage = 0;
+    int32_t maker = 0;
+  };
+
+  std::vector<Change> ChangesAt(int32_t step) {
+    const Steps steps = ListSteps();
+    const std::vector<int32_t> next = NextReads(steps, step + 1);
+    const int32_t here = steps.nodes[step];
+    const int32_t stage = steps.stages[step];
+    std::vector<char> is_used(graph_.values.size(), 0);
+    for (const int32_t b : graph_.nodes[here].reads) is_used[b] = 1;
+    for (const int32_t b : graph_.nodes[here].makes) is_used[b] = 1;
+    std::vector<Drop> drops;
+    for (int32_t b = 0; b < std::ssize(next); ++b) {
+      const int32_t maker = graph_.values[b].maker;
+      if (maker >= stage) break;
+      if (is_used[b] || next[b] < 0 || !graph_.nodes[maker].may_run_again ||
+          graph_.values[b].bytes == 0)
+        continue;
+      const int32_t last = steps.stages[next[b]];
+      const bool is_later_here = here != stage && maker > here;
+      const int32_t first = is_later_here ? stage : stage + 1;
+      for (const int32_t place : Places(first, last))
+        drops.push_back({.stage = place, .maker = maker});
+    }
+    if (drops.size() > kMostDrops) {
+      std::ranges::shuffle(drops, owner_.random_);
+      drops.resize(kMostDrops);
+    }
+    std::vector<Change> changes;
+    for (const Drop& drop : drops)
+      AddChanges(steps, drop.stage, drop.maker, changes);
+    return changes;
+  }
+
+  // The last stage that will do, and an earlier one now and then.
+  std::vector<int32_t> Places(int32_t first, int32_t last) {
+    std::vector<int32_t> places;
+    if (last < first) return places;
+    places.push_back(last);
+    if (last > first) {
+      std::uniform_int_distribution<int32_t> any(first, last - 1);
+      places.push_back(any(owner_.random_));
+    }
+    return places;
+  }
+
+  // Of a run of a node in a stage: with what it reads kept until then, or made again.
+  void AddChanges(const Steps& steps, int32_t stage, int32_t node,
+                  std::vector<Change>& changes) const {
+    if (node >= stage || Runs(schedule_, stage, node)) return;
+    changes.push_back({.stage = stage, .nodes = {node}});
+    const std::vector<int32_t> next = NextReads(steps, steps.begins[stage]);
+    Change closure{.stage = stage, .nodes = {node}};
+    Change shallow = closure;
+    for (size_t i = 0; i < closure.nodes.size(); ++i) {
+      for (const int32_t b : graph_.nodes[closure.nodes[i]].reads) {
+        const int32_t maker = graph_.values[b].maker;
+        if (next[b] >= 0 || !graph_.nodes[maker].may_run_again ||
+            Runs(schedule_, stage, maker) ||
+            std::ranges::find(closure.nodes, maker) != closure.nodes.end())
+          continue;
+        closure.nodes.push_back(maker);
+        if (i == 0) shallow.nodes.push_back(maker);
+      }
+    }
+    if (closure.nodes.size() == 1) return;
+    if (shallow.nodes.size() < closure.nodes.size())
+      changes.push_back(std::move(shallow));
+    changes.push_back(std::move(closure));
+  }
+
+  ScheduleRepair& owner_;
+  const ScheduleGraph& graph_;
+  StagedSchedule& schedule_;
+  double noise_;
+  ScheduleMeter meter_;
+};
+
+ScheduleRepair::ScheduleRepair(const ScheduleGraph& graph, int64_t budget_bytes,
+                               int seed)
+    : graph_(graph),
+      budget_(budget_bytes),
+      random_(static_cast<std::mt19937::result_type>(seed)) {}
+
+std::optional<StagedSchedule> ScheduleRepair::Repair(
+    StagedSchedule schedule, const solver::LimitClock& clock) {
+  if (!Search(*this, schedule, 0).Run(clock)) return std::nullopt;
+  Prune(schedule);
+  return schedule;
+}
+
+void ScheduleRepair::Prune(StagedSchedule& schedule) {
+  struct Again {
+    int32_t stage;
+    int32_t node;
+  };
+  std::vector<Again> all;
+  for (int32_t s = 0; s < std::ssize(schedule.again); ++s)
+    for (const int32_t n : schedule.again[s]) all.push_back({s, n});
+  std::ranges::shuffle(all, random_);
+  std::ranges::stable_sort(all, [&](const Again& a, const Again& b) {
+    return graph_.nodes[a.node].ms > graph_.nodes[b.node].ms;
+  });
+  ScheduleMeter meter(graph_, budget_);
+  for (const Again& again : all) {
+    Erase(schedule, again.stage, again.node);
+    if (meter.Excess(schedule) > 0) Insert(schedule, again.stage, again.node);
+  }
+}
+
+bool ScheduleRepair::Improve(StagedSchedule& schedule,
+                             const solver::LimitClock& clock) {
+  const auto stages = static_cast<int32_t>(schedule.again.size());
+  std::vector<int32_t> used;
+  for (int32_t s = 0; s < stages; ++s)
+    if (!schedule.again[s].empty()) used.push_back(s);
+  if (used.empty()) return false;
+  StagedSchedule next = schedule;
+  const auto pick = [&](size_t below) {
+    return std::uniform_int_distribution<size_t>(0, below - 1)(random_);
+  };
+  const size_t middle = pick(used.size());
+  const size_t width = 1 + pick(std::max<size_t>(2, used.size() / 2));
+  for (size_t u = middle; u < std::min(middle + width, used.size()); ++u) {
+    std::vector<int32_t>& nodes = next.again[used[u]];
+    std::erase_if(nodes, [&](int32_t) { return random_() % 2 == 0; });
+  }
+  if (!Search(*this, next, 1).Run(clock)) return false;
+  Prune(next);
+  const double before = RecomputeMs(graph_, schedule);
+  const double after = RecomputeMs(graph_, next);
+  if (after > before) return false;
+  schedule = std::move(next);
+  return after < before;
+}
+
+}  // namespace acplan::problems

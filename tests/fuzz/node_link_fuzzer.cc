@@ -1,0 +1,51 @@
+// Whatever the bytes: a node-link graph that is accepted has nodes that read what is made
+// before them, and every node once is a schedule whose peak two ways of counting agree
+// about; everything else is an InputError of one line. Built with -fsanitize=fuzzer, or
+// with replay_main.cc.
+
+#include <cstdint>
+#include <set>
+#include <string_view>
+
+#include "graph/base/input_error.h"
+#include "graph/schedule/node_link.h"
+#include "problems/check/schedule_check.h"
+#include "problems/schedule/schedule_problem.h"
+#include "tests/fuzz/checks.h"
+
+namespace {
+
+using namespace acplan::graph;
+using namespace acplan::problems;
+
+void CheckNodes(const ScheduleGraph& graph) {
+  Require(!graph.nodes.empty(), "a node");
+  Require(graph.values.size() == graph.nodes.size(), "a value a node");
+  for (int32_t n = 0; n < std::ssize(graph.nodes); ++n) {
+    const ScheduleNode& node = graph.nodes[n];
+    Require(node.ms >= 0 && graph.values[n].bytes >= 0, "no less than 0");
+    Require(graph.values[n].maker == n, "values in the order of their makers");
+    Require(std::set(node.reads.begin(), node.reads.end()).size() ==
+                node.reads.size(),
+            "each input once");
+    for (const int32_t value : node.reads)
+      Require(value >= 0 && value < n, "a value that is there");
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  try {
+    const ScheduleGraph graph = ParseNodeLink(text, "fuzz.json");
+    CheckNodes(graph);
+    const ScheduleRun run = RunSchedule(graph, WithoutRecomputation(graph));
+    Require(
+        run.peak_bytes == ComputeScheduleEffect(graph, run.sequence).peak_bytes,
+        "one peak");
+  } catch (const acplan::InputError& error) {
+    CheckMessage(error);
+  }
+  return 0;
+}
