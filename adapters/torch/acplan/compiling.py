@@ -3,12 +3,15 @@ choice, and what backward needs besides is computed again inside its kernels."""
 
 import dataclasses
 import functools
+import inspect
 import logging
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
+import torch._functorch.config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
@@ -34,6 +37,10 @@ try:
     _Base: Any = custom_graph_pass.CustomPartitionerFn
 except (ImportError, AttributeError):
     _Base = object
+# From 2.8 on. What counts beside a graph cannot be told without.
+_TELLS_STATIC_INPUTS = "static_lifetime_input_indices" in (
+    inspect.signature(min_cut_rematerialization_partition).parameters
+)
 
 _LOGGER = logging.getLogger("acplan")
 _OPTION = "custom_partitioner_fn"
@@ -292,8 +299,8 @@ def partitioner(
     time_limit: float | None = None,
 ) -> Partitioner:
     """What torch.compile takes as options={"custom_partitioner_fn": ...} (PyTorch 2.9 and
-    newer), and aot_autograd and aot_module_simplified as partition_fn: of each graph, it
-    saves what makes backward compute least again while the step stays within the budget.
+    newer), and aot_autograd and aot_module_simplified as partition_fn (2.8): of each graph,
+    it saves what makes backward compute least again while the step stays within the budget.
 
     budget:     bytes, "20GiB", a share such as "60%" of what the step needs if everything
                 is saved, or "min".
@@ -309,8 +316,12 @@ def partitioner(
     fused:      run-times of Inductor's kernels; False: of each operator by itself.
     time_limit: seconds to search.
     """
+    if not _TELLS_STATIC_INPUTS:
+        raise AcplanError(
+            f"partitioner: PyTorch {torch.__version__} tells no partitioner which inputs "
+            "are parameters; expected 2.8 or newer"
+        )
     beside = size_bytes("held", held)
-
     if optimizer is not None and model is None:
         raise AcplanError(
             "optimizer: its memory is that of a model's parameters; give model"
@@ -395,11 +406,6 @@ def _arguments(
             f"compile: expected backend 'inductor' or 'aot_eager', found {backend!r}; "
             "acplan.partitioner is a partition_fn for others that use aot_autograd"
         )
-    if _Base is object:
-        raise AcplanError(
-            f"compile: PyTorch {torch.__version__} takes no partitioner; expected 2.9 or "
-            "newer"
-        )
     options = dict(options or {})
     if any(name.replace("-", "_") == _OPTION for name in options):
         raise AcplanError(f"compile: options have a {_OPTION}, which acplan is to be")
@@ -407,7 +413,25 @@ def _arguments(
         if options:
             raise AcplanError("compile: give mode or options, as to torch.compile")
         options = dict(_options_of(mode))
+    if _Base is object:
+        return {"backend": _inductor(made, options)}
     return {"backend": "inductor", "options": options | {_OPTION: made}}
+
+
+def _inductor(made: Partitioner, options: dict[str, Any]) -> Callable[..., Any]:
+    """Inductor of PyTorch 2.8, which has no option for a partitioner. It compiles one graph
+    at a time; its cache of whole graphs would not tell plans apart."""
+    compiled = torch._TorchCompileInductorWrapper(None, options, None)
+
+    def backend(module: GraphModule, inputs: Sequence[Any]) -> Any:
+        from torch._inductor import compile_fx
+
+        uncached = torch._functorch.config.patch(enable_autograd_cache=False)
+        name = min_cut_rematerialization_partition.__name__
+        with uncached, mock.patch.object(compile_fx, name, made):
+            return compiled(module, inputs)
+
+    return backend
 
 
 def _options_of(mode: str) -> dict[str, Any]:

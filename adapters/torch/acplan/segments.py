@@ -534,8 +534,10 @@ def _version(tensor: torch.Tensor) -> int:
 def _facts(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What changes where a tensor is made another one."""
     node = tensor.grad_fn
+    # PyTorch 2.9 has another object for the same node each time that none is held.
+    number = None if node is None else node._sequence_nr()
     shape = (tensor.shape, tensor.dtype, tensor.requires_grad)
-    return (_version(tensor), memory_of(tensor), id(node), shape)
+    return (_version(tensor), memory_of(tensor), number, shape)
 
 
 def _tensors_within(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:

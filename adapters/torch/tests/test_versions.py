@@ -31,10 +31,13 @@ def test_a_pytorch_without_fully_shard_is_refused_in_one_line() -> None:
     assert "ImportError" not in run.stderr
 
 
-def test_a_pytorch_that_takes_no_partitioner_is_told_which_does() -> None:
-    message = f"PyTorch {torch.__version__} takes no partitioner; expected 2.9 or newer"
-    model = torch.nn.Linear(2, 2)
-    with mock.patch.object(compiling, "_Base", object):
-        with pytest.raises(AcplanError, match=f"^compile: {re.escape(message)}$"):
-            acplan.compile(model, "min")
-        acplan.compile(model, "min", backend="aot_eager")  # takes one in any version
+def test_a_pytorch_that_tells_partitioners_too_little_is_refused() -> None:
+    message = (
+        f"partitioner: PyTorch {torch.__version__} tells no partitioner which inputs are "
+        "parameters; expected 2.8 or newer"
+    )
+    with mock.patch.object(compiling, "_TELLS_STATIC_INPUTS", False):
+        with pytest.raises(AcplanError, match=f"^{re.escape(message)}$"):
+            acplan.partitioner("min")
+        with pytest.raises(AcplanError, match=f"^{re.escape(message)}$"):
+            acplan.compile(torch.nn.Linear(2, 2), "min")
