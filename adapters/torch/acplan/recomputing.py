@@ -21,6 +21,10 @@ from acplan.standing_in import Origin, Shape, StandIn, by_shape, reshape, stand_
 from acplan.tape import Saved, Skipped, Tape, storage_of, tensors_of, written_by
 
 
+# By which PyTorch tells hooks of checkpoints from others, from 2.14 on.
+_OF_CHECKPOINTS = ("_checkpoint_internal", "_user_hooks")
+
+
 class StartAgain(BaseException):
     """A recomputation runs other operators than forward did, and results have been
     skipped that it may need: all of it is to run."""
@@ -144,6 +148,9 @@ class Recomputation(Mode):
                 tensor = stand_in(Shape(tensor), origin)
             return save(tensor)
 
+        for name in _OF_CHECKPOINTS:
+            if hasattr(save, name):
+                setattr(pack, name, getattr(save, name))
         torch._C._autograd._push_saved_tensors_default_hooks(pack, unsave)
         return True
 
