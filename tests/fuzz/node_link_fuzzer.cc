@@ -3,8 +3,12 @@
 // about; everything else is an InputError of one line. Built with -fsanitize=fuzzer, or
 // with replay_main.cc.
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <random>
 #include <set>
+#include <string>
 #include <string_view>
 
 #include "graph/base/input_error.h"
@@ -12,6 +16,7 @@
 #include "problems/check/schedule_check.h"
 #include "problems/schedule/schedule_problem.h"
 #include "tests/fuzz/checks.h"
+#include "tests/fuzz/mutations.h"
 
 namespace {
 
@@ -34,6 +39,27 @@ void CheckNodes(const ScheduleGraph& graph) {
 }
 
 }  // namespace
+
+// Nodes that read earlier ones, by either words for bytes and time.
+std::string ValidInput(unsigned seed) {
+  std::mt19937 random(seed);
+  const int count = 1 + static_cast<int>(random() % 12);
+  std::string nodes;
+  std::string links;
+  for (int n = 0; n < count; ++n) {
+    const bool is_long = random() % 2 == 0;
+    nodes +=
+        fmt::format(R"({}{{"id": {}, "{}": {}, "{}": {}}})", n > 0 ? ", " : "",
+                    n, is_long ? "duration" : "cost_cpu", random() % 100,
+                    is_long ? "out_cost" : "cost_ram", random() % 1000);
+    for (int read = 0; read < n; ++read) {
+      if (random() % 3 > 0) continue;
+      links += fmt::format(R"({}{{"source": {}, "target": {}}})",
+                           links.empty() ? "" : ", ", read, n);
+    }
+  }
+  return fmt::format(R"({{"nodes": [{}], "links": [{}]}})", nodes, links);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -3,6 +3,7 @@ choice, and what backward needs besides is computed again inside its kernels."""
 
 import dataclasses
 import functools
+import inspect
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -35,9 +36,15 @@ from acplan.step_planning import (
     StepPlan,
     blocks_of,
     options_of,
+    partitioning_by,
     plan_of,
 )
 from acplan.timing import measured_device
+
+# From 2.8 on. What counts beside a graph cannot be told without.
+_TELLS_STATIC_INPUTS = "static_lifetime_input_indices" in (
+    inspect.signature(min_cut_rematerialization_partition).parameters
+)
 
 _LOGGER = logging.getLogger("acplan")
 
@@ -342,8 +349,8 @@ def partitioner(
     time_limit: float | None = None,
 ) -> Partitioner:
     """What torch.compile takes as options={"custom_partitioner_fn": ...} (PyTorch 2.9 and
-    newer), and aot_autograd and aot_module_simplified as partition_fn: of each graph, it
-    saves what makes backward compute least again while the step stays within the budget.
+    newer), and aot_autograd and aot_module_simplified as partition_fn (2.8): of each graph,
+    it saves what makes backward compute least again while the step stays within the budget.
 
     budget:     bytes, "20GiB", a share such as "60%" of what the step needs if everything
                 is saved, or "min".
@@ -359,8 +366,12 @@ def partitioner(
     fused:      run-times of Inductor's kernels; False: of each operator by itself.
     time_limit: seconds to search.
     """
+    if not _TELLS_STATIC_INPUTS:
+        raise AcplanError(
+            f"partitioner: PyTorch {torch.__version__} tells no partitioner which inputs "
+            "are parameters; expected 2.8 or newer"
+        )
     beside = size_bytes("held", held)
-
     if optimizer is not None and model is None:
         raise AcplanError(
             "optimizer: its memory is that of a model's parameters; give model"
@@ -463,8 +474,21 @@ def verify_compiled(compiled: Any) -> tuple[Verification, ...]:
 def _arguments(made: Partitioner, compilation: Compilation) -> dict[str, Any]:
     if compilation.backend == "aot_eager":
         return {"backend": _aot_eager(made)}
+    if PartitionerBase is object:
+        return {"backend": _inductor(made, compilation.options)}
     options = compilation.options | {PARTITIONER_OPTION: made}
     return {"backend": "inductor", "options": options}
+
+
+def _inductor(made: Partitioner, options: dict[str, Any]) -> Callable[..., Any]:
+    """Inductor of PyTorch 2.8, which has no option for a partitioner."""
+    compiled = torch._TorchCompileInductorWrapper(None, options, None)
+
+    def backend(module: GraphModule, inputs: Sequence[Any]) -> Any:
+        with partitioning_by(made):
+            return compiled(module, inputs)
+
+    return backend
 
 
 def _aot_eager(made: Partitioner) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from acplan.attention_kernels import (
@@ -241,6 +242,7 @@ def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, An
         (torch.cuda, "device_count", always(1)),
         (torch.cuda, "current_device", always(0)),
         (torch.cuda, "synchronize", always(None)),
+        (torch.cuda, "is_current_stream_capturing", always(False)),
         (torch.cuda, "get_device_capability", always(device.capability)),
         (torch.cuda, "get_device_name", always(device.product)),
         (torch.cuda, "get_device_properties", always(properties)),
@@ -256,6 +258,9 @@ def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, An
         (torch.backends.cudnn, "is_acceptable", always(False)),
         # Of which the fake tensors' mode concludes that it may use the device.
         (FakeTensorMode, "avoid_device_init", property(always(True))),
+        # Which up to PyTorch 2.11 makes a real tensor where torch.cuda.is_available()
+        # says so, later where C++ does.
+        (fake_tensor, "init_gpu_context", always(None)),
         (torch.version, "cuda", None if device.is_rocm else "13.0"),
         (torch.version, "hip", "7.0" if device.is_rocm else None),
     ]

@@ -85,6 +85,8 @@ def _leave_nothing(value_of: ValueOf) -> None:
 
 
 def _is_plain(fake: FakeTensor) -> bool:
+    if not hasattr(fake, "fake_device"):  # an error has left it half made
+        return False
     return not torch._C._dispatch_keys(fake).has(torch._C.DispatchKey.Python)
 
 

@@ -7,9 +7,22 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 
 from acplan.errors import AcplanError
-from acplan.replaying import CAST, Mode, Traits, cast_key, is_kept_cast, traits_of
+from acplan.replaying import (
+    CAST,
+    EMPTY_OF_FRAMES,
+    Mode,
+    Traits,
+    cast_key,
+    is_kept_cast,
+    is_of_a_frame,
+    traits_of,
+)
 from acplan.standing_in import Origin, Shape, StandIn, by_shape, reshape, stand_in
 from acplan.tape import Saved, Skipped, Tape, storage_of, tensors_of, written_by
+
+
+# By which PyTorch tells hooks of checkpoints from others, from 2.14 on.
+_OF_CHECKPOINTS = ("_checkpoint_internal", "_user_hooks")
 
 
 class StartAgain(BaseException):
@@ -135,6 +148,9 @@ class Recomputation(Mode):
                 tensor = stand_in(Shape(tensor), origin)
             return save(tensor)
 
+        for name in _OF_CHECKPOINTS:
+            if hasattr(save, name):
+                setattr(pack, name, getattr(save, name))
         torch._C._autograd._push_saved_tensors_default_hooks(pack, unsave)
         return True
 
@@ -156,13 +172,15 @@ class Recomputation(Mode):
                 and item.made is None
                 and item.after is None
                 and func is not CAST
+                and func is not EMPTY_OF_FRAMES
             ):
                 self._place = place + 1
                 self._has_skipped = True
                 return stand_in(item, Origin(self._fqn, place, func, place))
         kwargs = kwargs or {}
         traits = traits_of(func)
-        if self._is_blind or traits.is_ignored:
+        is_unseen = self._is_blind or traits.is_ignored
+        if is_unseen or (func is EMPTY_OF_FRAMES and is_of_a_frame(args)):
             if args and isinstance(args[0], StandIn):
                 return _unseen(func, args, kwargs)
             return func(*args, **kwargs)

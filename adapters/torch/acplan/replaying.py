@@ -15,12 +15,13 @@ Whatever the policy says, losses and gradients are those without it:
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import SAC_IGNORED_OPS
 
 from acplan.standing_in import can_be_stood_in_for
 from acplan.tape import (
@@ -44,6 +45,9 @@ from acplan.tape import (
 # Of which autocast keeps some.
 CAST = torch.ops.aten._to_copy.default
 _EVAL_FRAME = torch._C._dynamo.eval_frame
+# Up to PyTorch 2.11 a checkpoint hangs what it is called with on an empty tensor.
+_HANGS_ON_EMPTY = hasattr(checkpoint, "_NoopSaveInputs")
+EMPTY_OF_FRAMES = torch.ops.aten.empty.memory_format if _HANGS_ON_EMPTY else None
 
 Decide = Callable[[Any], Choice]
 
@@ -76,7 +80,7 @@ def traits_of(func: Any) -> Traits:
     is_cast = func is CAST
     is_view = not is_mutable and any(argument.alias_info for argument in arguments)
     return Traits(
-        is_ignored=func in SAC_IGNORED_OPS,
+        is_ignored=func in checkpoint.SAC_IGNORED_OPS,
         is_plain=not (is_mutable or is_random or is_cast),
         is_mutable=is_mutable,
         is_random=is_random,
@@ -126,6 +130,13 @@ def default_generator(device: torch.device) -> torch.Generator | None:
     index = device.index or 0
     # On fake tensors there may be no device, and nothing is drawn.
     return of_type[index] if index < len(of_type) else None
+
+
+def is_of_a_frame(args: tuple[Any, ...]) -> bool:
+    """Of a call of EMPTY_OF_FRAMES, to be asked by a mode as it sees it: whether it is of
+    a checkpoint's frame, that of a unit inside of this one, say, and not the module's."""
+    caller = sys._getframe(2)
+    return [*args[0]] == [0] and caller.f_globals.get("__name__") == checkpoint.__name__
 
 
 class Mode(TorchDispatchMode):
@@ -221,7 +232,8 @@ class Forward(Mode):
         kwargs = kwargs or {}
         traits = traits_of(func)
         tape = self._tape
-        if self._is_blind or traits.is_ignored:
+        is_unseen = self._is_blind or traits.is_ignored
+        if is_unseen or (func is EMPTY_OF_FRAMES and is_of_a_frame(args)):
             out = func(*args, **kwargs)
             # A tensor's device says nothing of what is in it.
             if tape.writes and func is not torch.ops.prim.device.default:

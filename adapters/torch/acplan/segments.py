@@ -66,6 +66,12 @@ _State = tuple[torch.Generator, torch.Tensor]
 # Of nodes that have none.
 _NO_NUMBER = 1 << 63
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+# From PyTorch 2.14 on a checkpoint tells its own hooks from others, as they are pushed.
+_hooks_of_checkpoints = getattr(
+    torch.utils.checkpoint,
+    "_checkpoint_internal_hook",
+    torch.autograd.graph.saved_tensors_hooks,
+)
 
 
 class Segment:
@@ -293,7 +299,7 @@ class _Run:
         )
         self.next += 1
         inside = self._traffic.inside() if self._traffic else contextlib.nullcontext()
-        hooks = torch.autograd.graph.saved_tensors_hooks(*self._hooks)
+        hooks = _hooks_of_checkpoints(*self._hooks)
         with inside, hooks, self._forward:
             outputs = module(*args, **kwargs)
         self._note(index, _leaves(outputs))
@@ -534,8 +540,10 @@ def _version(tensor: torch.Tensor) -> int:
 def _facts(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What changes where a tensor is made another one."""
     node = tensor.grad_fn
+    # PyTorch 2.9 has another object for the same node each time that none is held.
+    number = None if node is None else node._sequence_nr()
     shape = (tensor.shape, tensor.dtype, tensor.requires_grad)
-    return (_version(tensor), memory_of(tensor), id(node), shape)
+    return (_version(tensor), memory_of(tensor), number, shape)
 
 
 def _tensors_within(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:

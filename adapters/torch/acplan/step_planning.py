@@ -1,14 +1,17 @@
 """The budget of a step shared over all graphs that it runs: they are found by a step on
 fake tensors, planned as one, and each gets its share when PyTorch partitions it."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
+import torch._functorch.config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
@@ -27,6 +30,7 @@ try:
     PartitionerBase: Any = custom_graph_pass.CustomPartitionerFn
 except (ImportError, AttributeError):
     PartitionerBase = object
+
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
@@ -129,6 +133,7 @@ class RecordingPartitioner(PartitionerBase):  # type: ignore[misc]
 
 
 PARTITIONER_OPTION = "custom_partitioner_fn"
+_PARTITION = min_cut_rematerialization_partition.__name__
 _WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel"}
 
 
@@ -194,17 +199,31 @@ class Compilation:
             )
         from torch._inductor.compile_fx import compile_fx
 
-        patches = self.options | {
-            PARTITIONER_OPTION: partitioner,
-            "force_disable_caches": True,
-        }
+        patches = self.options | {"force_disable_caches": True}
+        if PartitionerBase is not object:
+            patches[PARTITIONER_OPTION] = partitioner
 
         def backend(module: GraphModule, inputs: Sequence[Any]) -> Any:
-            return compile_fx(
-                module, inputs, inner_compile=recorder.compile, config_patches=patches
-            )
+            with partitioning_by(partitioner):
+                return compile_fx(
+                    module, inputs, inner_compile=recorder.compile, config_patches=patches
+                )
 
         return backend
+
+
+@contextlib.contextmanager
+def partitioning_by(partitioner: Callable[..., Any]) -> Iterator[None]:
+    """Inductor of PyTorch 2.8 has no option for a partitioner, and compiles one graph at a
+    time; its cache of whole graphs would not tell plans apart."""
+    if PartitionerBase is not object:
+        yield
+        return
+    from torch._inductor import compile_fx
+
+    uncached = torch._functorch.config.patch(enable_autograd_cache=False)
+    with uncached, mock.patch.object(compile_fx, _PARTITION, partitioner):
+        yield
 
 
 def plan_of(
@@ -244,11 +263,6 @@ def options_of(
         raise AcplanError(
             f"compile: expected backend 'inductor' or 'aot_eager', found {backend!r}; "
             "acplan.partitioner is a partition_fn for others that use aot_autograd"
-        )
-    if PartitionerBase is object:
-        raise AcplanError(
-            f"compile: PyTorch {torch.__version__} takes no partitioner; expected 2.9 or "
-            "newer"
         )
     options = {k.replace("-", "_"): value for k, value in (options or {}).items()}
     if PARTITIONER_OPTION in options:

@@ -64,9 +64,11 @@ def joint_of(
                 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
                 from torch._inductor.virtualized import V
 
-                # Constants are folded by computing them on the device.
-                unfolded = config.patch(joint_graph_constant_folding=False)
-                with V.set_fake_mode(mode), unfolded:
+                # Constants are folded, and padding is timed, on the device itself.
+                alone = config.patch(
+                    joint_graph_constant_folding=False, shape_padding=False
+                )
+                with V.set_fake_mode(mode), alone:
                     module = joint_graph_passes(module)
             found.append(Joint(module, joint_inputs, options))
             raise _Captured

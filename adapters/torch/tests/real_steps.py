@@ -20,6 +20,7 @@ _INVISIBLE = ("aten.detach.default", "prim.device.default")
 _PLACES = ("device", "pin_memory")
 # Their sizes are those of the result; a -1 among them is as good.
 _OF_KNOWN_SIZES = ("aten.view.default", "aten._unsafe_view.default")
+_NUMBERS = ("aten.lift_fresh.default", "aten.scalar_tensor.default")
 # What they make beside the result is for the device's own backward kernel.
 _WITH_BUFFERS = (
     "aten.log_sigmoid_forward.default",
@@ -65,6 +66,7 @@ class _Log(TorchDispatchMode):
             made = out[0] if name in _WITH_BUFFERS else out
             self.operators.append(Seen(name, told, _described(made)))
         _compare_counts(self.operators)
+        _compare_assigned_numbers(self.operators)
         return out
 
 
@@ -86,6 +88,14 @@ def _compare_counts(operators: list[Seen]) -> None:
     names = [seen.name for seen in operators[-2:]]
     if names[-1:] == ["aten.histc.default"] or names[:1] == ["aten.histc.default"]:
         operators[-2:] = [_of_any_type(seen) for seen in operators[-2:]]
+
+
+def _compare_assigned_numbers(operators: list[Seen]) -> None:
+    """From PyTorch 2.15 on a number that is assigned to places of a tensor is made on the
+    device where that is a GPU, and comes from the host on the CPU."""
+    names = [seen.name for seen in operators[-2:]]
+    if names[1:] == ["aten.index_put_.default"] and names[0] in _NUMBERS:
+        operators[-2] = Seen("a number", "", operators[-2].results)
 
 
 def _of_any_type(seen: Seen) -> Seen:

@@ -217,6 +217,20 @@ def test_inductor_draws_the_masks_of_dropout_once() -> None:
         torch.testing.assert_close(a, b)
 
 
+@needs_compiler
+def test_inductor_of_a_pytorch_without_an_option_for_partitioners() -> None:
+    model, x = _made("dropout")
+    with mock.patch.object(compiling, "_Base", object), fresh_inductor_cache():
+        plan, found = _compiled(model, x, "min", backend="inductor", mode="default")
+        torch._dynamo.reset()
+        model, x = _made("dropout")
+        whole, expected = _compiled(model, x, "100%", backend="inductor")
+    assert plan.verify().first_difference() is None
+    assert plan.peak_bytes < whole.peak_bytes
+    for a, b in zip(expected, found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def _losses(compiled: Any) -> list[float]:
     torch.manual_seed(2)
     optimizer = torch.optim.AdamW(compiled.parameters(), lr=1e-2)

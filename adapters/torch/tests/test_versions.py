@@ -1,8 +1,13 @@
 import pathlib
+import re
 import subprocess
 import sys
+from unittest import mock
 
 import acplan
+import pytest
+import torch
+from acplan import AcplanError, compiling
 
 _ROOT = pathlib.Path(__file__).parents[3]
 
@@ -24,3 +29,15 @@ def test_a_pytorch_without_fully_shard_is_refused_in_one_line() -> None:
     )
     assert expected in run.stderr.splitlines()[-1]
     assert "ImportError" not in run.stderr
+
+
+def test_a_pytorch_that_tells_partitioners_too_little_is_refused() -> None:
+    message = (
+        f"partitioner: PyTorch {torch.__version__} tells no partitioner which inputs are "
+        "parameters; expected 2.8 or newer"
+    )
+    with mock.patch.object(compiling, "_TELLS_STATIC_INPUTS", False):
+        with pytest.raises(AcplanError, match=f"^{re.escape(message)}$"):
+            acplan.partitioner("min")
+        with pytest.raises(AcplanError, match=f"^{re.escape(message)}$"):
+            acplan.compile(torch.nn.Linear(2, 2), "min")
