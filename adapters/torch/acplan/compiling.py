@@ -35,6 +35,7 @@ from acplan.step_planning import (
     PartitionerBase,
     StepPlan,
     blocks_of,
+    inductor_takes_partitioners,
     options_of,
     partitioning_by,
     plan_of,
@@ -474,7 +475,7 @@ def verify_compiled(compiled: Any) -> tuple[Verification, ...]:
 def _arguments(made: Partitioner, compilation: Compilation) -> dict[str, Any]:
     if compilation.backend == "aot_eager":
         return {"backend": _aot_eager(made)}
-    if PartitionerBase is object:
+    if not inductor_takes_partitioners():
         return {"backend": _inductor(made, compilation.options)}
     options = compilation.options | {PARTITIONER_OPTION: made}
     return {"backend": "inductor", "options": options}

@@ -200,7 +200,7 @@ class Compilation:
         from torch._inductor.compile_fx import compile_fx
 
         patches = self.options | {"force_disable_caches": True}
-        if PartitionerBase is not object:
+        if inductor_takes_partitioners():
             patches[PARTITIONER_OPTION] = partitioner
 
         def backend(module: GraphModule, inputs: Sequence[Any]) -> Any:
@@ -212,11 +212,16 @@ class Compilation:
         return backend
 
 
+def inductor_takes_partitioners() -> bool:
+    """By an option, from PyTorch 2.9 on."""
+    return PartitionerBase is not object
+
+
 @contextlib.contextmanager
 def partitioning_by(partitioner: Callable[..., Any]) -> Iterator[None]:
     """Inductor of PyTorch 2.8 has no option for a partitioner, and compiles one graph at a
     time; its cache of whole graphs would not tell plans apart."""
-    if PartitionerBase is not object:
+    if inductor_takes_partitioners():
         yield
         return
     from torch._inductor import compile_fx

@@ -12,7 +12,7 @@ import acplan
 import pytest
 import torch
 import torch.nn.functional as F
-from acplan import AcplanError, CompiledPlan, compiling
+from acplan import AcplanError, CompiledPlan, compiling, step_planning
 from acplan.compiled_memory import optimizer_bytes, size_bytes
 from acplan.partitioning import choosing
 from acplan.remat import evaluate_graph
@@ -220,7 +220,7 @@ def test_inductor_draws_the_masks_of_dropout_once() -> None:
 @needs_compiler
 def test_inductor_of_a_pytorch_without_an_option_for_partitioners() -> None:
     model, x = _made("dropout")
-    with mock.patch.object(compiling, "_Base", object), fresh_inductor_cache():
+    with mock.patch.object(step_planning, "PartitionerBase", object), fresh_inductor_cache():
         plan, found = _compiled(model, x, "min", backend="inductor", mode="default")
         torch._dynamo.reset()
         model, x = _made("dropout")
