@@ -18,6 +18,7 @@ from acplan._version import __version__
 from acplan.backward_order import BackwardOrder
 from acplan.compiled_memory import GraphBytes, StepMemory, size_bytes
 from acplan.devices import DEVICES, Device, find_device
+from acplan.dry_runs import compiles_fakes
 from acplan.errors import AcplanError
 from acplan.graph_peaks import run_step
 from acplan.joint_graphs import JointGraph
@@ -199,6 +200,11 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         when it is called with these arguments. Where that fails, they are planned one
         after another, with one warning; with `strict` that is an error."""
         try:
+            if not compiles_fakes():
+                raise AcplanError(
+                    f"PyTorch {torch.__version__} compiles no step on fake tensors; "
+                    "expected 2.11 or newer"
+                )
             step = compilation.record(self._joint_graph, args, kwargs)
             if not step.forward:
                 raise AcplanError("no graph with a backward pass is compiled")
@@ -442,7 +448,7 @@ def _plan_at_first_call(
         if not torch.is_grad_enabled():
             return
         hook.remove()
-        if not compilation.is_shared:
+        if not compilation.is_shared and (compiles_fakes() or compilation.blocks):
             made.plan_step(compilation, args, kwargs)
 
     hook = compiled.register_forward_pre_hook(plan, with_kwargs=True)

@@ -5,12 +5,14 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
+from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -50,6 +52,20 @@ class RecordedStep:
     gradients: frozenset[int]
     seeds: frozenset[int]
     elsewhere_bytes: int
+
+
+@functools.cache
+def compiles_fakes() -> bool:
+    """Whether Dynamo compiles for tensors that are fakes of another mode than its own, as
+    those of a recorded step are: from PyTorch 2.11 on."""
+    with FakeTensorMode():
+        other = torch.empty(1)
+    with tracing(TracingContext(FakeTensorMode())):
+        try:
+            detect_fake_mode([other])
+        except AssertionError:
+            return False
+    return True
 
 
 def record_step(

@@ -4,6 +4,7 @@ import contextlib
 import pickle
 import shutil
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -229,6 +230,24 @@ def test_inductor_of_a_pytorch_without_an_option_for_partitioners() -> None:
     assert plan.peak_bytes < whole.peak_bytes
     for a, b in zip(expected, found, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_steps_of_a_pytorch_that_compiles_no_fakes() -> None:
+    def model(blocks: bool, **kwargs: Any) -> Any:
+        torch._dynamo.reset()
+        net = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU())
+        parts = [net[0], net[2]] if blocks else None
+        return acplan.compile(net, "100%", backend="aot_eager", blocks=parts, **kwargs)
+
+    x = torch.randn(4, 8, requires_grad=True)
+    with mock.patch.object(compiling, "compiles_fakes", lambda: False):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model(False, strict=True)(x).sum().backward()
+        with pytest.warns(UserWarning, match="compiles no step on fake tensors"):
+            model(True)(x).sum().backward()
+        with pytest.raises(AcplanError, match="expected 2.11 or newer"):
+            model(True, strict=True)(x)
 
 
 def _losses(compiled: Any) -> list[float]:

@@ -9,6 +9,7 @@ import acplan
 import pytest
 import torch
 from acplan.compiling import partitioner
+from acplan.dry_runs import compiles_fakes
 from acplan.joint_steps import joint_step
 from acplan.recorded_steps import RecordedGraph
 from acplan.remat import evaluate_graph, plan_graph
@@ -16,6 +17,9 @@ from acplan.step_peaks import run_graphs
 from acplan.step_planning import Compilation, StepPlan
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
+
+
+pytestmark = pytest.mark.skipif(not compiles_fakes(), reason="needs PyTorch 2.11")
 
 
 class Block(nn.Module):
