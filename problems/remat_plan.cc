@@ -14,6 +14,7 @@
 #include "graph/base/json_fields.h"
 #include "problems/check/remat_check.h"
 #include "problems/remat/remat_problem.h"
+#include "solver/status_names.h"
 
 namespace acplan::problems {
 namespace {
@@ -27,18 +28,7 @@ using solver::SearchStatus;
 constexpr double kLeastSeconds = 10;
 
 std::string_view StatusName(const RematPlan& plan) {
-  if (plan.is_given) return "given";
-  switch (plan.status) {
-    case SearchStatus::kOptimal:
-      return "optimal";
-    case SearchStatus::kFeasible:
-      return "feasible";
-    case SearchStatus::kInfeasible:
-      return "infeasible";
-    case SearchStatus::kNoSolution:
-      break;
-  }
-  return "no_solution";
+  return plan.is_given ? "given" : solver::NameOf(plan.status, "no_solution");
 }
 
 RematPlan PlanOn(const JointGraph& graph) {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "problems/check/schedule_check.h"
+#include "solver/status_names.h"
 
 namespace acplan::problems {
 namespace {
@@ -13,24 +14,10 @@ using graph::ScheduleGraph;
 using nlohmann::ordered_json;
 using solver::SearchStatus;
 
-std::string_view StatusName(SearchStatus status) {
-  switch (status) {
-    case SearchStatus::kOptimal:
-      return "optimal";
-    case SearchStatus::kFeasible:
-      return "feasible";
-    case SearchStatus::kInfeasible:
-      return "infeasible";
-    case SearchStatus::kNoSolution:
-      break;
-  }
-  return "no_solution";
-}
-
 // What a schedule does, without its runs.
 ordered_json FiguresJson(const SchedulePlan& plan, const ScheduleGraph& graph) {
   const ScheduleAnswer& answer = plan.answer;
-  ordered_json json = {{"status", StatusName(answer.status)},
+  ordered_json json = {{"status", solver::NameOf(answer.status, "no_solution")},
                        {"budget_bytes", plan.budget_bytes}};
   if (plan.run) {
     const ScheduleRun& run = *plan.run;

@@ -12,6 +12,7 @@
 #include "cli/input/exit_codes.h"
 #include "cli/input/flags.h"
 #include "cli/input/planning_flags.h"
+#include "cli/planning/stopped_text.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -106,19 +107,6 @@ std::string Operators(const SchedulePlan& plan, const ScheduleGraph& graph,
                   FormatCount(other_runs), TimeText(other_time, graph)});
   }
   return table.ToString(terminal) + "\n";
-}
-
-std::string StoppedText(solver::StoppedBy reason) {
-  switch (reason) {
-    case solver::StoppedBy::kTime:
-      return "stopped by the time limit";
-    case solver::StoppedBy::kInterrupt:
-      return "interrupted";
-    case solver::StoppedBy::kGap:
-      return "within the gap";
-    default:
-      return "without a proof";
-  }
 }
 
 std::string Verdict(const SchedulePlan& plan, const ScheduleGraph& graph,

@@ -25,6 +25,7 @@
 #include "problems/check/plan_check.h"
 #include "problems/engines/operator_checkpointing.h"
 #include "problems/planner.h"
+#include "solver/status_names.h"
 
 namespace acplan::cli {
 
@@ -153,20 +154,6 @@ Answer Solve(const graph::Profile& profile, const OpsFlags& flags) {
   return answer;
 }
 
-std::string_view StatusName(SearchStatus status) {
-  switch (status) {
-    case SearchStatus::kOptimal:
-      return "optimal";
-    case SearchStatus::kFeasible:
-      return "feasible";
-    case SearchStatus::kInfeasible:
-      return "infeasible";
-    case SearchStatus::kNoSolution:
-      break;
-  }
-  return "no_policy";
-}
-
 nlohmann::ordered_json LimitJson(const OperatorSolution& solution) {
   const auto limit = problems::LimitName(solution.stopped_by);
   return limit ? nlohmann::ordered_json(*limit) : nullptr;
@@ -179,7 +166,7 @@ std::string ToJson(const Answer& answer) {
   json["module"] = answer.statistics.module->fqn;
   json["memory_budget"] = answer.memory_budget;
   json["capacity_bytes"] = answer.capacity_bytes;
-  json["status"] = StatusName(answer.solution.status);
+  json["status"] = solver::NameOf(answer.solution.status, "no_policy");
   json["limit"] = LimitJson(answer.solution);
   if (answer.minimum) json["minimum_memory_budget"] = *answer.minimum;
   json["policy"] = nlohmann::ordered_json::array();

@@ -14,6 +14,7 @@
 #include "cli/input/flags.h"
 #include "cli/input/planning_flags.h"
 #include "cli/planning/any_schedule.h"
+#include "cli/planning/stopped_text.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -135,21 +136,6 @@ std::string Operators(const JointGraph& graph, const RematPlan& plan,
                 graph::FormatBytes(run.kept_bytes), FormatCount(all.again),
                 FormatMs(run.recompute_ms)});
   return table.ToString(terminal) + "\n";
-}
-
-std::string StoppedText(solver::StoppedBy reason) {
-  switch (reason) {
-    case solver::StoppedBy::kTime:
-      return "stopped by the time limit";
-    case solver::StoppedBy::kInterrupt:
-      return "interrupted";
-    case solver::StoppedBy::kMemory:
-      return "stopped by the limit on labels";
-    case solver::StoppedBy::kGap:
-      return "within the gap";
-    default:
-      return "without a proof";
-  }
 }
 
 std::string LeastText(const RematPlan& plan) {

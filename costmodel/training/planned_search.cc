@@ -107,7 +107,6 @@ class CandidateFinder {
 
  private:
   void Try(const std::vector<StageKind>& kinds);
-  const UnitTimes& Times();
   const PlannedUnit& Unit();
 
   TrainingJob job_;
@@ -115,23 +114,16 @@ class CandidateFinder {
   const std::vector<KnownStructure>& structures_;
   bool has_plain_;
   LayerMemories memories_ = {};
-  std::map<UnitKey, UnitTimes> times_ = {};
+  KnownUnitTimes times_ = {};
   FoundCandidates found_ = {};
 };
-
-const UnitTimes& CandidateFinder::Times() {
-  const UnitKey key = UnitKeyOf(job_.strategy);
-  const auto known = times_.find(key);
-  if (known != times_.end()) return known->second;
-  return times_.emplace(key, TimesOfUnits(job_)).first->second;
-}
 
 const PlannedUnit& CandidateFinder::Unit() {
   std::unique_ptr<const PlannedUnit>& unit =
       found_.units[UnitKeyOf(job_.strategy)];
   if (!unit) {
     unit = std::make_unique<const PlannedUnit>(
-        PlannedUnit{Times(), LayersToPlan(job_, structures_)});
+        PlannedUnit{times_.Of(job_), LayersToPlan(job_, structures_)});
   }
   return *unit;
 }
@@ -140,7 +132,7 @@ void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
   ++found_.counts.strategies;
   ++found_.counts.evaluated;
   // Policies take longest to make, so that what needs none comes first.
-  const double least = CombineStepTime(job_, Times(), kinds).Total();
+  const double least = CombineStepTime(job_, times_.Of(job_), kinds).Total();
   if (least > question_.cutoff) return;
   // Nothing is recomputed: the strategy is there already.
   if (has_plain_ && MostBytesOf(job_, memories_, kinds) <= question_.budget) {

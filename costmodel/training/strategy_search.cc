@@ -19,7 +19,6 @@
 #include <oneapi/tbb/parallel_for.h>
 
 #include <algorithm>
-#include <map>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -57,29 +56,21 @@ class UnitSearch {
   void TryLayers(const Kinds& kinds);
   void TryOffload(const Kinds& kinds);
   void TryOne(const Kinds& kinds);
-  const UnitTimes& Units();
 
   TrainingJob job_;
   const SearchQuestion& question_;
   BestStrategies best_;
   LayerMemories layers_ = {};
-  std::map<UnitKey, UnitTimes> units_ = {};
+  KnownUnitTimes units_ = {};
   StrategySearch found_ = {};
 };
-
-const UnitTimes& UnitSearch::Units() {
-  const UnitKey key = UnitKeyOf(job_.strategy);
-  const auto known = units_.find(key);
-  if (known != units_.end()) return known->second;
-  return units_.emplace(key, TimesOfUnits(job_)).first->second;
-}
 
 void UnitSearch::TryOne(const Kinds& kinds) {
   ++found_.evaluated;
   const double bytes = MostBytesOf(job_, layers_, kinds);
   if (bytes > question_.budget) return;
   ++found_.fitting;
-  const double seconds = CombineStepTime(job_, Units(), kinds).Total();
+  const double seconds = CombineStepTime(job_, units_.Of(job_), kinds).Total();
   if (best_.MayTake(seconds)) best_.Add({job_.strategy, seconds, bytes});
 }
 

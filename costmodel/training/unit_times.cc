@@ -44,6 +44,13 @@ UnitKey UnitKeyOf(const TrainingStrategy& strategy) {
           strategy.IsLowPrecision() ? strategy.Microbatches() : 0};
 }
 
+const UnitTimes& KnownUnitTimes::Of(const TrainingJob& job) {
+  const UnitKey key = UnitKeyOf(job.strategy);
+  const auto known = known_.find(key);
+  if (known != known_.end()) return known->second;
+  return known_.emplace(key, TimesOfUnits(job)).first->second;
+}
+
 UnitTimes TimesOfUnits(const TrainingJob& job) {
   const ModelShape& shape = job.shape;
   UnitTimes times;

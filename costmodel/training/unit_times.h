@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <utility>
 
 #include "costmodel/training/operation_times.h"
@@ -46,5 +47,15 @@ UnitTimes TimesOfUnits(const TrainingJob& job);
 // whether parameters are sharded, and in few bits the microbatches.
 using UnitKey = std::pair<bool, int64_t>;
 UnitKey UnitKeyOf(const TrainingStrategy& strategy);
+
+// Times of units that a search has computed, for strategies as above. References hold
+// as long as this does.
+class KnownUnitTimes {
+ public:
+  const UnitTimes& Of(const TrainingJob& job);
+
+ private:
+  std::map<UnitKey, UnitTimes> known_ = {};
+};
 
 }  // namespace acplan::costmodel
