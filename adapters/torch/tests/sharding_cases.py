@@ -22,6 +22,7 @@ from acplan import (
     apply,
     remove,
 )
+from rank import leave
 from segments_of_traces import longest_runs, name_of, with_segment
 from skipping import Unit, recorded_step
 from torch import nn
@@ -417,3 +418,4 @@ def run(rank: int, folder: str) -> None:
             results[name] = traceback.format_exc()
     pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()
+    leave()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 ADAPTER = pathlib.Path(__file__).parents[1]
+TESTS = pathlib.Path(__file__).parent
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 
 
@@ -25,6 +26,12 @@ def _output(*command: str) -> str:
     )
     assert run.returncode == 0, run.stdout
     return run.stdout
+
+
+def _output_of_two(*script: str) -> str:
+    """What two processes of a group print."""
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    return _output(*launch, str(TESTS / "rank.py"), *script)
 
 
 def test_first_plan() -> None:
@@ -47,9 +54,6 @@ def test_hf_trainer() -> None:
 def test_torchtitan_style_compiled_or_not() -> None:
     losses = []
     for options in ((), ("--compile", "--backend", "aot_eager")):
-        output = _output(
-            *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *("torchtitan_style.py", "--steps=2", *options),
-        )
+        output = _output_of_two("torchtitan_style.py", "--steps=2", *options)
         losses.append(re.findall(r"step \d: loss (\d\.\d{3})", output))
     assert len(losses[0]) == 2 and losses[0] == losses[1]

@@ -17,7 +17,7 @@ import pytest
 import torch
 import transformers
 from acplan import AcplanError
-from test_examples import EXAMPLES, _output
+from test_examples import EXAMPLES, TESTS, _output_of_two
 from test_training_runs import Sentences, _equal, _gpt2, _llama
 from torch import nn
 
@@ -30,7 +30,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.usefixtures("one_thread", "no_accelerator"),
 ]
-TESTS = pathlib.Path(__file__).parent
 
 
 @pytest.fixture
@@ -264,8 +263,7 @@ def test_a_trainer_that_has_trained_is_refused(tmp_path: pathlib.Path) -> None:
 @functools.cache
 def _of_ranks() -> dict[str, Any]:
     """What two processes found: trainer_ranks.py."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    output = _output(*command[1:], "--nproc-per-node=2", str(TESTS / "trainer_ranks.py"))
+    output = _output_of_two(str(TESTS / "trainer_ranks.py"))
     (line,) = [line for line in output.splitlines() if line.startswith('{"ddp')]
     found: dict[str, Any] = json.loads(line)
     return found
@@ -467,9 +465,6 @@ def test_examples_of_trainers(
 def test_example_of_torchtitan_on_two_processes() -> None:
     found = []
     for options in ([], ["--without"]):
-        output = _output(
-            *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *("trainers/torchtitan_policy.py", *options),
-        )
+        output = _output_of_two("trainers/torchtitan_policy.py", *options)
         found.append([x for x in output.splitlines() if x.startswith("losses")])
     assert found[0] == found[1] and len(found[0]) == 2
