@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/input/data_folder.h"
+#include "cli/input/llm_input.h"
 #include "cli/terminal/text.h"
 #include "costmodel/training/ablation.h"
 #include "costmodel/training/memory_table.h"
@@ -274,7 +275,10 @@ int ScoreMemory(const ScoreFlags& flags, const graph::CsvTable& table,
 }
 
 int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
-  if (!flags.output.empty()) graph::CheckWritable(flags.output);
+  if (!flags.output.empty()) {
+    CheckResultOutput(flags.output, {""},
+                      {flags.runs, flags.systems, flags.baselines});
+  }
   const costmodel::TrainingSystems systems = costmodel::ReadTrainingSystems(
       flags.systems.empty() ? DataFolder() / "training" / "systems.json"
                             : std::filesystem::path(flags.systems));
@@ -287,20 +291,19 @@ int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
       costmodel::ReadRuns(table, systems);
   const std::vector<Prediction> predictions = costmodel::PredictRuns(runs);
   const Score score = ScorePredictions(predictions);
-  if (!flags.output.empty()) {
-    graph::WriteFile(flags.output, PredictionsCsv(predictions));
-  }
-  if (flags.json) {
-    terminal.Print(ScoreJson(score, predictions));
-    return kExitOk;
-  }
+  // All that may be wrong is read before anything is written.
   std::string text = ScoreText(score, terminal);
   if (!flags.baselines.empty()) {
     text += BaselineText(runs, predictions, flags.baselines, terminal);
   }
   if (flags.factors) text += FactorText(runs, predictions);
   if (flags.ablate) text += AblationText(runs, score, terminal);
-  terminal.Print(BrokenLines(text + NotRepresentedText(predictions), terminal));
+  text += NotRepresentedText(predictions);
+  if (!flags.output.empty()) {
+    graph::WriteFile(flags.output, PredictionsCsv(predictions));
+  }
+  terminal.Print(flags.json ? ScoreJson(score, predictions)
+                            : BrokenLines(text, terminal));
   return kExitOk;
 }
 

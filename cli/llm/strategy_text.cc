@@ -94,10 +94,7 @@ std::string StrategyText(const TrainingStrategy& s) {
     text.insert(text.size() - 2,
                 fmt::format(" ({})", NameOf(s.context_exchange)));
   }
-  text += Degree("EP", s.expert);
-  if (s.expert_tensor > 1) {
-    text.insert(text.size() - 2, fmt::format(" x {}", s.expert_tensor));
-  }
+  text += Degree("EP", s.expert) + Degree("ETP", s.expert_tensor);
   text += fmt::format("DP {}, ZeRO {}", s.Data(), s.zero);
   if (s.optimizer_copies > 1) {
     text += fmt::format(" in {} groups", s.optimizer_copies);

@@ -340,6 +340,7 @@ JointGraph ReadGraph(const RematFlags& flags) {
 int RunRemat(const RematFlags& flags, const Terminal& terminal) {
   CheckFlags(flags);
   CheckOutput(flags.output, flags.graph);
+  if (!flags.of.empty()) CheckOutput(flags.output, flags.of);
   if (flags.any_schedule)
     return RunAnySchedule({.graph = flags.graph,
                            .budget = flags.budget,

@@ -240,6 +240,11 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
   Trace trace = graph::ReadTrace(flags.trace);
   CheckOutput(flags.output, flags.trace);
   CheckOutput(flags.timeline, flags.trace);
+  if (!flags.output.empty() && flags.timeline == flags.output) {
+    throw InputError(
+        fmt::format("--timeline: expected another file than --output, found {}",
+                    graph::Quoted(flags.timeline, 400)));
+  }
   Answer answer{
       .trace = &trace, .baseline = graph::Simulate(trace, {}), .planned = {}};
   if (!flags.plan.empty()) {

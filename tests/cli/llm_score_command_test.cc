@@ -81,6 +81,13 @@ TEST_F(LlmScoreTest, WrongInputIsALine) {
   ExpectRefused(Acplan({"llm-score", kRuns, "--systems", "nope.json"}),
                 {"nope.json"});
   ExpectRefused(Acplan({"llm-score", kRuns, "-o", "no/p.csv"}), {"no/p.csv"});
+  ExpectRefused(
+      Acplan({"llm-score", kRuns, "--baselines", "nope.csv", "-o", "p.csv"}),
+      {"nope.csv"});
+  EXPECT_FALSE(Exists("p.csv"));
+  graph::WriteFile(folder() / "r.csv", "id,source,time_s\nx,s,1\n");
+  ExpectRefused(Acplan({"llm-score", "r.csv", "-o", "r.csv"}),
+                {"r.csv: expected another file than the input"});
   graph::WriteFile(folder() / "a.csv", "id,source\nx,s\n");
   ExpectRefused(Acplan({"llm-score", "a.csv"}),
                 {"a.csv: line 2: time_s: expected a number above 0"});

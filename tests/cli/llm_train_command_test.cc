@@ -42,6 +42,15 @@ TEST_F(LlmTrainTest, SaysTimeRatesAndMemoryWithinAHundredColumns) {
   }
 }
 
+TEST_F(LlmTrainTest, SaysHowManyRanksShareAnExpertWithoutOtherDegrees) {
+  const std::string mixtral =
+      ACPLAN_DATA_DIR "/training/models/mixtral-8x7b.json";
+  const Outcome outcome = Acplan(
+      {"llm-train", mixtral, "--gpu", "h100", "--gpus", "8", "--etp", "2"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.out, HasSubstr(": ETP 2, DP 8, ZeRO 1\n"));
+}
+
 // What docs/file_formats.md says of the numbers.
 TEST_F(LlmTrainTest, JsonAddsUp) {
   const json report =

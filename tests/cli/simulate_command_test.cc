@@ -135,6 +135,12 @@ TEST_F(SimulateCommandTest, TheTimelineHasEveryOperator) {
   EXPECT_EQ(repeated, answer["planned"]["recomputed_operators"]);
 }
 
+TEST_F(SimulateCommandTest, RefusesToWriteBothToOneFile) {
+  ExpectRefused(With(PlanOf({}), {"--timeline", "a.json", "-o", "a.json"}),
+                {"--timeline: expected another file than --output"});
+  EXPECT_FALSE(Exists("a.json"));
+}
+
 TEST_F(SimulateCommandTest, OperatorsMayBeNamedShortly) {
   json unit = Unit("transformer.h.1", {2});
   Put("full.json", PlanOf({unit}).dump());
