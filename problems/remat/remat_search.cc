@@ -38,11 +38,24 @@ constexpr int64_t kFirstLabels = 1000;
 constexpr int64_t kMostLabels = 1000000;
 constexpr int64_t kPaths = 40;
 
+// No plan fits in less.
+int64_t LeastBase(const RematProblem& problem) {
+  int64_t least = 0;
+  for (const int64_t bytes : problem.backward_base)
+    least = std::max(least, bytes);
+  for (const int64_t bytes : problem.forward_base)
+    least = std::max(least, bytes);
+  return least;
+}
+
 // The best plan so far, of all that were simulated.
 class Plans {
  public:
   Plans(const RematProblem& problem, const RematQuestion& question)
-      : problem_(problem), question_(question), simulator_(*problem.graph) {}
+      : problem_(problem),
+        question_(question),
+        simulator_(*problem.graph),
+        unit_ms_(std::min(1.0, problem.AllMs())) {}
 
   // Simulates a plan. Returns the moment at which it breaks the budget most.
   std::optional<RematMoment> Try(const std::vector<char>& kept) {
@@ -76,7 +89,8 @@ class Plans {
     const double best = best_->recompute_ms;
     return best - std::max(question_.limits.gap * best, Rounding());
   }
-  double Rounding() const { return kRounding * std::max(1.0, BestMs()); }
+  // Steps of less than a millisecond have less to round.
+  double Rounding() const { return kRounding * std::max(unit_ms_, BestMs()); }
 
   // Puts what was found into an answer whose bound is known.
   void Finish(RematAnswer& answer) {
@@ -105,6 +119,7 @@ class Plans {
   const RematProblem& problem_;
   const RematQuestion& question_;
   const graph::JointSimulator simulator_;
+  const double unit_ms_;
   std::optional<graph::JointRun> best_;
   int64_t least_peak_ = std::numeric_limits<int64_t>::max();
   std::vector<char> least_kept_;
@@ -134,6 +149,10 @@ class Search {
   void Find() {
     if (!question_.start.empty()) plans_.Try(question_.start);
     rows_.Wish(plans_.TryAllKept());
+    if (LeastBase(problem_) > question_.budget_bytes) {
+      answer_.bound_ms = kInfinity;
+      return;
+    }
     rows_.Add();
     std::vector<RematPart> open = {RematPart()};
     double closed_ms = kInfinity;  // no plan of a closed part costs less
@@ -318,12 +337,8 @@ LeastRematBudget FindLeastRematBudget(const RematProblem& problem,
                                       double tolerance, int64_t kept_bytes) {
   const solver::LimitClock clock(limits);
   const graph::JointSimulator simulator(*problem.graph);
-  LeastRematBudget least{.bytes = std::numeric_limits<int64_t>::max()};
-  // Nothing fits less than the bases.
-  for (const int64_t bytes : problem.backward_base)
-    least.bound_bytes = std::max(least.bound_bytes, bytes);
-  for (const int64_t bytes : problem.forward_base)
-    least.bound_bytes = std::max(least.bound_bytes, bytes);
+  LeastRematBudget least{.bytes = std::numeric_limits<int64_t>::max(),
+                         .bound_bytes = LeastBase(problem)};
   int64_t budget = least.bound_bytes;
   for (;;) {
     const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget,

@@ -222,7 +222,7 @@ TEST_F(RematCommandTest, TellsTheLeastBudgetWhereNothingFits) {
 
 TEST_F(RematCommandTest, StopsAtLimits) {
   const Outcome stopped =
-      Acplan({"remat", kLlama, "--budget", "60%", "--time-limit", "0.000001"});
+      Acplan({"remat", kLlama, "--budget", "75%", "--time-limit", "0.000001"});
   EXPECT_EQ(stopped.exit_code, 4);
   EXPECT_THAT(stopped.out, HasSubstr("no plan: stopped by the time limit"));
   // Within the gap of the optimum, by the program's own bound.
@@ -263,6 +263,10 @@ TEST_F(RematCommandTest, WrongFlagsAreRefused) {
                 {"none.json"});
   ExpectRefused(Acplan({"remat", kTiny, "--budget", "60%", "-o", kTiny}),
                 {"--output"});
+  Put("saved.json", R"({"saved": []})");
+  ExpectRefused(
+      Acplan({"remat", kTiny, "--of", "saved.json", "-o", "saved.json"}),
+      {"--output: expected another file than the input"});
 }
 
 TEST_F(RematCommandTest, WrongFilesAreRefused) {
