@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,6 +58,8 @@ struct FitRow {
   StrategySearch search;
 
   bool Fits() const { return !search.best.empty(); }
+  // What might fit with a plan was not planned in time.
+  bool IsUnknown() const { return !Fits() && search.unplanned > 0; }
   int64_t Gpus() const { return job.strategy.gpus; }
 };
 
@@ -140,7 +143,16 @@ struct FitTable {
 
 std::string CountsText(const FitTable& table) {
   const auto least = std::ranges::find_if(table.rows, &FitRow::Fits);
-  if (least == table.rows.end()) return "none of these counts of GPUs fits\n";
+  const bool is_unknown =
+      std::any_of(table.rows.begin(), least, std::mem_fn(&FitRow::IsUnknown));
+  if (least == table.rows.end()) {
+    return is_unknown ? "no count of GPUs is known to fit (--time-limit)\n"
+                      : "none of these counts of GPUs fits\n";
+  }
+  if (is_unknown) {
+    return fmt::format("least that is known to fit: {} GPUs (--time-limit)\n",
+                       FormatCount(least->Gpus()));
+  }
   if (!table.is_least_known) {
     return fmt::format("least of these that fits: {} GPUs\n",
                        FormatCount(least->Gpus()));
@@ -164,7 +176,9 @@ std::string TableText(const FitTable& fit, const TrainQuestion& question,
       cells = StrategyCells(row.job, row.search.best.front(), question);
     } else {
       cells.resize(8);
-      cells.emplace_back(row.search.strategies == 0 ? "no strategy" : "no");
+      cells.emplace_back(row.search.strategies == 0 ? "no strategy"
+                         : row.IsUnknown()          ? "not known"
+                                                    : "no");
     }
     cells.insert(cells.begin(),
                  {fmt::to_string(row.Gpus()),
@@ -196,7 +210,8 @@ ordered_json RowJson(const FitRow& row, const TrainQuestion& question) {
   ordered_json json = {{"gpus", row.Gpus()},
                        {"seq", row.job.strategy.sequence},
                        {"gbs", row.job.strategy.global_batch},
-                       {"fits", row.Fits()},
+                       {"fits", row.IsUnknown() ? ordered_json(nullptr)
+                                                : ordered_json(row.Fits())},
                        {"strategies", row.search.strategies},
                        {"proven", row.search.is_proven},
                        {"best", nullptr}};
@@ -292,11 +307,17 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
       flags.json
           ? json
           : BrokenLines(Text(tables, input.question, terminal), terminal));
-  const bool fits = std::ranges::any_of(tables, [](const FitTable& table) {
-    return std::ranges::any_of(table.rows, &FitRow::Fits);
-  });
-  return fits ? kExitOk
-              : terminal.Explain("infeasible: nothing fits", kExitInfeasible);
+  const auto has = [&](bool (FitRow::*what)() const) {
+    return std::ranges::any_of(tables, [&](const FitTable& table) {
+      return std::ranges::any_of(table.rows, what);
+    });
+  };
+  if (has(&FitRow::Fits)) return kExitOk;
+  if (has(&FitRow::IsUnknown)) {
+    return terminal.Explain("nothing is known to fit: --time-limit ended first",
+                            kExitLimit);
+  }
+  return terminal.Explain("infeasible: nothing fits", kExitInfeasible);
 }
 
 }  // namespace
@@ -320,8 +341,8 @@ Command AddFitCommand(CLI::App& program) {
       "  acplan fit data/training/models/llama-3.1-8b.json --gpu A100 --gpus "
       "4,8 --seq 4096,16384\n"
       "--gpus, --seq and --gbs are lists here.\n"
-      "Exit status: 0 some row fits, 2 bad input, 3 none does, 4 interrupted "
-      "before there was a row.");
+      "Exit status: 0 some row fits, 2 bad input, 3 none does, 4 a limit or "
+      "Ctrl-C came before that was known.");
   return {app, [flags](const Terminal& terminal) {
             return RunFit(*flags, terminal);
           }};

@@ -16,6 +16,7 @@
 #include "costmodel/training/strategy_search.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
 
 namespace acplan::cli {
 
@@ -94,6 +95,11 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   const StrategySearch search = SearchStrategies(
       job, space, question.budget, static_cast<size_t>(count),
       {.seconds = time_limit, .interrupted = &InterruptFlag()});
+  if (search.strategies == 0) {
+    throw InputError(
+        "expected settings that some strategy may have, found none "
+        "(llm-train says which rule a strategy breaks)");
+  }
   if (search.best.empty() && search.unplanned > 0) {
     return terminal.Complain(
         fmt::format("no plan was made before --time-limit ended: {} strategies "

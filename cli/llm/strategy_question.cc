@@ -65,6 +65,7 @@ StrategySpace SpaceOf(const TrainingJob& job,
   }
   if (says({"recompute", "granularity", "ac_mode"})) {
     space.recomputation = {s.recomputation};
+    space.full_layers = s.full_layers;
   }
   return space;
 }
@@ -122,6 +123,7 @@ StrategyQuestion AskOfStrategies(const costmodel::ModelShape& shape,
   if (has_offload) plain.erase("offload_layers");
   StrategyQuestion question{.job = StatedJob(shape, plain, systems),
                             .space = {}};
+  CheckStatedJob(question.job);
   question.space = SpaceOf(question.job, settings);
   question.space.has_offload = has_offload;
   return question;
@@ -132,7 +134,8 @@ costmodel::TrainingReport ReportOfRanked(const TrainingJob& job,
                                          double budget) {
   TrainingJob best = job;
   best.strategy = ranked.strategy;
-  return ReportOfTraining(best, budget, costmodel::kLabelsInSearch);
+  if (ranked.choices.empty()) return ReportOfTraining(best, budget);
+  return costmodel::ReportOfChoices(best, budget, ranked.choices);
 }
 
 StrategyRates RatesOf(const TrainingJob& job, const RankedStrategy& ranked) {

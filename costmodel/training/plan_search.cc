@@ -87,8 +87,9 @@ double PlanBound(const PlanProblem& problem) {
   return sum.Seconds(problem);
 }
 
-PlanOutcome PlanOfStrategy(const PlanProblem& problem, size_t most_labels,
-                           double cutoff, StageChoices known) {
+PlanOutcome PlanOfStrategy(const PlanProblem& problem,
+                           const ChoiceEffort& effort, double cutoff,
+                           StageChoices known) {
   std::vector<StageKind> single;
   std::vector<PassTime> again;  // of each stage, at least
   for (const StageKind& kind : problem.kinds) {
@@ -112,9 +113,10 @@ PlanOutcome PlanOfStrategy(const PlanProblem& problem, size_t most_labels,
       choice = ChooseLayerPolicies(
           OffersOfStage(problem.layers, single[i].content),
           RoomOfStage(problem.job, single[i].content, i, problem.budget),
-          most_labels);
+          effort);
     }
     if (!choice->is_feasible) {
+      if (!choice->is_optimal) return outcome;
       return {.bound = std::numeric_limits<double>::infinity()};
     }
     stages[i] = StageWithChoice(problem.job, problem.layers, single[i].content,
@@ -130,6 +132,7 @@ PlanOutcome PlanOfStrategy(const PlanProblem& problem, size_t most_labels,
     outcome.bound = planned.seconds;
   }
   planned.bound = outcome.bound;
+  for (const auto& choice : outcome.choices) planned.choices.push_back(*choice);
   outcome.plan = planned;
   return outcome;
 }

@@ -29,6 +29,7 @@ struct PlannedStrategy {
   double seconds = 0;
   double bytes = 0;  // of the stage that holds most
   double bound = 0;  // less than `seconds` where that is not proven the least
+  std::vector<PolicyChoice> choices = {};  // of each stage
 };
 
 // What is known of the choice of each stage.
@@ -40,10 +41,12 @@ struct PlanOutcome {
   StageChoices choices = {};
 };
 
-// The best plan, `most_labels` for each stage; none where none fits, or when a bound
-// shows that all take more than `cutoff` seconds. Choices of stages that are known to
-// be optimal are taken as they are.
-PlanOutcome PlanOfStrategy(const PlanProblem& problem, size_t most_labels,
-                           double cutoff, StageChoices known);
+// The best plan, with this effort for each stage; none where none fits, when a bound
+// shows that all take more than `cutoff` seconds, or where a stage has no choice when
+// its search ends. Choices of stages that are known to be optimal are taken as they
+// are.
+PlanOutcome PlanOfStrategy(const PlanProblem& problem,
+                           const ChoiceEffort& effort, double cutoff,
+                           StageChoices known);
 
 }  // namespace acplan::costmodel

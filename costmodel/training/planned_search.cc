@@ -85,6 +85,24 @@ std::vector<KnownStructure> StructuresOf(
   return known;
 }
 
+// Begins with the search for plans.
+class PlanningClock {
+ public:
+  explicit PlanningClock(const PlanningLimits& limits) : limits_(limits) {}
+
+  bool HasEnded() const {
+    const std::chrono::duration<double> spent =
+        std::chrono::steady_clock::now() - start_;
+    return spent.count() >= limits_.seconds ||
+           (limits_.interrupted && limits_.interrupted->load());
+  }
+
+ private:
+  const PlanningLimits& limits_;
+  std::chrono::steady_clock::time_point start_ =
+      std::chrono::steady_clock::now();
+};
+
 struct FoundCandidates {
   StrategySearch counts = {};
   PlannedUnits units = {};
@@ -95,9 +113,11 @@ struct FoundCandidates {
 class CandidateFinder {
  public:
   CandidateFinder(TrainingJob job, const PlannedSearchQuestion& question,
+                  const PlanningClock& clock,
                   const std::vector<KnownStructure>& structures)
       : job_(std::move(job)),
         question_(question),
+        clock_(clock),
         structures_(structures),
         has_plain_(std::ranges::find(question.space.recomputation,
                                      Recomputation::kNone) !=
@@ -111,6 +131,7 @@ class CandidateFinder {
 
   TrainingJob job_;
   const PlannedSearchQuestion& question_;
+  const PlanningClock& clock_;
   const std::vector<KnownStructure>& structures_;
   bool has_plain_;
   LayerMemories memories_ = {};
@@ -136,6 +157,10 @@ void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
   if (least > question_.cutoff) return;
   // Nothing is recomputed: the strategy is there already.
   if (has_plain_ && MostBytesOf(job_, memories_, kinds) <= question_.budget) {
+    return;
+  }
+  if (clock_.HasEnded()) {
+    ++found_.counts.unplanned;
     return;
   }
   const PlannedUnit& unit = Unit();
@@ -210,24 +235,14 @@ class Planner {
     return candidate.bound <= cutoff &&
            (!candidate.plan || candidate.plan->bound < candidate.plan->seconds);
   }
-  bool MayPlan() const;
 
   const PlannedSearchQuestion& question_;
   BestTimes times_;
-  std::chrono::steady_clock::time_point start_ =
-      std::chrono::steady_clock::now();
+  PlanningClock clock_{question_.limits};
   std::vector<PlannedUnits> units_ = {};
   std::vector<Candidate> candidates_ = {};
   StrategySearch found_ = {};
 };
-
-bool Planner::MayPlan() const {
-  const PlanningLimits& limits = question_.limits;
-  const std::chrono::duration<double> spent =
-      std::chrono::steady_clock::now() - start_;
-  return spent.count() < limits.seconds &&
-         !(limits.interrupted && limits.interrupted->load());
-}
 
 void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
   const std::vector<KnownStructure> structures =
@@ -237,7 +252,9 @@ void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
     const double begin = ThreadSeconds();
     TrainingJob of_unit = question_.job;
     of_unit.strategy = units[i];
-    found[i] = CandidateFinder(std::move(of_unit), question_, structures).Run();
+    found[i] =
+        CandidateFinder(std::move(of_unit), question_, clock_, structures)
+            .Run();
     if (found[i].candidates.empty()) found[i].units.clear();
     found[i].counts.core_seconds = ThreadSeconds() - begin;
   });
@@ -245,6 +262,7 @@ void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
     found_.strategies += of_unit.counts.strategies;
     found_.evaluated += of_unit.counts.evaluated;
     found_.fitting += of_unit.counts.fitting;
+    found_.unplanned += of_unit.counts.unplanned;
     found_.core_seconds += of_unit.counts.core_seconds;
     units_.push_back(std::move(of_unit.units));
     for (Candidate& candidate : of_unit.candidates) {
@@ -257,16 +275,18 @@ void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
 void Planner::Plan(Candidate& candidate, size_t most_labels) {
   TrainingJob job = question_.job;
   job.strategy = candidate.strategy;
-  PlanOutcome outcome = PlanOfStrategy(
-      {job, candidate.unit->times, candidate.unit->layers, *candidate.kinds,
-       question_.budget},
-      most_labels, times_.Cutoff() / kRounding, std::move(candidate.choices));
+  PlanOutcome outcome =
+      PlanOfStrategy({job, candidate.unit->times, candidate.unit->layers,
+                      *candidate.kinds, question_.budget},
+                     {.most_labels = most_labels,
+                      .is_stopped = [this] { return clock_.HasEnded(); }},
+                     times_.Cutoff() / kRounding, std::move(candidate.choices));
   candidate.choices = std::move(outcome.choices);
   candidate.bound = std::max(candidate.bound, kRounding * outcome.bound);
   if (!outcome.plan) return;
   if (candidate.plan && candidate.plan->seconds < outcome.plan->seconds) return;
-  candidate.plan = outcome.plan;
-  times_.Add(candidate.place, outcome.plan->seconds);
+  candidate.plan = std::move(outcome.plan);
+  times_.Add(candidate.place, candidate.plan->seconds);
 }
 
 // By ascending bound, those that may be improved.
@@ -285,7 +305,7 @@ void Planner::PlanAll(size_t most_labels) {
   std::vector<double> seconds(workers, 0);
   oneapi::tbb::parallel_for(size_t{0}, workers, [&](size_t worker) {
     const double begin = ThreadSeconds();
-    while (MayPlan()) {
+    while (!clock_.HasEnded()) {
       const size_t i = next++;
       // The others have no lesser bound.
       if (i >= open.size() || open[i]->bound > times_.Cutoff()) break;
@@ -320,7 +340,7 @@ StrategySearch Planner::Run(std::span<const TrainingStrategy> units) {
   if (fastest.size() > question_.count) fastest.resize(question_.count);
   for (const Candidate* candidate : fastest) {
     found_.best.push_back({candidate->strategy, candidate->plan->seconds,
-                           candidate->plan->bytes});
+                           candidate->plan->bytes, candidate->plan->choices});
   }
   return std::move(found_);
 }

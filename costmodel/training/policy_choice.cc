@@ -36,6 +36,7 @@ namespace acplan::costmodel {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr size_t kMostAdded = 1 << 18;   // labels that wait for their order
 constexpr double kTimeRounding = 1e-12;  // of seconds, summed in another order
 
 using Offers = std::array<LayerOffer, 2>;
@@ -76,34 +77,20 @@ double BestShare(const Offers& offers, double room) {
   return best;
 }
 
-// A policy in the order of the search.
-struct ChoiceStep {
-  size_t kind = 0;
-  size_t policy = 0;
-  double excess = 0;
-  bool is_last = false;  // of its kind: takes all layers that are left
-};
-
-struct ChoiceRecord {
-  int64_t before = -1;
-  size_t kind = 0;
-  size_t policy = 0;
-  int64_t count = 0;
-};
-
-struct FoundChoice {
-  double seconds = kNever;
-  int64_t record = -1;
+struct ChoiceRoom {
+  double bytes = 0;    // of what layers keep of a microbatch
+  double working = 0;  // the bound t
 };
 
 // The problem for one bound t.
 class LabelSearch {
  public:
-  LabelSearch(const Offers& offers, double share, double room, double working)
+  LabelSearch(const Offers& offers, double share, ChoiceRoom room,
+              const ChoiceEffort& effort)
       : offers_(offers),
         room_(room),
-        working_(working),
-        relaxed_(RelaxAt(offers, share, room)) {
+        relaxed_(RelaxAt(offers, share, room.bytes)),
+        meter_(effort) {
     for (size_t kind = 0; kind < 2; ++kind) {
       if (offers[kind].layers == 0) continue;
       while (!IsLarge(kind, first_large_[kind])) ++first_large_[kind];
@@ -111,9 +98,9 @@ class LabelSearch {
   }
 
   double Bound() const { return relaxed_.seconds; }
-  // The best choice below `cutoff` seconds; false where more labels would be
-  // needed than there may be.
-  bool Run(double cutoff, size_t most_labels);
+  // The best choice below `cutoff` seconds; false where that would take more effort
+  // than there may be.
+  bool Run(double cutoff);
   bool HasFound() const { return best_.record >= 0; }
   PolicyChoice Best() const;
 
@@ -123,7 +110,7 @@ class LabelSearch {
   }
   bool IsLarge(size_t kind, size_t policy) const {
     return PolicyOf(kind, policy).bytes >=
-           offers_[kind].whole_bytes - working_ - kByteRounding;
+           offers_[kind].whole_bytes - room_.working - kByteRounding;
   }
   bool IsTooLong(double excess) const {
     return relaxed_.seconds + excess >= best_.seconds * (1 - kTimeRounding);
@@ -132,30 +119,31 @@ class LabelSearch {
   void Order();
   ChoiceLabel With(ChoiceLabel label, size_t kind, size_t policy,
                    int64_t count);
-  std::vector<ChoiceLabel> Continued(const std::vector<ChoiceLabel>& labels,
-                                     size_t step);
-  std::vector<ChoiceLabel> WithLayer(const std::vector<ChoiceLabel>& labels,
-                                     size_t last);
+  void Continue(const std::vector<ChoiceLabel>& labels, size_t step,
+                std::vector<ChoiceLabel>& next);
+  void AddLayer(const std::vector<ChoiceLabel>& labels, size_t last,
+                std::vector<ChoiceLabel>& next);
+  void Keep(std::vector<ChoiceLabel>& added, size_t most,
+            std::vector<ChoiceLabel>& labels);
   void TakeLastLayer(const ChoiceLabel& label);
-  bool RunByLayers(std::vector<ChoiceLabel>& labels, size_t last,
-                   size_t most_labels);
+  bool RunByLayers(std::vector<ChoiceLabel>& labels, size_t last);
   bool RunByPolicies(std::vector<ChoiceLabel>& labels, size_t first,
-                     size_t last, size_t most_labels);
+                     size_t last);
   // Of the kinds that come after this step's.
   double LeastBytesAfter(size_t step) const;
   double LeastBytesOf(size_t kind, int64_t left, bool has_large) const;
   void Complete(ChoiceLabel label, size_t step);
   bool FillKind(ChoiceLabel& label, size_t last_step);
-  void Take(const ChoiceLabel& label);
+  bool Take(ChoiceLabel label);
 
   const Offers& offers_;
-  double room_;
-  double working_;
+  ChoiceRoom room_;
   Relaxation relaxed_;
   std::array<size_t, 2> first_large_ = {0, 0};  // policy of each kind
   std::vector<ChoiceStep> steps_ = {};
   std::vector<ChoiceRecord> records_ = {};
   FoundChoice best_ = {};
+  ChoiceMeter meter_;
 };
 
 std::vector<ChoiceStep> LabelSearch::StepsOf(size_t kind) const {
@@ -204,8 +192,10 @@ ChoiceLabel LabelSearch::With(ChoiceLabel label, size_t kind, size_t policy,
   label.gpu += number * p.gpu;
   label.host += number * p.host;
   label.has_large |= IsLarge(kind, policy);
-  records_.push_back({label.record, kind, policy, count});
-  label.record = static_cast<int64_t>(records_.size()) - 1;
+  RecordLast(label, records_);
+  label.kind = static_cast<int32_t>(kind);
+  label.policy = static_cast<int32_t>(policy);
+  label.count = static_cast<int32_t>(count);
   return label;
 }
 
@@ -225,16 +215,26 @@ double LabelSearch::LeastBytesOf(size_t kind, int64_t left,
   return least + policies[first_large_[kind]].bytes - policies.front().bytes;
 }
 
-// Labels in which a layer at least has the policy of this step. (That those without
-// one have room for the rest was seen when they were made.)
-std::vector<ChoiceLabel> LabelSearch::Continued(
-    const std::vector<ChoiceLabel>& labels, size_t step) {
+// Moves labels to those that are kept, where there are more than so many.
+void LabelSearch::Keep(std::vector<ChoiceLabel>& added, size_t most,
+                       std::vector<ChoiceLabel>& labels) {
+  if (added.size() <= most) return;
+  AddUndominated(std::move(added), labels);
+  added.clear();
+  for (ChoiceLabel& label : labels) RecordLast(label, records_);
+}
+
+// Adds labels in which a layer at least has the policy of this step. (That those
+// without one have room for the rest was seen when they were made.)
+void LabelSearch::Continue(const std::vector<ChoiceLabel>& labels, size_t step,
+                           std::vector<ChoiceLabel>& next) {
   const ChoiceStep& s = steps_[step];
   const double bytes = PolicyOf(s.kind, s.policy).bytes;
   const double after = LeastBytesAfter(step);
   const bool is_large = IsLarge(s.kind, s.policy);
-  std::vector<ChoiceLabel> next;
+  std::vector<ChoiceLabel> added;
   for (const ChoiceLabel& label : labels) {
+    if (meter_.IsStopped(records_.size())) break;
     for (int64_t count = s.is_last ? label.left : 1; count <= label.left;
          ++count) {
       const double number = static_cast<double>(count);
@@ -242,13 +242,14 @@ std::vector<ChoiceLabel> LabelSearch::Continued(
       const double rest =
           LeastBytesOf(s.kind, label.left - count,
                        label.has_large || (count > 0 && is_large));
-      if (label.bytes + number * bytes + rest + after > room_) break;
-      next.push_back(With(label, s.kind, s.policy, count));
-      next.back().excess += number * s.excess;
-      if (count > 0) Complete(next.back(), step);
+      if (label.bytes + number * bytes + rest + after > room_.bytes) break;
+      added.push_back(With(label, s.kind, s.policy, count));
+      added.back().excess += number * s.excess;
+      if (count > 0) Complete(added.back(), step);
     }
+    Keep(added, kMostAdded, next);
   }
-  return next;
+  Keep(added, 0, next);
 }
 
 // Puts the layers that are left of the kind of `last_step`, its cheapest policy, on
@@ -259,7 +260,7 @@ bool LabelSearch::FillKind(ChoiceLabel& label, size_t last_step) {
   if (!label.has_large && label.left > 0) {
     const double others =
         LeastBytesOf(kind, label.left - 1, true) + LeastBytesAfter(last_step);
-    const double most = room_ - label.bytes - others;
+    const double most = room_.bytes - label.bytes - others;
     size_t step = last_step;
     while (!IsLarge(kind, steps_[step].policy) ||
            policies[steps_[step].policy].bytes > most) {
@@ -272,7 +273,7 @@ bool LabelSearch::FillKind(ChoiceLabel& label, size_t last_step) {
   size_t small = steps_[last_step].policy;
   size_t large = has_two ? steps_[last_step - 1].policy : small;
   if (small > large) std::swap(small, large);
-  const double room = room_ - label.bytes - LeastBytesAfter(last_step);
+  const double room = room_.bytes - label.bytes - LeastBytesAfter(last_step);
   const double left = static_cast<double>(label.left);
   if (left * policies[small].bytes > room) small = large = 0;
   const double spare = room - left * policies[small].bytes;
@@ -288,31 +289,38 @@ bool LabelSearch::FillKind(ChoiceLabel& label, size_t last_step) {
   return label.has_large;
 }
 
+// What is no better leaves no records.
 void LabelSearch::Complete(ChoiceLabel label, size_t step) {
+  const size_t records = records_.size();
   while (!steps_[step].is_last) ++step;
-  if (!FillKind(label, step)) return;
-  if (step + 1 < steps_.size()) {
+  bool is_filled = FillKind(label, step);
+  if (is_filled && step + 1 < steps_.size()) {
     label.left = offers_[steps_.back().kind].layers;
     label.has_large = false;
-    if (!FillKind(label, steps_.size() - 1)) return;
+    is_filled = FillKind(label, steps_.size() - 1);
   }
-  Take(label);
+  if (!is_filled || !Take(label)) records_.resize(records);
 }
 
-void LabelSearch::Take(const ChoiceLabel& label) {
+// Returns whether it is the best so far.
+bool LabelSearch::Take(ChoiceLabel label) {
   const double seconds = std::max(label.gpu, label.host);
-  if (label.bytes > room_ || seconds >= best_.seconds) return;
+  if (label.bytes > room_.bytes || seconds >= best_.seconds) return false;
+  RecordLast(label, records_);
   best_.seconds = seconds;
   best_.record = label.record;
+  return true;
 }
 
-// The labels with one layer more of the kind that ends at step `last`, of any policy.
-std::vector<ChoiceLabel> LabelSearch::WithLayer(
-    const std::vector<ChoiceLabel>& labels, size_t last) {
+// Adds the labels with one layer more of the kind that ends at step `last`, of any
+// policy.
+void LabelSearch::AddLayer(const std::vector<ChoiceLabel>& labels, size_t last,
+                           std::vector<ChoiceLabel>& next) {
   const double after = LeastBytesAfter(last);
   const size_t kind = steps_[last].kind;
-  std::vector<ChoiceLabel> next;
+  std::vector<ChoiceLabel> added;
   for (const ChoiceLabel& label : labels) {
+    if (meter_.IsStopped(records_.size())) break;
     // The cheapest policies come last.
     for (size_t step = last + 1; step-- > 0 && steps_[step].kind == kind;) {
       const ChoiceStep& s = steps_[step];
@@ -320,12 +328,13 @@ std::vector<ChoiceLabel> LabelSearch::WithLayer(
       const double rest = LeastBytesOf(
           kind, label.left - 1, label.has_large || IsLarge(kind, s.policy));
       const double bytes = PolicyOf(kind, s.policy).bytes;
-      if (label.bytes + bytes + rest + after > room_) continue;
-      next.push_back(With(label, kind, s.policy, 1));
-      next.back().excess += s.excess;
+      if (label.bytes + bytes + rest + after > room_.bytes) continue;
+      added.push_back(With(label, kind, s.policy, 1));
+      added.back().excess += s.excess;
     }
+    Keep(added, kMostAdded, next);
   }
-  return next;
+  Keep(added, 0, next);
 }
 
 // Takes the best of a label that lacks one layer of the last kind.
@@ -337,7 +346,7 @@ void LabelSearch::TakeLastLayer(const ChoiceLabel& label) {
   double least = best_.seconds;
   for (size_t i = label.has_large ? 0 : first_large_[kind]; i < none; ++i) {
     const LayerPolicy& policy = policies[i];
-    if (label.bytes + policy.bytes > room_) break;  // ascending
+    if (label.bytes + policy.bytes > room_.bytes) break;  // ascending
     const double seconds =
         std::max(label.gpu + policy.gpu, label.host + policy.host);
     if (seconds >= least) continue;
@@ -347,8 +356,7 @@ void LabelSearch::TakeLastLayer(const ChoiceLabel& label) {
   if (best < none) Take(With(label, kind, best, 1));
 }
 
-bool LabelSearch::RunByLayers(std::vector<ChoiceLabel>& labels, size_t last,
-                              size_t most_labels) {
+bool LabelSearch::RunByLayers(std::vector<ChoiceLabel>& labels, size_t last) {
   const int64_t layers = offers_[steps_[last].kind].layers;
   for (int64_t i = 0; i < layers; ++i) {
     if (i + 1 == layers && last + 1 == steps_.size()) {
@@ -356,32 +364,33 @@ bool LabelSearch::RunByLayers(std::vector<ChoiceLabel>& labels, size_t last,
       labels.clear();
       return true;
     }
-    std::vector<ChoiceLabel> added = WithLayer(labels, last);
-    labels.clear();
-    AddUndominated(std::move(added), labels);
-    if (labels.size() > most_labels) return false;
+    std::vector<ChoiceLabel> next;
+    AddLayer(labels, last, next);
+    labels = std::move(next);
+    if (meter_.IsSpent(labels.size())) return false;
     for (const ChoiceLabel& label : labels) Complete(label, last);
   }
   return true;
 }
 
 bool LabelSearch::RunByPolicies(std::vector<ChoiceLabel>& labels, size_t first,
-                                size_t last, size_t most_labels) {
+                                size_t last) {
   for (size_t step = first; step <= last; ++step) {
-    std::vector<ChoiceLabel> added = Continued(labels, step);
-    if (step == last) labels.clear();
-    if (!added.empty()) AddUndominated(std::move(added), labels);
-    if (labels.size() > most_labels) return false;
+    std::vector<ChoiceLabel> next;
+    if (step < last) next = labels;
+    Continue(labels, step, next);
+    labels = std::move(next);
+    if (meter_.IsSpent(labels.size())) return false;
   }
   return true;
 }
 
-bool LabelSearch::Run(double cutoff, size_t most_labels) {
+bool LabelSearch::Run(double cutoff) {
   best_.seconds = cutoff;
   Order();
   ChoiceLabel root{.left = offers_[steps_.front().kind].layers};
   if (LeastBytesOf(steps_.front().kind, root.left, false) + LeastBytesAfter(0) >
-      room_) {
+      room_.bytes) {
     return true;
   }
   Complete(root, 0);
@@ -392,9 +401,8 @@ bool LabelSearch::Run(double cutoff, size_t most_labels) {
     const auto policies = static_cast<int64_t>(last - first + 1);
     const bool is_complete =
         labels.empty() ||
-        (labels.front().left < policies
-             ? RunByLayers(labels, last, most_labels)
-             : RunByPolicies(labels, first, last, most_labels));
+        (labels.front().left < policies ? RunByLayers(labels, last)
+                                        : RunByPolicies(labels, first, last));
     if (!is_complete) return false;
     std::erase_if(labels,
                   [](const ChoiceLabel& label) { return !label.has_large; });
@@ -415,7 +423,7 @@ PolicyChoice LabelSearch::Best() const {
     if (offers_[kind].layers == 0) continue;
     choice.counts[kind].assign(offers_[kind].policies.size(), 0);
   }
-  for (int64_t i = best_.record; i >= 0; i = records_[i].before) {
+  for (int32_t i = best_.record; i >= 0; i = records_[i].before) {
     choice.counts[records_[i].kind][records_[i].policy] += records_[i].count;
   }
   return choice;
@@ -445,7 +453,7 @@ bool HasPolicyWithin(const Offers& offers, double working) {
 }  // namespace
 
 PolicyChoice ChooseLayerPolicies(const Offers& stated, const StageRoom& room,
-                                 size_t most_labels) {
+                                 const ChoiceEffort& effort) {
   // Where the host is never what takes longer, its seconds tell labels apart for
   // nothing.
   Offers offers = stated;
@@ -469,10 +477,10 @@ PolicyChoice ChooseLayerPolicies(const Offers& stated, const StageRoom& room,
     const double bytes =
         (room.bytes + kByteRounding - working) / room.in_flight;
     if (!share) share = BestShare(offers, bytes);
-    LabelSearch search(offers, *share, bytes, working);
+    LabelSearch search(offers, *share, {bytes, working}, effort);
     const double bound = search.Bound();
     if (bound >= best.seconds * (1 - kTimeRounding)) break;
-    const bool is_complete = search.Run(best.seconds, most_labels);
+    const bool is_complete = search.Run(best.seconds);
     const double lost = is_complete ? best.bound : std::min(best.bound, bound);
     const bool is_optimal = best.is_optimal && is_complete;
     if (search.HasFound()) best = search.Best();

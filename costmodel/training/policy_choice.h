@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -36,6 +37,13 @@ struct StageRoom {
 inline constexpr size_t kLabelsOfPlan = 50'000;
 inline constexpr size_t kLabelsInSearch = 500;
 
+// What a search for a choice may take.
+struct ChoiceEffort {
+  size_t most_labels = kLabelsOfPlan;     // at once
+  std::function<bool()> is_stopped = {};  // asked every few milliseconds
+};
+
+// Neither feasible nor optimal: the search ended before it found one.
 struct PolicyChoice {
   bool is_feasible = false;
   bool is_optimal = true;
@@ -57,10 +65,10 @@ inline constexpr double kByteRounding = .01;
 //   of the layers of a kind those that keep most go back first, and what a layer
 //   makes again is there beside what all keep.
 // Layers of an offer without layers are left out. Where the search would take more
-// than `most_labels` labels at once, `bound` may be less than `seconds`.
+// than its effort, `bound` may be less than `seconds`.
 PolicyChoice ChooseLayerPolicies(const std::array<LayerOffer, 2>& offers,
                                  const StageRoom& room,
-                                 size_t most_labels = kLabelsOfPlan);
+                                 const ChoiceEffort& effort = {});
 
 // Seconds that no choice goes below, but for rounding (the linear relaxation by each of both
 // measures); infinite where nothing fits.

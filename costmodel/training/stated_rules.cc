@@ -35,10 +35,6 @@ void CheckPipeline(const ModelShape& shape, const TrainingStrategy& s) {
 }
 
 void CheckAttention(const ModelShape& shape, const TrainingStrategy& s) {
-  Require(shape.learned_positions == 0 || s.sequence <= shape.learned_positions,
-          fmt::format("seq: expected at most {} (positions of the model), "
-                      "found {}",
-                      shape.learned_positions, s.sequence));
   Require(s.context == 1 || s.sequence % (2 * s.context) == 0,
           fmt::format("cp: expected 2 cp to divide seq, as each rank takes a "
                       "part of the front and of the back, found cp {} and seq "
@@ -64,8 +60,6 @@ void CheckImplementation(const TrainingStrategy& s) {
   Require(s.tensor * s.pipeline * s.context * s.expert == 1,
           "implementation: expected fused with tp, pp, cp or ep above 1, found "
           "eager");
-  Require(s.precision == ProductPrecision::kBf16,
-          "implementation: expected fused with 8 or 4 bits, found eager");
   Require(s.recomputation == Recomputation::kNone ||
               s.recomputation == Recomputation::kFull,
           "recompute: expected none, full or full:N with the implementation "
@@ -75,13 +69,14 @@ void CheckImplementation(const TrainingStrategy& s) {
 }
 
 void CheckExperts(const ModelShape& shape, const TrainingStrategy& s) {
-  Require(shape.IsMoe() || !s.dedupes_tokens,
-          "dispatcher: expected alltoall for a model without experts");
   Require(!shape.IsMoe() || s.tensor == 1 || s.sequence_parallel,
           "sp: expected true for experts with tp above 1, found false");
   Require(!s.overlaps_expert || s.expert > 1,
           fmt::format("overlap_ep: expected false with ep {}, found true",
                       s.expert));
+}
+
+void CheckParts(const ModelShape& shape, const TrainingStrategy& s) {
   const auto has = [&](LayerPart part) { return s.parts.contains(part); };
   Require(shape.IsMoe() || !has(LayerPart::kMoeActivation),
           "recompute: expected parts of the model, which has no experts; found "
@@ -93,8 +88,28 @@ void CheckExperts(const ModelShape& shape, const TrainingStrategy& s) {
 
 }  // namespace
 
+void CheckStatedJob(const TrainingJob& job) {
+  const TrainingStrategy& s = job.strategy;
+  const int64_t positions = job.shape.learned_positions;
+  Require(positions == 0 || s.sequence <= positions,
+          fmt::format("seq: expected at most {} (positions of the model), "
+                      "found {}",
+                      positions, s.sequence));
+  Require(job.shape.IsMoe() || !s.dedupes_tokens,
+          "dispatcher: expected alltoall for a model without experts");
+  CheckParts(job.shape, s);
+  Require(s.implementation == Implementation::kFused ||
+              s.precision == ProductPrecision::kBf16,
+          "implementation: expected fused with 8 or 4 bits, found eager");
+  Require(job.cluster.gpu.Rate(s.precision) > 0,
+          fmt::format("precision: {} has no products in this precision; bf16 "
+                      "would do",
+                      job.cluster.gpu.name));
+}
+
 void CheckStatedStrategy(const TrainingJob& job) {
   const TrainingStrategy& s = job.strategy;
+  CheckStatedJob(job);
   CheckPipeline(job.shape, s);
   CheckAttention(job.shape, s);
   CheckExperts(job.shape, s);
@@ -108,11 +123,6 @@ void CheckStatedStrategy(const TrainingJob& job) {
   Require(s.zero < 2 || s.pipeline == 1 || s.zero == 3,
           "zero: expected 0, 1 or 3 with pp above 1, found 2: gradients that "
           "microbatches add to cannot be scattered after each");
-  if (job.cluster.gpu.Rate(s.precision) > 0) return;
-  throw InputError(
-      fmt::format("strategy: precision: {} has no products in this precision; "
-                  "bf16 would do",
-                  job.cluster.gpu.name));
 }
 
 }  // namespace acplan::costmodel

@@ -54,6 +54,7 @@ class UnitSearch {
 
  private:
   void TryLayers(const Kinds& kinds);
+  void TryStatedLayers(const Kinds& kinds);
   void TryOffload(const Kinds& kinds);
   void TryOne(const Kinds& kinds);
 
@@ -103,6 +104,17 @@ void UnitSearch::TryLayers(const Kinds& kinds) {
   layers = 0;
 }
 
+// The number of layers that was asked for, which a stage may have.
+void UnitSearch::TryStatedLayers(const Kinds& kinds) {
+  TrainingStrategy& s = job_.strategy;
+  const int64_t stage = (job_.shape.layers + s.pipeline - 1) / s.pipeline;
+  if (question_.space.full_layers > stage) return;
+  ++found_.strategies;
+  s.full_layers = question_.space.full_layers;
+  TryOne(kinds);
+  s.full_layers = 0;
+}
+
 // The least number of layers that makes what does not fit without.
 void UnitSearch::TryOffload(const Kinds& kinds) {
   TrainingStrategy& s = job_.strategy;
@@ -135,12 +147,16 @@ StrategySearch UnitSearch::Run() {
     for (const Sharding sharding :
          ShardingsOf(s, question_.job, question_.space)) {
       s = WithSharding(std::move(s), sharding);
-      if (s.recomputation == Recomputation::kFull) {
+      if (s.recomputation == Recomputation::kFull &&
+          question_.space.full_layers > 0) {
+        TryStatedLayers(layout.kinds);
+      } else if (s.recomputation == Recomputation::kFull) {
         TryLayers(layout.kinds);
       } else {
         ++found_.strategies;
         TryOne(layout.kinds);
         if (question_.space.has_offload && s.pipeline == 1 &&
+            s.implementation == Implementation::kFused &&
             s.recomputation == Recomputation::kNone) {
           TryOffload(layout.kinds);
         }

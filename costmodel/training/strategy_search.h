@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "costmodel/training/policy_choice.h"
 #include "costmodel/training/strategy_space.h"
 
 namespace acplan::costmodel {
@@ -12,7 +13,8 @@ namespace acplan::costmodel {
 struct RankedStrategy {
   TrainingStrategy strategy = {};
   double seconds = 0;
-  double bytes = 0;  // of the stage that holds most
+  double bytes = 0;                        // of the stage that holds most
+  std::vector<PolicyChoice> choices = {};  // of a plan's stages
 };
 
 struct StrategySearch {
@@ -30,7 +32,8 @@ struct StrategySearch {
   double core_seconds = 0;
 };
 
-// When planning ends; all else is done in any case. A plan that is begun is ended.
+// When planning ends; all else is done in any case. A plan that is begun ends with the
+// best choice so far.
 struct PlanningLimits {
   double seconds = std::numeric_limits<double>::infinity();
   const std::atomic<bool>* interrupted = nullptr;  // by a signal, say

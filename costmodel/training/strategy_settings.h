@@ -61,4 +61,8 @@ TrainingJob StatedJob(const ModelShape& shape, const StrategySettings& settings,
 // than all: of schedules, kernels and what a GPU can do. Throws InputError.
 void CheckStatedStrategy(const TrainingJob& job);
 
+// Of these rules those that no degree, batch or schedule decides about, so that a job
+// which breaks one has no strategy. Throws InputError.
+void CheckStatedJob(const TrainingJob& job);
+
 }  // namespace acplan::costmodel

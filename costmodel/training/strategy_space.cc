@@ -38,6 +38,15 @@ bool AreExpertsLegal(const ModelShape& shape, const TrainingStrategy& s) {
          (!s.overlaps_expert || s.expert > 1);
 }
 
+// What modules of Hugging Face run is one GPU's, as a whole or not again.
+bool IsImplementationLegal(const TrainingStrategy& s) {
+  return s.implementation == Implementation::kFused ||
+         (s.tensor * s.pipeline * s.context * s.expert == 1 &&
+          (s.recomputation == Recomputation::kNone ||
+           s.recomputation == Recomputation::kFull) &&
+          s.offloaded_layers == 0);
+}
+
 // The rules of degrees that a unit shares.
 bool IsUnitLegal(const ModelShape& shape, const TrainingStrategy& s) {
   if (s.gpus % (s.tensor * s.context) != 0) return false;
@@ -64,6 +73,7 @@ bool IsScheduleLegal(const TrainingStrategy& s) {
 
 // The rules of the others, with the unit's.
 bool IsLegal(const TrainingStrategy& s, const ModelShape& shape) {
+  if (!IsImplementationLegal(s)) return false;
   if (s.offloaded_layers > (shape.layers + s.pipeline - 1) / s.pipeline) {
     return false;
   }
@@ -203,7 +213,7 @@ class UnitLister {
           s.parts = job_.strategy.parts;
           if (s.parts.empty()) s.parts = {LayerPart::kCoreAttention};
         }
-        units_.push_back(s);
+        if (IsImplementationLegal(s)) units_.push_back(s);
       }
     }
   }

@@ -33,8 +33,10 @@ struct StrategySpace {
   // Whether activations of layers go to the host where nothing runs again and there is
   // no pipeline (as Megatron-Core has it), all numbers of layers.
   bool has_offload = false;
-  // kFull stands for all numbers of layers of a stage that are recomputed.
+  // kFull stands for all numbers of layers of a stage that are recomputed, unless a
+  // number above 0 is given.
   std::vector<Recomputation> recomputation = {};
+  int64_t full_layers = 0;
 };
 
 // All of it: tensor parallelism within NVLink's domain, pipelines and chunks whose

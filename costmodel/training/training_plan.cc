@@ -62,6 +62,21 @@ std::vector<StageKind> EachStage(std::span<const PlannedStage> stages) {
   return kinds;
 }
 
+TrainingPlan PlanWith(const TrainingJob& job, const PlannedLayers& layers,
+                      std::span<const PolicyChoice> choices) {
+  TrainingPlan plan{.graphs = {layers[0].graph, layers[1].graph}};
+  const std::vector<StageContent> stages = DivideLayers(job);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    plan.stages.push_back(
+        StageWithChoice(job, layers, stages[i], i, choices[i]));
+  }
+  const UnitTimes units = TimesOfUnits(job);
+  plan.time = TimeOfPlan(job, units, plan.stages);
+  plan.bound = plan.IsOptimal() ? plan.time.Total()
+                                : BoundOfPlan(job, units, plan.stages).Total();
+  return plan;
+}
+
 }  // namespace
 
 PlannedLayers LayersToPlan(const TrainingJob& job,
@@ -147,23 +162,22 @@ StepMemory TrainingPlan::Memory() const {
   return memory;
 }
 
-TrainingPlan PlanTraining(const TrainingJob& job, double budget,
-                          size_t most_labels) {
+TrainingPlan PlanTraining(const TrainingJob& job, double budget) {
   const PlannedLayers layers = LayersToPlan(job);
-  TrainingPlan plan{.graphs = {layers[0].graph, layers[1].graph}};
   const std::vector<StageContent> stages = DivideLayers(job);
+  std::vector<PolicyChoice> choices;
   for (size_t i = 0; i < stages.size(); ++i) {
     const std::array<LayerOffer, 2> offers = OffersOfStage(layers, stages[i]);
-    PolicyChoice choice = ChooseLayerPolicies(
-        offers, RoomOfStage(job, stages[i], i, budget), most_labels);
-    if (!choice.is_feasible) choice = SmallestChoice(offers);
-    plan.stages.push_back(StageWithChoice(job, layers, stages[i], i, choice));
+    choices.push_back(
+        ChooseLayerPolicies(offers, RoomOfStage(job, stages[i], i, budget)));
+    if (!choices.back().is_feasible) choices.back() = SmallestChoice(offers);
   }
-  const UnitTimes units = TimesOfUnits(job);
-  plan.time = TimeOfPlan(job, units, plan.stages);
-  plan.bound = plan.IsOptimal() ? plan.time.Total()
-                                : BoundOfPlan(job, units, plan.stages).Total();
-  return plan;
+  return PlanWith(job, layers, choices);
+}
+
+TrainingPlan PlanOfChoices(const TrainingJob& job,
+                           std::span<const PolicyChoice> choices) {
+  return PlanWith(job, LayersToPlan(job), choices);
 }
 
 }  // namespace acplan::costmodel

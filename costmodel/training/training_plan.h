@@ -72,8 +72,11 @@ struct TrainingPlan {
 // An iteration rises with what each stage runs again, whatever the others do, so that
 // each stage is least by itself (policy_choice.h).
 // `job.strategy.microbatch` is set, and the implementation is fused.
-TrainingPlan PlanTraining(const TrainingJob& job, double budget,
-                          size_t most_labels = kLabelsOfPlan);
+TrainingPlan PlanTraining(const TrainingJob& job, double budget);
+
+// The plan of choices that were made before, one for each stage.
+TrainingPlan PlanOfChoices(const TrainingJob& job,
+                           std::span<const PolicyChoice> choices);
 
 // For searches. `offers`: of layers to plan, with a stage's layers.
 std::array<LayerOffer, 2> OffersOfStage(const PlannedLayers& layers,

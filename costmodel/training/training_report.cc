@@ -63,9 +63,7 @@ double FlopsAgain(const TrainingJob& job, const TrainingPlan& plan) {
 }
 
 TrainingReport ReportOfPlan(const TrainingJob& job, double budget,
-                            size_t most_labels) {
-  RequirePrecision(job);
-  TrainingPlan plan = PlanTraining(job, budget, most_labels);
+                            TrainingPlan plan) {
   if (const auto error = FindTrainingPlanError(job, budget, plan)) {
     throw std::logic_error("a plan of recomputation does not hold: " + *error);
   }
@@ -146,11 +144,11 @@ double TrainingReport::GpuHours(double tokens) const {
 }
 
 TrainingReport ReportOfTraining(const TrainingJob& job,
-                                std::optional<double> budget,
-                                size_t most_labels) {
+                                std::optional<double> budget) {
   if (job.strategy.recomputation == Recomputation::kPlan) {
-    return ReportOfPlan(job, budget.value_or(job.cluster.gpu.memory),
-                        most_labels);
+    RequirePrecision(job);
+    const double bytes = budget.value_or(job.cluster.gpu.memory);
+    return ReportOfPlan(job, bytes, PlanTraining(job, bytes));
   }
   TrainingReport report{.job = job,
                         .time = PredictStepTime(job),
@@ -158,6 +156,11 @@ TrainingReport ReportOfTraining(const TrainingJob& job,
                         .stages = DivideLayers(job)};
   report.flops = CountIterationFlops(job);
   return report;
+}
+
+TrainingReport ReportOfChoices(const TrainingJob& job, double budget,
+                               std::span<const PolicyChoice> choices) {
+  return ReportOfPlan(job, budget, PlanOfChoices(job, choices));
 }
 
 }  // namespace acplan::costmodel

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "costmodel/training/stage_layout.h"
@@ -45,9 +46,12 @@ struct TrainingReport {
 
 // `job.strategy.microbatch` must be set. Throws InputError where the GPU lacks the
 // precision. A plan is made for `budget` bytes of a GPU, or what it has, and is
-// checked: std::logic_error where it does not hold. `most_labels`: of its search.
+// checked: std::logic_error where it does not hold.
 TrainingReport ReportOfTraining(const TrainingJob& job,
-                                std::optional<double> budget = {},
-                                size_t most_labels = kLabelsOfPlan);
+                                std::optional<double> budget = {});
+
+// The same of a plan whose choices were made before, checked too.
+TrainingReport ReportOfChoices(const TrainingJob& job, double budget,
+                               std::span<const PolicyChoice> choices);
 
 }  // namespace acplan::costmodel

@@ -84,6 +84,26 @@ TEST_F(FitTest, WhatFitsNowhereExitsThree) {
   EXPECT_THAT(outcome.out, HasSubstr("none of these counts of GPUs fits"));
 }
 
+// What a search had no time for is not said to be impossible.
+TEST_F(FitTest, SaysWhatTheTimeLimitLeftUnknown) {
+  const Outcome outcome = Acplan(
+      {"fit",          ACPLAN_DATA_DIR "/training/models/deepseek-v3.json",
+       "--gpu",        "h800",
+       "--gpus",       "2048",
+       "--gbs",        "15360",
+       "--set",        "pp=16",
+       "--set",        "ep=8",
+       "--cp",         "1",
+       "--recompute",  "plan",
+       "--time-limit", "0",
+       "-o",           "f.json"});
+  EXPECT_EQ(outcome.exit_code, 4);
+  EXPECT_THAT(outcome.out, HasSubstr("not known"));
+  EXPECT_THAT(outcome.out, HasSubstr("no count of GPUs is known to fit"));
+  const json row = json::parse(Read("f.json"))["tables"][0]["rows"][0];
+  EXPECT_TRUE(row["fits"].is_null());
+}
+
 TEST_F(FitTest, WrongInputIsALine) {
   ExpectRefused(Acplan({"fit"}), {"CONFIG"});
   ExpectRefused(Acplan({"fit", kModelThatFits}), {"gpu: expected a GPU"});

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <set>
@@ -172,6 +173,56 @@ TEST_F(LlmSearchTest, SaysWhereTheLimitLeftNothing) {
        "--ep", "8", "--cp", "1", "--recompute", "plan", "--time-limit", "0"});
   EXPECT_EQ(outcome.exit_code, 4);
   EXPECT_THAT(outcome.err, HasSubstr("no plan was made before --time-limit"));
+}
+
+// Plans that many labels found are those that are written: the search is of a
+// layer with many policies, whose plans no limit lets it finish.
+TEST_F(LlmSearchTest, TextAndJsonTellTheSamePlansWhereALimitEndsThem) {
+  const std::string text = AcplanOut(
+      {"llm-search", ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_config.json",
+       "--gpu", "GB200", "--gpus", "12", "--time-limit", "0.7", "-t", "5", "-o",
+       "s.json"});
+  const json found = json::parse(Read("s.json"));
+  EXPECT_FALSE(found["proven"].get<bool>());
+  double before = 0;
+  bool has_plan = false;
+  for (const json& best : found["best"]) {
+    const double seconds = best["iteration_s"];
+    EXPECT_GE(seconds, before);
+    before = seconds;
+    EXPECT_THAT(text, HasSubstr(fmt::format("{:.3f} ms", 1e3 * seconds)));
+    has_plan |= best["strategy"]["recompute"] == "plan";
+  }
+  EXPECT_TRUE(has_plan);
+}
+
+// Modules of Hugging Face run on one GPU each.
+TEST_F(LlmSearchTest, KeepsWhatAnImplementationCannotOutOfTheSearch) {
+  const json found = AcplanJson(SearchWith({"--implementation", "eager"}));
+  EXPECT_FALSE(found["best"].empty());
+  for (const json& best : found["best"]) {
+    EXPECT_EQ(best["strategy"]["tp"], 1);
+    EXPECT_EQ(best["strategy"]["pp"], 1);
+  }
+  ExpectRefused(Acplan(SearchWith({"--implementation", "eager", "--tp", "2"})),
+                {"expected settings that some strategy may have, found none"});
+}
+
+TEST_F(LlmSearchTest, ANumberOfLayersThatIsSaidIsKept) {
+  const json found = AcplanJson(SearchWith({"--recompute", "full:3"}));
+  EXPECT_FALSE(found["best"].empty());
+  for (const json& best : found["best"]) {
+    EXPECT_EQ(best["strategy"]["recompute"], "full:3");
+  }
+}
+
+TEST_F(LlmSearchTest, RefusesWhatNoStrategyMakesPossible) {
+  ExpectRefused(Acplan(SearchWith({"--precision", "nvfp4"})),
+                {"precision: H100-SXM5 has no products in this precision"});
+  ExpectRefused(Acplan(SearchWith({"--dispatcher", "deepep"})),
+                {"dispatcher: expected alltoall"});
+  ExpectRefused(Acplan(SearchWith({"--recompute", "selective:moe"})),
+                {"recompute: expected parts of the model"});
 }
 
 TEST_F(LlmSearchTest, WrongInputIsALine) {

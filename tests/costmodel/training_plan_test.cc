@@ -209,6 +209,34 @@ TEST(LayerPolicies, ChosenForAStageAreTheBestOfAll) {
   EXPECT_GT(feasible, 1000);
 }
 
+// Whoever ends the search has a choice that fits, and a bound.
+TEST(LayerPolicies, ASearchThatIsStoppedHasWhatItFound) {
+  std::mt19937 random(20261123);
+  std::vector<LayerPolicy> policies;
+  std::uniform_real_distribution<double> real(0, .9);
+  for (int i = 0; i < 60; ++i) {
+    policies.push_back({.bytes = 1e6 + 1e5 * (i + real(random)),
+                        .gpu = 120 - 2 * (i - real(random))});
+  }
+  const std::vector<size_t> hull = LowerHull(policies, 1);
+  std::array<LayerOffer, 2> offers;
+  offers[0] = {.policies = policies,
+               .gpu_hull = hull,
+               .host_hull = hull,
+               .whole_bytes = policies.back().bytes,
+               .layers = 100};
+  const StageRoom room{.in_flight = 1, .bytes = 100 * 4.00001e6};
+  int asked = 0;
+  const auto is_stopped = [&asked] { return ++asked > 3; };
+  const PolicyChoice choice =
+      ChooseLayerPolicies(offers, room, {.is_stopped = is_stopped});
+  EXPECT_TRUE(choice.is_feasible);
+  EXPECT_FALSE(choice.is_optimal);
+  EXPECT_LE(choice.bound, choice.seconds);
+  EXPECT_GT(asked, 3);
+  EXPECT_LT(asked, 200);
+}
+
 TrainingJob Windowed(TrainingJob job) {
   job.shape.sliding_window = 1024;
   job.shape.full_every = 3;

@@ -204,7 +204,8 @@ class Enumerator {
     for (int64_t n = 1; n <= job_.shape.layers; ++n) {
       s.offloaded_layers = n;
       const auto judged = Judged(job_, s, budget_);
-      if (judged) found_.all.push_back(*judged);
+      if (!judged) continue;
+      found_.all.push_back(*judged);
       ++found_.legal;
     }
   }
@@ -279,6 +280,10 @@ INSTANTIATE_TEST_SUITE_P(
                    R"({"gpu": "h100", "gpus": 8, "gbs": 16, "tp": 1})", 4, 20},
         SearchCase{"AllSchedules", "llama-3.1-8b",
                    R"({"gpu": "h100", "gpus": 8, "gbs": 32})", 7, 9, true},
+        SearchCase{"Eager", "llama-3.1-8b",
+                   R"({"gpu": "h100", "gpus": 8, "gbs": 16,
+                       "implementation": "eager"})",
+                   6, 12},
         SearchCase{"Groups", "llama-3.1-8b",
                    R"({"gpu": "h100", "gpus": 16, "gbs": 32,
                        "nvlink_domain": 4})",
