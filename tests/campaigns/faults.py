@@ -44,12 +44,25 @@ class Campaign:
             ["simulate", self._trace(self.random.choice(traces))],
             ["plan", f"{self.data}/profiles/transformer4.json.gz", "--budget", "70%"],
             ["plan", f"{self.data}/profiles/unet.json.gz", "--budget", "70%"],
+            ["remat", self._joint(), "--budget", share],
+            ["remat", self._joint(), "--frontier", "4", "--time-limit", "2"],
+            ["remat", self._joint(), "--budget", "80%", "--any-schedule", "--time-limit", "2"],
+            ["llm-search", self._model("deepseek-v3"), "--gpu", "H800", "--gpus", "256", "--gbs", "512"],
+            ["llm-search", self._model("qwen3-30b-a3b"), "--gpu", "GB200", "--gpus", "12", "--time-limit", "2"],
+            ["fit", self._model("llama-3.1-8b"), "--gpu", "H100"],
+            ["llm-plan", self._model("llama-3.1-70b"), "--gpu", "H100", "--gpus", "16", "--tp", "8"],
         ]
         chosen = self.random.choice(choices)
         return [str(self.program), *chosen, "-o", "plan.json"]
 
     def _trace(self, name: str) -> str:
         return f"{self.data}/traces/{name}.json.gz"
+
+    def _joint(self) -> str:
+        return f"{self.data}/joint/{self.random.choice(['gpt2_tiny', 'llama_4_layers'])}.json.gz"
+
+    def _model(self, name: str) -> str:
+        return f"{self.data}/training/models/{name}.json"
 
     # Each returns the exit code.
 

@@ -1,0 +1,244 @@
+"""Runs acplan with flags and files by chance, and looks at how it ends.
+
+    python3 tests/campaigns/commands.py build/release/cli/acplan . [RUNS] [SEED]
+
+Each run is a command with flags that its --help lists, values that are usual or odd, and
+a small file that is valid or has some of its JSON changed. Whatever is asked: acplan ends
+by itself within twice its time limit and two seconds, with a documented exit code and
+less than 1.5 GB; wrong input is one line on stderr, with nothing on stdout and nothing
+written; --json prints JSON without NaN. Prints each run that breaks a rule, then a count
+of exit codes; exit code 1 where a rule is broken.
+"""
+
+import collections
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import re
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+# fmt: off
+ODD = ["0", "1", "2", "-1", "-0", "64", "1e308", "1e400", "1e-300", "0.5", "nan", "inf", "-inf", "", " ", "9007199254740993",
+       "9223372036854775808", "18446744073709551616", "0x10", "1,2", "none", "any", "min", "0%", "100%", "1e9%", "-5%", "nan%", "1GiB",
+       "0B", "0.1B", "8388607TiB", "1e30PB", "½", "true", "plan", "full:0", "full:999999", "selective:", "auto", "@", "@nowhere", "*",
+       "[", "a" * 5000, "\x1b[31m", "\n", "\u202e", "1 2"]
+CHANGES = [0, 1, -1, -0.0, 0.5, 1e308, 1e-300, 2**31, 2**53, 2**53 + 1, 2**63, 2**64, 10**400, True, None, "", "x", "0", "a" * 10000,
+           "\ud800", "\x00", "nan", [], {}, [[]], [0], [-1], {"": 0}, [None]]
+LIMITS = ["0", "1e-9", "0.05", "0.3", "1"]
+PLAN = {
+    "--budget": ["min", "1%", "40%", "75%", "100%", "200%", "1B", "100kB", "10MB", "1GiB"], "--time-limit": LIMITS, "--max-units": ["0", "1"],
+    "--world-size": ["1", "8", "1000000"], "--granularity": ["operator", "module"], "--decisions": ["save,recompute", "save,recompute,skip"],
+    "--memory-model": ["trace", "snapshot", "torch"], "--tradeoff": ["pareto", "fit", "profile"], "--segments": ["auto", "none", "2"],
+    "--engine": ["labels", "cbc"], "--gap": ["0", "0.1", "1"], "--offload": ["25GB/s", "1B/s"], "--host-memory": ["0", "1B"],
+    "--points": ["2", "5"], "--reserve": ["0", "1KiB"], "--save": ["*", "aten.mm*", "x"], "--budgets": ["min", "50%,60%"], "--top": ["0", "9"]}
+REMAT = {
+    "--budget": ["min", "1B", "1%", "50%", "75%", "100%", "200%", "1000"], "--kept": ["0", "1B", "1kB", "1GiB"], "--gap": ["0", "0.1", "1"],
+    "--frontier": ["2", "7"], "--time-limit": LIMITS}
+TRAIN = {
+    "--gpu": ["H100", "A100", "GB200"], "--gpus": ["1", "2", "8", "12", "64", "4096"], "--tp": ["1", "2", "8"], "--pp": ["1", "2", "4", "3"],
+    "--vp": ["1", "2"], "--cp": ["1", "2"], "--ep": ["1", "2", "8"], "--etp": ["1", "2"], "--zero": ["0", "1", "2", "3"],
+    "--gbs": ["1", "8", "96"], "--mbs": ["1", "4"], "--seq": ["1", "128", "131072"], "--offload-layers": ["0", "1", "any"],
+    "--recompute": ["none", "full", "full:1", "selective:core_attn", "selective:mlp+layernorm", "selective:op", "plan"],
+    "--pp-schedule": ["1F1B", "Interleaved1F1B", "zero_bubble", "ZBVZeroBubble", "DualPipe", "any"], "-t": ["1", "10000"],
+    "--cp-comm-type": ["p2p", "all_gather", "a2a"], "--sp": ["true", "false"], "--budget": ["1GiB", "80GiB", "1B", "1PiB"],
+    "--implementation": ["fused", "eager"], "--precision": ["fp16", "fp8_delayed", "nvfp4"], "--time-limit": LIMITS,
+    "--dispatcher": ["alltoall", "deepep"], "--software": ["torchtitan"], "--stage": ["0", "3"], "--attention": ["flash", "unfused"],
+    "--set": ["first_layers=1", "counts_embedding=true", "layout=Et|tL", "layout=" + "(" * 3000, "layout=Et*99999999|L", "layout=||",
+              "optimizer_copies=2", "vp_layers=1", "shard_degree=1", "replicate_degree=2", "ac_mode=full", "local_batch=2", "dp=1"]}
+MODELS = ["tests/fuzz/seeds/small_config.json"] + [f"data/training/models/{name}.json" for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3")]
+TRACES = [f"tests/fuzz/seeds/{name}_trace.json" for name in ("small", "tiny")]
+PROFILES = ["tests/fuzz/seeds/small_profile.json", "tests/fuzz/seeds/module_info.json"]
+COMMANDS = {
+    "remat": (["tests/fuzz/seeds/small_joint.json", "tests/fuzz/seeds/small_node_link.json"], REMAT),
+    "dataflow": (["tests/fuzz/seeds/small_dataflow.json"], {}), "llm-score": (["tests/fuzz/seeds/small_runs.csv"], {}),
+    **dict.fromkeys(["plan", "frontier", "report", "baseline", "tree"], (TRACES + PROFILES, PLAN)),
+    **dict.fromkeys(["explain", "profile", "simulate"], (TRACES, PLAN)),
+    **dict.fromkeys(["llm-train", "llm-plan", "llm-search", "fit", "llm-compare", "llm-profile"], (MODELS, TRAIN))}
+# Said in every run, where a command has them.
+NEEDED = {"--budget": ("remat", "plan"), "--gpu": tuple(COMMANDS), "--gpus": tuple(COMMANDS), "--time-limit": tuple(COMMANDS)}
+OUTPUTS = ["out.json", "out.json.gz", "out.csv", "in.json", ".", "no/out.json", "/dev/full", ""]
+# fmt: on
+
+
+@dataclasses.dataclass
+class Ended:
+    code: int
+    out: bytes
+    err: bytes
+    seconds: float  # by the clock or of a core, whichever is less
+    megabytes: int
+    has_written: bool
+
+
+class Questions:
+    def __init__(self, program: pathlib.Path, root: pathlib.Path, seed: int) -> None:
+        self.root, self.random = root, random.Random(seed)
+        self.flags = {command: self._flags_of(program, command) for command in COMMANDS}
+
+    @staticmethod
+    def _flags_of(program: pathlib.Path, command: str) -> dict[str, bool]:
+        """A name of each flag, and whether it takes a value."""
+        text = subprocess.run([program, command, "--help"], capture_output=True, text=True, check=True).stdout
+        found = {}
+        for line in text.split("Options:")[1].splitlines():
+            if match := re.match(r"  (-\S+)( [A-Z]\S*)?", line):
+                name = min(match[1].split(","), key=lambda name: (not name.startswith("--"), len(name)))
+                found[name] = bool(match[2])
+        others = ("--help", "--color", "--errors", "--verbose", "--output", "-o")
+        return {flag: value for flag, value in found.items() if flag not in others}
+
+    def ask(self, folder: pathlib.Path) -> list[str]:
+        """A command; the file that it reads lies in the folder."""
+        r = self.random
+        command = r.choice(sorted(COMMANDS))
+        files, usual = COMMANDS[command]
+        seed = self.root / r.choice(files)
+        text = seed.read_text()
+        if r.random() < 0.35:
+            text = self._changed(text)
+        (folder / f"in{seed.suffix}").write_text(text, errors="surrogatepass")
+        words = [command, f"in{seed.suffix}"]
+        if command == "llm-compare":
+            words += r.choices(["tp=2", "tp=4,pp=2", "pp=2,recompute=plan", "", "=", "in.json:0", "tp=1,tp=1"], k=r.randrange(1, 4))
+        flags = self.flags[command]
+        chosen = {flag for flag, commands in NEEDED.items() if command in commands and flag in flags}
+        chosen |= set(r.sample(sorted(flags), min(len(flags), r.choice([0, 1, 1, 2, 3, 5]))))
+        if "node_link" in seed.name:
+            chosen.add("--any-schedule")
+        for flag in sorted(chosen):
+            words.append(flag)
+            if flags[flag]:
+                is_odd = flag not in usual or r.random() < (0.02 if flag in NEEDED else 0.08)
+                words.append(r.choice(ODD if is_odd else usual[flag]))
+        # Of two files the first may be there where the second cannot be written.
+        outputs = [name for name in OUTPUTS if name != "/dev/full" or "--timeline" not in words]
+        if command == "report" or (r.random() < 0.5 and command not in ("baseline", "tree")):
+            words += ["-o", "out.html" if command == "report" else r.choice(outputs)]
+        return words
+
+    def _changed(self, text: str) -> str:
+        r = self.random
+        try:
+            document = json.loads(text)
+        except ValueError:
+            place = r.randrange(len(text))
+            return text[:place] + r.choice(["", ",", "x", "-", "9" * 30, "\n", '"', "nan"]) + text[place + 1 :]
+        for _ in range(r.choice([1, 1, 1, 2, 5])):
+            self._change(document)
+        return json.dumps(document)
+
+    def _change(self, node: dict | list) -> None:
+        r = self.random
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        if not keys:
+            return
+        key = r.choice(keys)
+        value = node[key]
+        if isinstance(value, (dict, list)) and value and r.random() < 0.85:
+            self._change(value)
+            return
+        what = r.randrange(5)
+        if what == 0:
+            del node[key]
+        elif what == 1 and isinstance(node, list):
+            node.insert(r.randrange(len(node) + 1), value)
+        elif what == 2:
+            node[key] = node[r.choice(keys)]
+        elif what == 3 and type(value) in (int, float):
+            node[key] = r.choice([value + 1, value - 1, value * 2, value * 1000, -value, value * 10**12])
+        else:
+            node[key] = r.choice(CHANGES)
+
+
+def files_of(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def run(program: pathlib.Path, words: list[str], folder: pathlib.Path) -> Ended:
+    before = files_of(folder)
+    begin = time.monotonic()
+
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+        resource.setrlimit(resource.RLIMIT_CPU, (200, 200))
+
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+        process = subprocess.Popen([program, *words], cwd=folder, preexec_fn=lower, **streams)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        seconds = min(time.monotonic() - begin, usage.ru_utime + usage.ru_stime)
+        has_written = files_of(folder) != before
+        return Ended(process.returncode, out.read(), err.read(), seconds, usage.ru_maxrss >> 10, has_written)
+
+
+def limit_of(words: list[str]) -> float:
+    try:
+        return min(max(float(words[words.index("--time-limit") + 1]), 0), 60)
+    except ValueError:
+        return 30
+
+
+def no_number(name: str) -> None:
+    raise ValueError(name)
+
+
+def broken_rules(words: list[str], ended: Ended) -> list[str]:
+    found = []
+    err = ended.err.decode(errors="replace")
+    lines = [line for line in err.split("\n") if line and not line.startswith("acplan: warning:")]
+    if ended.code not in (0, 2, 3, 4):
+        found.append(f"exit code {ended.code}")
+    # Of fit the limit is that of a row.
+    if ended.seconds > 2 * limit_of(words) + 2 and words[0] != "fit":
+        found.append(f"{ended.seconds:.1f} s")
+    if ended.megabytes > 1500:
+        found.append(f"{ended.megabytes} MB")
+    if re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e\ufffd]", err):
+        found.append("control characters on stderr")
+    if re.search(r"terminate|std::|basic_string|bad_alloc|vector::|exception", err):
+        found.append("an inner complaint")
+    if ended.code == 2 and (len(lines) != 1 or ended.out):
+        found.append(f"{len(lines)} lines on stderr, {len(ended.out)} bytes on stdout")
+    if ended.code == 2 and ended.has_written:
+        found.append("something written")
+    if ended.code == 0 and lines:
+        found.append("a complaint")
+    if "--json" in words and ended.out:
+        try:
+            json.loads(ended.out, parse_constant=no_number)
+        except ValueError as error:
+            found.append(f"no JSON: {error}")
+    return found
+
+
+def main(program: str, root: str, runs: str = "1000", seed: str = "1") -> int:
+    path = pathlib.Path(program).resolve()
+    questions = Questions(path, pathlib.Path(root).resolve(), int(seed))
+    codes: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    is_broken = False
+    for number in range(int(runs)):
+        with tempfile.TemporaryDirectory() as made:
+            folder = pathlib.Path(made)
+            words = questions.ask(folder)
+            ended = run(path, words, folder)
+            codes[words[0]][ended.code] += 1
+            if found := broken_rules(words, ended):
+                is_broken = True
+                print(number, "; ".join(found), "|", shlex.join(word[:80] for word in words), "|", ended.err[-300:], flush=True)
+    for command, counts in sorted(codes.items()):
+        print(command, ", ".join(f"{code}: {count}" for code, count in sorted(counts.items())))
+    return 1 if is_broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
