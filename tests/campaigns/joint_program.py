@@ -1,0 +1,282 @@
+"""What a compiled step keeps, as a mixed-integer program of its graph alone.
+
+Written from docs/file_formats.md (joint graph), without a look at how acplan finds its
+answer. Everything that follows from what is kept is said in both directions, so that a
+solution is a step as it would run.
+
+Columns, of buffers b that nodes of stage forward or either make and forward does not
+return, of those nodes o, and of batches j: what is made again before the backward node j,
+the last for what backward returns.
+
+    kept[b]       kept, and needed by backward
+    needed[b][j]  before j or earlier backward needed b
+    missed[b][j]  the same, and it is not kept
+    ran[o][j]     o ran in backward, in batch j or earlier
+    early[o]      o of stage either runs in forward
+    both[o]       o of stage either runs in both passes
+
+What is live is bounded from below at every moment that there may be. A moment of a node
+that does not run there holds no more than one before or after it that does.
+"""
+
+from typing import Any
+
+from programs import Program, Terms
+
+Json = dict[str, Any]
+
+
+class JointProgram(Program):
+    """The least recomputation within `budget` bytes at the peak and `most_kept` kept; with
+    `budget` None the least peak."""
+
+    def __init__(self, graph: Json, budget: int | None, most_kept: int | None = None) -> None:
+        super().__init__()
+        self.graph = graph
+        self.nodes = graph["nodes"]
+        self.bytes = [b["bytes"] for b in graph["buffers"]]
+        self.maker = {b: n for n, node in enumerate(self.nodes) for b in node["makes"]}
+        self.forward_outputs = set(graph["forward_outputs"])
+        self.early_nodes = [n for n in range(len(self.nodes)) if not self._is(n, "backward")]
+        self.backward_nodes = [n for n in range(len(self.nodes)) if self._is(n, "backward")]
+        self.values = [
+            b
+            for n in self.early_nodes
+            for b in self.nodes[n]["makes"]
+            if b not in self.forward_outputs
+        ]
+        # What each batch is for.
+        self.reads = [self.nodes[n]["reads"] for n in self.backward_nodes]
+        self.reads.append(graph["backward_outputs"])
+        self.batches = len(self.reads)
+        self.is_least_peak = budget is None
+        self.peak = self.number(1.0, 0, 2.0**53) if budget is None else -1
+        self.budget = budget or 0
+        self._add_columns()
+        self._add_needs()
+        self._add_early_runs()
+        self._add_ties()
+        self._add_forward()
+        self._add_backward()
+        if most_kept is not None:
+            self.row([(self.kept[b], self.bytes[b]) for b in self.values], upper=most_kept)
+
+    def _is(self, node: int, stage: str) -> bool:
+        return bool(self.nodes[node]["stage"] == stage)
+
+    def _cost(self, node: int) -> float:
+        return 0.0 if self.is_least_peak else float(self.nodes[node]["ms"])
+
+    def _add_columns(self) -> None:
+        def may_keep(b: int) -> bool:
+            return self.graph["buffers"][b].get("keep", True)
+
+        self.kept = {b: self.binary(upper=may_keep(b)) for b in self.values}
+        each = range(self.batches)
+        self.needed = {b: [self.binary() for _ in each] for b in self.values}
+        self.missed = {b: [self.binary() for _ in each] for b in self.values}
+        self.ran: dict[int, list[int]] = {}
+        self.early: dict[int, int] = {}
+        for n in self.early_nodes:
+            may = self.nodes[n].get("again", True)
+            is_forward = self._is(n, "forward")
+            self.ran[n] = [
+                self.binary(
+                    self._cost(n) if is_forward and j == self.batches - 1 else 0.0,
+                    upper=may,
+                )
+                for j in each
+            ]
+            if not is_forward:
+                self.early[n] = self.binary()
+                both = self.binary(self._cost(n))
+                self.row(
+                    [(both, 1), (self.early[n], -1), (self.ran[n][-1], -1)], lower=-1
+                )
+
+    def _readers(self, b: int) -> list[int]:
+        return [n for n in self.early_nodes if b in self.nodes[n]["reads"]]
+
+    def _add_needs(self) -> None:
+        for b in self.values:
+            # What is kept and not needed counts as not kept.
+            self.row([(self.kept[b], 1), (self.needed[b][-1], -1)], upper=0)
+            for j in range(self.batches):
+                needed, missed = self.needed[b][j], self.missed[b][j]
+                again = [self.ran[n][j] for n in self._readers(b)]
+                if any(b in reads for reads in self.reads[: j + 1]):
+                    self.row([(needed, 1)], lower=1)
+                else:
+                    self.is_any(needed, again)
+                self.row([(missed, 1), (needed, -1), (self.kept[b], 1)], lower=0)
+                self.row([(missed, 1), (needed, -1)], upper=0)
+                self.row([(missed, 1), (self.kept[b], 1)], upper=1)
+        for n in self.early_nodes:
+            values = [b for b in self.nodes[n]["makes"] if b in self.kept]
+            for j in range(self.batches):
+                self.is_any(self.ran[n][j], [self.missed[b][j] for b in values])
+
+    def _add_early_runs(self) -> None:
+        for n, early in self.early.items():
+            makes = self.nodes[n]["makes"]
+            wanted = [self.kept[b] for b in makes]
+            wanted += [self.early[r] for b in makes for r in self._readers(b)]
+            self.is_any(early, wanted)
+
+    def _add_ties(self) -> None:
+        """Of all that tied nodes make, in order, nothing is kept where one is missed."""
+        alike: dict[tuple[int, int], list[int]] = {}
+        for n in self.early_nodes:
+            first = self.nodes[n].get("tied_to", n)
+            for place, b in enumerate(self.nodes[n]["makes"]):
+                if b in self.kept:
+                    alike.setdefault((first, place), []).append(b)
+        for values in alike.values():
+            for a in values:
+                for b in values:
+                    if a != b:
+                        self.row([(self.kept[a], 1), (self.missed[b][-1], 1)], upper=1)
+
+    def _add_moment(self, fixed: float, terms: Terms) -> None:
+        """At most the budget."""
+        if self.is_least_peak:
+            self.row([(self.peak, 1), *((c, -v) for c, v in terms)], lower=fixed)
+        else:
+            self.row(terms, upper=self.budget - fixed)
+
+    def _always(self) -> float:
+        inputs = (
+            self.bytes[b]
+            for b, buffer in enumerate(self.graph["buffers"])
+            if b not in self.maker and buffer.get("from") != "backward"
+        )
+        return float(self.graph.get("held_bytes", 0) + sum(inputs))
+
+    def _add_forward(self) -> None:
+        for n in self.early_nodes:
+            fixed, terms = self._always(), []
+            scratch = self.nodes[n].get("scratch", 0)
+            if self._is(n, "forward"):
+                fixed += scratch
+            else:
+                terms.append((self.early[n], scratch))
+            for m in self.early_nodes:
+                if m > n:
+                    break
+                for b in self.nodes[m]["makes"]:
+                    fixed += self._live_in_forward(b, m, n, terms)
+            self._add_moment(fixed, terms)
+
+    def _live_in_forward(self, b: int, maker: int, at: int, terms: Terms) -> float:
+        """Bytes of the buffer, where that is known, or a column for them."""
+        readers = [n for n in self._readers(b) if n >= at]
+        is_made_here = maker == at
+        if maker not in self.early:
+            is_known = is_made_here or b in self.forward_outputs
+            if is_known or any(n not in self.early for n in readers):
+                return float(self.bytes[b])
+        live = self.number()
+        wanted = [self.early[n] for n in readers]
+        if b in self.kept:
+            wanted.append(self.kept[b])
+        if maker in self.early and is_made_here:
+            wanted.append(self.early[maker])
+        self.at_least_all(live, wanted)
+        terms.append((live, self.bytes[b]))
+        return 0.0
+
+    def _add_backward(self) -> None:
+        returned = [b for b in self.forward_outputs if b in self.maker]
+        always = self._always() + sum(self.bytes[b] for b in returned)
+        for j in range(self.batches):
+            own = always + self._live_of_backward(j)
+            for n in self.early_nodes:
+                runs = self._runs_in(n, j)
+                makes = self.nodes[n]["makes"]
+                terms = [
+                    (column, sign * (self.nodes[n].get("scratch", 0) + sum(map(self.bytes.__getitem__, makes))))
+                    for column, sign in runs
+                ]
+                fixed = own - self._only_at(j)
+                for b in self.values:
+                    fixed += self._live_in_backward(b, j, n, terms)
+                self._add_moment(fixed, terms)
+            if j < len(self.backward_nodes):
+                terms = []
+                fixed = own + self.nodes[self.backward_nodes[j]].get("scratch", 0)
+                for b in self.values:
+                    fixed += self._live_in_backward(b, j, None, terms)
+                self._add_moment(fixed, terms)
+
+    def _runs_in(self, n: int, j: int) -> list[tuple[int, int]]:
+        """Whether a node runs again in a batch, as a sum."""
+        now = [(self.ran[n][j], 1)]
+        return now if j == 0 else [*now, (self.ran[n][j - 1], -1)]
+
+    def _live_of_backward(self, j: int) -> float:
+        """Of what comes with backward or is made there, at the backward node j; those
+        that it makes are there while it runs."""
+        total = 0.0
+        for b in range(len(self.bytes)):
+            maker = self.maker.get(b)
+            if maker is None:
+                if self.graph["buffers"][b].get("from") != "backward":
+                    continue
+                born = 0
+            elif self._is(maker, "backward"):
+                born = self.backward_nodes.index(maker)
+            else:
+                continue
+            last = max(
+                (k for k, reads in enumerate(self.reads) if b in reads), default=-1
+            )
+            if maker is not None:
+                last = max(last, born)
+            if born <= j <= last:
+                total += self.bytes[b]
+        return total
+
+    def _only_at(self, j: int) -> float:
+        """Of what the backward node j makes, which is not there before."""
+        if j == len(self.backward_nodes):
+            return 0.0
+        return float(sum(self.bytes[b] for b in self.nodes[self.backward_nodes[j]]["makes"]))
+
+    def _live_in_backward(self, b: int, j: int, at: int | None, terms: Terms) -> float:
+        """While `at` runs again in batch j, or its backward node (None): kept or made
+        again before, and read then or later. What `at` makes itself is counted with it,
+        but for a copy that was kept."""
+        is_read = any(b in reads for reads in self.reads[j:])
+        maker = self.maker[b]
+        there: list[list[tuple[int, int]]] = [[(self.kept[b], 1)]]
+        if at is None or maker < at:
+            # Made again in this batch or before, and not kept.
+            there.append([(self.ran[maker][j], 1), (self.kept[b], -1)])
+        elif maker != at and j > 0:
+            there.append([(self.ran[maker][j - 1], 1), (self.kept[b], -1)])
+        elif maker == at and j > 0:
+            # If it ran before, it does not run here, and what it made may be there.
+            there.append([(self.ran[maker][j - 1], 1), (self.kept[b], -1)])
+        live = self.number()
+        for terms_of in there:
+            if is_read:
+                self.row([(live, 1), *((c, -s) for c, s in terms_of)], lower=0)
+                continue
+            for later in self._later_reads(b, j, at):
+                both = [(live, 1), *((c, -s) for c, s in (*terms_of, *later))]
+                self.row(both, lower=-1)
+        terms.append((live, self.bytes[b]))
+        return 0.0
+
+    def _later_reads(
+        self, b: int, j: int, at: int | None
+    ) -> list[list[tuple[int, int]]]:
+        """Of each node that reads it, whether it runs again then or later."""
+        found = []
+        for n in self._readers(b):
+            before = self.ran[n][j] if at is None or n < at else None
+            if before is None and j > 0:
+                before = self.ran[n][j - 1]
+            ends = [(self.ran[n][-1], 1)]
+            found.append(ends if before is None else [*ends, (before, -1)])
+        return found
