@@ -11,6 +11,14 @@ namespace {
 
 using graph::JsonField;
 
+// What is shown as it is.
+std::string Name(const JsonField& object) {
+  const JsonField field = object.Get("name");
+  std::string name = field.String();
+  if (graph::HasControls(name)) field.Fail("a name without control characters");
+  return name;
+}
+
 double Sourced(const JsonField& object, std::string_view key, double least,
                double most) {
   const JsonField field = object.Get(key);
@@ -30,7 +38,7 @@ Accelerator ReadAccelerator(const JsonField& field) {
   const auto share = [&](std::string_view key) {
     return Sourced(field, key, .01, 1);
   };
-  return {.name = field.Get("name").String(),
+  return {.name = Name(field),
           .memory = Sourced(field, "memory_gib", 1, 1e4) * kGiB,
           .multiprocessors = Sourced(field, "multiprocessors", 1, 1e4),
           .bf16_rate = Sourced(field, "bf16_tflops", 1e-6, 1e6) * 1e12,
@@ -53,7 +61,7 @@ Accelerator ReadAccelerator(const JsonField& field) {
 
 SoftwareStack ReadStack(const JsonField& field) {
   return {
-      .name = field.Get("name").String(),
+      .name = Name(field),
       .matches = field.Get("matches").Strings(),
       .host_seconds = Sourced(field, "host_us", 0, 1e4) * 1e-6,
       .elementwise = Sourced(field, "elementwise", .1, 20),

@@ -122,9 +122,8 @@ bool IsEarly(const RematNeed& need) { return need.early > 0; }
 // The values of an operator that may be kept, a bit each.
 uint64_t MayKeep(const RematProblem& problem, int32_t o) {
   uint64_t may_keep = 0;
-  const std::vector<int32_t>& makes = problem.operators[o].makes;
-  for (size_t i = 0; i < makes.size(); ++i)
-    if (problem.values[makes[i]].may_keep) may_keep |= uint64_t{1} << i;
+  for (const int32_t v : problem.operators[o].makes)
+    if (problem.values[v].may_keep) may_keep |= problem.values[v].Bit();
   return may_keep;
 }
 
@@ -233,10 +232,10 @@ class GraphBuilder {
 
   RematNeeds NeedsOf(int32_t s, int32_t o) const {
     RematNeeds needs;
-    const std::vector<int32_t>& makes = problem_.operators[o].makes;
-    for (size_t i = 0; i < makes.size(); ++i) {
-      needs.of_values.push_back(NeedOf(states_[s], makes[i]));
-      if (!clock_.IsNone(needs.of_values[i])) needs.needed |= uint64_t{1} << i;
+    for (const int32_t v : problem_.operators[o].makes) {
+      needs.of_values.push_back(NeedOf(states_[s], v));
+      if (!clock_.IsNone(needs.of_values.back()))
+        needs.needed |= problem_.values[v].Bit();
     }
     return needs;
   }
@@ -251,8 +250,9 @@ class GraphBuilder {
         problem_.operators[o].is_either && (choice.kept != 0 || is_wanted);
     if (!choice.is_again) return choice;
     choice.first = clock_.None().first;
-    for (size_t i = 0; i < needs.of_values.size(); ++i) {
-      if ((needs.needed & ~choice.kept) >> i & 1U)
+    const std::vector<int32_t>& makes = problem_.operators[o].makes;
+    for (size_t i = 0; i < makes.size(); ++i) {
+      if (needs.needed & ~choice.kept & problem_.values[makes[i]].Bit())
         choice.first = std::min(choice.first, needs.of_values[i].first);
     }
     return choice;

@@ -22,7 +22,7 @@ struct DecisionGraph {
     int32_t to = 0;    // state of the next level
     int32_t effect = -1;
     double ms = 0;
-    uint64_t kept = 0;  // bit i: each operator's i-th value is kept
+    uint64_t kept = 0;  // RematValue::Bit of those kept, of each operator
   };
   struct Level {
     std::vector<int32_t> ops = {};  // decided as one

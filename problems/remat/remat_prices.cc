@@ -107,10 +107,10 @@ std::vector<char> KeptOn(const RematProblem& problem,
   for (size_t l = 0; l < path.size(); ++l) {
     const Level& level = graph.levels[l];
     for (const int32_t o : level.ops) {
-      const std::vector<int32_t>& makes = problem.operators[o].makes;
-      for (size_t i = 0; i < makes.size(); ++i)
-        if (level.edges[path[l]].kept >> i & 1U)
-          kept[problem.values[makes[i]].buffer] = 1;
+      for (const int32_t v : problem.operators[o].makes) {
+        const RematValue& value = problem.values[v];
+        if (level.edges[path[l]].kept & value.Bit()) kept[value.buffer] = 1;
+      }
     }
   }
   return kept;

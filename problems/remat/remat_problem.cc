@@ -142,7 +142,8 @@ class Builder {
       op.reads.push_back(v);
       if (is_forward) problem_.values[v].live_until = place;
     }
-    for (const int32_t b : node.makes) {
+    for (int32_t i = 0; i < std::ssize(node.makes); ++i) {
+      const int32_t b = node.makes[i];
       made_[b] = place;
       if (simulator_.IsForwardOutput(b)) {
         op.returned_bytes += graph_.buffers[b].bytes;
@@ -155,6 +156,7 @@ class Builder {
                                  .bytes = graph_.buffers[b].bytes,
                                  .may_keep = graph_.buffers[b].may_keep,
                                  .maker = place,
+                                 .place = i,
                                  .live_until = is_forward ? place : -1});
     }
     problem_.operators.push_back(std::move(op));

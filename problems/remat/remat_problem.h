@@ -58,12 +58,18 @@ struct RematValue {
   int64_t bytes = 0;
   bool may_keep = true;
   int32_t maker = 0;  // operator
+  // Among all that its maker's node makes, also what forward returns: tied values have
+  // the same.
+  int32_t place = 0;
   // The backward nodes that read it themselves; kNever and -1: none does.
   int32_t first_read = kNever;
   int32_t last_read = -1;
   // The last operator of forward during which it is live if it is not kept; -1: its
   // maker does not run in forward then.
   int32_t live_until = -1;
+
+  // What stands for it in what is chosen of its maker.
+  uint64_t Bit() const { return uint64_t{1} << place; }
 };
 
 // B and K: what the step may need at its peak, and what may be kept from forward to

@@ -39,8 +39,8 @@ std::vector<int64_t> RowBytes::Of(int32_t op, const RematChoice& choice,
   for (size_t i = 0; i < makes.size(); ++i) {
     const RematValue& value = problem_.values[makes[i]];
     const RematNeed& need = needs.of_values[i];
-    const bool is_kept = (choice.kept >> i & 1U) != 0;
-    const bool is_needed = (needs.needed >> i & 1U) != 0;
+    const bool is_kept = (choice.kept & value.Bit()) != 0;
+    const bool is_needed = (needs.needed & value.Bit()) != 0;
     const int32_t forward = is_kept ? clock_.forward_rows() : need.early - 1;
     for (int32_t row = 0; row < forward; ++row)
       if (IsMoreIfKept(value, rows_[row].op)) bytes[row] += value.bytes;
@@ -56,7 +56,6 @@ std::vector<int64_t> RowBytes::Of(int32_t op, const RematChoice& choice,
 void RowBytes::AddAgain(int32_t op, const RematChoice& choice,
                         const RematNeeds& needs,
                         std::vector<int64_t>& bytes) const {
-  const std::vector<int32_t>& makes = problem_.operators[op].makes;
   for (auto row = static_cast<size_t>(clock_.forward_rows());
        row < rows_.size(); ++row) {
     const RematMoment& moment = rows_[row];
@@ -65,8 +64,10 @@ void RowBytes::AddAgain(int32_t op, const RematChoice& choice,
     bytes[row] += absent_[row];
     // What it makes a second time, and what nobody needs.
     const uint64_t others = choice.kept | ~needs.needed;
-    for (size_t i = 0; i < makes.size(); ++i)
-      if (others >> i & 1U) bytes[row] += problem_.values[makes[i]].bytes;
+    for (const int32_t v : problem_.operators[op].makes) {
+      const RematValue& value = problem_.values[v];
+      if (others & value.Bit()) bytes[row] += value.bytes;
+    }
   }
 }
 
@@ -79,9 +80,10 @@ void RowBytes::AddEarly(int32_t op, const RematChoice& choice,
     if (rows_[row].op != op) continue;
     bytes[row] += of.scratch_bytes;
     for (size_t i = 0; i < of.makes.size(); ++i) {
+      const RematValue& value = problem_.values[of.makes[i]];
       const bool is_counted =
-          (choice.kept >> i & 1U) != 0 || needs.of_values[i].early > 0;
-      if (!is_counted) bytes[row] += problem_.values[of.makes[i]].bytes;
+          (choice.kept & value.Bit()) != 0 || needs.of_values[i].early > 0;
+      if (!is_counted) bytes[row] += value.bytes;
     }
   }
 }

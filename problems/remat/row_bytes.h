@@ -10,7 +10,7 @@ namespace acplan::problems {
 
 // What is decided about an operator.
 struct RematChoice {
-  uint64_t kept = 0;  // bit i: its i-th value is kept
+  uint64_t kept = 0;  // RematValue::Bit
   bool is_again = false;
   bool is_early = false;  // of stage either, and forward runs it
   int32_t first = 0;      // class of when it runs again
@@ -18,8 +18,8 @@ struct RematChoice {
 
 // An operator's values when its turn comes.
 struct RematNeeds {
-  std::vector<RematNeed> of_values = {};
-  uint64_t needed = 0;  // bit i: by backward
+  std::vector<RematNeed> of_values = {};  // RematOperator::makes
+  uint64_t needed = 0;  // by backward, RematValue::Bit
 };
 
 // What decisions take at rows.

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -291,6 +292,20 @@ std::string ComplaintOfSystems(const std::string& text) {
     return error.what();
   }
   return "none";
+}
+
+// They are shown as they are, on terminals too.
+TEST(TrainingSystems, NamesHaveNoControls) {
+  const std::string known =
+      graph::ReadFile(ACPLAN_DATA_DIR "/training/systems.json");
+  for (const char* list : {"accelerators", "software"}) {
+    nlohmann::json systems = nlohmann::json::parse(known);
+    systems[list][0]["name"] = "x\u009b31m\u202e";
+    EXPECT_THAT(ComplaintOfSystems(systems.dump()),
+                AllOf(HasSubstr(std::string(list) + "[0].name"),
+                      HasSubstr("a name without control characters"),
+                      HasSubstr("x\\u009b31m\\u202e")));
+  }
 }
 
 TEST(TrainingSystems, EachNumberSaysWhereItIsFrom) {

@@ -151,8 +151,10 @@ class Repeater {
     }
     for (int32_t n = 0; n < std::ssize(graph_.nodes); ++n)
       if (graph_.nodes[n].stage != JointStage::kBackward) AddNode(n, run);
+    // Other results of every other run.
     for (const int32_t b : graph_.forward_outputs)
-      if (b > 0) AddOnce(here_.back()[b], step_.forward_outputs);
+      if (b > 0 && (b + run) % 2 == 0)
+        AddOnce(here_.back()[b], step_.forward_outputs);
     // What a run hands on is made by a node of its own, and never a second time.
     JointBuffer passed = graph_.buffers[0];
     passed.name += " handed on";
