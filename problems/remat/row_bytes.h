@@ -19,7 +19,7 @@ struct RematChoice {
 // An operator's values when its turn comes.
 struct RematNeeds {
   std::vector<RematNeed> of_values = {};  // RematOperator::makes
-  uint64_t needed = 0;  // by backward, RematValue::Bit
+  uint64_t needed = 0;                    // by backward, RematValue::Bit
 };
 
 // What decisions take at rows.

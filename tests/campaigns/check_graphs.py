@@ -149,12 +149,12 @@ def check_remat(campaign: Campaign, seed: int) -> bool:
 
 
 def check_schedules(
-    campaign: Campaign, kind: str, name: str, graph: Json, steps: Steps, seed: int
+    campaign: Campaign, kind: str, name: str, graph: Json, steps: Steps
 ) -> bool:
     path = written(campaign.folder, name, graph)
     nothing = campaign.ask(path, "--any-schedule", "--budget", "1")
     most, least = nothing["baseline_peak_bytes"], nothing.get("least_bound_bytes", 0)
-    source = random.Random(seed)
+    source = random.Random(name)
     good = True
     for asked in sorted({most - 1, *(source.randint(least, most) for _ in range(3))}):
         if asked < 1:
@@ -169,21 +169,13 @@ def check_seed(campaign: Campaign, seed: int) -> None:
     joint, linked = joint_graph(seed), node_link_graph(seed)
     for buffer in joint["buffers"]:
         buffer.pop("keep", None)  # schedules know no passes
-    for name, is_good in (
-        (f"joint_{seed}", check_remat(campaign, seed)),
-        (
-            f"step_{seed}",
-            check_schedules(
-                campaign, "any schedule", f"step_{seed}", joint, steps_of_joint(joint), seed
-            ),
-        ),
-        (
-            f"linked_{seed}",
-            check_schedules(
-                campaign, "node-link", f"linked_{seed}", linked, steps_of_node_link(linked), seed
-            ),
-        ),
+    outcomes = {f"joint_{seed}": check_remat(campaign, seed)}
+    for kind, name, graph, steps in (
+        ("any schedule", f"step_{seed}", joint, steps_of_joint(joint)),
+        ("node-link", f"linked_{seed}", linked, steps_of_node_link(linked)),
     ):
+        outcomes[name] = check_schedules(campaign, kind, name, graph, steps)
+    for name, is_good in outcomes.items():
         if is_good:
             (campaign.folder / f"{name}.json").unlink()
 

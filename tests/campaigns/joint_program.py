@@ -154,7 +154,8 @@ class JointProgram(Program):
 
     def _add_forward(self) -> None:
         for n in self.early_nodes:
-            fixed, terms = self._always(), []
+            fixed = self._always()
+            terms: Terms = []
             scratch = self.nodes[n].get("scratch", 0)
             if self._is(n, "forward"):
                 fixed += scratch
@@ -193,19 +194,18 @@ class JointProgram(Program):
             for n in self.early_nodes:
                 runs = self._runs_in(n, j)
                 makes = self.nodes[n]["makes"]
-                terms = [
-                    (column, sign * (self.nodes[n].get("scratch", 0) + sum(map(self.bytes.__getitem__, makes))))
-                    for column, sign in runs
-                ]
+                own_bytes = self.nodes[n].get("scratch", 0)
+                own_bytes += sum(self.bytes[b] for b in makes)
+                terms: Terms = [(column, sign * own_bytes) for column, sign in runs]
                 fixed = own - self._only_at(j)
                 for b in self.values:
-                    fixed += self._live_in_backward(b, j, n, terms)
+                    self._add_live_in_backward(b, j, n, terms)
                 self._add_moment(fixed, terms)
             if j < len(self.backward_nodes):
                 terms = []
                 fixed = own + self.nodes[self.backward_nodes[j]].get("scratch", 0)
                 for b in self.values:
-                    fixed += self._live_in_backward(b, j, None, terms)
+                    self._add_live_in_backward(b, j, None, terms)
                 self._add_moment(fixed, terms)
 
     def _runs_in(self, n: int, j: int) -> list[tuple[int, int]]:
@@ -240,23 +240,22 @@ class JointProgram(Program):
         """Of what the backward node j makes, which is not there before."""
         if j == len(self.backward_nodes):
             return 0.0
-        return float(sum(self.bytes[b] for b in self.nodes[self.backward_nodes[j]]["makes"]))
+        makes = self.nodes[self.backward_nodes[j]]["makes"]
+        return float(sum(self.bytes[b] for b in makes))
 
-    def _live_in_backward(self, b: int, j: int, at: int | None, terms: Terms) -> float:
-        """While `at` runs again in batch j, or its backward node (None): kept or made
-        again before, and read then or later. What `at` makes itself is counted with it,
-        but for a copy that was kept."""
+    def _add_live_in_backward(
+        self, b: int, j: int, at: int | None, terms: Terms
+    ) -> None:
+        """Adds the bytes of a buffer while `at` runs again in batch j, or while its
+        backward node runs (None): kept or made again before, and read then or later.
+        What `at` makes itself is counted with it, but for a copy that was kept."""
         is_read = any(b in reads for reads in self.reads[j:])
         maker = self.maker[b]
         there: list[list[tuple[int, int]]] = [[(self.kept[b], 1)]]
-        if at is None or maker < at:
-            # Made again in this batch or before, and not kept.
-            there.append([(self.ran[maker][j], 1), (self.kept[b], -1)])
-        elif maker != at and j > 0:
-            there.append([(self.ran[maker][j - 1], 1), (self.kept[b], -1)])
-        elif maker == at and j > 0:
-            # If it ran before, it does not run here, and what it made may be there.
-            there.append([(self.ran[maker][j - 1], 1), (self.kept[b], -1)])
+        # Made again in this batch or before, and not kept.
+        batch = j if at is None or maker < at else j - 1
+        if batch >= 0:
+            there.append([(self.ran[maker][batch], 1), (self.kept[b], -1)])
         live = self.number()
         for terms_of in there:
             if is_read:
@@ -266,7 +265,6 @@ class JointProgram(Program):
                 both = [(live, 1), *((c, -s) for c, s in (*terms_of, *later))]
                 self.row(both, lower=-1)
         terms.append((live, self.bytes[b]))
-        return 0.0
 
     def _later_reads(
         self, b: int, j: int, at: int | None

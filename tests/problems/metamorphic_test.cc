@@ -83,8 +83,10 @@ struct Step {
     if (random() % 2 == 0) segments = SegmentKind::kAuto;
   }
 
-  ProblemsWithSegments ProblemsOf(const Trace& of) const {
+  ProblemsWithSegments ProblemsOf(
+      const Trace& of, std::optional<int> max_units = std::nullopt) const {
     PlanOptions options;
+    options.max_units = max_units;
     options.memory.model = MemoryModel::kTrace;
     options.may_skip = may_skip;
     return BuildProblemsWithSegments(of, options, {.kind = segments});
@@ -146,6 +148,33 @@ TEST(MetamorphicTest, MoreMemoryIsNeverWorse) {
         }
       }
       if (plan.HasPlan()) last = std::move(plan);
+    }
+  }
+}
+
+TEST(MetamorphicTest, MoreUnitsAreNeverWorse) {
+  for (int k = First(); k < End() && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    Step step(k);
+    const std::vector<int64_t> budgets =
+        BudgetsOf(step.ProblemsOf(step.trace), step.random);
+    std::vector<std::optional<Plan>> last(budgets.size());
+    for (const std::optional<int> most :
+         {std::optional(0), std::optional(1), std::optional(2),
+          std::optional(3), std::optional<int>()}) {
+      const ProblemsWithSegments problems = step.ProblemsOf(step.trace, most);
+      for (size_t i = 0; i < budgets.size(); ++i) {
+        if (budgets[i] <= 0) continue;
+        Plan plan = PlanFor(problems, budgets[i], Limits()).plan;
+        if (most) {
+          EXPECT_LE(std::ssize(plan.modules), *most);
+        }
+        if (last[i]) {
+          EXPECT_LE(plan.bound_ms, last[i]->recompute_ms * (1 + 1e-9));
+          EXPECT_NE(plan.status, PlanStatus::kInfeasible);
+        }
+        if (plan.HasPlan()) last[i] = std::move(plan);
+      }
     }
   }
 }
