@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from acplan.errors import AcplanError
 from acplan.graph_values import BLOCK_BYTES
 from acplan.optimizers import OptimizerLike, make_optimizer
+from acplan.planning import Budget, size_text
 
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{kind}": base**power
@@ -106,6 +107,33 @@ def size_bytes(name: str, value: int | str) -> int:
     if isinstance(value, str) and found and found[2] in _UNITS:
         return int(float(found[1]) * _UNITS[found[2]])
     raise AcplanError(f'{name}: expected bytes or a size such as "2GiB", found {value!r}')
+
+
+def require_budget(budget: Budget) -> None:
+    """Raises AcplanError for what no program would take for one."""
+    text = "" if isinstance(budget, bool) else size_text("budget", budget).strip()
+    share = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*%", text)
+    is_known = float(share[1]) > 0 if share else text == "min" or _is_size(text)
+    if not is_known:
+        raise AcplanError(
+            'budget: expected bytes, a size such as "60GiB", a share such as "60%" or '
+            f'"min", found {budget!r}'
+        )
+
+
+def _is_size(text: str) -> bool:
+    try:
+        return size_bytes("budget", text) > 0
+    except AcplanError:
+        return False
+
+
+def require_time_limit(seconds: float | None) -> None:
+    if seconds is None:
+        return
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or not seconds >= 0:
+        raise AcplanError(f"time_limit: expected seconds from 0 on, found {seconds!r}")
 
 
 def _blocks(tensors: Iterable[torch.Tensor]) -> int:

@@ -16,15 +16,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._version import __version__
 from acplan.backward_order import BackwardOrder
-from acplan.compiled_memory import GraphBytes, StepMemory, size_bytes
+from acplan.compiled_memory import (
+    GraphBytes,
+    StepMemory,
+    require_budget,
+    require_time_limit,
+    size_bytes,
+)
 from acplan.devices import DEVICES, Device, find_device
 from acplan.dry_runs import compiles_fakes
 from acplan.errors import AcplanError
+from acplan.first_calls import plan_at_first_call
 from acplan.graph_peaks import run_step
 from acplan.joint_graphs import JointGraph
 from acplan.joint_steps import joint_step, of_model
 from acplan.measuring import Step, Verification
-from acplan.optimizers import OptimizerLike
+from acplan.optimizers import OptimizerLike, named_optimizer
 from acplan.partitioning import choosing
 from acplan.planning import Budget, size_text
 from acplan.recorded_steps import hash_of
@@ -151,6 +158,9 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         # Inductor's cache keys are made of its pickled options.
         return str, (self.uuid(),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Partitioner":
+        return self  # a copy of a compiled model is compiled by the same
 
     def __call__(
         self,
@@ -379,6 +389,10 @@ def partitioner(
             "are parameters; expected 2.8 or newer"
         )
     beside = size_bytes("held", held)
+    require_budget(budget)
+    require_time_limit(time_limit)
+    if isinstance(optimizer, str):
+        named_optimizer(optimizer)
     if optimizer is not None and model is None:
         raise AcplanError(
             "optimizer: its memory is that of a model's parameters; give model"
@@ -421,6 +435,8 @@ def compile(
     """
     if not isinstance(model, torch.nn.Module):
         raise AcplanError(f"compile: expected a module, found {type(model).__name__}")
+    if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
+        raise AcplanError("compile: the model is compiled already, by torch.compile")
     chosen = options_of(backend, mode, options)
     compilation = Compilation(model, blocks_of(model, blocks), backend, chosen, kwargs)
     made = partitioner(
@@ -436,22 +452,10 @@ def compile(
     compiled = compilation.apply(_arguments(made, compilation))
     object.__setattr__(compiled, _ATTRIBUTE, made)
     is_one_graph = bool(kwargs.get("fullgraph")) and not compilation.blocks
-    if not is_one_graph:
-        _plan_at_first_call(compiled, made, compilation)
+    can_be_planned = not compilation.is_shared and (compiles_fakes() or compilation.blocks)
+    if can_be_planned and not is_one_graph:
+        plan_at_first_call(compiled, made.plan_step, compilation)
     return compiled
-
-
-def _plan_at_first_call(
-    compiled: torch.nn.Module, made: Partitioner, compilation: Compilation
-) -> None:
-    def plan(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if not torch.is_grad_enabled():
-            return
-        hook.remove()
-        if not compilation.is_shared and (compiles_fakes() or compilation.blocks):
-            made.plan_step(compilation, args, kwargs)
-
-    hook = compiled.register_forward_pre_hook(plan, with_kwargs=True)
 
 
 _ATTRIBUTE = "_acplan_partitioner"
@@ -461,7 +465,7 @@ def compiled_plans(compiled: Any) -> tuple[CompiledPlan | StepPlan, ...]:
     """The plan of the step of what acplan.compile returned, where it is several graphs,
     and those of the other graphs, as far as it has run."""
     made = vars(compiled).get(_ATTRIBUTE) if hasattr(compiled, "__dict__") else None
-    if made is None:
+    if not isinstance(made, Partitioner):  # or what a copy has of one
         raise AcplanError("compiled_plans: expected what acplan.compile returns")
     return _plans_of(made)
 

@@ -1,13 +1,12 @@
 """A training step of a compiled model on fake tensors, which computes nothing and leaves
 no trace in the model."""
 
-import collections
 import contextlib
 import copy
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -18,12 +17,14 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.utils._pytree import tree_map
+from torch.utils._python_dispatch import _disable_current_modes
 
+from acplan.compiler_state import compiler_as_it_was
 from acplan.errors import AcplanError
 from acplan.graph_values import tensors_in
+from acplan.kept_state import copied_with, state_kept
 from acplan.recorded_steps import Run, StepRecorder, held_by, numbers_of
-from acplan.tracing import default_loss
+from acplan.tracing import alone, default_loss
 from acplan.values import ValuedFakeTensorMode, give_value, random_state_kept
 
 Backend = Callable[..., Any]
@@ -73,20 +74,19 @@ def record_step(
     model: torch.nn.Module,
     call: Callable[..., Any],
     given: tuple[tuple[Any, ...], dict[str, Any]],
+    region: int | None = None,
 ) -> RecordedStep:
     """Runs `call`, the compiled model or the model with compiled parts, on fakes of what
     is given, and backward from its loss; where there is none, from the mean of the first
-    tensor of floating-point numbers that it returns."""
+    tensor of floating-point numbers that it returns. `region`: of Dynamo's caches, in
+    which `call` compiles, where it has one of its own."""
     mode = ValuedFakeTensorMode()
     mode.cache_enabled = False  # type: ignore[misc]
     numbers = recorder.storages
-    around = contextlib.ExitStack()
-    for context in (_of_values(), _compiler_as_it_was(), random_state_kept(), _unasked()):
-        around.enter_context(context)
-    with around, mode, _faked(model, mode) as fake:
-        args, kwargs = tree_map(fake, given)
+    with _on_its_own(region), mode, _faked(model, mode) as fake:
+        args, kwargs = copied_with(given, fake)
         of_model = numbers_of(numbers, [*model.parameters(), *model.buffers()])
-        inputs = [t for t in tensors_in((args, kwargs)) if t.requires_grad]
+        inputs = [t for t in held_by((args, kwargs)) if t.requires_grad]
         with torch.enable_grad():
             output = call(*args, **kwargs)
             loss = _loss_of(output)
@@ -94,8 +94,10 @@ def record_step(
         kept = numbers_of(numbers, _kept_by_autograd(loss))
         seed = torch.ones_like(loss)
         seeds = {numbers.number(seed)}
+        recorder.is_backward = True
         with torch.autocast(loss.device.type, enabled=False):
             loss.backward(seed)
+        recorder.require_order()
         trained = [p for p in model.parameters() if p.requires_grad]
         gradients = numbers_of(numbers, [t.grad for t in (*trained, *inputs)])
         made = {g for run in recorder.backward_runs for g in run.gradients.values()}
@@ -112,6 +114,30 @@ def record_step(
         frozenset(seeds),
         sum(bytes_of[storage] for storage in elsewhere),
     )
+
+
+@contextlib.contextmanager
+def _on_its_own(region: int | None) -> Iterator[None]:
+    """No other thread, no mode and no hook of the user's takes part in what is run."""
+    with contextlib.ExitStack() as around:
+        for context in (
+            alone(), _disable_current_modes(), _without_saved_hooks(), _of_values(),
+            compiler_as_it_was(region), random_state_kept(), _unasked(),
+        ):  # fmt: skip
+            around.enter_context(context)
+        yield
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _without_saved_hooks() -> contextlib.AbstractContextManager[object]:
+    """Of torch.autograd.graph the last hooks are those that are called."""
+    are_there = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    if not are_there:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(_same, _same)
 
 
 def _kept_by_autograd(loss: torch.Tensor) -> list[torch.Tensor]:
@@ -149,25 +175,6 @@ def _loss_of(output: Any) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _compiler_as_it_was() -> Iterator[None]:
-    """Dynamo forgets what it compiled, and which sizes it has seen: that a size differs from
-    call to call makes it a symbol from the next compilation on."""
-    from torch._dynamo import convert_frame, eval_frame, pgo
-
-    trackers = (convert_frame.input_codes, convert_frame.output_codes)
-    compiled = {id(weak()) for tracker in trackers for weak in tracker.seen}
-    sizes = copy.deepcopy(getattr(pgo, "_CODE_STATE", None))
-    try:
-        yield
-    finally:
-        if hasattr(pgo, "_CODE_STATE"):
-            pgo._CODE_STATE = sizes
-        for code in [weak() for tracker in trackers for weak in tracker.seen]:
-            if code is not None and id(code) not in compiled:
-                eval_frame.reset_code(code)
-
-
-@contextlib.contextmanager
 def _unasked() -> Iterator[None]:
     """While it lasts, transformers takes no fake tensor for a sign that it is traced: what
     it then does not look at decides what the graphs are given, such as masks."""
@@ -182,14 +189,12 @@ def _unasked() -> Iterator[None]:
 @contextlib.contextmanager
 def _faked(
     model: torch.nn.Module, mode: FakeTensorMode
-) -> Iterator[Callable[[Any], Any]]:
+) -> Iterator[Callable[[torch.Tensor], Any]]:
     """Replaces every tensor of the model by a fake one, and whatever the step changes in
     its modules by what it was."""
     fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def fake(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
+    def fake(value: torch.Tensor) -> torch.Tensor:
         if id(value) not in fakes:
             made = mode.from_tensor(value.detach())
             give_value(made, value)
@@ -197,39 +202,23 @@ def _faked(
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
             else:
                 made.requires_grad_(value.requires_grad)
+            vars(made).update(_marks_for_dynamo(value))
             fakes[id(value)] = (made, value)  # the original keeps its id
         return fakes[id(value)][0]
 
-    with contextlib.ExitStack() as undo:
-        for values in _attributes_of(model.modules()):
-            undo.callback(_restore, values, copy.copy(values))
-        for values in _attributes_of(model.modules()):
-            if isinstance(values, list):
-                continue
-            for name, value in list(values.items()):
-                if isinstance(value, torch.Tensor):
-                    values[name] = fake(value)
+    with state_kept(model):
+        for module in model.modules():
+            for values in (vars(module), *vars(module).values()):
+                for name, value in [*values.items()] if isinstance(values, dict) else ():
+                    if isinstance(value, torch.Tensor):
+                        values[name] = fake(value)
         yield fake
 
 
-def _attributes_of(
-    modules: Iterable[torch.nn.Module],
-) -> Iterator[dict[str, Any] | list[Any]]:
-    for module in modules:
-        yield vars(module)
-        yield from (v for v in vars(module).values() if type(v) in _CONTAINERS)
+def _marks_for_dynamo(tensor: torch.Tensor) -> dict[str, Any]:
+    """What the model's user said of its sizes, by torch._dynamo.mark_dynamic say."""
+    marks = {k: v for k, v in vars(tensor).items() if k.startswith(_MARKS)}
+    return copy.deepcopy(marks)
 
 
-_CONTAINERS = (dict, collections.OrderedDict, list)
-
-
-def _restore(values: Any, before: Any) -> None:
-    if isinstance(values, list):
-        values[:] = before
-        return
-    is_same = list(values) == list(before) and all(
-        values[name] is value for name, value in before.items()
-    )
-    if not is_same:
-        values.clear()
-        values.update(before)
+_MARKS = ("_dynamo_", "_has_dynamo_")

@@ -121,7 +121,18 @@ class StepRecorder:
         self.storages = Storages()
         self.runs: list[Run] = []
         self.backward_runs: list[Run] = []
+        self.is_backward = False  # the model's forward has ended
+        self._is_in_order = True
         self._make_joint = make_joint
+
+    def require_order(self) -> None:
+        """Raises AcplanError where the step is not all of forward, then all of backward,
+        as the joint graph of a step is."""
+        if not self._is_in_order:
+            raise AcplanError(
+                "graphs run forward in backward, as under torch.utils.checkpoint, or "
+                "backward in forward"
+            )
 
     def partition(
         self, by: Callable[[Chooser], Graphs], module: GraphModule, num_fwd_outputs: int
@@ -163,6 +174,7 @@ class StepRecorder:
     def _note_forward(
         self, graph: RecordedGraph, module: GraphModule, given: list[Any], out: list[Any]
     ) -> None:
+        self._is_in_order &= not self.is_backward
         inputs = self._by_buffer(graph, _placeholders(module), given)
         count = graph.num_fwd_outputs
         outputs = self._by_buffer(graph, _returned(module)[:count], out[:count])
@@ -172,6 +184,7 @@ class StepRecorder:
     def _note_backward(
         self, graph: RecordedGraph, module: GraphModule, given: list[Any], out: list[Any]
     ) -> None:
+        self._is_in_order &= self.is_backward
         nodes = _placeholders(module)
         is_late = [graph.joint.comes_with_backward(node.name) for node in nodes]
         saved = [v for v, late in zip(given, is_late, strict=True) if not late]

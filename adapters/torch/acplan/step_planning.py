@@ -3,7 +3,6 @@ fake tensors, planned as one, and each gets its share when PyTorch partitions it
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ import torch._functorch.config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
+from acplan.compiler_state import compiles_apart
 from acplan.dry_runs import RecordedStep, record_step
 from acplan.errors import AcplanError
 from acplan.joint_steps import JointStep
@@ -170,18 +170,20 @@ class Compilation:
     ) -> RecordedStep:
         """The graphs of a step, called with these arguments."""
         recorder = StepRecorder(make_joint)
-        compiling = functools.partial(
-            torch.compile, backend=self._backend(recorder), **self.kwargs
+        apart = {"isolate_recompiles": True} if compiles_apart() else {}
+        call = torch.compile(
+            self.model, backend=self._backend(recorder), **apart, **self.kwargs
         )
+        region = getattr(call.dynamo_ctx, "_isolate_recompiles_id", None)
         given = (args, kwargs)
         if not self.blocks:
-            call = compiling(self.model)
-            return record_step(recorder, self.model, call, given)
+            return record_step(recorder, self.model, call, given, region)
         before = [block._compiled_call_impl for block in self.blocks]
         try:
             for block in self.blocks:
-                block._compiled_call_impl = compiling(block._call_impl)
-            return record_step(recorder, self.model, self.model, given)
+                # In one context: what is compiled for one is there for its equals.
+                block._compiled_call_impl = call.dynamo_ctx(block._call_impl)
+            return record_step(recorder, self.model, self.model, given, region)
         finally:
             for block, compiled in zip(self.blocks, before):
                 block._compiled_call_impl = compiled

@@ -1,0 +1,230 @@
+"""What a step on fake tensors may change besides tensors, and has to leave as it was.
+
+A step runs the model's own code, and that writes to more than parameters and buffers: to
+attributes of modules, to lists and dictionaries in them, to objects that they hold, to the
+variables of hooks, to generators of random numbers. Here all of it that can be reached from
+the modules is noted before, and put back after. Only what has changed is written to, so that
+what refuses to be written to, or belongs to somebody else by now, is left alone.
+
+Not reached are global variables, what objects written in C hide, and what threads pass to
+one another.
+"""
+
+import collections
+import contextlib
+import copy
+import functools
+import random
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.modules.module as modules_of_torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from acplan.errors import AcplanError
+
+# Elements that are looked at one by one; what is longer are data, of which the container
+# itself is noted.
+_MOST_ELEMENTS = 4096
+_PASSED_BY = (
+    str, bytes, int, float, complex, type(None), type, types.ModuleType, torch.Tensor,
+    torch.dtype, torch.device, torch.storage.UntypedStorage,
+)  # fmt: skip
+# Objects and functions of these are for other threads, or run the step rather than being
+# part of it.
+_OF_OTHERS = (
+    "threading", "queue", "multiprocessing", "concurrent", "logging", "asyncio", "acplan",
+    "torch._dynamo", "torch._inductor", "torch._functorch", "torch._guards", "torch.fx",
+)  # fmt: skip
+_GLOBAL_HOOKS = "_global_"
+
+
+@contextlib.contextmanager
+def state_kept(model: torch.nn.Module) -> Iterator[None]:
+    """At the end, what is reached from the model is what it was at the beginning."""
+    with _disable_current_modes():
+        undo = _noted([*model.modules(), *_global_hooks()])
+    try:
+        yield
+    finally:
+        with _disable_current_modes():
+            for one in undo:
+                one()
+
+
+def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
+    """A copy of what a model is given, in which each tensor is what `of_tensor` says:
+    whatever the model does with it, takes from it or writes to it, is done to the copy.
+
+    Raises AcplanError for what cannot be copied, such as a generator.
+    """
+    try:
+        with _Copies(of_tensor):
+            return copy.deepcopy(given, _shared_by(given, of_tensor))
+    except (TypeError, AttributeError, RuntimeError, NotImplementedError) as error:
+        raise AcplanError(
+            f"what the model is given cannot be copied: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _shared_by(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> dict[int, Any]:
+    """What a copy has of the original: modules. Parameters are no plain tensors."""
+    memo: dict[int, Any] = {}
+    for thing in _reached([given]):
+        if isinstance(thing, torch.nn.Module):
+            memo[id(thing)] = thing
+        elif isinstance(thing, torch.nn.Parameter):
+            memo[id(thing)] = of_tensor(thing)
+    return memo
+
+
+class _Copies(TorchFunctionMode):
+    """While it is on, what is made of a tensor stands for its copy."""
+
+    def __init__(self, of_tensor: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self._of_tensor = of_tensor
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is not torch.Tensor.__deepcopy__:
+            return func(*args, **(kwargs or {}))
+        tensor, memo = args
+        # A tensor is one, however often it is given.
+        memo[id(tensor)] = made = self._of_tensor(tensor)
+        return made
+
+
+Undo = Callable[[], None]
+
+
+def _global_hooks() -> list[Any]:
+    found = vars(modules_of_torch)
+    return [found[name] for name in found if name.startswith(_GLOBAL_HOOKS)]
+
+
+def _noted(roots: Iterable[Any]) -> list[Undo]:
+    """How to put back everything that is reached."""
+    found: list[Undo] = []
+    for thing in _reached(roots):
+        found += _undone(thing)
+    return found
+
+
+def _reached(roots: Iterable[Any]) -> Iterator[Any]:
+    """All things from there on, each once."""
+    left = [*roots]
+    seen: dict[int, Any] = {}
+    while left:
+        thing = left.pop()
+        if id(thing) in seen or isinstance(thing, _PASSED_BY):
+            if not isinstance(thing, torch.nn.Parameter) or id(thing) in seen:
+                continue
+        seen[id(thing)] = thing  # which keeps its id
+        yield thing
+        left += _parts_of(thing)
+
+
+def _parts_of(thing: Any) -> list[Any]:
+    if isinstance(thing, torch.nn.Parameter) or _is_of_others(thing):
+        return []
+    if isinstance(thing, types.FunctionType):
+        return [*filter(_is_filled, thing.__closure__ or ())]
+    if isinstance(thing, types.CellType):
+        return [thing.cell_contents] if _is_filled(thing) else []
+    if isinstance(thing, types.MethodType):
+        return [thing.__self__, thing.__func__]
+    found: list[Any] = []
+    if isinstance(thing, functools.partial):
+        found += [thing.func, *thing.args, *thing.keywords.values()]
+    if isinstance(thing, dict):
+        found += thing.values() if len(thing) <= _MOST_ELEMENTS else ()
+    elif isinstance(thing, (list, tuple, set, frozenset, collections.deque)):
+        found += thing if len(thing) <= _MOST_ELEMENTS else ()
+    attributes = _attributes_of(thing)
+    if attributes is not None:
+        found.append(attributes)
+    return found
+
+
+def _is_of_others(thing: Any) -> bool:
+    if isinstance(thing, torch.nn.Module):
+        return False
+    is_function = isinstance(thing, types.FunctionType)
+    of_module = f"{(thing if is_function else type(thing)).__module__}."
+    return any(of_module.startswith(f"{name}.") for name in _OF_OTHERS)
+
+
+def _attributes_of(thing: Any) -> dict[str, Any] | None:
+    attributes = getattr(thing, "__dict__", None)
+    return attributes if isinstance(attributes, dict) else None
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _undone(thing: Any) -> Iterator[Undo]:
+    """What puts a thing back to what it is now."""
+    if isinstance(thing, types.CellType):
+        if _is_filled(thing):
+            yield functools.partial(_put_in_cell, thing, thing.cell_contents)
+    elif isinstance(thing, dict):
+        yield functools.partial(_put_back, thing, dict(thing))
+    elif isinstance(thing, (list, collections.deque)):
+        yield functools.partial(_put_back, thing, list(thing))
+    elif isinstance(thing, set):
+        yield functools.partial(_put_back, thing, set(thing))
+    elif isinstance(thing, random.Random):
+        yield functools.partial(thing.setstate, thing.getstate())
+    elif isinstance(thing, torch.Generator):
+        if thing.device.type == "cpu":
+            yield functools.partial(thing.set_state, thing.get_state())
+    elif numpy := sys.modules.get("numpy"):
+        if isinstance(thing, numpy.random.RandomState):
+            yield functools.partial(thing.set_state, thing.get_state())
+        elif isinstance(thing, numpy.random.Generator):
+            bits = thing.bit_generator
+            yield functools.partial(setattr, bits, "state", bits.state)
+
+
+def _put_in_cell(cell: types.CellType, value: Any) -> None:
+    if not _is_filled(cell) or cell.cell_contents is not value:
+        cell.cell_contents = value
+
+
+def _put_back(container: Any, before: Any) -> None:
+    """The elements that it had, in their order."""
+    if _is_as_before(container, before):
+        return
+    container.clear()
+    if isinstance(before, list):
+        container.extend(before)
+    else:
+        container.update(before)
+
+
+def _is_as_before(container: Any, before: Any) -> bool:
+    if len(container) != len(before):
+        return False
+    if isinstance(before, dict):
+        return all(
+            name == old and value is before[old]
+            for (name, value), old in zip(container.items(), before)
+        )
+    if isinstance(before, set):
+        return bool(container == before)
+    return all(value is old for value, old in zip(container, before))
