@@ -24,6 +24,7 @@ from acplan.errors import AcplanError
 from acplan.figures import figure, made_of
 from acplan.files import read_json, write_json
 from acplan.fingerprints import KEY, require_made_for
+from acplan.interrupts import uninterrupted
 from acplan.offloading import Traffic
 from acplan.segments import Place, Segment
 from acplan.selecting import (
@@ -324,6 +325,11 @@ def remove(model: torch.nn.Module) -> torch.nn.Module:
     A unit that was sharded, compiled or given hooks since stays in its place, and
     calls its module without a checkpoint.
     """
+    with uninterrupted():
+        return _removed(model)
+
+
+def _removed(model: torch.nn.Module) -> torch.nn.Module:
     for unit in [m for m in model.modules() if isinstance(m, _Unit)]:
         unit.checkpoint_fn = _call
         for config in unit.caching:
@@ -347,8 +353,8 @@ def applied(model: torch.nn.Module, plan: Plan) -> Iterator[torch.nn.Module]:
     try:
         yield planned
     finally:
-        for owner, name, value in reversed(undo):
-            setattr(owner, name, value)
+        with uninterrupted():
+            _undo(undo)
 
 
 # Of transformers, the second since its version 5, and of diffusers.
@@ -503,20 +509,39 @@ def _apply(
     _require_apart(owners, runs)
     _refuse_offload_inside(owners, paths)
     undo: Undo = []
-    for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):
-            if child is not None and id(child) in wrappers:
-                undo.append((parent, name, child))
-                setattr(parent, name, wrappers[id(child)])
-    for unit, checkpoint_fn in idle:
-        undo.append((unit, "checkpoint_fn", _call))
-        unit.checkpoint_fn = checkpoint_fn
-    for unit in [*wrappers.values(), *(unit for unit, _ in idle)][:1]:
-        unit.caching = caching_configs(model)
-        for config in unit.caching:
-            undo.append((config, "use_cache", True))
-            config.use_cache = False
+    with _all_or_nothing(undo):
+        for parent in list(model.modules()):
+            for name, child in list(parent._modules.items()):
+                if child is not None and id(child) in wrappers:
+                    undo.append((parent, name, child))
+                    setattr(parent, name, wrappers[id(child)])
+        for unit, checkpoint_fn in idle:
+            undo.append((unit, "checkpoint_fn", _call))
+            unit.checkpoint_fn = checkpoint_fn
+        for unit in [*wrappers.values(), *(unit for unit, _ in idle)][:1]:
+            unit.caching = caching_configs(model)
+            for config in unit.caching:
+                undo.append((config, "use_cache", True))
+                config.use_cache = False
     return wrappers.get(id(model), model), undo
+
+
+@contextlib.contextmanager
+def _all_or_nothing(undo: Undo) -> Iterator[None]:
+    """What raises in the midst, such as a module that refuses to be given another one,
+    leaves the model as it was, and signals wait."""
+    with uninterrupted():
+        try:
+            yield
+        except BaseException:
+            _undo(undo)
+            raise
+
+
+def _undo(undo: Undo) -> None:
+    for owner, name, value in reversed(undo):
+        if getattr(owner, name, None) is not value:
+            setattr(owner, name, value)
 
 
 def _calls(

@@ -4,6 +4,7 @@ is the step without it."""
 import contextlib
 import functools
 import logging
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -13,6 +14,8 @@ import torch.utils.checkpoint
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointWrapper,
 )
+
+from acplan.one_thread import here
 
 _LOGGER = logging.getLogger("acplan")
 
@@ -83,11 +86,9 @@ def _plain(found: list[str]) -> Iterator[tuple[Any, str, Any]]:
         if name not in found:
             found.append(name)
 
-    class Function:
-        @staticmethod
-        def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-            note(function)
-            return function(*args)
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        note(function)
+        return function(*args)
 
     def generator(
         function: Any, preserve: bool, context_fn: Any, *args: Any, **kwargs: Any
@@ -98,8 +99,12 @@ def _plain(found: list[str]) -> Iterator[tuple[Any, str, Any]]:
             note(function)
             yield
 
-    yield module, "CheckpointFunction", Function
-    yield module, "_checkpoint_without_reentrant_generator", generator
+    # In this thread: others may train meanwhile.
+    plain = types.SimpleNamespace(
+        apply=here(module.CheckpointFunction.apply, apply)
+    )
+    yield module, "CheckpointFunction", plain
+    yield module, "_checkpoint_without_reentrant_generator", here(checkpointed, generator)
 
 
 def _is_planned(function: Any, context_fn: Any) -> bool:

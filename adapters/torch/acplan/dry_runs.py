@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from acplan.compiler_state import compiler_as_it_was
 from acplan.errors import AcplanError
 from acplan.graph_values import tensors_in
-from acplan.kept_state import copied_with, state_kept
+from acplan.kept_state import copied_with, state_kept, without_saved_hooks
 from acplan.recorded_steps import Run, StepRecorder, held_by, numbers_of
 from acplan.tracing import alone, default_loss
 from acplan.values import ValuedFakeTensorMode, give_value, random_state_kept
@@ -119,25 +119,17 @@ def record_step(
 @contextlib.contextmanager
 def _on_its_own(region: int | None) -> Iterator[None]:
     """No other thread, no mode and no hook of the user's takes part in what is run."""
-    with contextlib.ExitStack() as around:
-        for context in (
-            alone(), _disable_current_modes(), _without_saved_hooks(), _of_values(),
-            compiler_as_it_was(region), random_state_kept(), _unasked(),
-        ):  # fmt: skip
-            around.enter_context(context)
+    with (
+        alone(),
+        torch.autograd.set_multithreading_enabled(False),
+        _disable_current_modes(),
+        without_saved_hooks(),
+        _of_values(),
+        compiler_as_it_was(region),
+        random_state_kept(),
+        _unasked(),
+    ):
         yield
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
-def _without_saved_hooks() -> contextlib.AbstractContextManager[object]:
-    """Of torch.autograd.graph the last hooks are those that are called."""
-    are_there = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    if not are_there:
-        return contextlib.nullcontext()
-    return torch.autograd.graph.saved_tensors_hooks(_same, _same)
 
 
 def _kept_by_autograd(loss: torch.Tensor) -> list[torch.Tensor]:

@@ -18,7 +18,6 @@ import tempfile
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses import fake_tensor
@@ -36,6 +35,7 @@ from acplan.attention_kernels import (
 from acplan.device_operators import operators_of_cuda, shapes_of_device_operators
 from acplan.devices import DEVICES, Device
 from acplan.errors import AcplanError
+from acplan.one_thread import replaced_here
 
 _SOURCE = pathlib.Path(__file__).with_name("cuda_guard.cpp")
 
@@ -67,7 +67,7 @@ def _answers_of(device: Device) -> Iterator[None]:
         with contextlib.ExitStack() as replaced:
             replaced.enter_context(operators_of_cuda())
             for owner, name, value in _replacements(device, platform):
-                replaced.enter_context(mock.patch.object(owner, name, value))
+                replaced.enter_context(replaced_here(owner, name, value))
             yield
     finally:
         guard.acplan_remove_cuda_guard()

@@ -56,12 +56,32 @@ def state_kept(model: torch.nn.Module) -> Iterator[None]:
                 one()
 
 
+def without_saved_hooks() -> contextlib.AbstractContextManager[object]:
+    """While it lasts, hooks of the user's for what autograd saves are not called: of
+    torch.autograd.graph.saved_tensors_hooks the last ones are."""
+    are_there = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    if not are_there:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(_same, _same)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
     """A copy of what a model is given, in which each tensor is what `of_tensor` says:
     whatever the model does with it, takes from it or writes to it, is done to the copy.
 
-    Raises AcplanError for what cannot be copied, such as a generator.
+    Raises AcplanError for what cannot be copied, and for iterators, which can be read
+    once.
     """
+    for thing in _reached([given]):
+        if isinstance(thing, Iterator):
+            raise AcplanError(
+                f"what the model is given has a {type(thing).__name__}, which can be read "
+                "once: give what it is made of"
+            )
     try:
         with _Copies(of_tensor):
             return copy.deepcopy(given, _shared_by(given, of_tensor))
@@ -104,7 +124,7 @@ class _Copies(TorchFunctionMode):
         return made
 
 
-Undo = Callable[[], None]
+Undo = Callable[[], object]
 
 
 def _global_hooks() -> list[Any]:

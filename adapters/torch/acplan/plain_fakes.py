@@ -3,12 +3,15 @@
 import contextlib
 import functools
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+
+from acplan.one_thread import here, replaced_here
 
 ValueOf = Callable[[torch.Tensor], torch.Tensor | None]
 
@@ -36,8 +39,9 @@ def plain_fakes(value_of: ValueOf) -> Iterator[None]:
     it is, as with plain tensors: PyTorch would swap fake ones, which it cannot where
     others look at them.
     """
-    moves = mock.patch.object(torch.nn.Module, "_apply", _moved)
-    with mock.patch.object(FakeTensor, "__new__", staticmethod(_made_plain)), moves:
+    moves = replaced_here(torch.nn.Module, "_apply", _moved)
+    made = staticmethod(here(_made_apart, _made_plain))
+    with mock.patch.object(FakeTensor, "__new__", made), moves:
         try:
             yield
         finally:
@@ -62,13 +66,23 @@ def _moved(
     return _move(module, fn, False)
 
 
+# PyTorch looks at the class once, when a tensor is made.
+_MAKING = threading.RLock()
+
+
 def _made_plain(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:
-    # PyTorch looks at the class once, when a tensor is made.
-    setattr(FakeTensor, _NAME, torch._C._disabled_torch_dispatch_impl)
-    try:
+    with _MAKING:
+        setattr(FakeTensor, _NAME, torch._C._disabled_torch_dispatch_impl)
+        try:
+            return _make(cls, *args, **kwargs)
+        finally:
+            setattr(FakeTensor, _NAME, _DISPATCH)
+
+
+def _made_apart(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:
+    """By another thread, as PyTorch makes it."""
+    with _MAKING:
         return _make(cls, *args, **kwargs)
-    finally:
-        setattr(FakeTensor, _NAME, _DISPATCH)
 
 
 def _leave_nothing(value_of: ValueOf) -> None:

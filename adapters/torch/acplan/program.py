@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from acplan.errors import AcplanError
+from acplan.interrupts import interrupted_as_ever
 
 _LOGGER = logging.getLogger("acplan")
 _JSON_ERRORS = ("--errors", "json")
@@ -139,6 +140,13 @@ def call_acplan(
     Ctrl-C goes to the program, which ends with the best that it has; where it has
     nothing, KeyboardInterrupt is raised.
     """
+    with interrupted_as_ever():
+        return _called(arguments, each_second)
+
+
+def _called(
+    arguments: Sequence[str], each_second: Callable[[], object] | None
+) -> Outcome:
     program = find_program()
     _require_command(program, arguments[0])
     # In a session of its own, the program gets Ctrl-C from here alone.

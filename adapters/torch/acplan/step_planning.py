@@ -22,6 +22,7 @@ from acplan.measuring import Step, Verification
 from acplan.partitioning import Chooser, choosing
 from acplan.recorded_steps import Graphs, MakeJoint, StepRecorder
 from acplan.step_peaks import run_graphs
+from acplan.tracing import alone
 
 try:
     from torch._inductor import custom_graph_pass
@@ -171,22 +172,23 @@ class Compilation:
         """The graphs of a step, called with these arguments."""
         recorder = StepRecorder(make_joint)
         apart = {"isolate_recompiles": True} if compiles_apart() else {}
-        call = torch.compile(
-            self.model, backend=self._backend(recorder), **apart, **self.kwargs
+        # What is compiled is marked: blocks need no more than what compiles them.
+        whole = torch.nn.Identity() if self.blocks else self.model
+        call: Any = torch.compile(
+            whole, backend=self._backend(recorder), **apart, **self.kwargs
         )
         region = getattr(call.dynamo_ctx, "_isolate_recompiles_id", None)
         given = (args, kwargs)
         if not self.blocks:
             return record_step(recorder, self.model, call, given, region)
-        before = [block._compiled_call_impl for block in self.blocks]
-        try:
+        with alone(), contextlib.ExitStack() as undo:
             for block in self.blocks:
                 # In one context: what is compiled for one is there for its equals.
-                block._compiled_call_impl = call.dynamo_ctx(block._call_impl)
+                compiled = call.dynamo_ctx(block._call_impl)
+                undo.enter_context(
+                    mock.patch.object(block, "_compiled_call_impl", compiled)
+                )
             return record_step(recorder, self.model, self.model, given, region)
-        finally:
-            for block, compiled in zip(self.blocks, before):
-                block._compiled_call_impl = compiled
 
     def _backend(self, recorder: StepRecorder) -> Callable[..., Any]:
         partitioner = RecordingPartitioner(recorder)

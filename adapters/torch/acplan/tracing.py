@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
 )
-from torch.utils._pytree import tree_map
+from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan import showing
 from acplan.assumed import Assumed
@@ -24,6 +25,8 @@ from acplan.fake_cuda import fake_cuda
 from acplan.figures import figure
 from acplan.files import read_json, write_json
 from acplan.fingerprints import WEIGHTS, weights_of
+from acplan.interrupts import uninterrupted
+from acplan.kept_state import copied_with, state_kept, without_saved_hooks
 from acplan.optimizers import OptimizerLike, make_optimizer
 from acplan.precision import Autocast, AutocastLike, autocast_as_it_was, autocast_of
 from acplan.progress import progress_bar
@@ -328,8 +331,11 @@ def default_loss(output: Any) -> Any:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """No other thread traces."""
-    with _ALONE:
+    """No other thread traces, or compiles: while one does, all hear that they do. Signals
+    wait for the next operator."""
+    compiler = sys.modules.get("torch._dynamo.convert_frame")
+    compiles = getattr(compiler, "compile_lock", contextlib.nullcontext())
+    with uninterrupted(), _ALONE, compiles:
         yield
 
 
@@ -360,21 +366,25 @@ def step_on_fakes(
     _refuse_scripted(model)
     answers = "" if device is None else device.name
     mode, assumed = ValuedFakeTensorMode(answers), Assumed()
-    # Autograd has no threads for the device where it ran before without one.
-    one_thread = torch.autograd.set_multithreading_enabled(False)
     with (
         alone(),
+        _disable_current_modes(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        # Autograd has no threads for the device where it ran before without one. Of other
+        # modes some switch them on.
+        torch.autograd.set_multithreading_enabled(False),
+        without_saved_hooks(),
         autocast_as_it_was(),
         fake_cuda(device),
         as_in_training(),
         fakes_as_plain_tensors(),
-        one_thread,
         mode,
         assumed,
     ):
         with _faked(step.model, mode, param_dtype) as fake:
             given = (step.args, step.kwargs)
-            inputs = tree_map(fake, given)
+            inputs = copied_with(given, fake)
             notes = tuple(give_defaults(step.model.forward, given, inputs))
             made = make_optimizer(optimizer, step.model, fake)
             was_training = step.model.training
@@ -435,41 +445,13 @@ def _faked(
             fakes[id(value)] = (made, value)  # the original keeps its id
         return fakes[id(value)][0]
 
-    with contextlib.ExitStack() as undo:
+    with state_kept(model):
         for module in model.modules():
-            # Parameters, buffers, hooks and whatever else the step changes.
-            for values in (vars(module), *vars(module).values()):
-                if isinstance(values, dict):
-                    undo.callback(_restore, values, dict(values))
-                elif isinstance(values, list):
-                    undo.callback(_restore, values, list(values))
             for values in (vars(module), module._parameters, module._buffers):
                 for name, value in list(values.items()):
                     if isinstance(value, torch.Tensor):
                         values[name] = fake(value)
         yield fake
-
-
-def _restore(values: Any, before: Any) -> None:
-    # What refuses to be written to was not.
-    if _is_as_before(values, before):
-        return
-    values.clear()
-    if isinstance(before, dict):
-        values.update(before)
-    else:
-        values.extend(before)
-
-
-def _is_as_before(values: Any, before: Any) -> bool:
-    if len(values) != len(before):
-        return False
-    if isinstance(before, dict):
-        return all(
-            name == old and value is before[old]
-            for (name, value), old in zip(values.items(), before)
-        )
-    return all(value is old for value, old in zip(values, before))
 
 
 def _register(

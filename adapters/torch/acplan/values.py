@@ -11,6 +11,7 @@ values nobody reads, and stay unknown, so that nothing large is ever computed.
 """
 
 import contextlib
+import functools
 import inspect
 import random
 import sys
@@ -29,6 +30,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
+from acplan.interrupts import give_way
 from acplan.plain_fakes import plain_fakes
 
 _aten = torch.ops.aten
@@ -101,6 +103,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if _can_end_at(func):
+            give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
             return self._faked(func, types, args, kwargs)
         is_known = _is_known(func, args, kwargs)
@@ -212,6 +216,16 @@ class ValuedFakeTensorMode(FakeTensorMode):
             {"dtype": value.dtype, "device": device},
         )
         return made
+
+
+@functools.cache
+def _can_end_at(func: Any) -> bool:
+    """Whether it makes a tensor. What tells of one, or makes another one of it, is called by
+    parts of PyTorch in C++ that end the process where it raises."""
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":
+        return False
+    made = [r for r in func._schema.returns if r.alias_info is None]
+    return any(r.type.kind() in ("TensorType", "ListType") for r in made)
 
 
 def value_of(tensor: torch.Tensor) -> torch.Tensor | None:
