@@ -188,7 +188,7 @@ def _faked(
 
     def fake(value: torch.Tensor) -> torch.Tensor:
         if id(value) not in fakes:
-            made = mode.from_tensor(value.detach())
+            made: torch.Tensor = mode.from_tensor(value.detach())
             give_value(made, value)
             if isinstance(value, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)

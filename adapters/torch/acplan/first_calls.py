@@ -37,15 +37,17 @@ class _Hook:
         self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]
     ) -> None:
         with self._lock:
-            is_over = self.handle is None or self._is_planning
-            if is_over or not self._makes_gradients(args, kwargs):
+            handle = self.handle
+            if handle is None or self._is_planning:
+                return
+            if not self._makes_gradients(args, kwargs):
                 return
             self._is_planning = True
             try:
                 self._plan_step(self._compilation, args, kwargs)
             finally:
                 self._is_planning = False
-            self.handle.remove()
+            handle.remove()
             self.handle = None
 
     def _makes_gradients(self, args: Any, kwargs: dict[str, Any]) -> bool:

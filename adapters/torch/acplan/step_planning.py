@@ -171,12 +171,12 @@ class Compilation:
     ) -> RecordedStep:
         """The graphs of a step, called with these arguments."""
         recorder = StepRecorder(make_joint)
-        apart = {"isolate_recompiles": True} if compiles_apart() else {}
+        arguments: dict[str, Any] = {"backend": self._backend(recorder), **self.kwargs}
+        if compiles_apart():
+            arguments["isolate_recompiles"] = True
         # What is compiled is marked: blocks need no more than what compiles them.
         whole = torch.nn.Identity() if self.blocks else self.model
-        call: Any = torch.compile(
-            whole, backend=self._backend(recorder), **apart, **self.kwargs
-        )
+        call: Any = torch.compile(whole, **arguments)
         region = getattr(call.dynamo_ctx, "_isolate_recompiles_id", None)
         given = (args, kwargs)
         if not self.blocks:
