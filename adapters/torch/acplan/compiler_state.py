@@ -13,7 +13,7 @@ import torch
 @functools.cache
 def compiles_apart() -> bool:
     """Whether torch.compile can keep what it compiles in a region of its own, which does
-    not count towards the limit of compilations: not before PyTorch 2.12."""
+    not count towards the limit of compilations. Older versions cannot."""
     return "isolate_recompiles" in inspect.signature(torch.compile).parameters
 
 
