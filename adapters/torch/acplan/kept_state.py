@@ -47,13 +47,14 @@ _GLOBAL_HOOKS = "_global_"
 def state_kept(model: torch.nn.Module) -> Iterator[None]:
     """At the end, what is reached from the model is what it was at the beginning."""
     with _disable_current_modes():
-        undo = _noted([*model.modules(), *_global_hooks()])
+        noted = _noted([*model.modules(), *_global_hooks()])
     try:
         yield
     finally:
-        with _disable_current_modes():
-            for one in undo:
-                one()
+        # All of them, whichever raises.
+        with _disable_current_modes(), contextlib.ExitStack() as undo:
+            for one in noted:
+                undo.callback(one)
 
 
 def without_saved_hooks() -> contextlib.AbstractContextManager[object]:
@@ -85,7 +86,7 @@ def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
     try:
         with _Copies(of_tensor):
             return copy.deepcopy(given, _shared_by(given, of_tensor))
-    except (TypeError, AttributeError, RuntimeError, NotImplementedError) as error:
+    except Exception as error:  # of any class, by whoever wrote it
         raise AcplanError(
             f"what the model is given cannot be copied: {type(error).__name__}: {error}"
         ) from error
@@ -167,7 +168,7 @@ def _parts_of(thing: Any) -> list[Any]:
     if isinstance(thing, functools.partial):
         found += [thing.func, *thing.args, *thing.keywords.values()]
     if isinstance(thing, dict):
-        found += thing.values() if len(thing) <= _MOST_ELEMENTS else ()
+        found += dict.values(thing) if len(thing) <= _MOST_ELEMENTS else ()
     elif isinstance(thing, (list, tuple, set, frozenset, collections.deque)):
         found += thing if len(thing) <= _MOST_ELEMENTS else ()
     attributes = _attributes_of(thing)
@@ -185,7 +186,10 @@ def _is_of_others(thing: Any) -> bool:
 
 
 def _attributes_of(thing: Any) -> dict[str, Any] | None:
-    attributes = getattr(thing, "__dict__", None)
+    try:
+        attributes = thing.__dict__
+    except Exception:  # there is none, or its class says what it is
+        return None
     return attributes if isinstance(attributes, dict) else None
 
 
@@ -203,7 +207,7 @@ def _undone(thing: Any) -> Iterator[Undo]:
         if _is_filled(thing):
             yield functools.partial(_put_in_cell, thing, thing.cell_contents)
     elif isinstance(thing, dict):
-        yield functools.partial(_put_back, thing, dict(thing))
+        yield functools.partial(_put_back, thing, dict(dict.items(thing)))
     elif isinstance(thing, (list, collections.deque)):
         yield functools.partial(_put_back, thing, list(thing))
     elif isinstance(thing, set):
@@ -230,11 +234,12 @@ def _put_back(container: Any, before: Any) -> None:
     """The elements that it had, in their order."""
     if _is_as_before(container, before):
         return
-    container.clear()
-    if isinstance(before, list):
-        container.extend(before)
-    else:
-        container.update(before)
+    kinds = (collections.OrderedDict, dict, list, collections.deque, set)
+    # Classes made of these may refuse what the model itself did another way.
+    kind: Any = next(kind for kind in kinds if isinstance(container, kind))
+    kind.clear(container)
+    add = kind.extend if isinstance(before, list) else kind.update
+    add(container, before)
 
 
 def _is_as_before(container: Any, before: Any) -> bool:
@@ -243,7 +248,7 @@ def _is_as_before(container: Any, before: Any) -> bool:
     if isinstance(before, dict):
         return all(
             name == old and value is before[old]
-            for (name, value), old in zip(container.items(), before)
+            for (name, value), old in zip(dict.items(container), before)
         )
     if isinstance(before, set):
         return bool(container == before)

@@ -91,6 +91,26 @@ def test_state_in_containers_and_of_hooks_is_put_back(call: Callable[..., None])
     assert case.noted == []
 
 
+class Stubborn(dict[str, int]):
+    def clear(self) -> None:
+        raise RuntimeError("not this way")
+
+
+def test_containers_of_classes_of_their_own_are_put_back() -> None:
+    model = nn.Linear(2, 2)
+    model.own, model.ordered = Stubborn(a=1), collections.OrderedDict(a=1, b=2)
+    model.inner = [{1}, [2]]
+    with kept_state.state_kept(model):
+        model.own["b"] = 2
+        model.ordered["c"] = model.ordered.pop("a")
+        model.inner[0].add(3)
+        model.inner[1].append(4)
+        model.other = 5
+    assert (model.own, [*model.ordered.items()]) == ({"a": 1}, [("a", 1), ("b", 2)])
+    assert model.inner == [{1}, [2]]
+    assert not hasattr(model, "other")
+
+
 _OF_PROCESS = ("files", "descriptors", "threads")
 
 
