@@ -32,8 +32,7 @@ double ComputedOf(const ComparisonTable& table, std::string_view model,
 }
 
 TEST(Comparison, HasErrorsOfEitherSign) {
-  const ComparisonTable table = {{.published = 10, .computed = 9},
-                                 {.published = 4, .computed = 5}};
+  const ComparisonTable table = {{"a", "none", 10, 9}, {"b", "none", 4, 5}};
   EXPECT_NEAR(table[0].Delta(), 10, 1e-12);
   EXPECT_NEAR(table[1].Delta(), -25, 1e-12);
   EXPECT_NEAR(AverageError(table), 17.5, 1e-12);

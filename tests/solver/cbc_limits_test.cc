@@ -230,7 +230,7 @@ TEST(CbcLimits, RejectsAKnownSolutionOfAnotherSize) {
 }
 
 // The optimum is found from any solution, also with equalities and offsets.
-TEST(CbcLimits, ImprovesAnyKnownSolution) {
+void ExpectImprovements(bool is_careful) {
   std::mt19937 random(4);
   int started = 0;
   for (int i = 0; i < Repetitions(120); ++i) {
@@ -241,7 +241,7 @@ TEST(CbcLimits, ImprovesAnyKnownSolution) {
     if (!expected) continue;
     Milp opposite = milp;
     for (Milp::Column& column : opposite.columns) column.cost *= -1;
-    CbcOptions options;
+    CbcOptions options{.limits = {}, .is_careful = is_careful};
     options.warm_start = SolveWithCbc(opposite).x;
     if (!IsFeasible(milp, *options.warm_start)) continue;
     ++started;
@@ -251,6 +251,28 @@ TEST(CbcLimits, ImprovesAnyKnownSolution) {
     EXPECT_NEAR(solution.objective, *expected, 1e-6);
   }
   EXPECT_GT(started, Enough(60));
+}
+
+TEST(CbcLimits, ImprovesAnyKnownSolution) {
+  ExpectImprovements(/*is_careful=*/false);
+}
+
+TEST(CbcLimits, ImprovesAnyKnownSolutionWithoutTheDriver) {
+  ExpectImprovements(/*is_careful=*/true);
+}
+
+TEST(CbcLimits, HoldWithoutTheDriver) {
+  const Milp milp = Hard();
+  CbcOptions options{.limits = {}, .is_careful = true};
+  options.limits.node_limit = 200;
+  const MilpSolution nodes = SolveWithCbc(milp, options);
+  ExpectStopped(milp, nodes, StoppedBy::kNodes);
+  EXPECT_LE(nodes.nodes, 300);
+  options.limits = {.time_limit_s = .5};
+  options.warm_start = FirstItem(milp);
+  const MilpSolution time = SolveWithCbc(milp, options);
+  ExpectStopped(milp, time, StoppedBy::kTime);
+  EXPECT_LE(time.objective, ObjectiveValue(milp, FirstItem(milp)));
 }
 
 TEST(CbcLimits, ReportsProgress) {

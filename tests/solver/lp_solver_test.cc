@@ -98,5 +98,26 @@ TEST(SolveLp, TellsWhyThereIsNoOptimum) {
   EXPECT_THROW(SolveLp(milp), std::invalid_argument);
 }
 
+TEST(SolveLp, StopsAtItsLimit) {
+  std::mt19937 random(8);
+  Milp milp;
+  for (int j = 0; j < 60; ++j) {
+    milp.AddColumn({.cost = 1 + static_cast<double>(random() % 100)});
+  }
+  for (int i = 0; i < 60; ++i) {
+    Milp::Row row{.lower = 1 + static_cast<double>(random() % 9)};
+    for (int j = 0; j < 60; ++j) {
+      row.terms.push_back({j, 1 + static_cast<double>(random() % 9)});
+    }
+    milp.AddRow(std::move(row));
+  }
+  for (const double limit : {0.0, -1.0}) {
+    const LpSolution stopped = SolveLp(milp, limit);
+    EXPECT_EQ(stopped.status, LpStatus::kStopped);
+    EXPECT_TRUE(stopped.x.empty());
+  }
+  EXPECT_EQ(SolveLp(milp, 3600).status, LpStatus::kOptimal);
+}
+
 }  // namespace
 }  // namespace acplan::solver
