@@ -1,4 +1,4 @@
-# Targets for people who work on acplan: format, format-check, lint, coverage.
+# Targets for people who work on acplan: format, format-check, lint.
 set(source_folders graph solver costmodel problems cli)
 
 add_custom_target(
@@ -24,22 +24,3 @@ add_custom_target(
   WORKING_DIRECTORY ${PROJECT_BINARY_DIR}
   COMMENT "Running clang-tidy"
   VERBATIM)
-
-if(ACPLAN_COVERAGE)
-  set(lcov_files ${source_folders})
-  list(TRANSFORM lcov_files REPLACE ".+" "${PROJECT_SOURCE_DIR}/\\0/*")
-  list(TRANSFORM lcov_files PREPEND "--include=")
-  add_custom_target(
-    coverage
-    COMMAND lcov --quiet --directory . --zerocounters
-    COMMAND ${CMAKE_CTEST_COMMAND} --output-on-failure
-    COMMAND lcov --quiet --directory . --base-directory ${PROJECT_SOURCE_DIR}
-            --capture ${lcov_files} --output-file coverage.info
-    COMMAND genhtml --quiet --prefix ${PROJECT_SOURCE_DIR}
-            --output-directory report coverage.info
-    COMMAND lcov --list coverage.info
-    COMMAND ${CMAKE_COMMAND} -E echo
-            "Report: ${PROJECT_BINARY_DIR}/report/index.html"
-    WORKING_DIRECTORY ${PROJECT_BINARY_DIR}
-    USES_TERMINAL VERBATIM)
-endif()
