@@ -6,6 +6,9 @@ variables of hooks, to generators of random numbers. Here all of it that can be 
 the modules is noted before, and put back after. Only what has changed is written to, so that
 what refuses to be written to, or belongs to somebody else by now, is left alone.
 
+Variables of functions are put back where nobody asked for the step, as when a model is
+compiled. Who asks for a trace may have hooks that note what runs in it.
+
 Not reached are global variables, what objects written in C hide, and what threads pass to
 one another.
 """
@@ -44,10 +47,12 @@ _GLOBAL_HOOKS = "_global_"
 
 
 @contextlib.contextmanager
-def state_kept(model: torch.nn.Module) -> Iterator[None]:
-    """At the end, what is reached from the model is what it was at the beginning."""
+def state_kept(model: torch.nn.Module, of_functions: bool = True) -> Iterator[None]:
+    """At the end, what is reached from the model is what it was at the beginning.
+    `of_functions`: what functions have for variables, too, as those of hooks."""
     with _disable_current_modes():
-        noted = _noted([*model.modules(), *_global_hooks()])
+        reached = _reached([*model.modules(), *_global_hooks()], of_functions)
+        noted = [undo for thing in reached for undo in _undone(thing)]
     try:
         yield
     finally:
@@ -133,16 +138,8 @@ def _global_hooks() -> list[Any]:
     return [found[name] for name in found if name.startswith(_GLOBAL_HOOKS)]
 
 
-def _noted(roots: Iterable[Any]) -> list[Undo]:
-    """How to put back everything that is reached."""
-    found: list[Undo] = []
-    for thing in _reached(roots):
-        found += _undone(thing)
-    return found
-
-
-def _reached(roots: Iterable[Any]) -> Iterator[Any]:
-    """All things from there on, each once."""
+def _reached(roots: Iterable[Any], of_functions: bool = True) -> Iterator[Any]:
+    """All things from there on, each once, without what functions reach where not asked."""
     left = [*roots]
     seen: dict[int, Any] = {}
     while left:
@@ -152,7 +149,8 @@ def _reached(roots: Iterable[Any]) -> Iterator[Any]:
                 continue
         seen[id(thing)] = thing  # which keeps its id
         yield thing
-        left += _parts_of(thing)
+        if of_functions or not isinstance(thing, types.FunctionType):
+            left += _parts_of(thing)
 
 
 def _parts_of(thing: Any) -> list[Any]:

@@ -445,7 +445,7 @@ def _faked(
             fakes[id(value)] = (made, value)  # the original keeps its id
         return fakes[id(value)][0]
 
-    with state_kept(model):
+    with state_kept(model, of_functions=False):
         for module in model.modules():
             for values in (vars(module), module._parameters, module._buffers):
                 for name, value in list(values.items()):

@@ -122,7 +122,6 @@ class Marked(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.passes = _Passes()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         random.seed(0)
@@ -131,13 +130,12 @@ class Marked(nn.Module):
         log = _Log()
         with device_marks(), log:
             out = self.model(*args, **kwargs)
-        self.passes.last = log.operators
+        _PASSES["last"] = log.operators
         return out
 
 
-@dataclasses.dataclass
-class _Passes:
-    last: list[Seen] = dataclasses.field(default_factory=list)
+# No part of a model: traces put back what a model has.
+_PASSES: dict[str, list[Seen]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +157,7 @@ def real_pass(model: nn.Module, case: Case) -> list[Seen]:
             torch.autocast("cpu", torch.bfloat16, enabled=case.autocast is not None),
         ):
             marked(**inputs)
-    return marked.passes.last
+    return _PASSES.pop("last")
 
 
 def traced_pass(model: nn.Module, case: Case) -> list[Seen]:
@@ -171,7 +169,7 @@ def traced_pass(model: nn.Module, case: Case) -> list[Seen]:
         with torch.set_grad_enabled(case.trains):
             for _ in range(1 if case.trains else 2):
                 step.loss()
-    return marked.passes.last
+    return _PASSES.pop("last")
 
 
 def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import acplan
@@ -46,6 +46,14 @@ class Model(nn.Module):
 @pytest.fixture(autouse=True)
 def nothing_is_compiled() -> None:
     torch._dynamo.reset()
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_ends() -> Iterator[None]:
+    # Programs that a shell starts in the background ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _x() -> torch.Tensor:
@@ -87,8 +95,10 @@ def test_state_in_containers_and_of_hooks_is_put_back(call: Callable[..., None])
     after = case.state()
     # PyTorch changes some of its own at its first compilation.
     own = [k for k in before if k not in _OF_PROCESS and not k.startswith("<")]
+    own.remove("noted")
     assert [k for k in own if before[k] != after[k]] == []
-    assert case.noted == []
+    # Hooks note what runs in a step that was asked for.
+    assert bool(case.noted) == (call is _trace)
 
 
 class Stubborn(dict[str, int]):
