@@ -14,7 +14,7 @@ build coverage "${rooms[@]/%/_tests}" >&2
 # Counts of runs before this one do not count.
 find "$folder" -name '*.gcda' -delete
 printf '%s\n' "${rooms[@]}" |
-  xargs -I{} -P "$(nproc)" "$folder/tests/{}/{}_tests" --gtest_brief=1 >&2
+  xargs -I{} -P "$(nproc)" env "$folder/tests/{}/{}_tests" --gtest_brief=1 >&2
 
 cd "$root"
 gcovr --root . --object-directory "$folder" -j "$(nproc)" --json "$folder/coverage.json" \
