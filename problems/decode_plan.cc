@@ -122,8 +122,9 @@ PlannedModule DecodeModule(const Profile& profile, const ModuleTree& tree,
   const UnitScale& scale = built.scales[unit.node];
   PlannedModule module;
   module.fqn = profile.modules[tree.node(unit.node).module].fqn;
-  module.discard_ratio = std::clamp(scale.Ratio(unit.net_bytes), 0.0, 1.0);
-  module.memory_budget = 1 - module.discard_ratio;
+  module.memory_budget =
+      std::clamp(scale.MemoryBudget(unit.net_bytes), 0.0, 1.0);
+  module.discard_ratio = 1 - module.memory_budget;
   module.discarded_bytes = std::llround(unit.net_bytes + scale.held_bytes);
   module.recompute_ms =
       CurveCost(built.problem.nodes[unit.node].curve, unit.net_bytes);

@@ -23,13 +23,25 @@ constexpr double kMostIntegerCost = 1e6;
 // that leads to one.
 constexpr double kPrimalTolerances[] = {1e-9, 1e-7};
 
-Milp WithoutIdleRows(Milp milp) {
+// Where neither rows nor columns are as many, an assertion of OsiClp's crunch()
+// takes a mark of Clp for a wrong index, and ends the process.
+constexpr size_t kLeastSize = 3;
+
+// What CBC can read: without rows that ask for nothing, and the last row again
+// where the program is too small.
+Milp ForCbc(Milp milp) {
   std::erase_if(milp.rows, [](const Milp::Row& row) {
     return IsFree(row) || IsEmpty(row);
   });
   for (Milp::Row& row : milp.rows) {
     std::erase_if(row.terms,
                   [](const Milp::Term& t) { return t.coefficient == 0; });
+  }
+  const bool is_small =
+      !milp.rows.empty() &&
+      std::max(milp.rows.size(), milp.columns.size()) < kLeastSize;
+  while (is_small && milp.rows.size() < kLeastSize) {
+    milp.rows.push_back(Milp::Row(milp.rows.back()));
   }
   for (Milp::Column& column : milp.columns) {
     const ColumnBounds bounds = BoundsOf(column);
@@ -85,7 +97,7 @@ bool IsEmpty(const Milp::Row& row) {
 
 std::unique_ptr<OsiClpSolverInterface> LoadForCbc(const Milp& milp,
                                                   const ObjectiveScale& scale) {
-  const ClpModel model(WithoutIdleRows(milp), scale.factor);
+  const ClpModel model(ForCbc(milp), scale.factor);
   auto osi = std::make_unique<OsiClpSolverInterface>();
   osi->messageHandler()->setLogLevel(0);
   osi->getModelPtr()->setLogLevel(0);

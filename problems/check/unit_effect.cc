@@ -71,6 +71,14 @@ double FitMs(const graph::TradeoffFit& fit, const PlannedModule& planned) {
   return share * fit.sac_runtime;
 }
 
+// 1 - r. Both are stated: where ACM is far above IA, the ratio is so near 1 that a
+// double misses bytes, and the other is not.
+double SavedShare(const PlannedModule& planned) {
+  const double share = 1 - planned.discard_ratio;
+  const bool is_same = std::abs(share - planned.memory_budget) <= 0x1p-52;
+  return is_same ? planned.memory_budget : share;
+}
+
 // Between the policies at the corners of the Pareto list.
 double HullMs(const SacStatistics& sac, const PlannedModule& planned) {
   const graph::OperatorGroups groups = graph::GroupOperators(sac);
@@ -80,7 +88,7 @@ double HullMs(const SacStatistics& sac, const PlannedModule& planned) {
                     planned.fqn, groups.contradiction));
   }
   const std::vector<graph::PolicyCost> hull = graph::ParetoHull(groups);
-  const double saved = (1 - planned.discard_ratio) * SumOfMemory(sac);
+  const double saved = SavedShare(planned) * SumOfMemory(sac);
   size_t k = 0;
   while (k < hull.size() && static_cast<double>(hull[k].saved_bytes) < saved) {
     ++k;
@@ -98,8 +106,8 @@ UnitEffect EffectOfRatio(const Module& module, const PlannedModule& planned,
                          std::string_view tradeoff) {
   UnitEffect effect;
   const double sac_bytes = SacBytes(module, tradeoff);
-  effect.discarded_bytes = sac_bytes * planned.discard_ratio -
-                           (sac_bytes - InternalBytes(module, tradeoff));
+  effect.discarded_bytes =
+      InternalBytes(module, tradeoff) - sac_bytes * SavedShare(planned);
   if (tradeoff == "profile") {
     if (!module.torch_fit || module.torch_fit->slopes.empty()) {
       throw InputError(fmt::format(

@@ -34,7 +34,7 @@ struct Forced {
 };
 
 Forced ForcedOperators(const SacStatistics& sac,
-                       const OperatorPatterns& patterns) {
+                       const OperatorPatterns& patterns, int64_t capacity) {
   const size_t n = sac.memory.size();
   Forced forced{std::vector<char>(n, 0), std::vector<char>(n, 0)};
   for (const int op : sac.view_like_ops) forced.recompute[op] = 1;
@@ -49,6 +49,11 @@ Forced ForcedOperators(const SacStatistics& sac,
       return graph::MatchesPattern(sac.func_names[op], pattern);
     });
   };
+  for (size_t op = 0; op < n; ++op) {
+    // Bytes without measure beside the capacity lie outside CBC's tolerances.
+    if (sac.memory[op] > std::max<int64_t>(capacity, 0))
+      forced.recompute[op] = 1;
+  }
   for (size_t op = 0; !patterns.empty() && op < n; ++op) {
     forced.save[op] |= matches(patterns.save, op);
     forced.recompute[op] |= matches(patterns.recompute, op);
@@ -84,7 +89,7 @@ OperatorPolicy PolicyOf(const SacStatistics& sac, std::vector<char> save) {
 
 Milp ToOperatorMilp(const SacStatistics& sac, const OperatorPatterns& patterns,
                     int64_t capacity) {
-  const Forced forced = ForcedOperators(sac, patterns);
+  const Forced forced = ForcedOperators(sac, patterns, capacity);
   Milp milp;
   milp.name = "operator_checkpointing";
   for (size_t op = 0; op < sac.memory.size(); ++op) {

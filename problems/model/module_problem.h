@@ -90,9 +90,10 @@ struct UnitScale {
   double internal_bytes = 0;  // IA
   double sac_bytes = 0;       // ACM
   double held_bytes = 0;
-  // The ratio at which `net_bytes` are discarded net of the held ones.
-  double Ratio(double net_bytes) const {
-    return (net_bytes + held_bytes + sac_bytes - internal_bytes) / sac_bytes;
+  // 1 - r, the share that is saved where `net_bytes` are discarded net of the held
+  // ones. It is exact to the byte where ACM is far above IA, which r, near 1, is not.
+  double MemoryBudget(double net_bytes) const {
+    return (internal_bytes - held_bytes - net_bytes) / sac_bytes;
   }
 };
 

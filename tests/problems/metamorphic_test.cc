@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <numeric>
@@ -363,6 +364,10 @@ TEST(MetamorphicTest, NoPlanByChanceBeatsABound) {
   EXPECT_GT(fitting, Instances());
 }
 
+graph::Profile ProfileOf(int k) {
+  return test_support::RandomProfile(k, {.most_operators = 6});
+}
+
 PlanOptions OnProfiles(const graph::Profile& profile, std::mt19937& random) {
   PlanOptions options;
   if (random() % 3 != 0) options.memory.model = DefaultMemoryModel(profile);
@@ -372,11 +377,29 @@ PlanOptions OnProfiles(const graph::Profile& profile, std::mt19937& random) {
   return options;
 }
 
-// Returns how many budgets it compared.
-int CompareEngines(int k) {
+// The profile, with operators that make up to 10^10 times as many bytes beside what
+// autograd keeps of their modules.
+graph::Profile WithLargeOperators(graph::Profile profile, int k) {
   std::mt19937 random(k);
-  const graph::Profile profile =
-      test_support::RandomProfile(k, {.most_operators = 6});
+  const int digits = 1 + static_cast<int>(random() % 10);
+  const auto times = static_cast<int64_t>(std::pow(10.0, digits)) +
+                     static_cast<int64_t>(random() % 7);
+  for (graph::Module& module : profile.modules) {
+    if (!module.sac || random() % 4 == 0) continue;
+    std::vector<int64_t>& memory = module.sac->memory;
+    // A module's operators make 2^53 bytes at most.
+    const int64_t most =
+        (int64_t{1} << 53) / std::max<int64_t>(1, std::ssize(memory));
+    for (int64_t& bytes : memory) {
+      if (random() % 5 != 0) bytes = std::min(bytes, most / times) * times;
+    }
+  }
+  return profile;
+}
+
+// Returns how many budgets it compared.
+int CompareEngines(const graph::Profile& profile, int k) {
+  std::mt19937 random(k);
   const graph::ModuleTree tree(profile);
   PlanOptions options = OnProfiles(profile, random);
   std::vector<PlanningProblem> problems;
@@ -412,7 +435,16 @@ TEST(MetamorphicTest, EnginesAgreeOnProfiles) {
   int compared = 0;
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
-    compared += CompareEngines(k);
+    compared += CompareEngines(ProfileOf(k), k);
+  }
+  EXPECT_GE(compared, Instances());
+}
+
+TEST(MetamorphicTest, EnginesAgreeOnOperatorsLargerThanTheirModules) {
+  int compared = 0;
+  for (int k = First(); k < End() && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    compared += CompareEngines(WithLargeOperators(ProfileOf(k), k), k);
   }
   EXPECT_GE(compared, Instances());
 }
@@ -420,7 +452,7 @@ TEST(MetamorphicTest, EnginesAgreeOnProfiles) {
 // Cases that were found among the first 60,000.
 TEST(MetamorphicTest, EnginesAgreeWhereTheyDidNot) {
   // On the way CBC shows a solution that keeps rows only as far as its tolerances go.
-  EXPECT_EQ(CompareEngines(19281), 3);
+  EXPECT_EQ(CompareEngines(ProfileOf(19281), 19281), 3);
 }
 
 }  // namespace

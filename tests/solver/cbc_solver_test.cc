@@ -113,7 +113,11 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"Continuous",
                {.integers = 0, .continuous = 3, .rows = 5, .equalities = true},
                150},
-        Family{"Crowded", {.integers = 5, .rows = 12}, 100}),
+        Family{"Crowded", {.integers = 5, .rows = 12}, 100},
+        Family{"TwoRows", {.integers = 2, .rows = 2, .fractional = true}, 400},
+        Family{"OneRow", {.integers = 2, .rows = 1, .fractional = true}, 200},
+        Family{
+            "ThreeRows", {.integers = 2, .rows = 3, .fractional = true}, 200}),
     [](const auto& instance) { return instance.param.name; });
 
 TEST(SolveWithCbc, SolvesTinyAndHugeCosts) {

@@ -45,15 +45,25 @@ bool Contains(const JointProblem& problem, int node, int other) {
          other < node + problem.relaxed.nodes[node].subtree_size;
 }
 
-double FirstBytes(const JointProblem::Policies& policies) {
-  int64_t bytes = policies.base_bytes;
-  for (const GroupKind& kind : policies.kinds) {
-    if (kind.ms == 0) bytes += kind.bytes * kind.count;
-  }
-  return static_cast<double>(bytes);
+namespace {
+
+// Returns whether every unit recomputes the groups of a kind: they cost nothing,
+// or a unit that saves one would discard nothing.
+bool RunsAgainAlways(const GroupKind& kind, int64_t most_bytes) {
+  return kind.ms == 0 || kind.bytes >= most_bytes;
 }
 
-namespace {
+// The policy of a unit that recomputes no more than every unit does.
+PolicyPoint FirstPolicy(const JointProblem::Policies& policies) {
+  PolicyPoint first{.bytes = policies.base_bytes, .ms = policies.base_ms};
+  const int64_t most_bytes = policies.MostBytes();
+  for (const GroupKind& kind : policies.kinds) {
+    if (!RunsAgainAlways(kind, most_bytes)) continue;
+    first.bytes += kind.bytes * kind.count;
+    first.ms += kind.ms * kind.count;
+  }
+  return first;
+}
 
 bool IsCandidate(const JointProblem& problem, int node) {
   return problem.policies_of[node] >= 0 &&
@@ -236,17 +246,19 @@ class ClassBuilder {
     const auto members = static_cast<double>(nodes.size());
     JointMilp::UnitClass added;
     added.nodes = nodes;
+    added.first = FirstPolicy(policies);
     added.unit_column = milp.AddColumn({.name = fmt::format("y{}", nodes[0]),
                                         .upper = members,
-                                        .cost = policies.base_ms,
+                                        .cost = added.first.ms,
                                         .is_integer = true});
-    const double threshold = 1 - FirstBytes(policies);
+    const auto threshold = static_cast<double>(1 - added.first.bytes);
     Milp::Row useful{.name = fmt::format("useful{}", nodes[0]),
                      .lower = 0,
                      .terms = {{added.unit_column, -1}}};
+    const int64_t most_bytes = policies.MostBytes();
     for (size_t g = 0; g < policies.kinds.size(); ++g) {
       const GroupKind& kind = policies.kinds[g];
-      if (kind.ms == 0) {
+      if (RunsAgainAlways(kind, most_bytes)) {
         added.kind_columns.push_back(-1);
         continue;
       }
@@ -306,7 +318,7 @@ std::vector<Milp::Term> TermsOf(const JointProblem& problem,
   std::vector<Milp::Term> terms;
   double unit_bytes = 0;
   if (sight.first_row <= row) {
-    const double first = FirstBytes(policies);
+    const auto first = static_cast<double>(units.first.bytes);
     unit_bytes = std::min(first, enough);
     const double most = enough - std::min(first, 0.0);
     for (size_t g = 0; g < policies.kinds.size(); ++g) {

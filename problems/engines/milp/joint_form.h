@@ -31,8 +31,13 @@ namespace acplan::problems {
 //
 // Any solution can be shared out among single modules (docs/formulation.md).
 // The second row keeps out units that discard nothing, which are never needed.
-// Groups that cost nothing are recomputed wherever their unit is one: their
-// bytes are part of a_c. Candidates that no record counts are left out. In the
+// Groups that cost nothing are recomputed wherever their unit is one, and so are
+// groups with no fewer bytes than the unit discards at most, since a unit that saves
+// one discards nothing: their bytes are part of a_c, and their ms of c_c. What is
+// left of m_cg and a_c is thus no larger than what the unit can discard, times the
+// groups at most: operators may make bytes without measure beside what autograd
+// keeps, which would lie outside CBC's tolerances. Candidates that no record counts
+// are left out. In the
 // row of record k, bytes are cut to what alone meets it, and all record rows
 // are divided by the same power of two, so that the largest need is kNeedScale
 // or up to twice that.
@@ -42,7 +47,9 @@ struct JointMilp {
   struct UnitClass {
     std::vector<int> nodes;  // in node order
     int unit_column = 0;
-    std::vector<int> kind_columns;  // a kind of the policies; -1: costs nothing
+    PolicyPoint first;  // of a unit without any Z
+    // A kind of the policies; -1: every unit recomputes all its groups of it.
+    std::vector<int> kind_columns;
   };
   solver::Milp milp;
   std::vector<UnitClass> classes;  // a class before those that it contains
@@ -59,8 +66,5 @@ const JointProblem::Policies& PoliciesOf(const JointProblem& problem, int node);
 double NeedAt(const JointProblem& problem, int record);
 // Returns whether `other` is the node or inside of it.
 bool Contains(const JointProblem& problem, int node, int other);
-// Returns the bytes that a unit discards when it recomputes only what costs
-// nothing.
-double FirstBytes(const JointProblem::Policies& policies);
 
 }  // namespace acplan::problems

@@ -56,14 +56,15 @@ struct SharedUnit {
 };
 
 // The members of a class that are units: the first that have no unit around them.
-// They recompute what costs nothing.
+// They recompute what every unit does.
 std::vector<SharedUnit> UnitsOfClass(const JointProblem::Policies& policies,
                                      const JointMilp::UnitClass& members,
                                      int64_t number,
                                      const std::vector<char>& covered) {
-  SharedUnit unit{.bytes = static_cast<int64_t>(FirstBytes(policies))};
-  for (const GroupKind& kind : policies.kinds) {
-    unit.counts.push_back(kind.ms == 0 ? kind.count : 0);
+  SharedUnit unit{.bytes = members.first.bytes};
+  for (size_t g = 0; g < policies.kinds.size(); ++g) {
+    unit.counts.push_back(members.kind_columns[g] < 0 ? policies.kinds[g].count
+                                                      : 0);
   }
   std::vector<SharedUnit> units;
   for (const int node : members.nodes) {
