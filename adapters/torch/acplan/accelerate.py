@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from acplan.applying import Plan
+from acplan.arguments import require_attributes, require_function, require_module
 from acplan.devices import Device
 from acplan.errors import AcplanError
 from acplan.planning import PLAN_OPTIONS, Budget
@@ -42,6 +43,7 @@ def auto_checkpoint(
     all apply it.
     """
     setup = Setup.of(accelerator, model)
+    require_function(loss_fn, "loss_fn", "the model's output")
     names = ("optimizer", "accumulate", "clip_grad_norm", "clip_grad_value", "ema")
     given = {name: kwargs.pop(name) for name in names if name in kwargs}
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
@@ -65,6 +67,10 @@ class Setup:
 
     @classmethod
     def of(cls, accelerator: Any, model: torch.nn.Module) -> "Setup":
+        kind = "an accelerate.Accelerator"
+        needed = "state mixed_precision num_processes gradient_accumulation_steps"
+        require_attributes(accelerator, "accelerator", kind, needed)
+        require_module(model)
         if getattr(model, "_is_accelerate_prepared", False):
             raise AcplanError(
                 "the model is prepared by accelerate already; a plan comes before "
@@ -95,8 +101,10 @@ class Setup:
         inputs: dict[str, Any],
         forward: Callable[..., torch.Tensor],
         options: dict[str, Any],
+        noting: tuple[Any, ...] = (),
     ) -> TrainerStep:
-        """`forward` makes the loss of the model, as it is before it is prepared."""
+        """`forward` makes the loss of the model, as it is before it is prepared; what it
+        changes of the things in `noting` is put back."""
         is_mixed = self.mixed_precision != "no"
         # fully_shard casts the parameters instead.
         autocast = self.mixed_precision if is_mixed and self.shards is None else None
@@ -109,7 +117,7 @@ class Setup:
         if self.mixed_precision == "fp16":
             trace_options["grad_scaler"] = True
         if self.shards is None:
-            return TrainerStep(model, inputs, trace_options)
+            return TrainerStep(model, inputs, trace_options, noting=noting)
         dtype = getattr(self.shards.mixed_precision_policy, "param_dtype", None)
         if dtype is not None:
             trace_options["param_dtype"] = dtype
@@ -121,7 +129,7 @@ class Setup:
         }
         if dtype is not None:
             sharded["reserve"] = master_bytes(model, dtype, self.processes)
-        return TrainerStep(model, inputs, trace_options, sharded, dtype)
+        return TrainerStep(model, inputs, trace_options, sharded, dtype, noting)
 
     def _units(self, model: torch.nn.Module) -> Iterator[str]:
         """The blocks that the plugin's policy shards, by class."""

@@ -19,6 +19,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 
 from acplan import showing
+from acplan.arguments import require_module
 from acplan.checkpointed import caching_configs
 from acplan.errors import AcplanError
 from acplan.figures import figure, made_of
@@ -286,6 +287,17 @@ def _planned(module: dict[str, Any]) -> PlannedModule:
     )
 
 
+def plan_given(plan: Any) -> Plan:
+    """A plan, or the one that the file with this path has."""
+    if isinstance(plan, Plan):
+        return plan
+    if isinstance(plan, (str, os.PathLike)):
+        return Plan.load(plan)
+    raise AcplanError(
+        f"plan: expected a Plan or the path of one, found {type(plan).__name__}"
+    )
+
+
 def apply(
     model: torch.nn.Module,
     plan: Plan | str | os.PathLike[str],
@@ -310,8 +322,8 @@ def apply(
     configuration of transformers says `use_cache`, it says so no more until the plan is
     removed: a layer that runs again would add to the cache once more.
     """
-    if not isinstance(plan, Plan):
-        plan = Plan.load(plan)
+    require_module(model)
+    plan = plan_given(plan)
     of_plan = plan.data.get(KEY)
     if of_plan is not None:
         require_made_for(of_plan, model, param_dtype)
@@ -325,6 +337,7 @@ def remove(model: torch.nn.Module) -> torch.nn.Module:
     A unit that was sharded, compiled or given hooks since stays in its place, and
     calls its module without a checkpoint.
     """
+    require_module(model)
     with uninterrupted():
         return _removed(model)
 
@@ -407,6 +420,34 @@ class _Unit(CheckpointWrapper):
 
     def children(self) -> Iterator[torch.nn.Module]:
         yield self._checkpoint_wrapped_module
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        inside = self._owner_of(name)
+        if inside is None:
+            super().__setattr__(name, value)
+        else:
+            setattr(inside, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        inside = self._owner_of(name)
+        if inside is None:
+            super().__delattr__(name)
+        else:
+            delattr(inside, name)
+
+    def _owner_of(self, name: str) -> torch.nn.Module | None:
+        """The module inside, where it has the name and the unit has not: who replaces a
+        layer (PEFT), or sets a rate, by the path of the module means the module's."""
+        own = vars(self)
+        inside = own.get("_modules", {}).get(_WRAPPED)
+        if inside is None or name in own or name == _WRAPPED:
+            return None
+        places = (vars(inside), inside._parameters, inside._buffers, inside._modules)
+        of_class = isinstance(getattr(type(inside), name, None), property)
+        is_inside = of_class or any(name in place for place in places)
+        if isinstance(inside, _Unit):
+            is_inside = inside._owner_of(name) is not None
+        return inside if is_inside else None
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "_Unit":
         self._checkpoint_wrapped_module._apply(fn, recurse)
@@ -650,6 +691,13 @@ def _paths(
         while id(module) in unit_of:
             module = unit_of[id(module)]
         yield f"{root}.{path}" if path else root, module
+
+
+def require_no_checkpoints(model: torch.nn.Module) -> None:
+    """Raises AcplanError for a model that `apply` refuses, since it is checkpointed, by a
+    plan or otherwise."""
+    require_module(model)
+    _refuse_checkpoints(model, class_name_of(_wrapped_in(model)))
 
 
 def _refuse_checkpoints(model: torch.nn.Module, root: str) -> None:

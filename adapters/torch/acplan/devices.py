@@ -206,7 +206,7 @@ def find_device(name: str | Device) -> Device:
         return name
     try:
         return DEVICES[name.lower()]
-    except KeyError:
+    except (KeyError, AttributeError):
         raise AcplanError(
             f"device: expected one of {', '.join(DEVICES)}, found {name!r}"
         ) from None

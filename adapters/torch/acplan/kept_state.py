@@ -62,6 +62,30 @@ def state_kept(model: torch.nn.Module, of_functions: bool = True) -> Iterator[No
                 undo.callback(one)
 
 
+@contextlib.contextmanager
+def objects_kept(*roots: Any) -> Iterator[None]:
+    """The same for what is reached from these things, such as a trainer, a data collator
+    or a data set, but for modules and what is in them."""
+    with _disable_current_modes():
+        reached = _reached(roots, but=(torch.nn.Module, torch.optim.Optimizer))
+        noted = [undo for thing in reached for undo in _undone(thing)]
+    try:
+        yield
+    finally:
+        with _disable_current_modes(), contextlib.ExitStack() as undo:
+            for one in noted:
+                undo.callback(one)
+
+
+def read_once(data: Any) -> str:
+    """The class of an iterator that a data set which has no places reads from, which
+    cannot be read again; "" where there is none."""
+    if not isinstance(data, torch.utils.data.IterableDataset):
+        return ""
+    found = (thing for thing in _reached([data]) if isinstance(thing, Iterator))
+    return next((type(thing).__name__ for thing in found), "")
+
+
 def without_saved_hooks() -> contextlib.AbstractContextManager[object]:
     """While it lasts, hooks of the user's for what autograd saves are not called: of
     torch.autograd.graph.saved_tensors_hooks the last ones are."""
@@ -138,8 +162,11 @@ def _global_hooks() -> list[Any]:
     return [found[name] for name in found if name.startswith(_GLOBAL_HOOKS)]
 
 
-def _reached(roots: Iterable[Any], of_functions: bool = True) -> Iterator[Any]:
-    """All things from there on, each once, without what functions reach where not asked."""
+def _reached(
+    roots: Iterable[Any], of_functions: bool = True, but: tuple[type, ...] = ()
+) -> Iterator[Any]:
+    """All things from there on, each once, without what functions reach where not asked,
+    and without those of the classes in `but`."""
     left = [*roots]
     seen: dict[int, Any] = {}
     while left:
@@ -147,6 +174,8 @@ def _reached(roots: Iterable[Any], of_functions: bool = True) -> Iterator[Any]:
         if id(thing) in seen or isinstance(thing, _PASSED_BY):
             if not isinstance(thing, torch.nn.Parameter) or id(thing) in seen:
                 continue
+        if isinstance(thing, but):
+            continue
         seen[id(thing)] = thing  # which keeps its id
         yield thing
         if of_functions or not isinstance(thing, types.FunctionType):
@@ -245,7 +274,7 @@ def _is_as_before(container: Any, before: Any) -> bool:
         return False
     if isinstance(before, dict):
         return all(
-            name == old and value is before[old]
+            name is old and value is before[old]
             for (name, value), old in zip(dict.items(container), before)
         )
     if isinstance(before, set):

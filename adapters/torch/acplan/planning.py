@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from acplan import measuring
-from acplan.applying import Plan, apply
+from acplan.applying import Plan, apply, require_no_checkpoints
 from acplan.devices import Device
 from acplan.errors import AcplanError
 from acplan.figures import remember
@@ -135,6 +135,8 @@ def auto_checkpoint(
               peak is over the budget; the model is then as it was.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    require_no_checkpoints(model)
+    require_sayable(budget)
     traced = trace(model, *args, device=device, progress=progress, **kwargs)
     planned = plan(traced, budget, progress=progress, **options)
     if verify:
@@ -185,11 +187,23 @@ def size_text(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return str(operator.index(value))
     except TypeError:
         raise AcplanError(
             f'{name}: expected bytes or a size such as "60GiB", found {value!r}'
         ) from None
+
+
+def require_sayable(budget: Any) -> None:
+    """Raises AcplanError for what can be no budget, before anything is traced for it."""
+    text = size_text("budget", budget).strip()
+    if text != "min" and not any(sign.isdigit() for sign in text):
+        raise AcplanError(
+            'budget: expected bytes, a size such as "60GiB", a share such as "60%" or '
+            f'"min", found {budget!r}'
+        )
 
 
 Option = Callable[[str, Any, pathlib.Path], list[str]]

@@ -19,7 +19,7 @@ def made_once(make: Callable[[], Made]) -> Made:
     if dist.get_rank() == 0:
         try:
             made[0] = make()
-        except Exception as error:
+        except BaseException as error:  # Ctrl-C, too
             # The others wait for an answer, which is this error; here it goes on as it is.
             dist.broadcast_object_list([_told(error)])
             raise
@@ -30,7 +30,7 @@ def made_once(make: Callable[[], Made]) -> Made:
     return made[0]
 
 
-def _told(error: Exception) -> AcplanError:
+def _told(error: BaseException) -> AcplanError:
     if isinstance(error, AcplanError):
         return error
     return AcplanError(f"on the first rank: {type(error).__name__}: {error}")

@@ -12,10 +12,17 @@ from unittest import mock
 import torch
 
 from acplan import measuring
-from acplan.applying import Plan, apply
+from acplan.applying import Plan, apply, require_no_checkpoints
 from acplan.devices import Device
 from acplan.errors import AcplanError
-from acplan.planning import PLAN_OPTIONS, Budget, plan, require_within_budget
+from acplan.kept_state import objects_kept, read_once
+from acplan.planning import (
+    PLAN_OPTIONS,
+    Budget,
+    plan,
+    require_sayable,
+    require_within_budget,
+)
 from acplan.precision import autocast_of
 from acplan.ranks import made_once
 from acplan.recorder import tensors_in
@@ -27,13 +34,16 @@ _LOGGER = logging.getLogger("acplan")
 @dataclasses.dataclass(frozen=True)
 class TrainerStep:
     """A step of a trainer, for acplan.trace, and what its plan is made and applied
-    with: options of acplan.plan, and the type in which parameters compute."""
+    with: options of acplan.plan, and the type in which parameters compute. `noting` are
+    the things, such as the trainer, that may note down what the step makes: they are
+    afterwards what they were."""
 
     model: torch.nn.Module
     inputs: Mapping[str, Any]
     trace_options: Mapping[str, Any]
     plan_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     param_dtype: torch.dtype | None = None
+    noting: tuple[Any, ...] = ()
 
 
 def checkpoint_step(
@@ -51,15 +61,18 @@ def checkpoint_step(
             f"unknown option {unknown[0]!r}; known are those of acplan.plan: "
             f"{', '.join(PLAN_OPTIONS)}"
         )
+    require_no_checkpoints(step.model)
+    require_sayable(budget)
 
     def make() -> Plan:
         options_of_step = {**step.trace_options, **step.inputs}
-        traced = trace(step.model, device=device, **options_of_step)
+        with objects_kept(*step.noting):
+            traced = trace(step.model, device=device, **options_of_step)
         found = plan(traced, budget, **{**step.plan_options, **options})
         if verify:
-            require_within_budget(
-                found, measuring.verify(step.model, found, of=traced, **options_of_step)
-            )
+            with objects_kept(*step.noting):
+                again = measuring.verify(step.model, found, of=traced, **options_of_step)
+            require_within_budget(found, again)
         return found
 
     found = made_once(make)
@@ -120,6 +133,17 @@ def master_bytes(model: torch.nn.Module, dtype: torch.dtype, ranks: int) -> int:
     type does not have: of weights, gradients and two moments."""
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return -(-trained * max(0, 4 - dtype.itemsize) * 4 // ranks)
+
+
+def require_read_again(data: Any) -> None:
+    """Raises AcplanError for a data set of which the batch that is planned for would be
+    lost to the training."""
+    kind = read_once(data)
+    if kind:
+        raise AcplanError(
+            f"the train dataset reads a {kind}, which can be read once: give a batch as "
+            "batch="
+        )
 
 
 def require_checkpoints_off(is_on: Any, switch: str) -> None:

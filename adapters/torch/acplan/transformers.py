@@ -8,14 +8,22 @@ from typing import Any
 import torch
 
 from acplan.accelerate import Setup
-from acplan.applying import Plan, apply
+from acplan.applying import Plan, apply, has_plan
+from acplan.arguments import require_attributes, require_mapping
 from acplan.devices import Device
 from acplan.errors import AcplanError
+from acplan.kept_state import objects_kept
 from acplan.planning import Budget
-from acplan.trainers import TrainerStep, checkpoint_step, require_checkpoints_off
+from acplan.trainers import (
+    TrainerStep,
+    checkpoint_step,
+    require_checkpoints_off,
+    require_read_again,
+)
 from acplan.values import random_state_kept
 
 _NUM_ITEMS = "num_items_in_batch"
+_ORIGINAL = "_acplan_model_init"
 
 
 def auto_checkpoint(
@@ -47,6 +55,10 @@ def auto_checkpoint(
     device, verify: as for acplan.auto_checkpoint.
     options: those of acplan.plan, such as reserve.
     """
+    needed = "args model model_wrapped accelerator get_train_dataloader"
+    require_attributes(trainer, "trainer", "a transformers.Trainer", needed)
+    if batch is not None:
+        require_mapping(batch, "batch")
     arguments = trainer.args
     for name in ("gradient_checkpointing", "activation_checkpointing"):
         is_on = getattr(arguments, name, False)
@@ -59,21 +71,30 @@ def auto_checkpoint(
     if trainer.model_wrapped is not trainer.model:
         raise AcplanError("the model is wrapped already; plan before trainer.train()")
     setup = Setup.of(trainer.accelerator, trainer.model)
-    inputs = _inputs(trainer, batch)
-    step = _step(trainer, setup, inputs)
+    with objects_kept(trainer):
+        inputs = _inputs(trainer, batch)
+        step = _step(trainer, setup, inputs)
     found = checkpoint_step(step, budget, device, verify, options)
     if trainer.model_init is not None:
-        trainer.model_init = _planned(trainer.model_init, found, step.param_dtype)
+        trainer.model_init = _planned(trainer, found, step.param_dtype)
     return found
 
 
 def _planned(
-    model_init: Callable[..., torch.nn.Module], plan: Plan, dtype: torch.dtype | None
+    trainer: Any, plan: Plan, dtype: torch.dtype | None
 ) -> Callable[..., torch.nn.Module]:
+    """Makes models as the trainer does, with the plan unless the user has taken it from
+    the model that the trainer has until then."""
+    original = trainer.model_init
+    model_init = getattr(original, _ORIGINAL, original)
+
     @functools.wraps(model_init)
     def planned(*args: Any) -> torch.nn.Module:
-        return apply(model_init(*args), plan, param_dtype=dtype)
+        made: torch.nn.Module = model_init(*args)
+        is_wanted = trainer.model is None or has_plan(trainer.model)
+        return apply(made, plan, param_dtype=dtype) if is_wanted else made
 
+    setattr(planned, _ORIGINAL, model_init)
     return planned
 
 
@@ -85,16 +106,26 @@ def _inputs(trainer: Any, batch: Mapping[str, Any] | None) -> dict[str, Any]:
             iter([batch] * count), count, trainer.args.device
         )
     else:
+        if trainer.train_dataset is None or _is_empty(trainer.train_dataset):
+            raise AcplanError(_NO_BATCH)
+        require_read_again(trainer.train_dataset)
         with random_state_kept():
             batches, items = trainer.get_batch_samples(
                 iter(trainer.get_train_dataloader()), count, trainer.args.device
             )
     if not batches:
-        raise AcplanError("the train dataset has no batch: give one as batch=")
+        raise AcplanError(_NO_BATCH)
     inputs = dict(max(batches, key=_size))
     if getattr(trainer, "model_accepts_loss_kwargs", False) and items is not None:
         inputs[_NUM_ITEMS] = items
     return inputs
+
+
+_NO_BATCH = "the train dataset has no batch: give one as batch="
+
+
+def _is_empty(data: Any) -> bool:
+    return hasattr(data, "__len__") and len(data) == 0
 
 
 def _size(batch: Mapping[str, Any]) -> int:
@@ -115,7 +146,7 @@ def _step(trainer: Any, setup: Setup, inputs: dict[str, Any]) -> TrainerStep:
         "accumulate": trainer.args.gradient_accumulation_steps,
         "clip_grad_norm": norm if norm else None,
     }
-    return setup.step(trainer.model, inputs, forward, options)
+    return setup.step(trainer.model, inputs, forward, options, (trainer,))
 
 
 def _optimizer(trainer: Any) -> torch.optim.Optimizer:
@@ -123,8 +154,13 @@ def _optimizer(trainer: Any) -> torch.optim.Optimizer:
     if trainer.optimizer is not None:
         given: torch.optim.Optimizer = trainer.optimizer
         return given
+    named = getattr(trainer, "optimizer_cls_and_kwargs", None)
     try:
+        if named is not None:  # of which it takes some out
+            trainer.optimizer_cls_and_kwargs = (named[0], dict(named[1]))
         made: torch.optim.Optimizer = trainer.create_optimizer()
         return made
     finally:
         trainer.optimizer = None
+        if named is not None:
+            trainer.optimizer_cls_and_kwargs = named
