@@ -382,6 +382,9 @@ _SWITCHES = (
 _INSTALLS_HOOKS = "recursively_install_hooks"
 
 
+_MODE = "training"
+
+
 class _Unit(CheckpointWrapper):
     """A module that a plan checkpoints, alone or with others.
 
@@ -393,6 +396,7 @@ class _Unit(CheckpointWrapper):
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__(module)
         self._parameters = module._parameters
+        self.training = module.training
         self.caching: list[Any] = []  # the configurations that remove() gives back
 
     def named_modules(
@@ -423,9 +427,9 @@ class _Unit(CheckpointWrapper):
 
     def __setattr__(self, name: str, value: Any) -> None:
         inside = self._owner_of(name)
-        if inside is None:
+        if inside is None or name == _MODE:
             super().__setattr__(name, value)
-        else:
+        if inside is not None:
             setattr(inside, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -440,7 +444,7 @@ class _Unit(CheckpointWrapper):
         layer (PEFT), or sets a rate, by the path of the module means the module's."""
         own = vars(self)
         inside = own.get("_modules", {}).get(_WRAPPED)
-        if inside is None or name in own or name == _WRAPPED:
+        if inside is None or name == _WRAPPED or (name in own and name != _MODE):
             return None
         places = (vars(inside), inside._parameters, inside._buffers, inside._modules)
         of_class = isinstance(getattr(type(inside), name, None), property)

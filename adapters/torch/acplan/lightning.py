@@ -4,18 +4,20 @@ import contextlib
 import copy
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from acplan.applying import Plan, has_plan
 from acplan.devices import Device
 from acplan.errors import AcplanError
+from acplan.kept_state import objects_kept
 from acplan.planning import Budget
-from acplan.trainers import TrainerStep, checkpoint_step
+from acplan.trainers import TrainerStep, checkpoint_step, require_read_again
 from acplan.values import random_state_kept
 
 try:
@@ -81,7 +83,8 @@ class AcplanCallback(Callback):  # type: ignore[misc]
             return  # of an earlier call of fit
         _require_plannable(trainer, pl_module)
         batch = _first_batch(trainer) if self._batch is None else self._batch
-        step = TrainerStep(pl_module, {"batch": batch}, _trace_options(trainer))
+        options = _trace_options(trainer, _modes_of(pl_module))
+        step = TrainerStep(pl_module, {"batch": batch}, options)
         self.plan = checkpoint_step(
             step, self._budget, self._device, self._is_verified, self._options
         )
@@ -107,20 +110,59 @@ def _require_plannable(trainer: Any, module: Any) -> None:
         )
 
 
+    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
+        raise AcplanError(
+            "training_step takes its batches from a dataloader_iter: plan with "
+            "acplan.auto_checkpoint, of a step as it is run"
+        )
+
+
 def _first_batch(trainer: Any) -> Any:
     """As the module is given it; data and random numbers are as they were."""
-    with random_state_kept():
-        for batch in trainer.train_dataloader:
+    loaders = tree_map(_apart, trainer.train_dataloader)
+    for loader in tree_leaves(loaders):
+        require_read_again(getattr(loader, "dataset", None))
+    with random_state_kept(), objects_kept(loaders):
+        for batch in _batches_of(trainer, loaders):
             batch = trainer.precision_plugin.convert_input(batch)
             return trainer.strategy.batch_to_device(batch)
     raise AcplanError("the train dataloader has no batch: give one as batch=")
 
 
-def _trace_options(trainer: Any) -> dict[str, Any]:
+def _apart(loader: Any) -> Any:
+    """The same loader without the workers that the trainer reads from."""
+    if not isinstance(loader, torch.utils.data.DataLoader):
+        return loader
+    found = copy.copy(loader)
+    found._iterator = None
+    return found
+
+
+def _batches_of(trainer: Any, loaders: Any) -> Iterator[Any]:
+    """What one data loader gives, or a collection of several as the trainer has it."""
+    own = getattr(getattr(trainer, "fit_loop", None), "_combined_loader", None)
+    if own is None or not isinstance(loaders, (dict, list, tuple)):
+        yield from loaders
+        return
+    for batch, *_ in type(own)(loaders, own._mode):
+        yield batch
+
+
+Modes = Sequence[tuple[torch.nn.Module, bool]]
+
+
+def _modes_of(module: torch.nn.Module) -> Modes:
+    """Which parts train, as Lightning leaves them."""
+    return [(part, part.training) for part in module.modules()]
+
+
+def _trace_options(trainer: Any, modes: Modes) -> dict[str, Any]:
+    if not any(group["params"] for o in trainer.optimizers for group in o.param_groups):
+        raise AcplanError("configure_optimizers: expected an optimizer, found none")
     clip = trainer.gradient_clip_val
     by_value = str(getattr(trainer.gradient_clip_algorithm, "value", "norm")) == "value"
     return {
-        "forward_fn": _loss_of_step,
+        "forward_fn": functools.partial(_loss_of_step, modes),
         "optimizer": trainer.optimizers[0],
         "autocast": _AUTOCAST[trainer.precision],
         "grad_scaler": trainer.precision == "16-mixed",
@@ -129,7 +171,9 @@ def _trace_options(trainer: Any) -> dict[str, Any]:
     }
 
 
-def _loss_of_step(module: Any, batch: Any) -> torch.Tensor:
+def _loss_of_step(modes: Modes, module: Any, batch: Any) -> torch.Tensor:
+    for part, is_training in modes:
+        part.training = is_training
     # Of the class: that of a compiled module is compiled.
     step = functools.partial(type(module).training_step, module)
     has_index = len(inspect.signature(step).parameters) > 1
