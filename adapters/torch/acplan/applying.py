@@ -180,6 +180,17 @@ class Plan:
             raise AcplanError(f"plan: it does not say its {' '.join(keys)}")
         return value
 
+    def _number(self, *keys: str) -> float:
+        """A figure that a file may have otherwise."""
+        value = self._figure(*keys)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not abs(value) <= _MOST:
+            raise AcplanError(
+                f"plan: {' '.join(keys)}: expected a number, found "
+                + repr(value)[:40]
+            )
+        return value
+
     @property
     def status(self) -> str:
         """`optimal`, or `feasible` where a limit was hit first."""
@@ -187,20 +198,20 @@ class Plan:
 
     @property
     def budget_bytes(self) -> int:
-        return int(self._figure("budget_bytes"))
+        return int(self._number("budget_bytes"))
 
     @property
     def peak_bytes(self) -> int:
-        return int(self._figure("peak_bytes"))
+        return int(self._number("peak_bytes"))
 
     @property
     def baseline_peak_bytes(self) -> int:
         """Without the plan, of one device."""
-        return int(self._figure("baseline", "peak_bytes"))
+        return int(self._number("baseline", "peak_bytes"))
 
     @property
     def recompute_ms(self) -> float:
-        return float(self._figure("recompute_ms"))
+        return float(self._number("recompute_ms"))
 
     @property
     def stall_ms(self) -> float | None:
@@ -211,17 +222,17 @@ class Plan:
     @property
     def bound_ms(self) -> float:
         """No plan recomputes less: proven."""
-        return float(self._figure("bound_ms"))
+        return float(self._number("bound_ms"))
 
     @property
     def gap(self) -> float:
         """Between both, relative to what the plan recomputes."""
-        return float(self._figure("gap"))
+        return float(self._number("gap"))
 
     @property
     def overhead(self) -> float:
         """Recomputation relative to the step without it."""
-        return float(self._figure("overhead"))
+        return float(self._number("overhead"))
 
     def to_pandas(self) -> Any:
         """A table of the units: name, operators, how many of them are saved."""
@@ -279,7 +290,12 @@ class Plan:
         )
 
 
+_MOST = 1e300  # of a number that a plan tells
+
+
 def _planned(module: dict[str, Any]) -> PlannedModule:
+    if not isinstance(module["fqn"], str):
+        raise ValueError(f"fqn: expected a name, found {module['fqn']!r}")
     return PlannedModule(
         module["fqn"],
         tuple(map(PlannedOperator.of, module.get("ops", ()))),

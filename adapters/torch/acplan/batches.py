@@ -17,23 +17,28 @@ planned.
 
 import bisect
 import dataclasses
+import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from acplan.applying import Plan
+from acplan.arguments import require_module, whole_number
 from acplan.devices import Device
 from acplan.errors import AcplanError
-from acplan.planning import PLAN_OPTIONS, Budget, plan
+from acplan.huggingface import first_line
+from acplan.planning import PLAN_OPTIONS, Budget, plan, require_sayable
 from acplan.progress import progress_bar
 from acplan.tracing import Trace, trace
 
 _LOGGER = logging.getLogger("acplan")
 _INFEASIBLE = (3, 4)  # exit codes: proven, and nothing found in time
 _MOST = 1 << 16
+_MOST_BYTES = 1 << 53  # that a trace can have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,29 +108,32 @@ def best_batch(
     tolerance: sizes are not looked at that can be faster by this share only.
     kwargs:    options of acplan.plan and of acplan.trace.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise AcplanError(f"model: expected a module, found {type(model).__name__}")
+    require_module(model)
     if not callable(inputs_of):
         raise AcplanError(
             f"inputs_of: expected a function of a size, found {type(inputs_of).__name__}"
         )
-    if not tolerance >= 0:
+    is_number = isinstance(tolerance, (int, float))
+    if not is_number or not tolerance >= 0:
         raise AcplanError(f"tolerance: expected a number from 0 on, found {tolerance!r}")
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     candidates = _candidates(sizes)
-    if isinstance(budget, str) and (budget.endswith("%") or budget == "min"):
+    require_sayable(budget)
+    if isinstance(budget, str) and (budget.strip() == "min" or "%" in budget):
         raise AcplanError(
             f"budget: expected a size such as '40GiB', which is the same for every "
             f"batch, found {budget!r}"
         )
 
     def traced(size: int) -> Trace:
-        args, given = _arguments(inputs_of(size))
+        inputs = inputs_of(size)
+        _require_growth(inputs_of, candidates, size, inputs)
+        args, given = _arguments(inputs)
         return trace(model, *args, device=device, progress=False, **given, **kwargs)
 
     with progress_bar(progress, unit="plan") as phase:
         search = _Search(
-            candidates, traced, lambda of: plan(of, budget, progress=False, **options),
+            candidates, functools.partial(_of_size, traced), lambda of: plan(of, budget, progress=False, **options),
             tolerance, phase("best batch", None),
         )  # fmt: skip
         return search.run()
@@ -134,9 +142,60 @@ def best_batch(
 def _candidates(sizes: Sequence[int] | None) -> Sequence[int]:
     if sizes is None:
         return range(1, _MOST)
-    if not sizes or any(a >= b for a, b in itertools.pairwise(sizes)) or sizes[0] < 1:
+    if not isinstance(sizes, range):
+        if isinstance(sizes, str) or not isinstance(sizes, Iterable):
+            raise AcplanError(f"sizes: expected numbers above 0, ascending, found {sizes!r}")
+        sizes = [whole_number(size, "sizes", 1) for size in sizes]
+    if not sizes or sizes[0] < 1 or any(a >= b for a, b in _neighbours(sizes)):
         raise AcplanError("sizes: expected numbers above 0, ascending")
     return sizes
+
+
+def _neighbours(sizes: Sequence[int]) -> Iterable[tuple[int, int]]:
+    if isinstance(sizes, range):  # as its first two
+        return itertools.pairwise(sizes[:2])
+    return itertools.pairwise(sizes)
+
+
+def _of_size(traced: Callable[[int], Trace], size: int) -> Trace:
+    """Of errors, whoever raises them, the size is told."""
+    try:
+        return traced(size)
+    except AcplanError as error:
+        raise AcplanError(f"size {size}: {error}", error.exit_code) from error
+    except Exception as error:  # the model's own, PyTorch's, or that of inputs_of
+        raise AcplanError(
+            f"size {size}: {type(error).__name__}: {first_line(error)} (sizes= says which "
+            "there are)"
+        ) from error
+
+
+def _require_growth(
+    inputs_of: Callable[[int], Any], sizes: Sequence[int], size: int, inputs: Any
+) -> None:
+    """Raises AcplanError where the inputs of a size are those of the one before: slices
+    of data that have ended, say, of which more and more were trained in a second."""
+    place = sizes.index(size)
+    if place == 0:
+        return
+    before = sizes[place - 1]
+    if _described(inputs_of(before)) == _described(inputs):
+        raise AcplanError(
+            f"inputs_of: expected inputs that grow with the size, found those of {before} "
+            "again; sizes= says which there are"
+        )
+
+
+def _described(inputs: Any) -> list[Any]:
+    """Shapes and values; what is neither equals nothing."""
+    return [
+        (leaf.shape, leaf.dtype)
+        if isinstance(leaf, torch.Tensor)
+        else (type(leaf), leaf)
+        if leaf is None or isinstance(leaf, (bool, int, float, str))
+        else object()
+        for leaf in tree_leaves(_arguments(inputs))
+    ]
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -361,7 +420,9 @@ class _Search:
     def run(self) -> BestBatch:
         self._steps.trace_of(self._sizes[0])
         if self._step(0) is None:
-            self._plan_of(self._steps.trace_of(self._sizes[0]))  # raises, and says why
+            _of_size(
+                lambda size: self._plan_of(self._steps.trace_of(size)), self._sizes[0]
+            )  # raises, and says why
         # A size of one broadcasts, which others do not.
         for place in (1, 3):
             if place < len(self._sizes):
@@ -397,6 +458,8 @@ class _Search:
         return self._found[key]
 
     def _planned_step(self, size: int, of: Trace, is_traced: bool) -> Step | None:
+        if of.peak_bytes > _MOST_BYTES:
+            return None  # of a size far beyond those that were traced
         try:
             found = self._plan_of(of)
         except AcplanError as error:

@@ -15,6 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._version import __version__
+from acplan.arguments import require_module
 from acplan.backward_order import BackwardOrder
 from acplan.compiled_memory import (
     GraphBytes,
@@ -215,6 +216,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
                     f"PyTorch {torch.__version__} compiles no step on fake tensors; "
                     "expected 2.11 or newer"
                 )
+            _refuse_meta(compilation.model)
             step = compilation.record(self._joint_graph, args, kwargs)
             if not step.forward:
                 raise AcplanError("no graph with a backward pass is compiled")
@@ -313,6 +315,16 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         )  # fmt: skip
         self.plans.append(plan)
         _LOGGER.info("%r", plan)
+
+
+def _refuse_meta(model: torch.nn.Module) -> None:
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    found = next((name for name, tensor in tensors if tensor.is_meta), None)
+    if found is not None:
+        raise AcplanError(
+            f"{found} is on the meta device, where nothing is trained; call the model "
+            "after to_empty(device=...), which keeps what is compiled"
+        )
 
 
 def _copy(module: GraphModule) -> GraphModule:
@@ -433,8 +445,7 @@ def compile(
     fake tensors, and planned together. acplan.compiled_plans(compiled) has that plan, or
     where the step is one graph the plan of that.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise AcplanError(f"compile: expected a module, found {type(model).__name__}")
+    require_module(model, "compile")
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         raise AcplanError("compile: the model is compiled already, by torch.compile")
     chosen = options_of(backend, mode, options)

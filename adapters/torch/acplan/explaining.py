@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from acplan.applying import Plan
+from acplan.applying import Plan, plan_given
 from acplan.devices import Device
 from acplan.errors import AcplanError
 from acplan.figures import figure
@@ -181,6 +181,8 @@ def explain(
 def _chosen(levers: bool | Iterable[str]) -> list[Lever]:
     if isinstance(levers, bool):
         return list(LEVERS.values()) if levers else []
+    if not isinstance(levers, Iterable):
+        raise AcplanError(f"levers: expected True, False or names, found {levers!r}")
     chosen = [levers] if isinstance(levers, str) else list(levers)
     for name in chosen:
         if name not in LEVERS:
@@ -200,7 +202,7 @@ def _ask(
         if budget is not None:
             flags += ["--budget", size_text("budget", budget)]
         if plan is not None:
-            plan.save(folder / "of.plan.json")
+            plan_given(plan).save(folder / "of.plan.json")
             flags += ["--plan", str(folder / "of.plan.json")]
         outcome = call_acplan(
             ["explain", str(source_path(of, folder, "explain")), "--top", str(top)]

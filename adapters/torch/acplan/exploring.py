@@ -9,7 +9,7 @@ from acplan.batches import best_batch
 from acplan.errors import AcplanError
 from acplan.explaining import explain
 from acplan.files import require_writable, write_json
-from acplan.huggingface import Sizes, step_of_config
+from acplan.huggingface import Sizes, most_positions, step_of_config
 from acplan.levers import LEVERS
 from acplan.planning import PLAN_OPTIONS
 from acplan.training_steps import TrainingStep
@@ -130,6 +130,13 @@ def _batch(flags: argparse.Namespace, step_of: Steps) -> int:
         ).kwargs
 
     most = flags.most or flags.multiple_of * 4096
+    if flags.over == "seq":
+        most = min(most, most_positions(step.model.config) or most)
+    if most < flags.multiple_of:
+        raise AcplanError(
+            f"--multiple-of: expected {most} or less, the largest size that is tried, found "
+            f"{flags.multiple_of}"
+        )
     options = {k: v for k, v in step.options().items() if k not in step.kwargs}
     found = best_batch(
         step.model,

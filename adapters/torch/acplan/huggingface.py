@@ -213,12 +213,19 @@ def _classes(transformers: Any, config: Any, task: str) -> Sequence[Any]:
     return found if isinstance(found, (list, tuple)) else (found,)
 
 
+def most_positions(config: Any) -> int | None:
+    """How long the tokens of a model may be, None where its configuration does not say."""
+    targets = getattr(config, "max_target_positions", None)
+    text = config.get_text_config()
+    most = targets or getattr(text, "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 0 else None
+
+
 def _length(config: Any, sizes: Sizes) -> int:
     """Of the tokens; the targets of a speech model are as long as they may be."""
-    text = config.get_text_config()
     targets = getattr(config, "max_target_positions", None)
-    most = targets or getattr(text, "max_position_embeddings", None)
-    if not isinstance(most, int) or most <= 0:
+    most = most_positions(config)
+    if most is None:
         return sizes.seq or 1024
     if sizes.seq is None:
         return min(most, 1024)

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from acplan import showing
-from acplan.applying import Plan, applied
+from acplan.applying import Plan, applied, plan_given
+from acplan.arguments import require_module
 from acplan.checkpointed import without_checkpointing
 from acplan.devices import DEVICES, find_device
 from acplan.errors import AcplanError
@@ -153,6 +154,8 @@ def verify(
     the model's trace where there is one. The model comes without the plan and is left
     so.
     """
+    require_module(model)
+    plan = plan_given(plan)
     with verifying(model, *args, of=of, **kwargs) as verified:
         return verified(plan)
 

@@ -6,11 +6,13 @@ import json
 import logging
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +20,9 @@ from acplan.errors import AcplanError
 from acplan.interrupts import interrupted_as_ever
 
 _LOGGER = logging.getLogger("acplan")
+
+# What this package writes for the program has no name that its user knows.
+_OWN_FILE = re.compile(rf"{re.escape(tempfile.gettempdir())}/acplan-\w+/(\w+)\.json")
 _JSON_ERRORS = ("--errors", "json")
 # In the source tree: adapters/torch/acplan/program.py.
 _BUILT = "build/release/cli/acplan"
@@ -59,7 +64,7 @@ class _Said:
             if "warning" in data:
                 warnings.append(str(data["warning"]))
             elif "error" in data:
-                errors.append(str(data["error"]))
+                errors.append(_OWN_FILE.sub(r"the \1", str(data["error"])))
             elif line.strip():  # of the system, where the program crashes
                 errors.append(line)
         return cls(tuple(errors), tuple(warnings))

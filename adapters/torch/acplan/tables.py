@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from acplan import showing
@@ -113,7 +113,11 @@ def frontier(
         if points is not None:
             flags.append(f"--points={points}")
         if budgets is not None:
-            each = ",".join(size_text("budgets", budget) for budget in budgets)
+            is_one = isinstance(budgets, str) or not isinstance(budgets, Iterable)
+            given = [budgets] if is_one else list(budgets)
+            if not given:
+                raise AcplanError("budgets: expected one or more, found none")
+            each = ",".join(size_text("budgets", budget) for budget in given)
             flags.append(f"--budgets={each}")
         written = folder / "frontier.json"
         outcome = call_acplan(

@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from acplan.applying import Plan
+from acplan.arguments import require_attributes, require_module, whole_number
 from acplan.devices import Device
 from acplan.errors import AcplanError
 from acplan.optimizers import OPTIMIZERS
@@ -70,6 +71,8 @@ class Policy:
         inputs: of the model, by name, where they are not `tokens` alone, such as masks.
         options: those of acplan.plan, such as reserve.
         """
+        kind = "a configuration of torchtitan, with training and parallelism"
+        require_attributes(config, "config", kind, "training parallelism")
         training, parallel = config.training, config.parallelism
         for name in ("tensor", "context", "pipeline", "expert"):
             degree = getattr(parallel, f"{name}_parallel_degree", 1)
@@ -79,19 +82,21 @@ class Policy:
                     "data-parallel training only"
                 )
         ranks = dist.get_world_size() if dist.is_initialized() else 1
-        shards = parallel.data_parallel_shard_degree
-        if shards < 1:
-            shards = ranks // parallel.data_parallel_replicate_degree
-        micro = training.local_batch_size * ranks
-        whole = training.global_batch_size
+        size, length = (
+            whole_number(getattr(training, name, None), name, 1)
+            for name in ("local_batch_size", "seq_len")
+        )
+        micro, whole = size * ranks, training.global_batch_size
         norm = getattr(training, "max_norm", None)
+        if norm is not None and not isinstance(norm, (int, float)):
+            raise AcplanError(f"max_norm: expected a number, found {norm!r}")
         return cls(
             budget,
-            training.local_batch_size,
-            training.seq_len,
+            size,
+            length,
             _dtype(training.mixed_precision_param),
             max(1, whole // micro) if whole > 0 else 1,
-            shards,
+            _shards(parallel, ranks),
             _optimizer(getattr(config, "optimizer", None)),
             float(norm) if norm else None,
             inputs,
@@ -106,6 +111,12 @@ class Policy:
 
     def apply(self, model: torch.nn.Module) -> Plan:
         """Checkpoints the model, in place. Returns the plan."""
+        require_module(model)
+        if not isinstance(getattr(model, "layers", None), torch.nn.Module):
+            raise AcplanError(
+                "model: expected layers, as the models of torchtitan have, found a "
+                f"{type(model).__name__} without"
+            )
         shape = (self.batch, self.length)
         labels = torch.zeros(shape, dtype=torch.long, device="meta")
         inputs = dict(self.inputs or {"tokens": labels.clone()})
@@ -149,8 +160,20 @@ def apply_ac(
     ac_config.build(dump_folder=base_folder).apply(model)
 
 
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
+def _shards(parallel: Any, ranks: int) -> int:
+    """The ranks that share parameters; -1 stands for all that are no replicas."""
+    degree = parallel.data_parallel_shard_degree
+    if degree >= 1:
+        return int(degree)
+    name = "data_parallel_replicate_degree"
+    replicas = whole_number(getattr(parallel, name, 1), name, 1)
+    if replicas > ranks:
+        raise AcplanError(f"{name}: expected {ranks} or less, the ranks, found {replicas}")
+    return ranks // replicas
+
+
+def _dtype(name: Any) -> torch.dtype:
+    found = getattr(torch, str(name), None)
     if not isinstance(found, torch.dtype):
         raise AcplanError(f"mixed_precision_param: expected a data type, found {name!r}")
     return found

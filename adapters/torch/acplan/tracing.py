@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan import showing
+from acplan.arguments import require_function, require_module
 from acplan.assumed import Assumed
 from acplan.checkpointed import without_checkpointing
 from acplan.devices import Device, find_device
@@ -145,7 +146,18 @@ class Trace:
         found = data.get("format") if isinstance(data, dict) else data
         if found != "acplan.trace":
             raise AcplanError(f"{path}: expected format acplan.trace, found {found!r}")
+        for key, kind in _LOOKED_AT.items():
+            if not isinstance(data.get(key), kind):
+                what = type(data[key]).__name__ if key in data else "none"
+                raise AcplanError(f"{path}: {key}: expected a {kind.__name__}, found {what}")
+        for key, inner in (("model", "name"), ("measured", "peak_bytes")):
+            if inner not in data[key]:
+                raise AcplanError(f"{path}: {key}: expected the key {inner!r}, found none")
         return cls(data)
+
+
+# Before the program has read the file.
+_LOOKED_AT = {"model": dict, "measured": dict, "operators": list, "storages": list}
 
 
 def trace(
@@ -207,6 +219,9 @@ def trace(
     progress:  shows a bar beyond two seconds, if tqdm is installed; by default where
                somebody watches, on a terminal or in a notebook.
     """
+    require_module(model)
+    require_function(loss_fn, "loss_fn", "the model's output")
+    require_function(forward_fn, "forward_fn", "the model and what it is given")
     target = measured_device() if device == "cuda" else find_device(device)
     update = Update(
         accumulate, clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn
