@@ -458,7 +458,7 @@ class _Search:
         return self._found[key]
 
     def _planned_step(self, size: int, of: Trace, is_traced: bool) -> Step | None:
-        if of.peak_bytes > _MOST_BYTES:
+        if not is_traced and of.peak_bytes > _MOST_BYTES:
             return None  # of a size far beyond those that were traced
         try:
             found = self._plan_of(of)
