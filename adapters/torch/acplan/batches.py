@@ -132,10 +132,11 @@ def best_batch(
         return trace(model, *args, device=device, progress=False, **given, **kwargs)
 
     with progress_bar(progress, unit="plan") as phase:
+        of_size = functools.partial(_of_size, traced)
+        make_plan = functools.partial(plan, budget=budget, progress=False, **options)
         search = _Search(
-            candidates, functools.partial(_of_size, traced), lambda of: plan(of, budget, progress=False, **options),
-            tolerance, phase("best batch", None),
-        )  # fmt: skip
+            candidates, of_size, make_plan, tolerance, phase("best batch", None)
+        )
         return search.run()
 
 

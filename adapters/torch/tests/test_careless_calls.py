@@ -61,7 +61,7 @@ def test_the_size_is_told_with_what_a_model_refuses() -> None:
         ({"sizes": [1.5, 2]}, "sizes: expected a whole number, 1 or more, found 1.5"),
         ({"tolerance": "0.1"}, "tolerance: expected a number from 0 on, found '0.1'"),
         ({"budget": " min"}, "the same for every batch"),
-        ({"budget": "75 %"}, "the same for every batch"),
+        ({"budget": "75% "}, "the same for every batch"),
         ({"budget": "lots"}, "budget: expected bytes"),
     ],
 )
