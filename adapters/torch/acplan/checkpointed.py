@@ -3,6 +3,7 @@ is the step without it."""
 
 import contextlib
 import functools
+import inspect
 import logging
 import types
 from collections.abc import Callable, Iterator
@@ -78,23 +79,26 @@ def _unwrapped(
 def _plain(found: list[str]) -> Iterator[tuple[Any, str, Any]]:
     """Of torch.utils.checkpoint what all its callers go through, however they have
     imported it; in place of which the function is just called."""
-    module = torch.utils.checkpoint
-    checkpointed = module._checkpoint_without_reentrant_generator
+    module: Any = torch.utils.checkpoint
+    # From PyTorch 2.15 on all of them go through another one.
+    name = "_checkpoint_without_reentrant_generator"
+    name = f"{name}_impl" if hasattr(module, f"{name}_impl") else name
+    checkpointed = getattr(module, name)
+    signature = inspect.signature(checkpointed)
 
     def note(function: Any) -> None:
-        name = _name_of(function)
-        if name not in found:
-            found.append(name)
+        called = _name_of(function)
+        if called not in found:
+            found.append(called)
 
     def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
         note(function)
         return function(*args)
 
-    def generator(
-        function: Any, preserve: bool, context_fn: Any, *args: Any, **kwargs: Any
-    ) -> Iterator[None]:
-        if _is_planned(function, context_fn):
-            yield from checkpointed(function, preserve, context_fn, *args, **kwargs)
+    def generator(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        given = signature.bind(function, *args, **kwargs).arguments
+        if _is_planned(function, given.get("context_fn")):
+            yield from checkpointed(function, *args, **kwargs)
         else:
             note(function)
             yield
@@ -104,7 +108,7 @@ def _plain(found: list[str]) -> Iterator[tuple[Any, str, Any]]:
         apply=here(module.CheckpointFunction.apply, apply)
     )
     yield module, "CheckpointFunction", plain
-    yield module, "_checkpoint_without_reentrant_generator", here(checkpointed, generator)
+    yield module, name, here(checkpointed, generator)
 
 
 def _is_planned(function: Any, context_fn: Any) -> bool:

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan.errors import AcplanError
 from acplan.graph_values import BLOCK_BYTES
+from acplan.kept_state import fake_beside
 from acplan.optimizers import OptimizerLike, make_optimizer
 from acplan.planning import Budget, size_text
 
@@ -173,7 +174,7 @@ def optimizer_bytes(model: torch.nn.Module, optimizer: OptimizerLike) -> int:
                 return value
             if id(value) not in memo:
                 memo[id(value)] = torch.nn.Parameter(
-                    mode.from_tensor(value.detach()), requires_grad=value.requires_grad
+                    fake_beside(mode, value), requires_grad=value.requires_grad
                 )
             return memo[id(value)]
 

@@ -22,7 +22,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from acplan.compiler_state import compiler_as_it_was
 from acplan.errors import AcplanError
 from acplan.graph_values import tensors_in
-from acplan.kept_state import copied_with, state_kept, without_saved_hooks
+from acplan.kept_state import (
+    copied_with,
+    fake_beside,
+    state_kept,
+    without_saved_hooks,
+)
 from acplan.recorded_steps import Run, StepRecorder, held_by, numbers_of
 from acplan.tracing import alone, default_loss
 from acplan.values import ValuedFakeTensorMode, give_value, random_state_kept
@@ -188,7 +193,7 @@ def _faked(
 
     def fake(value: torch.Tensor) -> torch.Tensor:
         if id(value) not in fakes:
-            made: torch.Tensor = mode.from_tensor(value.detach())
+            made = fake_beside(mode, value)
             give_value(made, value)
             if isinstance(value, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)

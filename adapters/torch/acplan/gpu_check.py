@@ -21,7 +21,7 @@ from acplan.devices import DEVICES
 from acplan.errors import AcplanError
 from acplan.files import require_writable, write_json
 from acplan.gpu_check_models import CheckedModel, checked_models
-from acplan.measuring import Step, simulate
+from acplan.measuring import Step, is_of_a_frame, simulate
 from acplan.planning import plan
 from acplan.program import find_program
 from acplan.recorder import Recorder
@@ -448,7 +448,11 @@ def _operators_of(
         del loss
         optimizer.step()
         optimizer.zero_grad()
-    return tuple(operator.name for operator in recorder.operators)
+    return tuple(
+        operator.name
+        for operator in recorder.operators
+        if not is_of_a_frame(recorder, operator)
+    )
 
 
 def _autocast(

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.nn.modules.module as modules_of_torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -97,6 +98,16 @@ def without_saved_hooks() -> contextlib.AbstractContextManager[object]:
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
+
+
+def fake_beside(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    """A fake of a real tensor, with nothing in common: who writes to the fake does not
+    raise the count of the real one's versions, of which autograd would take it that what
+    it has saved was written to. From PyTorch 2.15 on what detach() makes while a fake mode
+    is on counts with the tensor that it is of."""
+    with _disable_current_modes():
+        own = tensor.detach()
+    return mode.from_tensor(own)
 
 
 def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:

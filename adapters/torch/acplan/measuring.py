@@ -239,11 +239,11 @@ def _steps(recorder: Recorder) -> tuple[Step, ...]:
     return tuple(
         Step(operator.name, live_bytes, operator.runtime_ms)
         for operator, live_bytes in zip(recorder.operators, live)
-        if not _is_of_a_frame(recorder, operator)
+        if not is_of_a_frame(recorder, operator)
     )
 
 
-def _is_of_a_frame(recorder: Recorder, operator: Operator) -> bool:
+def is_of_a_frame(recorder: Recorder, operator: Operator) -> bool:
     # Checkpoints of older PyTorch versions begin with a tensor without elements.
     made = [recorder.storages[index] for index in operator.outputs]
     return operator.name == "aten.empty.memory_format" and not any(

@@ -274,7 +274,7 @@ class Recomputation(Mode):
     ) -> Any:
         if traits.is_view and isinstance(args[0], StandIn):
             return by_shape(func, args, kwargs, args[0].origin)
-        if self._has_stale and not traits.is_view:
+        if self._has_stale and not traits.only_shows:
             for tensor in tensors_of((args, kwargs)):
                 if origin := _stale(tensor):
                     origin.refuse(func)

@@ -44,6 +44,9 @@ from acplan.tape import (
 
 # Of which autocast keeps some.
 CAST = torch.ops.aten._to_copy.default
+# A view of which neither schema nor autograd says that it is one. From PyTorch 2.15 on
+# linear layers return it, where a ReLU in place then writes to their product.
+_UNNAMED_VIEW = torch.ops.aten._unsafe_view.default
 _EVAL_FRAME = torch._C._dynamo.eval_frame
 # Up to PyTorch 2.11 a checkpoint hangs what it is called with on an empty tensor.
 _HANGS_ON_EMPTY = hasattr(checkpoint, "_NoopSaveInputs")
@@ -54,7 +57,11 @@ Decide = Callable[[Any], Choice]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Traits:
-    """What the modes need to know of an operator, whatever it is called with."""
+    """What the modes need to know of an operator, whatever it is called with.
+
+    is_view:    by its schema, and so by autograd.
+    only_shows: it reads nothing of the memory that it makes another tensor of.
+    """
 
     is_ignored: bool
     is_plain: bool
@@ -63,6 +70,7 @@ class Traits:
     dropout_place: int
     is_cast: bool
     is_view: bool
+    only_shows: bool
     writes: bool
     changes_shape: bool
 
@@ -87,6 +95,7 @@ def traits_of(func: Any) -> Traits:
         dropout_place=names.index("dropout_p") if "dropout_p" in names else -1,
         is_cast=is_cast,
         is_view=is_view,
+        only_shows=is_view or func is _UNNAMED_VIEW,
         # Schemas do not always say that statistics are written to.
         writes=is_mutable or "running_mean" in names,
         changes_shape=torch.Tag.inplace_view in getattr(func, "tags", ()),
@@ -357,7 +366,7 @@ class Forward(Mode):
         item: Any,
     ) -> None:
         place = len(self._tape.items)
-        kind = (traits.is_view, traits.is_mutable)
+        kind = (traits.only_shows, traits.is_mutable)
         writes.note(place, kind, tensors_of(call), made, item)
 
     def _note_left_out(

@@ -401,17 +401,17 @@ class Writes:
     def note(
         self,
         place: int,
-        is_view_or_writes: tuple[bool, bool],
+        shows_or_writes: tuple[bool, bool],
         read: list[torch.Tensor],
         made: list[int | None],
         item: Any,
     ) -> None:
         """`made` is the memory of its results, and `item` what the tape has of the
         operator."""
-        is_view, is_mutable = is_view_or_writes
+        only_shows, is_mutable = shows_or_writes
         is_saved, is_skipped = type(item) is Saved, type(item) is Skipped
         keys = {*map(memory_of, read)}
-        if not (is_saved or is_skipped or is_view):
+        if not (is_saved or is_skipped or only_shows):
             for key in keys:
                 if key is not None and self._made.get(key) == self._CLEAN:
                     self._made[key] = self._READ

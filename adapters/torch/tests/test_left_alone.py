@@ -17,6 +17,7 @@ import acplan
 import pytest
 import torch
 from acplan import AcplanError, Plan, PlannedModule, kept_state
+from acplan.compiled_memory import optimizer_bytes
 from acplan.compiling import partitioner
 from acplan.dry_runs import compiles_fakes
 from acplan.step_planning import Compilation, StepPlan
@@ -99,6 +100,21 @@ def test_state_in_containers_and_of_hooks_is_put_back(call: Callable[..., None])
     assert [k for k in own if before[k] != after[k]] == []
     # Hooks note what runs in a step that was asked for.
     assert bool(case.noted) == (call is _trace)
+
+
+def _step_optimizer(model: nn.Module, _: torch.Tensor) -> None:
+    assert optimizer_bytes(model, "adamw") > 0
+
+
+@pytest.mark.parametrize("call", [*CALLS, _step_optimizer])
+def test_what_was_run_before_has_its_backward(call: Callable[..., None]) -> None:
+    """Autograd refuses it where a tensor that it has saved counts another version."""
+    model, x = Model(), _x().requires_grad_()
+    norm = model.blocks[0].norm
+    loss = (x * norm.running_mean * norm.weight).sum()
+    call(model, _x())
+    loss.backward()
+    assert norm.weight.grad is not None
 
 
 class Stubborn(dict[str, int]):

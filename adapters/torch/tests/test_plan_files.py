@@ -89,7 +89,8 @@ def test_a_plan_made_on_meta_is_applied_from_its_file(plan_file: pathlib.Path) -
 
 def test_a_trace_that_was_saved_makes_the_same_plan(tmp_path: pathlib.Path) -> None:
     with torch.device("meta"):
-        traced = acplan.trace(Tower(), torch.empty(64, 64, 64), workspaces=False)
+        tower, x = Tower(), torch.empty(64, 64, 64)
+    traced = acplan.trace(tower, x, workspaces=False)
     traced.save(tmp_path / "trace.json.gz")
     plans = [acplan.plan(of, "70%") for of in (traced, tmp_path / "trace.json.gz")]
     assert plans[0].data[KEY] == plans[1].data[KEY] == json.loads(_plan_text())[KEY]

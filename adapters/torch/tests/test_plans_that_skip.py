@@ -28,12 +28,10 @@ _SHAPE: dict[str, Any] = {
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-class _Noisy(nn.Module):
-    """Random numbers in each block, and a result of which one part is needed."""
-
-    def __init__(self) -> None:
+class _Blocks(nn.Module):
+    def __init__(self, block: Callable[[], nn.Module]) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(_NoisyBlock() for _ in range(2))
+        self.blocks = nn.ModuleList(block() for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
@@ -42,6 +40,8 @@ class _Noisy(nn.Module):
 
 
 class _NoisyBlock(nn.Module):
+    """Random numbers, and a result of which one part is needed."""
+
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(32)
@@ -66,6 +66,20 @@ class _Written(nn.Module):
         for block in self.blocks:
             x = block(x)
         return x.square().mean()
+
+
+class _WrittenLinearBlock(nn.Module):
+    """What a linear layer returns of more than two dimensions is another view of its
+    product, and what writes to it writes to that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+        self.up, self.relu = nn.Linear(32, 128), nn.ReLU(inplace=True)
+        self.down = nn.Linear(128, 32)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + self.down(self.relu(self.up(self.norm(hidden))))
 
 
 class _WrittenBlock(nn.Module):
@@ -125,7 +139,11 @@ _CASES: dict[str, tuple[Callable[[], nn.Module], _Inputs]] = {
     "bert": (_bert, _TEXTS),
     "t5": (_t5, _TEXTS),
     "swin": (_swin, images(16, 32)),
-    "noisy": (_Noisy, lambda: {"x": torch.randn(64, 16, 32)}),
+    "noisy": (lambda: _Blocks(_NoisyBlock), lambda: {"x": torch.randn(64, 16, 32)}),
+    "relu in place": (
+        lambda: _Blocks(_WrittenLinearBlock),
+        lambda: {"x": torch.randn(64, 16, 32)},
+    ),
     "custom": (EXAMPLES["custom"]().make, lambda: {"x": torch.randn(512, 32)}),
 }
 

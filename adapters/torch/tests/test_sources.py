@@ -107,7 +107,8 @@ def test_what_changes_in_place_is_of_its_line_or_the_one_after(traced: Trace) ->
     """PyTorch makes the node of a change to a view after the operator ran."""
     changed = _line_of("hidden[:, 0] = 1.0")
     zeroed = [line for line, phase in _lines_of(traced, "aten.zero_.default")]
-    zeroed += [line for line, _ in _lines_of(traced, "aten.fill_.Tensor")]
+    for filled in ("aten.fill_.Tensor", "aten.fill_.Scalar"):
+        zeroed += [line for line, _ in _lines_of(traced, filled)]
     assert zeroed and {0 <= line - changed <= 1 for line in zeroed} == {True}
 
 
