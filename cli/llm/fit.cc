@@ -14,6 +14,7 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/llm_train_text.h"
@@ -290,8 +291,7 @@ TrainQuestion QuestionOf(const FitFlags& flags, const FitInput& input) {
 
 int RunFit(const FitFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
-    CheckResultOutput(flags.output, {".json", ".json.gz"},
-                      flags.train.Inputs());
+    RequireExtension(flags.output, {".json", ".json.gz"});
   }
   FitInput input{.shape = flags.train.ReadModel(),
                  .systems = flags.train.ReadSystems(),
@@ -330,9 +330,7 @@ Command AddFitCommand(CLI::App& program) {
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for plans of a row, or none (2)")
       ->type_name("S");
-  app->add_option("-o,--output", flags->output,
-                  "write the reports (.json or .json.gz)")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
       "Examples:\n"

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/llm_train_text.h"
@@ -83,8 +84,7 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
 
 int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
-    CheckResultOutput(flags.output, {".json", ".json.gz"},
-                      flags.train.Inputs());
+    RequireExtension(flags.output, {".json", ".json.gz"});
   }
   const int64_t count = ParseWhole(flags.count, "-t", 1, 10000);
   const double time_limit = ParseTimeLimit(flags.time_limit);
@@ -137,9 +137,7 @@ Command AddLlmSearchCommand(CLI::App& program) {
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for plans of recomputation, or none (10)")
       ->type_name("S");
-  app->add_option("-o,--output", flags->output,
-                  "write the reports (.json or .json.gz)")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
       "Example:\n  acplan llm-search data/training/models/"

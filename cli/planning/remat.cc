@@ -12,6 +12,7 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/planning/any_schedule.h"
 #include "cli/planning/stopped_text.h"
@@ -339,8 +340,6 @@ JointGraph ReadGraph(const RematFlags& flags) {
 
 int RunRemat(const RematFlags& flags, const Terminal& terminal) {
   CheckFlags(flags);
-  CheckOutput(flags.output, flags.graph);
-  if (!flags.of.empty()) CheckOutput(flags.output, flags.of);
   if (flags.any_schedule)
     return RunAnySchedule({.graph = flags.graph,
                            .budget = flags.budget,
@@ -400,8 +399,7 @@ Command AddRematCommand(CLI::App& program) {
   app->add_flag("--memory", flags->memory,
                 "with the bytes at every node, in JSON");
   app->add_flag("--json", flags->json, "print JSON, nothing else");
-  app->add_option("-o,--output", flags->output, "write JSON here")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan remat data/joint/gpt2_tiny.json.gz --budget 75%\n"
       "Exit status: 0 a plan, 2 bad input, 3 infeasible, 4 a limit was hit.");

@@ -19,6 +19,7 @@
 #include <oneapi/tbb/parallel_for.h>
 
 #include <algorithm>
+#include <chrono>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -219,6 +220,7 @@ StrategySearch Sum(const std::vector<StrategySearch>& parts) {
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space, double budget,
                                 size_t count, const PlanningLimits& limits) {
+  const auto start = std::chrono::steady_clock::now();
   const std::vector<PipelineLayout> layouts = LayoutsOfSpace(job, space);
   std::vector<TrainingStrategy> units = UnitsOfSpace(job, space);
   const auto plans =
@@ -230,8 +232,12 @@ StrategySearch SearchStrategies(const TrainingJob& job,
       Sum(SearchEachUnit(job, question, {units.begin(), plans.begin()}));
   BestStrategies best(count);
   for (const RankedStrategy& ranked : all.best) best.Add(ranked);
+  const std::chrono::duration<double> spent =
+      std::chrono::steady_clock::now() - start;
+  const PlanningLimits left{.seconds = limits.seconds - spent.count(),
+                            .interrupted = limits.interrupted};
   const StrategySearch planned = SearchPlans(
-      {job, space, layouts, budget, count, best.Cutoff(), limits}, plans);
+      {job, space, layouts, budget, count, best.Cutoff(), left}, plans);
   for (const RankedStrategy& ranked : planned.best) best.Add(ranked);
   Add(planned, all);
   all.best = best.Take();

@@ -32,8 +32,8 @@ struct StrategySearch {
   double core_seconds = 0;
 };
 
-// When planning ends; all else is done in any case. A plan that is begun ends with the
-// best choice so far.
+// When planning ends, from the start of the search on; all else is done in any case.
+// A plan that is begun ends with the best choice so far.
 struct PlanningLimits {
   double seconds = std::numeric_limits<double>::infinity();
   const std::atomic<bool>* interrupted = nullptr;  // by a signal, say
