@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -163,6 +164,22 @@ std::string CountsText(const FitTable& table) {
       FormatCount(least->Gpus()));
 }
 
+std::string ProofText(const FitTable& fit) {
+  if (std::ranges::all_of(
+          fit.rows, [](const FitRow& row) { return row.search.is_proven; })) {
+    return "each row proven: no strategy is faster";
+  }
+  double gap = 0;
+  for (const FitRow& row : fit.rows) {
+    if (!row.Fits()) continue;
+    gap = std::max(gap, 1 - row.search.Bound() / row.search.best[0].seconds);
+  }
+  return fmt::format(
+      "not all rows are proven the fastest (--time-limit): no strategy takes "
+      "{:.2g}% less",
+      100 * gap);
+}
+
 std::string TableText(const FitTable& fit, const TrainQuestion& question,
                       const Terminal& terminal) {
   std::vector<Table::Align> align = StrategyColumns();
@@ -186,13 +203,9 @@ std::string TableText(const FitTable& fit, const TrainQuestion& question,
                   fmt::to_string(row.job.strategy.global_batch)});
     table.AddRow(cells);
   }
-  const bool is_proven = std::ranges::all_of(
-      fit.rows, [](const FitRow& row) { return row.search.is_proven; });
   return fmt::format("sequences of {} tokens\n",
                      FormatCount(fit.rows.front().job.strategy.sequence)) +
-         table.ToString(terminal) + CountsText(fit) +
-         (is_proven ? "each row proven: no strategy is faster\n\n"
-                    : "not all rows are proven the fastest (--time-limit)\n\n");
+         table.ToString(terminal) + CountsText(fit) + ProofText(fit) + "\n\n";
 }
 
 std::string Text(const std::vector<FitTable>& tables,
@@ -215,7 +228,9 @@ ordered_json RowJson(const FitRow& row, const TrainQuestion& question) {
                                                 : ordered_json(row.Fits())},
                        {"strategies", row.search.strategies},
                        {"proven", row.search.is_proven},
+                       {"bound_s", nullptr},
                        {"best", nullptr}};
+  if (std::isfinite(row.search.Bound())) json["bound_s"] = row.search.Bound();
   if (row.Fits()) {
     json["best"] = ToJson(
         ReportOfRanked(row.job, row.search.best.front(), question.budget),
@@ -327,8 +342,9 @@ Command AddFitCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "fit", "On how many GPUs a language model can be trained, and how best");
   flags->train.AddTo(*app, true);
-  app->add_option("--time-limit", flags->time_limit,
-                  "seconds for plans of a row, or none (2)")
+  app->add_option(
+         "--time-limit", flags->time_limit,
+         "seconds of a row, after which no plans are made, or none (2)")
       ->type_name("S");
   AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");

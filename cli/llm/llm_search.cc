@@ -40,7 +40,7 @@ std::string CountText(const StrategySearch& search) {
       "{:.2f} s of a core, {:.2g} million evaluated a second\n\n",
       FormatCount(search.strategies), FormatCount(search.evaluated),
       FormatCount(search.fitting), FormatCount(search.planned),
-      ProofText(search), search.core_seconds,
+      ProofText(search) + "\n", search.core_seconds,
       static_cast<double>(search.evaluated) / 1e6 /
           std::max(search.core_seconds, 1e-9));
 }
@@ -73,7 +73,8 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
                                  {"fitting", search.fitting},
                                  {"planned", search.planned},
                                  {"unplanned", search.unplanned},
-                                 {"proven", search.is_proven}};
+                                 {"proven", search.is_proven},
+                                 {"bound_s", search.Bound()}};
   json["best"] = nlohmann::ordered_json::array();
   for (const costmodel::RankedStrategy& ranked : search.best) {
     json["best"].push_back(
@@ -135,7 +136,7 @@ Command AddLlmSearchCommand(CLI::App& program) {
   flags->train.AddTo(*app, true);
   app->add_option("-t", flags->count, "how many (10)")->type_name("N");
   app->add_option("--time-limit", flags->time_limit,
-                  "seconds for plans of recomputation, or none (10)")
+                  "seconds, after which no plans are made, or none (10)")
       ->type_name("S");
   AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");

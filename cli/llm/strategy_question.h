@@ -46,7 +46,8 @@ std::vector<std::string> StrategyCells(const costmodel::TrainingJob& job,
 // What those headings mean, a line.
 std::string StrategyLegend(const TrainQuestion& question);
 
-// Whether the search proved its answer, and why not, a line.
+// Whether the search proved its answer, and why not and how far it may be from what
+// is best.
 std::string ProofText(const costmodel::StrategySearch& search);
 
 }  // namespace acplan::cli

@@ -73,7 +73,8 @@ void UnitSearch::TryOne(const Kinds& kinds) {
   if (bytes > question_.budget) return;
   ++found_.fitting;
   const double seconds = CombineStepTime(job_, units_.Of(job_), kinds).Total();
-  if (best_.MayTake(seconds)) best_.Add({job_.strategy, seconds, bytes});
+  if (best_.MayTake(seconds))
+    best_.Add({job_.strategy, seconds, bytes, seconds});
 }
 
 // The least number of layers that fits; all of them is written as 0.
@@ -203,6 +204,7 @@ void Add(const StrategySearch& part, StrategySearch& sum) {
   sum.unplanned += part.unplanned;
   sum.improvable += part.improvable;
   sum.is_proven &= part.is_proven;
+  sum.open_bound = std::min(sum.open_bound, part.open_bound);
   sum.core_seconds += part.core_seconds;
 }
 

@@ -89,6 +89,12 @@ TEST_F(LlmSearchTest, PlansEndAtTheTimeLimit) {
   EXPECT_EQ(planned["best"][0]["strategy"]["recompute"], "plan");
   EXPECT_LT(planned["best"][0]["iteration_s"],
             without["best"][0]["iteration_s"]);
+  EXPECT_LE(without["bound_s"], planned["bound_s"]);
+  EXPECT_EQ(planned["bound_s"], planned["best"][0]["iteration_s"]);
+  EXPECT_THAT(
+      AcplanOut({"llm-search", kModel, "--gpu", "h100", "--gpus", "64", "--gbs",
+                 "512", "--seq", "8192", "-t", "1", "--time-limit", "0"}),
+      HasSubstr("not planned (--time-limit)\nno strategy takes less than "));
 }
 
 // One of them is a strategy for llm-train, by its rank.
