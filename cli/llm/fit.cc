@@ -1,10 +1,12 @@
 // Counts of GPUs are tried one by one, each by a search of all strategies. Without
-// counts: 1, 2, 4 and so on up to the first that fits and twice more; then, between
+// counts: 1, 2, 4 and so on, times the degrees that were said, up to the first that
+// fits and twice more; then, between
 // the last of these that does not fit and the first that does, counts that fill
 // nodes, in order: the first that fits is the least.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -88,9 +90,37 @@ std::vector<std::optional<std::string>> ChoicesOf(
   return {values.begin(), values.end()};
 }
 
+// The GPUs that the degrees that were said need together. Counts that are no multiple
+// of it have no strategy.
+int64_t LeastMultiple(const StrategySettings& settings) {
+  constexpr int64_t kMost = int64_t{1} << 31;  // more than a count of GPUs
+  int64_t product = 1;
+  for (const char* key : {"tp", "pp", "cp"}) {
+    const auto said = settings.find(key);
+    if (said == settings.end()) continue;
+    product =
+        std::min(kMost, product * ParseWhole(said->second.value,
+                                             said->second.place, 1, INT32_MAX));
+  }
+  return product;
+}
+
+FitRow RowWithoutStrategy(const FitInput& input,
+                          const StrategySettings& settings) {
+  StrategySettings plain;
+  for (const char* key : {"gpu", "gpus", "seq", "gbs", "nvlink_domain"}) {
+    const auto said = settings.find(key);
+    if (said != settings.end()) plain.insert(*said);
+  }
+  return {StatedJob(input.shape, plain, input.systems), {}};
+}
+
 FitRow Try(const FitInput& input, int64_t gpus) {
   StrategySettings settings = input.settings;
   settings["gpus"] = {fmt::to_string(gpus), "--gpus"};
+  if (gpus % LeastMultiple(settings) != 0) {
+    return RowWithoutStrategy(input, settings);
+  }
   auto [job, space] = AskOfStrategies(input.shape, settings, input.systems);
   StrategySearch search = SearchStrategies(
       job, space, input.question.budget, 1,
@@ -110,13 +140,22 @@ std::vector<int64_t> CountsBetween(int64_t fails, int64_t fits, int64_t node) {
 
 bool WasInterrupted() { return InterruptFlag().load(); }
 
-// Without degrees that were said, more GPUs hold whatever fewer do; with them,
-// counts that these do not divide have no strategy.
+// More GPUs may hold less with them.
+bool HasDegrees(const StrategySettings& settings) {
+  constexpr std::array<const char*, 5> kDegrees = {"tp", "pp", "cp", "ep",
+                                                   "etp"};
+  return std::ranges::any_of(
+      kDegrees, [&](const char* key) { return settings.contains(key); });
+}
+
+// Without degrees that were said, more GPUs hold whatever fewer do; with them, counts
+// begin with their product.
 std::vector<FitRow> FindLeast(const FitInput& input) {
   std::vector<FitRow> rows;
   int more = kDoublingsMore;
   std::optional<size_t> first;
-  for (int64_t gpus = 1; gpus <= kMostGpus && more >= 0; gpus *= 2) {
+  const int64_t first_count = LeastMultiple(input.settings);
+  for (int64_t gpus = first_count; gpus <= kMostGpus && more >= 0; gpus *= 2) {
     if (WasInterrupted()) return rows;
     rows.push_back(Try(input, gpus));
     if (!first && rows.back().Fits()) first = rows.size() - 1;
@@ -124,15 +163,18 @@ std::vector<FitRow> FindLeast(const FitInput& input) {
   }
   if (!first || *first == 0) return rows;
   const int64_t fails = rows[*first - 1].Gpus();
-  const int64_t fits = rows[*first].Gpus();
+  const int64_t most = rows[*first].Gpus();
   for (const int64_t gpus :
-       CountsBetween(fails, fits, rows.front().job.cluster.domain)) {
+       CountsBetween(fails, most, rows.front().job.cluster.domain)) {
     if (WasInterrupted()) return rows;
     FitRow row = Try(input, gpus);
-    if (!row.Fits()) continue;
+    // What is not known is told: the least that fits may be there.
+    if (!row.Fits() && !row.IsUnknown()) continue;
+    const bool fits_here = row.Fits();
     rows.insert(rows.begin() + static_cast<std::ptrdiff_t>(*first),
                 std::move(row));
-    break;
+    if (fits_here) break;
+    ++*first;
   }
   return rows;
 }
@@ -140,7 +182,7 @@ std::vector<FitRow> FindLeast(const FitInput& input) {
 // The rows of one sequence and batch.
 struct FitTable {
   std::vector<FitRow> rows;
-  bool is_least_known = false;  // of all counts, not of those that were said
+  bool is_least_known = false;  // of all counts, not of these rows
 };
 
 std::string CountsText(const FitTable& table) {
@@ -175,9 +217,9 @@ std::string ProofText(const FitTable& fit) {
     gap = std::max(gap, 1 - row.search.Bound() / row.search.best[0].seconds);
   }
   return fmt::format(
-      "not all rows are proven the fastest (--time-limit): no strategy takes "
-      "{:.2g}% less",
-      100 * gap);
+      "not all rows are proven the fastest (--time-limit): others take at most "
+      "{} less",
+      FormatPercentUp(gap));
 }
 
 std::string TableText(const FitTable& fit, const TrainQuestion& question,
@@ -260,7 +302,10 @@ ordered_json ToJson(const std::vector<FitTable>& tables,
 
 FitTable TableOf(const FitInput& input,
                  const std::vector<std::string>& counts) {
-  if (counts.empty()) return {FindLeast(input), true};
+  if (counts.empty()) {
+    std::vector<FitRow> rows = FindLeast(input);
+    return {std::move(rows), !WasInterrupted() && !HasDegrees(input.settings)};
+  }
   FitTable table;
   for (const std::string& count : counts) {
     if (WasInterrupted()) break;

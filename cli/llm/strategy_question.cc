@@ -111,7 +111,7 @@ std::string ShortRecomputation(const costmodel::TrainingStrategy& strategy) {
 // " -0.9%": what a better plan may save at most.
 std::string GapText(const RankedStrategy& ranked) {
   if (ranked.bound >= ranked.seconds) return "";
-  return fmt::format(" -{:.2g}%", 100 * (1 - ranked.bound / ranked.seconds));
+  return " -" + FormatPercentUp(1 - ranked.bound / ranked.seconds);
 }
 
 }  // namespace
