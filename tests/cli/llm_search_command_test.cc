@@ -70,6 +70,15 @@ TEST_F(LlmSearchTest, AnswersAreThoseOfLlmTrain) {
   }
 }
 
+TEST_F(LlmSearchTest, NoPartOfAnIterationIsLessThanNothing) {
+  const json found = AcplanJson(SearchWith({"-t", "50"}));
+  for (const json& best : found["best"]) {
+    for (const auto& [name, seconds] : best["parts_s"].items()) {
+      EXPECT_GE(seconds, 0) << name;
+    }
+  }
+}
+
 // Without time for plans the search says that it is not proven, and nothing else
 // changes.
 TEST_F(LlmSearchTest, PlansEndAtTheTimeLimit) {
