@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -189,19 +190,23 @@ int64_t KeptBytes(const RematFlags& flags) {
                              : graph::ParseByteSize(flags.kept, "--kept");
 }
 
-// The budget, and of the least one the plan that fits it.
-problems::RematQuestion Resolve(const RematFlags& flags,
-                                const JointGraph& graph,
-                                const solver::SearchLimits& limits,
-                                const Terminal& terminal) {
-  if (flags.budget.empty()) return {.budget_bytes = problems::kAnyPeak};
+// The budget, and of the least one what is known of it.
+struct ResolvedBudget {
+  int64_t bytes = problems::kAnyPeak;
+  std::optional<problems::LeastRematBudget> least = {};
+};
+
+ResolvedBudget Resolve(const RematFlags& flags, const JointGraph& graph,
+                       const solver::SearchLimits& limits,
+                       const Terminal& terminal) {
+  if (flags.budget.empty()) return {};
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
   switch (budget.kind) {
     case BudgetFlag::Kind::kBytes:
-      return {.budget_bytes = budget.bytes};
+      return {.bytes = budget.bytes};
     case BudgetFlag::Kind::kShare:
       return {
-          .budget_bytes = static_cast<int64_t>(std::clamp(
+          .bytes = static_cast<int64_t>(std::clamp(
               std::floor(budget.share *
                          static_cast<double>(problems::RematBaseline(graph))),
               1.0, 0x1p62))};
@@ -222,7 +227,7 @@ problems::RematQuestion Resolve(const RematFlags& flags,
                     FormatBytesExactly(least.bytes),
                     FormatBytesExactly(least.bound_bytes)));
   }
-  return {.budget_bytes = least.bytes, .start = least.kept};
+  return {.bytes = least.bytes, .least = least};
 }
 
 solver::SearchLimits Limits(const RematFlags& flags) {
@@ -256,10 +261,15 @@ RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
     progress.Show(p.seconds, [&] { return ProgressText(p); });
   };
   const solver::Stopwatch stopwatch;
-  problems::RematQuestion question = Resolve(flags, graph, limits, terminal);
-  question.kept_bytes = KeptBytes(flags);
-  question.limits = solver::LeftOf(limits, stopwatch.Seconds());
-  return problems::PlanRemat(graph, question);
+  const ResolvedBudget budget = Resolve(flags, graph, limits, terminal);
+  problems::RematQuestion question{
+      .budget_bytes = budget.bytes,
+      .kept_bytes = KeptBytes(flags),
+      .limits = solver::LeftOf(limits, stopwatch.Seconds())};
+  if (budget.least) question.start = budget.least->kept;
+  RematPlan plan = problems::PlanRemat(graph, question);
+  if (budget.least) plan.least = budget.least;
+  return plan;
 }
 
 std::string FrontierTable(const std::vector<RematPlan>& plans,
