@@ -190,12 +190,14 @@ std::string CountsText(const FitTable& table) {
   const bool is_unknown =
       std::any_of(table.rows.begin(), least, std::mem_fn(&FitRow::IsUnknown));
   if (least == table.rows.end()) {
-    return is_unknown ? "no count of GPUs is known to fit (--time-limit)\n"
-                      : "none of these counts of GPUs fits\n";
+    return is_unknown
+               ? fmt::format("no count of GPUs is known to fit ({})\n",
+                             EndOfPlans())
+               : "none of these counts of GPUs fits\n";
   }
   if (is_unknown) {
-    return fmt::format("least that is known to fit: {} GPUs (--time-limit)\n",
-                       FormatCount(least->Gpus()));
+    return fmt::format("least that is known to fit: {} GPUs ({})\n",
+                       FormatCount(least->Gpus()), EndOfPlans());
   }
   if (!table.is_least_known) {
     return fmt::format("least of these that fits: {} GPUs\n",
@@ -217,9 +219,8 @@ std::string ProofText(const FitTable& fit) {
     gap = std::max(gap, 1 - row.search.Bound() / row.search.best[0].seconds);
   }
   return fmt::format(
-      "not all rows are proven the fastest (--time-limit): others take at most "
-      "{} less",
-      FormatPercentUp(gap));
+      "not all rows are proven the fastest ({}): others take at most {} less",
+      EndOfPlans(), FormatPercentUp(gap));
 }
 
 std::string TableText(const FitTable& fit, const TrainQuestion& question,
@@ -374,8 +375,8 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
   };
   if (has(&FitRow::Fits)) return kExitOk;
   if (has(&FitRow::IsUnknown)) {
-    return terminal.Explain("nothing is known to fit: --time-limit ended first",
-                            kExitLimit);
+    return terminal.Explain(
+        fmt::format("nothing is known to fit ({})", EndOfPlans()), kExitLimit);
   }
   return terminal.Explain("infeasible: nothing fits", kExitInfeasible);
 }

@@ -103,9 +103,8 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   }
   if (search.best.empty() && search.unplanned > 0) {
     return terminal.Complain(
-        fmt::format("no plan was made before --time-limit ended: {} strategies "
-                    "might fit with one",
-                    FormatCount(search.unplanned)),
+        fmt::format("no plan was made ({}): {} strategies might fit with one",
+                    EndOfPlans(), FormatCount(search.unplanned)),
         kExitLimit);
   }
   if (search.best.empty()) {

@@ -7,6 +7,7 @@
 
 #include "cli/llm/llm_text.h"
 #include "cli/llm/strategy_text.h"
+#include "cli/terminal/terminal.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 
@@ -222,18 +223,23 @@ std::string StrategyLegend(const TrainQuestion& question) {
   return text + "\n";
 }
 
+std::string EndOfPlans() {
+  return InterruptFlag().load() ? "interrupted" : "--time-limit";
+}
+
 std::string ProofText(const costmodel::StrategySearch& search) {
   if (search.is_proven) return "proven: no strategy of these is faster";
   const std::string open =
       search.unplanned > 0
           ? fmt::format(
                 "{} strategies that might be faster with a plan were "
-                "not planned (--time-limit)",
-                FormatCount(search.unplanned))
+                "not planned ({})",
+                FormatCount(search.unplanned), EndOfPlans())
       : search.improvable == 1
           ? "a plan may not be the best of its strategy"
-          : fmt::format("{} plans may not be the best of their strategy",
-                        FormatCount(search.improvable));
+          : fmt::format("{} plans may not be the best of their strategy{}",
+                        FormatCount(search.improvable),
+                        InterruptFlag().load() ? " (interrupted)" : "");
   const auto proven =
       std::ranges::count_if(search.best, [&](const RankedStrategy& ranked) {
         return ranked.seconds <= search.open_bound;

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 # fmt: off
 ODD = ["0", "1", "2", "-1", "-0", "64", "1e308", "1e400", "1e-300", "0.5", "nan", "inf", "-inf", "", " ", "9007199254740993",
@@ -103,7 +104,7 @@ class Questions:
         files, usual = COMMANDS[command]
         seed = self.root / r.choice(files)
         text = seed.read_text()
-        if r.random() < 0.35:
+        if r.random() < 0.2:
             text = self._changed(text)
         (folder / f"in{seed.suffix}").write_text(text, errors="surrogatepass")
         words = [command, f"in{seed.suffix}"]
@@ -115,6 +116,8 @@ class Questions:
             words += r.choices(["tp=2", "tp=4,pp=2", "pp=2,recompute=plan", "", "=", "in.json:0", "tp=1,tp=1"], k=r.randrange(1, 4))
         flags = self.flags[command]
         chosen = {flag for flag, commands in NEEDED.items() if command in commands and flag in flags}
+        if "--json" in flags and r.random() < 0.5:
+            chosen.add("--json")
         chosen |= set(r.sample(sorted(flags), min(len(flags), r.choice([0, 1, 1, 2, 3, 5]))))
         if "node_link" in seed.name:
             chosen.add("--any-schedule")
@@ -232,7 +235,7 @@ def broken_rules(words: list[str], ended: Ended) -> list[str]:
         found.append("a complaint")
     if "--json" in words and ended.out:
         try:
-            json.loads(ended.out, parse_constant=no_number)
+            found += untruths(json.loads(ended.out, parse_constant=no_number))
         except ValueError as error:
             found.append(f"no JSON: {error}")
     return found
@@ -240,6 +243,27 @@ def broken_rules(words: list[str], ended: Ended) -> list[str]:
 
 def output_of(words: list[str]) -> str:
     return words[words.index("-o") + 1] if "-o" in words else ""
+
+
+def untruths(node: object) -> Iterator[str]:
+    """What an answer says that cannot be."""
+    if isinstance(node, list):
+        for value in node:
+            yield from untruths(value)
+    if not isinstance(node, dict):
+        return
+    for less, more in (("bound_ms", "recompute_ms"), ("bound", "recomputed"), ("least_bound_bytes", "least_bytes"),
+                       ("peak_bytes", "budget_bytes"), ("bound_s", "iteration_s")):  # fmt: skip
+        numbers = [node.get(less), node.get(more)]
+        # Of a plan that does not fit, and of compare, which says so, a peak is above the budget.
+        is_judged = less == "peak_bytes" and ("holds" in node or node.get("status") == "baseline")
+        if all(type(number) in (int, float) for number in numbers) and not is_judged:
+            if numbers[0] > numbers[1] * (1 + 1e-9) + 1e-12:
+                yield f"{less} {numbers[0]} above {more} {numbers[1]}"
+    for key, value in node.items():
+        if key == "gap" and isinstance(value, (int, float)) and not -1e-9 <= value <= 1 + 1e-9:
+            yield f"gap {value}"
+        yield from untruths(value)
 
 
 def disagreements(program: pathlib.Path, words: list[str], folder: pathlib.Path, ended: Ended) -> list[str]:

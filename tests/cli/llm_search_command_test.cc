@@ -106,6 +106,24 @@ TEST_F(LlmSearchTest, PlansEndAtTheTimeLimit) {
       HasSubstr("not planned (--time-limit)\nno strategy takes less than "));
 }
 
+TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
+  Process process(ACPLAN_PROGRAM,
+                  {"llm-search", ACPLAN_DATA_DIR
+                   "/training/models/qwen3-30b-a3b.json",
+                   "--gpu", "GB200", "--gpus", "12", "--gbs", "96",
+                   "--recompute", "plan", "--time-limit", "none"},
+                  folder());
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  EXPECT_FALSE(process.HasEnded());
+  process.Signal(SIGINT);
+  const Outcome outcome = process.Wait();
+  EXPECT_THAT(outcome.out + outcome.err,
+              AnyOf(HasSubstr("plans may not be the best of their strategy "
+                              "(interrupted)"),
+                    HasSubstr("planned (interrupted)"),
+                    HasSubstr("no plan was made (interrupted)")));
+}
+
 // One of them is a strategy for llm-train, by its rank.
 TEST_F(LlmSearchTest, AnswersAreStrategyFiles) {
   const json found = AcplanJson(SearchWith({"-t", "3", "-o", "s.json"}));
