@@ -16,6 +16,7 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/log_flags.h"
+#include "cli/input/output_files.h"
 #include "cli/terminal/help_text.h"
 #include "cli/terminal/terminal.h"
 #include "graph/base/input_error.h"
@@ -262,6 +263,7 @@ int Run(const std::vector<std::string>& arguments) {
   for (const Command& command : commands) {
     if (command.app->parsed()) {
       RefuseEmptyValues(*command.app);
+      CheckOutputs(*command.app, log_flags.log.file);
       return command.run(Terminal(ParseColor(global.color), global.quiet,
                                   global.verbose, log_flags.log,
                                   ParseErrors(global.errors)));

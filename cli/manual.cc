@@ -154,11 +154,13 @@ Command AddManualCommand(CLI::App& program) {
             }
             const std::vector<const CLI::App*> commands = pages;
             pages.push_back(&program);
+            std::vector<graph::NamedText> files;
             for (const CLI::App* page : pages) {
-              graph::WriteFile(
-                  std::filesystem::path(*folder) / (PageName(*page) + ".1"),
-                  Page(*page, commands));
+              files.push_back(
+                  {std::filesystem::path(*folder) / (PageName(*page) + ".1"),
+                   Page(*page, commands)});
             }
+            graph::WriteFiles(files);
             return kExitOk;
           }};
 }

@@ -138,7 +138,9 @@ std::vector<CheckpointedModule> NeedDriven(
   return units;
 }
 
-// The limits of a search for where to start, which takes a moment.
+// The limits of a search for where to start, which takes a moment. It has nodes of
+// its own: a plan that may skip is no worse than one that may not, however few nodes
+// there are for finding it.
 solver::SearchLimits LimitsOfStart(solver::SearchLimits limits) {
   limits.time_limit_s =
       std::min(limits.time_limit_s * kShareWithoutSkips, kLeastSeconds);

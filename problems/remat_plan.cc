@@ -196,6 +196,7 @@ std::vector<RematPlan> RematFrontier(const JointGraph& graph, int points,
     plans.push_back(PlanRemat(graph, {.budget_bytes = budget,
                                       .limits = left_for(points - p),
                                       .start = start}));
+    if (p == 0) plans.back().least = least;
     if (plans.back().run) start = plans.back().run->kept;
   }
   return plans;

@@ -35,7 +35,7 @@ struct RematPlan {
   int64_t baseline_peak_bytes = 0;
   double forward_ms = 0;
   double backward_ms = 0;
-  // Where nothing fits.
+  // Where nothing fits, or where the least budget was asked for.
   std::optional<LeastRematBudget> least = {};
   int64_t labels = 0;
   int64_t cuts = 0;

@@ -161,17 +161,6 @@ std::vector<std::string> ParseNames(const std::vector<std::string>& values,
   return names;
 }
 
-void CheckOutput(const std::string& output, const std::string& input) {
-  if (output.empty()) return;
-  graph::CheckWritable(output);
-  std::error_code none;
-  if (std::filesystem::equivalent(input, output, none)) {
-    throw InputError(
-        fmt::format("--output: expected another file than the input, found {}",
-                    graph::Quoted(output, 400)));
-  }
-}
-
 void MemoryFlags::AddTo(CLI::App& app) {
   app.add_option("--memory-model", model,
                  "trace (default for a trace): the simulated step; snapshot "

@@ -39,10 +39,6 @@ std::optional<int64_t> ParseReserve(const std::string& text);
 std::vector<std::string> ParseNames(const std::vector<std::string>& values,
                                     std::string_view flag);
 
-// Throws InputError where --output cannot be written, or would replace the
-// input; "" is none.
-void CheckOutput(const std::string& output, const std::string& input);
-
 // --memory-model, --world-size and --without-states.
 struct MemoryFlags {
   std::string model;

@@ -95,21 +95,12 @@ void RefuseContradiction(const std::string& path,
                   DescribeContradiction(verdict, model, system, execution)));
 }
 
-void CheckResultOutput(const std::string& output,
-                       const std::vector<std::string>& extensions,
-                       const std::vector<std::string>& inputs) {
+void RequireExtension(const std::string& output,
+                      const std::vector<std::string>& extensions) {
   if (!HasExtension(output, extensions)) {
     throw InputError(fmt::format("{}: expected a name that ends in {}",
                                  graph::OneLine(output, 400),
                                  fmt::join(extensions, ", ")));
-  }
-  graph::CheckWritable(output);
-  for (const std::string& input : inputs) {
-    std::error_code none;
-    if (std::filesystem::equivalent(input, output, none)) {
-      throw InputError(fmt::format("{}: expected another file than the input",
-                                   graph::OneLine(output, 400)));
-    }
   }
 }
 

@@ -52,10 +52,8 @@ void RefuseContradiction(const std::string& path,
                          const costmodel::System& system,
                          const costmodel::Execution& execution);
 
-// Throws InputError where `output` ends in none of the extensions, cannot be
-// written, or would replace one of the inputs.
-void CheckResultOutput(const std::string& output,
-                       const std::vector<std::string>& extensions,
-                       const std::vector<std::string>& inputs);
+// Throws InputError where `output` ends in none of the extensions.
+void RequireExtension(const std::string& output,
+                      const std::vector<std::string>& extensions);
 
 }  // namespace acplan::cli

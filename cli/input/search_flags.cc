@@ -10,6 +10,7 @@
 
 #include "cli/input/exit_codes.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/terminal/text.h"
 #include "costmodel/llm/records.h"
 #include "graph/base/file_io.h"
@@ -117,7 +118,7 @@ void SearchFlags::AddTo(CLI::App& app, const std::string& output_help,
   app.add_option("DATATYPE", datatype, "float8, float16, float32 or bfloat16")
       ->required();
   app.add_option("SYSTEM", system, "system (.json or .json.gz)")->required();
-  app.add_option("OUTPUT", output, output_help)->required();
+  MarkAsOutput(app.add_option("OUTPUT", output, output_help)->required());
   app.add_flag("-d,--debug", debug, debug_help);
   app.add_option("-c,--cpus", cpus, "threads (default: one a core)")
       ->type_name("N");

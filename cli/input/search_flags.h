@@ -31,7 +31,6 @@ struct SearchFlags {
   // Throws InputError for what is wrong.
   costmodel::SearchProblem Problem(const Terminal& terminal) const;
   costmodel::SearchOptions Options() const;
-  std::vector<std::string> Inputs() const { return {application, system}; }
   bool IsSharded() const { return !shard.empty(); }
 };
 

@@ -258,9 +258,8 @@ costmodel::ModelShape TrainFlags::ReadModel() const {
 }
 
 costmodel::TrainingSystems TrainFlags::ReadSystems() const {
-  costmodel::TrainingSystems read = costmodel::ReadTrainingSystems(
-      systems.empty() ? DataFolder() / "training" / "systems.json"
-                      : std::filesystem::path(systems));
+  costmodel::TrainingSystems read =
+      costmodel::ReadTrainingSystems(SystemsFile(systems));
   if (system.empty()) return read;
   const std::vector<costmodel::Accelerator> own =
       costmodel::ReadOwnAccelerators(system);
@@ -298,10 +297,6 @@ TrainQuestion TrainFlags::Question(const costmodel::Accelerator& gpu) const {
                                          budget, "--budget")),
           .tokens = positive(tokens, "--tokens"),
           .price = positive(price, "--price")};
-}
-
-std::vector<std::string> TrainFlags::Inputs() const {
-  return {config, FileOfStrategy(strategy), systems, system};
 }
 
 }  // namespace acplan::cli

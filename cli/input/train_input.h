@@ -62,8 +62,6 @@ struct TrainFlags {
       const costmodel::StrategySettings& own = {}) const;
   // The budget is --budget, else what the GPU has.
   TrainQuestion Question(const costmodel::Accelerator& gpu) const;
-  // The files that are read; an output may be none of them.
-  std::vector<std::string> Inputs() const;
 };
 
 }  // namespace acplan::cli

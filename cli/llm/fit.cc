@@ -1,10 +1,13 @@
 // Counts of GPUs are tried one by one, each by a search of all strategies. Without
-// counts: 1, 2, 4 and so on up to the first that fits and twice more; then, between
+// counts: 1, 2, 4 and so on, times the degrees that were said, up to the first that
+// fits and twice more; then, between
 // the last of these that does not fit and the first that does, counts that fill
 // nodes, in order: the first that fits is the least.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,6 +17,7 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/llm_train_text.h"
@@ -86,9 +90,37 @@ std::vector<std::optional<std::string>> ChoicesOf(
   return {values.begin(), values.end()};
 }
 
+// The GPUs that the degrees that were said need together. Counts that are no multiple
+// of it have no strategy.
+int64_t LeastMultiple(const StrategySettings& settings) {
+  constexpr int64_t kMost = int64_t{1} << 31;  // more than a count of GPUs
+  int64_t product = 1;
+  for (const char* key : {"tp", "pp", "cp"}) {
+    const auto said = settings.find(key);
+    if (said == settings.end()) continue;
+    product =
+        std::min(kMost, product * ParseWhole(said->second.value,
+                                             said->second.place, 1, INT32_MAX));
+  }
+  return product;
+}
+
+FitRow RowWithoutStrategy(const FitInput& input,
+                          const StrategySettings& settings) {
+  StrategySettings plain;
+  for (const char* key : {"gpu", "gpus", "seq", "gbs", "nvlink_domain"}) {
+    const auto said = settings.find(key);
+    if (said != settings.end()) plain.insert(*said);
+  }
+  return {StatedJob(input.shape, plain, input.systems), {}};
+}
+
 FitRow Try(const FitInput& input, int64_t gpus) {
   StrategySettings settings = input.settings;
   settings["gpus"] = {fmt::to_string(gpus), "--gpus"};
+  if (gpus % LeastMultiple(settings) != 0) {
+    return RowWithoutStrategy(input, settings);
+  }
   auto [job, space] = AskOfStrategies(input.shape, settings, input.systems);
   StrategySearch search = SearchStrategies(
       job, space, input.question.budget, 1,
@@ -108,13 +140,22 @@ std::vector<int64_t> CountsBetween(int64_t fails, int64_t fits, int64_t node) {
 
 bool WasInterrupted() { return InterruptFlag().load(); }
 
-// Without degrees that were said, more GPUs hold whatever fewer do; with them,
-// counts that these do not divide have no strategy.
+// More GPUs may hold less with them.
+bool HasDegrees(const StrategySettings& settings) {
+  constexpr std::array<const char*, 5> kDegrees = {"tp", "pp", "cp", "ep",
+                                                   "etp"};
+  return std::ranges::any_of(
+      kDegrees, [&](const char* key) { return settings.contains(key); });
+}
+
+// Without degrees that were said, more GPUs hold whatever fewer do; with them, counts
+// begin with their product.
 std::vector<FitRow> FindLeast(const FitInput& input) {
   std::vector<FitRow> rows;
   int more = kDoublingsMore;
   std::optional<size_t> first;
-  for (int64_t gpus = 1; gpus <= kMostGpus && more >= 0; gpus *= 2) {
+  const int64_t first_count = LeastMultiple(input.settings);
+  for (int64_t gpus = first_count; gpus <= kMostGpus && more >= 0; gpus *= 2) {
     if (WasInterrupted()) return rows;
     rows.push_back(Try(input, gpus));
     if (!first && rows.back().Fits()) first = rows.size() - 1;
@@ -122,15 +163,18 @@ std::vector<FitRow> FindLeast(const FitInput& input) {
   }
   if (!first || *first == 0) return rows;
   const int64_t fails = rows[*first - 1].Gpus();
-  const int64_t fits = rows[*first].Gpus();
+  const int64_t most = rows[*first].Gpus();
   for (const int64_t gpus :
-       CountsBetween(fails, fits, rows.front().job.cluster.domain)) {
+       CountsBetween(fails, most, rows.front().job.cluster.domain)) {
     if (WasInterrupted()) return rows;
     FitRow row = Try(input, gpus);
-    if (!row.Fits()) continue;
+    // What is not known is told: the least that fits may be there.
+    if (!row.Fits() && !row.IsUnknown()) continue;
+    const bool fits_here = row.Fits();
     rows.insert(rows.begin() + static_cast<std::ptrdiff_t>(*first),
                 std::move(row));
-    break;
+    if (fits_here) break;
+    ++*first;
   }
   return rows;
 }
@@ -138,7 +182,7 @@ std::vector<FitRow> FindLeast(const FitInput& input) {
 // The rows of one sequence and batch.
 struct FitTable {
   std::vector<FitRow> rows;
-  bool is_least_known = false;  // of all counts, not of those that were said
+  bool is_least_known = false;  // of all counts, not of these rows
 };
 
 std::string CountsText(const FitTable& table) {
@@ -146,12 +190,14 @@ std::string CountsText(const FitTable& table) {
   const bool is_unknown =
       std::any_of(table.rows.begin(), least, std::mem_fn(&FitRow::IsUnknown));
   if (least == table.rows.end()) {
-    return is_unknown ? "no count of GPUs is known to fit (--time-limit)\n"
-                      : "none of these counts of GPUs fits\n";
+    return is_unknown
+               ? fmt::format("no count of GPUs is known to fit ({})\n",
+                             EndOfPlans())
+               : "none of these counts of GPUs fits\n";
   }
   if (is_unknown) {
-    return fmt::format("least that is known to fit: {} GPUs (--time-limit)\n",
-                       FormatCount(least->Gpus()));
+    return fmt::format("least that is known to fit: {} GPUs ({})\n",
+                       FormatCount(least->Gpus()), EndOfPlans());
   }
   if (!table.is_least_known) {
     return fmt::format("least of these that fits: {} GPUs\n",
@@ -160,6 +206,21 @@ std::string CountsText(const FitTable& table) {
   return fmt::format(
       "least that fits: {} GPUs, of powers of two and full nodes\n",
       FormatCount(least->Gpus()));
+}
+
+std::string ProofText(const FitTable& fit) {
+  if (std::ranges::all_of(
+          fit.rows, [](const FitRow& row) { return row.search.is_proven; })) {
+    return "each row proven: no strategy is faster";
+  }
+  double gap = 0;
+  for (const FitRow& row : fit.rows) {
+    if (!row.Fits()) continue;
+    gap = std::max(gap, 1 - row.search.Bound() / row.search.best[0].seconds);
+  }
+  return fmt::format(
+      "not all rows are proven the fastest ({}): others take at most {} less",
+      EndOfPlans(), FormatPercentUp(gap));
 }
 
 std::string TableText(const FitTable& fit, const TrainQuestion& question,
@@ -185,13 +246,9 @@ std::string TableText(const FitTable& fit, const TrainQuestion& question,
                   fmt::to_string(row.job.strategy.global_batch)});
     table.AddRow(cells);
   }
-  const bool is_proven = std::ranges::all_of(
-      fit.rows, [](const FitRow& row) { return row.search.is_proven; });
   return fmt::format("sequences of {} tokens\n",
                      FormatCount(fit.rows.front().job.strategy.sequence)) +
-         table.ToString(terminal) + CountsText(fit) +
-         (is_proven ? "each row proven: no strategy is faster\n\n"
-                    : "not all rows are proven the fastest (--time-limit)\n\n");
+         table.ToString(terminal) + CountsText(fit) + ProofText(fit) + "\n\n";
 }
 
 std::string Text(const std::vector<FitTable>& tables,
@@ -214,7 +271,9 @@ ordered_json RowJson(const FitRow& row, const TrainQuestion& question) {
                                                 : ordered_json(row.Fits())},
                        {"strategies", row.search.strategies},
                        {"proven", row.search.is_proven},
+                       {"bound_s", nullptr},
                        {"best", nullptr}};
+  if (std::isfinite(row.search.Bound())) json["bound_s"] = row.search.Bound();
   if (row.Fits()) {
     json["best"] = ToJson(
         ReportOfRanked(row.job, row.search.best.front(), question.budget),
@@ -244,7 +303,10 @@ ordered_json ToJson(const std::vector<FitTable>& tables,
 
 FitTable TableOf(const FitInput& input,
                  const std::vector<std::string>& counts) {
-  if (counts.empty()) return {FindLeast(input), true};
+  if (counts.empty()) {
+    std::vector<FitRow> rows = FindLeast(input);
+    return {std::move(rows), !WasInterrupted() && !HasDegrees(input.settings)};
+  }
   FitTable table;
   for (const std::string& count : counts) {
     if (WasInterrupted()) break;
@@ -290,8 +352,7 @@ TrainQuestion QuestionOf(const FitFlags& flags, const FitInput& input) {
 
 int RunFit(const FitFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
-    CheckResultOutput(flags.output, {".json", ".json.gz"},
-                      flags.train.Inputs());
+    RequireExtension(flags.output, {".json", ".json.gz"});
   }
   FitInput input{.shape = flags.train.ReadModel(),
                  .systems = flags.train.ReadSystems(),
@@ -314,8 +375,8 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
   };
   if (has(&FitRow::Fits)) return kExitOk;
   if (has(&FitRow::IsUnknown)) {
-    return terminal.Explain("nothing is known to fit: --time-limit ended first",
-                            kExitLimit);
+    return terminal.Explain(
+        fmt::format("nothing is known to fit ({})", EndOfPlans()), kExitLimit);
   }
   return terminal.Explain("infeasible: nothing fits", kExitInfeasible);
 }
@@ -327,12 +388,11 @@ Command AddFitCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "fit", "On how many GPUs a language model can be trained, and how best");
   flags->train.AddTo(*app, true);
-  app->add_option("--time-limit", flags->time_limit,
-                  "seconds for plans of a row, or none (2)")
+  app->add_option(
+         "--time-limit", flags->time_limit,
+         "seconds of a row, after which no plans are made, or none (2)")
       ->type_name("S");
-  app->add_option("-o,--output", flags->output,
-                  "write the reports (.json or .json.gz)")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
       "Examples:\n"

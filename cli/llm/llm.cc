@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/llm/llm_debug_text.h"
 #include "cli/llm/llm_text.h"
 #include "costmodel/llm/layer_listing.h"
@@ -28,23 +29,15 @@ struct LlmFlags {
   bool json = false;
 };
 
-void CheckOutputs(const LlmFlags& flags) {
-  const auto& [application, execution, system] = flags.strategy;
-  const std::vector<std::string> inputs = {application, execution, system};
+void RequireExtensions(const LlmFlags& flags) {
   const std::vector<std::string> extensions = {".json", ".json.gz"};
   if (!flags.stats.empty() && flags.stats != "-") {
     if (flags.json) {
       throw InputError("--json: expected no STATS beside it, found one");
     }
-    CheckResultOutput(flags.stats, extensions, inputs);
+    RequireExtension(flags.stats, extensions);
   }
-  if (flags.peers.empty()) return;
-  CheckResultOutput(flags.peers, extensions, inputs);
-  if (flags.peers == flags.stats) {
-    throw InputError(
-        fmt::format("--peers: expected another file than STATS, found {}",
-                    graph::Quoted(flags.peers)));
-  }
+  if (!flags.peers.empty()) RequireExtension(flags.peers, extensions);
 }
 
 LlmResult Compute(const LlmFlags& flags, const Terminal& terminal) {
@@ -71,24 +64,35 @@ nlohmann::ordered_json StatisticsJson(const LlmResult& result,
   return json;
 }
 
-void WriteResult(const std::string& path, const nlohmann::ordered_json& json) {
-  graph::WriteFile(path, costmodel::ResultText(json, path.ends_with(".gz")));
+graph::NamedText FileOf(const std::string& path,
+                        const nlohmann::ordered_json& json) {
+  return {path, costmodel::ResultText(json, path.ends_with(".gz"))};
 }
 
-void Show(const LlmFlags& flags, const LlmResult& result,
-          const Terminal& terminal) {
+void WriteAndShow(const LlmFlags& flags, const LlmResult& result,
+                  const Terminal& terminal) {
   const costmodel::Statistics statistics = ComputeStatistics(
       result.model, result.system, result.execution, result.evaluation);
+  const bool has_file = !flags.stats.empty() && flags.stats != "-";
+  std::vector<graph::NamedText> files;
+  if (has_file) {
+    files.push_back(
+        FileOf(flags.stats, StatisticsJson(result, statistics, flags.layers)));
+  }
+  if (!flags.peers.empty()) {
+    files.push_back(
+        FileOf(flags.peers, costmodel::PeersJson(result.execution)));
+  }
+  graph::WriteFiles(files);
   if (terminal.Reports(ResultLevel::kDebug)) {
     terminal.Report(ResultLevel::kDebug, DebugText(result, statistics));
   }
+  if (has_file) return;
   if (flags.stats == "-") {
     const graph::TextValue system = graph::ParseTextValue(
         graph::ReadFile(flags.strategy.system), flags.strategy.system);
     terminal.Report(ResultLevel::kInfo,
                     CalculonText(result, statistics, system));
-  } else if (!flags.stats.empty()) {
-    WriteResult(flags.stats, StatisticsJson(result, statistics, flags.layers));
   } else if (flags.json) {
     terminal.Print(StatisticsJson(result, statistics, flags.layers).dump(2) +
                    "\n");
@@ -101,15 +105,12 @@ void Show(const LlmFlags& flags, const LlmResult& result,
 }
 
 int RunLlm(const LlmFlags& flags, const Terminal& terminal) {
-  CheckOutputs(flags);
+  RequireExtensions(flags);
   const LlmResult result = Compute(flags, terminal);
   if (!result.evaluation.verdict.Fits()) {
     return ReportInfeasible(result, terminal);
   }
-  Show(flags, result, terminal);
-  if (!flags.peers.empty()) {
-    WriteResult(flags.peers, costmodel::PeersJson(result.execution));
-  }
+  WriteAndShow(flags, result, terminal);
   return kExitOk;
 }
 
@@ -120,12 +121,14 @@ Command AddLlmCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "llm", "What training or running a language model costs on a system");
   flags->strategy.AddTo(*app, "strategy (.json or .json.gz)");
-  app->add_option("STATS", flags->stats,
-                  "write the statistics here (.json or .json.gz); -: print "
-                  "them as Calculon does; none: print tables");
-  app->add_option("-p,--peers", flags->peers,
-                  "write who communicates with whom (.json or .json.gz)")
-      ->type_name("FILE");
+  MarkAsOutput(
+      app->add_option("STATS", flags->stats,
+                      "write the statistics here (.json or .json.gz); -: print "
+                      "them as Calculon does; none: print tables"));
+  MarkAsOutput(
+      app->add_option("-p,--peers", flags->peers,
+                      "write who communicates with whom (.json or .json.gz)")
+          ->type_name("FILE"));
   app->add_flag("-l,--layers", flags->layers,
                 "add the layers of a block to the statistics");
   app->add_flag("--json", flags->json, "print the statistics as JSON");

@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/pictures/rate_lines.h"
 #include "cli/pictures/surface_picture.h"
 #include "costmodel/results/rate_map.h"
@@ -31,7 +32,8 @@ std::string DefaultOutput(const std::filesystem::path& stats) {
 int RunSurface(const SurfaceFlags& flags, const Terminal& terminal) {
   const std::string output =
       flags.output.empty() ? DefaultOutput(flags.stats) : flags.output;
-  CheckResultOutput(output, {".svg", ".html"}, {flags.stats});
+  RequireExtension(output, {".svg", ".html"});
+  graph::CheckWritable(output);
   const costmodel::RateMap map = costmodel::ReadRateMap(flags.stats);
   costmodel::RequireGrid(map, flags.stats);
   graph::WriteFile(output, output.ends_with(".svg")
@@ -52,9 +54,10 @@ Command AddLlm3dplotCommand(CLI::App& program) {
                   "results of llm-optimal-execution or llm-all-executions "
                   "(.json, .csv, either with .gz)")
       ->required();
-  app->add_option("OUTPUT", flags->output,
-                  "picture to write: .html, which can be turned, or .svg "
-                  "(STATS's name with .3dplot.html, here)");
+  MarkAsOutput(
+      app->add_option("OUTPUT", flags->output,
+                      "picture to write: .html, which can be turned, or .svg "
+                      "(STATS's name with .3dplot.html, here)"));
   app->add_option("-t,--title", flags->title, "title of the picture");
   app->footer(
       "Example:\n  acplan llm-3dplot all.csv.gz rates.html -t 'GPT-3 175B'\n"

@@ -47,7 +47,7 @@ std::string ShardLine(const SearchFlags& flags,
 }
 
 int RunAllExecutions(const SearchFlags& flags, const Terminal& terminal) {
-  CheckResultOutput(flags.output, {".csv", ".csv.gz"}, flags.Inputs());
+  RequireExtension(flags.output, {".csv", ".csv.gz"});
   const costmodel::SearchOptions options = flags.Options();
   const costmodel::SearchProblem problem = flags.Problem(terminal);
   ReportTotal(CountSpace(problem, options.shard), terminal);

@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/llm_compare_text.h"
 #include "cli/terminal/text.h"
@@ -43,11 +44,7 @@ std::vector<ComparedTraining> Compare(const LlmCompareFlags& flags) {
 
 int RunLlmCompare(const LlmCompareFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
-    std::vector<std::string> inputs = flags.train.Inputs();
-    for (const std::string& argument : flags.strategies) {
-      inputs.push_back(FileOfStrategy(argument));
-    }
-    CheckResultOutput(flags.output, {".json", ".json.gz"}, inputs);
+    RequireExtension(flags.output, {".json", ".json.gz"});
   }
   const std::vector<ComparedTraining> compared = Compare(flags);
   const std::string json = ComparisonJson(compared).dump(2) + "\n";
@@ -76,9 +73,7 @@ Command AddLlmCompareCommand(CLI::App& program) {
                   "llm-train or llm-plan wrote, or llm-search: FILE:RANK, or "
                   "FILE for the fastest")
       ->required();
-  app->add_option("-o,--output", flags->output,
-                  "write the reports (.json or .json.gz)")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
       "Example:\n  acplan llm-compare data/training/models/llama-3.1-8b.json "

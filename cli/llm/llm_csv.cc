@@ -3,6 +3,7 @@
 
 #include "cli/command.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "costmodel/results/result_csv.h"
 #include "graph/base/file_io.h"
 
@@ -16,7 +17,6 @@ struct CsvFlags {
 };
 
 int RunCsv(const CsvFlags& flags) {
-  CheckResultOutput(flags.output, {""}, {flags.results});
   graph::WriteFile(flags.output, costmodel::ResultCsv(flags.results));
   return kExitOk;
 }
@@ -29,8 +29,9 @@ Command AddLlmCsvCommand(CLI::App& program) {
       "llm-csv", "The results of llm-optimal-execution, JSON, as CSV");
   app->add_option("JSON", flags->results, "results (.json or .json.gz)")
       ->required();
-  app->add_option("CSV", flags->output, "CSV to write; .gz is gzipped")
-      ->required();
+  MarkAsOutput(
+      app->add_option("CSV", flags->output, "CSV to write; .gz is gzipped")
+          ->required());
   app->footer(
       "Example:\n  acplan llm-csv best.json best.csv\n"
       "Exit status: 0 written, 2 bad input.");

@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/pictures/heatmap_picture.h"
 #include "cli/pictures/rate_lines.h"
 #include "costmodel/results/rate_map.h"
@@ -22,7 +23,7 @@ struct HeatmapFlags {
 };
 
 int RunHeatmap(const HeatmapFlags& flags, const Terminal& terminal) {
-  CheckResultOutput(flags.output, {".svg", ".html"}, {flags.stats});
+  RequireExtension(flags.output, {".svg", ".html"});
   const costmodel::RateMap map = costmodel::ReadRateMap(flags.stats);
   graph::WriteFile(flags.output, flags.output.ends_with(".svg")
                                      ? HeatmapSvg(map, flags.title)
@@ -45,8 +46,9 @@ Command AddLlmHeatmapCommand(CLI::App& program) {
                   "results of llm-optimal-execution or llm-all-executions "
                   "(.json, .csv, either with .gz)")
       ->required();
-  app->add_option("OUTPUT", flags->output, "picture to write (.svg or .html)")
-      ->required();
+  MarkAsOutput(app->add_option("OUTPUT", flags->output,
+                               "picture to write (.svg or .html)")
+                   ->required());
   app->add_option("-t,--title", flags->title, "title of the picture");
   app->footer(
       "Example:\n  acplan llm-heatmap all.csv.gz rates.svg -t 'GPT-3 175B'\n"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/input/output_files.h"
 #include "cli/input/search_flags.h"
 #include "costmodel/llm/records.h"
 #include "graph/base/file_io.h"
@@ -190,11 +191,10 @@ int RunMerge(const MergeFlags& flags, const Terminal& terminal) {
   const std::vector<ShardFile> shards = ReadShards(inputs);
   const ShardNote total = Total(shards);
   const bool lists_all = total.command == "llm-all-executions";
-  CheckResultOutput(output,
-                    lists_all ? std::vector<std::string>{".csv", ".csv.gz"}
-                              : std::vector<std::string>{".json", ".json.gz",
-                                                         ".csv", ".csv.gz"},
-                    inputs);
+  RequireExtension(output, lists_all
+                               ? std::vector<std::string>{".csv", ".csv.gz"}
+                               : std::vector<std::string>{".json", ".json.gz",
+                                                          ".csv", ".csv.gz"});
   ReportTotal(total.counts.total, terminal);
   ReportCounts(total.counts, total.seconds, terminal);
   if (total.counts.good == 0) {
@@ -224,9 +224,9 @@ Command AddLlmMergeCommand(CLI::App& program) {
   auto flags = std::make_shared<MergeFlags>();
   CLI::App* app = program.add_subcommand(
       "llm-merge", "Put the outputs of a search with --shard together");
-  app->add_option("FILES", flags->files,
-                  "the outputs of all shards, and what to write")
-      ->required();
+  MarkAsOutput(app->add_option("FILES", flags->files,
+                               "the outputs of all shards, and what to write")
+                   ->required());
   app->add_flag("-n,--noneok", flags->none_ok,
                 "succeed where no execution is feasible");
   app->footer(

@@ -86,7 +86,7 @@ int RunOptimalExecution(const OptimalExecutionFlags& flags,
   options.top_n = ParseWhole(flags.top_n, "--top-n", 1, 1'000'000'000);
   options.breaks_microbatches = flags.mbs_break;
   options.counts_only = search.debug;
-  CheckResultOutput(search.output, extensions, search.Inputs());
+  RequireExtension(search.output, extensions);
   costmodel::SearchProblem problem = search.Problem(terminal);
   problem.allows_tensor_overlap = !flags.no_tp_overlap;
   problem.allows_data_overlap = !flags.no_dp_overlap;

@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/llm_text.h"
 #include "cli/llm/llm_train_text.h"
@@ -100,8 +101,7 @@ ordered_json PlanFile(const std::vector<TrainingReport>& reports,
 
 int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
-    CheckResultOutput(flags.output, {".json", ".json.gz"},
-                      flags.train.Inputs());
+    RequireExtension(flags.output, {".json", ".json.gz"});
   }
   const TrainingJob job = ReadJob(flags.train);
   const TrainQuestion question = flags.train.Question(job.cluster.gpu);
@@ -127,9 +127,8 @@ Command AddLlmPlanCommand(CLI::App& program) {
       "llm-plan",
       "What each stage of a strategy keeps and runs again, optimally");
   flags->train.AddTo(*app, true);
-  app->add_option("-o,--output", flags->output,
-                  "write the plan, where it fits (.json or .json.gz)")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output,
+            "write the plan, where it fits (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print the plan as JSON");
   app->footer(
       "Example:\n  acplan llm-plan data/training/models/llama-3.1-70b.json "

@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/strategy_text.h"
 #include "cli/terminal/text.h"
@@ -54,8 +55,7 @@ std::string ToText(const graph::Profile& profile,
 
 int RunLlmProfile(const LlmProfileFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
-    CheckResultOutput(flags.output, {".json", ".json.gz"},
-                      flags.train.Inputs());
+    RequireExtension(flags.output, {".json", ".json.gz"});
   }
   costmodel::StrategySettings settings = flags.train.ReadSettings();
   SetRecomputation("none", settings);
@@ -88,9 +88,7 @@ Command AddLlmProfileCommand(CLI::App& program) {
                   "of the pipeline, counted from 0 (default), which holds most")
       ->type_name("S");
   app->add_flag("--json", flags->json, "print the profile, nothing else");
-  app->add_option("-o,--output", flags->output,
-                  "write the profile here (.json or .json.gz)")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write the profile here (.json or .json.gz)");
   app->footer(
       "Example:\n  acplan llm-profile data/training/models/llama-3.1-70b.json "
       "--gpu H100 --gpus 64 --tp 8 --pp 4 --gbs 64 --seq 8192 -o stage.json\n"

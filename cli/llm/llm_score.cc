@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/input/data_folder.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/terminal/text.h"
 #include "costmodel/training/ablation.h"
 #include "costmodel/training/memory_table.h"
@@ -275,13 +276,8 @@ int ScoreMemory(const ScoreFlags& flags, const graph::CsvTable& table,
 }
 
 int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
-  if (!flags.output.empty()) {
-    CheckResultOutput(flags.output, {""},
-                      {flags.runs, flags.systems, flags.baselines});
-  }
-  const costmodel::TrainingSystems systems = costmodel::ReadTrainingSystems(
-      flags.systems.empty() ? DataFolder() / "training" / "systems.json"
-                            : std::filesystem::path(flags.systems));
+  const costmodel::TrainingSystems systems =
+      costmodel::ReadTrainingSystems(SystemsFile(flags.systems));
   const graph::CsvTable table =
       graph::ParseCsv(graph::ReadFile(flags.runs), flags.runs);
   if (costmodel::IsMemoryTable(table)) {
@@ -328,8 +324,7 @@ Command AddLlmScoreCommand(CLI::App& program) {
                 "runs and applied to the other");
   app->add_flag("--ablate", flags->ablate,
                 "the error without each part of the model");
-  app->add_option("-o,--output", flags->output,
-                  "predictions to write: id, time_s, mem_gib")
+  AddOutput(*app, flags->output, "predictions to write: id, time_s, mem_gib")
       ->type_name("CSV");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/llm_train_text.h"
@@ -39,7 +40,7 @@ std::string CountText(const StrategySearch& search) {
       "{:.2f} s of a core, {:.2g} million evaluated a second\n\n",
       FormatCount(search.strategies), FormatCount(search.evaluated),
       FormatCount(search.fitting), FormatCount(search.planned),
-      ProofText(search), search.core_seconds,
+      ProofText(search) + "\n", search.core_seconds,
       static_cast<double>(search.evaluated) / 1e6 /
           std::max(search.core_seconds, 1e-9));
 }
@@ -72,7 +73,8 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
                                  {"fitting", search.fitting},
                                  {"planned", search.planned},
                                  {"unplanned", search.unplanned},
-                                 {"proven", search.is_proven}};
+                                 {"proven", search.is_proven},
+                                 {"bound_s", search.Bound()}};
   json["best"] = nlohmann::ordered_json::array();
   for (const costmodel::RankedStrategy& ranked : search.best) {
     json["best"].push_back(
@@ -83,8 +85,7 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
 
 int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
-    CheckResultOutput(flags.output, {".json", ".json.gz"},
-                      flags.train.Inputs());
+    RequireExtension(flags.output, {".json", ".json.gz"});
   }
   const int64_t count = ParseWhole(flags.count, "-t", 1, 10000);
   const double time_limit = ParseTimeLimit(flags.time_limit);
@@ -102,9 +103,8 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   }
   if (search.best.empty() && search.unplanned > 0) {
     return terminal.Complain(
-        fmt::format("no plan was made before --time-limit ended: {} strategies "
-                    "might fit with one",
-                    FormatCount(search.unplanned)),
+        fmt::format("no plan was made ({}): {} strategies might fit with one",
+                    EndOfPlans(), FormatCount(search.unplanned)),
         kExitLimit);
   }
   if (search.best.empty()) {
@@ -135,11 +135,9 @@ Command AddLlmSearchCommand(CLI::App& program) {
   flags->train.AddTo(*app, true);
   app->add_option("-t", flags->count, "how many (10)")->type_name("N");
   app->add_option("--time-limit", flags->time_limit,
-                  "seconds for plans of recomputation, or none (10)")
+                  "seconds, after which no plans are made, or none (10)")
       ->type_name("S");
-  app->add_option("-o,--output", flags->output,
-                  "write the reports (.json or .json.gz)")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
       "Example:\n  acplan llm-search data/training/models/"

@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/input/llm_input.h"
+#include "cli/input/output_files.h"
 #include "cli/input/train_input.h"
 #include "cli/llm/llm_train_text.h"
 #include "cli/terminal/text.h"
@@ -24,8 +25,7 @@ struct LlmTrainFlags {
 
 int RunLlmTrain(const LlmTrainFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
-    CheckResultOutput(flags.output, {".json", ".json.gz"},
-                      flags.train.Inputs());
+    RequireExtension(flags.output, {".json", ".json.gz"});
   }
   const costmodel::TrainingJob job = costmodel::JobOfSettings(
       flags.train.ReadModel(), flags.train.ReadSettings(),
@@ -55,9 +55,7 @@ Command AddLlmTrainCommand(CLI::App& program) {
       "llm-train",
       "Time and memory of training a Hugging Face model with a strategy");
   flags->train.AddTo(*app, true);
-  app->add_option("-o,--output", flags->output,
-                  "write the report (.json or .json.gz)")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write the report (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
       "Example:\n  acplan llm-train data/training/models/llama-3.1-8b.json "

@@ -7,6 +7,7 @@
 
 #include "cli/llm/llm_text.h"
 #include "cli/llm/strategy_text.h"
+#include "cli/terminal/terminal.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 
@@ -108,6 +109,12 @@ std::string ShortRecomputation(const costmodel::TrainingStrategy& strategy) {
   return text.starts_with(kSelective) ? text.substr(kSelective.size()) : text;
 }
 
+// " -0.9%": what a better plan may save at most.
+std::string GapText(const RankedStrategy& ranked) {
+  if (ranked.bound >= ranked.seconds) return "";
+  return " -" + FormatPercentUp(1 - ranked.bound / ranked.seconds);
+}
+
 }  // namespace
 
 StrategyQuestion AskOfStrategies(const costmodel::ModelShape& shape,
@@ -192,7 +199,7 @@ std::vector<std::string> StrategyCells(const TrainingJob& job,
           fmt::to_string(s.Data()),
           fmt::to_string(s.zero),
           fmt::to_string(s.microbatch),
-          ShortRecomputation(s),
+          ShortRecomputation(s) + GapText(ranked),
           time,
           fmt::format("{:.0f}", rates.tokens),
           fmt::format("{:.1f}%", 100 * rates.utilisation),
@@ -207,7 +214,7 @@ std::string StrategyLegend(const TrainQuestion& question) {
       "all-to-all), etp N,\nhsdp N (groups that each hold all), e, l, el "
       "(embedding, logits count as layers),\noffload N (layers), or a schedule "
       "of "
-      "its own";
+      "its own;\nplan -N%: a better plan may save so much at most";
   if (question.price || question.tokens) {
     text += fmt::format("; {}: for {:.4g} tokens",
                         question.price ? "cost" : "GPU-hours",
@@ -216,19 +223,36 @@ std::string StrategyLegend(const TrainQuestion& question) {
   return text + "\n";
 }
 
+std::string EndOfPlans() {
+  return InterruptFlag().load() ? "interrupted" : "--time-limit";
+}
+
 std::string ProofText(const costmodel::StrategySearch& search) {
-  if (search.is_proven) return "proven: no strategy of these is faster\n";
-  if (search.unplanned == 0) {
-    return fmt::format("not proven: {} may not be the best of {} strategy\n",
-                       search.improvable == 1
-                           ? "a plan"
-                           : FormatCount(search.improvable) + " plans",
-                       search.improvable == 1 ? "its" : "their");
+  if (search.is_proven) return "proven: no strategy of these is faster";
+  const std::string open =
+      search.unplanned > 0
+          ? fmt::format(
+                "{} strategies that might be faster with a plan were "
+                "not planned ({})",
+                FormatCount(search.unplanned), EndOfPlans())
+      : search.improvable == 1
+          ? "a plan may not be the best of its strategy"
+          : fmt::format("{} plans may not be the best of their strategy{}",
+                        FormatCount(search.improvable),
+                        InterruptFlag().load() ? " (interrupted)" : "");
+  const auto proven =
+      std::ranges::count_if(search.best, [&](const RankedStrategy& ranked) {
+        return ranked.seconds <= search.open_bound;
+      });
+  const std::string bound = HumanSeconds(search.open_bound);
+  if (proven == 0) {
+    return fmt::format("not proven: {}\nno strategy takes less than {}", open,
+                       bound);
   }
   return fmt::format(
-      "not proven: {} strategies that might be faster with a plan were not "
-      "planned (--time-limit)\n",
-      FormatCount(search.unplanned));
+      "the first {} proven to be the fastest; {}\n"
+      "these do not take less than {}",
+      proven == 1 ? "is" : fmt::format("{} are", proven), open, bound);
 }
 
 }  // namespace acplan::cli

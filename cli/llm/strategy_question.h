@@ -46,7 +46,11 @@ std::vector<std::string> StrategyCells(const costmodel::TrainingJob& job,
 // What those headings mean, a line.
 std::string StrategyLegend(const TrainQuestion& question);
 
-// Whether the search proved its answer, and why not, a line.
+// What ended the plans: "--time-limit", or that the user did.
+std::string EndOfPlans();
+
+// Whether the search proved its answer, and why not and how far it may be from what
+// is best.
 std::string ProofText(const costmodel::StrategySearch& search);
 
 }  // namespace acplan::cli

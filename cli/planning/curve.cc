@@ -10,6 +10,7 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/module_statistics.h"
 #include "cli/terminal/plot.h"
@@ -367,7 +368,6 @@ int RunCurve(const CurveFlags& flags, const Terminal& terminal) {
       flags.segments.empty()
           ? 2
           : static_cast<int>(ParseWhole(flags.segments, "--segments", 1, 16));
-  CheckOutput(flags.output, flags.profile);
   const Curve curve = ComputeCurve(profile, statistics, segments, patterns);
 
   if (!flags.output.empty()) {
@@ -393,6 +393,7 @@ Command AddCurveCommand(CLI::App& program) {
                   "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("MODULE", flags->module, "FQN of a module with operators")
+      ->type_name("FQN")
       ->required();
   app->add_option("--segments", flags->segments,
                   "segments of the fit, 1 to 16 (default 2)")
@@ -400,9 +401,7 @@ Command AddCurveCommand(CLI::App& program) {
   flags->patterns.AddTo(*app);
   app->add_flag("--csv", flags->csv, "print CSV, nothing else");
   app->add_flag("--json", flags->json, "print JSON, nothing else");
-  app->add_option("-o,--output", flags->output,
-                  "write CSV (.csv or .csv.gz) or JSON here")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write CSV (.csv or .csv.gz) or JSON here");
   app->footer(
       "Example:\n  acplan curve data/profiles/gpt2_small.json.gz "
       "GPT2LMHeadModel.transformer.h.0");

@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -99,7 +100,6 @@ std::string ToText(const DataflowGraph& graph, const GraphInfo& info,
 }
 
 int RunDataflow(const DataflowFlags& flags, const Terminal& terminal) {
-  CheckOutput(flags.output, flags.graph);
   const DataflowGraph graph = graph::ReadDataflowGraph(flags.graph);
   const GraphInfo info = graph::Analyse(graph);
   if (!flags.output.empty())
@@ -119,8 +119,7 @@ Command AddDataflowCommand(CLI::App& program) {
   app->add_option("GRAPH", flags->graph, "dataflow graph (.json or .json.gz)")
       ->required();
   app->add_flag("--json", flags->json, "print JSON, nothing else");
-  app->add_option("-o,--output", flags->output, "write JSON here")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan dataflow data/dataflow/gpt2_tiny.json.gz\n"
       "Exit status: 0 analysed, 2 bad input.");

@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/input/plan_input.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
@@ -241,8 +242,6 @@ int RunExplain(const ExplainFlags& flags, const Terminal& terminal) {
                     "what is in memory",
                     graph::OneLine(flags.trace)));
   }
-  CheckOutput(flags.output, flags.trace);
-  if (!flags.plan.empty()) CheckOutput(flags.output, flags.plan);
   const problems::PlanOptions options =
       flags.planning.Options(input, kLeastSeconds);
   RequireTraceModel(options);
@@ -274,8 +273,7 @@ Command AddExplainCommand(CLI::App& program) {
   flags->planning.AddTo(*app, kLeastSeconds);
   flags->planning.AddSegmentsTo(*app);
   app->add_flag("--json", flags->json, "print JSON, nothing else");
-  app->add_option("-o,--output", flags->output, "write JSON here")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan explain data/traces/gpt2_small.json.gz --budget "
       "3GiB\n"

@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/question.h"
@@ -321,7 +322,6 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
   const graph::ModuleTree tree(profile);
   const problems::PlanOptions options =
       flags.planning.Options(input, kFrontierSeconds);
-  CheckOutput(flags.output, flags.profile);
 
   const PlanningQuestion question(flags.planning, input, tree, options);
   terminal.Log(fmt::format("{}: {} modules; searching for plans",
@@ -374,9 +374,7 @@ Command AddFrontierCommand(CLI::App& program) {
   app->add_flag("--csv", flags->csv, "print CSV, nothing else");
   app->add_flag("--json", flags->json,
                 "print JSON with every plan, nothing else");
-  app->add_option("-o,--output", flags->output,
-                  "write CSV (.csv or .csv.gz) or JSON here")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write CSV (.csv or .csv.gz) or JSON here");
   app->footer(
       "Example:\n  acplan frontier data/profiles/gpt2_small.json.gz --points "
       "10\n"

@@ -12,6 +12,7 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/module_statistics.h"
@@ -288,7 +289,6 @@ std::string ToText(const Answer& answer, const Terminal& terminal) {
 
 int RunOps(const OpsFlags& flags, const Terminal& terminal) {
   const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
-  CheckOutput(flags.output, flags.profile);
   const Answer answer = Solve(profile, flags);
   if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
   terminal.Print(flags.json ? ToJson(answer)
@@ -311,6 +311,7 @@ Command AddOpsCommand(CLI::App& program) {
                   "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("MODULE", flags->module, "FQN of a module with operators")
+      ->type_name("FQN")
       ->required();
   app->add_option("--memory-budget", flags->memory_budget,
                   "share of the operators' memory that may be saved, 0 to 1")
@@ -326,8 +327,7 @@ Command AddOpsCommand(CLI::App& program) {
          "stop after S seconds with the best policy so far, or none (default)")
       ->type_name("S");
   app->add_flag("--json", flags->json, "print JSON, nothing else");
-  app->add_option("-o,--output", flags->output, "write JSON here")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan ops data/profiles/gpt2_small.json.gz "
       "GPT2LMHeadModel.transformer.h.0 --memory-budget 0.5\n"

@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/peak_text.h"
@@ -392,7 +393,6 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
   const problems::PlanOptions options =
       flags.planning.Options(input, kPlanSeconds);
-  CheckOutput(flags.output, flags.profile);
   const std::optional<problems::LinkLimits> link = ParseLink(flags, options);
 
   const PlanningQuestion question(flags.planning, input, tree, options);
@@ -451,9 +451,8 @@ Command AddPlanCommand(CLI::App& program) {
   app->add_option("--host-memory", flags->host_memory,
                   "no more of it in the host's memory at any time")
       ->type_name("SIZE");
-  app->add_option("-o,--output", flags->output,
-                  "write the plan file here (.json or .json.gz)")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output,
+            "write the plan file here (.json or .json.gz)");
   app->add_flag("--all", flags->all, "show units that do the same one by one");
   app->add_flag("--json", flags->json, "print the plan file, nothing else");
   app->footer(

@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/input/profile_input.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -58,7 +59,6 @@ std::string ToText(const Profile& profile, const Terminal& terminal) {
 }
 
 int RunProfile(const ProfileFlags& flags, const Terminal& terminal) {
-  CheckOutput(flags.output, flags.trace);
   const Profile profile = ProfileOf(graph::ReadTrace(flags.trace), flags.trace);
   if (!flags.output.empty())
     graph::WriteFile(flags.output, graph::ProfileToJson(profile));
@@ -76,9 +76,7 @@ Command AddProfileCommand(CLI::App& program) {
   app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)")
       ->required();
   app->add_flag("--json", flags->json, "print the profile, nothing else");
-  app->add_option("-o,--output", flags->output,
-                  "write the profile here (.json or .json.gz)")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write the profile here (.json or .json.gz)");
   app->footer(
       "Example:\n  acplan profile data/traces/gpt2_tiny.json.gz\n"
       "Exit status: 0 profiled, 2 bad input.");

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/planning/any_schedule.h"
 #include "cli/planning/stopped_text.h"
@@ -188,19 +190,23 @@ int64_t KeptBytes(const RematFlags& flags) {
                              : graph::ParseByteSize(flags.kept, "--kept");
 }
 
-// The budget, and of the least one the plan that fits it.
-problems::RematQuestion Resolve(const RematFlags& flags,
-                                const JointGraph& graph,
-                                const solver::SearchLimits& limits,
-                                const Terminal& terminal) {
-  if (flags.budget.empty()) return {.budget_bytes = problems::kAnyPeak};
+// The budget, and of the least one what is known of it.
+struct ResolvedBudget {
+  int64_t bytes = problems::kAnyPeak;
+  std::optional<problems::LeastRematBudget> least = {};
+};
+
+ResolvedBudget Resolve(const RematFlags& flags, const JointGraph& graph,
+                       const solver::SearchLimits& limits,
+                       const Terminal& terminal) {
+  if (flags.budget.empty()) return {};
   const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
   switch (budget.kind) {
     case BudgetFlag::Kind::kBytes:
-      return {.budget_bytes = budget.bytes};
+      return {.bytes = budget.bytes};
     case BudgetFlag::Kind::kShare:
       return {
-          .budget_bytes = static_cast<int64_t>(std::clamp(
+          .bytes = static_cast<int64_t>(std::clamp(
               std::floor(budget.share *
                          static_cast<double>(problems::RematBaseline(graph))),
               1.0, 0x1p62))};
@@ -221,7 +227,7 @@ problems::RematQuestion Resolve(const RematFlags& flags,
                     FormatBytesExactly(least.bytes),
                     FormatBytesExactly(least.bound_bytes)));
   }
-  return {.budget_bytes = least.bytes, .start = least.kept};
+  return {.bytes = least.bytes, .least = least};
 }
 
 solver::SearchLimits Limits(const RematFlags& flags) {
@@ -255,10 +261,15 @@ RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
     progress.Show(p.seconds, [&] { return ProgressText(p); });
   };
   const solver::Stopwatch stopwatch;
-  problems::RematQuestion question = Resolve(flags, graph, limits, terminal);
-  question.kept_bytes = KeptBytes(flags);
-  question.limits = solver::LeftOf(limits, stopwatch.Seconds());
-  return problems::PlanRemat(graph, question);
+  const ResolvedBudget budget = Resolve(flags, graph, limits, terminal);
+  problems::RematQuestion question{
+      .budget_bytes = budget.bytes,
+      .kept_bytes = KeptBytes(flags),
+      .limits = solver::LeftOf(limits, stopwatch.Seconds())};
+  if (budget.least) question.start = budget.least->kept;
+  RematPlan plan = problems::PlanRemat(graph, question);
+  if (budget.least) plan.least = budget.least;
+  return plan;
 }
 
 std::string FrontierTable(const std::vector<RematPlan>& plans,
@@ -339,8 +350,6 @@ JointGraph ReadGraph(const RematFlags& flags) {
 
 int RunRemat(const RematFlags& flags, const Terminal& terminal) {
   CheckFlags(flags);
-  CheckOutput(flags.output, flags.graph);
-  if (!flags.of.empty()) CheckOutput(flags.output, flags.of);
   if (flags.any_schedule)
     return RunAnySchedule({.graph = flags.graph,
                            .budget = flags.budget,
@@ -400,8 +409,7 @@ Command AddRematCommand(CLI::App& program) {
   app->add_flag("--memory", flags->memory,
                 "with the bytes at every node, in JSON");
   app->add_flag("--json", flags->json, "print JSON, nothing else");
-  app->add_option("-o,--output", flags->output, "write JSON here")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan remat data/joint/gpt2_tiny.json.gz --budget 75%\n"
       "Exit status: 0 a plan, 2 bad input, 3 infeasible, 4 a limit was hit.");

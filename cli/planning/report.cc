@@ -14,6 +14,7 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/input/plan_input.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
@@ -279,9 +280,6 @@ int RunReport(const ReportFlags& flags, const Terminal& terminal) {
   if (flags.output.empty()) {
     throw InputError("-o: expected a file for the page, found none");
   }
-  CheckOutput(flags.output, flags.profile);
-  for (const std::string& plan : flags.plans) CheckOutput(flags.output, plan);
-  if (!flags.frontier.empty()) CheckOutput(flags.output, flags.frontier);
   const std::string ending =
       std::filesystem::path(flags.output).extension().string();
   if (!ending.empty() && ending != ".html" && ending != ".htm") {
@@ -335,8 +333,7 @@ Command AddReportCommand(CLI::App& program) {
                   "llm-optimal-execution wrote (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plans, "plan files");
-  app->add_option("-o,--output", flags->output, "write the page here (.html)")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write the page here (.html)");
   app->add_option("--frontier", flags->frontier,
                   "what acplan frontier wrote, in place of --points")
       ->type_name("FILE");

@@ -11,6 +11,7 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/input/plan_input.h"
 #include "cli/planning/step_drawing.h"
 #include "cli/terminal/text.h"
@@ -238,18 +239,9 @@ Trace TraceFor(Trace trace, const problems::Plan& plan,
 
 int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
   Trace trace = graph::ReadTrace(flags.trace);
-  CheckOutput(flags.output, flags.trace);
-  CheckOutput(flags.timeline, flags.trace);
-  if (!flags.output.empty() && flags.timeline == flags.output) {
-    throw InputError(
-        fmt::format("--timeline: expected another file than --output, found {}",
-                    graph::Quoted(flags.timeline, 400)));
-  }
   Answer answer{
       .trace = &trace, .baseline = graph::Simulate(trace, {}), .planned = {}};
   if (!flags.plan.empty()) {
-    CheckOutput(flags.output, flags.plan);
-    CheckOutput(flags.timeline, flags.plan);
     const problems::Plan plan = ReadPlanFor(trace, flags.plan);
     trace = TraceFor(std::move(trace), plan, flags.plan);
     answer.units = plan.modules.size();
@@ -260,10 +252,12 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
                             .stall_ms;
     }
   }
+  std::vector<graph::NamedText> files;
   if (!flags.timeline.empty()) {
-    graph::WriteFile(flags.timeline, ToCsv(trace, answer.last()));
+    files.push_back({flags.timeline, ToCsv(trace, answer.last())});
   }
-  if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
+  if (!flags.output.empty()) files.push_back({flags.output, ToJson(answer)});
+  graph::WriteFiles(files);
   terminal.Print(flags.json ? ToJson(answer)
                             : BrokenLines(ToText(answer, terminal), terminal));
   return kExitOk;
@@ -278,13 +272,13 @@ Command AddSimulateCommand(CLI::App& program) {
   app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plan, "plan file; without, no checkpointing");
-  app->add_option("--timeline", flags->timeline,
-                  "write the bytes in use while each operator runs here, as "
-                  "CSV")
-      ->type_name("FILE");
+  MarkAsOutput(
+      app->add_option("--timeline", flags->timeline,
+                      "write the bytes in use while each operator runs here, "
+                      "as CSV")
+          ->type_name("FILE"));
   app->add_flag("--json", flags->json, "print JSON, nothing else");
-  app->add_option("-o,--output", flags->output, "write JSON here")
-      ->type_name("FILE");
+  AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan simulate data/traces/gpt2_tiny.json.gz\n"
       "Exit status: 0 simulated, 2 bad input.");

@@ -59,11 +59,13 @@ class ChoiceMeter {
   explicit ChoiceMeter(const ChoiceEffort& effort) : effort_(effort) {}
 
   // Asked once a label that is continued; `records` of labels there are in all.
+  // The first time, the clock is asked: of many small searches none would be
+  // stopped otherwise. A label may be continued by thousands of policies.
   bool IsStopped(size_t records) {
     constexpr size_t kMostRecords = 16'000'000;  // 256 MB
-    constexpr int64_t kLabelsBetween = 256;
+    constexpr int64_t kLabelsBetween = 16;
     is_stopped_ = is_stopped_ || records > kMostRecords ||
-                  (effort_.is_stopped && ++asked_ % kLabelsBetween == 0 &&
+                  (effort_.is_stopped && asked_++ % kLabelsBetween == 0 &&
                    effort_.is_stopped());
     return is_stopped_;
   }

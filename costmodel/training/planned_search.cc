@@ -161,6 +161,8 @@ void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
   }
   if (clock_.HasEnded()) {
     ++found_.counts.unplanned;
+    found_.counts.open_bound =
+        std::min(found_.counts.open_bound, kRounding * least);
     return;
   }
   const PlannedUnit& unit = Unit();
@@ -263,6 +265,7 @@ void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
     found_.evaluated += of_unit.counts.evaluated;
     found_.fitting += of_unit.counts.fitting;
     found_.unplanned += of_unit.counts.unplanned;
+    found_.open_bound = std::min(found_.open_bound, of_unit.counts.open_bound);
     found_.core_seconds += of_unit.counts.core_seconds;
     units_.push_back(std::move(of_unit.units));
     for (Candidate& candidate : of_unit.candidates) {
@@ -327,6 +330,7 @@ StrategySearch Planner::Run(std::span<const TrainingStrategy> units) {
   for (const Candidate& candidate : candidates_) {
     if (IsOpen(candidate, cutoff)) {
       ++(candidate.plan ? found_.improvable : found_.unplanned);
+      found_.open_bound = std::min(found_.open_bound, candidate.bound);
     }
     if (candidate.plan && candidate.plan->seconds <= cutoff) {
       fastest.push_back(&candidate);
@@ -340,7 +344,8 @@ StrategySearch Planner::Run(std::span<const TrainingStrategy> units) {
   if (fastest.size() > question_.count) fastest.resize(question_.count);
   for (const Candidate* candidate : fastest) {
     found_.best.push_back({candidate->strategy, candidate->plan->seconds,
-                           candidate->plan->bytes, candidate->plan->choices});
+                           candidate->plan->bytes, candidate->plan->bound,
+                           candidate->plan->choices});
   }
   return std::move(found_);
 }

@@ -360,7 +360,10 @@ bool LabelSearch::RunByLayers(std::vector<ChoiceLabel>& labels, size_t last) {
   const int64_t layers = offers_[steps_[last].kind].layers;
   for (int64_t i = 0; i < layers; ++i) {
     if (i + 1 == layers && last + 1 == steps_.size()) {
-      for (const ChoiceLabel& label : labels) TakeLastLayer(label);
+      for (const ChoiceLabel& label : labels) {
+        if (meter_.IsStopped(records_.size())) return false;
+        TakeLastLayer(label);
+      }
       labels.clear();
       return true;
     }

@@ -228,7 +228,9 @@ StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,
   time.exposed = all.sent * count;
   time.messages = count * MessagesOfMicrobatch();
   time.sent = time.exposed.Total() + time.messages;
-  time.host = count * (slowest - all.compute - all.sent.Total());
+  // Sums in another order: what the GPU does not wait would be less than nothing.
+  const double busy = all.compute + all.sent.Total();
+  time.host = count * std::max(0.0, slowest - busy);
   time.bubble = BubbleSeconds(s, scheduled);
   time.other = job_.cluster.stack.iteration_seconds;
   return time;

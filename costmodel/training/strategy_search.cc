@@ -19,6 +19,7 @@
 #include <oneapi/tbb/parallel_for.h>
 
 #include <algorithm>
+#include <chrono>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -72,7 +73,8 @@ void UnitSearch::TryOne(const Kinds& kinds) {
   if (bytes > question_.budget) return;
   ++found_.fitting;
   const double seconds = CombineStepTime(job_, units_.Of(job_), kinds).Total();
-  if (best_.MayTake(seconds)) best_.Add({job_.strategy, seconds, bytes});
+  if (best_.MayTake(seconds))
+    best_.Add({job_.strategy, seconds, bytes, seconds});
 }
 
 // The least number of layers that fits; all of them is written as 0.
@@ -202,6 +204,7 @@ void Add(const StrategySearch& part, StrategySearch& sum) {
   sum.unplanned += part.unplanned;
   sum.improvable += part.improvable;
   sum.is_proven &= part.is_proven;
+  sum.open_bound = std::min(sum.open_bound, part.open_bound);
   sum.core_seconds += part.core_seconds;
 }
 
@@ -219,6 +222,7 @@ StrategySearch Sum(const std::vector<StrategySearch>& parts) {
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space, double budget,
                                 size_t count, const PlanningLimits& limits) {
+  const auto start = std::chrono::steady_clock::now();
   const std::vector<PipelineLayout> layouts = LayoutsOfSpace(job, space);
   std::vector<TrainingStrategy> units = UnitsOfSpace(job, space);
   const auto plans =
@@ -230,8 +234,12 @@ StrategySearch SearchStrategies(const TrainingJob& job,
       Sum(SearchEachUnit(job, question, {units.begin(), plans.begin()}));
   BestStrategies best(count);
   for (const RankedStrategy& ranked : all.best) best.Add(ranked);
+  const std::chrono::duration<double> spent =
+      std::chrono::steady_clock::now() - start;
+  const PlanningLimits left{.seconds = limits.seconds - spent.count(),
+                            .interrupted = limits.interrupted};
   const StrategySearch planned = SearchPlans(
-      {job, space, layouts, budget, count, best.Cutoff(), limits}, plans);
+      {job, space, layouts, budget, count, best.Cutoff(), left}, plans);
   for (const RankedStrategy& ranked : planned.best) best.Add(ranked);
   Add(planned, all);
   all.best = best.Take();

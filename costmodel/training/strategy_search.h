@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -13,7 +14,8 @@ namespace acplan::costmodel {
 struct RankedStrategy {
   TrainingStrategy strategy = {};
   double seconds = 0;
-  double bytes = 0;                        // of the stage that holds most
+  double bytes = 0;  // of the stage that holds most
+  double bound = 0;  // seconds that no plan of this strategy goes below
   std::vector<PolicyChoice> choices = {};  // of a plan's stages
 };
 
@@ -29,11 +31,18 @@ struct StrategySearch {
   // the best.
   int64_t improvable = 0;
   bool is_proven = true;  // nothing is unplanned or improvable
+  // Seconds that what is unplanned or improvable does not go below.
+  double open_bound = std::numeric_limits<double>::infinity();
   double core_seconds = 0;
+
+  // Seconds that no strategy that fits goes below; infinite where none does.
+  double Bound() const {
+    return best.empty() ? open_bound : std::min(open_bound, best[0].seconds);
+  }
 };
 
-// When planning ends; all else is done in any case. A plan that is begun ends with the
-// best choice so far.
+// When planning ends, from the start of the search on; all else is done in any case.
+// A plan that is begun ends with the best choice so far.
 struct PlanningLimits {
   double seconds = std::numeric_limits<double>::infinity();
   const std::atomic<bool>* interrupted = nullptr;  // by a signal, say

@@ -281,27 +281,38 @@ struct FileWriter::State {
       FailErrno(path, "cannot be written", error);
   }
 
-  // Returns 0, or errno. Renames the neighbour, which gets its name for that.
-  int Publish() {
-    const fs::path& temporary = destination.temporary;
-    if (temporary.empty()) return descriptor.Close() != 0 ? errno : 0;
-    if (fsync(descriptor.get()) != 0) return errno;
-    const SignalsHeldBack held_back;
-    if (!has_name) {
-      const std::string open_file =
-          fmt::format("/proc/self/fd/{}", descriptor.get());
-      if (linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD, temporary.c_str(),
-                 AT_SYMLINK_FOLLOW) != 0) {
-        return errno;
-      }
-      has_name = true;
+  bool IsDirect() const { return destination.temporary.empty(); }
+
+  // All bytes to the disk, or to what is no regular file.
+  void Finish() {
+    if (deflater) Write(deflater->Add("", true));
+    if ((IsDirect() ? descriptor.Close() : fsync(descriptor.get())) != 0) {
+      FailErrno(path, "cannot be written", errno);
     }
-    if (descriptor.Close() != 0) return errno;
-    if (rename(temporary.c_str(), destination.target.c_str()) != 0) {
-      return errno;
+  }
+
+  // What follows is done where no signal ends the program between the two.
+  // Gives the neighbour its name.
+  void NameNeighbour() {
+    if (IsDirect()) return;
+    const std::string open_file =
+        fmt::format("/proc/self/fd/{}", descriptor.get());
+    if (!has_name &&
+        linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD,
+               destination.temporary.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+      FailErrno(path, "cannot be written", errno);
+    }
+    has_name = true;
+    if (descriptor.Close() != 0) FailErrno(path, "cannot be written", errno);
+  }
+
+  void RenameNeighbour() {
+    if (IsDirect()) return;
+    if (rename(destination.temporary.c_str(), destination.target.c_str()) !=
+        0) {
+      FailErrno(path, "cannot be written", errno);
     }
     has_name = false;
-    return 0;
   }
 
   fs::path path;
@@ -326,11 +337,29 @@ void FileWriter::Append(std::string_view text) {
 }
 
 void FileWriter::Commit() {
-  State& state = *state_;
-  if (state.deflater) state.Write(state.deflater->Add("", true));
-  if (const int error = state.Publish()) {
-    FailErrno(state.path, "cannot be written", error);
+  state_->Finish();
+  const SignalsHeldBack held_back;
+  state_->NameNeighbour();
+  state_->RenameNeighbour();
+}
+
+void WriteFiles(const std::vector<NamedText>& files) {
+  using State = FileWriter::State;
+  std::vector<std::unique_ptr<FileWriter>> writers;
+  for (const NamedText& file : files) {
+    writers.push_back(std::make_unique<FileWriter>(file.path));
   }
+  for (const bool is_direct : {false, true}) {
+    for (size_t i = 0; i < files.size(); ++i) {
+      State& state = *writers[i]->state_;
+      if (state.IsDirect() != is_direct) continue;
+      writers[i]->Append(files[i].text);
+      state.Finish();
+    }
+  }
+  const SignalsHeldBack held_back;
+  for (const auto& writer : writers) writer->state_->NameNeighbour();
+  for (const auto& writer : writers) writer->state_->RenameNeighbour();
 }
 
 void WriteFile(const fs::path& path, std::string_view text) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace acplan::graph {
 
@@ -29,6 +30,16 @@ std::string ReadFile(const std::filesystem::path& path,
 // writable, or the disk is full; nothing is left behind.
 void WriteFile(const std::filesystem::path& path, std::string_view text);
 
+struct NamedText {
+  std::filesystem::path path;
+  std::string text;
+};
+
+// As WriteFile, all of them or none: none is named before all are on the disk.
+// What is no regular file is written to when all others are, and before they are
+// named. Where one of them cannot be renamed then, those before it are there.
+void WriteFiles(const std::vector<NamedText>& files);
+
 // As WriteFile, piece by piece. Until Commit the file is as it was; what is not
 // committed goes away with the writer.
 class FileWriter {
@@ -42,6 +53,7 @@ class FileWriter {
   void Commit();
 
  private:
+  friend void WriteFiles(const std::vector<NamedText>& files);
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -6,12 +6,13 @@ Each run is a command with flags that its --help lists, values that are usual or
 a small file that is valid or has some of its JSON changed. Whatever is asked: acplan ends
 by itself within twice its time limit and two seconds, with a documented exit code and
 less than 1.5 GB; wrong input is one line on stderr, with nothing on stdout and nothing
-written; --json prints JSON without NaN. Prints each run that breaks a rule, then a count
+written; --json prints JSON without NaN, which is what -o writes; check accepts what plan writes. Prints each run that breaks a rule, then a count
 of exit codes; exit code 1 where a rule is broken.
 """
 
 import collections
 import dataclasses
+import gzip
 import json
 import os
 import pathlib
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 # fmt: off
 ODD = ["0", "1", "2", "-1", "-0", "64", "1e308", "1e400", "1e-300", "0.5", "nan", "inf", "-inf", "", " ", "9007199254740993",
@@ -36,8 +38,8 @@ PLAN = {
     "--budget": ["min", "1%", "40%", "75%", "100%", "200%", "1B", "100kB", "10MB", "1GiB"], "--time-limit": LIMITS, "--max-units": ["0", "1"],
     "--world-size": ["1", "8", "1000000"], "--granularity": ["operator", "module"], "--decisions": ["save,recompute", "save,recompute,skip"],
     "--memory-model": ["trace", "snapshot", "torch"], "--tradeoff": ["pareto", "fit", "profile"], "--segments": ["auto", "none", "2"],
-    "--engine": ["labels", "cbc"], "--gap": ["0", "0.1", "1"], "--offload": ["25GB/s", "1B/s"], "--host-memory": ["0", "1B"],
-    "--points": ["2", "5"], "--reserve": ["0", "1KiB"], "--save": ["*", "aten.mm*", "x"], "--budgets": ["min", "50%,60%"], "--top": ["0", "9"]}
+    "--ac-units": ["@list.txt", "a"], "--fsdp-units": ["@list.txt"], "--engine": ["labels", "cbc"], "--gap": ["0", "0.1", "1"], "--offload": ["25GB/s", "1B/s"], "--host-memory": ["0", "1B"],
+    "--points": ["2", "5"], "--reserve": ["0", "1KiB"], "--save": ["*", "aten.mm*", "x"], "--budgets": ["min", "50%,60%", "@list.txt"], "--timeline": ["out.csv", "in.json", "/dev/full"], "--top": ["0", "9"]}
 REMAT = {
     "--budget": ["min", "1B", "1%", "50%", "75%", "100%", "200%", "1000"], "--kept": ["0", "1B", "1kB", "1GiB"], "--gap": ["0", "0.1", "1"],
     "--frontier": ["2", "7"], "--time-limit": LIMITS}
@@ -46,24 +48,25 @@ TRAIN = {
     "--vp": ["1", "2"], "--cp": ["1", "2"], "--ep": ["1", "2", "8"], "--etp": ["1", "2"], "--zero": ["0", "1", "2", "3"],
     "--gbs": ["1", "8", "96"], "--mbs": ["1", "4"], "--seq": ["1", "128", "131072"], "--offload-layers": ["0", "1", "any"],
     "--recompute": ["none", "full", "full:1", "selective:core_attn", "selective:mlp+layernorm", "selective:op", "plan"],
-    "--pp-schedule": ["1F1B", "Interleaved1F1B", "zero_bubble", "ZBVZeroBubble", "DualPipe", "any"], "-t": ["1", "10000"],
+    "--pp-schedule": ["1F1B", "Interleaved1F1B", "zero_bubble", "ZBVZeroBubble", "DualPipe", "any"], "-t": ["1", "1000"],
     "--cp-comm-type": ["p2p", "all_gather", "a2a"], "--sp": ["true", "false"], "--budget": ["1GiB", "80GiB", "1B", "1PiB"],
     "--implementation": ["fused", "eager"], "--precision": ["fp16", "fp8_delayed", "nvfp4"], "--time-limit": LIMITS,
     "--dispatcher": ["alltoall", "deepep"], "--software": ["torchtitan"], "--stage": ["0", "3"], "--attention": ["flash", "unfused"],
     "--set": ["first_layers=1", "counts_embedding=true", "layout=Et|tL", "layout=" + "(" * 3000, "layout=Et*99999999|L", "layout=||",
               "optimizer_copies=2", "vp_layers=1", "shard_degree=1", "replicate_degree=2", "ac_mode=full", "local_batch=2", "dp=1"]}
+LISTS = ["", "60%\n90%,min # shares", "Net.fc\nNet.act", "Net.block", "a,b", "N"]
 MODELS = ["tests/fuzz/seeds/small_config.json"] + [f"data/training/models/{name}.json" for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3")]
 TRACES = [f"tests/fuzz/seeds/{name}_trace.json" for name in ("small", "tiny")]
 PROFILES = ["tests/fuzz/seeds/small_profile.json", "tests/fuzz/seeds/module_info.json"]
 COMMANDS = {
     "remat": (["tests/fuzz/seeds/small_joint.json", "tests/fuzz/seeds/small_node_link.json"], REMAT),
     "dataflow": (["tests/fuzz/seeds/small_dataflow.json"], {}), "llm-score": (["tests/fuzz/seeds/small_runs.csv"], {}),
-    **dict.fromkeys(["plan", "frontier", "report", "baseline", "tree"], (TRACES + PROFILES, PLAN)),
+    **dict.fromkeys(["plan", "frontier", "report", "baseline", "tree", "check", "compare"], (TRACES + PROFILES, PLAN)),
     **dict.fromkeys(["explain", "profile", "simulate"], (TRACES, PLAN)),
     **dict.fromkeys(["llm-train", "llm-plan", "llm-search", "fit", "llm-compare", "llm-profile"], (MODELS, TRAIN))}
 # Said in every run, where a command has them.
-NEEDED = {"--budget": ("remat", "plan"), "--gpu": tuple(COMMANDS), "--gpus": tuple(COMMANDS), "--time-limit": tuple(COMMANDS)}
-OUTPUTS = ["out.json", "out.json.gz", "out.csv", "in.json", ".", "no/out.json", "/dev/full", ""]
+NEEDED = {"--budget": ("remat", "plan", "check"), "--gpu": tuple(COMMANDS), "--gpus": tuple(COMMANDS), "--time-limit": tuple(COMMANDS)}
+OUTPUTS = ["out.csv", "in.json", "list.txt", "plan.json", ".", "no/out.json", "/dev/full", ""]
 # fmt: on
 
 
@@ -79,7 +82,7 @@ class Ended:
 
 class Questions:
     def __init__(self, program: pathlib.Path, root: pathlib.Path, seed: int) -> None:
-        self.root, self.random = root, random.Random(seed)
+        self.program, self.root, self.random = program, root, random.Random(seed)
         self.flags = {command: self._flags_of(program, command) for command in COMMANDS}
 
     @staticmethod
@@ -101,27 +104,43 @@ class Questions:
         files, usual = COMMANDS[command]
         seed = self.root / r.choice(files)
         text = seed.read_text()
-        if r.random() < 0.35:
+        if r.random() < 0.2:
             text = self._changed(text)
         (folder / f"in{seed.suffix}").write_text(text, errors="surrogatepass")
         words = [command, f"in{seed.suffix}"]
+        (folder / "list.txt").write_text(r.choice(LISTS))
+        if command in ("check", "compare") or (command in ("report", "simulate") and r.random() < 0.5):
+            (folder / "plan.json").write_text(self._plan_of(folder, words[1]))
+            words.append("plan.json")
         if command == "llm-compare":
             words += r.choices(["tp=2", "tp=4,pp=2", "pp=2,recompute=plan", "", "=", "in.json:0", "tp=1,tp=1"], k=r.randrange(1, 4))
         flags = self.flags[command]
         chosen = {flag for flag, commands in NEEDED.items() if command in commands and flag in flags}
+        if "--json" in flags and r.random() < 0.5:
+            chosen.add("--json")
         chosen |= set(r.sample(sorted(flags), min(len(flags), r.choice([0, 1, 1, 2, 3, 5]))))
         if "node_link" in seed.name:
             chosen.add("--any-schedule")
         for flag in sorted(chosen):
+            if flags[flag] and flag not in usual and r.random() < 0.8:
+                continue
             words.append(flag)
             if flags[flag]:
                 is_odd = flag not in usual or r.random() < (0.02 if flag in NEEDED else 0.08)
                 words.append(r.choice(ODD if is_odd else usual[flag]))
-        # Of two files the first may be there where the second cannot be written.
-        outputs = [name for name in OUTPUTS if name != "/dev/full" or "--timeline" not in words]
-        if command == "report" or (r.random() < 0.5 and command not in ("baseline", "tree")):
-            words += ["-o", "out.html" if command == "report" else r.choice(outputs)]
+        if command == "report" or (r.random() < 0.5 and command not in ("baseline", "tree", "check", "compare")):
+            usual_output = "out.html" if command == "report" else r.choice(["out.json", "out.json.gz"])
+            words += ["-o", r.choice(OUTPUTS) if r.random() < 0.3 else usual_output]
         return words
+
+    def _plan_of(self, folder: pathlib.Path, name: str) -> str:
+        """What plan says of a file, whatever that is; sometimes changed."""
+        r = self.random
+        command = [self.program, "plan", name, "--budget", r.choice(["min", "60%", "90%", "100%"]), "--time-limit", "1", "--json"]
+        if r.random() < 0.3:
+            command += ["--decisions", "save,recompute,skip"]
+        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+        return self._changed(found) if found and r.random() < 0.3 else found
 
     def _changed(self, text: str) -> str:
         r = self.random
@@ -196,7 +215,8 @@ def broken_rules(words: list[str], ended: Ended) -> list[str]:
     found = []
     err = ended.err.decode(errors="replace")
     lines = [line for line in err.split("\n") if line and not line.startswith("acplan: warning:")]
-    if ended.code not in (0, 2, 3, 4):
+    # A plan that check does not accept is one that was changed, or asked otherwise.
+    if ended.code not in (0, 2, 3, 4) and (words[0], ended.code) != ("check", 1):
         found.append(f"exit code {ended.code}")
     # Of fit the limit is that of a row.
     if ended.seconds > 2 * limit_of(words) + 2 and words[0] != "fit":
@@ -215,9 +235,52 @@ def broken_rules(words: list[str], ended: Ended) -> list[str]:
         found.append("a complaint")
     if "--json" in words and ended.out:
         try:
-            json.loads(ended.out, parse_constant=no_number)
+            found += untruths(json.loads(ended.out, parse_constant=no_number))
         except ValueError as error:
             found.append(f"no JSON: {error}")
+    return found
+
+
+def output_of(words: list[str]) -> str:
+    return words[words.index("-o") + 1] if "-o" in words else ""
+
+
+def untruths(node: object) -> Iterator[str]:
+    """What an answer says that cannot be."""
+    if isinstance(node, list):
+        for value in node:
+            yield from untruths(value)
+    if not isinstance(node, dict):
+        return
+    for less, more in (("bound_ms", "recompute_ms"), ("bound", "recomputed"), ("least_bound_bytes", "least_bytes"),
+                       ("peak_bytes", "budget_bytes"), ("bound_s", "iteration_s")):  # fmt: skip
+        numbers = [node.get(less), node.get(more)]
+        # Of a plan that does not fit, and of compare, which says so, a peak is above the budget.
+        is_judged = less == "peak_bytes" and ("holds" in node or node.get("status") == "baseline")
+        if all(type(number) in (int, float) for number in numbers) and not is_judged:
+            if numbers[0] > numbers[1] * (1 + 1e-9) + 1e-12:
+                yield f"{less} {numbers[0]} above {more} {numbers[1]}"
+    for key, value in node.items():
+        if key == "gap" and isinstance(value, (int, float)) and not -1e-9 <= value <= 1 + 1e-9:
+            yield f"gap {value}"
+        yield from untruths(value)
+
+
+def disagreements(program: pathlib.Path, words: list[str], folder: pathlib.Path, ended: Ended) -> list[str]:
+    """Where what was written is not what was said, or is a plan that check refuses."""
+    output = output_of(words)
+    if ended.code != 0 or output not in ("out.json", "out.json.gz"):
+        return []
+    packed = (folder / output).read_bytes()
+    written = gzip.decompress(packed) if output.endswith(".gz") else packed
+    found = []
+    if "--json" in words and words[0] != "llm-score" and written != ended.out:
+        found.append("stdout and the file differ")
+    if words[0] == "plan":
+        budget = str(json.loads(written)["budget_bytes"])
+        check = run(program, ["check", words[1], output, "--budget", budget], folder)
+        if check.code != 0:
+            found.append(f"check ends with {check.code}: {(check.out + check.err)[-200:]!r}")
     return found
 
 
@@ -232,7 +295,7 @@ def main(program: str, root: str, runs: str = "1000", seed: str = "1") -> int:
             words = questions.ask(folder)
             ended = run(path, words, folder)
             codes[words[0]][ended.code] += 1
-            if found := broken_rules(words, ended):
+            if found := broken_rules(words, ended) + disagreements(path, words, folder, ended):
                 is_broken = True
                 print(number, "; ".join(found), "|", shlex.join(word[:80] for word in words), "|", ended.err[-300:], flush=True)
     for command, counts in sorted(codes.items()):

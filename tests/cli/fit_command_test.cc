@@ -64,6 +64,44 @@ TEST_F(FitTest, FindsTheLeastCount) {
   }
 }
 
+TEST_F(FitTest, DegreesThatAreSaidDivideTheCounts) {
+  const auto counts = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {
+        "fit",   kModelOfNodes, "--gpu", "h100", "--seq", "8192",
+        "--gbs", "48",          "--tp",  "2",    "--pp",  "3"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    std::vector<std::pair<int64_t, bool>> found;
+    const json fit = AcplanJson(arguments);
+    for (const json& row : fit["tables"][0]["rows"]) {
+      EXPECT_EQ(row["strategies"] == 0, row["gpus"].get<int64_t>() % 6 != 0);
+      found.emplace_back(row["gpus"], row["fits"]);
+    }
+    return found;
+  };
+  EXPECT_THAT(
+      counts({"--gpus", "24,32,48"}),
+      testing::ElementsAre(testing::Pair(24, true), testing::Pair(32, false),
+                           testing::Pair(48, true)));
+  EXPECT_EQ(counts({}).front().first, 6);
+}
+
+// Counts between the powers of two that were not planned in time are told.
+TEST_F(FitTest, TheLeastIsNotKnownWhereFewerMightFit) {
+  const std::vector<std::string> arguments = {
+      "fit",          ACPLAN_DATA_DIR "/training/models/llama-3.1-405b.json",
+      "--gpu",        "a100",
+      "--gbs",        "3",
+      "--time-limit", "0"};
+  EXPECT_THAT(AcplanOut(arguments),
+              HasSubstr("least that is known to fit: 96 GPUs"));
+  std::vector<int64_t> unknown;
+  const json fit = AcplanJson(arguments);
+  for (const json& row : fit["tables"][0]["rows"]) {
+    if (row["fits"].is_null()) unknown.push_back(row["gpus"]);
+  }
+  EXPECT_THAT(unknown, testing::ElementsAre(1, 2, 4, 8, 16, 32, 64, 72));
+}
+
 TEST_F(FitTest, ShowsItWithinAHundredColumns) {
   const std::string text =
       AcplanOut({"fit", kModelOfNodes, "--gpu", "h100", "--seq", "8192,131072",

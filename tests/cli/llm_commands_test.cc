@@ -132,8 +132,9 @@ TEST_F(LlmCommandsTest, CsvOfNoResults) {
   ExpectRefused(Acplan({"llm-csv", "a.json", "a.csv"}),
                 {"a.json: 1: expected the key \"execution\""});
   ExpectRefused(Acplan({"llm-csv", "a.json", "no/a.csv"}), {"no/a.csv"});
-  ExpectRefused(Acplan({"llm-csv", "a.json", "a.json"}),
-                {"a.json: expected another file than the input"});
+  ExpectRefused(
+      Acplan({"llm-csv", "a.json", "a.json"}),
+      {"CSV: expected another file than the input, found \"a.json\""});
   ExpectRefused(Acplan({"llm-csv", "a.json"}), {"CSV"});
   ExpectRefused(Acplan({"llm-csv", "nope.json", "a.csv"}), {"nope.json"});
   EXPECT_FALSE(Exists("a.csv"));

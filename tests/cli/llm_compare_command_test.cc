@@ -97,8 +97,9 @@ TEST_F(LlmCompareTest, WrongInputIsALine) {
   ExpectRefused(Acplan(CompareWith({"nope.json"})), {"nope.json"});
   ExpectRefused(Acplan(CompareWith({"tp=3"})), {"expected a divisor of 64"});
   Put("s.json", R"({"tp": 2})");
-  ExpectRefused(Acplan(CompareWith({"s.json", "-o", "s.json"})),
-                {"s.json: expected another file than the input"});
+  ExpectRefused(
+      Acplan(CompareWith({"s.json", "-o", "s.json"})),
+      {"--output: expected another file than the input, found \"s.json\""});
 }
 
 }  // namespace

@@ -86,8 +86,9 @@ TEST_F(LlmScoreTest, WrongInputIsALine) {
       {"nope.csv"});
   EXPECT_FALSE(Exists("p.csv"));
   graph::WriteFile(folder() / "r.csv", "id,source,time_s\nx,s,1\n");
-  ExpectRefused(Acplan({"llm-score", "r.csv", "-o", "r.csv"}),
-                {"r.csv: expected another file than the input"});
+  ExpectRefused(
+      Acplan({"llm-score", "r.csv", "-o", "r.csv"}),
+      {"--output: expected another file than the input, found \"r.csv\""});
   graph::WriteFile(folder() / "a.csv", "id,source\nx,s\n");
   ExpectRefused(Acplan({"llm-score", "a.csv"}),
                 {"a.csv: line 2: time_s: expected a number above 0"});

@@ -70,6 +70,15 @@ TEST_F(LlmSearchTest, AnswersAreThoseOfLlmTrain) {
   }
 }
 
+TEST_F(LlmSearchTest, NoPartOfAnIterationIsLessThanNothing) {
+  const json found = AcplanJson(SearchWith({"-t", "50"}));
+  for (const json& best : found["best"]) {
+    for (const auto& [name, seconds] : best["parts_s"].items()) {
+      EXPECT_GE(seconds, 0) << name;
+    }
+  }
+}
+
 // Without time for plans the search says that it is not proven, and nothing else
 // changes.
 TEST_F(LlmSearchTest, PlansEndAtTheTimeLimit) {
@@ -89,6 +98,30 @@ TEST_F(LlmSearchTest, PlansEndAtTheTimeLimit) {
   EXPECT_EQ(planned["best"][0]["strategy"]["recompute"], "plan");
   EXPECT_LT(planned["best"][0]["iteration_s"],
             without["best"][0]["iteration_s"]);
+  EXPECT_LE(without["bound_s"], planned["bound_s"]);
+  EXPECT_EQ(planned["bound_s"], planned["best"][0]["iteration_s"]);
+  EXPECT_THAT(
+      AcplanOut({"llm-search", kModel, "--gpu", "h100", "--gpus", "64", "--gbs",
+                 "512", "--seq", "8192", "-t", "1", "--time-limit", "0"}),
+      HasSubstr("not planned (--time-limit)\nno strategy takes less than "));
+}
+
+TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
+  Process process(ACPLAN_PROGRAM,
+                  {"llm-search", ACPLAN_DATA_DIR
+                   "/training/models/qwen3-30b-a3b.json",
+                   "--gpu", "GB200", "--gpus", "12", "--gbs", "96",
+                   "--recompute", "plan", "--time-limit", "none"},
+                  folder());
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  EXPECT_FALSE(process.HasEnded());
+  process.Signal(SIGINT);
+  const Outcome outcome = process.Wait();
+  EXPECT_THAT(outcome.out + outcome.err,
+              AnyOf(HasSubstr("plans may not be the best of their strategy "
+                              "(interrupted)"),
+                    HasSubstr("planned (interrupted)"),
+                    HasSubstr("no plan was made (interrupted)")));
 }
 
 // One of them is a strategy for llm-train, by its rank.

@@ -217,7 +217,10 @@ TEST_F(RematCommandTest, TellsTheLeastBudgetWhereNothingFits) {
   EXPECT_EQ(answer["least_bound_bytes"], 153);
   EXPECT_FALSE(answer.contains("saved"));
   EXPECT_EQ(Plan(kSmall, "153")["peak_bytes"], 153);
-  EXPECT_EQ(Plan(kSmall, "min")["budget_bytes"], 153);
+  const json least = Plan(kSmall, "min");
+  EXPECT_EQ(least["budget_bytes"], 153);
+  EXPECT_EQ(least["least_bytes"], 153);
+  EXPECT_EQ(least["least_bound_bytes"], 153);
 }
 
 TEST_F(RematCommandTest, StopsAtLimits) {

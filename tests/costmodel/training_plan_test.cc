@@ -237,6 +237,26 @@ TEST(LayerPolicies, ASearchThatIsStoppedHasWhatItFound) {
   EXPECT_LT(asked, 200);
 }
 
+// Else many searches of few labels each go on after their end.
+TEST(LayerPolicies, ASearchOfFewLabelsIsStopped) {
+  const std::vector<LayerPolicy> policies = {{.bytes = 1, .gpu = 9},
+                                             {.bytes = 2, .gpu = 5},
+                                             {.bytes = 4, .gpu = 2},
+                                             {.bytes = 7, .gpu = 0}};
+  const std::vector<size_t> hull = LowerHull(policies, 1);
+  std::array<LayerOffer, 2> offers;
+  offers[0] = {.policies = policies,
+               .gpu_hull = hull,
+               .host_hull = hull,
+               .whole_bytes = policies.back().bytes,
+               .layers = 3};
+  const PolicyChoice choice = ChooseLayerPolicies(
+      offers, {.bytes = 13}, {.is_stopped = [] { return true; }});
+  EXPECT_TRUE(choice.is_feasible);
+  EXPECT_FALSE(choice.is_optimal);
+  EXPECT_LT(choice.bound, choice.seconds);
+}
+
 TrainingJob Windowed(TrainingJob job) {
   job.shape.sliding_window = 1024;
   job.shape.full_every = 3;

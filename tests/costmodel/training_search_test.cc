@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <random>
 #include <set>
@@ -58,11 +59,13 @@ std::optional<RankedStrategy> Judged(const TrainingJob& job,
   }
   if (strategy.recomputation == Recomputation::kPlan) {
     const TrainingPlan plan = PlanTraining(judged, budget);
-    return RankedStrategy{strategy, plan.time.Total(),
-                          plan.Memory().Worst().Total()};
+    return RankedStrategy{.strategy = strategy,
+                          .seconds = plan.time.Total(),
+                          .bytes = plan.Memory().Worst().Total()};
   }
-  return RankedStrategy{strategy, PredictStepTime(judged).Total(),
-                        PredictStepMemory(judged).Worst().Total()};
+  return RankedStrategy{.strategy = strategy,
+                        .seconds = PredictStepTime(judged).Total(),
+                        .bytes = PredictStepMemory(judged).Worst().Total()};
 }
 
 int64_t MostLayers(TrainingJob job, const TrainingStrategy& strategy) {
@@ -257,6 +260,17 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
     EXPECT_DOUBLE_EQ(judged->seconds, ranked.seconds);
     EXPECT_DOUBLE_EQ(judged->bytes, ranked.bytes);
     EXPECT_LE(ranked.bytes, budget + kByteRounding);
+  }
+  // Whenever it ends, it says truly how far it may be from that.
+  for (const double seconds : {0.0, 1e-3}) {
+    const StrategySearch hurried =
+        SearchStrategies(job, space, budget, 5, {.seconds = seconds});
+    EXPECT_LE(hurried.Bound(), fastest->seconds * (1 + 1e-9));
+    EXPECT_EQ(hurried.is_proven, std::isinf(hurried.open_bound));
+    for (const RankedStrategy& ranked : hurried.best) {
+      EXPECT_LE(ranked.bound, Judged(job, ranked.strategy, budget)->seconds);
+      EXPECT_GE(ranked.seconds, Judged(job, ranked.strategy, budget)->seconds);
+    }
   }
 }
 

@@ -203,6 +203,29 @@ TEST_F(FileIo, WritesIntoWhatIsNoRegularFile) {
   EXPECT_THAT(WriteError("/dev/full"), HasSubstr("No space left"));
 }
 
+TEST_F(FileIo, WritesAllOrNone) {
+  PutBytes(Path("a"), "old");
+  const auto error = [&](const std::vector<NamedText>& files) -> std::string {
+    try {
+      WriteFiles(files);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_THAT(error({{Path("a"), "new"}, {"/dev/full", "new"}}),
+              HasSubstr("No space left"));
+  EXPECT_THAT(error({{"/dev/full", "new"}, {Path("a"), "new"}}),
+              HasSubstr("No space left"));
+  EXPECT_THAT(error({{Path("a"), "new"}, {Path("no/b"), "new"}}),
+              HasSubstr("No such file"));
+  EXPECT_EQ(ReadFile(Path("a")), "old");
+  EXPECT_THAT(folder_.FileNames(), ElementsAre("a"));
+  EXPECT_EQ(error({}), "accepted");
+  EXPECT_EQ(error({{Path("a"), "new"}, {Path("b.gz"), "b"}}), "accepted");
+  EXPECT_EQ(ReadFile(Path("a")) + ReadFile(Path("b.gz")), "newb");
+}
+
 TEST_F(FileIo, RespectsTheUmask) {
   const mode_t before = umask(027);
   WriteFile(Path("plan.json"), "x");
