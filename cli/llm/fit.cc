@@ -190,10 +190,9 @@ std::string CountsText(const FitTable& table) {
   const bool is_unknown =
       std::any_of(table.rows.begin(), least, std::mem_fn(&FitRow::IsUnknown));
   if (least == table.rows.end()) {
-    return is_unknown
-               ? fmt::format("no count of GPUs is known to fit ({})\n",
-                             EndOfPlans())
-               : "none of these counts of GPUs fits\n";
+    return is_unknown ? fmt::format("no count of GPUs is known to fit ({})\n",
+                                    EndOfPlans())
+                      : "none of these counts of GPUs fits\n";
   }
   if (is_unknown) {
     return fmt::format("least that is known to fit: {} GPUs ({})\n",

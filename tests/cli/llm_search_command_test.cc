@@ -107,12 +107,12 @@ TEST_F(LlmSearchTest, PlansEndAtTheTimeLimit) {
 }
 
 TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
-  Process process(ACPLAN_PROGRAM,
-                  {"llm-search", ACPLAN_DATA_DIR
-                   "/training/models/qwen3-30b-a3b.json",
-                   "--gpu", "GB200", "--gpus", "12", "--gbs", "96",
-                   "--recompute", "plan", "--time-limit", "none"},
-                  folder());
+  Process process(
+      ACPLAN_PROGRAM,
+      {"llm-search", ACPLAN_DATA_DIR "/training/models/qwen3-30b-a3b.json",
+       "--gpu", "GB200", "--gpus", "12", "--gbs", "96", "--recompute", "plan",
+       "--time-limit", "none"},
+      folder());
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   EXPECT_FALSE(process.HasEnded());
   process.Signal(SIGINT);
