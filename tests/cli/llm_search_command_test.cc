@@ -205,7 +205,7 @@ TEST_F(LlmSearchTest, SaysWhereTheLimitLeftNothing) {
        "--gpu", "h800", "--gpus", "2048", "--gbs", "15360", "--pp", "16",
        "--ep", "8", "--cp", "1", "--recompute", "plan", "--time-limit", "0"});
   EXPECT_EQ(outcome.exit_code, 4);
-  EXPECT_THAT(outcome.err, HasSubstr("no plan was made before --time-limit"));
+  EXPECT_THAT(outcome.err, HasSubstr("no plan was made (--time-limit)"));
 }
 
 // Plans that many labels found are those that are written: the search is of a
