@@ -36,7 +36,7 @@ struct Question {
           std::mt19937 random(seed);
           return test_support::RandomStep(
               random,
-              {.blocks_least = 2, .blocks_most = 3, .operators_most = 2});
+              {.blocks_least = 4, .blocks_most = 8, .operators_most = 3});
         }()),
         profile(graph::Aggregate(trace)),
         tree(profile),
@@ -53,61 +53,81 @@ struct Question {
   const PlanningProblem problem;
 };
 
+// Each figure of an offload that is off by a little is refused.
+void ExpectMisstatementsAreRefused(const PlanOffload& offload,
+                                   const PlanOffload& actual) {
+  const auto rule_of = [&](auto&& misstate) {
+    PlanOffload stated = offload;
+    misstate(stated);
+    return BrokenOffloadRule(stated, actual);
+  };
+  EXPECT_THAT(rule_of([](PlanOffload& stated) {
+                stated.host_memory_bytes = stated.host_bytes - 1;
+              }),
+              Optional(HasSubstr("over the host's memory")));
+  EXPECT_THAT(rule_of([](PlanOffload& stated) { ++stated.host_bytes; }),
+              Optional(HasSubstr("the host has")));
+  EXPECT_THAT(rule_of([](PlanOffload& stated) { --stated.sent_bytes; }),
+              Optional(HasSubstr("are offloaded")));
+  EXPECT_THAT(rule_of([](PlanOffload& stated) { ++stated.storages; }),
+              Optional(HasSubstr("are offloaded")));
+  EXPECT_THAT(rule_of([](PlanOffload& stated) { stated.stall_ms += 1; }),
+              Optional(HasSubstr("its step waits")));
+}
+
 TEST(WithOffload, IsNeverWorseAndSaysWhatItDoes) {
   int offloads = 0;
   for (int seed = 0; seed < Repetitions(12); ++seed) {
     SCOPED_TRACE(seed);
     const Question question(seed);
     const int64_t least = LeastBudget(question.problem, {}).bytes;
-    const Plan without = question.Best(least);
-    ASSERT_TRUE(without.HasPlan());
-    const Plan with =
-        WithOffload(question.problem, without, {.bytes_per_second = 1e15}, {});
-    ASSERT_TRUE(with.HasPlan());
-    ASSERT_TRUE(with.offload);
-    EXPECT_LE(with.peak_bytes, least);
-    EXPECT_LE(with.recompute_ms + with.offload->stall_ms,
-              without.recompute_ms + 1e-9);
-    const auto actual = OffloadEffect(question.trace, with);
-    ASSERT_TRUE(actual);
-    EXPECT_EQ(BrokenOffloadRule(*with.offload, *actual), std::nullopt);
-    if (with.offload->storages == 0) continue;
-    ++offloads;
-    PlanOffload stated = *with.offload;
-    stated.host_memory_bytes = stated.host_bytes - 1;
-    EXPECT_THAT(BrokenOffloadRule(stated, *actual),
-                Optional(HasSubstr("over the host's memory")));
-    stated = *with.offload;
-    ++stated.host_bytes;
-    EXPECT_THAT(BrokenOffloadRule(stated, *actual),
-                Optional(HasSubstr("the host has")));
-    stated = *with.offload;
-    --stated.sent_bytes;
-    EXPECT_THAT(BrokenOffloadRule(stated, *actual),
-                Optional(HasSubstr("are offloaded")));
-    stated = *with.offload;
-    ++stated.storages;
-    EXPECT_THAT(BrokenOffloadRule(stated, *actual),
-                Optional(HasSubstr("are offloaded")));
-    stated = *with.offload;
-    stated.stall_ms += 1;
-    EXPECT_THAT(BrokenOffloadRule(stated, *actual),
-                Optional(HasSubstr("its step waits")));
+    const int64_t most = question.problem.unplanned_peak_bytes;
+    for (const int64_t budget : {least, least + (most - least) / 2}) {
+      const Plan without = question.Best(budget);
+      ASSERT_TRUE(without.HasPlan());
+      const Plan with = WithOffload(question.problem, without,
+                                    {.bytes_per_second = 1e15}, {});
+      ASSERT_TRUE(with.HasPlan());
+      ASSERT_TRUE(with.offload);
+      EXPECT_LE(with.peak_bytes, budget);
+      EXPECT_LE(with.recompute_ms + with.offload->stall_ms,
+                without.recompute_ms + 1e-9);
+      const auto actual = OffloadEffect(question.trace, with);
+      ASSERT_TRUE(actual);
+      EXPECT_EQ(BrokenOffloadRule(*with.offload, *actual), std::nullopt);
+      if (with.offload->storages == 0) continue;
+      ++offloads;
+      ExpectMisstatementsAreRefused(*with.offload, *actual);
+    }
   }
-  EXPECT_GT(offloads, Enough(1));
+  EXPECT_GT(offloads, Enough(8));
 }
 
+// A byte less of it than is wanted, and so little that nothing can move.
 TEST(WithOffload, KeepsTheHostsMemory) {
-  for (int seed = 0; seed < Repetitions(6); ++seed) {
+  int limited = 0;
+  for (int seed = 0; seed < Repetitions(12); ++seed) {
+    SCOPED_TRACE(seed);
     const Question question(seed);
     const int64_t budget = LeastBudget(question.problem, {}).bytes;
-    const Plan with =
-        WithOffload(question.problem, question.Best(budget),
-                    {.bytes_per_second = 1e15, .host_memory_bytes = 64}, {});
-    ASSERT_TRUE(with.offload);
-    EXPECT_EQ(with.offload->host_memory_bytes, 64);
-    EXPECT_LE(with.offload->host_bytes, 64);
+    const Plan without = question.Best(budget);
+    const auto offload_with = [&](int64_t memory) {
+      const Plan with = WithOffload(
+          question.problem, without,
+          {.bytes_per_second = 1e15, .host_memory_bytes = memory}, {});
+      EXPECT_LE(with.offload->host_bytes, memory);
+      return *with.offload;
+    };
+    const int64_t wanted = offload_with(INT64_MAX).host_bytes;
+    const PlanOffload none = offload_with(64);
+    EXPECT_EQ(none.host_bytes, 0);
+    EXPECT_EQ(none.host_memory_bytes, 64);
+    if (wanted == 0) continue;
+    ++limited;
+    EXPECT_LT(offload_with(wanted - 1).host_bytes, wanted);
+    EXPECT_EQ(offload_with(wanted).host_bytes, wanted);
   }
+  EXPECT_GT(limited, Enough(5));
 }
 
 TEST(OffloadEffect, IsNothingWithoutALink) {
