@@ -16,6 +16,7 @@
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
 #include "graph/base/message_text.h"
+#include "graph/base/number_limits.h"
 #include "graph/base/number_text.h"
 
 namespace acplan::cli {
@@ -31,6 +32,8 @@ struct MergeFlags {
 
 constexpr size_t kPiece = size_t{1} << 20;
 constexpr std::string_view kRate = "sample_rate";
+constexpr std::string_view kListsAll = "llm-all-executions";
+constexpr std::string_view kListsBest = "llm-optimal-execution";
 
 // The output of a shard.
 struct ShardFile {
@@ -55,21 +58,36 @@ void RequireCount(const std::string& name, std::string_view what,
                                 what, found));
 }
 
+// Of a note in a CSV file, or in a JSON one, which only this command writes.
+void RequireCommand(const std::string& name, const ShardNote& note,
+                    std::string_view command) {
+  if (note.command == command) return;
+  RefuseShard(name, fmt::format("a note of {}, found one of {}", command,
+                                graph::Quoted(note.command)));
+}
+
 // A heading, a row an execution, the note.
 ShardNote ReadCsvNote(const std::string& name) {
   const std::string start = fmt::format("#{} ", kShardKey);
+  std::string first;
   std::string last;
   int64_t lines = 0;
   graph::ForEachLine(name, [&](std::string_view line) {
+    if (lines == 0) first = line;
     last = line;
     ++lines;
   });
   if (!last.starts_with(start)) {
     RefuseShard(name, "the output of a search with --shard");
   }
+  if (first != costmodel::CsvHeading()) {
+    RefuseShard(name, "the columns that llm-all-executions writes");
+  }
   const ShardNote note =
       ParseShardNote(graph::ParseJson(last.substr(start.size()), name), name);
+  RequireCommand(name, note, kListsAll);
   RequireCount(name, "rows", note.executions, lines - 2);
+  RequireCount(name, "rows", note.counts.good, lines - 2);
   return note;
 }
 
@@ -87,6 +105,7 @@ ShardNote ReadJsonNote(const std::string& name) {
   for (const auto& [key, unused] : document.items()) {
     if (key != kShardKey) RequireEntry(root.Get(key));
   }
+  RequireCommand(name, note, kListsBest);
   RequireCount(name, "executions", note.executions,
                static_cast<int64_t>(document.size()) - 1);
   return note;
@@ -134,6 +153,11 @@ ShardNote Total(const std::vector<ShardFile>& shards) {
     total.counts.bad += shard.note.counts.bad;
     total.executions += shard.note.executions;
     total.seconds = std::max(total.seconds, shard.note.seconds);
+    if (std::max(total.counts.total, total.counts.good + total.counts.bad) >
+        graph::kMostExactInteger) {
+      RefuseShard(shard.name, fmt::format("counts that sum up to {} at most",
+                                          graph::kMostExactInteger));
+    }
   }
   return total;
 }
@@ -190,7 +214,7 @@ int RunMerge(const MergeFlags& flags, const Terminal& terminal) {
                                         flags.files.end() - 1);
   const std::vector<ShardFile> shards = ReadShards(inputs);
   const ShardNote total = Total(shards);
-  const bool lists_all = total.command == "llm-all-executions";
+  const bool lists_all = total.command == kListsAll;
   RequireExtension(output, lists_all
                                ? std::vector<std::string>{".csv", ".csv.gz"}
                                : std::vector<std::string>{".json", ".json.gz",

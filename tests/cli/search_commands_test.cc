@@ -244,6 +244,32 @@ TEST_F(SearchCommandsTest, ShardsThatWereChanged) {
   EXPECT_FALSE(Exists("out.csv"));
 }
 
+// A note says which command wrote the file, which is how the rest is read.
+TEST_F(SearchCommandsTest, ShardsWithTheNoteOfAnotherFile) {
+  AcplanOut(Search("lae", "1.csv", {"--shard", "1/1"}));
+  AcplanOut(Search("loe", "1.json", {"-t", "3", "--shard", "1/1"}));
+  const auto refuse = [&](const std::string& file, const std::string& find,
+                          const std::string& replace,
+                          const std::vector<std::string>& said) {
+    std::string text = Read(file);
+    const size_t at = text.find(find);
+    ASSERT_NE(at, std::string::npos);
+    text.replace(at, find.size(), replace);
+    graph::WriteFile(folder() / ("bad" + file), text);
+    ExpectRefused(Acplan({"llm-merge", "bad" + file, "out" + file}), said);
+    EXPECT_FALSE(Exists("out" + file));
+  };
+  refuse("1.csv", "llm-all-executions", "llm-optimal-execution",
+         {"bad1.csv: expected a note of llm-all-executions, found one of "
+          "\"llm-optimal-execution\""});
+  refuse("1.json", "llm-optimal-execution", "llm-all-executions",
+         {"bad1.json: expected a note of llm-optimal-execution"});
+  refuse("1.csv", "num_procs,tensor_par", "tensor_par,num_procs",
+         {"bad1.csv: expected the columns that llm-all-executions writes"});
+  refuse("1.csv", "\"good\":", "\"good\":9007199254740992,\"bad\":1,\"g\":",
+         {"bad1.csv"});
+}
+
 TEST_F(SearchCommandsTest, ShardsMustBelongTogether) {
   const auto make = [&](const std::string& name, const std::string& shard,
                         std::vector<std::string> more = {}) {
