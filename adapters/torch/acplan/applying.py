@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,10 +19,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointWrapper,
 )
 
-from acplan import showing
+from acplan import caches, showing
 from acplan.arguments import require_module
-from acplan.checkpointed import caching_configs
-from acplan.errors import AcplanError
+from acplan.errors import AcplanError, PlanMismatchWarning
 from acplan.figures import figure, made_of
 from acplan.files import read_json, write_json
 from acplan.fingerprints import KEY, require_made_for
@@ -334,9 +334,9 @@ def apply(
     plan does not know, and a PlanMismatchWarning says so once; losses and gradients
     are those without the plan all the same. strict: it raises AcplanError.
 
-    A model that is checkpointed already is refused with AcplanError. Where a
-    configuration of transformers says `use_cache`, it says so no more until the plan is
-    removed: a layer that runs again would add to the cache once more.
+    A model that is checkpointed already is refused with AcplanError. Until the plan is
+    removed, models of transformers make no cache in calls with gradients, whatever
+    `use_cache` says: a layer that runs again would add to it once more.
     """
     require_module(model)
     plan = plan_given(plan)
@@ -361,9 +361,7 @@ def remove(model: torch.nn.Module) -> torch.nn.Module:
 def _removed(model: torch.nn.Module) -> torch.nn.Module:
     for unit in [m for m in model.modules() if isinstance(m, _Unit)]:
         unit.checkpoint_fn = _call
-        for config in unit.caching:
-            config.use_cache = True
-        unit.caching.clear()
+    caches.switch_on(model)
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
             if child is not None and _inside(child) is not child:
@@ -413,7 +411,8 @@ class _Unit(CheckpointWrapper):
         super().__init__(module)
         self._parameters = module._parameters
         self.training = module.training
-        self.caching: list[Any] = []  # the configurations that remove() gives back
+        self.planned = ("", False)  # of which unit of the plan, and whether strictly
+        self.has_warned = False
 
     def named_modules(
         self,
@@ -483,13 +482,29 @@ class _Unit(CheckpointWrapper):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         call = self.checkpoint_fn
-        if _is_exporting():
+        if _is_exporting() or self._is_given_a_cache(args, kwargs):
             call = _call
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone
         elif isinstance(call, _Checkpoint):
             call = call.function
         return call(self._checkpoint_wrapped_module, *args, **kwargs)
+
+    def _is_given_a_cache(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """To which a layer that runs again would add its keys once more."""
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return False
+        if self.checkpoint_fn is _call or not caches.is_given_one(args, kwargs):
+            return False
+        fqn, is_strict = self.planned
+        text = f"{fqn}: it is given a cache of keys and values, to which it would add its own "
+        if is_strict:
+            raise AcplanError(f"{text}once more if it ran again")
+        if not self.has_warned:
+            self.has_warned = True
+            text += "once more; it does not run again, and the peak may be a larger one"
+            warnings.warn(text, PlanMismatchWarning, stacklevel=2)
+        return True
 
 
 def _is_exporting() -> bool:
@@ -537,7 +552,7 @@ def _carries_more(unit: torch.nn.Module) -> bool:
     return is_compiled or isinstance(unit, FSDPModule) or any(hooks)
 
 
-Undo = list[tuple[torch.nn.Module, str, Any]]
+Undo = list[Callable[[], object]]
 
 
 def _apply(
@@ -564,9 +579,11 @@ def _apply(
                 runs.add(planned.fqn)
             if isinstance(module, _Unit):
                 idle.append((module, checkpoint_fn))
+                module.planned = (planned.fqn, strict)
             else:
                 wrappers[id(module)] = unit = _Unit(module)
                 unit.checkpoint_fn = checkpoint_fn
+                unit.planned = (planned.fqn, strict)
     _require_apart(owners, runs)
     _refuse_offload_inside(owners, paths)
     undo: Undo = []
@@ -574,16 +591,14 @@ def _apply(
         for parent in list(model.modules()):
             for name, child in list(parent._modules.items()):
                 if child is not None and id(child) in wrappers:
-                    undo.append((parent, name, child))
+                    undo.append(functools.partial(_put_back, parent, name, child))
                     setattr(parent, name, wrappers[id(child)])
         for unit, checkpoint_fn in idle:
-            undo.append((unit, "checkpoint_fn", _call))
+            undo.append(functools.partial(_put_back, unit, "checkpoint_fn", _call))
             unit.checkpoint_fn = checkpoint_fn
-        for unit in [*wrappers.values(), *(unit for unit, _ in idle)][:1]:
-            unit.caching = caching_configs(model)
-            for config in unit.caching:
-                undo.append((config, "use_cache", True))
-                config.use_cache = False
+        if (wrappers or idle) and not caches.are_off(model):
+            undo.append(functools.partial(caches.switch_on, model))
+            caches.switch_off(model)
     return wrappers.get(id(model), model), undo
 
 
@@ -600,9 +615,13 @@ def _all_or_nothing(undo: Undo) -> Iterator[None]:
 
 
 def _undo(undo: Undo) -> None:
-    for owner, name, value in reversed(undo):
-        if getattr(owner, name, None) is not value:
-            setattr(owner, name, value)
+    for put_back in reversed(undo):
+        put_back()
+
+
+def _put_back(owner: torch.nn.Module, name: str, value: Any) -> None:
+    if getattr(owner, name, None) is not value:
+        setattr(owner, name, value)
 
 
 def _calls(

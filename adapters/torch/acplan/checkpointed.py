@@ -16,19 +16,10 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointWrapper,
 )
 
+from acplan import caches
 from acplan.one_thread import here
 
 _LOGGER = logging.getLogger("acplan")
-
-
-def caching_configs(model: torch.nn.Module) -> list[Any]:
-    """Those configurations of transformers that say `use_cache`, which is their default:
-    keys and values of each layer are kept for what is generated next, and a layer that
-    runs again would find them there and add its own once more. transformers switches
-    that off where it checkpoints, and so does a plan."""
-    configs = (getattr(module, "config", None) for module in model.modules())
-    found = {id(c): c for c in configs if getattr(c, "use_cache", None) is True}
-    return list(found.values())
 
 
 @contextlib.contextmanager
@@ -47,9 +38,7 @@ def without_checkpointing(
                 found.append(name)
                 undo.callback(setattr, module, "gradient_checkpointing", True)
                 module.gradient_checkpointing = False
-        for config in caching_configs(model):
-            undo.callback(setattr, config, "use_cache", True)
-            config.use_cache = False
+        undo.enter_context(caches.switched_off(model))
         inner = _unwrapped(model, undo, found)
         for owner, attribute, value in _plain(found):
             undo.enter_context(mock.patch.object(owner, attribute, value))

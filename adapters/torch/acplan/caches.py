@@ -1,0 +1,99 @@
+"""Caches of keys and values, of which transformers makes one in every step where
+`use_cache` is not said to be off.
+
+A layer that runs again would find its own keys there and add them once more. transformers
+switches caches off where it checkpoints, and so do a plan and a trace: modules are told
+`use_cache=False` when they are called with gradients, by a hook, whoever says otherwise.
+Their configurations stay as they are, and are saved so; without gradients nothing is
+recomputed, and caches are what they are without a plan. What is given a cache by its caller
+all the same (prefixes that PEFT trains) is not checkpointed in that call.
+"""
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_SWITCH = "use_cache"
+
+
+def _without_cache(
+    place: int, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The hook: with gradients, the call is one without a cache. `place`: that of the
+    switch among arguments by position."""
+    if not torch.is_grad_enabled():
+        return None
+    if 0 <= place < len(args):
+        return (*args[:place], False, *args[place + 1 :]), kwargs
+    return args, {**kwargs, _SWITCH: False}
+
+
+def are_off(model: torch.nn.Module) -> bool:
+    return any([*_hooks_of(module)] for module in model.modules())
+
+
+def switch_off(model: torch.nn.Module) -> None:
+    """From here on, modules of transformers make no caches where they have gradients,
+    until `switch_on`."""
+    for module in model.modules():
+        place = _place_of_switch(module)
+        if place is not None and not [*_hooks_of(module)]:
+            hook = functools.partial(_without_cache, place)
+            module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def switch_on(model: torch.nn.Module) -> None:
+    """As it was; nothing where they are not off."""
+    for module in model.modules():
+        for key in [*_hooks_of(module)]:
+            del module._forward_pre_hooks[key]
+            module._forward_pre_hooks_with_kwargs.pop(key, None)
+
+
+@contextlib.contextmanager
+def switched_off(model: torch.nn.Module) -> Iterator[None]:
+    """While it lasts; those that are off already stay off."""
+    if are_off(model):
+        yield
+        return
+    try:
+        switch_off(model)
+        yield
+    finally:
+        switch_on(model)
+
+
+def is_given_one(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a cache of transformers is among the arguments."""
+    library = sys.modules.get("transformers.cache_utils")
+    if library is None:
+        return False
+    cache = library.Cache
+    return any(isinstance(v, cache) for v in (*args, *kwargs.values()))
+
+
+def _hooks_of(module: torch.nn.Module) -> Iterator[int]:
+    """The keys of the hook, of which a copy of a module has its own."""
+    for key, hook in module._forward_pre_hooks.items():
+        if getattr(hook, "func", None) is _without_cache:
+            yield key
+
+
+def _place_of_switch(module: torch.nn.Module) -> int | None:
+    """-1 for one by name alone; None for modules without a switch."""
+    if not hasattr(getattr(module, "config", None), _SWITCH):
+        return None
+    try:
+        parameters = inspect.signature(module.forward).parameters
+    except (TypeError, ValueError):
+        return None
+    if _SWITCH not in parameters:
+        return None
+    if parameters[_SWITCH].kind is inspect.Parameter.KEYWORD_ONLY:
+        return -1
+    return [*parameters].index(_SWITCH)
