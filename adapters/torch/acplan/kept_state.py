@@ -17,6 +17,7 @@ import collections
 import contextlib
 import copy
 import functools
+import io
 import random
 import sys
 import types
@@ -78,13 +79,13 @@ def objects_kept(*roots: Any) -> Iterator[None]:
                 undo.callback(one)
 
 
-def read_once(data: Any) -> str:
-    """The class of an iterator that a data set which has no places reads from, which
-    cannot be read again; "" where there is none."""
-    if not isinstance(data, torch.utils.data.IterableDataset):
-        return ""
+def read_once(data: Any, with_files: bool) -> str:
+    """The class of an iterator that data, a loader or a sampler reads from, which cannot
+    be read again; "" where there is none. `with_files`: a file is one, too; data with
+    places seek in theirs."""
     found = (thing for thing in _reached([data]) if isinstance(thing, Iterator))
-    return next((type(thing).__name__ for thing in found), "")
+    but = () if with_files else (io.IOBase,)
+    return next((type(t).__name__ for t in found if not isinstance(t, but)), "")
 
 
 def without_saved_hooks() -> contextlib.AbstractContextManager[object]:

@@ -121,7 +121,7 @@ def _first_batch(trainer: Any) -> Any:
     """As the module is given it; data and random numbers are as they were."""
     loaders = tree_map(_apart, trainer.train_dataloader)
     for loader in tree_leaves(loaders):
-        require_read_again(getattr(loader, "dataset", None))
+        require_read_again(loader)
     with random_state_kept(), objects_kept(loaders):
         for batch in _batches_of(trainer, loaders):
             batch = trainer.precision_plugin.convert_input(batch)

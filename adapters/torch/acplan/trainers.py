@@ -135,15 +135,21 @@ def master_bytes(model: torch.nn.Module, dtype: torch.dtype, ranks: int) -> int:
     return -(-trained * max(0, 4 - dtype.itemsize) * 4 // ranks)
 
 
-def require_read_again(data: Any) -> None:
-    """Raises AcplanError for a data set of which the batch that is planned for would be
+def require_read_again(loader: Any) -> None:
+    """Raises AcplanError for a loader of which the batch that is planned for would be
     lost to the training."""
-    kind = read_once(data)
-    if kind:
-        raise AcplanError(
-            f"the train dataset reads a {kind}, which can be read once: give a batch as "
-            "batch="
-        )
+    parts = {"loader": loader}
+    if isinstance(loader, torch.utils.data.DataLoader):  # which has workers of its own
+        names = ("dataset", "sampler", "batch_sampler", "collate_fn")
+        parts = {name: getattr(loader, name, None) for name in names}
+    is_in_order = isinstance(parts.get("dataset"), torch.utils.data.IterableDataset)
+    for name, part in parts.items():
+        kind = read_once(part, name == "loader" or is_in_order)
+        if kind:
+            raise AcplanError(
+                f"the train data read a {kind}, which can be read once: give a batch as "
+                "batch="
+            )
 
 
 def require_checkpoints_off(is_on: Any, switch: str) -> None:

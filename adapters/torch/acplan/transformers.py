@@ -108,10 +108,11 @@ def _inputs(trainer: Any, batch: Mapping[str, Any] | None) -> dict[str, Any]:
     else:
         if trainer.train_dataset is None or _is_empty(trainer.train_dataset):
             raise AcplanError(_NO_BATCH)
-        require_read_again(trainer.train_dataset)
         with random_state_kept():
+            loader = trainer.get_train_dataloader()
+            require_read_again(loader)
             batches, items = trainer.get_batch_samples(
-                iter(trainer.get_train_dataloader()), count, trainer.args.device
+                iter(loader), count, trainer.args.device
             )
     if not batches:
         raise AcplanError(_NO_BATCH)

@@ -2,6 +2,8 @@
 its data and its model, and what becomes of a model with a plan."""
 
 import functools
+import io
+import itertools
 import pathlib
 import random
 import subprocess
@@ -91,11 +93,32 @@ class ReadOnce(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
         return self.left
 
 
+class Counted(Sentences):
+    """Has places, and gives others at each reading; its file may be read from anywhere."""
+
+    def __init__(self, steps: Any) -> None:
+        super().__init__(65, seed=2)
+        self.steps, self.file = steps, io.BytesIO()
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        self.file.seek(0)
+        step = next(self.steps) if self.steps is not None else 0
+        return super().__getitem__((index + step) % 65)
+
+
+def test_places_that_read_on_are_left_to_the_training(tmp_path: pathlib.Path) -> None:
+    data = Counted(itertools.count())
+    with pytest.raises(AcplanError, match="read a count, which can be read once"):
+        _plan(_trainer(tmp_path, _llama(), data=data))
+    assert next(data.steps) == 0
+    assert _plan(_trainer(tmp_path, _llama(), data=Counted(None))).modules
+
+
 def test_data_that_can_be_read_once_is_left_to_the_training(tmp_path: pathlib.Path) -> None:
     sentences = Sentences(16, seed=2)
     data = ReadOnce([sentences[k] for k in range(16)])
     trainer = _trainer(tmp_path, _llama(), data=data, max_steps=1)
-    with pytest.raises(AcplanError, match="reads a list_iterator, which can be read once"):
+    with pytest.raises(AcplanError, match="read a list_iterator, which can be read once"):
         _plan(trainer)
     assert len([*data.left]) == 16
     batch = torch.utils.data.default_collate([sentences[k] for k in range(8)])
@@ -303,6 +326,24 @@ def test_loaders_of_lightning(kind: str) -> None:
     for module, plan in zip(modules, (False, True)):
         _fit(module, loaders(), plan)
     assert modules[0].seen == modules[1].seen and len(modules[0].seen) == 8
+
+
+class OneReading:
+    """A loader of a user's own."""
+
+    def __init__(self) -> None:
+        self.batches = iter([*_loader()])
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches
+
+
+def test_loaders_that_are_read_once_are_left_to_lightning() -> None:
+    lightning = pytest.importorskip("lightning")
+    loader = OneReading()
+    with pytest.raises(AcplanError, match="read a list_iterator, which can be read once"):
+        _fit(_module(lightning), loader, True)
+    assert len([*loader.batches]) >= 3  # of 4; Lightning fetches one ahead
 
 
 def test_lightning_resumes_with_a_plan(tmp_path: pathlib.Path) -> None:
