@@ -253,20 +253,35 @@ class Plan:
         ]
 
     def _facts(self) -> dict[str, str]:
+        units = {"units": str(len(self.modules))}
         if "recompute_ms" not in self.data:
-            return {"units": str(len(self.modules))}
+            return units
+        wrong = self._wrong_figure()
+        if wrong:
+            return {**units, "figures": wrong}
         return {
             "status": self.status,
-            "units": str(len(self.modules)),
+            **units,
             "peak": f"{showing.size(self.peak_bytes)} of "
             f"{showing.size(self.budget_bytes)}",
             "recomputes": f"{self.recompute_ms:.3f} ms",
         }
 
+    def _wrong_figure(self) -> str:
+        """What is wrong with the figures of a file that others have written to, as far as
+        they are shown: who looks at a plan is told, and nothing is raised."""
+        try:
+            for key in ("peak_bytes", "budget_bytes", "recompute_ms", "overhead"):
+                self._number(key)
+            self._number("baseline", "peak_bytes")
+        except AcplanError as error:
+            return str(error)
+        return ""
+
     def __repr__(self) -> str:
-        of = f" for {self.data['model']}" if "model" in self.data else ""
+        of = showing.plain(f" for {self.data['model']}" if "model" in self.data else "")
         facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
-        return f"<Plan{of}: {facts}>"
+        return f"<Plan{of}: {showing.plain(facts)}>"
 
     def _repr_html_(self) -> str:
         of = f" for {self.data['model']}" if "model" in self.data else ""
@@ -279,9 +294,9 @@ class Plan:
     def __str__(self) -> str:
         if self.text:
             return self.text
-        names = ", ".join(module.fqn for module in self.modules)
+        names = showing.plain(", ".join(module.fqn for module in self.modules))
         text = f"{len(self.modules)} modules to checkpoint: {names or 'none'}"
-        if "recompute_ms" not in self.data:
+        if "recompute_ms" not in self.data or self._wrong_figure():
             return text
         return (
             f"{self.status}: peak {self.peak_bytes:,} bytes of {self.budget_bytes:,} "

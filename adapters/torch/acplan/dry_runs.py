@@ -8,7 +8,6 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._guards import TracingContext, detect_fake_mode, tracing
@@ -28,6 +27,7 @@ from acplan.kept_state import (
     state_kept,
     without_saved_hooks,
 )
+from acplan.one_thread import replaced_here
 from acplan.recorded_steps import Run, StepRecorder, held_by, numbers_of
 from acplan.tracing import alone, default_loss
 from acplan.values import ValuedFakeTensorMode, give_value, random_state_kept
@@ -179,7 +179,7 @@ def _unasked() -> Iterator[None]:
     if not hasattr(library, "is_fake_tensor"):
         yield
         return
-    with mock.patch.object(library, "is_fake_tensor", lambda _: False):
+    with replaced_here(library, "is_fake_tensor", lambda _: False):
         yield
 
 

@@ -20,7 +20,7 @@ from acplan.planning import PLAN_OPTIONS, Budget, Source, plan_flags, size_text
 from acplan.planning import source_path
 from acplan.program import call_acplan
 from acplan.progress import progress_bar
-from acplan.showing import Rows, page, size, table
+from acplan.showing import Rows, page, plain, size, table
 from acplan.showing import to_pandas as frame_of
 from acplan.tracing import Trace, trace
 from acplan.training_steps import TrainingStep
@@ -79,7 +79,7 @@ class Explanation:
 
     def __repr__(self) -> str:
         return (
-            f"<Explanation of {self.data['model']}: peak {self.peak_bytes:,} bytes, "
+            f"<Explanation of {plain(self.data['model'])}: peak {self.peak_bytes:,} bytes, "
             f"least budget {self.least_bytes:,}>"
         )
 

@@ -150,8 +150,10 @@ def _config_of(transformers: Any, data: Any, name: str) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__
+    """What an error of others says, up to the first line that announces no other."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = next((k for k, line in enumerate(lines) if not line.endswith(":")), len(lines))
+    return " ".join(lines[: said + 1]) or type(error).__name__
 
 
 def _change(config: Any, change: str) -> None:

@@ -21,6 +21,7 @@ from acplan.optimizers import (
     named_optimizer,
     optimizer_like,
 )
+from acplan.one_thread import replaced_here
 from acplan.tracing import default_loss
 from acplan.training_steps import TrainingStep
 
@@ -258,7 +259,7 @@ def _fused_loss(step: TrainingStep) -> Iterator[TrainingStep]:
                 mock.patch.object(owner, "_loss_function", causal_loss, create=True)
             )
         undo.enter_context(
-            mock.patch.object(torch.nn.functional, "cross_entropy", cross_entropy)
+            replaced_here(torch.nn.functional, "cross_entropy", cross_entropy)
         )
         yield dataclasses.replace(step, loss_fn=loss_fn)
 

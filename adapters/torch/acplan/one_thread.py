@@ -4,7 +4,8 @@ or compile meanwhile, get PyTorch's own."""
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -23,11 +24,35 @@ def here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..
 
 
 def replaced_here(owner: Any, name: str, other: Any) -> Any:
-    """mock.patch.object, which for functions and properties holds in this thread alone."""
-    original = vars(owner).get(name)
+    """mock.patch.object, which holds in this thread alone: for functions and properties,
+    and for constants of modules."""
+    # Of some modules of PyTorch it is their class that has the functions.
+    original = vars(owner).get(name, getattr(owner, name, None))
     if isinstance(other, property) and isinstance(original, property):
         assert original.fget is not None and other.fget is not None
         return mock.patch.object(owner, name, property(here(original.fget, other.fget)))
     if callable(other) and callable(original):
         return mock.patch.object(owner, name, here(original, other))
+    if type(owner).__setattr__ is types.ModuleType.__setattr__ and name in vars(owner):
+        return _constant_here(owner, name, other)
     return mock.patch.object(owner, name, other)
+
+
+@contextlib.contextmanager
+def _constant_here(module: types.ModuleType, name: str, value: Any) -> Iterator[None]:
+    """While it lasts the module has another class, in which the name is a property: other
+    threads read, and write, what the module has."""
+    owner = threading.get_ident()
+    before = type(module)
+
+    def read(self: types.ModuleType) -> Any:
+        return value if threading.get_ident() == owner else vars(self)[name]
+
+    def write(self: types.ModuleType, new: Any) -> None:
+        vars(self)[name] = new
+
+    module.__class__ = type(before.__name__, (before,), {name: property(read, write)})
+    try:
+        yield
+    finally:
+        module.__class__ = before

@@ -68,7 +68,7 @@ class Profile:
         )
 
     def __repr__(self) -> str:
-        return f"<Profile of {self._model or 'a model'}: {len(self.modules):,} modules>"
+        return f"<Profile of {showing.plain(self._model or 'a model')}: {len(self.modules):,} modules>"
 
     def _repr_html_(self) -> str:
         return showing.page(repr(self)[1:-1], {}, figure(["memory", "map"], self))

@@ -2,6 +2,7 @@
 
 import html
 import importlib
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,15 @@ def size(count: float) -> str:
     return f"{count:.2f} GiB"
 
 
+def plain(text: object) -> str:
+    """Without characters that move a terminal's cursor or turn its text around: names of
+    files that others wrote are shown."""
+    return "".join(
+        c if unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") else ascii(c)[1:-1]
+        for c in str(text)
+    )
+
+
 def to_pandas(rows: Rows) -> Any:
     try:
         pandas = importlib.import_module("pandas")
@@ -37,7 +47,7 @@ def page(title: str, facts: Mapping[str, object], *parts: str) -> str:
         for name, value in facts.items()
     )
     return (
-        f'<div class="acplan"><div><b>{html.escape(title)}</b></div>'
+        f'<div class="acplan"><div><b>{html.escape(plain(title))}</b></div>'
         f"<div>{said}</div>{''.join(parts)}</div>"
     )
 
@@ -63,7 +73,7 @@ def table(rows: Rows, most: int = 12) -> str:
 def _cell(name: str, value: object) -> str:
     if isinstance(value, (int, float)) and name.endswith("bytes"):
         return size(value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else plain(value)
 
 
 def own_chart(label: str, series: Mapping[str, Points], line: float | None = None) -> str:

@@ -47,7 +47,7 @@ class Frontier:
         return showing.to_pandas(self.rows)
 
     def __repr__(self) -> str:
-        return f"<Frontier of {self.data['model']}: {len(self.data['plans'])} budgets>"
+        return f"<Frontier of {showing.plain(self.data['model'])}: {len(self.data['plans'])} budgets>"
 
     def __str__(self) -> str:
         return self.text

@@ -36,6 +36,7 @@ from acplan.sources import SourceLines
 from acplan.timing import measured_device
 from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 from acplan.values import (
+    too_many_for_values,
     ValuedFakeTensorMode,
     as_in_training,
     give_defaults,
@@ -120,7 +121,7 @@ class Trace:
 
     def __repr__(self) -> str:
         return (
-            f"<Trace of {self.data['model']['name']}: "
+            f"<Trace of {showing.plain(self.data['model']['name'])}: "
             f"{len(self.data['operators']):,} operators, peak "
             f"{showing.size(self.peak_bytes)}>"
         )
@@ -415,12 +416,23 @@ def step_on_fakes(
                 on_device.run(made)
                 yield on_device, made
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
-                raise AcplanError(
-                    "what the model runs depends on values, which a trace does not "
-                    f"compute: {error} (a tensor's .item(), its truth, its nonzero())"
-                ) from error
+                raise AcplanError(_depends_on_values(error, inputs)) from error
             finally:
                 step.model.train(was_training)
+
+
+def _depends_on_values(error: Exception, inputs: Any) -> str:
+    text = (
+        "what the model runs depends on values, which a trace does not compute: "
+        f"{error} (a tensor's .item(), its truth, its nonzero())"
+    )
+    count = too_many_for_values(tensors_in(inputs))
+    if count:
+        text += (
+            f"; an input of {count:,} whole numbers is too large to have values: trace a "
+            "smaller batch"
+        )
+    return text
 
 
 def _refuse_scripted(model: torch.nn.Module) -> None:

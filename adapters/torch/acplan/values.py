@@ -15,7 +15,7 @@ import functools
 import inspect
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -468,6 +468,13 @@ def _known(tensor: FakeTensor, what: str) -> torch.Tensor:
     if value is None:
         raise DataDependentOutputException(what)
     return value
+
+
+def too_many_for_values(tensors: Iterable[torch.Tensor]) -> int:
+    """How many whole numbers the first of these has that has more than are looked at; 0
+    where none has."""
+    discrete = (t.numel() for t in tensors if t.dtype in _DISCRETE)
+    return next((count for count in discrete if count > _MOST_ELEMENTS), 0)
 
 
 def _is_small(tensor: torch.Tensor) -> bool:

@@ -2,6 +2,7 @@
 none, models on the meta device. Each is told in one line."""
 
 import contextlib
+import html
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import pytest
 import torch
 from acplan import AcplanError
 from acplan.__main__ import main
+from acplan.huggingface import first_line
 from acplan.files import require_writable, write_json
 from torch import nn
 
@@ -117,14 +119,22 @@ def test_wrong_arguments_are_told(call: int) -> None:
         ({"peak_bytes": "abc"}, "plan: peak_bytes: expected a number, found 'abc'"),
         ({"peak_bytes": float("nan")}, "plan: peak_bytes: expected a number, found nan"),
         ({"recompute_ms": 10**400}, "plan: recompute_ms: expected a number, found 1000"),
-        ({"modules": [{"fqn": 3}]}, "fqn: expected a name, found 3"),
     ],
 )
 def test_plans_that_tell_no_numbers(figures: dict[str, Any], message: str) -> None:
     whole = {"format": "acplan.plan", "version": 1, "status": "optimal", "modules": []}
     whole |= {"peak_bytes": 5, "budget_bytes": 6, "recompute_ms": 1.0}
+    plan = acplan.Plan.of(whole | figures)
     with pytest.raises(AcplanError, match=message):
-        acplan.Plan.of(whole | figures)._repr_html_()
+        _ = plan.peak_bytes, plan.recompute_ms
+    assert message in repr(plan) and message in html.unescape(plan._repr_html_())
+    assert str(plan) == "0 modules to checkpoint: none"
+
+
+def test_plans_of_units_without_names() -> None:
+    whole = {"format": "acplan.plan", "version": 1, "status": "optimal"}
+    with pytest.raises(AcplanError, match="fqn: expected a name, found 3"):
+        acplan.Plan.of({**whole, "modules": [{"fqn": 3}]})
 
 
 @pytest.mark.parametrize("missing", ["model", "operators", "storages", "measured"])
@@ -133,6 +143,30 @@ def test_traces_that_lack_a_part(missing: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps({k: data[k] for k in data if k != missing}))
     with pytest.raises(AcplanError, match=f"t.json: {missing}: expected a .*, found none"):
         acplan.Trace.load(tmp_path / "t.json")
+
+
+class Padded(nn.Module):
+    """Asks for values, as transformers does of masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(4, 2)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.words(tokens).sum() if (tokens == 0).all() else self.words(tokens).mean()
+
+
+def test_inputs_that_are_too_large_for_values_are_told() -> None:
+    tokens = torch.zeros(1 << 20, 5, dtype=torch.long, device="meta")
+    with pytest.raises(AcplanError, match="an input of 5,242,880 whole numbers is too large"):
+        acplan.trace(Padded().to("meta"), tokens)
+    assert acplan.trace(Padded().to("meta"), tokens[:4]).peak_bytes > 0
+
+
+def test_what_others_announce_is_said() -> None:
+    assert first_line(ValueError("\nfield 'n':\n  is a text\nmore")) == "field 'n': is a text"
+    assert first_line(ValueError("")) == "ValueError"
+    assert first_line(ValueError("a:")) == "a:"
 
 
 def test_errors_name_no_file_of_ours() -> None:

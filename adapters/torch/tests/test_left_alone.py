@@ -290,17 +290,28 @@ def test_a_step_is_one_with_gradients(without: Callable[[], Any]) -> None:
         assert acplan.trace(model, x).data["operators"] == expected["operators"]
 
 
+def _said_of_cuda() -> tuple[Any, ...]:
+    cudnn = torch.backends.cudnn
+    return (
+        torch.cuda.is_available(),
+        torch.version.cuda,
+        torch.version.hip,
+        cudnn.is_available(),
+        cudnn.version(),
+    )
+
+
 def test_other_threads_have_pytorch_as_it_is() -> None:
-    expected = torch.cuda.is_available()
+    expected, kind = _said_of_cuda(), type(torch.version)
     found: list[Any] = []
 
     def look() -> None:
         fake = torch._subclasses.FakeTensorMode().from_tensor(torch.empty(2))
         with_dispatch = torch._C._dispatch_keys(fake).has(torch._C.DispatchKey.Python)
-        found.append((torch.cuda.is_available(), with_dispatch))
+        found.append((_said_of_cuda(), with_dispatch))
 
     def loss(value: torch.Tensor) -> torch.Tensor:
-        assert torch.cuda.is_available()
+        assert torch.cuda.is_available() and torch.version.cuda
         thread = threading.Thread(target=look)
         thread.start()
         thread.join()
@@ -308,6 +319,7 @@ def test_other_threads_have_pytorch_as_it_is() -> None:
 
     acplan.trace(Model(), _x(), loss_fn=loss)
     assert {*found} == {(expected, True)}
+    assert _said_of_cuda() == expected and type(torch.version) is kind
 
 
 @pytest.mark.parametrize("call", CALLS)

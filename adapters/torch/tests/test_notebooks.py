@@ -154,6 +154,22 @@ def test_names_are_escaped() -> None:
     assert _elements(page) == {"div", "b", "table", "thead", "tbody", "tr", "th", "td"}
 
 
+_PLAN = {"format": "acplan.plan", "version": 1, "status": "optimal", "modules": []}
+
+
+@pytest.mark.parametrize("more", [{}, {"peak_bytes": "x"}, {"recompute_ms": 1.0}])
+def test_plans_without_their_figures_are_shown(more: dict[str, Any]) -> None:
+    """As files may be that somebody has written to."""
+    lacks = ", figures plan: it does not say its peak_bytes" if "recompute_ms" in more else ""
+    unit = {"fqn": "\x1b[31m\u202eNet", "ops": []}
+    found = acplan.Plan.of({**_PLAN, "model": unit["fqn"], "modules": [unit], **more})
+    assert repr(found) == r"<Plan for \x1b[31m\u202eNet: units 1" + f"{lacks}>"
+    assert str(found) == r"1 modules to checkpoint: \x1b[31m\u202eNet"
+    page = found._repr_html_()
+    assert r"\x1b[31m\u202eNet" in page
+    assert "\x1b" not in page and "\u202e" not in page
+
+
 def test_tables(values: dict[str, Any], monkeypatch: Any) -> None:
     made: list[Any] = []
 
