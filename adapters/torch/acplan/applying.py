@@ -497,7 +497,10 @@ class _Unit(CheckpointWrapper):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         call = self.checkpoint_fn
-        if _is_exporting() or self._is_given_a_cache(args, kwargs):
+        # In a compiled checkpoint nothing may be written to a cache, which there is where
+        # nothing runs again.
+        is_plain = torch.compiler.is_compiling() and not torch.is_grad_enabled()
+        if is_plain or _is_exporting() or self._is_given_a_cache(args, kwargs):
             call = _call
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone

@@ -107,6 +107,9 @@ def best_batch(
     sizes:     which there are to choose from, ascending; by default 1, 2, 3, ...
     tolerance: sizes are not looked at that can be faster by this share only.
     kwargs:    options of acplan.plan and of acplan.trace.
+
+    Memory is taken to grow with the size: where the smallest does not fit, AcplanError says
+    so, and none is looked at beyond one that does not.
     """
     require_module(model)
     if not callable(inputs_of):

@@ -15,9 +15,17 @@ PathLike = str | os.PathLike[str]
 _GZIP = b"\x1f\x8b"
 
 
+def path_of(path: PathLike, name: str = "path") -> pathlib.Path:
+    """Raises AcplanError for what is none."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise AcplanError(f"{name}: expected a file's path, found {type(path).__name__}")
+    return pathlib.Path(path)
+
+
 def read_json(path: PathLike) -> Any:
+    file = path_of(path)
     try:
-        raw = pathlib.Path(path).read_bytes()
+        raw = file.read_bytes()
         return json.loads(gzip.decompress(raw) if raw[:2] == _GZIP else raw)
     except (ValueError, EOFError, RecursionError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
@@ -27,7 +35,7 @@ def read_json(path: PathLike) -> Any:
 def write_json(path: PathLike, data: Any) -> None:
     """Writes the file whole or not at all: the one that a link names, where it is a link.
     What is no regular file, such as a pipe or /dev/null, is written to and stays."""
-    target = pathlib.Path(path)
+    target = path_of(path)
     try:
         text = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
     except (ValueError, TypeError) as error:
@@ -71,7 +79,7 @@ def _write_new(path: pathlib.Path, text: bytes) -> None:
 
 def require_writable(path: PathLike) -> None:
     """Refuses what `write_json` would fail at, before the work is done."""
-    target = pathlib.Path(path)
+    target = path_of(path)
     if target.is_dir():
         raise AcplanError(f"{path}: expected a file's name, found a folder")
     if not target.parent.is_dir():

@@ -11,7 +11,7 @@ from typing import Any
 from acplan import showing
 from acplan.errors import AcplanError
 from acplan.figures import figure
-from acplan.files import read_json, write_json
+from acplan.files import path_of, read_json, write_json
 from acplan.program import run_acplan
 from acplan.tracing import Trace
 
@@ -88,7 +88,7 @@ def profile_file(
     if isinstance(trace, Trace):
         trace.save(source)
     else:
-        source = pathlib.Path(trace)
+        source = path_of(trace, "profile")
     written = folder / "profile.json"
     run_acplan(["profile", str(source), "-o", str(written)])
     return written

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from acplan.applying import Plan
 from acplan.errors import AcplanError
+from acplan.files import path_of
 from acplan.planning import source_path
 from acplan.profiles import Profile
 from acplan.program import run_acplan
@@ -31,6 +32,7 @@ def report(
     points:     budgets of the frontier that is drawn; 0: none.
     time_limit: seconds for the frontier, or "none"; ten by default.
     """
+    written = path_of(output, "output")
     flags = ["--points", str(points)]
     if time_limit is not None:
         flags += ["--time-limit", str(time_limit)]
@@ -38,8 +40,8 @@ def report(
     with tempfile.TemporaryDirectory(prefix="acplan-") as name:
         folder = pathlib.Path(name)
         files = [str(source_path(of, folder, "report")), *_plan_files(named, folder)]
-        run_acplan(["report", *files, *flags, "-o", os.fspath(output)])
-    return pathlib.Path(output)
+        run_acplan(["report", *files, *flags, "-o", str(written)])
+    return written
 
 
 def _plan_files(

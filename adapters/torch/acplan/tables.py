@@ -12,7 +12,7 @@ from acplan import showing
 from acplan.applying import Plan
 from acplan.errors import AcplanError
 from acplan.figures import figure, made_of, remember
-from acplan.files import read_json
+from acplan.files import path_of, read_json
 from acplan.planning import Budget, Source, plan_flags, size_text, source_path
 from acplan.program import call_acplan, run_acplan
 from acplan.progress import progress_bar
@@ -142,7 +142,7 @@ def compare(of: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
             if isinstance(plan, Plan):
                 path = folder / f"plan-{place}.json"
                 plan.save(path)
-            arguments.append(str(path))
+            arguments.append(str(path_of(path, "plans")))
         text = run_acplan(arguments)
         found = run_acplan([*arguments, "--json"])
     return Comparison(json.loads(found), text)

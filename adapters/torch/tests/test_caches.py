@@ -88,6 +88,16 @@ def test_without_gradients_caches_are_those_without_a_plan() -> None:
     assert model(TOKENS).past_key_values is None
 
 
+def test_compiled_models_have_caches_without_gradients() -> None:
+    model = acplan.apply(_llama(), _plan(_llama))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        expected = model(TOKENS).logits
+        found = compiled(TOKENS)
+    assert found.past_key_values.get_seq_length() == 8
+    assert torch.equal(found.logits, expected)
+
+
 def test_nothing_is_left_of_it() -> None:
     """Copies have their own, and models that share a configuration."""
     model = _llama()

@@ -102,6 +102,11 @@ _CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: acplan.trace(_layers(), _X, loss_fn=3), "loss_fn: expected a function of"),
     (lambda: acplan.trace(_layers(), _X, device=3), "device: expected one of"),
     (lambda: acplan.frontier("t.json", budgets=[]), "budgets: expected one or more"),
+    (lambda: acplan.Plan.load(3), "path: expected a file's path, found int"),
+    (lambda: acplan.Plan(()).save(None, "A"), "path: expected a file's path, found NoneType"),
+    (lambda: acplan.report("t.json", None), "output: expected a file's path, found NoneType"),
+    (lambda: acplan.profile(3), "profile: expected a file's path, found int"),
+    (lambda: acplan.compare("t.json", [3]), "plans: expected a file's path, found list"),
 ]
 
 
