@@ -426,8 +426,9 @@ class _Unit(CheckpointWrapper):
         super().__init__(module)
         self._parameters = module._parameters
         self.training = module.training
-        self.planned = ("", False)  # of which unit of the plan, and whether strictly
-        self.has_warned = False
+        # Of which unit of the plan, and whether strictly. By names that no module has.
+        self._acplan_planned = ("", False)
+        self._acplan_has_warned = False
 
     def named_modules(
         self,
@@ -514,12 +515,12 @@ class _Unit(CheckpointWrapper):
             return False
         if self.checkpoint_fn is _call or not caches.is_given_one(args, kwargs):
             return False
-        fqn, is_strict = self.planned
+        fqn, is_strict = self._acplan_planned
         text = f"{fqn}: it is given a cache of keys and values, to which it would add its own "
         if is_strict:
             raise AcplanError(f"{text}once more if it ran again")
-        if not self.has_warned:
-            self.has_warned = True
+        if not self._acplan_has_warned:
+            self._acplan_has_warned = True
             text += "once more; it does not run again, and the peak may be a larger one"
             warnings.warn(text, PlanMismatchWarning, stacklevel=2)
         return True
@@ -597,11 +598,11 @@ def _apply(
                 runs.add(planned.fqn)
             if isinstance(module, _Unit):
                 idle.append((module, checkpoint_fn))
-                module.planned = (planned.fqn, strict)
+                module._acplan_planned = (planned.fqn, strict)
             else:
                 wrappers[id(module)] = unit = _Unit(module)
                 unit.checkpoint_fn = checkpoint_fn
-                unit.planned = (planned.fqn, strict)
+                unit._acplan_planned = (planned.fqn, strict)
     _require_apart(owners, runs)
     _refuse_offload_inside(owners, paths)
     undo: Undo = []
