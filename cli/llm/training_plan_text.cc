@@ -143,10 +143,9 @@ nlohmann::ordered_json PlanJson(const TrainingReport& report) {
                           {"kept", NamesKept(graph, share)},
                           {"runs_again", NamesThatRun(graph, share)}});
     }
-    json["stages"].push_back(
-        {{"again_s", stage.again.Total()},
-         {"total_bytes", BytesJson(stage.memory.Total())},
-         {"policies", std::move(policies)}});
+    json["stages"].push_back({{"again_s", stage.again.Total()},
+                              {"total_bytes", BytesJson(stage.memory.Total())},
+                              {"policies", std::move(policies)}});
   }
   return json;
 }

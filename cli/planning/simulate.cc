@@ -133,10 +133,10 @@ std::string ToCsv(const Trace& trace, const Simulation& simulation) {
   std::string csv = "step,operator,name,phase,module,live_bytes\n";
   for (size_t k = 0; k < simulation.steps.size(); ++k) {
     const Simulation::Step& step = simulation.steps[k];
-    csv += fmt::format("{},{},{},{},{},{}\n", k, step.op,
-                       CsvField(NameOf(trace, step)), PhaseOf(trace, step),
-                       CsvField(ModuleOf(trace, step)),
-                       simulation.live_bytes[k]);
+    csv +=
+        fmt::format("{},{},{},{},{},{}\n", k, step.op,
+                    CsvField(NameOf(trace, step)), PhaseOf(trace, step),
+                    CsvField(ModuleOf(trace, step)), simulation.live_bytes[k]);
   }
   return csv;
 }

@@ -55,9 +55,8 @@ TEST_F(LlmTrainTest, BytesBeyondIntegersAreNotNegative) {
   json config = json::parse(graph::ReadFile(kConfig));
   config["hidden_size"] = 1561786512;
   Put("huge.json", config.dump());
-  const Outcome outcome =
-      Acplan({"llm-train", "huge.json", "--gpu", "a100", "--gpus", "16", "--tp",
-              "2", "--json"});
+  const Outcome outcome = Acplan({"llm-train", "huge.json", "--gpu", "a100",
+                                  "--gpus", "16", "--tp", "2", "--json"});
   ASSERT_EQ(outcome.exit_code, 3) << outcome.err;
   for (const json& stage : json::parse(outcome.out)["stages"]) {
     EXPECT_GT(stage["total_bytes"], 0x1p63);

@@ -182,8 +182,7 @@ TEST_F(SimulateCommandTest, PlansThatDoNotFitTheTraceAreRefused) {
 }
 
 TEST_F(SimulateCommandTest, TheTimelineQuotesNamesWithCommasAndQuotes) {
-  json trace =
-      json::parse(graph::ReadFile(ACPLAN_FUZZ_SEEDS "/small_trace.json"));
+  json trace = json::parse(graph::ReadFile(ACPLAN_SEED_TRACE));
   trace["modules"][1]["fqn"] = "Net.a,\"b";
   Put("trace.json", trace.dump());
   AcplanOut({"simulate", "trace.json", "--timeline", "steps.csv"});
