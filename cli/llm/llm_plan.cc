@@ -83,7 +83,7 @@ ordered_json PlanFile(const std::vector<TrainingReport>& reports,
                        {"version", 1},
                        {"model", question.model},
                        {"strategy", StrategyJson(planned.job)},
-                       {"budget_bytes", std::llround(question.budget)},
+                       {"budget_bytes", BytesJson(question.budget)},
                        {"fits", planned.Fits(question.budget)},
                        {"iteration_s", planned.time.Total()},
                        {"recompute_s", planned.time.recompute}};
@@ -93,7 +93,7 @@ ordered_json PlanFile(const std::vector<TrainingReport>& reports,
     file["others"].push_back(
         {{"recompute", RecomputationText(report.job.strategy)},
          {"iteration_s", report.time.Total()},
-         {"total_bytes", std::llround(report.memory.Worst().Total())},
+         {"total_bytes", BytesJson(report.memory.Worst().Total())},
          {"fits", report.Fits(question.budget)}});
   }
   return file;

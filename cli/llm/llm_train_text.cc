@@ -145,9 +145,9 @@ nlohmann::ordered_json StageJson(const StageContent& stage,
                                  {"has_embedding", stage.has_embedding},
                                  {"has_logits", stage.has_logits}};
   for (const MemoryPart& part : PartsOf(memory)) {
-    json[std::string(part.name) + "_bytes"] = std::llround(part.bytes);
+    json[std::string(part.name) + "_bytes"] = BytesJson(part.bytes);
   }
-  json["total_bytes"] = std::llround(memory.Total());
+  json["total_bytes"] = BytesJson(memory.Total());
   return json;
 }
 
@@ -217,6 +217,11 @@ std::string MemoryText(const TrainingReport& report,
          FitText(report, question.budget);
 }
 
+nlohmann::ordered_json BytesJson(double bytes) {
+  if (std::abs(bytes) >= 0x1p63) return bytes;
+  return std::llround(bytes);
+}
+
 nlohmann::ordered_json ToJson(const TrainingReport& report,
                               const TrainQuestion& question) {
   nlohmann::ordered_json json = {
@@ -241,13 +246,13 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
   if (report.plan) json["plan"] = PlanJson(report);
   nlohmann::ordered_json kept;
   if (!report.job.shape.IsMoe() || report.job.shape.dense_layers > 0) {
-    kept["dense"] = std::llround(SavedBytesOfLayer(report.job, false));
+    kept["dense"] = BytesJson(SavedBytesOfLayer(report.job, false));
   }
   if (report.job.shape.IsMoe()) {
-    kept["moe"] = std::llround(SavedBytesOfLayer(report.job, true));
+    kept["moe"] = BytesJson(SavedBytesOfLayer(report.job, true));
   }
   if (!report.plan) json["saved_bytes_of_a_layer"] = std::move(kept);
-  json["budget_bytes"] = std::llround(question.budget);
+  json["budget_bytes"] = BytesJson(question.budget);
   json["fits"] = report.Fits(question.budget);
   json["fullest_stage"] = report.FullestStage();
   json["stages"] = nlohmann::ordered_json::array();

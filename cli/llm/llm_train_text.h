@@ -36,6 +36,9 @@ std::string HeadingText(const costmodel::TrainingReport& report,
 std::string MemoryText(const costmodel::TrainingReport& report,
                        const TrainQuestion& question, const Terminal& terminal);
 
+// Whole bytes; where no integer of 64 bits holds them, the number itself.
+nlohmann::ordered_json BytesJson(double bytes);
+
 // docs/file_formats.md, "What llm-train says".
 nlohmann::ordered_json ToJson(const costmodel::TrainingReport& report,
                               const TrainQuestion& question);

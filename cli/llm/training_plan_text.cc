@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/llm/llm_text.h"
+#include "cli/llm/llm_train_text.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 
@@ -137,15 +138,14 @@ nlohmann::ordered_json PlanJson(const TrainingReport& report) {
       const LayerGraph& graph = plan.graphs[share.is_moe ? 1 : 0];
       policies.push_back({{"layers", share.layers},
                           {"experts", share.is_moe},
-                          {"kept_bytes", std::llround(share.policy.bytes)},
+                          {"kept_bytes", BytesJson(share.policy.bytes)},
                           {"again_s", SecondsOf(share)},
                           {"kept", NamesKept(graph, share)},
                           {"runs_again", NamesThatRun(graph, share)}});
     }
-    json["stages"].push_back(
-        {{"again_s", stage.again.Total()},
-         {"total_bytes", std::llround(stage.memory.Total())},
-         {"policies", std::move(policies)}});
+    json["stages"].push_back({{"again_s", stage.again.Total()},
+                              {"total_bytes", BytesJson(stage.memory.Total())},
+                              {"policies", std::move(policies)}});
   }
   return json;
 }

@@ -119,13 +119,24 @@ std::string ToJson(const Answer& answer) {
   return json.dump(2) + "\n";
 }
 
+// As a field of CSV by RFC 4180: names may have commas and quotes.
+std::string CsvField(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
+    return std::string(text);
+  }
+  std::string field = "\"";
+  for (const char c : text) field.append(c == '"' ? 2 : 1, c);
+  return field + '"';
+}
+
 std::string ToCsv(const Trace& trace, const Simulation& simulation) {
   std::string csv = "step,operator,name,phase,module,live_bytes\n";
   for (size_t k = 0; k < simulation.steps.size(); ++k) {
     const Simulation::Step& step = simulation.steps[k];
-    csv += fmt::format("{},{},{},{},{},{}\n", k, step.op, NameOf(trace, step),
-                       PhaseOf(trace, step), ModuleOf(trace, step),
-                       simulation.live_bytes[k]);
+    csv +=
+        fmt::format("{},{},{},{},{},{}\n", k, step.op,
+                    CsvField(NameOf(trace, step)), PhaseOf(trace, step),
+                    CsvField(ModuleOf(trace, step)), simulation.live_bytes[k]);
   }
   return csv;
 }

@@ -51,6 +51,18 @@ TEST_F(LlmTrainTest, SaysHowManyRanksShareAnExpertWithoutOtherDegrees) {
   EXPECT_THAT(outcome.out, HasSubstr(": ETP 2, DP 8, ZeRO 1\n"));
 }
 
+TEST_F(LlmTrainTest, BytesBeyondIntegersAreNotNegative) {
+  json config = json::parse(graph::ReadFile(kConfig));
+  config["hidden_size"] = 1561786512;
+  Put("huge.json", config.dump());
+  const Outcome outcome = Acplan({"llm-train", "huge.json", "--gpu", "a100",
+                                  "--gpus", "16", "--tp", "2", "--json"});
+  ASSERT_EQ(outcome.exit_code, 3) << outcome.err;
+  for (const json& stage : json::parse(outcome.out)["stages"]) {
+    EXPECT_GT(stage["total_bytes"], 0x1p63);
+  }
+}
+
 // What docs/file_formats.md says of the numbers.
 TEST_F(LlmTrainTest, JsonAddsUp) {
   const json report =

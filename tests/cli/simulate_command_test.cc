@@ -181,6 +181,14 @@ TEST_F(SimulateCommandTest, PlansThatDoNotFitTheTraceAreRefused) {
   ExpectRefused(With(nothing), {"plan.json: status: expected a plan"});
 }
 
+TEST_F(SimulateCommandTest, TheTimelineQuotesNamesWithCommasAndQuotes) {
+  json trace = json::parse(graph::ReadFile(ACPLAN_SEED_TRACE));
+  trace["modules"][1]["fqn"] = "Net.a,\"b";
+  Put("trace.json", trace.dump());
+  AcplanOut({"simulate", "trace.json", "--timeline", "steps.csv"});
+  EXPECT_THAT(Read("steps.csv"), HasSubstr(",\"Net.a,\"\"b\","));
+}
+
 TEST_F(SimulateCommandTest, OtherFilesAreRefused) {
   ExpectRefused(Acplan({"simulate", ProfilePath("transformer4")}),
                 {"format: expected", "acplan.trace"});
