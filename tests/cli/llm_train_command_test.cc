@@ -58,7 +58,8 @@ TEST_F(LlmTrainTest, BytesBeyondIntegersAreNotNegative) {
   const Outcome outcome = Acplan({"llm-train", "huge.json", "--gpu", "a100",
                                   "--gpus", "16", "--tp", "2", "--json"});
   ASSERT_EQ(outcome.exit_code, 3) << outcome.err;
-  for (const json& stage : json::parse(outcome.out)["stages"]) {
+  const json report = json::parse(outcome.out);
+  for (const json& stage : report["stages"]) {
     EXPECT_GT(stage["total_bytes"], 0x1p63);
   }
 }

@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply
 from acplan import PlannedOperator as Op
-from acplan import trace
-from acplan.checkpointed import caching_configs
+from acplan import caches, trace
 from acplan.measuring import verifying
 from acplan.standing_in import StandIn
 from acplan.tracing import default_loss
@@ -49,8 +48,7 @@ def _model(name: str) -> tuple[nn.Module, dict[str, Any]]:
     inputs = next(iter(architecture.variants.values()))
     model = architecture.make().train()
     # As apply does.
-    for config in caching_configs(model):
-        config.use_cache = False
+    caches.switch_off(model)
     return model, inputs()
 
 
