@@ -16,6 +16,7 @@ import pytest
 import torch
 from acplan import AcplanError
 from acplan.__main__ import main
+from acplan.dry_runs import compiles_fakes
 from acplan.huggingface import first_line
 from acplan.files import require_writable, write_json
 from torch import nn
@@ -200,6 +201,7 @@ def test_what_is_no_regular_file_stays(tmp_path: pathlib.Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "real"]
 
 
+@pytest.mark.skipif(not compiles_fakes(), reason="needs PyTorch 2.11")
 def test_a_compiled_model_on_meta_is_told() -> None:
     with torch.device("meta"):
         model = _layers()

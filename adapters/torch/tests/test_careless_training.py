@@ -414,5 +414,7 @@ def test_an_interrupted_first_rank_lets_the_others_go(tmp_path: pathlib.Path) ->
     finally:
         for rank in ranks:
             rank.kill()
-    assert said[0].startswith("KeyboardInterrupt")
-    assert said[1].startswith("AcplanError on the first rank: KeyboardInterrupt")
+    # Some versions of Gloo print lines of their own before.
+    last = [lines.rpartition("\n")[2] for lines in said]
+    assert last[0].startswith("KeyboardInterrupt")
+    assert last[1].startswith("AcplanError on the first rank: KeyboardInterrupt")
