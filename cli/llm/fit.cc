@@ -43,7 +43,7 @@ constexpr int kDoublingsMore = 2;  // beyond the first count that fits
 
 struct FitFlags {
   TrainFlags train;
-  std::string time_limit = "2";
+  std::string time_limit = "10";
   std::string output;
   bool json = false;
 };
@@ -62,8 +62,10 @@ struct FitRow {
   StrategySearch search;
 
   bool Fits() const { return !search.best.empty(); }
-  // What might fit with a plan was not planned in time.
-  bool IsUnknown() const { return !Fits() && search.unplanned > 0; }
+  // What might fit was not tried, or not planned in time.
+  bool IsUnknown() const {
+    return !Fits() && (search.unplanned > 0 || !search.is_complete);
+  }
   int64_t Gpus() const { return job.strategy.gpus; }
 };
 
@@ -191,12 +193,12 @@ std::string CountsText(const FitTable& table) {
       std::any_of(table.rows.begin(), least, std::mem_fn(&FitRow::IsUnknown));
   if (least == table.rows.end()) {
     return is_unknown ? fmt::format("no count of GPUs is known to fit ({})\n",
-                                    EndOfPlans())
+                                    EndOfSearch())
                       : "none of these counts of GPUs fits\n";
   }
   if (is_unknown) {
     return fmt::format("least that is known to fit: {} GPUs ({})\n",
-                       FormatCount(least->Gpus()), EndOfPlans());
+                       FormatCount(least->Gpus()), EndOfSearch());
   }
   if (!table.is_least_known) {
     return fmt::format("least of these that fits: {} GPUs\n",
@@ -212,6 +214,12 @@ std::string ProofText(const FitTable& fit) {
           fit.rows, [](const FitRow& row) { return row.search.is_proven; })) {
     return "each row proven: no strategy is faster";
   }
+  if (!std::ranges::all_of(
+          fit.rows, [](const FitRow& row) { return row.search.is_complete; })) {
+    return fmt::format(
+        "not proven: of a row not all strategies were tried ({})",
+        EndOfSearch());
+  }
   double gap = 0;
   for (const FitRow& row : fit.rows) {
     if (!row.Fits()) continue;
@@ -219,7 +227,7 @@ std::string ProofText(const FitTable& fit) {
   }
   return fmt::format(
       "not all rows are proven the fastest ({}): others take at most {} less",
-      EndOfPlans(), FormatPercentUp(gap));
+      EndOfSearch(), FormatPercentUp(gap));
 }
 
 std::string TableText(const FitTable& fit, const TrainQuestion& question,
@@ -236,9 +244,9 @@ std::string TableText(const FitTable& fit, const TrainQuestion& question,
       cells = StrategyCells(row.job, row.search.best.front(), question);
     } else {
       cells.resize(8);
-      cells.emplace_back(row.search.strategies == 0 ? "no strategy"
-                         : row.IsUnknown()          ? "not known"
-                                                    : "no");
+      cells.emplace_back(row.IsUnknown()              ? "not known"
+                         : row.search.strategies == 0 ? "no strategy"
+                                                      : "no");
     }
     cells.insert(cells.begin(),
                  {fmt::to_string(row.Gpus()),
@@ -375,7 +383,7 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
   if (has(&FitRow::Fits)) return kExitOk;
   if (has(&FitRow::IsUnknown)) {
     return terminal.Explain(
-        fmt::format("nothing is known to fit ({})", EndOfPlans()), kExitLimit);
+        fmt::format("nothing is known to fit ({})", EndOfSearch()), kExitLimit);
   }
   return terminal.Explain("infeasible: nothing fits", kExitInfeasible);
 }
@@ -387,9 +395,8 @@ Command AddFitCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "fit", "On how many GPUs a language model can be trained, and how best");
   flags->train.AddTo(*app, true);
-  app->add_option(
-         "--time-limit", flags->time_limit,
-         "seconds of a row, after which no plans are made, or none (2)")
+  app->add_option("--time-limit", flags->time_limit,
+                  "seconds of a row, or none (10)")
       ->type_name("S");
   AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");

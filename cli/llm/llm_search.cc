@@ -29,7 +29,7 @@ using costmodel::TrainingJob;
 struct LlmSearchFlags {
   TrainFlags train;
   std::string count = "10";
-  std::string time_limit = "10";
+  std::string time_limit = "30";
   std::string output;
   bool json = false;
 };
@@ -73,6 +73,7 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
                                  {"fitting", search.fitting},
                                  {"planned", search.planned},
                                  {"unplanned", search.unplanned},
+                                 {"complete", search.is_complete},
                                  {"proven", search.is_proven},
                                  {"bound_s", search.Bound()}};
   json["best"] = nlohmann::ordered_json::array();
@@ -96,6 +97,12 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   const StrategySearch search = SearchStrategies(
       job, space, question.budget, static_cast<size_t>(count),
       {.seconds = time_limit, .interrupted = &InterruptFlag()});
+  if (search.best.empty() && !search.is_complete) {
+    return terminal.Complain(
+        fmt::format("no strategy that fits was found: not all were tried ({})",
+                    EndOfSearch()),
+        kExitLimit);
+  }
   if (search.strategies == 0) {
     throw InputError(
         "expected settings that some strategy may have, found none "
@@ -104,7 +111,7 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   if (search.best.empty() && search.unplanned > 0) {
     return terminal.Complain(
         fmt::format("no plan was made ({}): {} strategies might fit with one",
-                    EndOfPlans(), FormatCount(search.unplanned)),
+                    EndOfSearch(), FormatCount(search.unplanned)),
         kExitLimit);
   }
   if (search.best.empty()) {
@@ -134,16 +141,15 @@ Command AddLlmSearchCommand(CLI::App& program) {
       "The fastest strategies of training a Hugging Face model that fit");
   flags->train.AddTo(*app, true);
   app->add_option("-t", flags->count, "how many (10)")->type_name("N");
-  app->add_option("--time-limit", flags->time_limit,
-                  "seconds, after which no plans are made, or none (10)")
+  app->add_option("--time-limit", flags->time_limit, "seconds, or none (30)")
       ->type_name("S");
   AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
       "Example:\n  acplan llm-search data/training/models/"
       "llama-3.1-8b.json --gpu H100 --gpus 64 --gbs 512 --seq 8192\n"
-      "Exit status: 0 found, 2 bad input, 3 nothing fits, 4 no time for a "
-      "plan.");
+      "Exit status: 0 found, 2 bad input, 3 nothing fits, 4 no time to "
+      "find one that fits.");
   return {app, [flags](const Terminal& terminal) {
             return RunLlmSearch(*flags, terminal);
           }};

@@ -223,18 +223,22 @@ std::string StrategyLegend(const TrainQuestion& question) {
   return text + "\n";
 }
 
-std::string EndOfPlans() {
+std::string EndOfSearch() {
   return InterruptFlag().load() ? "interrupted" : "--time-limit";
 }
 
 std::string ProofText(const costmodel::StrategySearch& search) {
   if (search.is_proven) return "proven: no strategy of these is faster";
+  if (!search.is_complete) {
+    return fmt::format("not proven: not all strategies were tried ({})",
+                       EndOfSearch());
+  }
   const std::string open =
       search.unplanned > 0
           ? fmt::format(
                 "{} strategies that might be faster with a plan were "
                 "not planned ({})",
-                FormatCount(search.unplanned), EndOfPlans())
+                FormatCount(search.unplanned), EndOfSearch())
       : search.improvable == 1
           ? "a plan may not be the best of its strategy"
           : fmt::format("{} plans may not be the best of their strategy{}",

@@ -46,8 +46,8 @@ std::vector<std::string> StrategyCells(const costmodel::TrainingJob& job,
 // What those headings mean, a line.
 std::string StrategyLegend(const TrainQuestion& question);
 
-// What ended the plans: "--time-limit", or that the user did.
-std::string EndOfPlans();
+// What ended the search: "--time-limit", or that the user did.
+std::string EndOfSearch();
 
 // Whether the search proved its answer, and why not and how far it may be from what
 // is best.

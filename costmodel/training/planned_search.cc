@@ -22,7 +22,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -85,24 +84,6 @@ std::vector<KnownStructure> StructuresOf(
   return known;
 }
 
-// Begins with the search for plans.
-class PlanningClock {
- public:
-  explicit PlanningClock(const PlanningLimits& limits) : limits_(limits) {}
-
-  bool HasEnded() const {
-    const std::chrono::duration<double> spent =
-        std::chrono::steady_clock::now() - start_;
-    return spent.count() >= limits_.seconds ||
-           (limits_.interrupted && limits_.interrupted->load());
-  }
-
- private:
-  const PlanningLimits& limits_;
-  std::chrono::steady_clock::time_point start_ =
-      std::chrono::steady_clock::now();
-};
-
 struct FoundCandidates {
   StrategySearch counts = {};
   PlannedUnits units = {};
@@ -113,11 +94,9 @@ struct FoundCandidates {
 class CandidateFinder {
  public:
   CandidateFinder(TrainingJob job, const PlannedSearchQuestion& question,
-                  const PlanningClock& clock,
                   const std::vector<KnownStructure>& structures)
       : job_(std::move(job)),
         question_(question),
-        clock_(clock),
         structures_(structures),
         has_plain_(std::ranges::find(question.space.recomputation,
                                      Recomputation::kNone) !=
@@ -131,7 +110,6 @@ class CandidateFinder {
 
   TrainingJob job_;
   const PlannedSearchQuestion& question_;
-  const PlanningClock& clock_;
   const std::vector<KnownStructure>& structures_;
   bool has_plain_;
   LayerMemories memories_ = {};
@@ -159,12 +137,6 @@ void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
   if (has_plain_ && MostBytesOf(job_, memories_, kinds) <= question_.budget) {
     return;
   }
-  if (clock_.HasEnded()) {
-    ++found_.counts.unplanned;
-    found_.counts.open_bound =
-        std::min(found_.counts.open_bound, kRounding * least);
-    return;
-  }
   const PlannedUnit& unit = Unit();
   const PlanProblem problem{job_, unit.times, unit.layers, kinds,
                             question_.budget};
@@ -183,6 +155,10 @@ FoundCandidates CandidateFinder::Run() {
   memories_ = MemoriesOfLayers(job_);
   TrainingStrategy& s = job_.strategy;
   for (const PipelineLayout& layout : question_.layouts) {
+    if (question_.clock.HasEnded()) {
+      found_.counts.LeaveUntried();
+      break;
+    }
     if (!IsOfUnit(s, layout, question_.job, question_.space)) continue;
     s = WithLayout(std::move(s), layout);
     for (const Sharding sharding :
@@ -240,7 +216,6 @@ class Planner {
 
   const PlannedSearchQuestion& question_;
   BestTimes times_;
-  PlanningClock clock_{question_.limits};
   std::vector<PlannedUnits> units_ = {};
   std::vector<Candidate> candidates_ = {};
   StrategySearch found_ = {};
@@ -254,9 +229,7 @@ void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
     const double begin = ThreadSeconds();
     TrainingJob of_unit = question_.job;
     of_unit.strategy = units[i];
-    found[i] =
-        CandidateFinder(std::move(of_unit), question_, clock_, structures)
-            .Run();
+    found[i] = CandidateFinder(std::move(of_unit), question_, structures).Run();
     if (found[i].candidates.empty()) found[i].units.clear();
     found[i].counts.core_seconds = ThreadSeconds() - begin;
   });
@@ -264,8 +237,7 @@ void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
     found_.strategies += of_unit.counts.strategies;
     found_.evaluated += of_unit.counts.evaluated;
     found_.fitting += of_unit.counts.fitting;
-    found_.unplanned += of_unit.counts.unplanned;
-    found_.open_bound = std::min(found_.open_bound, of_unit.counts.open_bound);
+    if (!of_unit.counts.is_complete) found_.LeaveUntried();
     found_.core_seconds += of_unit.counts.core_seconds;
     units_.push_back(std::move(of_unit.units));
     for (Candidate& candidate : of_unit.candidates) {
@@ -278,12 +250,12 @@ void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
 void Planner::Plan(Candidate& candidate, size_t most_labels) {
   TrainingJob job = question_.job;
   job.strategy = candidate.strategy;
-  PlanOutcome outcome =
-      PlanOfStrategy({job, candidate.unit->times, candidate.unit->layers,
-                      *candidate.kinds, question_.budget},
-                     {.most_labels = most_labels,
-                      .is_stopped = [this] { return clock_.HasEnded(); }},
-                     times_.Cutoff() / kRounding, std::move(candidate.choices));
+  PlanOutcome outcome = PlanOfStrategy(
+      {job, candidate.unit->times, candidate.unit->layers, *candidate.kinds,
+       question_.budget},
+      {.most_labels = most_labels,
+       .is_stopped = [this] { return question_.clock.HasEnded(); }},
+      times_.Cutoff() / kRounding, std::move(candidate.choices));
   candidate.choices = std::move(outcome.choices);
   candidate.bound = std::max(candidate.bound, kRounding * outcome.bound);
   if (!outcome.plan) return;
@@ -308,7 +280,7 @@ void Planner::PlanAll(size_t most_labels) {
   std::vector<double> seconds(workers, 0);
   oneapi::tbb::parallel_for(size_t{0}, workers, [&](size_t worker) {
     const double begin = ThreadSeconds();
-    while (!clock_.HasEnded()) {
+    while (!question_.clock.HasEnded()) {
       const size_t i = next++;
       // The others have no lesser bound.
       if (i >= open.size() || open[i]->bound > times_.Cutoff()) break;
@@ -336,7 +308,7 @@ StrategySearch Planner::Run(std::span<const TrainingStrategy> units) {
       fastest.push_back(&candidate);
     }
   }
-  found_.is_proven = found_.improvable + found_.unplanned == 0;
+  found_.is_proven &= found_.improvable + found_.unplanned == 0;
   std::ranges::sort(fastest, {}, [](const Candidate* candidate) {
     return std::tuple(candidate->plan->seconds, candidate->plan->bytes,
                       candidate->place);

@@ -14,7 +14,7 @@ struct PlannedSearchQuestion {
   double budget = 0;
   size_t count = 0;
   double cutoff = 0;  // seconds: what takes longer does not count
-  PlanningLimits limits = {};
+  const StrategySearchClock& clock;
 };
 
 // The fastest strategies of these units with the best plan of recomputation, but for

@@ -19,7 +19,6 @@
 #include <oneapi/tbb/parallel_for.h>
 
 #include <algorithm>
-#include <chrono>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -43,6 +42,7 @@ struct SearchQuestion {
   const std::vector<PipelineLayout>& layouts;
   double budget = 0;
   size_t count = 0;
+  const StrategySearchClock& clock;
 };
 
 // What is found of one unit: searches of units run beside each other.
@@ -144,6 +144,10 @@ StrategySearch UnitSearch::Run() {
   layers_ = MemoriesOfLayers(job_);
   TrainingStrategy& s = job_.strategy;
   for (const PipelineLayout& layout : question_.layouts) {
+    if (question_.clock.HasEnded()) {
+      found_.LeaveUntried();
+      break;
+    }
     if (!IsOfUnit(s, layout, question_.job, question_.space)) continue;
     s = WithLayout(std::move(s), layout);
     for (const Sharding sharding :
@@ -203,6 +207,7 @@ void Add(const StrategySearch& part, StrategySearch& sum) {
   sum.planned += part.planned;
   sum.unplanned += part.unplanned;
   sum.improvable += part.improvable;
+  sum.is_complete &= part.is_complete;
   sum.is_proven &= part.is_proven;
   sum.open_bound = std::min(sum.open_bound, part.open_bound);
   sum.core_seconds += part.core_seconds;
@@ -221,25 +226,22 @@ StrategySearch Sum(const std::vector<StrategySearch>& parts) {
 
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space, double budget,
-                                size_t count, const PlanningLimits& limits) {
-  const auto start = std::chrono::steady_clock::now();
+                                size_t count,
+                                const StrategySearchLimits& limits) {
+  const StrategySearchClock clock(limits);
   const std::vector<PipelineLayout> layouts = LayoutsOfSpace(job, space);
   std::vector<TrainingStrategy> units = UnitsOfSpace(job, space);
   const auto plans =
       std::ranges::stable_partition(units, [](const TrainingStrategy& s) {
         return s.recomputation != Recomputation::kPlan;
       });
-  const SearchQuestion question{job, space, layouts, budget, count};
+  const SearchQuestion question{job, space, layouts, budget, count, clock};
   StrategySearch all =
       Sum(SearchEachUnit(job, question, {units.begin(), plans.begin()}));
   BestStrategies best(count);
   for (const RankedStrategy& ranked : all.best) best.Add(ranked);
-  const std::chrono::duration<double> spent =
-      std::chrono::steady_clock::now() - start;
-  const PlanningLimits left{.seconds = limits.seconds - spent.count(),
-                            .interrupted = limits.interrupted};
   const StrategySearch planned = SearchPlans(
-      {job, space, layouts, budget, count, best.Cutoff(), left}, plans);
+      {job, space, layouts, budget, count, best.Cutoff(), clock}, plans);
   for (const RankedStrategy& ranked : planned.best) best.Add(ranked);
   Add(planned, all);
   all.best = best.Take();

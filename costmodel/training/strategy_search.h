@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -30,10 +31,17 @@ struct StrategySearch {
   // Plans made that may not be the best of their strategy, where that could be among
   // the best.
   int64_t improvable = 0;
-  bool is_proven = true;  // nothing is unplanned or improvable
-  // Seconds that what is unplanned or improvable does not go below.
+  bool is_complete = true;  // else a limit came before all were tried
+  bool is_proven = true;    // complete, and nothing is unplanned or improvable
+  // Seconds that what is untried, unplanned or improvable does not go below.
   double open_bound = std::numeric_limits<double>::infinity();
   double core_seconds = 0;
+
+  // A limit came: nothing is known of the others.
+  void LeaveUntried() {
+    is_complete = is_proven = false;
+    open_bound = 0;
+  }
 
   // Seconds that no strategy that fits goes below; infinite where none does.
   double Bound() const {
@@ -41,11 +49,30 @@ struct StrategySearch {
   }
 };
 
-// When planning ends, from the start of the search on; all else is done in any case.
-// A plan that is begun ends with the best choice so far.
-struct PlanningLimits {
+// When a search ends, with the best so far. A plan that is begun ends with the best
+// choice so far.
+struct StrategySearchLimits {
   double seconds = std::numeric_limits<double>::infinity();
   const std::atomic<bool>* interrupted = nullptr;  // by a signal, say
+};
+
+// The limits of a search from when it began, which is when this was made.
+class StrategySearchClock {
+ public:
+  explicit StrategySearchClock(const StrategySearchLimits& limits)
+      : limits_(limits) {}
+
+  bool HasEnded() const {
+    const std::chrono::duration<double> spent =
+        std::chrono::steady_clock::now() - start_;
+    return spent.count() >= limits_.seconds ||
+           (limits_.interrupted && limits_.interrupted->load());
+  }
+
+ private:
+  StrategySearchLimits limits_;
+  std::chrono::steady_clock::time_point start_ =
+      std::chrono::steady_clock::now();
 };
 
 // The `count` fastest strategies of the space whose stages all fit `budget` bytes:
@@ -57,6 +84,6 @@ struct PlanningLimits {
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space, double budget,
                                 size_t count,
-                                const PlanningLimits& limits = {});
+                                const StrategySearchLimits& limits = {});
 
 }  // namespace acplan::costmodel

@@ -79,31 +79,37 @@ TEST_F(LlmSearchTest, NoPartOfAnIterationIsLessThanNothing) {
   }
 }
 
-// Without time for plans the search says that it is not proven, and nothing else
-// changes.
-TEST_F(LlmSearchTest, PlansEndAtTheTimeLimit) {
+// Strategies and plans alike.
+TEST_F(LlmSearchTest, EndsAtTheTimeLimit) {
   const auto search = [&](const char* limit) {
-    return AcplanJson({"llm-search", kModel, "--gpu", "h100", "--gpus", "64",
-                       "--gbs", "512", "--seq", "8192", "-t", "1",
-                       "--time-limit", limit});
+    return std::vector<std::string>{"llm-search",   kModel, "--gpu", "h100",
+                                    "--gpus",       "64",   "--gbs", "512",
+                                    "--seq",        "8192", "-t",    "1",
+                                    "--time-limit", limit};
   };
-  const json without = search("0");
-  EXPECT_FALSE(without["proven"].get<bool>());
-  EXPECT_GT(without["unplanned"], 0);
-  EXPECT_EQ(without["planned"], 0);
-  const json planned = search("none");
-  EXPECT_TRUE(planned["proven"].get<bool>());
-  EXPECT_EQ(planned["unplanned"], 0);
-  EXPECT_EQ(planned["strategies"], without["strategies"]);
-  EXPECT_EQ(planned["best"][0]["strategy"]["recompute"], "plan");
-  EXPECT_LT(planned["best"][0]["iteration_s"],
-            without["best"][0]["iteration_s"]);
-  EXPECT_LE(without["bound_s"], planned["bound_s"]);
-  EXPECT_EQ(planned["bound_s"], planned["best"][0]["iteration_s"]);
-  EXPECT_THAT(
-      AcplanOut({"llm-search", kModel, "--gpu", "h100", "--gpus", "64", "--gbs",
-                 "512", "--seq", "8192", "-t", "1", "--time-limit", "0"}),
-      HasSubstr("not planned (--time-limit)\nno strategy takes less than "));
+  const Outcome none = Acplan(search("0"));
+  EXPECT_EQ(none.exit_code, 4);
+  EXPECT_EQ(none.out, "");
+  EXPECT_THAT(none.err,
+              HasSubstr("no strategy that fits was found: not all were tried "
+                        "(--time-limit)"));
+  const json whole = AcplanJson(search("none"));
+  EXPECT_TRUE(whole["proven"].get<bool>());
+  EXPECT_TRUE(whole["complete"].get<bool>());
+  EXPECT_EQ(whole["unplanned"], 0);
+  EXPECT_EQ(whole["best"][0]["strategy"]["recompute"], "plan");
+  EXPECT_EQ(whole["bound_s"], whole["best"][0]["iteration_s"]);
+  // What a limit leaves is no better, and is not said to be.
+  for (const char* limit : {"0.002", "0.01", "0.03"}) {
+    const Outcome outcome = Acplan(search(limit));
+    if (outcome.exit_code == 4) continue;
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out,
+                AnyOf(HasSubstr("not all strategies were tried (--time-limit)"),
+                      HasSubstr("not planned (--time-limit)"),
+                      HasSubstr("may not be the best of"),
+                      HasSubstr("proven: no strategy of these is faster")));
+  }
 }
 
 TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
@@ -121,7 +127,38 @@ TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
               AnyOf(HasSubstr("plans may not be the best of their strategy "
                               "(interrupted)"),
                     HasSubstr("planned (interrupted)"),
+                    HasSubstr("were tried (interrupted)"),
                     HasSubstr("no plan was made (interrupted)")));
+}
+
+// Strategies without plans come first, and are not all tried then.
+TEST_F(LlmSearchTest, CtrlCEndsStrategiesWithoutPlans) {
+  for (const char* command : {"llm-search", "fit"}) {
+    Process process(
+        ACPLAN_PROGRAM,
+        {command, ACPLAN_DATA_DIR "/training/models/deepseek-v3.json", "--gpu",
+         "GB200", "--gpus", "4096", "--gbs", "16384", "--seq", "4096",
+         "--software", "torchtitan", "--offload-layers", "1", "--json", "-o",
+         "found.json"},
+        folder());
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    process.Signal(SIGINT);
+    const Outcome outcome = process.Wait();
+    if (outcome.out.empty()) {
+      EXPECT_EQ(outcome.exit_code, 4) << command;
+      EXPECT_THAT(outcome.err, HasSubstr("not all were tried (interrupted)"));
+      EXPECT_FALSE(Exists("found.json"));
+      continue;
+    }
+    EXPECT_THAT(outcome.exit_code, testing::AnyOf(0, 4)) << command;
+    EXPECT_EQ(Read("found.json"), outcome.out);
+    const json found = json::parse(outcome.out);
+    const json& search =
+        found.contains("tables") ? found["tables"][0]["rows"][0] : found;
+    EXPECT_FALSE(search["proven"].get<bool>()) << command;
+    EXPECT_EQ(search["bound_s"], 0) << command;
+    EXPECT_LT(search["strategies"], 24'000'000) << command;
+  }
 }
 
 // One of them is a strategy for llm-train, by its rank.
@@ -205,7 +242,7 @@ TEST_F(LlmSearchTest, SaysWhereTheLimitLeftNothing) {
        "--gpu", "h800", "--gpus", "2048", "--gbs", "15360", "--pp", "16",
        "--ep", "8", "--cp", "1", "--recompute", "plan", "--time-limit", "0"});
   EXPECT_EQ(outcome.exit_code, 4);
-  EXPECT_THAT(outcome.err, HasSubstr("no plan was made (--time-limit)"));
+  EXPECT_THAT(outcome.err, HasSubstr("not all were tried (--time-limit)"));
 }
 
 // Plans that many labels found are those that are written: the search is of a

@@ -2,11 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <optional>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "costmodel/training/step_memory.h"
@@ -270,6 +273,60 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
     for (const RankedStrategy& ranked : hurried.best) {
       EXPECT_LE(ranked.bound, Judged(job, ranked.strategy, budget)->seconds);
       EXPECT_GE(ranked.seconds, Judged(job, ranked.strategy, budget)->seconds);
+    }
+  }
+}
+
+// One that is interrupted before it begins has tried nothing, and claims nothing.
+TEST(SearchStrategies, AnInterruptLeavesStrategiesUntried) {
+  const TrainingJob job =
+      JobOf({"Dense", "llama-3.1-8b",
+             R"({"gpu": "h100", "gpus": 8, "gbs": 16})", 6, 8});
+  const StrategySpace space = WholeSpace(job);
+  const double budget = 80.0 * 1024 * 1024 * 1024;
+  std::atomic<bool> interrupted = false;
+  const StrategySearchLimits limits = {.interrupted = &interrupted};
+  const StrategySearch whole = SearchStrategies(job, space, budget, 1, limits);
+  EXPECT_TRUE(whole.is_complete);
+  EXPECT_TRUE(whole.is_proven);
+  ASSERT_EQ(whole.best.size(), 1U);
+  EXPECT_DOUBLE_EQ(whole.Bound(), whole.best[0].seconds);
+  interrupted = true;
+  const StrategySearch none = SearchStrategies(job, space, budget, 1, limits);
+  EXPECT_FALSE(none.is_complete);
+  EXPECT_FALSE(none.is_proven);
+  EXPECT_EQ(none.strategies, 0);
+  EXPECT_EQ(none.evaluated, 0);
+  EXPECT_TRUE(none.best.empty());
+  EXPECT_EQ(none.Bound(), 0);
+}
+
+// At any moment: what it has found is a strategy of the space, and its bound holds.
+TEST(SearchStrategies, AnInterruptKeepsWhatWasFound) {
+  const TrainingJob job =
+      JobOf({"Experts", "qwen3-30b-a3b",
+             R"({"gpu": "h100", "gpus": 64, "gbs": 512})", 12, 40});
+  const StrategySpace space = WholeSpace(job);
+  const double budget = 40.0 * 1024 * 1024 * 1024;
+  const StrategySearch whole = SearchStrategies(job, space, budget, 1);
+  ASSERT_EQ(whole.best.size(), 1U);
+  for (const int milliseconds : {0, 1, 3, 10, 30}) {
+    std::atomic<bool> interrupted = false;
+    std::thread other([&interrupted, milliseconds] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+      interrupted = true;
+    });
+    const StrategySearch search =
+        SearchStrategies(job, space, budget, 1, {.interrupted = &interrupted});
+    other.join();
+    EXPECT_LE(search.strategies, whole.strategies);
+    EXPECT_LE(search.Bound(), whole.best[0].seconds * (1 + 1e-9));
+    EXPECT_TRUE(!search.is_complete || search.strategies == whole.strategies);
+    EXPECT_TRUE(search.is_complete || !search.is_proven);
+    for (const RankedStrategy& ranked : search.best) {
+      EXPECT_GE(ranked.seconds, whole.best[0].seconds * (1 - 1e-9));
+      EXPECT_LE(ranked.bytes, budget + kByteRounding);
+      EXPECT_TRUE(Judged(job, ranked.strategy, budget).has_value());
     }
   }
 }
