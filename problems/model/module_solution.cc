@@ -82,7 +82,9 @@ ModuleSolution SolveWithTimeFactor(const ModuleProblem& problem,
       limits.on_progress(progress);
     };
   }
-  if (SolutionPeak(problem, {}) <= problem.budget_bytes) {
+  const bool may_be_empty =
+      std::ranges::none_of(problem.nodes, &ModuleProblem::Node::must_be_unit);
+  if (may_be_empty && SolutionPeak(problem, {}) <= problem.budget_bytes) {
     // Nothing is left to search for.
     scaled_limits.time_limit_s = std::numeric_limits<double>::infinity();
     scaled_limits.node_limit = std::numeric_limits<int64_t>::max();

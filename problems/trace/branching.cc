@@ -26,11 +26,17 @@
 //    may hold it (decisions.h).
 // 4. It breaks the budget while a unit runs again: a group that runs there, or of
 //    which most is saved for later, is recomputed or saved.
-// Where none of this is open, any unit and any group that is open will do.
+// Where none of this is open, any unit will do that is open, and any group of a unit
+// that is open and that the unit saves or runs again, the last first.
+//
+// A group is decided after its module is, since it makes no difference where that is no
+// unit. Nor does it where nothing needs what the group makes: what is needed follows
+// from the groups that are needed, from the last operator to the first, so that two
+// policies that agree on all groups that one of them saves or runs again do the same.
 //
 // Why the search ends. A decision is taken only where the part has not settled it,
-// and there are finitely many. When no unit and no group is open, the part has one
-// plan, OnlyPlanOf.
+// and there are finitely many. When no unit is open, and no group that makes a
+// difference, the part has one plan, OnlyPlanOf.
 
 namespace acplan::problems {
 
@@ -148,7 +154,7 @@ Split Miscount(const TraceProblem& problem, const TracePart& part,
       }
       const Decision is_live = {
           .kind = Decision::Kind::kLife, .subject = m.storage, .detail = time};
-      if (m.is_copy || part.IsDecided(is_live)) continue;
+      if (m.is_copy || m.is_gone || part.IsDecided(is_live)) continue;
       if (split.decision && split.decision->subject == m.storage) {
         split.decision->detail = std::max(split.decision->detail, time);
       }
@@ -224,15 +230,34 @@ std::optional<Decision> MissedInRecomputation(const TraceProblem& problem,
   return decision;
 }
 
+// An open group that a policy of a unit saves or runs again; others make no
+// difference.
 std::optional<Decision> UndecidedGroup(const TraceProblem& problem,
-                                       const TracePart& part, int module_node) {
-  const auto count =
-      static_cast<int>(problem.groups[module_node].groups.size());
-  for (int g = 0; g < count; ++g) {
+                                       const TracePart& part, int module_node,
+                                       const CheckpointedModule& unit) {
+  const std::vector<GroupUse> uses = UsesOfGroups(problem, module_node, unit);
+  for (int g = static_cast<int>(uses.size()) - 1; g >= 0; --g) {
     const Decision group = GroupDecision(module_node, g);
-    if (IsOpenGroup(problem, part, group)) return group;
+    if (uses[g] != GroupUse::kNone && IsOpenGroup(problem, part, group)) {
+      return group;
+    }
   }
   return std::nullopt;
+}
+
+// The unit that saves what the part or a rule says, and no other group.
+CheckpointedModule UnitOfPart(const TraceProblem& problem,
+                              const TracePart& part, int module_node) {
+  std::vector<char> saved;
+  for (const graph::OperatorGroup& group : problem.groups[module_node].groups) {
+    saved.push_back(group.rule == graph::GroupRule::kSave ? 1 : 0);
+  }
+  for (const Decision& d : part.decisions) {
+    if (d.kind == Decision::Kind::kGroup && d.subject == module_node) {
+      saved[d.detail] = d.is_so ? 0 : 1;
+    }
+  }
+  return UnitThatSaves(problem, module_node, saved);
 }
 
 // Modules with a call inside or around a call of one of these.
@@ -255,9 +280,15 @@ std::optional<Decision> AnyOpen(const TraceProblem& problem,
                                 const TracePart& part,
                                 const RelaxedPlan& plan) {
   if (auto unit = UndecidedUnit(problem, part, plan)) return unit;
-  for (const ChosenUnit& unit : plan.units) {
-    const int module = ModuleNodeOf(problem, unit);
-    if (auto group = UndecidedGroup(problem, part, module)) return group;
+  for (const ChosenUnit& chosen : plan.units) {
+    const int node = ModuleNodeOf(problem, chosen);
+    const int32_t module =
+        problem.trace
+            ->calls[problem.candidates[problem.candidate_at[chosen.node]].call]
+            .module;
+    const auto unit =
+        std::ranges::find(plan.modules, module, &CheckpointedModule::module);
+    if (auto group = UndecidedGroup(problem, part, node, *unit)) return group;
   }
   std::set<int> units;
   for (const Decision& d : part.decisions) {
@@ -267,7 +298,10 @@ std::optional<Decision> AnyOpen(const TraceProblem& problem,
   for (const CandidateCall& candidate : problem.candidates) {
     const int module = candidate.module_node;
     if (units.contains(module)) {
-      if (auto group = UndecidedGroup(problem, part, module)) return group;
+      if (auto group = UndecidedGroup(problem, part, module,
+                                      UnitOfPart(problem, part, module))) {
+        return group;
+      }
       continue;
     }
     const Decision is_unit = UnitDecision(module);
@@ -298,14 +332,12 @@ TracePart HalfOf(const TracePart& part, Decision decision, bool is_so) {
 }  // namespace
 
 void SearchParts::AddHalves(const TracePart& part, const Decision& decision) {
-  open_.push_back(HalfOf(part, decision, true));
-  open_.push_back(HalfOf(part, decision, false));
+  Add(HalfOf(part, decision, true));
+  Add(HalfOf(part, decision, false));
 }
 
 TracePart SearchParts::TakeLeast() {
-  const auto least = std::ranges::min_element(open_, {}, &TracePart::bound);
-  TracePart part = std::move(*least);
-  open_.erase(least);
+  TracePart part = std::move(open_.extract(open_.begin()).mapped());
   bound_at_hand_ = part.bound;
   return part;
 }
@@ -319,9 +351,8 @@ void SearchParts::Close(double bound) {
 }
 
 double SearchParts::Bound() const {
-  double bound = std::min(closed_bound_, bound_at_hand_);
-  for (const TracePart& part : open_) bound = std::min(bound, part.bound);
-  return bound;
+  const double bound = std::min(closed_bound_, bound_at_hand_);
+  return open_.empty() ? bound : std::min(bound, open_.begin()->first);
 }
 
 bool TracePart::IsDecided(const Decision& decision) const {
@@ -359,28 +390,22 @@ Split SplitOn(const TraceProblem& problem, const TracePart& part,
     }
   }
   split.decision = decision ? decision : AnyOpen(problem, part, plan);
+  if (split.decision && split.decision->kind == Decision::Kind::kGroup) {
+    const Decision is_unit = UnitDecision(split.decision->subject);
+    if (!part.IsDecided(is_unit)) split.decision = is_unit;
+  }
   return split;
 }
 
 std::vector<CheckpointedModule> OnlyPlanOf(const TraceProblem& problem,
                                            const TracePart& part) {
-  // A node of the module tree: the groups that it saves.
-  std::map<int, std::vector<char>> saved_of;
+  std::set<int> units;  // nodes of the module tree
   for (const Decision& d : part.decisions) {
-    if (d.kind != Decision::Kind::kUnit || !d.is_so) continue;
-    std::vector<char>& saved = saved_of[d.subject];
-    for (const graph::OperatorGroup& group : problem.groups[d.subject].groups) {
-      saved.push_back(group.rule == graph::GroupRule::kSave ? 1 : 0);
-    }
-  }
-  for (const Decision& d : part.decisions) {
-    const auto unit = saved_of.find(d.subject);
-    if (d.kind != Decision::Kind::kGroup || unit == saved_of.end()) continue;
-    unit->second[d.detail] = d.is_so ? 0 : 1;
+    if (d.kind == Decision::Kind::kUnit && d.is_so) units.insert(d.subject);
   }
   std::vector<CheckpointedModule> modules;
-  for (const auto& [node, saved] : saved_of) {
-    modules.push_back(UnitThatSaves(problem, node, saved));
+  for (const int node : units) {
+    modules.push_back(UnitOfPart(problem, part, node));
   }
   return modules;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -44,7 +45,10 @@ struct TracePart {
 class SearchParts {
  public:
   bool empty() const { return open_.empty(); }
-  void Add(TracePart part) { open_.push_back(std::move(part)); }
+  void Add(TracePart part) {
+    const double bound = part.bound;
+    open_.emplace(bound, std::move(part));
+  }
   // Adds the plans of a part for which the decision is so, and the others.
   void AddHalves(const TracePart& part, const Decision& decision);
   // Takes the first open part with the least bound at hand.
@@ -59,7 +63,8 @@ class SearchParts {
   double Bound() const;
 
  private:
-  std::vector<TracePart> open_;
+  std::multimap<double, TracePart>
+      open_;  // by bound; of equal ones the first first
   double closed_bound_ = std::numeric_limits<double>::infinity();
   double bound_at_hand_ = std::numeric_limits<double>::infinity();
 };

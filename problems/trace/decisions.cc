@@ -38,14 +38,7 @@ class Deciding {
   }
 
   DecidedChoices Conclude() {
-    // Where it may be none, one around it must be one.
-    for (size_t c = problem_.candidates.size(); c-- > 0;) {
-      if (!choices_.must_be_unit[c] || !choices_.is_no_unit[c]) continue;
-      const int parent = problem_.candidates[c].parent;
-      choices_.must_be_unit[c] = 0;
-      choices_.is_impossible |= parent < 0;
-      if (parent >= 0) choices_.must_be_unit[parent] = 1;
-    }
+    choices_.RuleOut(problem_, {});
     choices_.is_impossible |= HasTooManyUnits();
     return std::move(choices_);
   }
@@ -122,6 +115,18 @@ class Deciding {
 };
 
 }  // namespace
+
+void DecidedChoices::RuleOut(const TraceProblem& problem,
+                             const std::vector<int>& candidates) {
+  for (const int c : candidates) is_no_unit[c] = 1;
+  for (size_t c = problem.candidates.size(); c-- > 0;) {
+    if (!must_be_unit[c] || !is_no_unit[c]) continue;
+    const int parent = problem.candidates[c].parent;
+    must_be_unit[c] = 0;
+    is_impossible |= parent < 0;
+    if (parent >= 0) must_be_unit[parent] = 1;
+  }
+}
 
 std::optional<bool> DecidedChoices::Recomputes(const TraceProblem& problem,
                                                const CandidateCall& candidate,

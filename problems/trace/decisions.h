@@ -46,6 +46,10 @@ struct DecidedChoices {
   std::set<std::pair<int, int32_t>> is_not_kept = {};
   bool is_impossible = false;  // no plan keeps all decisions
 
+  // These candidates are no units. Where one of them must be or have a unit around it,
+  // the one around it must be.
+  void RuleOut(const TraceProblem& problem, const std::vector<int>& candidates);
+
   // Returns whether a policy of the candidate must recompute a group, or save
   // it; nothing where both are open.
   std::optional<bool> Recomputes(const TraceProblem& problem,

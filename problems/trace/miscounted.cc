@@ -87,6 +87,23 @@ double CountedShare(const PlanAtTime& plan, int32_t storage,
   return share;
 }
 
+// What units are counted to release of a storage that its witnesses have let go of.
+double GoneShare(const PlanAtTime& plan, int32_t storage,
+                 const std::vector<Witness>& witnesses) {
+  double share = 0;
+  for (const Witness& witness : witnesses) {
+    if (witness.kind != Witness::Kind::kSavedTensor) continue;
+    const int32_t end = HoldsUntil(plan.problem, storage, witness);
+    if (end > plan.time) continue;
+    const int c = plan.UnitAround(plan.problem.trace->saved[witness.index]);
+    const bool is_released = c >= 0 && plan.IsUnitBetweenRuns(c) &&
+                             Releases(plan.problem, c, storage, end) &&
+                             !plan.Saves(c, storage);
+    if (is_released) share += witness.share;
+  }
+  return share;
+}
+
 // The saved tensor outside of units that the fewest units keep from holding.
 std::optional<int32_t> SavedOutsideOfUnits(const PlanAtTime& plan,
                                            int32_t storage) {
@@ -167,14 +184,23 @@ std::vector<Miscounted> FindMiscounted(
   std::vector<Miscounted> found;
   for (int32_t s = 0; s < std::ssize(witnesses); ++s) {
     if (trace.storages[s].born > time) continue;
-    const double share = 1 - CountedShare(plan, s, witnesses[s]);
-    const auto missing = static_cast<int64_t>(
-        share * static_cast<double>(AllocatedBytesOf(trace, s)));
+    const auto bytes = static_cast<double>(AllocatedBytesOf(trace, s));
+    const auto missing =
+        static_cast<int64_t>((1 - CountedShare(plan, s, witnesses[s])) * bytes);
     if (missing < graph::kAllocationUnit / 2) continue;
     std::optional<Miscounted> miscounted = HoldersIn(plan, s);
-    if (!miscounted) continue;
-    miscounted->bytes = missing;
-    found.push_back(std::move(*miscounted));
+    if (miscounted) {
+      miscounted->bytes = missing;
+      found.push_back(std::move(*miscounted));
+      continue;
+    }
+    const auto gone =
+        static_cast<int64_t>(GoneShare(plan, s, witnesses[s]) * bytes);
+    if (gone < graph::kAllocationUnit / 2) continue;
+    found.push_back({.storage = s,
+                     .bytes = gone,
+                     .witnesses = {{.kind = Witness::Kind::kProgram}},
+                     .is_gone = true});
   }
   return found;
 }

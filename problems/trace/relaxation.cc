@@ -53,20 +53,6 @@ namespace {
 
 using Release = CountedBytes::Release;
 
-// A unit that discards nothing is none in the relaxation. Then records inside
-// it ask for no more than it does.
-void RequireUnit(ModuleProblem& relaxed, int node) {
-  std::vector<ModuleProblem::Node>& nodes = relaxed.nodes;
-  if (!nodes[node].curve.empty()) {
-    nodes[node].must_be_unit = true;
-    return;
-  }
-  for (int k = node; k < node + nodes[node].subtree_size; ++k) {
-    nodes[k].base_bytes =
-        std::min(nodes[k].base_bytes, *nodes[node].unit_base_bytes);
-  }
-}
-
 // Returns the most calls that as many modules have: in the relaxation each call of a
 // module is a unit.
 int MostCallsOf(const TraceProblem& problem, int modules) {
@@ -220,7 +206,7 @@ ModuleProblem WalkWithRecords(const TraceProblem& problem,
 TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
                       const std::vector<Decision>& decisions, double most_ms,
                       PolicyMemo& memo) {
-  const DecidedChoices choices = ChoicesLeftBy(problem, decisions);
+  DecidedChoices choices = ChoicesLeftBy(problem, decisions);
   const CountedBytes counted = BytesOfWitnesses(problem, witnesses);
   TraceRelaxation result;
   ModuleProblem& relaxed = result.joint.relaxed;
@@ -229,34 +215,38 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
   result.kind_of_group.resize(relaxed.nodes.size());
   result.needs.resize(relaxed.nodes.size());
   PolicyTable policies;
+  std::vector<int> without_policy;
   for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+    if (choices.is_no_unit[c]) continue;
     const int node = problem.candidates[c].node;
-    relaxed.nodes[node].unit_base_bytes =
-        static_cast<double>(BytesWhileRunning(problem, choices, counted, c));
     const int needs = problem.candidates[c].needs;
     CallPolicies call;
-    if (!choices.is_no_unit[c]) {
-      if (needs < 0) {
-        call = PoliciesOfCall(problem, choices, counted, c);
-      } else {
-        NeedChoices left = ChoicesOfCall(problem, choices, counted, c);
-        left.most_ms = most_ms;
-        call.needs = memo.Of(needs, left);
-        call.policies = WithBase(*call.needs, left.base_bytes);
-        if (HasRelaxedPoints(*call.needs)) {
-          result.inexact.emplace(node, std::move(left));
-        }
+    if (needs < 0) {
+      call = PoliciesOfCall(problem, choices, counted, c);
+    } else {
+      NeedChoices left = ChoicesOfCall(problem, choices, counted, c);
+      left.most_ms = most_ms;
+      call.needs = memo.Of(needs, left);
+      call.policies = WithBase(*call.needs, left.base_bytes);
+      if (call.policies.points.empty()) {
+        without_policy.push_back(c);
+        continue;
+      }
+      if (HasRelaxedPoints(*call.needs)) {
+        result.inexact.emplace(node, std::move(left));
       }
     }
-    const bool has_policy = !call.needs || !call.policies.points.empty();
-    if (!choices.is_no_unit[c] && has_policy) {
-      relaxed.nodes[node].curve = HullOf(call.policies);
-      result.kind_of_group[node] = std::move(call.kind_of_group);
-      result.needs[node] = std::move(call.needs);
-      result.joint.policies_of[node] =
-          policies.IndexOf(std::move(call.policies));
-    }
-    if (choices.must_be_unit[c]) RequireUnit(relaxed, node);
+    relaxed.nodes[node].curve = HullOf(call.policies);
+    result.kind_of_group[node] = std::move(call.kind_of_group);
+    result.needs[node] = std::move(call.needs);
+    result.joint.policies_of[node] = policies.IndexOf(std::move(call.policies));
+  }
+  choices.RuleOut(problem, without_policy);
+  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+    ModuleProblem::Node& node = relaxed.nodes[problem.candidates[c].node];
+    node.unit_base_bytes =
+        static_cast<double>(BytesWhileRunning(problem, choices, counted, c));
+    node.must_be_unit = choices.must_be_unit[c] != 0;
   }
   result.joint.policies = policies.Take();
   if (choices.is_impossible) {

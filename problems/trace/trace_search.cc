@@ -63,10 +63,11 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr int64_t kNoLimit = RelaxationSolver::kNoLimit;
 
 // After so many parts a search ends, unless all of them were little work: so few
-// labels were made, and so few operators simulated.
+// labels were made, and so few operators simulated. Parts that are open take memory.
 constexpr int64_t kMostParts = 1000;
 constexpr int64_t kFewLabels = 10'000'000;
-constexpr int64_t kFewOperators = 4'000'000;
+constexpr int64_t kFewOperators = 16'000'000;
+constexpr int64_t kMostSmallParts = 200'000;
 // Relaxations of a part with plans that break the budget before it is split: at
 // first, and where another decision is not needed for the next.
 constexpr int kRounds = 3;
@@ -78,8 +79,10 @@ constexpr int64_t kLabelsOfParts = 100'000;
 constexpr double kShareOfGap = .1;
 constexpr double kLeastGapOfParts = 5e-4;
 constexpr double kMostGapOfParts = .02;
-// Searches for a plan near one that does not fit.
+// Searches for a plan near one that does not fit: so many, and where parts are little
+// work one in so many parts.
 constexpr int kMostRepairs = 24;
+constexpr int64_t kPartsARepair = 8;
 constexpr int kRepairRounds = 8;
 constexpr int kFirstRepairRounds = 40;
 constexpr double kGapOfRepairs = 1e-3;
@@ -129,8 +132,7 @@ class TraceSearch {
       parts_.LetGo();
     }
     parts_.Add(std::move(all));
-    int64_t parts = 0;
-    for (; MayTakePart(parts) && !parts_.empty() && !IsStopped(); ++parts) {
+    for (; MayTakePart() && !parts_.empty() && !IsStopped(); ++taken_) {
       TracePart part = parts_.TakeLeast();
       if (best_.IsAsGoodAs(part.bound)) {
         parts_.Close(part.bound);
@@ -146,12 +148,14 @@ class TraceSearch {
   }
 
  private:
-  // Returns whether the search may go on after so many parts.
-  bool MayTakePart(int64_t parts) const {
+  // Returns whether parts so far were little work.
+  bool IsSmall() const {
     const int64_t operators = std::ssize(problem_.trace->operators);
-    return parts < kMostParts || (watch_.effort().labels < kFewLabels &&
-                                  parts * operators < kFewOperators);
+    return watch_.effort().labels < kFewLabels && taken_ < kMostSmallParts &&
+           taken_ * operators < kFewOperators;
   }
+
+  bool MayTakePart() const { return taken_ < kMostParts || IsSmall(); }
 
   // Finds a plan in little time, whatever the proof takes. Returns a bound.
   double FindFirst() {
@@ -270,7 +274,10 @@ class TraceSearch {
   // plan fits.
   void Repair(RelaxedPlan plan) {
     const int rounds = best_.is_found() ? kRepairRounds : kFirstRepairRounds;
-    if (++repairs_ > kMostRepairs) return;
+    if (++repairs_ > kMostRepairs &&
+        !(IsSmall() && taken_ % kPartsARepair == 0)) {
+      return;
+    }
     for (int round = 0; round < rounds && !IsStopped(); ++round) {
       plan.relaxation = WithRaisedRecords(problem_, plan, best_.budget_bytes());
       const ModuleSolution next = solver_.Solve(
@@ -291,6 +298,7 @@ class TraceSearch {
   RelaxationSolver solver_ =
       RelaxationSolver(best_, watch_, [this] { return Bound(); });
   StoppedBy stopped_by_ = StoppedBy::kNothing;
+  int64_t taken_ = 0;  // parts
   int repairs_ = 0;
 };
 

@@ -57,11 +57,6 @@ Relaxed Solved(const TraceProblem& problem, const Witnesses& witnesses,
   ModuleProblem& relaxed = relaxation.joint.relaxed;
   relaxed.budget_bytes = static_cast<double>(budget);
   const ModuleSolution by_labels = SolveJointByLabels(relaxation.joint);
-  if (SolutionPeak(relaxed, {}) <= relaxed.budget_bytes) {
-    // The label engine then takes no unit, even where one is decided.
-    EXPECT_EQ(by_labels.ms, 0);
-    return Relaxed::kNeedsNoUnits;
-  }
   const NeedMilp form = ToMilp(problem, relaxation,
                                ChoicesOfCalls(problem, witnesses, decisions));
   const solver::MilpSolution by_cbc = solver::SolveWithCbc(form.milp);
@@ -76,7 +71,8 @@ Relaxed Solved(const TraceProblem& problem, const Witnesses& witnesses,
   if (problem.may_skip && !problem.has_repeated_calls) {
     ExpectItsPlan(problem, form, by_cbc);
   }
-  return Relaxed::kNeedsUnits;
+  return by_labels.units.empty() ? Relaxed::kNeedsNoUnits
+                                 : Relaxed::kNeedsUnits;
 }
 
 TEST_P(RelaxationsByCbc, AreThoseOfLabels) {

@@ -45,7 +45,7 @@ int NumberOf(const char* variable, int otherwise) {
 
 int First() { return NumberOf("ACPLAN_FIRST", 0); }
 int Instances() {
-  return NumberOf("ACPLAN_INSTANCES", test_support::Repetitions(80));
+  return NumberOf("ACPLAN_INSTANCES", test_support::Repetitions(200));
 }
 int End() { return First() + Instances(); }
 
