@@ -142,8 +142,8 @@ std::vector<Knot> HullOf(const JointProblem::Policies& policies) {
     const double ms_before = ms;
     bytes = corners[k].bytes;
     ms = corners[k].ms;
-    if (bytes <= 0) continue;
-    if (before < 0) {
+    if (bytes < 0) continue;
+    if (before < 0 && bytes > 0) {
       const double share =
           static_cast<double>(-before) / static_cast<double>(bytes - before);
       curve.push_back({0, ms_before + share * (ms - ms_before)});

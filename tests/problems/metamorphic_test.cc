@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -21,18 +20,16 @@
 #include "problems/check/plan_rules.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/segment_plans.h"
+#include "tests/problems/instances.h"
 #include "tests/problems/trace_case.h"
 #include "tests/support/random_step.h"
-#include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
 
 // What must hold between the answers to questions that belong together: of the same
 // step within more memory, with other names, in other units, in another order. No
 // second planner is asked, so that the steps may be of any size.
-//
-// ACPLAN_INSTANCES=20000 goes through so many of each kind, ACPLAN_FIRST=19281 from
-// that one on. ACPLAN_MILLISECONDS=50 ends every search after so long, and not after so
-// many labels: one step in a thousand takes as long as all others.
+// One step in a thousand takes as long as all others (instances.h says how to go
+// through more than CI does).
 
 namespace acplan::problems {
 namespace {
@@ -40,24 +37,8 @@ namespace {
 using graph::Trace;
 using graph::TraceOperator;
 
-int NumberOf(const char* variable, int otherwise) {
-  const char* asked = std::getenv(variable);
-  return asked ? std::atoi(asked) : otherwise;
-}
-
-int First() { return NumberOf("ACPLAN_FIRST", 0); }
-int Instances() {
-  return NumberOf("ACPLAN_INSTANCES", test_support::Repetitions(200));
-}
-int End() { return First() + Instances(); }
-
-// Searches end after so many labels; those of most steps have ended by then.
-solver::SearchLimits Limits() {
-  if (const int ms = NumberOf("ACPLAN_MILLISECONDS", 0)) {
-    return {.time_limit_s = ms / 1000.};
-  }
-  return {.node_limit = 5000};
-}
+// Searches of most steps have ended by then.
+solver::SearchLimits Limits() { return LimitsOfInstances(5000); }
 
 test_support::StepOptions OptionsByChance(std::mt19937& random) {
   const auto half = [&] { return random() % 2 == 0; };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -17,17 +16,14 @@
 #include "problems/remat/remat_problem.h"
 #include "problems/remat/remat_search.h"
 #include "solver/cbc_solver.h"
+#include "tests/problems/instances.h"
 #include "tests/support/random_joint.h"
 #include "tests/support/remat_milp.h"
-#include "tests/support/repetitions.h"
 
 // What must hold between the answers to questions about compiled steps that belong
 // together: of the same step within more memory, with other names, in other units, in
 // another order; and beside a bound of CBC. Steps are larger than those that
-// remat_test.cc enumerates.
-//
-// ACPLAN_INSTANCES=20000 goes through so many of each kind, ACPLAN_FIRST=19281 from
-// that one on.
+// remat_test.cc enumerates. instances.h says how to go through more than CI does.
 
 namespace acplan::problems {
 namespace {
@@ -37,17 +33,6 @@ using graph::JointNode;
 using graph::JointRun;
 using graph::JointSimulator;
 using solver::SearchStatus;
-
-int NumberOf(const char* variable, int otherwise) {
-  const char* asked = std::getenv(variable);
-  return asked ? std::atoi(asked) : otherwise;
-}
-
-int First() { return NumberOf("ACPLAN_FIRST", 0); }
-int Instances() {
-  return NumberOf("ACPLAN_INSTANCES", test_support::Repetitions(200));
-}
-int End() { return First() + Instances(); }
 
 // Of a step whose rules some plan keeps.
 struct Step {

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdlib>
+
+#include "solver/search.h"
+#include "tests/support/repetitions.h"
+
+// How many random instances of a kind a metamorphic test goes through: those that
+// the test says, or by the environment
+//   ACPLAN_INSTANCES=20000   so many
+//   ACPLAN_FIRST=19281       from that one on
+//   ACPLAN_MILLISECONDS=50   ending every search after so long
+
+namespace acplan::problems {
+
+inline int NumberOf(const char* variable, int otherwise) {
+  const char* asked = std::getenv(variable);
+  return asked ? std::atoi(asked) : otherwise;
+}
+
+constexpr int kUsualInstances = 200;
+
+inline int First() { return NumberOf("ACPLAN_FIRST", 0); }
+inline int Instances() {
+  return NumberOf("ACPLAN_INSTANCES",
+                  test_support::Repetitions(kUsualInstances));
+}
+inline int End() { return First() + Instances(); }
+
+// Searches end after so many labels, unless they end after so long.
+inline solver::SearchLimits LimitsOfInstances(int labels) {
+  if (const int ms = NumberOf("ACPLAN_MILLISECONDS", 0)) {
+    return {.time_limit_s = ms / 1000.};
+  }
+  return {.node_limit = labels};
+}
+
+}  // namespace acplan::problems
