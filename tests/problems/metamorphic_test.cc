@@ -20,8 +20,8 @@
 #include "problems/check/plan_rules.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/segment_plans.h"
-#include "tests/problems/instances.h"
 #include "tests/problems/trace_case.h"
+#include "tests/support/instances.h"
 #include "tests/support/random_step.h"
 #include "tests/support/synthetic_profile.h"
 
@@ -36,6 +36,10 @@ namespace {
 
 using graph::Trace;
 using graph::TraceOperator;
+using test_support::End;
+using test_support::First;
+using test_support::Instances;
+using test_support::LimitsOfInstances;
 
 // Searches of most steps have ended by then.
 solver::SearchLimits Limits() { return LimitsOfInstances(5000); }

@@ -19,7 +19,7 @@
 #include "problems/check/plan_rules.h"
 #include "problems/plan/plan.h"
 #include "problems/planner.h"
-#include "tests/problems/instances.h"
+#include "tests/support/instances.h"
 #include "tests/support/synthetic_profile.h"
 
 // What must hold between the answers to questions about profiles that belong together,
@@ -32,6 +32,10 @@ namespace {
 
 using graph::Module;
 using graph::Profile;
+using test_support::End;
+using test_support::First;
+using test_support::Instances;
+using test_support::LimitsOfInstances;
 
 solver::SearchLimits Limits() { return LimitsOfInstances(100'000); }
 

@@ -16,7 +16,7 @@
 #include "problems/remat/remat_problem.h"
 #include "problems/remat/remat_search.h"
 #include "solver/cbc_solver.h"
-#include "tests/problems/instances.h"
+#include "tests/support/instances.h"
 #include "tests/support/random_joint.h"
 #include "tests/support/remat_milp.h"
 
@@ -33,6 +33,9 @@ using graph::JointNode;
 using graph::JointRun;
 using graph::JointSimulator;
 using solver::SearchStatus;
+using test_support::End;
+using test_support::First;
+using test_support::Instances;
 
 // Of a step whose rules some plan keeps.
 struct Step {

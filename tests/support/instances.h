@@ -11,7 +11,7 @@
 //   ACPLAN_FIRST=19281       from that one on
 //   ACPLAN_MILLISECONDS=50   ending every search after so long
 
-namespace acplan::problems {
+namespace acplan::test_support {
 
 inline int NumberOf(const char* variable, int otherwise) {
   const char* asked = std::getenv(variable);
@@ -21,11 +21,12 @@ inline int NumberOf(const char* variable, int otherwise) {
 constexpr int kUsualInstances = 200;
 
 inline int First() { return NumberOf("ACPLAN_FIRST", 0); }
-inline int Instances() {
-  return NumberOf("ACPLAN_INSTANCES",
-                  test_support::Repetitions(kUsualInstances));
+inline int Instances(int usual = kUsualInstances) {
+  return NumberOf("ACPLAN_INSTANCES", Repetitions(usual));
 }
-inline int End() { return First() + Instances(); }
+inline int End(int usual = kUsualInstances) {
+  return First() + Instances(usual);
+}
 
 // Searches end after so many labels, unless they end after so long.
 inline solver::SearchLimits LimitsOfInstances(int labels) {
@@ -35,4 +36,4 @@ inline solver::SearchLimits LimitsOfInstances(int labels) {
   return {.node_limit = labels};
 }
 
-}  // namespace acplan::problems
+}  // namespace acplan::test_support
