@@ -454,6 +454,7 @@ Plan PlanOfUnits(const PlanningProblem& problem, Plan plan,
   if (plan.CostMs() <= kNothingMs) {
     plan.status = PlanStatus::kOptimal;
     plan.limit = LimitName(StoppedBy::kNothing);
+    plan.bound_ms = plan.CostMs();
     plan.gap = 0;
   }
   CheckPlan(problem, options, plan, plan.recompute_ms);

@@ -59,6 +59,12 @@ def _trained(model: nn.Module, **given: Any) -> list[torch.Tensor]:
     return [loss, *(p.grad for p in model.parameters())]
 
 
+def _assert_same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    """Not to the bit: what a cache joins lies otherwise in memory, and other kernels round
+    otherwise. Keys that are there twice would be seen."""
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("make", LAYERS)
 @pytest.mark.parametrize("is_said_later", [False, True])
 def test_a_cache_that_is_asked_for_is_not_made(make: Any, is_said_later: bool) -> None:
@@ -67,7 +73,7 @@ def test_a_cache_that_is_asked_for_is_not_made(make: Any, is_said_later: bool) -
     expected = _trained(model, **given)
     acplan.apply(model, _plan(make))
     model.config.use_cache = True
-    assert all(map(torch.equal, _trained(model, **given), expected))
+    _assert_same(_trained(model, **given), expected)
 
 
 def test_configurations_are_saved_as_they_are(tmp_path: pathlib.Path) -> None:
@@ -95,7 +101,7 @@ def test_compiled_models_have_caches_without_gradients() -> None:
         expected = model(TOKENS).logits
         found = compiled(TOKENS)
     assert found.past_key_values.get_seq_length() == 8
-    assert torch.equal(found.logits, expected)
+    torch.testing.assert_close(found.logits, expected)
 
 
 def test_nothing_is_left_of_it() -> None:
@@ -113,7 +119,7 @@ def test_nothing_is_left_of_it() -> None:
     assert model(TOKENS).past_key_values.get_seq_length() == 8
     assert found(TOKENS).past_key_values is None
     assert acplan.remove(found)(TOKENS).past_key_values.get_seq_length() == 8
-    assert all(map(torch.equal, _trained(other), expected))
+    _assert_same(_trained(other), expected)
 
 
 def test_a_step_that_asks_for_a_cache_is_traced_without() -> None:
@@ -140,7 +146,7 @@ def test_a_cache_that_is_given_is_left_alone() -> None:
     with pytest.warns(PlanMismatchWarning, match="layers.0: it is given a cache") as told:
         found = _trained(model, **given())
         _trained(model, **given())
-    assert all(map(torch.equal, found, expected))
+    _assert_same(found, expected)
     assert len([w for w in told if w.category is PlanMismatchWarning]) == 2  # units
     acplan.remove(model)
     acplan.apply(model, _plan(_llama), strict=True)
