@@ -35,8 +35,8 @@ namespace {
 
 // The search for what would fit has as long, whatever limit was set.
 constexpr double kLeastSeconds = 1;
-// What costs no more costs nothing.
-constexpr double kNothingMs = 1e-9;
+// Of the step's time: what costs no more costs nothing, but for rounding.
+constexpr double kNothing = 1e-12;
 // Of the time, at most.
 constexpr double kShareWithoutSkips = .125;
 
@@ -451,7 +451,7 @@ Plan PlanOfUnits(const PlanningProblem& problem, Plan plan,
   plan.modules = DecodeUnits(*problem.profile, *problem.tree,
                              std::get<TraceProblem>(problem.built), units);
   plan = WithEffect(problem, std::move(plan), 0);
-  if (plan.CostMs() <= kNothingMs) {
+  if (plan.CostMs() <= kNothing * plan.baseline.runtime_ms) {
     plan.status = PlanStatus::kOptimal;
     plan.limit = LimitName(StoppedBy::kNothing);
     plan.bound_ms = plan.CostMs();

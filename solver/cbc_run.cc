@@ -32,6 +32,10 @@
 // - After the search the driver would solve the relaxation once more with the
 //   integers fixed, in which Clp's presolve has been seen to crash. So it is
 //   ended behind the search, and the answer is taken from the model.
+// - Before branch and bound it asks how far from their bounds rows and columns
+//   are, which nobody reads. For that Clp solves a copy of the relaxation, and an
+//   assertion in that has been seen to end the process. So nothing is computed:
+//   what the program defines comes before what shared libraries do.
 // - Preprocessing is off: the optima that come with it are wrong for about one
 //   in a hundred small random programs.
 //
@@ -272,3 +276,11 @@ bool IsAtNodeLimit(const CbcRun& run) {
 }
 
 }  // namespace acplan::solver
+
+#ifdef ACPLAN_STATIC
+// Where all is one program, by the linker's --wrap.
+extern "C" void __wrap__ZN21OsiClpSolverInterface18computeLargestAwayEv();
+extern "C" void __wrap__ZN21OsiClpSolverInterface18computeLargestAwayEv() {}
+#else
+void OsiClpSolverInterface::computeLargestAway() {}
+#endif

@@ -20,6 +20,9 @@ class Converter {
       : joint_(joint), value_of_(joint.buffers.size(), kHeld) {}
 
   ScheduleGraph Convert() {
+    if (joint_.nodes.empty())
+      throw InputError(
+          "nodes: expected at least one node, found an array of 0 entries");
     result_.name = joint_.model.name;
     result_.time_unit = "ms";
     result_.held_bytes = joint_.held_bytes;

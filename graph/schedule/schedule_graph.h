@@ -46,7 +46,8 @@ struct ScheduleGraph {
 // A joint graph as one without passes, in the order of its nodes. Its inputs are held
 // during the whole step; what comes with backward is made, once, by a node of no time
 // before the first node of backward. Throws InputError, "buffers[3].keep: ...", where a
-// buffer may not be kept from forward to backward: schedules know no passes.
+// buffer may not be kept from forward to backward: schedules know no passes; and where
+// there is no node.
 ScheduleGraph ToScheduleGraph(const JointGraph& joint);
 
 }  // namespace acplan::graph

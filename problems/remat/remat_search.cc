@@ -40,7 +40,7 @@ constexpr int64_t kPaths = 40;
 
 // No plan fits in less.
 int64_t LeastBase(const RematProblem& problem) {
-  int64_t least = 0;
+  int64_t least = problem.graph->held_bytes;
   for (const int64_t bytes : problem.backward_base)
     least = std::max(least, bytes);
   for (const int64_t bytes : problem.forward_base)
@@ -70,8 +70,11 @@ class Plans {
       least_peak_ = run.peak_bytes;
       least_kept_ = run.kept;
     }
-    if (run.peak_bytes > question_.budget_bytes)
+    if (run.peak_bytes > question_.budget_bytes) {
+      // Where nothing runs, what is held is too much, whatever is kept.
+      if (run.steps.empty()) return std::nullopt;
       return MomentOf(problem_, run, run.peak_step);
+    }
     const auto rank = [](const graph::JointRun& r) {
       return std::pair(r.recompute_ms, r.peak_bytes);
     };

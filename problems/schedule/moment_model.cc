@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <map>
 #include <numeric>
+#include <utility>
+
+#include "solver/cut_off.h"
 
 // Idea. Memory binds at few moments, and what happens between them matters little: a model
 // of all stages has n^2 columns of each kind, and its optimum is that of a model of some
@@ -12,7 +15,10 @@
 // (schedule_search.cc).
 //
 // Sizes are divided by what divides all of them, so that rows of bytes hold small numbers,
-// which a solver's tolerance cannot blur; times likewise where they are whole numbers.
+// which a solver's tolerance cannot blur; times likewise where they are whole numbers. What
+// is not small then is scaled, and its rows are a little wider than they should be: what a
+// solver calls infeasible or a bound is, and a solution that breaks the row in whole numbers
+// is cut off.
 
 namespace acplan::problems {
 
@@ -25,6 +31,8 @@ namespace {
 
 // Times larger than this are not whole numbers for sure.
 constexpr double kMostWhole = 0x1p53;
+// Rows of bytes whose largest coefficient is more are scaled to less than twice this.
+constexpr double kMostUnits = 1024;
 // What a solver's bound may be too high by.
 constexpr double kWholeTolerance = 1e-6;
 constexpr double kShareTolerance = 1e-9;
@@ -68,12 +76,13 @@ std::vector<char> UsefulAfter(const ScheduleGraph& graph, int32_t end) {
 
 class MomentModel::Builder {
  public:
-  Builder(MomentModel& model, int64_t budget)
+  Builder(MomentModel& model, int64_t budget, double wider)
       : model_(model),
         graph_(model.graph_),
         unit_(ByteUnit(model.graph_)),
         // Rounded down: bytes are whole units.
         budget_((budget - model.graph_.held_bytes) / unit_),
+        wider_(wider),
         readers_(model.graph_.values.size()) {
     for (int32_t n = 0; n < std::ssize(graph_.nodes); ++n)
       for (const int32_t b : graph_.nodes[n].reads) readers_[b].push_back(n);
@@ -163,14 +172,23 @@ class MomentModel::Builder {
       if (graph_.values[b].is_returned) AddNeed(k, b, -1);
   }
 
-  void AddBytes(const Sums& sums, int64_t fixed) {
-    Milp::Row row{.upper = static_cast<double>(budget_ - fixed)};
+  void AddBytes(Sums sums, int64_t fixed) {
+    std::erase_if(sums, [](const auto& sum) { return sum.second == 0; });
+    double largest = 0;
+    for (const auto& [column, units] : sums)
+      largest = std::max(largest, static_cast<double>(units));
+    const double scale =
+        largest > kMostUnits ? std::exp2(-std::ilogb(largest / kMostUnits)) : 1;
+    const int64_t most = budget_ - fixed;
+    Milp::Row row{.upper = scale * (static_cast<double>(most) +
+                                    std::max(0.5, wider_ * largest))};
     for (const auto& [column, units] : sums) {
-      if (units != 0)
-        row.terms.push_back(
-            {.column = column, .coefficient = static_cast<double>(units)});
+      row.terms.push_back({.column = column,
+                           .coefficient = scale * static_cast<double>(units)});
     }
-    model_.program_.AddRow(std::move(row));
+    const int index = model_.program_.AddRow(std::move(row));
+    model_.bytes_.push_back(
+        {.row = index, .units = std::move(sums), .most = most});
   }
 
   // The first run that ends segment k.
@@ -185,7 +203,7 @@ class MomentModel::Builder {
     for (int32_t b = 0; b < std::ssize(segment.keep); ++b)
       if (segment.keep[b] >= 0 && !own.contains(b))
         sums[segment.keep[b]] += Units(b);
-    AddBytes(sums, fixed);
+    AddBytes(std::move(sums), fixed);
   }
 
   // What a value is needed by at an inner moment or after it.
@@ -214,10 +232,11 @@ class MomentModel::Builder {
     return uses;
   }
 
-  // A column that is at least each of these.
+  // A column that is at least each of these. It need not be a binary; as one, rows of bytes
+  // that hold it have whole numbers only.
   int AnyOf(const std::vector<int>& columns) {
     if (columns.size() == 1) return columns.front();
-    const int any = model_.program_.AddColumn({.lower = 0, .upper = 1});
+    const int any = AddBinary(0);
     for (const int column : columns) {
       model_.program_.AddRow(
           {.lower = 0,
@@ -252,20 +271,57 @@ class MomentModel::Builder {
         sums[AnyOf(uses.columns)] += Units(b);
       }
     }
-    AddBytes(sums, fixed);
+    AddBytes(std::move(sums), fixed);
   }
 
   MomentModel& model_;
   const ScheduleGraph& graph_;
   int64_t unit_;
-  int64_t budget_;                             // in units
+  int64_t budget_;  // in units
+  double wider_;
   std::vector<std::vector<int32_t>> readers_;  // a value: nodes, ascending
 };
 
 MomentModel::MomentModel(const ScheduleGraph& graph, int64_t budget_bytes,
-                         const Moments& moments)
+                         const Moments& moments, double wider)
     : graph_(graph), time_unit_(TimeUnit(graph)) {
-  Builder(*this, budget_bytes).Build(moments);
+  Builder(*this, budget_bytes, wider).Build(moments);
+}
+
+bool MomentModel::CutOff(const std::vector<double>& x) {
+  const std::vector<double> exact = Exact(x);
+  bool is_cut = false;
+  for (const Bytes& bytes : bytes_) {
+    int64_t left = bytes.most;
+    std::vector<std::pair<int64_t, int>> there;
+    for (const auto& [column, units] : bytes.units) {
+      if (exact[column] == 0) continue;
+      left -= units;
+      there.push_back({units, column});
+    }
+    if (left >= 0) continue;
+    // Without the smallest ones it is too much as well: the fewer, the stronger.
+    std::vector<double> cover = exact;
+    std::ranges::sort(there);
+    for (const auto& [units, column] : there) {
+      if (left + units >= 0) continue;
+      left += units;
+      cover[column] = 0;
+    }
+    program_ = solver::WithCutOff(std::move(program_), bytes.row, cover);
+    is_cut = true;
+  }
+  return is_cut;
+}
+
+std::vector<double> MomentModel::Exact(std::vector<double> x) const {
+  for (double& value : x) value = value > 0.5 ? 1 : 0;
+  for (const Any& any : any_) {
+    x[any.column] = 0;
+    for (const int column : any.of)
+      x[any.column] = std::max(x[any.column], x[column]);
+  }
+  return x;
 }
 
 double MomentModel::Rounded(double bound) const {
@@ -298,10 +354,7 @@ std::vector<double> MomentModel::Encode(const StagedSchedule& schedule) const {
       }
     }
   }
-  for (const Any& any : any_)
-    for (const int column : any.of)
-      x[any.column] = std::max(x[any.column], x[column]);
-  return x;
+  return Exact(std::move(x));
 }
 
 StagedSchedule MomentModel::Decode(const std::vector<double>& x) const {

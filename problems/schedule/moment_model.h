@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -30,7 +31,7 @@ namespace acplan::problems {
 // Inner moments are runs of a node e in a stage t that is a segment of its own. There what
 // is live is known, as nodes run once, in the order of the graph: a value made after e is
 // if S_{k-1,b}; one made by e or before if something at e or after reads it, or S_kb, or,
-// e having made it, if R_ke. A continuous column stands for "one of these". With inner
+// e having made it, if R_ke. A binary column stands for "one of these". With inner
 // moments of every run in every stage this is the problem itself.
 
 struct InnerMoment {
@@ -49,9 +50,10 @@ struct Moments {
 
 class MomentModel {
  public:
-  // Refers to the graph.
+  // Refers to the graph. Rows of bytes are wider by this share of the largest size in them:
+  // solutions are to be cut off that break them in whole numbers.
   MomentModel(const graph::ScheduleGraph& graph, int64_t budget_bytes,
-              const Moments& moments);
+              const Moments& moments, double wider = 1e-6);
 
   // Times are in units of time_unit().
   const solver::Milp& program() const { return program_; }
@@ -59,6 +61,11 @@ class MomentModel {
   // A bound on the program's optimum as one on the problem's: rounded up where times are
   // whole numbers.
   double Rounded(double bound) const;
+
+  // Of a solution of the program: whether it breaks a row of bytes, which a solver's
+  // tolerances let it. Then the program gets a row that it breaks and that every schedule
+  // within the budget keeps.
+  bool CutOff(const std::vector<double>& x);
 
   // One value a column. The schedule must keep the budget; then they are a solution.
   std::vector<double> Encode(const StagedSchedule& schedule) const;
@@ -73,18 +80,28 @@ class MomentModel {
     std::vector<int> run = {};   // a node before begin: its column R, or -1
     std::vector<int> keep = {};  // a value made until end: its column S, or -1
   };
-  // A continuous column and those that it is at least.
+  // A column and those that it is at least.
   struct Any {
     int column = 0;
     std::vector<int> of = {};
   };
+  // A row of the program: units of bytes by column, and how many there may be.
+  struct Bytes {
+    int row = 0;
+    std::map<int, int64_t> units = {};
+    int64_t most = 0;
+  };
   class Builder;
+
+  // A solution as whole numbers, and each of any_ the largest of its columns.
+  std::vector<double> Exact(std::vector<double> x) const;
 
   const graph::ScheduleGraph& graph_;
   double time_unit_ = 0;  // 0: times are no whole numbers
   solver::Milp program_;
   std::vector<Segment> segments_;
   std::vector<Any> any_;
+  std::vector<Bytes> bytes_;
 };
 
 }  // namespace acplan::problems

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <optional>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -42,6 +44,10 @@ constexpr double kWhileSeconds = 1;
 constexpr int kMostStale = 100;
 // Stages that get new moments after a model.
 constexpr size_t kMostStages = 4;
+// How much wider rows of bytes are, of their largest size: where sums lie within CBC's
+// tolerances of that it may fail, and others are tried. What was found and proven before
+// holds anyway.
+constexpr double kWider[] = {1e-6, 3e-5, 1e-3};
 // Objectives that differ by less are the same; CBC's tolerance.
 constexpr double kTolerance = 1e-6;
 
@@ -221,25 +227,49 @@ class ScheduleSearch {
   // Solves a model and adds moments; returns whether there is more to solve: there were
   // any.
   bool SolveModel() {
-    const MomentModel model(graph_, budget_, moments_);
+    best_.answer().moments =
+        static_cast<int>(moments_.first_runs.size() + moments_.inner.size());
+    for (const double wider : kWider) {
+      if (const std::optional<bool> has_more = SolveModel(wider))
+        return *has_more;
+    }
+    return false;
+  }
+
+  // nullopt where CBC failed.
+  std::optional<bool> SolveModel(double wider) {
+    MomentModel model(graph_, budget_, moments_, wider);
+    ScheduleAnswer& answer = best_.answer();
+    while (true) {
+      const std::optional<solver::MilpSolution> solution = Ask(model);
+      if (!solution) return std::nullopt;
+      if (solution->status == MilpStatus::kInfeasible) {
+        answer.status = SearchStatus::kInfeasible;
+        return false;
+      }
+      if (std::isfinite(solution->bound))
+        best_.RaiseBound(model.Rounded(solution->bound) * model.time_unit());
+      if (solution->x.empty()) return false;
+      if (!model.CutOff(solution->x))
+        return TakeSolution(model.Decode(solution->x));
+      best_.TakeRepaired(model.Decode(solution->x));
+      if (best_.IsDone()) return false;
+    }
+  }
+
+  // Asks CBC. nullopt where it failed.
+  std::optional<solver::MilpSolution> Ask(const MomentModel& model) {
     ScheduleAnswer& answer = best_.answer();
     ++answer.models;
-    answer.moments =
-        static_cast<int>(moments_.first_runs.size() + moments_.inner.size());
     solver::CbcOptions options{.limits = best_.clock().Left()};
     options.limits.time_limit_s *= kModelShare;
     options.limits.on_progress = {};
     if (answer.schedule) options.warm_start = model.Encode(*answer.schedule);
-    const solver::MilpSolution solution =
-        SolveWithCbc(model.program(), options);
-    if (solution.status == MilpStatus::kInfeasible) {
-      answer.status = SearchStatus::kInfeasible;
-      return false;
+    try {
+      return SolveWithCbc(model.program(), options);
+    } catch (const std::runtime_error& e) {
+      return std::nullopt;
     }
-    if (std::isfinite(solution.bound))
-      best_.RaiseBound(model.Rounded(solution.bound) * model.time_unit());
-    if (solution.x.empty()) return false;
-    return TakeSolution(model.Decode(solution.x));
   }
 
   bool TakeSolution(StagedSchedule schedule) {

@@ -148,6 +148,22 @@ TEST_F(AnyScheduleCommandTest, WrongInputIsRefused) {
   refuse({ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_joint.json",
           "--any-schedule", "--budget", "1GiB"},
          {"buffers[6].keep: expected true, of any schedule, found false"});
+  json empty = json::parse(
+      graph::ReadFile(ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_joint.json"));
+  empty["nodes"] = json::array();
+  empty["backward_outputs"] = empty["forward_outputs"] = json::array();
+  Put("empty.json", empty.dump());
+  refuse(
+      {"empty.json", "--any-schedule", "--budget", "1GiB"},
+      {"empty.json: nodes: expected at least one node, found an array of 0"});
+}
+
+// Clp's assertion ended the process before CBC's branch and bound began.
+TEST_F(AnyScheduleCommandTest, NoAssertionOfASolverEndsIt) {
+  const json schedule =
+      Schedule(ACPLAN_TEST_DATA_DIR "/clp_assertion.joint.json", "909312");
+  EXPECT_EQ(schedule["status"], "optimal");
+  EXPECT_LE(schedule["peak_bytes"], 909312);
 }
 
 }  // namespace

@@ -31,12 +31,15 @@ PlanOptions Skipping(bool may_skip) {
 
 // A random step with the question that is asked of it.
 struct Question {
-  explicit Question(unsigned seed, bool may_skip = true)
-      : trace([seed] {
+  explicit Question(unsigned seed, bool may_skip = true, double times = 1)
+      : trace([seed, times] {
           std::mt19937 random(seed);
-          return test_support::RandomStep(
+          graph::Trace step = test_support::RandomStep(
               random,
               {.blocks_least = 4, .blocks_most = 8, .operators_most = 3});
+          for (graph::TraceOperator& op : step.operators)
+            op.runtime_ms *= times;
+          return step;
         }()),
         profile(graph::Aggregate(trace)),
         tree(profile),
@@ -128,6 +131,25 @@ TEST(WithOffload, KeepsTheHostsMemory) {
     EXPECT_EQ(offload_with(wanted).host_bytes, wanted);
   }
   EXPECT_GT(limited, Enough(5));
+}
+
+// However short a step is, what costs anything of it is not called nothing.
+TEST(WithOffload, IsOptimalOnlyWhereItCostsNothing) {
+  int dear = 0;
+  for (int seed = 0; seed < Repetitions(12); ++seed) {
+    SCOPED_TRACE(seed);
+    const Question question(seed, /*may_skip=*/true, /*times=*/1e-12);
+    const int64_t least = LeastBudget(question.problem, {}).bytes;
+    const Plan with =
+        WithOffload(question.problem, question.Best(least),
+                    {.bytes_per_second = 1e9, .host_memory_bytes = 64}, {});
+    ASSERT_TRUE(with.HasPlan());
+    if (with.CostMs() < 1e-9 * with.baseline.runtime_ms) continue;
+    ++dear;
+    EXPECT_EQ(with.status, PlanStatus::kFeasible);
+    EXPECT_EQ(with.gap, 1);
+  }
+  EXPECT_GT(dear, 0);
 }
 
 TEST(OffloadEffect, IsNothingWithoutALink) {

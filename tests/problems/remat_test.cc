@@ -272,5 +272,28 @@ TEST(Remat, FindsTheLeastBudget) {
   }
 }
 
+// An operator of either pass whose results nothing wants runs in neither.
+TEST(Remat, HoldsWhatItHoldsWhereNothingRuns) {
+  JointGraph graph{.held_bytes = 59};
+  graph.buffers = {{.name = "x", .bytes = 780}};
+  for (const bool has_node : {false, true}) {
+    if (has_node) {
+      graph.buffers.push_back({.name = "y", .bytes = 880});
+      graph.nodes = {{.name = "n",
+                      .stage = graph::JointStage::kEither,
+                      .ms = 1,
+                      .reads = {0},
+                      .makes = {1}}};
+    }
+    const RematProblem problem = BuildRematProblem(graph);
+    EXPECT_EQ(SolveRemat(problem, {.budget_bytes = 58}).status,
+              SearchStatus::kInfeasible);
+    const RematAnswer enough = SolveRemat(problem, {.budget_bytes = 59});
+    EXPECT_EQ(enough.status, SearchStatus::kOptimal);
+    EXPECT_EQ(enough.run.peak_bytes, 59);
+    EXPECT_EQ(FindLeastRematBudget(problem, {}, 0).bytes, 59);
+  }
+}
+
 }  // namespace
 }  // namespace acplan::problems

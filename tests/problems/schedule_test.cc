@@ -20,6 +20,7 @@
 #include "problems/schedule_plan.h"
 #include "solver/cbc_solver.h"
 #include "tests/problems/schedule_oracle.h"
+#include "tests/support/instances.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/repetitions.h"
 
@@ -161,6 +162,63 @@ TEST(SolveSchedule, IsWhatEnumerationFinds) {
   EXPECT_GT(infeasible, 0);
   // Stages with each node once, in order, are a restriction, if a small one.
   EXPECT_LT(better_in_any_order, searched / 5);
+}
+
+// The same graph with bytes of any size, up to a random power of ten.
+ScheduleGraph WithLargeBytes(std::mt19937_64& random, ScheduleGraph graph) {
+  int64_t most = 1000000;
+  for (auto more = random() % 8; more > 0; --more) most *= 10;
+  const int64_t unit = random() % 3 == 0 ? 512 : 1;
+  const auto bytes = [&] {
+    return static_cast<int64_t>(random() % (most / unit)) * unit;
+  };
+  for (graph::ScheduleValue& value : graph.values) value.bytes = bytes();
+  for (graph::ScheduleNode& node : graph.nodes)
+    if (node.scratch_bytes > 0) node.scratch_bytes = bytes();
+  return graph;
+}
+
+TEST(SolveSchedule, IsWhatEnumerationFindsOfLargeBytes) {
+  int questions = 0;
+  int proven = 0;
+  int infeasible = 0;
+  for (int i = test_support::First(); i < test_support::End(300); ++i) {
+    SCOPED_TRACE(i);
+    std::mt19937 random(i);
+    std::mt19937_64 large(i);
+    const ScheduleGraph graph = WithLargeBytes(
+        large,
+        RandomSchedule(random, {.nodes = 4 + i % 3, .is_rich = i % 2 == 0}));
+    int64_t peak = ScheduleBaseline(graph);
+    const int64_t baseline = peak;
+    for (int t = 0; t < 30; ++t)
+      peak = std::min(
+          peak, RunSchedule(graph, AnySchedule(random, graph)).peak_bytes);
+    if (peak == baseline) continue;
+    // What a schedule needs to the byte, and no schedule that needs a byte more.
+    for (const int64_t budget : {peak, peak - 1, baseline - 1}) {
+      SCOPED_TRACE(budget);
+      const double least =
+          LeastRecomputation(graph, budget, AgainRuns::kInOrder);
+      const ScheduleAnswer answer =
+          PlanSchedule(graph, {.budget_bytes = budget}).answer;
+      ++questions;
+      if (least == kInfinity) {
+        ASSERT_EQ(answer.status, SearchStatus::kInfeasible);
+        ++infeasible;
+        continue;
+      }
+      ASSERT_TRUE(answer.schedule);
+      ASSERT_LE(answer.bound_ms, least * (1 + 1e-9));
+      ASSERT_GE(answer.recompute_ms, least * (1 - 1e-9));
+      if (answer.status != SearchStatus::kOptimal) continue;
+      ASSERT_DOUBLE_EQ(answer.recompute_ms, least);
+      ++proven;
+    }
+  }
+  EXPECT_GT(questions, test_support::Instances(300) / 4);
+  EXPECT_GT(infeasible, questions / 50);
+  EXPECT_GE(proven + infeasible, questions - questions / 100);
 }
 
 Moments AllFirstRuns(const ScheduleGraph& graph) {
