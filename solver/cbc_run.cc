@@ -11,9 +11,10 @@
 #include <climits>
 #include <cmath>
 #include <cstddef>
-#include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "solver/cbc_solver.h"
 
 // CBC is run by its driver, CbcMain1, as the program `cbc` would be: it takes
 // its options as text, and is what chooses heuristics and cuts. A careful run
@@ -248,9 +249,8 @@ CbcRun RunCbc(const CbcTask& task, CbcWatch& watch) {
   try {
     return task.is_careful ? RunCarefully(task, watch) : RunDriver(task, watch);
   } catch (const CoinError& error) {
-    throw std::runtime_error(fmt::format("CBC failed in {}::{}: {}",
-                                         error.className(), error.methodName(),
-                                         error.message()));
+    throw CbcFailure(fmt::format(" in {}::{}: {}", error.className(),
+                                 error.methodName(), error.message()));
   }
 }
 

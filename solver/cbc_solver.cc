@@ -151,8 +151,8 @@ class LockedSearch {
       if (auto answer = Conclude(run)) return *std::move(answer);
       if (watch_.ShouldStop()) return StopWith(watch_.Poll());
     }
-    throw std::runtime_error(
-        "CBC failed: its answers contradict the program or each other");
+    throw CbcFailure(": its answers contradict the program or each other",
+                     best_ ? std::move(best_->x) : std::vector<double>());
   }
 
  private:

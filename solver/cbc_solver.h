@@ -1,6 +1,9 @@
 #pragma once
 
 #include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "solver/milp.h"
@@ -29,6 +32,21 @@ struct MilpSolution {
   double seconds = 0;
 };
 
+// CBC failed in a way that is no answer.
+class CbcFailure : public std::runtime_error {
+ public:
+  explicit CbcFailure(const std::string& what, std::vector<double> x = {})
+      : std::runtime_error("CBC failed" + what), x_(std::move(x)) {}
+
+  // What was a solution within tolerances, if anything, to some part of CBC: where one
+  // calls the program infeasible that another solves, the solution often is the cause. Who
+  // knows the rows exactly may cut it off (cut_off.h) and ask again.
+  const std::vector<double>& x() const { return x_; }
+
+ private:
+  std::vector<double> x_;
+};
+
 struct CbcOptions {
   SearchLimits limits;
   // A known solution (one value a column) to start from; ignored where it is
@@ -42,8 +60,8 @@ struct CbcOptions {
 // Solves with COIN-OR CBC. Deterministic for a given seed, up to the moment
 // that a time limit or an interrupt strikes. Solutions are checked against the
 // program before they are returned. Throws std::invalid_argument for an invalid
-// program, limits or a warm start of another size and std::runtime_error where
-// CBC fails in a way that is no answer.
+// program, limits or a warm start of another size and CbcFailure where CBC fails
+// in a way that is no answer.
 // CBC's preprocessing is never used: in 2.10.8 it makes some optima wrong.
 // Concurrent calls wait for each other (CBC's driver is not safe to run
 // concurrently in one process).

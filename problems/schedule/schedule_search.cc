@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -241,35 +240,36 @@ class ScheduleSearch {
     MomentModel model(graph_, budget_, moments_, wider);
     ScheduleAnswer& answer = best_.answer();
     while (true) {
-      const std::optional<solver::MilpSolution> solution = Ask(model);
-      if (!solution) return std::nullopt;
-      if (solution->status == MilpStatus::kInfeasible) {
+      solver::MilpSolution solution;
+      try {
+        solution = Ask(model);
+      } catch (const solver::CbcFailure& failure) {
+        if (failure.x().empty() || !model.CutOff(failure.x()))
+          return std::nullopt;
+        continue;
+      }
+      if (solution.status == MilpStatus::kInfeasible) {
         answer.status = SearchStatus::kInfeasible;
         return false;
       }
-      if (std::isfinite(solution->bound))
-        best_.RaiseBound(model.Rounded(solution->bound) * model.time_unit());
-      if (solution->x.empty()) return false;
-      if (!model.CutOff(solution->x))
-        return TakeSolution(model.Decode(solution->x));
-      best_.TakeRepaired(model.Decode(solution->x));
+      if (std::isfinite(solution.bound))
+        best_.RaiseBound(model.Rounded(solution.bound) * model.time_unit());
+      if (solution.x.empty()) return false;
+      if (!model.CutOff(solution.x))
+        return TakeSolution(model.Decode(solution.x));
+      best_.TakeRepaired(model.Decode(solution.x));
       if (best_.IsDone()) return false;
     }
   }
 
-  // Asks CBC. nullopt where it failed.
-  std::optional<solver::MilpSolution> Ask(const MomentModel& model) {
+  solver::MilpSolution Ask(const MomentModel& model) {
     ScheduleAnswer& answer = best_.answer();
     ++answer.models;
     solver::CbcOptions options{.limits = best_.clock().Left()};
     options.limits.time_limit_s *= kModelShare;
     options.limits.on_progress = {};
     if (answer.schedule) options.warm_start = model.Encode(*answer.schedule);
-    try {
-      return SolveWithCbc(model.program(), options);
-    } catch (const std::runtime_error& e) {
-      return std::nullopt;
-    }
+    return SolveWithCbc(model.program(), options);
   }
 
   bool TakeSolution(StagedSchedule schedule) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "problems/engines/milp/module_milp.h"
@@ -29,6 +30,17 @@
 namespace acplan::problems {
 
 using solver::Milp;
+
+namespace {
+
+// A record row is wider by half of what divides its bytes, within these: sums that meet
+// the record, and those that miss it, are both far from the row's end by CBC's tolerances.
+// A sum within them is a solution to one part of CBC and none to another, which loses all
+// that it would find beside it.
+constexpr double kLeastWider = 1e-9 * JointMilp::kNeedScale;
+constexpr double kMostWider = 1e-5 * JointMilp::kNeedScale;
+
+}  // namespace
 
 const JointProblem::Policies& PoliciesOf(const JointProblem& problem,
                                          int node) {
@@ -334,6 +346,31 @@ std::vector<Milp::Term> TermsOf(const JointProblem& problem,
   return terms;
 }
 
+// What divides all bytes that units add to the row of the r-th record, whole as they
+// are: no sum of them is nearer to the need than to a multiple of it.
+int64_t ByteUnit(const JointProblem& problem, const JointMilp& form,
+                 const CandidateForest& forest, size_t r) {
+  const int row = static_cast<int>(r);
+  int64_t unit = 0;
+  for (const JointMilp::UnitClass& units : form.classes) {
+    const int node = units.nodes[0];
+    const Sight& sight = forest.sights[node];
+    if (sight.first_row <= row) {
+      unit = std::gcd(unit, units.first.bytes);
+      const JointProblem::Policies& policies = PoliciesOf(problem, node);
+      for (size_t g = 0; g < policies.kinds.size(); ++g) {
+        if (units.kind_columns[g] >= 0) {
+          unit = std::gcd(unit, policies.kinds[g].bytes);
+        }
+      }
+    }
+    if (std::ranges::binary_search(sight.held_rows, row)) {
+      unit = std::gcd(unit, std::llround(problem.relaxed.nodes[node].held_bytes));
+    }
+  }
+  return std::max<int64_t>(unit, 1);
+}
+
 }  // namespace
 
 JointMilp ToMilp(const JointProblem& problem) {
@@ -346,10 +383,14 @@ JointMilp ToMilp(const JointProblem& problem) {
   }
   const double scale = RecordScale(problem, records);
   for (size_t r = 0; r < records.size(); ++r) {
-    const double need = NeedAt(problem, records[r]);
+    const auto unit =
+        static_cast<double>(ByteUnit(problem, form, forest, r));
+    const double need = std::ceil(NeedAt(problem, records[r]) / unit) * unit;
     const double enough = need + MostHeldAt(problem, records[r]);
+    const double wider =
+        std::clamp(unit / scale / 2, kLeastWider, kMostWider);
     Milp::Row row{.name = fmt::format("record{}", records[r]),
-                  .lower = need / scale};
+                  .lower = need / scale - wider};
     for (const JointMilp::UnitClass& units : form.classes) {
       for (Milp::Term term :
            TermsOf(problem, units, forest.sights[units.nodes[0]], r, enough)) {

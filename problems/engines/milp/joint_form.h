@@ -40,7 +40,8 @@ namespace acplan::problems {
 // are left out. In the
 // row of record k, bytes are cut to what alone meets it, and all record rows
 // are divided by the same power of two, so that the largest need is kNeedScale
-// or up to twice that.
+// or up to twice that. Needs are rounded up to what sums of a row's bytes can be, and
+// rows a little wider: who reads a solution checks it in whole bytes.
 struct JointMilp {
   static constexpr double kNeedScale = 1000;
 

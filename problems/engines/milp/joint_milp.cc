@@ -39,10 +39,8 @@ using solver::SearchStatus;
 
 namespace {
 
-// By which records are relaxed where CBC fails, and where it calls a problem
-// infeasible: a byte in 1 GB of the largest need.
+// By which records are relaxed where CBC fails.
 constexpr double kRowTolerance = 1e-6 * JointMilp::kNeedScale;
-constexpr double kSecondTolerance = 1e-9 * JointMilp::kNeedScale;
 
 struct PricedUnit {
   ChosenUnit unit;
@@ -236,11 +234,11 @@ class JointSearch {
       const std::optional<MilpSolution> found = Ask();
       if (!found) continue;
       if (found->status == MilpStatus::kInfeasible) {
-        if (relaxed_by_ > 0) return Infeasible(solution_);
-        // What a budget leaves by less than CBC's tolerances may look infeasible.
+        if (is_whole_) return Infeasible(solution_);
+        // What is left out of the core counts on the relaxation to be exact.
+        is_whole_ = true;
         solution_.bound_ms = 0;
         core_.milp = form_.milp;
-        RelaxBy(kSecondTolerance);
         continue;
       }
       if (found->status != MilpStatus::kOptimal &&
@@ -261,14 +259,23 @@ class JointSearch {
     return LeftOf(limits_, stopwatch_.Seconds(), solution_.nodes);
   }
 
-  // Asks CBC. nullopt where it failed: then the records are relaxed.
+  // Asks CBC. nullopt where it failed: then what it failed by is cut off, or the records
+  // are relaxed.
   std::optional<MilpSolution> Ask() {
     MilpSolution found;
     try {
       found = SolveWithCbc(core_.milp,
                            {.limits = Left(), .warm_start = core_.start});
-    } catch (const std::runtime_error&) {
+    } catch (const solver::CbcFailure& failure) {
       // CBC's tolerances are wider than what decides here.
+      if (!failure.x().empty()) {
+        const std::vector<PricedUnit> priced =
+            SharedOut(problem_, form_, failure.x());
+        if (!KeepsBudget(problem_, priced)) {
+          CutOff(priced, failure.x());
+          return std::nullopt;
+        }
+      }
       if (relaxed_by_ >= kRowTolerance) throw;
       RelaxBy(kRowTolerance);
       return std::nullopt;
@@ -303,6 +310,7 @@ class JointSearch {
   ModuleSolution solution_;
   Core core_;
   double relaxed_by_ = 0;
+  bool is_whole_ = false;  // nothing is left out
 };
 
 }  // namespace

@@ -336,7 +336,7 @@ class ModuleSearch {
       found = SolveWithCbc(
           form_.milp,
           {.limits = LeftOf(limits_, stopwatch_.Seconds(), solution_.nodes)});
-    } catch (const std::runtime_error&) {
+    } catch (const solver::CbcFailure&) {
       // CBC's tolerances are wider than what decides here.
       if (is_relaxed_) throw;
       Relax();
