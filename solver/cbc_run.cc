@@ -181,6 +181,11 @@ std::vector<std::string> Arguments(const CbcWatch& watch) {
   add("-randomSeed", fmt::format("{}", CoinSeed(limits.seed)));
   add("-randomCbcSeed", fmt::format("{}", CoinSeed(limits.seed)));
   add("-preprocess", "off");
+  // What is integral or feasible to within more is a solution to one part of CBC and
+  // none to another, which loses all that it would find beside it. With 1e-9 for both it
+  // calls programs infeasible that are not.
+  add("-integerTolerance", "1e-9");
+  add("-primalTolerance", "1e-8");
   arguments.emplace_back("-solve");
   arguments.emplace_back("-quit");
   return arguments;
@@ -203,6 +208,7 @@ CbcRun RunCarefully(const CbcTask& task, CbcWatch& watch) {
   }
   model.setAllowableFractionGap(limits.gap / (1 + limits.gap));
   model.setIntegerTolerance(1e-9);
+  model.solver()->setDblParam(OsiPrimalTolerance, task.primal_tolerance);
   if (task.start) {
     model.setBestSolution(
         task.start->x.data(), static_cast<int>(task.start->x.size()),

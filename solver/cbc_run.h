@@ -24,6 +24,8 @@ struct CbcTask {
   // With tight tolerances, by branch and bound alone: without CBC's driver,
   // heuristics and cuts.
   bool is_careful = false;
+  double primal_tolerance =
+      1e-7;  // of a careful run, in rows that Clp has scaled
 };
 
 // A run came to this, as CBC sees it.

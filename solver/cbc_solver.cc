@@ -42,6 +42,10 @@ namespace {
 
 // A gap that is nothing but rounding.
 constexpr double kRoundingGap = 1e-9;
+// Primal tolerances of careful runs: with the tight one Clp calls a program infeasible now
+// and then that is not, which only who asks for it is told.
+constexpr double kUsualTolerance = 1e-7;
+constexpr double kTightTolerance = 1e-9;
 // Objectives nearer to zero than this do not make the gap larger.
 constexpr double kLeastObjective = 1e-9;
 // Values of the relaxation that are integers for its tolerances.
@@ -140,12 +144,15 @@ class LockedSearch {
     if (auto answer = SolveByRelaxation()) return *std::move(answer);
     for (const bool is_careful : {false, true}) {
       if (is_always_careful_ && !is_careful) continue;
-      const CbcRun run = RunCbc({.milp = milp_,
-                                 .relaxation = *relaxation_,
-                                 .scale = scale_,
-                                 .start = best_,
-                                 .is_careful = is_careful},
-                                watch_);
+      const CbcRun run =
+          RunCbc({.milp = milp_,
+                  .relaxation = *relaxation_,
+                  .scale = scale_,
+                  .start = best_,
+                  .is_careful = is_careful,
+                  .primal_tolerance =
+                      is_always_careful_ ? kTightTolerance : kUsualTolerance},
+                 watch_);
       watch_.RethrowError();
       nodes_ += run.nodes;
       if (auto answer = Conclude(run)) return *std::move(answer);

@@ -53,7 +53,8 @@ struct CbcOptions {
   // not feasible.
   std::optional<std::vector<double>> warm_start = std::nullopt;
   // From the first run on, branch and bound alone, with tight tolerances:
-  // slower, and otherwise done only where a run contradicts itself.
+  // slower, and otherwise done only where a run contradicts itself. What it calls
+  // infeasible may be feasible within the usual tolerances.
   bool is_careful = false;
 };
 

@@ -72,6 +72,23 @@ std::vector<char> UsefulAfter(const ScheduleGraph& graph, int32_t end) {
   return is_useful;
 }
 
+using Sums = std::map<int, int64_t>;  // bytes in units by column
+
+// That they are no more than `most`, scaled and a little wider.
+Milp::Row RowOf(const Sums& sums, int64_t most, double wider) {
+  double largest = 0;
+  for (const auto& [column, units] : sums)
+    largest = std::max(largest, static_cast<double>(units));
+  const double scale =
+      largest > kMostUnits ? std::exp2(-std::ilogb(largest / kMostUnits)) : 1;
+  Milp::Row row{.upper = scale * (static_cast<double>(most) +
+                                  std::max(0.5, wider * largest))};
+  for (const auto& [column, units] : sums)
+    row.terms.push_back(
+        {.column = column, .coefficient = scale * static_cast<double>(units)});
+  return row;
+}
+
 }  // namespace
 
 class MomentModel::Builder {
@@ -99,8 +116,6 @@ class MomentModel::Builder {
   }
 
  private:
-  using Sums = std::map<int, int64_t>;  // bytes in units by column
-
   size_t Segments() const { return model_.segments_.size(); }
   bool IsLast(size_t k) const { return k + 1 == Segments(); }
   int64_t Units(int32_t value) const {
@@ -174,21 +189,10 @@ class MomentModel::Builder {
 
   void AddBytes(Sums sums, int64_t fixed) {
     std::erase_if(sums, [](const auto& sum) { return sum.second == 0; });
-    double largest = 0;
-    for (const auto& [column, units] : sums)
-      largest = std::max(largest, static_cast<double>(units));
-    const double scale =
-        largest > kMostUnits ? std::exp2(-std::ilogb(largest / kMostUnits)) : 1;
     const int64_t most = budget_ - fixed;
-    Milp::Row row{.upper = scale * (static_cast<double>(most) +
-                                    std::max(0.5, wider_ * largest))};
-    for (const auto& [column, units] : sums) {
-      row.terms.push_back({.column = column,
-                           .coefficient = scale * static_cast<double>(units)});
-    }
-    const int index = model_.program_.AddRow(std::move(row));
+    const int row = model_.program_.AddRow(RowOf(sums, most, wider_));
     model_.bytes_.push_back(
-        {.row = index, .units = std::move(sums), .most = most});
+        {.row = row, .units = std::move(sums), .most = most});
   }
 
   // The first run that ends segment k.

@@ -365,7 +365,8 @@ int64_t ByteUnit(const JointProblem& problem, const JointMilp& form,
       }
     }
     if (std::ranges::binary_search(sight.held_rows, row)) {
-      unit = std::gcd(unit, std::llround(problem.relaxed.nodes[node].held_bytes));
+      unit =
+          std::gcd(unit, std::llround(problem.relaxed.nodes[node].held_bytes));
     }
   }
   return std::max<int64_t>(unit, 1);
@@ -383,12 +384,10 @@ JointMilp ToMilp(const JointProblem& problem) {
   }
   const double scale = RecordScale(problem, records);
   for (size_t r = 0; r < records.size(); ++r) {
-    const auto unit =
-        static_cast<double>(ByteUnit(problem, form, forest, r));
+    const auto unit = static_cast<double>(ByteUnit(problem, form, forest, r));
     const double need = std::ceil(NeedAt(problem, records[r]) / unit) * unit;
     const double enough = need + MostHeldAt(problem, records[r]);
-    const double wider =
-        std::clamp(unit / scale / 2, kLeastWider, kMostWider);
+    const double wider = std::clamp(unit / scale / 2, kLeastWider, kMostWider);
     Milp::Row row{.name = fmt::format("record{}", records[r]),
                   .lower = need / scale - wider};
     for (const JointMilp::UnitClass& units : form.classes) {

@@ -41,6 +41,8 @@ namespace {
 
 // By which records are relaxed where CBC fails.
 constexpr double kRowTolerance = 1e-6 * JointMilp::kNeedScale;
+// Of the search for what is better than an optimum.
+constexpr int64_t kConfirmingNodes = 2000;
 
 struct PricedUnit {
   ChosenUnit unit;
@@ -231,26 +233,35 @@ class JointSearch {
 
   ModuleSolution Run() {
     while (true) {
-      const std::optional<MilpSolution> found = Ask();
+      std::optional<MilpSolution> found = Ask();
       if (!found) continue;
       if (found->status == MilpStatus::kInfeasible) {
-        if (is_whole_) return Infeasible(solution_);
-        // What is left out of the core counts on the relaxation to be exact.
-        is_whole_ = true;
+        if (!is_whole_) {
+          // What is left out of the core counts on the relaxation to be exact.
+          is_whole_ = true;
+          solution_.bound_ms = 0;
+          core_.milp = form_.milp;
+          continue;
+        }
+        found = Confirmed(core_.milp);
+        if (!found) return Infeasible(solution_);
         solution_.bound_ms = 0;
-        core_.milp = form_.milp;
-        continue;
       }
       if (found->status != MilpStatus::kOptimal &&
           found->status != MilpStatus::kFeasible) {
         return solution_;
       }
-      const std::vector<PricedUnit> priced =
-          SharedOut(problem_, form_, found->x);
-      if (KeepsBudget(problem_, priced)) {
-        return WithUnits(problem_, found->status, priced, solution_);
+      while (Keeps(found->x) && found->status == MilpStatus::kOptimal) {
+        std::optional<MilpSolution> better = BetterThan(*found);
+        if (!better) break;
+        found = std::move(better);
+        solution_.bound_ms = 0;
       }
-      CutOff(priced, found->x);
+      if (Keeps(found->x)) {
+        return WithUnits(problem_, found->status,
+                         SharedOut(problem_, form_, found->x), solution_);
+      }
+      CutOff(found->x);
     }
   }
 
@@ -268,13 +279,9 @@ class JointSearch {
                            {.limits = Left(), .warm_start = core_.start});
     } catch (const solver::CbcFailure& failure) {
       // CBC's tolerances are wider than what decides here.
-      if (!failure.x().empty()) {
-        const std::vector<PricedUnit> priced =
-            SharedOut(problem_, form_, failure.x());
-        if (!KeepsBudget(problem_, priced)) {
-          CutOff(priced, failure.x());
-          return std::nullopt;
-        }
+      if (!failure.x().empty() && !Keeps(failure.x())) {
+        CutOff(failure.x());
+        return std::nullopt;
       }
       if (relaxed_by_ >= kRowTolerance) throw;
       RelaxBy(kRowTolerance);
@@ -287,6 +294,47 @@ class JointSearch {
     return found;
   }
 
+  // What CBC says there is none of is asked for again, of a plain branch and bound with
+  // tight tolerances: nullopt where it finds none either, or takes long.
+  std::optional<MilpSolution> Confirmed(const Milp& milp) {
+    solver::SearchLimits limits = Left();
+    limits.node_limit = std::min(limits.node_limit, kConfirmingNodes);
+    limits.on_progress = {};
+    MilpSolution found;
+    try {
+      found = SolveWithCbc(milp, {.limits = limits, .is_careful = true});
+    } catch (const solver::CbcFailure&) {
+      return std::nullopt;
+    }
+    solution_.nodes += found.nodes;
+    solution_.seconds = stopwatch_.Seconds();
+    if (found.x.empty()) return std::nullopt;
+    return found;
+  }
+
+  std::optional<MilpSolution> BetterThan(const MilpSolution& found) {
+    const double less =
+        found.objective - kProofTolerance * std::abs(found.objective);
+    if (less >= found.objective) return std::nullopt;  // it costs nothing
+    Milp cheaper = core_.milp;
+    Milp::Row row{.name = "cheaper", .upper = less - cheaper.objective_offset};
+    for (size_t j = 0; j < cheaper.columns.size(); ++j) {
+      const double cost = cheaper.columns[j].cost;
+      if (cost != 0) row.terms.push_back({static_cast<int>(j), cost});
+    }
+    cheaper.AddRow(std::move(row));
+    std::optional<MilpSolution> better = Confirmed(cheaper);
+    const double least_gain = (found.objective - less) / 2;
+    if (better && better->objective > found.objective - least_gain) {
+      return std::nullopt;
+    }
+    return better;
+  }
+
+  bool Keeps(const std::vector<double>& x) const {
+    return KeepsBudget(problem_, SharedOut(problem_, form_, x));
+  }
+
   void RelaxBy(double tolerance) {
     relaxed_by_ = tolerance;
     for (const int row : form_.record_rows) {
@@ -295,9 +343,9 @@ class JointSearch {
   }
 
   // Within CBC's tolerances, but not within the budget: not these units.
-  void CutOff(const std::vector<PricedUnit>& units,
-              const std::vector<double>& x) {
-    const std::optional<int> row = WorstRecordRow(problem_, form_, units);
+  void CutOff(const std::vector<double>& x) {
+    const std::optional<int> row =
+        WorstRecordRow(problem_, form_, SharedOut(problem_, form_, x));
     if (!row) throw std::logic_error("a record that was left out is broken");
     core_.milp = solver::WithCutOff(std::move(core_.milp), *row, x);
     if (core_.start) core_.start->resize(core_.milp.columns.size(), 0);
