@@ -175,15 +175,15 @@ std::vector<CheckpointedModule> StartOf(const PlanningProblem& problem,
 TraceMinimum LeastOf(const PlanningProblem& problem, const TraceProblem& built,
                      const solver::SearchLimits& limits,
                      std::vector<CheckpointedModule> known) {
-  if (!problem.without_skips) return FindLeastPlan(built, limits, 0, known);
+  if (!problem.without_skips) return SearchLeastPlan(built, limits, known);
   const solver::Stopwatch stopwatch;
   if (known.empty()) {
     known = NeedDriven(
         built,
         FindLeastPlan(*problem.without_skips, LimitsOfStart(limits)).modules);
   }
-  return FindLeastPlan(built, solver::LeftOf(limits, stopwatch.Seconds()), 0,
-                       known);
+  return SearchLeastPlan(built, solver::LeftOf(limits, stopwatch.Seconds()),
+                         known);
 }
 
 Outcome Solve(const PlanningProblem& problem, const TraceProblem& built,

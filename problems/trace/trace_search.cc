@@ -59,6 +59,10 @@ using solver::StoppedBy;
 
 namespace {
 
+// Of the searches for a plan in less than the least one that is known.
+constexpr int kMostSearches = 100;
+constexpr int64_t kLabelsOfLess = 1'000'000;
+
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr int64_t kNoLimit = RelaxationSolver::kNoLimit;
 
@@ -311,6 +315,33 @@ TraceSolution SolveTraceProblem(const TraceProblem& problem,
   // Live bytes come in units of an allocation.
   return TraceSearch(problem, graph::WholeAllocations(budget_bytes), limits)
       .Run(known);
+}
+
+TraceMinimum SearchLeastPlan(const TraceProblem& problem,
+                             const SearchLimits& limits,
+                             const std::vector<CheckpointedModule>& known) {
+  const solver::Stopwatch stopwatch;
+  TraceMinimum least = FindLeastPlan(problem, limits, 0, known);
+  MinimumBudget& budget = least.budget;
+  for (int search = 0; search < kMostSearches && !budget.proven &&
+                       budget.stopped_by == StoppedBy::kNodes;
+       ++search) {
+    SearchLimits left = solver::LeftOf(limits, stopwatch.Seconds());
+    left.gap = 1;
+    left.node_limit = std::min(left.node_limit, kLabelsOfLess);
+    left.on_progress = nullptr;
+    TraceSolution found = SolveTraceProblem(problem, budget.bytes - 1, left);
+    if (found.status == SearchStatus::kNoSolution) break;
+    if (found.status == SearchStatus::kInfeasible) {
+      budget.bound_bytes = budget.bytes;
+      budget.proven = true;
+      budget.stopped_by = StoppedBy::kNothing;
+    } else {
+      budget.bytes = found.use.peak_bytes;
+      least.modules = std::move(found.modules);
+    }
+  }
+  return least;
 }
 
 }  // namespace acplan::problems

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "graph/trace/simulation.h"
+#include "problems/trace/trace_least_budget.h"
 #include "problems/trace/trace_problem.h"
 #include "solver/search.h"
 
@@ -33,6 +34,13 @@ struct TraceSolution {
 TraceSolution SolveTraceProblem(
     const TraceProblem& problem, int64_t budget_bytes,
     const solver::SearchLimits& limits,
+    const std::vector<graph::CheckpointedModule>& known = {});
+
+// The least budget (trace_least_budget.h). Where the search for it ends with what it may
+// split, searches for a plan in less than the least one end with a better one, or prove
+// that there is none.
+TraceMinimum SearchLeastPlan(
+    const TraceProblem& problem, const solver::SearchLimits& limits,
     const std::vector<graph::CheckpointedModule>& known = {});
 
 }  // namespace acplan::problems
