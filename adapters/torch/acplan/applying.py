@@ -501,7 +501,7 @@ class _Unit(CheckpointWrapper):
         # In a compiled checkpoint nothing may be written to a cache, which there is where
         # nothing runs again.
         is_plain = torch.compiler.is_compiling() and not torch.is_grad_enabled()
-        if is_plain or _is_exporting() or self._is_given_a_cache(args, kwargs):
+        if is_plain or _is_exporting() or self._may_not_run_again(args, kwargs):
             call = _call
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone
@@ -509,21 +509,38 @@ class _Unit(CheckpointWrapper):
             call = call.function
         return call(self._checkpoint_wrapped_module, *args, **kwargs)
 
-    def _is_given_a_cache(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """To which a layer that runs again would add its keys once more."""
+    def _may_not_run_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return False
-        if self.checkpoint_fn is _call or not caches.is_given_one(args, kwargs):
+        if self.checkpoint_fn is _call:
+            return False
+        if caches.is_given_one(args, kwargs):
+            # A layer that runs again would add its keys once more.
+            text = "it is given a cache of keys and values, to which it would add its own once more"
+        elif _has_other_parameters(self._checkpoint_wrapped_module):
+            text = "it runs with other parameters than its own, which are gone in backward"
+        else:
             return False
         fqn, is_strict = self._acplan_planned
-        text = f"{fqn}: it is given a cache of keys and values, to which it would add its own "
         if is_strict:
-            raise AcplanError(f"{text}once more if it ran again")
+            raise AcplanError(f"{fqn}: {text}: it may not run again")
         if not self._acplan_has_warned:
             self._acplan_has_warned = True
-            text += "once more; it does not run again, and the peak may be a larger one"
-            warnings.warn(text, PlanMismatchWarning, stacklevel=2)
+            text += "; it does not run again, and the peak may be a larger one"
+            warnings.warn(f"{fqn}: {text}", PlanMismatchWarning, stacklevel=2)
         return True
+
+
+def _has_other_parameters(module: torch.nn.Module) -> bool:
+    """Whether `torch.func.functional_call` has put tensors in the place of parameters. FSDP
+    does so as well, and again in backward."""
+    if getattr(module, "_is_fsdp_managed_module", False):
+        return False
+    return any(
+        value is not None and not isinstance(value, torch.nn.Parameter)
+        for inside in module.modules()
+        for value in inside._parameters.values()
+    )
 
 
 def _is_exporting() -> bool:

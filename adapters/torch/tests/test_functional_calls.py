@@ -1,0 +1,65 @@
+"""`torch.func.functional_call` with other parameters: they are gone when backward runs a unit
+again, so it does not."""
+
+import warnings
+
+import acplan
+import pytest
+import torch
+from acplan import AcplanError, Plan, PlannedModule, PlanMismatchWarning
+from torch import nn
+from torch.func import functional_call, grad_and_value
+
+PLAN = Plan((PlannedModule("Sequential.0"), PlannedModule("Sequential.1")))
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)))
+
+
+def _x() -> torch.Tensor:
+    return torch.arange(8.0).reshape(2, 4)
+
+
+def _gradients(model: nn.Module) -> list[torch.Tensor]:
+    """Of the parameters, by a call with others that are made of them."""
+    others = {name: 1.5 * value for name, value in model.named_parameters()}
+    functional_call(model, others, (_x(),)).square().mean().backward()
+    return [p.grad for p in model.parameters()]
+
+
+def test_gradients_are_those_of_the_parameters_that_were_given() -> None:
+    expected = _gradients(_model())
+    planned = acplan.apply(_model(), PLAN)
+    with pytest.warns(PlanMismatchWarning, match="Sequential.0: it runs with other param") as told:
+        found = _gradients(planned)
+    assert len([w for w in told if w.category is PlanMismatchWarning]) == 2  # units
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_strict_plan_refuses_them() -> None:
+    planned = acplan.apply(_model(), PLAN, strict=True)
+    with pytest.raises(AcplanError, match="Sequential.0: it runs with other parameters"):
+        _gradients(planned)
+
+
+def test_its_own_parameters_are_no_others() -> None:
+    planned = acplan.apply(_model(), PLAN, strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        functional_call(planned, dict(planned.named_parameters()), (_x(),)).sum().backward()
+
+
+def test_gradients_as_functions() -> None:
+    def gradients_of(model: nn.Module) -> dict[str, torch.Tensor]:
+        def loss(values: dict[str, torch.Tensor]) -> torch.Tensor:
+            return functional_call(model, values, (_x(),)).square().mean()
+
+        values = {name: 1.5 * p.detach() for name, p in model.named_parameters()}
+        return grad_and_value(loss)(values)[0]
+
+    expected = gradients_of(_model())
+    with pytest.warns(PlanMismatchWarning):
+        found = gradients_of(acplan.apply(_model(), PLAN))
+    torch.testing.assert_close(list(found.values()), list(expected.values()))
