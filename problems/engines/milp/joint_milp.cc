@@ -25,10 +25,11 @@
 // shared out among the members of the classes and added up anew. Where that breaks
 // a record, CBC took it for kept within its tolerances: a row is added that cuts
 // this answer off and no plan that keeps the record (solver/cut_off.h), and CBC is
-// asked again. Where CBC finds nothing, the budget may leave less than its
-// tolerances: the record rows are relaxed by a byte in 1 GB, once, and asked again
-// without the narrowed columns. So an answer keeps the budget whatever the
-// tolerances, and "infeasible" is said twice before it is believed.
+// asked again. An answer near the end of a record row is one to some part of CBC and
+// none to another, which then knows nothing of those beside it. So what CBC calls
+// optimal is believed where a plain branch and bound with tight tolerances finds
+// nothing cheaper, and "infeasible" where the whole form has no answer either, to
+// CBC and to that one.
 
 namespace acplan::problems {
 
@@ -312,6 +313,7 @@ class JointSearch {
     return found;
   }
 
+  // A cheaper answer than one that CBC calls optimal, if there is any.
   std::optional<MilpSolution> BetterThan(const MilpSolution& found) {
     const double less =
         found.objective - kProofTolerance * std::abs(found.objective);
