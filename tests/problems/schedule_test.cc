@@ -216,8 +216,8 @@ TEST(SolveSchedule, IsWhatEnumerationFindsOfLargeBytes) {
       ++proven;
     }
   }
-  EXPECT_GT(questions, test_support::Instances(300) / 4);
-  EXPECT_GT(infeasible, questions / 50);
+  EXPECT_GE(questions, test_support::Instances(300) / 4);
+  EXPECT_GE(infeasible, questions / 50);
   EXPECT_GE(proven + infeasible, questions - questions / 100);
 }
 
