@@ -108,11 +108,12 @@ TEST_F(FitTest, TheLeastIsNotKnownWhereFewerMightFit) {
     EXPECT_EQ(outcome.exit_code, least ? 0 : 4);
     EXPECT_THAT(
         outcome.out,
-        HasSubstr(
-            !least ? "no count of GPUs is known to fit (--time-limit)"
-            : may_fewer_fit
-                ? fmt::format("least that is known to fit: {} GPUs", *least)
-                : fmt::format("least that fits: {} GPUs", *least)));
+        HasSubstr(!least ? "no count of GPUs is known to fit (--time-limit)"
+                  : may_fewer_fit
+                      ? fmt::format("least that is known to fit: {} GPUs",
+                                    FormatCount(*least))
+                      : fmt::format("least that fits: {} GPUs",
+                                    FormatCount(*least))));
     if (std::string(limit) == "none") {
       EXPECT_EQ(least, 96);
       EXPECT_FALSE(may_fewer_fit);
