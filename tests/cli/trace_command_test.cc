@@ -91,6 +91,16 @@ TEST_F(TraceCommandTest, NoUnitsMeansNone) {
   EXPECT_EQ(plan("1").exit_code, 0);
 }
 
+// 23 operators: the search for the least budget alone does not prove it.
+TEST_F(TraceCommandTest, LeastBudgetsAreProvenBySearchesForPlansInLess) {
+  const Outcome outcome =
+      Acplan({"plan", ACPLAN_TEST_DATA_DIR "/traces/least_budget.trace.json.gz",
+              "--budget", "min", "--decisions", "save,recompute", "--json"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(json::parse(outcome.out)["budget_bytes"], 21504);
+}
+
 TEST_F(TraceCommandTest, CheckRefusesWhatIsNotSo) {
   json plan = PlanAt("90%");
   const std::string budget =

@@ -246,7 +246,7 @@ class JointSearch {
         }
         found = Confirmed(core_.milp);
         if (!found) return Infeasible(solution_);
-        solution_.bound_ms = 0;
+        solution_.bound_ms = core_.bound_ms;
       }
       if (found->status != MilpStatus::kOptimal &&
           found->status != MilpStatus::kFeasible) {
@@ -256,7 +256,8 @@ class JointSearch {
         std::optional<MilpSolution> better = BetterThan(*found);
         if (!better) break;
         found = std::move(better);
-        solution_.bound_ms = 0;
+        // CBC's bound was that of the dearer one.
+        solution_.bound_ms = core_.bound_ms;
       }
       if (Keeps(found->x)) {
         return WithUnits(problem_, found->status,
