@@ -88,4 +88,21 @@ InPlaceWrites FindInPlaceWrites(const Trace& trace) {
   return writes;
 }
 
+int32_t FirstStaleWrite(const Trace& trace, const InPlaceWrites& writes,
+                        const TraceCall& call, int32_t op, int32_t rerun_time) {
+  int32_t first = kNever;
+  if (trace.operators[op].view || writes.empty()) return first;
+  for (const int32_t s : trace.operators[op].reads) {
+    if (trace.storages[s].born >= call.start) continue;
+    const auto found = writes.find(s);
+    if (found == writes.end()) continue;
+    const std::vector<int32_t>& writers = found->second.writers;
+    const auto next = std::ranges::upper_bound(writers, op);
+    if (next != writers.end() && *next < rerun_time) {
+      first = std::min(first, *next);
+    }
+  }
+  return first;
+}
+
 }  // namespace acplan::graph

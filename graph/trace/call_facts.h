@@ -39,4 +39,11 @@ struct InPlaceAccesses {
 using InPlaceWrites = std::unordered_map<int32_t, InPlaceAccesses>;
 InPlaceWrites FindInPlaceWrites(const Trace& trace);
 
+// Returns the first operator after `op` and before `rerun_time` that writes to
+// something that `op` reads and that was there before `call`; kNever if there
+// is none. If there is one, `op` reads something else when the call runs again
+// at that time.
+int32_t FirstStaleWrite(const Trace& trace, const InPlaceWrites& writes,
+                        const TraceCall& call, int32_t op, int32_t rerun_time);
+
 }  // namespace acplan::graph

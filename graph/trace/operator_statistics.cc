@@ -21,6 +21,11 @@
 // operators are tied to the one that created the result. A result that
 // something outside of the call writes to before the call runs again cannot be
 // saved at all, since nothing could be tied to that.
+//
+// State. An operator that reads what was there before the call (a buffer, an
+// attribute, a global tensor) would read something else when the call runs
+// again if anything has written to it since. So it must be saved, and it is
+// skipped where nothing needs its results.
 
 namespace acplan::graph {
 namespace {
@@ -34,6 +39,19 @@ std::string_view ShortName(std::string_view name) {
 
 bool IsAmong(const std::vector<int32_t>& ascending, int32_t value) {
   return std::ranges::binary_search(ascending, value);
+}
+
+// A call runs again up to its last save, if at all.
+int32_t RerunStop(const CallFacts& facts, int32_t c) {
+  return facts.saves.first_request[c] == kNever ? 0 : facts.saves.last_save[c];
+}
+
+// Returns whether operator `k` would read other contents when call `c` runs
+// again.
+bool ReadsStale(const CallFacts& facts, int32_t c, int32_t k) {
+  return k < RerunStop(facts, c) &&
+         FirstStaleWrite(facts.trace, facts.writes, facts.trace.calls[c], k,
+                         facts.saves.first_request[c]) != kNever;
 }
 
 // Operators by their place in the call.
@@ -51,6 +69,9 @@ class InPlaceRuleFinder {
       const TraceCall& call = facts_.trace.calls[c];
       for (int32_t k = call.start; k < call.end; ++k) {
         const TraceOperator& op = facts_.trace.operators[k];
+        if (ReadsStale(facts_, c, k)) {
+          rules_.ties.emplace(k - call.start, k - call.start);
+        }
         for (const int32_t s : op.mutates) {
           if (IsAmong(op.outputs, s)) AddWriter(call, k, s);
         }
@@ -131,7 +152,11 @@ bool CanBeUnit(const CallFacts& facts, int32_t c) {
   // after it.
   const int32_t last = std::min(call.end, facts.saves.last_save[c]);
   for (int32_t k = call.start; k < last; ++k) {
-    for (const int32_t s : trace.operators[k].mutates) {
+    // Nothing of it could be saved.
+    const TraceOperator& op = trace.operators[k];
+    const bool returns_nothing = op.outputs.empty() && op.mutates.empty();
+    if (returns_nothing && ReadsStale(facts, c, k)) return false;
+    for (const int32_t s : op.mutates) {
       if (trace.storages[s].born < call.start &&
           IsWrittenSince(facts, c, s, call.end)) {
         return false;
@@ -154,11 +179,6 @@ bool RunSameOperators(const Trace& trace, const TraceCall& a,
     }
   }
   return true;
-}
-
-// A call runs again up to its last save, if at all.
-int32_t RerunStop(const CallFacts& facts, int32_t c) {
-  return facts.saves.first_request[c] == kNever ? 0 : facts.saves.last_save[c];
 }
 
 // The bytes that saving what operator `k` of call `c` returns would add:

@@ -130,6 +130,29 @@ std::optional<std::string> OffloadRefusal(const Frame& frame,
   return std::nullopt;
 }
 
+// An operator that runs again, and reads what was there before the call and has
+// been written to since.
+std::optional<std::string> StaleReadRefusal(const Frame& frame,
+                                            const PreparedTrace& prepared) {
+  const Trace& trace = *prepared.trace;
+  const int32_t last = std::min(frame.call->end, frame.rerun_stop);
+  for (int32_t op = frame.call->start; op < last; ++op) {
+    if (!frame.RunsAgain(op) || trace.operators[op].view) continue;
+    for (const int32_t s : trace.operators[op].reads) {
+      const bool was_there = trace.storages[s].born < frame.call->start;
+      if (!was_there || !prepared.is_written[s]) continue;
+      const int32_t writer = prepared.FirstWrite(s, op + 1, frame.rerun_time);
+      if (writer == kNever) continue;
+      return fmt::format(
+          "operator {} ({}) cannot run again: it reads what operator {} ({}) "
+          "of the step writes to in place before that",
+          op - frame.call->start, NameOf(op, trace), writer,
+          NameOf(writer, trace));
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> Reason(const Frame& frame,
                                   const PreparedTrace& prepared) {
   const Trace& trace = *prepared.trace;
@@ -160,6 +183,7 @@ std::optional<std::string> Reason(const Frame& frame,
         "of it in place, which PyTorch refuses",
         writer, NameOf(writer, trace));
   }
+  if (auto refusal = StaleReadRefusal(frame, prepared)) return refusal;
   if (frame.has_offload) {
     if (auto refusal = OffloadRefusal(frame, prepared)) return refusal;
   }

@@ -12,6 +12,7 @@
 #include "problems/check/plan_effect.h"
 #include "problems/check/policy_rules.h"
 #include "problems/check/skip_rules.h"
+#include "problems/check/state_rules.h"
 #include "problems/check/stated_number.h"
 #include "problems/check/unit_effect.h"
 #include "problems/plan/plan_on_trace.h"
@@ -294,6 +295,7 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
     for (const graph::CheckpointedModule& unit :
          CheckpointedModules(*trace, plan.modules)) {
       if (auto broken = BrokenSkipRule(*trace, unit)) return broken;
+      if (auto broken = BrokenStateRule(*trace, unit)) return broken;
     }
   }
   const PlanEffect effect =

@@ -7,6 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 
 from acplan.errors import AcplanError
+from acplan.outside import set_versions, statistics_of, version_of
 from acplan.replaying import (
     CAST,
     EMPTY_OF_FRAMES,
@@ -18,7 +19,16 @@ from acplan.replaying import (
     traits_of,
 )
 from acplan.standing_in import Origin, Shape, StandIn, by_shape, reshape, stand_in
-from acplan.tape import Saved, Skipped, Tape, storage_of, tensors_of, written_by
+from acplan.tape import (
+    Saved,
+    Skipped,
+    Tape,
+    each,
+    memory_of,
+    storage_of,
+    tensors_of,
+    written_by,
+)
 
 
 # By which PyTorch tells hooks of checkpoints from others, from 2.14 on.
@@ -65,7 +75,9 @@ class Recomputation(Mode):
         super().__init__(tape, sharded)
         self._fqn = fqn
         self._module = module
-        self._modules: list[torch.nn.Module] = []  # once they are asked for
+        self._own: set[int] = set()  # memory that the recomputation has made
+        self._changed: set[int] = set()  # memory that others have written to since forward
+        self._versions: list[tuple[torch.Tensor, int]] = []
         self._place = 0
         self._is_lost = False
         self._may_skip = False
@@ -86,6 +98,7 @@ class Recomputation(Mode):
         if self._tape.freight is not None:
             self._tape.freight.begin()
         self._tape.prepare()
+        self._begin_with_state()
         self._place = self._saves = 0
         self._is_lost = self._has_stale = self._has_skipped = False
         for generator, state in self._tape.first_states.items():
@@ -106,10 +119,31 @@ class Recomputation(Mode):
         if self._has_hooks:
             torch._C._autograd._pop_saved_tensors_default_hooks()
         self._first_state = None
-        self._modules.clear()
         for generator, state in self._states.items():
             generator.set_state(state)
         self._states.clear()
+        self._end_with_state()
+
+    def _begin_with_state(self) -> None:
+        tape = self._tape
+        if tape.state is not None:
+            tape.state.put_back()
+        self._own.clear()
+        self._versions = [(tensor, version_of(tensor)) for tensor, _ in tape.watched]
+        self._changed = {
+            memory
+            for (tensor, before), (_, now) in zip(tape.watched, self._versions)
+            if before != now and (memory := memory_of(tensor)) is not None
+        }
+
+    def _end_with_state(self) -> None:
+        tape = self._tape
+        if tape.state is not None:
+            tape.state.restore()
+        for outside in tape.outside.values():
+            outside.end()
+        set_versions(self._versions)
+        self._versions = []
 
     def start_again(self) -> None:
         """From where forward began, with nothing skipped. Autograd has saved something
@@ -123,6 +157,10 @@ class Recomputation(Mode):
             generator.set_state(state)
         if self._first_state is not None:
             torch.default_generator.set_state(self._first_state)
+        if tape.state is not None:
+            tape.state.put_back()
+        for outside in tape.outside.values():
+            outside.end()
         self._place = 0
         self._is_lost = self._may_skip = self._has_stale = False
         self._skips_at_once = False
@@ -205,15 +243,17 @@ class Recomputation(Mode):
             return self._run(func, traits, args, kwargs)
         if not (self._may_skip if kind is Skipped else item.has_value):
             return self._run(func, traits, args, kwargs)
+        if tape.outside and traits.is_mutable and self._replays(func, args, kwargs):
+            return self._run(func, traits, args, kwargs)
         if item.after:
             generator, state = item.after
             generator.set_state(state)
         if kind is Saved and not item.is_partial:
-            return item.take()
+            return self._note_own(item.take())
         origin = Origin(self._fqn, place, func, tape.made_at.get(place, place))
         if kind is Saved:
             self._has_skipped = True
-            return item.take_some(origin, (args, kwargs))
+            return self._note_own(item.take_some(origin, (args, kwargs)))
         if traits.is_mutable:
             if not self._writes_to_nothing(item, origin, args, kwargs):
                 return self._run(func, traits, args, kwargs)
@@ -278,25 +318,84 @@ class Recomputation(Mode):
             for tensor in tensors_of((args, kwargs)):
                 if origin := _stale(tensor):
                     origin.refuse(func)
-        if traits.writes:
-            args = tuple(map(self._spared, args))
-            kwargs = {name: self._spared(value) for name, value in kwargs.items()}
-        return func(*args, **kwargs)
+        if self._changed or self._tape.outside or traits.writes:
+            args, kwargs = self._apart(func, traits, args, kwargs)
+        out = func(*args, **kwargs)
+        return out if traits.only_shows else self._note_own(out)
 
-    def _spared(self, value: Any) -> Any:
-        """Buffers were written to in forward, and are not again."""
-        if not isinstance(value, torch.Tensor):
-            return value
-        if not self._modules:
-            self._modules += self._module.modules()
-        is_buffer = any(
-            value is buffer
-            for module in self._modules
-            if module._buffers
-            for buffer in module._buffers.values()
-        )
-        # Nothing is written to fake tensors, and the copy would be counted.
-        return value.clone() if is_buffer and not is_fake(value) else value
+    def _note_own(self, out: Any) -> Any:
+        for tensor in tensors_of(out):
+            memory = memory_of(tensor)
+            if memory is not None:
+                self._own.add(memory)
+        return out
+
+    def _apart(
+        self,
+        func: Any,
+        traits: Traits,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments with which an operator reads memory from outside as it
+        was in forward, and writes to copies of it. Raises AcplanError where what it
+        reads is gone."""
+        if traits.only_shows:
+            return args, kwargs
+        statistics = statistics_of(func, args, kwargs)
+        written = {id(tensor) for tensor in written_by(func, args, kwargs) + statistics}
+
+        def change(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            memory = memory_of(value)
+            if memory is None:
+                return value
+            if memory in self._own and memory not in self._tape.outside:
+                return value
+            return self._as_in_forward(func, value, memory, id(value) in written)
+
+        return each(args, change), {n: each(v, change) for n, v in kwargs.items()}
+
+    def _as_in_forward(
+        self, func: Any, tensor: torch.Tensor, memory: int, is_written: bool
+    ) -> torch.Tensor:
+        outside = self._tape.outside.get(memory)
+        place = None if self._is_lost else self._place - 1
+        is_replayed = outside is not None and not outside.is_of_end
+        if outside is not None and (is_replayed or not is_written):
+            if outside.is_for(place):
+                return outside.private(tensor)
+        if is_written:
+            # Nothing is written to fake tensors, and the copy would be counted.
+            return tensor if is_fake(tensor) else tensor.clone()
+        is_before = outside is not None and (place is None or place <= outside.last)
+        if is_before or memory in self._changed:
+            raise AcplanError(
+                f"{self._fqn}: in backward {func} reads {self._name_of(memory)}, which "
+                "has been written to in place since forward: what forward read is gone. "
+                "Trace a step in which that happens and plan anew, or write to it after "
+                "backward"
+            )
+        return tensor
+
+    def _replays(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Returns whether an operator writes to memory from outside of which there is a
+        copy, so that what reads the copy later finds what was written."""
+        outside = self._tape.outside
+        written = map(memory_of, written_by(func, args, kwargs))
+        found = (outside[m] for m in written if m is not None and m in outside)
+        return any(known.is_kept and not known.is_of_end for known in found)
+
+    def _name_of(self, memory: int) -> str:
+        for module in self._module.modules():
+            held = {**module._parameters, **module._buffers, **vars(module)}
+            for name, value in held.items():
+                if isinstance(value, torch.Tensor) and memory_of(value) == memory:
+                    return f"{type(module).__name__}.{name}"
+        return "a tensor from outside of the unit"
 
     def _lose(self, func: Any) -> None:
         if self._may_skip and self._has_skipped:

@@ -8,6 +8,9 @@ Whatever the policy says, losses and gradients are those without it:
 - Where a saved operator drew random numbers, its generators are set to where forward
   left them, so that all that is drawn later is drawn again.
 - What was written to in place since it was saved is not handed out: it is recomputed.
+- What a call reads that is not its argument is as it was in forward, or there is an
+  error: Python's state is put back (unit_state.py), memory that the call writes to is
+  copied before (outside.py), and writes of others are counted.
 - What the plan skips is skipped only as long as forward runs the operators of the plan
   and all that it saves can be handed out; else it is recomputed. Nothing computes with
   what stands in for a result: that is an error (standing_in.py).
@@ -16,18 +19,26 @@ Whatever the policy says, losses and gradients are those without it:
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from acplan.outside import (
+    Outside,
+    copy_for_readers,
+    note_reader,
+    statistics_of,
+    version_of,
+)
 from acplan.standing_in import can_be_stood_in_for
 from acplan.tape import (
     RUN,
     SAVE,
     SKIP,
+    WITH_MEMORY,
     Call,
     CastKey,
     Choice,
@@ -225,11 +236,34 @@ class Forward(Mode):
         self._saved_in: dict[int | None, list[Saved]] = {}
         freight = tape.freight
         self._freight = freight if freight is not None and freight.sends else None
+        # The memory that the call has made, and what of other memory an operator has
+        # read that runs again, by the first place.
+        self._own: set[int] = set()
+        self._read: dict[int, tuple[int, torch.UntypedStorage]] = {}
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
+        tape = self._tape
+        if tape.state is not None:
+            tape.watched = [(t, version_of(t)) for t in tape.state.tensors]
         if kind is None:
-            self._on_end(self._tape)
+            self._on_end(tape)
+            if tape.is_as_planned and tape.outside:
+                self.let_go_of_copies()
+        for _, storage in self._read.values():
+            note_reader(storage, tape)
+
+    def forget_own(self, alive: Iterable[torch.Tensor]) -> None:
+        """Forgets the memory that the call has made, but for what these tensors have:
+        others may have been given it since."""
+        self._own = {m for m in map(memory_of, alive) if m is not None}
+
+    def let_go_of_copies(self) -> None:
+        """Forgets copies that nothing reads if the call is recomputed as planned."""
+        for memory, outside in self._tape.outside.items():
+            read = self._read.get(memory)
+            if read is None or read[0] >= outside.last:
+                outside.let_go()
 
     def __torch_dispatch__(
         self,
@@ -253,6 +287,8 @@ class Forward(Mode):
         if not traits.is_plain or tape.writes:
             return self._run_with_care(func, traits, choice, args, kwargs)
         out = func(*args, **kwargs)
+        if not traits.only_shows:
+            self._note_own(out)
         item = func
         if choice != RUN:
             is_given = traits.is_view and args and out is args[0]
@@ -269,8 +305,46 @@ class Forward(Mode):
                 item = self._left_out(func, traits, choice, out, *call)
         elif self._minds_reads:
             self._mind_reads(func, traits, args, kwargs)
+        if item is func and not traits.only_shows:
+            self._note_read(args, kwargs)
         tape.items.append(item)
         return out
+
+    def _note_own(self, out: Any) -> None:
+        if type(out) in WITH_MEMORY:
+            self._own.add(out.untyped_storage()._cdata)
+            return
+        for tensor in tensors_of(out):
+            memory = memory_of(tensor)
+            if memory is not None:
+                self._own.add(memory)
+
+    def _note_read(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        own, place = self._own, len(self._tape.items)
+        for value in args:
+            if type(value) in WITH_MEMORY:
+                storage = value.untyped_storage()
+                if storage._cdata not in own:
+                    self._read.setdefault(storage._cdata, (place, storage))
+            elif value and type(value) in (list, tuple):
+                self._note_read(value, {})
+        for value in kwargs.values():
+            if isinstance(value, torch.Tensor):
+                self._note_read((value,), {})
+
+    def _note_outside(self, written: Sequence[torch.Tensor]) -> None:
+        """Copies memory from outside before its first write."""
+        tape, place = self._tape, len(self._tape.items)
+        for tensor in written:
+            memory = memory_of(tensor)
+            if memory is None or memory in self._own:
+                continue
+            copy_for_readers(tensor, tape)
+            known = tape.outside.get(memory)
+            if known is None:
+                tape.outside[memory] = Outside(tensor, place)
+            else:
+                known.last = place
 
     def _mind_reads(
         self, func: Any, traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]
@@ -325,6 +399,8 @@ class Forward(Mode):
         if traits.is_mutable:
             written = written_by(func, args, kwargs)
             choice = self._choice_of_write(func, choice, written)
+            if not statistics_of(func, args, kwargs):
+                self._note_outside(written)
         draws = _draws(traits, args, kwargs)
         generator = _generator(args, kwargs) if draws else None
         if generator is not None and generator is not torch.default_generator:
@@ -332,6 +408,8 @@ class Forward(Mode):
             if generator not in tape.first_states:
                 tape.first_states[generator] = generator.get_state()
         out = func(*args, **kwargs)
+        if not (traits.only_shows or traits.is_mutable):
+            self._note_own(out)
         item = func
         if choice != RUN:
             is_given = traits.is_mutable or (traits.is_view and out is args[0])
@@ -354,6 +432,8 @@ class Forward(Mode):
         else:
             if item is func and self._minds_reads:
                 self._mind_reads(func, traits, args, kwargs)
+            if item is func and not traits.only_shows:
+                self._note_read(args, kwargs)
             tape.items.append(item)
         return out
 
@@ -412,6 +492,7 @@ class Forward(Mode):
             for tensor in written:
                 for saved in self._saved_in.pop(memory_of(tensor), ()):
                     tape.distrust(f"{func} writes to what the plan saves")
+                    tape.has_dropped = True
                     saved.drop()
             return choice
         is_skipped = choice == SKIP and tape.may_skip

@@ -34,6 +34,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from acplan.errors import AcplanError
 from acplan.offloading import Freight, Traffic
+from acplan.outside import version_of
 from acplan.recomputing import Recomputation, run
 from acplan.replaying import Forward, Traits, default_generator
 from acplan.selecting import (
@@ -58,6 +59,7 @@ from acplan.tape import (
     storage_of,
     tensors_of,
 )
+from acplan.unit_state import UnitState
 
 Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
 # A leaf of what the first call is given (call -1), or of what a call returned.
@@ -295,13 +297,22 @@ class _Run:
                 None if index == 0 else self._arguments(args, kwargs),
                 frozenset(k.place for k in self._known.values() if k.is_alive()),
                 self._frame.generator_states((args, kwargs)),
+                UnitState(module.modules()),
             )
+        )
+        self._forward.forget_own(
+            value
+            for known in self._known.values()
+            if isinstance(value := known.ref(), torch.Tensor) and known.place[0] >= 0
         )
         self.next += 1
         inside = self._traffic.inside() if self._traffic else contextlib.nullcontext()
         hooks = _hooks_of_checkpoints(*self._hooks)
         with inside, hooks, self._forward:
             outputs = module(*args, **kwargs)
+        self._tape.watched = [
+            (t, version_of(t)) for c in self._frame.calls for t in c.state.tensors
+        ]
         self._note(index, _leaves(outputs))
         self._tape.watch([k.ref() for k in self._known.values() if k.place[0] >= 0])
         return outputs
@@ -309,6 +320,8 @@ class _Run:
     def end(self) -> None:
         self._leave()
         self._matching.end(self._tape)
+        if self._tape.is_as_planned:
+            self._forward.let_go_of_copies()
 
     def _leave(self) -> None:
         self._under_way.clear()
@@ -496,6 +509,7 @@ class _CallOfModule:
     # What of the calls before was still there.
     alive: frozenset[_Place]
     states: list[_State]
+    state: UnitState
 
     def make(self, made: dict[_Place, Any]) -> Any:
         assert self.arguments is not None
@@ -533,17 +547,13 @@ def _reference(leaf: Any) -> Callable[[], Any] | None:
         return None
 
 
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
-
-
 def _facts(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What changes where a tensor is made another one."""
     node = tensor.grad_fn
     # PyTorch 2.9 has another object for the same node each time that none is held.
     number = None if node is None else node._sequence_nr()
     shape = (tensor.shape, tensor.dtype, tensor.requires_grad)
-    return (_version(tensor), memory_of(tensor), number, shape)
+    return (version_of(tensor), memory_of(tensor), number, shape)
 
 
 def _tensors_within(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
@@ -622,7 +632,7 @@ class _Frame:
         if current is not None:
             current.settle()
         for held in self._held.values():
-            if held.version != _version(held.tensor):
+            if held.version != version_of(held.tensor):
                 raise AcplanError(
                     f"{self._fqn}: a tensor of shape {tuple(held.tensor.shape)} that a "
                     "module of the run was given has been written to in place before "
@@ -640,14 +650,14 @@ class _Frame:
             kept = tensor
             if tensor.grad_fn is not None:
                 kept = tensor.detach().requires_grad_()
-            held = _Held(kept, _version(kept), weakref.ref(tensor))
+            held = _Held(kept, version_of(kept), weakref.ref(tensor))
             self._held[id(tensor)] = held
         return held
 
     def _hold_as_it_is(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        held = _Held(leaf, _version(leaf), weakref.ref(leaf))
+        held = _Held(leaf, version_of(leaf), weakref.ref(leaf))
         return self._held.setdefault(id(leaf), held)
 
     def modules(self) -> Iterator[torch.nn.Module]:
@@ -680,6 +690,7 @@ class _Frame:
             for index, call in enumerate(self.calls):
                 for generator, state in call.states:
                     generator.set_state(state)
+                call.state.put_back()
                 if index == 0:
                     made |= _numbered(index, call.module(*args, **kwargs))
                     continue
@@ -689,6 +700,8 @@ class _Frame:
         finally:
             for generator, state in before.items():
                 generator.set_state(state)
+            for call in reversed(self.calls):
+                call.state.restore()
 
 
 class _Recomputation(Recomputation):

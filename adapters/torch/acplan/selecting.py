@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -18,10 +17,11 @@ from torch.utils.checkpoint import (
 )
 
 from acplan.errors import AcplanError, PlanMismatchWarning
-from acplan.offloading import Begins, Freight, Traffic
+from acplan.offloading import Freight, Traffic
 from acplan.recomputing import Recomputation, run
 from acplan.replaying import Forward
 from acplan.tape import RUN, SAVE, SKIP, Choice, Offload, Tape, Writes
+from acplan.unit_state import UnitState
 
 try:
     from torch.distributed.fsdp import FSDPModule
@@ -101,6 +101,7 @@ def checkpoint_of(
                 module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
             )
         tape = Tape(policy.skips)
+        tape.state = UnitState(module.modules())
         context_fn = functools.partial(_contexts, module, policy, tape)
         called = functools.partial(run, module, tape) if policy.skips else module
         with freight_of_call(traffic, policy, tape):
@@ -119,15 +120,12 @@ def whole_checkpoint_of(
     """Calls a module in a checkpoint that saves nothing, for `checkpoint_wrapper`."""
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        has_statistics = _has_statistics(module)
-        is_plain = traffic is None and not has_statistics
-        if torch.compiler.is_compiling() or is_plain:
+        if torch.compiler.is_compiling():
             return checkpoint(module, *args, use_reentrant=False, **kwargs)
         tape = Tape()
+        tape.state = UnitState(module.modules())
         with freight_of_call(traffic, None, tape):
             context_fn = functools.partial(_contexts_of_whole, module, fqn, tape)
-            if not has_statistics:
-                context_fn = functools.partial(_contexts_that_tell, tape)
             return checkpoint(
                 module, *args, use_reentrant=False, context_fn=context_fn, **kwargs
             )
@@ -161,17 +159,6 @@ def start_of_call(
     if freight is None and policy is not None and offloads:
         policy.tell_that_nothing_is_offloaded("it is called inside another unit")
     return freight
-
-
-def _has_statistics(module: torch.nn.Module) -> bool:
-    norms = (m for m in module.modules() if isinstance(m, _NormBase))
-    return any(norm.running_mean is not None and norm.training for norm in norms)
-
-
-def _contexts_that_tell(tape: Tape) -> Any:
-    freight = tape.freight
-    again = contextlib.nullcontext() if freight is None else Begins(freight)
-    return contextlib.nullcontext(), again
 
 
 def _contexts_of_whole(module: torch.nn.Module, fqn: str, tape: Tape) -> "Contexts":
@@ -385,6 +372,7 @@ class InOrder:
         if not self._difference and self._place < len(self._order):
             self._part("missing")
         if not self._difference:
+            tape.is_as_planned = not (tape.distrusted_for or tape.has_dropped)
             self._tell_distrust(tape.distrusted_for)
         elif not policy.has_warned:
             count = sum(decision.save for decision in policy.decisions)

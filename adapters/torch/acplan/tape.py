@@ -14,6 +14,8 @@ from acplan.standing_in import Origin, Shape, StandIn, can_be_stood_in_for, stan
 
 if TYPE_CHECKING:
     from acplan.offloading import Freight
+    from acplan.outside import Outside
+    from acplan.unit_state import UnitState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,7 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
 
 _HOLDERS = (list, tuple, dict)
 # By far the most, of which it is known that they have memory of their own.
-_WITH_MEMORY = frozenset(
+WITH_MEMORY = frozenset(
     [torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor]
 )
 
@@ -53,7 +55,7 @@ _WITH_MEMORY = frozenset(
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """What holds several tensors has no memory of its own, nor has what stands in for
     one."""
-    if type(tensor) not in _WITH_MEMORY:
+    if type(tensor) not in WITH_MEMORY:
         if isinstance(tensor, StandIn) or is_traceable_wrapper_subclass(tensor):
             return None
     return tensor.untyped_storage()
@@ -268,7 +270,15 @@ class Tape:
         self.distrusted_for = ""
         # What it has with the host, where the plan offloads anything.
         self.freight: Freight | None = None
-        self._is_used = False
+        # What its modules had for state, tensors that they may read with their counts of
+        # writes when the call ended, and memory from outside that it wrote to.
+        self.state: UnitState | None = None
+        self.watched: list[tuple[torch.Tensor, int]] = []
+        self.outside: dict[int, Outside] = {}
+        # Forward ran the operators of the plan, and all that is saved can be handed out.
+        self.is_as_planned = False
+        self.has_dropped = False
+        self.is_used = False
         self._outputs: list[tuple[torch.Tensor, int]] = []
         self._saved_memory: set[int | None] = set()
         self._watched = 0
@@ -324,9 +334,9 @@ class Tape:
         """Forgets what cannot be handed out (again)."""
         changed = self.outputs_changed()
         self._outputs.clear()
-        if changed or self._is_used:
+        if changed or self.is_used:
             self.drop()
-        self._is_used = True
+        self.is_used = True
 
     def drop(self) -> None:
         """Everything runs again."""

@@ -329,6 +329,8 @@ class _Marks:
     gradients: frozenset[int]
     # Tensors that modules keep as attributes, before the step and after it.
     attributes: tuple[dict[str, int], dict[str, int]]
+    # By module, before the step: its parameters' and its buffers' storages.
+    own: list[tuple[list[int], list[int]]]
 
 
 def default_loss(output: Any) -> Any:
@@ -530,6 +532,7 @@ def run_step(
     with recorder:
         _register(recorder, step, optimizer)
         attributes = _attributes(recorder, step.model)
+        own = [_own_storages(recorder, module) for module in step.model.modules()]
         is_whole = step.forward_fn is not None
         handles = []
         if saved_hooks:
@@ -554,7 +557,7 @@ def run_step(
         kept = _attributes(recorder, step.model)
     for operator in recorder.operators[backward_end:]:
         operator.runtime_ms /= step.accumulate
-    return _Marks(forward_end, backward_end, gradients, (attributes, kept))
+    return _Marks(forward_end, backward_end, gradients, (attributes, kept), own)
 
 
 # What their frames are in is not the step.
@@ -643,7 +646,7 @@ def _to_data(
         **({"accumulate": step.accumulate} if step.accumulate > 1 else {}),
         "forward_end": marks.forward_end,
         "backward_end": marks.backward_end,
-        "modules": _modules(recorder, step),
+        "modules": _modules(step, marks),
         "calls": [_call(call) for call in recorder.calls],
         "operators": [
             _operator(operator, creates[k], recasts.get(k))
@@ -770,21 +773,27 @@ def _operator(
     return data
 
 
-def _modules(recorder: Recorder, step: Step) -> list[dict[str, Any]]:
+def _own_storages(
+    recorder: Recorder, module: torch.nn.Module
+) -> tuple[list[int], list[int]]:
+    parameters = recorder.storages_of(list(module.parameters(recurse=False)))
+    return parameters, recorder.storages_of(list(module.buffers(recurse=False)))
+
+
+def _modules(step: Step, marks: _Marks) -> list[dict[str, Any]]:
     root = type(step.model).__name__
-    modules = []
-    for path, module in step.model.named_modules():
-        own = module.parameters(recurse=False), module.buffers(recurse=False)
-        modules.append(
-            {
-                "fqn": f"{root}.{path}" if path else root,
-                "class": type(module).__name__,
-                "parameters": recorder.storages_of(list(own[0])),
-                "buffers": recorder.storages_of(list(own[1])),
-                WEIGHTS: weights_of(module),
-            }
+    return [
+        {
+            "fqn": f"{root}.{path}" if path else root,
+            "class": type(module).__name__,
+            "parameters": parameters,
+            "buffers": buffers,
+            WEIGHTS: weights_of(module),
+        }
+        for (path, module), (parameters, buffers) in zip(
+            step.model.named_modules(), marks.own
         )
-    return modules
+    ]
 
 
 def timeline_of(recorder: Recorder) -> list[int]:

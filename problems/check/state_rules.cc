@@ -1,0 +1,86 @@
+#include "problems/check/state_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+// Walks the step backwards, from when backward first asks for something saved
+// in the call to the start of the call, with the set of storages written to so
+// far: what an operator reads of them is not what it read in forward.
+
+namespace acplan::problems {
+namespace {
+
+using graph::kNever;
+using graph::Trace;
+using graph::TraceCall;
+using graph::TraceOperator;
+
+// When a call runs again, and the operator before which it stops.
+struct Rerun {
+  int32_t time = kNever;
+  int32_t stop = 0;
+};
+
+bool IsInside(const Trace& trace, int32_t call, const TraceCall& outer) {
+  for (; call >= 0; call = trace.calls[call].parent) {
+    if (&trace.calls[call] == &outer) return true;
+  }
+  return false;
+}
+
+Rerun RerunOf(const Trace& trace, const TraceCall& call) {
+  Rerun rerun;
+  for (const graph::SavedTensor& saved : trace.saved) {
+    if (!IsInside(trace, saved.call, call)) continue;
+    rerun.time = std::min(rerun.time, saved.unpacked);
+    rerun.stop = std::max(rerun.stop, saved.packed);
+  }
+  return rerun;
+}
+
+std::optional<std::string> BrokenIn(const Trace& trace,
+                                    const graph::CheckpointedModule& unit,
+                                    const TraceCall& call) {
+  const Rerun rerun = RerunOf(trace, call);
+  if (rerun.time == kNever) return std::nullopt;
+  std::vector<char> is_written(trace.storages.size(), 0);
+  for (int32_t op = rerun.time; op-- > call.start;) {
+    const TraceOperator& now = trace.operators[op];
+    const bool runs_again =
+        op < std::min(call.end, rerun.stop) && !now.view &&
+        (unit.decisions.empty() || unit.decisions[op - call.start] ==
+                                       graph::OperatorDecision::kRecompute);
+    const auto is_stale = [&](int32_t s) {
+      return is_written[s] != 0 && trace.storages[s].born < call.start;
+    };
+    if (runs_again && std::ranges::any_of(now.reads, is_stale)) {
+      return fmt::format(
+          "{}: operator {} '{}' runs again and reads what has been written to "
+          "since",
+          trace.modules[call.module].fqn, op - call.start,
+          trace.operator_names[now.name]);
+    }
+    for (const int32_t s : now.mutates) is_written[s] = 1;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> BrokenStateRule(
+    const Trace& trace, const graph::CheckpointedModule& unit) {
+  const bool has_writes = std::ranges::any_of(
+      trace.operators,
+      [](const TraceOperator& op) { return !op.mutates.empty(); });
+  if (!has_writes) return std::nullopt;
+  for (const TraceCall& call : trace.calls) {
+    if (call.module != unit.module || call.no_grad) continue;
+    if (auto broken = BrokenIn(trace, unit, call)) return broken;
+  }
+  return std::nullopt;
+}
+
+}  // namespace acplan::problems
