@@ -227,6 +227,7 @@ class Forward(Mode):
         decide: Decide,
         on_end: Callable[[Tape], None],
         sharded: Sequence[torch.nn.Module] = (),
+        sees_all: bool = True,
     ) -> None:
         super().__init__(tape, sharded)
         self._decide = decide
@@ -236,22 +237,27 @@ class Forward(Mode):
         self._saved_in: dict[int | None, list[Saved]] = {}
         freight = tape.freight
         self._freight = freight if freight is not None and freight.sends else None
-        # The memory that the call has made, and what of other memory an operator has
-        # read that runs again, by the first place.
+        # The memory that the call has made, and other memory that it has read: the first
+        # place at which an operator did that runs again, or None.
         self._own: set[int] = set()
-        self._read: dict[int, tuple[int, torch.UntypedStorage]] = {}
+        self._read: dict[int, int | None] = {}
+        self._storages: list[torch.UntypedStorage] = []  # those read by the open call
+        self.state = tape.state
+        if self.state is not None and not sees_all:
+            self.state.hold_all()
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
         tape = self._tape
-        if tape.state is not None:
+        if tape.state is not None and kind is None:
             tape.watched = [(t, version_of(t)) for t in tape.state.tensors]
         if kind is None:
             self._on_end(tape)
             if tape.is_as_planned and tape.outside:
                 self.let_go_of_copies()
-        for _, storage in self._read.values():
+        for storage in self._storages:
             note_reader(storage, tape)
+        self._storages.clear()
 
     def forget_own(self, alive: Iterable[torch.Tensor]) -> None:
         """Forgets the memory that the call has made, but for what these tensors have:
@@ -261,8 +267,8 @@ class Forward(Mode):
     def let_go_of_copies(self) -> None:
         """Forgets copies that nothing reads if the call is recomputed as planned."""
         for memory, outside in self._tape.outside.items():
-            read = self._read.get(memory)
-            if read is None or read[0] >= outside.last:
+            place = self._read.get(memory)
+            if place is None or place >= outside.last:
                 outside.let_go()
 
     def __torch_dispatch__(
@@ -305,8 +311,8 @@ class Forward(Mode):
                 item = self._left_out(func, traits, choice, out, *call)
         elif self._minds_reads:
             self._mind_reads(func, traits, args, kwargs)
-        if item is func and not traits.only_shows:
-            self._note_read(args, kwargs)
+        if not traits.only_shows:
+            self._note_read(args, kwargs, len(tape.items) if item is func else None)
         tape.items.append(item)
         return out
 
@@ -319,18 +325,24 @@ class Forward(Mode):
             if memory is not None:
                 self._own.add(memory)
 
-    def _note_read(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        own, place = self._own, len(self._tape.items)
-        for value in args:
+    def _note_read(
+        self, args: Iterable[Any], kwargs: dict[str, Any], place: int | None
+    ) -> None:
+        own = self._own
+        for value in (*args, *kwargs.values()) if kwargs else args:
             if type(value) in WITH_MEMORY:
                 storage = value.untyped_storage()
-                if storage._cdata not in own:
-                    self._read.setdefault(storage._cdata, (place, storage))
+                memory = storage._cdata
+                if memory in own:
+                    continue
+                if memory not in self._read:
+                    self._storages.append(storage)
+                    if self.state is not None:
+                        self.state.hold(memory)
+                if self._read.get(memory) is None:
+                    self._read[memory] = place
             elif value and type(value) in (list, tuple):
-                self._note_read(value, {})
-        for value in kwargs.values():
-            if isinstance(value, torch.Tensor):
-                self._note_read((value,), {})
+                self._note_read(value, {}, place)
 
     def _note_outside(self, written: Sequence[torch.Tensor]) -> None:
         """Copies memory from outside before its first write."""
@@ -432,8 +444,9 @@ class Forward(Mode):
         else:
             if item is func and self._minds_reads:
                 self._mind_reads(func, traits, args, kwargs)
-            if item is func and not traits.only_shows:
-                self._note_read(args, kwargs)
+            if not traits.only_shows:
+                place = len(tape.items) if item is func else None
+                self._note_read(args, kwargs, place)
             tape.items.append(item)
         return out
 

@@ -300,6 +300,7 @@ class _Run:
                 UnitState(module.modules()),
             )
         )
+        self._forward.state = self._frame.calls[-1].state
         self._forward.forget_own(
             value
             for known in self._known.values()

@@ -163,8 +163,9 @@ def start_of_call(
 
 def _contexts_of_whole(module: torch.nn.Module, fqn: str, tape: Tape) -> "Contexts":
     sharded = sharded_in(module)
+    is_compiled = any(map(has_compiled_call, module.modules()))
     return (
-        Forward(tape, lambda func: RUN, lambda tape: None, sharded),
+        Forward(tape, lambda func: RUN, lambda tape: None, sharded, not is_compiled),
         Recomputation(tape, fqn, module, sharded),
     )
 
@@ -184,7 +185,7 @@ def _contexts(module: torch.nn.Module, policy: "Policy", tape: Tape) -> Contexts
         matching = InOrder(policy, tape)
     tape.writes = Writes() if policy.leaves_out_writes else None
     return (
-        Forward(tape, matching.choose, matching.end, sharded),
+        Forward(tape, matching.choose, matching.end, sharded, not is_compiled),
         Recomputation(tape, policy.fqn, module, sharded),
     )
 

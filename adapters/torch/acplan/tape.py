@@ -341,6 +341,7 @@ class Tape:
     def drop(self) -> None:
         """Everything runs again."""
         self.may_skip = False
+        self.has_dropped = True
         if self.writes is not None:
             self.writes.forget()
         for saved in self.saved():

@@ -327,8 +327,6 @@ class _Marks:
     forward_end: int
     backward_end: int
     gradients: frozenset[int]
-    # Tensors that modules keep as attributes, before the step and after it.
-    attributes: tuple[dict[str, int], dict[str, int]]
     # By module, before the step: its parameters' and its buffers' storages.
     own: list[tuple[list[int], list[int]]]
 
@@ -503,21 +501,18 @@ def _register(
     for state in (*optimizer.state.values(), step.states()):
         add(state, "optimizer")
     recorder.add_persistent_workspace()
-    for storage in _attributes(recorder, step.model).values():
+    for storage in _attributes(recorder, step.model):
         known = recorder.storages[storage]
         known.category = known.category or "activation"
 
 
-def _attributes(recorder: Recorder, model: torch.nn.Module) -> dict[str, int]:
-    """The storages of tensors that modules keep as plain attributes, by name."""
-    found = {}
-    for path, module in model.named_modules():
+def _attributes(recorder: Recorder, model: torch.nn.Module) -> Iterator[int]:
+    """Yields the storages of tensors that modules keep as plain attributes."""
+    for module in model.modules():
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules") or "hooks" in name:
                 continue
-            for place, tensor in enumerate(tensors_in(value)):
-                found[f"{path}.{name}.{place}"] = recorder.storage_of(tensor)
-    return found
+            yield from map(recorder.storage_of, tensors_in(value))
 
 
 def run_step(
@@ -531,7 +526,6 @@ def run_step(
     step.run_earlier()
     with recorder:
         _register(recorder, step, optimizer)
-        attributes = _attributes(recorder, step.model)
         own = [_own_storages(recorder, module) for module in step.model.modules()]
         is_whole = step.forward_fn is not None
         handles = []
@@ -554,10 +548,9 @@ def run_step(
             if parameter.grad is not None
         )
         step.update(optimizer)
-        kept = _attributes(recorder, step.model)
     for operator in recorder.operators[backward_end:]:
         operator.runtime_ms /= step.accumulate
-    return _Marks(forward_end, backward_end, gradients, (attributes, kept), own)
+    return _Marks(forward_end, backward_end, gradients, own)
 
 
 # What their frames are in is not the step.
@@ -675,7 +668,6 @@ def _to_data(
             for index, tensor in enumerate(recorder.tensors)
         ],
         "saved": [_saved(saved) for saved in recorder.saved],
-        "kept": _kept(recorder, scopes, marks),
         "measured": {"peak_bytes": peak_of(recorder)},
         "workspaces": recorder.counts_workspaces,
         "notes": list(step.notes),
@@ -703,6 +695,7 @@ def _settle(recorder: Recorder, marks: _Marks) -> None:
             call.backward_end = marks.backward_end
         else:
             call.backward_end = max(call.backward_end, call.backward_start)
+    _add_state_read(recorder, marks)
     for saved in recorder.saved:
         if saved.unpacked is None:
             continue
@@ -717,18 +710,31 @@ def _settle(recorder: Recorder, marks: _Marks) -> None:
             storage.freed = max(storage.freed, saved.local_end)
 
 
-def _kept(
-    recorder: Recorder, scopes: Recorder, marks: _Marks
-) -> list[dict[str, Any]]:
-    before, after = marks.attributes
-    kept = []
-    for name, storage in after.items():
-        born = recorder.storages[storage].born
-        if before.get(name) == storage or not 0 <= born < marks.forward_end:
-            continue
-        since = scopes.storages[before[name]].freed if name in before else None
-        kept.append({"storage": storage, "since": born + 1 if since is None else since})
-    return kept
+def _add_state_read(recorder: Recorder, marks: _Marks) -> None:
+    """Adds to the inputs of each call what it reads that is no argument, and that all others
+    let go of within the step, as of attributes that are given another tensor: a unit holds
+    it until it has run again. Casts that autocast keeps are made again."""
+    casts = {
+        storage
+        for operator in recorder.operators[: marks.forward_end]
+        if operator.cast_of is not None
+        for storage in operator.outputs
+    }
+    for call in recorder.calls:
+        read = {
+            storage
+            for operator in recorder.operators[call.start : call.end]
+            if not operator.is_view
+            for storage in operator.reads
+            if storage not in casts
+        }
+        states = (
+            storage
+            for storage in read
+            if recorder.storages[storage].born < call.start
+            and recorder.storages[storage].freed is not None
+        )
+        call.inputs = sorted({*call.inputs, *states})
 
 
 def _call(call: Call) -> dict[str, Any]:

@@ -9,9 +9,10 @@ of what it changes may be seen afterwards.
 `UnitState` notes all of it by identity when a call of a unit begins. For the recomputation
 it puts every value back, and at the end what was there before the recomputation. So the
 code runs on the state of its own call whatever other calls, other modules or the training
-loop have changed since, and a change happens once. A noted tensor is held until the unit
-has run again, since the recomputation may read it; it is the same tensor object, so that
-changes *in* it are for the tape (tape.py, `Outside`).
+loop have changed since, and a change happens once. Tensors that operators of the call have
+read are held until the unit has run again; it is the same tensor object, so changes *in* it
+are for outside.py. Tensors that it has not read are not held: an attribute that is only
+written to, the last attention map say, keeps no memory.
 
 What is noted is found by a walk from the modules, through what belongs to the user: not
 through objects of PyTorch and of other libraries in `_LIBRARIES`, which keep accounts of
@@ -26,20 +27,23 @@ import functools
 import random
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+
+from acplan.tape import memory_of
 
 _LIBRARIES = frozenset(
     "acplan accelerate asyncio bitsandbytes concurrent deepspeed diffusers functools "
     "lightning logging multiprocessing numpy peft pytorch_lightning queue re threading "
     "torch torchao transformer_engine transformers triton typing weakref".split()
 )
-# Nothing of these can change, or they are tensors, modules and functions by themselves.
+# Nothing of these can change.
 _ATOMS = frozenset(
     [int, float, bool, str, bytes, complex, type(None), type, types.ModuleType, range]
-    + [torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, torch.Size]
+    + [torch.dtype, torch.device, torch.Size]
     + [types.BuiltinFunctionType, types.MethodType, property, Ellipsis.__class__]
 )
 # The walk ends where things are no state but data: it goes through the elements of
@@ -54,12 +58,14 @@ _OF_GLOBALS = frozenset(["LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_N
 _OF_MODULES = frozenset(torch.nn.Module().__dict__) - {"training"}
 
 Noted = tuple[Any, Any, Callable[[Any, Any], None]]
+_Before = dict[Any, Any] | list[Any]
+_Weak = tuple[Any, _Before, Any, weakref.ref[torch.Tensor]]
 
 
 class UnitState:
     """The state that some modules read, as it is when this is made."""
 
-    __slots__ = ("_noted", "_present", "tensors")
+    __slots__ = ("_noted", "_present", "_weak", "tensors")
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
         walk = _Walk()
@@ -67,12 +73,41 @@ class UnitState:
             walk.add_module(module)
         self._noted = walk.noted
         self._present: list[Noted] | None = None
-        # Parameters, buffers and other tensors that it may read.
-        self.tensors = walk.tensors
+        # Noted tensors that the call has not read, by memory.
+        self._weak: dict[int | None, list[_Weak]] = {}
+        for thing, before, key in walk.places:
+            tensor = before[key]
+            place = (thing, before, key, weakref.ref(tensor))
+            self._weak.setdefault(memory_of(tensor), []).append(place)
+            before[key] = None
+        # Those that it has read.
+        self.tensors: list[torch.Tensor] = []
+
+    def hold(self, memory: int) -> None:
+        """Holds the noted tensors that have this memory, which the call reads."""
+        for place in self._weak.pop(memory, ()):
+            thing, before, key, ref = place
+            tensor = ref()
+            if tensor is not None:
+                before[key] = tensor
+                self.tensors.append(tensor)
+
+    def hold_all(self) -> None:
+        """Holds all, where nobody sees what the call reads."""
+        for memory in [*self._weak]:
+            self.hold(memory)
 
     def put_back(self) -> None:
         """Makes everything what it was when this was made. The first call remembers what
         it is at present, for `restore`."""
+        weak = [place for places in self._weak.values() for place in places]
+        for thing, before, key, ref in weak:
+            tensor = ref()
+            if tensor is None:
+                # Nobody reads it: what is there now is as good.
+                is_mapping = isinstance(thing, dict) and key in thing
+                tensor = dict.__getitem__(thing, key) if is_mapping else torch.empty(0)
+            before[key] = tensor
         if self._present is None:
             self._present = [
                 (thing, _COPIES[put](thing), put) for thing, _, put in self._noted
@@ -85,22 +120,28 @@ class UnitState:
         present, self._present = self._present, None
         for thing, before, put in reversed(present or ()):
             put(thing, before)
+        for places in self._weak.values():
+            for _, unread, key, _ in places:
+                unread[key] = None
 
 
 class _Walk:
     def __init__(self) -> None:
         self.noted: list[Noted] = [(random, random.getstate(), _put_random)]
-        self.tensors: list[torch.Tensor] = []
+        # Where tensors are: in which thing, in what is noted of it, and by which key.
+        self.places: list[tuple[Any, _Before, Any]] = []
         self._seen: set[int] = set()
         self._uses_numpy = False
 
     def add_module(self, module: torch.nn.Module) -> None:
         attributes = module.__dict__
-        for held in (module._parameters, module._buffers):
-            if held:
-                self.tensors += [t for t in held.values() if t is not None]
+        if module._parameters:
+            # They are not put back, only watched.
+            own = dict(module._parameters)
+            self.places += [(own, own, n) for n, p in own.items() if p is not None]
         if module._buffers:
             self._note(module._buffers, dict(module._buffers), _put_in_dict)
+            self._note_places(self.noted[-1])
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for hook in hooks.values():
                 self._add(hook, 0)
@@ -108,15 +149,25 @@ class _Walk:
             # Their code changes no attribute.
             self._note(attributes, module.training, _put_training)
             return
-        self._note(attributes, dict(attributes), _put_in_dict)
-        for name, value in attributes.items():
-            if type(value) not in _ATOMS:
-                if name not in _OF_MODULES:
-                    self._add(value, 0)
-            elif isinstance(value, torch.Tensor):
-                self.tensors.append(value)
+        before = dict(attributes)
+        self._note(attributes, before, _put_in_dict)
+        for name, value in before.items():
+            if type(value) in _ATOMS:
+                continue
+            if isinstance(value, torch.Tensor):
+                self.places.append((attributes, before, name))
+            elif name not in _OF_MODULES:
+                self._add(value, 0)
         for code in _code_of(type(module)):
             self._add_variables(code)
+
+    def _note_places(self, noted: Noted) -> None:
+        thing, before, _ = noted
+        if isinstance(before, (dict, list)):
+            pairs = before.items() if isinstance(before, dict) else enumerate(before)
+            self.places += [
+                (thing, before, key) for key, v in pairs if isinstance(v, torch.Tensor)
+            ]
 
     def _note(self, thing: Any, before: Any, put: Callable[[Any, Any], None]) -> None:
         self._seen.add(id(thing))
@@ -148,6 +199,7 @@ class _Walk:
             length = base.__len__(thing)
             if length <= _MOST_NOTED:
                 self._note(thing, _COPIES[put](thing), put)
+                self._note_places(self.noted[-1])
             if length <= _MOST_WALKED:
                 is_mapping = isinstance(thing, dict)
                 values = dict.values(thing) if is_mapping else base.__iter__(thing)
@@ -166,14 +218,13 @@ class _Walk:
         if attributes is not None and id(attributes) not in self._seen:
             self._seen.add(id(thing))
             self._note(attributes, dict(attributes), _put_in_dict)
-            self._add_each(attributes.values(), depth)
+            self._note_places(self.noted[-1])
+            self._add_each([*attributes.values()], depth)
 
     def _add_each(self, things: Iterable[Any], depth: int) -> None:
         for thing in things:
             if type(thing) not in _ATOMS:
                 self._add(thing, depth + 1)
-            elif isinstance(thing, torch.Tensor):
-                self.tensors.append(thing)
 
     def _add_of_numpy(self, thing: Any) -> None:
         numpy = sys.modules.get("numpy")
@@ -197,7 +248,8 @@ class _Walk:
                 value = cell.cell_contents
             except ValueError:  # it is empty
                 continue
-            self._note(cell, value, _put_in_cell)
+            self._note(cell, [value], _put_in_cell)
+            self._note_places(self.noted[-1])
             self._add_each((value,), depth)
 
     def _add_variables(self, code: "_Code") -> None:
@@ -209,6 +261,7 @@ class _Walk:
             return
         before = _variables(code)
         self._note(code, before, _put_variables)
+        self._note_places((code.space, before, _put_variables))
         self._add_each(before.values(), 0)
 
 
@@ -335,8 +388,8 @@ def _put_in_set(thing: set[Any], before: set[Any]) -> None:
         set.update(thing, before)
 
 
-def _put_in_cell(cell: types.CellType, before: Any) -> None:
-    cell.cell_contents = before
+def _put_in_cell(cell: types.CellType, before: list[Any]) -> None:
+    cell.cell_contents = before[0]
 
 
 def _put_variables(code: _Code, before: dict[str, Any]) -> None:
@@ -383,7 +436,7 @@ _COPIES: dict[Any, Callable[[Any], Any]] = {
     _put_in_list: lambda thing: [*list.__iter__(thing)],
     _put_in_deque: lambda thing: [*collections.deque.__iter__(thing)],
     _put_in_set: lambda thing: {*set.__iter__(thing)},
-    _put_in_cell: lambda cell: cell.cell_contents,
+    _put_in_cell: lambda cell: [cell.cell_contents],
     _put_variables: _variables,
     _put_in_array: lambda array: array.copy(),
     _put_random: lambda thing: thing.getstate(),

@@ -59,7 +59,7 @@ class State(nn.Module):
         self.calls = 0
         self.history: list[torch.Tensor] = [torch.ones(WIDTH)]
         self.facts: dict[str, Any] = {"gain": 1.0, "inner": [1.0, 2.0]}
-        self.queue: Any = collections.deque([torch.ones(WIDTH)] * 3, maxlen=3)
+        self.queue: Any = collections.deque(maxlen=3)
         self.names: set[int] = set()
         self.counts = numpy.ones(3)
         self.chance = numpy.random.default_rng(1)
@@ -139,7 +139,9 @@ def appends(m: State, x: torch.Tensor) -> torch.Tensor:
 
 
 def turns_queue(m: State, x: torch.Tensor) -> torch.Tensor:
-    y = x + sum(t.to(x.device) for t in m.queue) * 0.1
+    if not m.queue:
+        m.queue.extend([x.detach().mean(0)] * 3)
+    y = x + sum(m.queue) * 0.1
     m.queue.append(x.detach().mean(0))
     return y
 
