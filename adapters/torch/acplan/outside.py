@@ -124,18 +124,24 @@ def statistics_of(
 ) -> list[torch.Tensor]:
     """Returns the running statistics that a normalisation moves on. In training it only
     writes to them, whatever its schema says."""
-    values = [
-        args[place] if place < len(args) else kwargs.get(name)
-        for place, name in _places_of_statistics(func)
-    ]
-    return [value for value in values if isinstance(value, torch.Tensor)]
+    places = _places_of_statistics(func)
+    if not places:
+        return []
+    given = {name: args[k] if k < len(args) else kwargs.get(name) for k, name in places}
+    if any(given.get(name) is False for name in _IN_TRAINING):
+        return []
+    return [value for value in given.values() if isinstance(value, torch.Tensor)]
+
+
+_STATISTICS = ("running_mean", "running_var")
+_IN_TRAINING = ("training", "train", "use_input_stats")
 
 
 @functools.cache
 def _places_of_statistics(func: Any) -> tuple[tuple[int, str], ...]:
     schema = getattr(func, "_schema", None)
-    return tuple(
-        (place, argument.name)
-        for place, argument in enumerate(schema.arguments if schema else ())
-        if argument.name in ("running_mean", "running_var")
-    )
+    names = [argument.name for argument in schema.arguments] if schema else []
+    if _STATISTICS[0] not in names:
+        return ()
+    known = _STATISTICS + _IN_TRAINING
+    return tuple((place, name) for place, name in enumerate(names) if name in known)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from acplan.devices import Device
+from acplan.outside import statistics_of
 from acplan.sources import SourceLines
 from acplan.standing_in import StandIn
 from acplan.values import operands, written_by
@@ -63,6 +64,8 @@ class Operator:
     is_random: bool
     cast_of: int | None  # the trained leaf whose cast autocast keeps until it ends
     source: int  # its line in the table of sources, or -1
+    # Running statistics that it moves on and reads nothing of.
+    statistics: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -281,6 +284,7 @@ class Recorder(TorchDispatchMode):
                 if self._is_forward and _is_kept_cast(name, read, written)
                 else None,
                 source=-1 if self._sources is None else self._sources.of_operator(),
+                statistics=self.storages_of(statistics_of(func, args, kwargs)),
             )
         )
         if self._on_operator:

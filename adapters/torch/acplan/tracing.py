@@ -696,6 +696,7 @@ def _settle(recorder: Recorder, marks: _Marks) -> None:
         else:
             call.backward_end = max(call.backward_end, call.backward_start)
     _add_state_read(recorder, marks)
+    _add_statistics_written(recorder, marks)
     for saved in recorder.saved:
         if saved.unpacked is None:
             continue
@@ -735,6 +736,24 @@ def _add_state_read(recorder: Recorder, marks: _Marks) -> None:
             and recorder.storages[storage].freed is not None
         )
         call.inputs = sorted({*call.inputs, *states})
+
+
+def _add_statistics_written(recorder: Recorder, marks: _Marks) -> None:
+    """Says of normalisations that they write to their running statistics, which schemas
+    leave out, where other operators read those."""
+    forward = recorder.operators[: marks.forward_end]
+    moved = {storage for operator in forward for storage in operator.statistics}
+    read = {
+        storage
+        for operator in forward
+        if moved and not operator.is_view
+        for storage in operator.reads
+        if storage in moved and storage not in operator.statistics
+    }
+    for operator in forward:
+        written = read.intersection(operator.statistics)
+        if written:
+            operator.mutates = sorted({*operator.mutates, *written})
 
 
 def _call(call: Call) -> dict[str, Any]:

@@ -209,6 +209,10 @@ def normalises(m: State, x: torch.Tensor) -> torch.Tensor:
     return m.norm(x)
 
 
+def reads_statistics(m: State, x: torch.Tensor) -> torch.Tensor:
+    return x - 0.3 * m.norm.running_mean.clone()
+
+
 def computes(m: State, x: torch.Tensor) -> torch.Tensor:
     return m.lin(x).sin() + x
 
@@ -223,6 +227,7 @@ ACTIONS: tuple[Action, ...] = (
     counts_calls, appends, turns_queue, changes_facts, counts_in_numpy, draws_in_numpy,
     draws_in_python, draws, ticks, counts_globally, reads_table, writes_table,
     makes_table_anew, keeps_globally, normalises, computes, switches_training,
+    reads_statistics,
 )  # fmt: skip
 
 
