@@ -30,6 +30,7 @@ from acplan.tracing import (
     trace,
 )
 from acplan.training_steps import TrainingStep
+from acplan.value_check import ValueCheck, compare_values, is_small
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Verification:
 
     predicted: tuple[Step, ...]
     measured: tuple[Step, ...]
+    # Losses, gradients and buffers on real tensors; None: nobody asked.
+    values: ValueCheck | None = dataclasses.field(default=None, compare=False)
 
     @property
     def predicted_bytes(self) -> int:
@@ -132,12 +135,14 @@ class Verification:
         )
         difference = self.first_difference()
         if difference is None:
-            return text + f", equal at all {len(self.measured):,} operators"
-        place, predicted, measured = difference
-        return text + (
-            f"\nthey part at operator {place}: predicted {predicted}, re-traced "
-            f"{measured}"
-        )
+            text += f", equal at all {len(self.measured):,} operators"
+        else:
+            place, predicted, measured = difference
+            text += (
+                f"\nthey part at operator {place}: predicted {predicted}, re-traced "
+                f"{measured}"
+            )
+        return text if self.values is None else f"{text}\n{self.values}"
 
 
 def verify(
@@ -145,6 +150,7 @@ def verify(
     plan: Plan,
     *args: Any,
     of: Trace | None = None,
+    values: bool | None = None,
     **kwargs: Any,
 ) -> Verification:
     """Predicts the plan's memory over a training step, and traces the step again with
@@ -153,11 +159,32 @@ def verify(
     Arguments and options as for acplan.trace, microbatches as `of` has them; `of` is
     the model's trace where there is one. The model comes without the plan and is left
     so.
+
+    values: takes steps of copies of the model with the plan and without it, on real
+    tensors where the model is, and compares losses, gradients, buffers and random states
+    (`Verification.values`). By default where that takes moments. A smaller batch in
+    `args`, without `of`, makes a larger model affordable.
     """
     require_module(model)
     plan = plan_given(plan)
+    if of is None:
+        of = trace(model, *args, **kwargs)
     with verifying(model, *args, of=of, **kwargs) as verified:
-        return verified(plan)
+        verification = verified(plan)
+    if values is False or not (values or is_small(of)):
+        return verification
+    own = {name: kwargs[name] for name in kwargs if name not in _OF_TRACES}
+    try:
+        check = compare_values(TrainingStep.of(model, args, own), plan)
+    except AcplanError as error:
+        if values:
+            raise
+        check = ValueCheck(skipped=str(error))
+    return remember(dataclasses.replace(verification, values=check), of, plan)
+
+
+# Options of acplan.trace that say nothing of the step.
+_OF_TRACES = ("progress", "workspaces", "source", "device")
 
 
 @contextlib.contextmanager
@@ -172,7 +199,7 @@ def verifying(
         raise AcplanError(
             f"verify: accumulate is {accumulate!r}, and {of.accumulate} in the trace"
         )
-    for name in ("progress", "workspaces", "source"):
+    for name in _OF_TRACES:
         kwargs.pop(name, None)
     traced_for = of.data["device"]["name"]
     kwargs["device"] = traced_for if traced_for in DEVICES else "a100"
