@@ -57,7 +57,7 @@ TEST(PeakAccount, AddsUpToThePeakUnderAnyPlan) {
     EXPECT_EQ(std::accumulate(kinds.begin(), kinds.end(), int64_t{0}),
               simulation->peak_bytes);
   }
-  EXPECT_GT(planned, Enough(20));
+  EXPECT_GT(planned, Enough(12));
 }
 
 // Plans are tried, so that a floor that is too high is found.

@@ -313,8 +313,9 @@ TEST_P(RealSteps, AreAsPlainlyPlayed) {
   EXPECT_GT(played, 2);
 }
 
-// M.a makes storage 1, of which M.a.b makes 2 before it writes to 1 in place (the
-// operator at place 1 of its call), and then 3 of that. Backward asks for 2 and 3.
+// M.a makes storage 1. M.a.b makes 2 of the input, then writes to 1 in place (the
+// operator at place 1 of its call), and M.a makes 3 of that. Backward asks for 2 and
+// 3.
 Trace WritesInside(bool is_made_inside) {
   Trace trace;
   trace.forward_end = 5;
@@ -348,7 +349,7 @@ Trace WritesInside(bool is_made_inside) {
                            .mutates = {}};
   };
   make(0, 1, 0);
-  make(1, 2, 1);
+  make(1, 2, 0);
   trace.operators[2] = {
       .name = 1, .reads = {1}, .creates = {}, .outputs = {1}, .mutates = {1}};
   make(3, 3, 1);
@@ -404,6 +405,19 @@ TEST(Skip, WritesAgainToWhatIsMadeAgain) {
   const Trace from_outside = WritesInside(false);
   EXPECT_EQ(ParseTrace(ToJson(from_outside), "trace"), from_outside);
   EXPECT_EQ(RefusalOf(from_outside, {around, skips}), "");
+}
+
+TEST(Skip, RefusesWhatReadsBeforeAWriteFromOutside) {
+  Trace trace = WritesInside(true);
+  trace.operators[1].reads = {1};
+  const std::string refusal =
+      "module 'M.a.b': operator 0 (make) cannot run again: it reads what "
+      "operator 2 (write) of the step writes to in place before that";
+  EXPECT_EQ(RefusalOf(trace, {{.module = 2}}), refusal);
+  constexpr OperatorDecision kSaves = OperatorDecision::kSave;
+  constexpr OperatorDecision kSkips = OperatorDecision::kSkip;
+  EXPECT_EQ(RefusalOf(trace, {{.module = 2, .decisions = {kSaves, kSkips}}}),
+            "");
 }
 
 }  // namespace

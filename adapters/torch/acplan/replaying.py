@@ -100,7 +100,7 @@ def traits_of(func: Any) -> Traits:
     is_view = not is_mutable and any(argument.alias_info for argument in arguments)
     return Traits(
         is_ignored=func in checkpoint.SAC_IGNORED_OPS,
-        is_plain=not (is_mutable or is_random or is_cast),
+        is_plain=not (is_mutable or is_random or is_cast or "running_mean" in names),
         is_mutable=is_mutable,
         is_random=is_random,
         dropout_place=names.index("dropout_p") if "dropout_p" in names else -1,
@@ -344,14 +344,20 @@ class Forward(Mode):
             elif value and type(value) in (list, tuple):
                 self._note_read(value, {}, place)
 
-    def _note_outside(self, written: Sequence[torch.Tensor]) -> None:
-        """Copies memory from outside before its first write."""
+    def _note_outside(
+        self, written: Sequence[torch.Tensor], statistics: Sequence[torch.Tensor]
+    ) -> None:
+        """Copies memory from outside before its first write; statistics, which are only
+        written to, where something else has read them."""
         tape, place = self._tape, len(self._tape.items)
-        for tensor in written:
+        for tensor in (*written, *statistics):
             memory = memory_of(tensor)
             if memory is None or memory in self._own:
                 continue
             copy_for_readers(tensor, tape)
+            is_moved_on = any(tensor is moved for moved in statistics)
+            if is_moved_on and self._read.get(memory) is None:
+                continue
             known = tape.outside.get(memory)
             if known is None:
                 tape.outside[memory] = Outside(tensor, place)
@@ -408,11 +414,11 @@ class Forward(Mode):
     ) -> Any:
         tape = self._tape
         written: list[torch.Tensor] = []
+        statistics = statistics_of(func, args, kwargs) if traits.writes else []
         if traits.is_mutable:
             written = written_by(func, args, kwargs)
             choice = self._choice_of_write(func, choice, written)
-            if not statistics_of(func, args, kwargs):
-                self._note_outside(written)
+        self._note_outside(written, statistics)
         draws = _draws(traits, args, kwargs)
         generator = _generator(args, kwargs) if draws else None
         if generator is not None and generator is not torch.default_generator:
@@ -446,7 +452,10 @@ class Forward(Mode):
                 self._mind_reads(func, traits, args, kwargs)
             if not traits.only_shows:
                 place = len(tape.items) if item is func else None
-                self._note_read(args, kwargs, place)
+                read: Sequence[Any] = args
+                if statistics:
+                    read = [a for a in args if not any(a is s for s in statistics)]
+                self._note_read(read, kwargs, place)
             tape.items.append(item)
         return out
 

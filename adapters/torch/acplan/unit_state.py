@@ -74,14 +74,19 @@ class UnitState:
         self._noted = walk.noted
         self._present: list[Noted] | None = None
         # Noted tensors that the call has not read, by memory.
-        self._weak: dict[int | None, list[_Weak]] = {}
-        for thing, before, key in walk.places:
-            tensor = before[key]
-            place = (thing, before, key, weakref.ref(tensor))
-            self._weak.setdefault(memory_of(tensor), []).append(place)
-            before[key] = None
+        self._weak: dict[int, list[_Weak]] = {}
         # Those that it has read.
         self.tensors: list[torch.Tensor] = []
+        for thing, before, key in walk.places:
+            tensor = before[key]
+            memory = memory_of(tensor)
+            if memory is None or tensor.device.type == "cpu":
+                # Nobody sees whether Python reads it, by tolist() say.
+                self.tensors.append(tensor)
+                continue
+            place = (thing, before, key, weakref.ref(tensor))
+            self._weak.setdefault(memory, []).append(place)
+            before[key] = None
 
     def hold(self, memory: int) -> None:
         """Holds the noted tensors that have this memory, which the call reads."""
@@ -158,7 +163,7 @@ class _Walk:
                 self.places.append((attributes, before, name))
             elif name not in _OF_MODULES:
                 self._add(value, 0)
-        for code in _code_of(type(module)):
+        for code in _code_of(type(module)):  # type: ignore[arg-type]
             self._add_variables(code)
 
     def _note_places(self, noted: Noted) -> None:
