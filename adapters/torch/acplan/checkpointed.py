@@ -103,9 +103,9 @@ def _plain(found: list[str], left: list[str]) -> Iterator[tuple[Any, str, Any]]:
     def apply_plainly(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled() or not _runs_again(cls):
             return apply(cls, *args, **kwargs)
-        place = next((k for k, given in enumerate(args) if callable(given)), None)
+        place = next((k for k, given in enumerate(args) if callable(given)), -1)
         out = None
-        if place is not None and not kwargs:
+        if place >= 0 and not kwargs:
             out = _forward_with_gradients(cls, place, args)
         if out is None:
             note(cls, left)
