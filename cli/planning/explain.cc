@@ -39,6 +39,9 @@ namespace {
 // --time-limit.
 constexpr double kLeastSeconds = 5;
 
+// Of a cause.
+constexpr size_t kMostCharacters = 1000;
+
 struct ExplainFlags {
   std::string trace;
   std::string plan;
@@ -241,7 +244,7 @@ std::string NoUnitsText(const Explanation& answer) {
     }
     text += fmt::format("{}: {}: {}\n", graph::OneLine(entry.Modules()),
                         graph::FormatBytes(entry.bytes),
-                        graph::OneLine(entry.text));
+                        graph::OneLine(entry.text, kMostCharacters));
   }
   return text;
 }

@@ -234,25 +234,40 @@ CandidateModules FindCandidateModules(
   return found;
 }
 
-// For a module, the bytes of activations that autograd saves in its calls and
-// that no candidate could let go of.
+// For a module, the bytes of activations that autograd saves in its calls, and
+// that no candidate inside of these could let go of.
 int64_t BytesThatStay(const TraceProblem& problem, int32_t module) {
   const Trace& trace = *problem.trace;
-  const auto is_inside = [&](int32_t c) {
+  const auto call_around = [&](int32_t c) {
     while (c >= 0 && trace.calls[c].module != module) c = trace.calls[c].parent;
-    return c >= 0;
+    return c;
+  };
+  const auto stays = [&](const SavedTensor& saved) {
+    const int32_t around = call_around(saved.call);
+    if (around < 0 || trace.storages[saved.storage].born < 0) return false;
+    const int candidate = CandidateAround(problem, saved);
+    return candidate < 0 || problem.candidates[candidate].call < around;
   };
   std::set<int32_t> storages;
   for (const SavedTensor& saved : trace.saved) {
-    const bool is_made = trace.storages[saved.storage].born >= 0;
-    if (is_made && CandidateAround(problem, saved) < 0 &&
-        is_inside(saved.call)) {
-      storages.insert(saved.storage);
-    }
+    if (stays(saved)) storages.insert(saved.storage);
   }
   int64_t bytes = 0;
   for (const int32_t s : storages) bytes += AllocatedBytesOf(trace, s);
   return bytes;
+}
+
+// Segments are not told of: their modules are.
+WarningsByType NoUnits(const TraceProblem& problem,
+                       const CandidateModules& modules) {
+  WarningsByType told;
+  for (const CandidateModules::Refused& why : modules.refused) {
+    const graph::TraceModule& module = problem.trace->modules[why.module];
+    if (module.IsSegment()) continue;
+    told.Add(module.fqn, why.kind, why.details,
+             BytesThatStay(problem, why.module));
+  }
+  return told;
 }
 
 // A node and a group: whether policies have a choice. Groups that nothing needs
@@ -306,10 +321,7 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   problem.candidate_of = std::move(found.innermost);
   problem.has_repeated_calls = HasRepeatedCalls(found.calls);
   problem.candidates = WithTimes(problem, std::move(found.calls));
-  for (const CandidateModules::Refused& why : modules.refused) {
-    problem.no_units.Add(trace.modules[why.module].fqn, why.kind, why.details,
-                         BytesThatStay(problem, why.module));
-  }
+  problem.no_units = NoUnits(problem, modules);
   problem.warnings = choices.forest.Warnings();
   std::ranges::move(problem.no_units.Lines(),
                     std::back_inserter(problem.warnings));

@@ -526,7 +526,6 @@ void ExpectAddsUp(const MemorySnapshot& snapshot) {
 
 // Without what a profile knows nothing of.
 Trace Plain(Trace trace) {
-  for (TraceCall& call : trace.calls) call.no_grad = false;
   for (TraceOperator& op : trace.operators) {
     op.recasts = {};
     op.mutates = {};
@@ -579,7 +578,9 @@ void ExpectSound(const Trace& trace, const Module& m, int32_t index) {
     EXPECT_NEAR(
         std::accumulate(m.sac->runtimes.begin(), m.sac->runtimes.end(), 0.0),
         Simulate(Plain(trace), {{.module = index}}).recompute_ms, 1e-6);
-    const auto call = std::ranges::find(trace.calls, index, &TraceCall::module);
+    const auto call = std::ranges::find_if(
+        trace.calls,
+        [&](const TraceCall& c) { return c.module == index && !c.no_grad; });
     for (const auto& [op, parent] : m.sac->inplace_ops)
       EXPECT_FALSE(trace.operators[call->start + op].view);
     for (const auto& [op, parent] : m.sac->inplace_ops) EXPECT_LE(parent, op);

@@ -44,6 +44,14 @@ _WAYS_OUT = (
         "sparse tensors of this form have no memory that a trace can count: use dense "
         "ones there",
     ),
+    (
+        "modified by an inplace operation",
+        "write x = x + y where x += y changes what backward needs",
+    ),
+    (
+        "does not require grad and does not have a grad_fn",
+        "the loss comes from no parameter with gradients: give a loss_fn, or unfreeze some",
+    ),
     ("dtype", "give `autocast` as the training loop has it, or cast the tensor"),
     (
         "cannot be multiplied|reduction dim|shape|size of tensor|broadcast",
