@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
@@ -21,8 +23,11 @@
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
 #include "graph/trace/peak_account.h"
+#include "problems/model/unit_forest.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/plan/rank_peak.h"
+#include "problems/planner.h"
+#include "problems/trace/trace_problem.h"
 
 namespace acplan::cli {
 
@@ -33,6 +38,9 @@ namespace {
 
 // --time-limit.
 constexpr double kLeastSeconds = 5;
+
+// Of a cause.
+constexpr size_t kMostCharacters = 1000;
 
 struct ExplainFlags {
   std::string trace;
@@ -50,6 +58,13 @@ struct Explained {
   PeakAccount account;
 };
 
+// What no plan changes.
+struct Staying {
+  graph::PeakFloor floor;
+  // Modules that could not be units, and the bytes that stay for that.
+  std::vector<problems::WarningsByType::Entry> no_units = {};
+};
+
 struct Explanation {
   Explained baseline;
   Explained least;
@@ -57,7 +72,7 @@ struct Explanation {
   problems::MinimumBudget minimum;
   std::optional<Explained> planned;
   std::optional<int64_t> budget_bytes;  // without the reserve
-  graph::PeakFloor floor;
+  Staying staying;
   size_t top = 0;
 };
 
@@ -110,7 +125,11 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                      .minimum = least.least.budget,
                      .planned = {},
                      .budget_bytes = {},
-                     .floor = FindPeakFloorOfRank(*input.trace, memory)};
+                     .staying = {FindPeakFloorOfRank(*input.trace, memory)}};
+  if (const auto* built =
+          std::get_if<problems::TraceProblem>(&question.problem().built)) {
+    answer.staying.no_units = built->no_units.entries();
+  }
   if (!flags.plan.empty()) {
     answer.planned = ExplainPlan(input, flags.plan, memory, terminal);
   }
@@ -139,12 +158,19 @@ std::string ToJson(const Explanation& answer) {
     json["budget_bytes"] = *answer.budget_bytes;
     json["fits"] = answer.least.account.peak_bytes <= *answer.budget_bytes;
   }
-  json["floor_bytes"] = answer.floor.bytes;
+  json["floor_bytes"] = answer.staying.floor.bytes;
   json["baseline"] = peak(answer.baseline);
   json["least"] = {{"proven", answer.minimum.proven},
                    {"bound_bytes", answer.minimum.bound_bytes}};
   json["least"].update(peak(answer.least));
   if (answer.planned) json["planned"] = peak(*answer.planned);
+  json["no_units"] = nlohmann::ordered_json::array();
+  for (const auto& entry : answer.staying.no_units) {
+    json["no_units"].push_back({{"modules", entry.Modules()},
+                                {"count", entry.modules},
+                                {"why", entry.text},
+                                {"bytes", entry.bytes}});
+  }
   return json.dump(2) + "\n";
 }
 
@@ -199,11 +225,28 @@ std::string BudgetText(const Explanation& answer) {
     return fmt::format("\n{} are enough with a plan: acplan plan finds it\n",
                        FormatBytesExactly(budget));
   }
-  const bool is_proven = answer.minimum.proven || budget < answer.floor.bytes;
+  const bool is_proven =
+      answer.minimum.proven || budget < answer.staying.floor.bytes;
   return fmt::format(
       "\n{} are {} less than the least {}\n", FormatBytesExactly(budget),
       graph::FormatBytes(least - budget),
       is_proven ? "that any plan needs" : "budget found, which is not proven");
+}
+
+// "" where all modules that the flags allow could be units.
+std::string NoUnitsText(const Explanation& answer) {
+  std::string text;
+  for (const auto& entry : answer.staying.no_units) {
+    if (text.empty()) {
+      text =
+          "\nmodules that could not be units, with the activations that "
+          "therefore stay:\n";
+    }
+    text += fmt::format("{}: {}: {}\n", graph::OneLine(entry.Modules()),
+                        graph::FormatBytes(entry.bytes),
+                        graph::OneLine(entry.text, kMostCharacters));
+  }
+  return text;
 }
 
 std::string ToText(const Explanation& answer, const Terminal& terminal) {
@@ -223,15 +266,15 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
                             : "the least budget found",
       answer.least);
   const Trace& trace = answer.baseline.trace;
-  if (answer.floor.op >= 0) {
+  if (answer.staying.floor.op >= 0) {
     text += fmt::format(
         "\nno plan needs less than {}, which is there under every plan "
         "at\n{}\n{}",
-        graph::FormatBytes(answer.floor.bytes),
-        trace.operator_names[trace.operators[answer.floor.op].name],
-        SourceText(trace, answer.floor.op));
+        graph::FormatBytes(answer.staying.floor.bytes),
+        trace.operator_names[trace.operators[answer.staying.floor.op].name],
+        SourceText(trace, answer.staying.floor.op));
   }
-  return text;
+  return text + NoUnitsText(answer);
 }
 
 int RunExplain(const ExplainFlags& flags, const Terminal& terminal) {

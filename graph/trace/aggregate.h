@@ -30,11 +30,9 @@ namespace acplan::graph {
 // from the start to the end of any call's backward.
 //
 // Operator statistics (`sac`), of modules with children, are those of one call,
-// run-times and memory summed over all calls; without them where the calls do
-// not run the same operators, or PyTorch cannot run one again under a policy:
-// it is called without gradients, a tensor given by position is written to
-// before it would run again, backward asks twice for something saved in it, or
-// autocast would cast a weight again.
+// run-times and memory summed over all calls with gradients; without them where
+// there is no such call, they do not run the same operators, or one cannot run
+// again under a policy: FindUnitRefusal says why (unit_refusal.h).
 // - runtimes: 0 for operators after the last one that autograd saves something
 //   of in the module: checkpoints stop there when they run again.
 // - memory: what the operator creates and returns, without results of the

@@ -88,6 +88,19 @@ InPlaceWrites FindInPlaceWrites(const Trace& trace) {
   return writes;
 }
 
+bool OnlyUpdates(const Trace& trace, const TraceCall& call, int32_t storage) {
+  const auto is_it = [&](int32_t s) { return s == storage; };
+  for (int32_t k = call.start; k < call.end; ++k) {
+    const TraceOperator& op = trace.operators[k];
+    const bool writes = std::ranges::any_of(op.mutates, is_it);
+    if (!writes && std::ranges::none_of(op.reads, is_it)) continue;
+    const bool makes_only_it =
+        (writes || op.view) && std::ranges::all_of(op.outputs, is_it);
+    if (!makes_only_it) return false;
+  }
+  return true;
+}
+
 int32_t FirstStaleWrite(const Trace& trace, const InPlaceWrites& writes,
                         const TraceCall& call, int32_t op, int32_t rerun_time) {
   int32_t first = kNever;
@@ -98,7 +111,8 @@ int32_t FirstStaleWrite(const Trace& trace, const InPlaceWrites& writes,
     if (found == writes.end()) continue;
     const std::vector<int32_t>& writers = found->second.writers;
     const auto next = std::ranges::upper_bound(writers, op);
-    if (next != writers.end() && *next < rerun_time) {
+    const bool is_written = next != writers.end() && *next < rerun_time;
+    if (is_written && !OnlyUpdates(trace, call, s)) {
       first = std::min(first, *next);
     }
   }

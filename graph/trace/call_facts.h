@@ -39,9 +39,14 @@ struct InPlaceAccesses {
 using InPlaceWrites = std::unordered_map<int32_t, InPlaceAccesses>;
 InPlaceWrites FindInPlaceWrites(const Trace& trace);
 
+// Returns whether the call makes nothing of a storage from outside of it but the
+// storage itself, in place, such as a counter: what it holds when the call runs
+// again is then of no account.
+bool OnlyUpdates(const Trace& trace, const TraceCall& call, int32_t storage);
+
 // Returns the first operator after `op` and before `rerun_time` that writes to
-// something that `op` reads and that was there before `call`; kNever if there
-// is none. If there is one, `op` reads something else when the call runs again
+// something that `op` reads, that was there before `call`, and that the call does
+// not only update; kNever if there is none. If there is one, `op` reads something else when the call runs again
 // at that time.
 int32_t FirstStaleWrite(const Trace& trace, const InPlaceWrites& writes,
                         const TraceCall& call, int32_t op, int32_t rerun_time);

@@ -76,9 +76,9 @@ Frames FramesOfCalls(const Trace& trace,
     is_called[call.module] = 1;
     const CheckpointedModule* unit = unit_of[call.module];
     if (unit == nullptr) continue;
+    if (call.no_grad) continue;
     RequireDecisions(*unit, call, trace);
     RequireResults(*unit, call, trace);
-    if (call.no_grad) continue;
     Frame frame = {
         .unit = unit, .call = &call, .call_index = c, .parent = parent};
     if (!unit->decisions.empty()) frame.decisions = unit->decisions.data();

@@ -157,6 +157,7 @@ NeedDrivenPolicies::NeedDrivenPolicies(const Trace& trace)
     : trace_(&trace), calls_of_(trace.modules.size()) {
   const CallForest forest = MakeCallForest(trace);
   for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    if (trace.calls[c].no_grad) continue;
     calls_of_[trace.calls[c].module].push_back(
         NeedsOf(c, forest.subtree_end[c]));
   }
@@ -166,7 +167,6 @@ NeedDrivenPolicies::Call NeedDrivenPolicies::NeedsOf(
     int32_t call, int32_t subtree_end) const {
   const TraceCall& now = trace_->calls[call];
   Call result = {.call = &now};
-  if (now.no_grad) return result;
   bool runs_again = false;
   for (auto saved = std::ranges::lower_bound(trace_->saved, now.start, {},
                                              &SavedTensor::packed);

@@ -16,7 +16,7 @@ class NeedDrivenPolicies {
   explicit NeedDrivenPolicies(Trace&&) = delete;
 
   // The policy of a unit that saves no more operators than `saves` says, one
-  // entry an operator of each call of the module, and runs again as few of the
+  // entry an operator of each call of the module with gradients, and runs again as few of the
   // others as can be: an operator runs again if something that it makes is
   // needed and not kept, that is read by one that runs again, or asked for by
   // backward, or left with a module as an attribute; so does one that returns no

@@ -41,19 +41,6 @@ bool IsAmong(const std::vector<int32_t>& ascending, int32_t value) {
   return std::ranges::binary_search(ascending, value);
 }
 
-// A call runs again up to its last save, if at all.
-int32_t RerunStop(const CallFacts& facts, int32_t c) {
-  return facts.saves.first_request[c] == kNever ? 0 : facts.saves.last_save[c];
-}
-
-// Returns whether operator `k` would read other contents when call `c` runs
-// again.
-bool ReadsStale(const CallFacts& facts, int32_t c, int32_t k) {
-  return k < RerunStop(facts, c) &&
-         FirstStaleWrite(facts.trace, facts.writes, facts.trace.calls[c], k,
-                         facts.saves.first_request[c]) != kNever;
-}
-
 // Operators by their place in the call.
 struct InPlaceRules {
   std::set<std::pair<int, int>> ties;  // an operator, its parent
@@ -127,60 +114,6 @@ class InPlaceRuleFinder {
   InPlaceRules rules_;
 };
 
-// Returns whether a storage is written to after `time` and before backward
-// first asks for something saved in call `c`.
-bool IsWrittenSince(const CallFacts& facts, int32_t c, int32_t storage,
-                    int32_t time) {
-  const auto found = facts.writes.find(storage);
-  if (found == facts.writes.end()) return false;
-  const std::vector<int32_t>& writers = found->second.writers;
-  const auto next = std::ranges::lower_bound(writers, time);
-  return next != writers.end() && *next < facts.saves.first_request[c];
-}
-
-// Returns whether PyTorch can run a call again, with a policy.
-bool CanBeUnit(const CallFacts& facts, int32_t c) {
-  const Trace& trace = facts.trace;
-  const TraceCall& call = trace.calls[c];
-  if (call.no_grad) return false;
-  for (const int32_t t : call.arguments) {
-    if (IsWrittenSince(facts, c, trace.tensors[t].storage, call.start)) {
-      return false;
-    }
-  }
-  // What the call writes to in place and is not its own, others may write to
-  // after it.
-  const int32_t last = std::min(call.end, facts.saves.last_save[c]);
-  for (int32_t k = call.start; k < last; ++k) {
-    // Nothing of it could be saved.
-    const TraceOperator& op = trace.operators[k];
-    const bool returns_nothing = op.outputs.empty() && op.mutates.empty();
-    if (returns_nothing && ReadsStale(facts, c, k)) return false;
-    for (const int32_t s : op.mutates) {
-      if (trace.storages[s].born < call.start &&
-          IsWrittenSince(facts, c, s, call.end)) {
-        return false;
-      }
-    }
-  }
-  return !facts.saves.is_asked_twice[c] && !facts.saves.is_recast[c];
-}
-
-bool RunSameOperators(const Trace& trace, const TraceCall& a,
-                      const TraceCall& b) {
-  if (&a == &b) return true;
-  if (a.end - a.start != b.end - b.start) return false;
-  for (int32_t k = 0; k < a.end - a.start; ++k) {
-    const TraceOperator& in_a = trace.operators[a.start + k];
-    const TraceOperator& in_b = trace.operators[b.start + k];
-    if (in_a.name != in_b.name || in_a.view != in_b.view ||
-        in_a.random != in_b.random) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // The bytes that saving what operator `k` of call `c` returns would add:
 // `results` of the call that outlive the forward pass are there anyway. What
 // never runs again is not worth saving unless that is free all the time.
@@ -221,14 +154,10 @@ bool IsSavedByAutograd(const CallFacts& facts, int32_t c,
 std::optional<SacStatistics> OperatorStatistics(const CallFacts& facts,
                                                 int32_t module) {
   const Trace& trace = facts.trace;
-  const std::vector<int32_t>& calls = facts.forest.by_module[module];
+  if (FindUnitRefusal(facts, module)) return std::nullopt;
+  std::vector<int32_t> calls = facts.forest.by_module[module];
+  std::erase_if(calls, [&](int32_t c) { return trace.calls[c].no_grad; });
   const TraceCall& first = trace.calls[calls.front()];
-  for (const int32_t c : calls) {
-    if (!facts.forest.is_outermost[c] || !CanBeUnit(facts, c) ||
-        !RunSameOperators(trace, first, trace.calls[c])) {
-      return std::nullopt;
-    }
-  }
   const InPlaceRules rules = InPlaceRuleFinder(facts).Find(calls);
 
   SacStatistics sac;

@@ -3,24 +3,9 @@
 #include <optional>
 
 #include "graph/profile/profile.h"
-#include "graph/trace/call_facts.h"
-#include "graph/trace/trace.h"
+#include "graph/trace/unit_refusal.h"
 
 namespace acplan::graph {
-
-// Holds what is known of the calls of a step. Refers to the trace.
-struct CallFacts {
-  explicit CallFacts(const Trace& step)
-      : trace(step),
-        forest(MakeCallForest(step)),
-        saves(FindCallSaves(step)),
-        writes(FindInPlaceWrites(step)) {}
-
-  const Trace& trace;
-  CallForest forest;
-  CallSaves saves;
-  InPlaceWrites writes;
-};
 
 // The operator statistics of a module that is called: `sac` in Aggregate's
 // contract, which says when there are none.

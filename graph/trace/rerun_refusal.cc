@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 
+#include "graph/trace/call_facts.h"
 #include "graph/trace/moved_storages.h"
 #include "graph/trace/trace.h"
 
@@ -81,6 +82,12 @@ class SavedResults {
     return std::nullopt;
   }
 
+  // A counter of others, of which the call makes nothing else.
+  bool IsOnlyUpdated(int32_t storage) const {
+    return trace_.storages[storage].born < frame_.call->start &&
+           OnlyUpdates(trace_, *frame_.call, storage);
+  }
+
   void Run(int32_t op) {
     const TraceOperator& now = trace_.operators[op];
     const bool runs_again = frame_.RunsAgain(op);
@@ -91,7 +98,7 @@ class SavedResults {
     for (const int32_t s : now.outputs) {
       const bool is_kept_and_written =
           prepared_.is_written[s] && KeepsOutput(frame_, op, s, trace_);
-      if (!is_kept_and_written) continue;
+      if (!is_kept_and_written || IsOnlyUpdated(s)) continue;
       saved_by_[s] = op;
       if (!now.view) read_by_.erase(s);
     }
@@ -142,7 +149,7 @@ std::optional<std::string> StaleReadRefusal(const Frame& frame,
       const bool was_there = trace.storages[s].born < frame.call->start;
       if (!was_there || !prepared.is_written[s]) continue;
       const int32_t writer = prepared.FirstWrite(s, op + 1, frame.rerun_time);
-      if (writer == kNever) continue;
+      if (writer == kNever || OnlyUpdates(trace, *frame.call, s)) continue;
       return fmt::format(
           "operator {} ({}) cannot run again: it reads what operator {} ({}) "
           "of the step writes to in place before that",

@@ -41,6 +41,21 @@ Rerun RerunOf(const Trace& trace, const TraceCall& call) {
   return rerun;
 }
 
+// A counter: all operators of the call that read it write to it, or show it, and
+// return nothing else.
+bool IsCounter(const Trace& trace, const TraceCall& call, int32_t storage) {
+  for (int32_t op = call.start; op < call.end; ++op) {
+    const TraceOperator& now = trace.operators[op];
+    if (std::ranges::find(now.reads, storage) == now.reads.end()) continue;
+    const bool writes =
+        std::ranges::find(now.mutates, storage) != now.mutates.end();
+    const auto others = std::ranges::count_if(
+        now.outputs, [&](int32_t s) { return s != storage; });
+    if (others > 0 || (!writes && !now.view)) return false;
+  }
+  return true;
+}
+
 std::optional<std::string> BrokenIn(const Trace& trace,
                                     const graph::CheckpointedModule& unit,
                                     const TraceCall& call) {
@@ -54,7 +69,8 @@ std::optional<std::string> BrokenIn(const Trace& trace,
         (unit.decisions.empty() || unit.decisions[op - call.start] ==
                                        graph::OperatorDecision::kRecompute);
     const auto is_stale = [&](int32_t s) {
-      return is_written[s] != 0 && trace.storages[s].born < call.start;
+      return is_written[s] != 0 && trace.storages[s].born < call.start &&
+             !IsCounter(trace, call, s);
     };
     if (runs_again && std::ranges::any_of(now.reads, is_stale)) {
       return fmt::format(

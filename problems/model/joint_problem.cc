@@ -221,14 +221,14 @@ UnitChoices ChoicesOfUnits(const Profile& profile, const ModuleTree& tree,
                                  .fsdp_units = options.fsdp_units,
                                  .max_units = options.max_units}),
       .groups = std::vector<OperatorGroups>(tree.size())};
-  UnitForest& forest = choices.forest;
+  const UnitForest& forest = choices.forest;
   for (int i = 0; i < tree.size(); ++i) {
     if (!forest.may_be_unit[i]) continue;
     const Module& module = profile.modules[tree.node(i).module];
     if (!module.sac) {
       if (module.act_fw_per_module > 0) {
-        forest.by_type.Add(module.fqn,
-                           "no operator statistics, so it is no AC unit");
+        choices.refused.push_back(
+            {i, false, "no operator statistics, so it is no AC unit"});
       }
       continue;
     }
@@ -238,10 +238,10 @@ UnitChoices ChoicesOfUnits(const Profile& profile, const ModuleTree& tree,
                                     options.patterns)
             : graph::GroupOperators(*module.sac, options.patterns);
     if (!groups.contradiction.empty()) {
-      forest.by_type.Add(module.fqn,
-                         "no policy keeps all rules, so it is no "
-                         "AC unit: ",
-                         groups.contradiction);
+      choices.refused.push_back({i, true,
+                                 "no policy keeps all rules, so it is no AC "
+                                 "unit: ",
+                                 groups.contradiction});
       continue;
     }
     choices.groups[i] = std::move(groups);
@@ -254,6 +254,10 @@ BuiltJointProblem BuildJointProblem(const Profile& profile,
                                     const JointProblemOptions& options) {
   UnitChoices choices = ChoicesOfUnits(profile, tree, options);
   UnitForest& forest = choices.forest;
+  for (const UnitChoices::Refused& refused : choices.refused) {
+    const Module& module = profile.modules[tree.node(refused.node).module];
+    forest.by_type.Add(module.fqn, refused.kind, refused.details);
+  }
   BuiltJointProblem built;
   built.warnings = forest.Warnings();
   JointProblem& problem = built.problem;

@@ -121,11 +121,18 @@ struct UnitChoices {
   UnitForest forest;
   // A node of the tree: the groups of its operators; empty: no candidate.
   std::vector<graph::OperatorGroups> groups;
+  // A module that has no policy, and why.
+  struct Refused {
+    int node = 0;
+    bool has_statistics = false;
+    std::string kind, details = {};
+  };
+  std::vector<Refused> refused = {};
 };
 
 // Throws InputError as BuildModuleProblem, and for a pattern that matches no
-// operator of any module. A module whose operators contradict each other is no
-// candidate, with a warning.
+// operator of any module. A module without operator statistics, or whose
+// operators contradict each other, has no policy.
 UnitChoices ChoicesOfUnits(const graph::Profile& profile,
                            const graph::ModuleTree& tree,
                            const JointProblemOptions& options);

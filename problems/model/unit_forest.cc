@@ -102,20 +102,24 @@ int MostUnits(const ModuleProblem& problem) {
 
 }  // namespace
 
+std::string WarningsByType::Entry::Modules() const {
+  return modules == 1 ? fqn : fmt::format("{} ({} modules)", type, modules);
+}
+
 void WarningsByType::Add(const std::string& fqn, const std::string& kind,
-                         const std::string& details) {
+                         const std::string& details, int64_t bytes) {
   const auto [it, is_new] =
       index_.try_emplace({TypeName(fqn), kind}, entries_.size());
-  if (is_new) entries_.push_back({fqn, it->first.first, kind + details, 0});
-  ++entries_[it->second].modules;
+  if (is_new) entries_.push_back({fqn, it->first.first, kind + details, 0, 0});
+  Entry& entry = entries_[it->second];
+  ++entry.modules;
+  entry.bytes += bytes;
 }
 
 std::vector<std::string> WarningsByType::Lines() const {
   std::vector<std::string> lines;
   for (const Entry& e : entries_) {
-    lines.push_back(e.modules == 1 ? fmt::format("{}: {}", e.fqn, e.text)
-                                   : fmt::format("{} ({} modules): {}", e.type,
-                                                 e.modules, e.text));
+    lines.push_back(fmt::format("{}: {}", e.Modules(), e.text));
   }
   return lines;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -15,18 +16,24 @@ namespace acplan::problems {
 // which modules may be units at all.
 
 // One warning a module type ("GPT.h.*.attn") and kind of complaint, with the
-// number of modules it speaks of and the details of the first.
+// number of modules it speaks of, the details of the first, and the bytes of all.
 class WarningsByType {
  public:
-  void Add(const std::string& fqn, const std::string& kind,
-           const std::string& details = "");
-  std::vector<std::string> Lines() const;
-
- private:
   struct Entry {
     std::string fqn, type, text;
     int modules;
+    int64_t bytes;
+
+    // "GPT.h.* (12 modules)", or the name of the only one.
+    std::string Modules() const;
   };
+
+  void Add(const std::string& fqn, const std::string& kind,
+           const std::string& details = "", int64_t bytes = 0);
+  const std::vector<Entry>& entries() const { return entries_; }
+  std::vector<std::string> Lines() const;
+
+ private:
   std::map<std::pair<std::string, std::string>, size_t> index_;
   std::vector<Entry> entries_;
 };

@@ -96,7 +96,7 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
     }
     if (!unit.ops.empty()) {
       for (const graph::TraceCall& call : trace.calls) {
-        if (call.module == module.module) {
+        if (call.module == module.module && !call.no_grad) {
           RequireSameOperators(trace, call, unit);
         }
       }

@@ -1,12 +1,14 @@
 #include "problems/trace/trace_problem.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "graph/base/input_error.h"
+#include "graph/trace/unit_refusal.h"
 #include "problems/model/unit_forest.h"
 #include "problems/plan/trace_memory.h"
 #include "problems/trace/call_walk.h"
@@ -23,48 +25,6 @@ using graph::Trace;
 using graph::TraceCall;
 
 namespace {
-
-std::vector<const TraceCall*> CallsOfModule(const Trace& trace,
-                                            int32_t module) {
-  std::vector<const TraceCall*> calls;
-  for (const TraceCall& call : trace.calls) {
-    if (call.module == module) calls.push_back(&call);
-  }
-  return calls;
-}
-
-std::vector<int32_t> OperatorNames(const Trace& trace, const TraceCall& call) {
-  std::vector<int32_t> names;
-  for (int32_t op = call.start; op < call.end; ++op) {
-    names.push_back(trace.operators[op].name);
-  }
-  return names;
-}
-
-// Returns whether running a call again leaves things as they were.
-bool CanBeRepeated(const Trace& trace, const TraceCall& call) {
-  for (int32_t op = call.start; op < call.end; ++op) {
-    if (trace.operators[op].random && call.arguments.empty()) return false;
-    for (const int32_t s : trace.operators[op].mutates) {
-      if (trace.storages[s].born < call.start) return false;
-    }
-  }
-  return true;
-}
-
-// Returns whether a module has no policy only because its calls run different
-// operators, and may run again without one.
-bool MayRunAgainWhole(const TraceProblem& problem, int32_t module) {
-  const Trace& trace = *problem.trace;
-  const std::vector<const TraceCall*> calls = CallsOfModule(trace, module);
-  const std::vector<int32_t> names = OperatorNames(trace, *calls.front());
-  bool differ = false;
-  for (const TraceCall* call : calls) {
-    if (!CanBeRepeated(trace, *call)) return false;
-    differ |= OperatorNames(trace, *call) != names;
-  }
-  return differ && SimulatedUse(problem, {{.module = module}}).has_value();
-}
 
 std::map<std::string, int> NodesByName(const graph::Profile& profile,
                                        const graph::ModuleTree& tree) {
@@ -202,41 +162,112 @@ std::vector<std::vector<int>> FramesOfStorages(const TraceProblem& problem) {
   return frames_of;
 }
 
-// A module of the trace: its node in the tree, -1 if it may be no unit.
-std::vector<int> NodesOfCandidateModules(const TraceProblem& problem,
-                                         const std::vector<char>& may_be_unit,
-                                         std::map<std::string, int> node_of) {
+// Modules of the trace as candidates.
+struct CandidateModules {
+  std::vector<int> node_of;  // a module: its node in the tree, -1: no candidate
+  // A module that is none, why in words, and the place with what to do.
+  struct Refused {
+    int32_t module = 0;
+    std::string kind, details;
+  };
+  std::vector<Refused> refused = {};
+};
+
+// Adds the modules that have no policy: those that may run again as a whole are
+// candidates.
+class WholeUnits {
+ public:
+  WholeUnits(const TraceProblem& problem, CandidateModules& found)
+      : problem_(problem), facts_(*problem.trace), found_(found) {}
+
+  void Add(int32_t module, const UnitChoices::Refused& refused) {
+    const std::optional<graph::UnitRefusal> obstacle =
+        graph::FindUnitRefusal(facts_, module);
+    const std::optional<std::string> of_whole =
+        graph::RefusalOfWhole(facts_, module);
+    const bool may_run_again =
+        !refused.has_statistics && !of_whole &&
+        SimulatedUse(problem_, {{.module = module}}).has_value();
+    if (may_run_again) {
+      found_.node_of[module] = refused.node;
+      return;
+    }
+    CandidateModules::Refused why{module, refused.kind, refused.details};
+    if (obstacle) {
+      why.kind = "no AC unit: " + graph::KindText(obstacle->obstacle);
+      why.details = graph::PlaceText(*obstacle, *problem_.trace);
+    }
+    if (obstacle && of_whole && !of_whole->empty())
+      why.details += "; " + *of_whole;
+    found_.refused.push_back(std::move(why));
+  }
+
+ private:
+  const TraceProblem& problem_;
+  const graph::CallFacts facts_;
+  CandidateModules& found_;
+};
+
+CandidateModules FindCandidateModules(
+    const TraceProblem& problem, const std::map<std::string, int>& node_of,
+    const std::vector<UnitChoices::Refused>& refused) {
   const Trace& trace = *problem.trace;
   std::vector<char> has_gradients(trace.modules.size(), 0);
   for (const TraceCall& call : trace.calls) {
     if (!call.no_grad) has_gradients[call.module] = 1;
   }
-  std::vector<int> nodes(trace.modules.size(), -1);
+  CandidateModules found{.node_of = std::vector<int>(trace.modules.size(), -1)};
+  std::optional<WholeUnits> whole;
   for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
-    const auto found = node_of.find(trace.modules[m].fqn);
-    if (!has_gradients[m] || found == node_of.end()) continue;
-    const int node = found->second;
-    const bool may_be = problem.groups[node].groups.empty()
-                            ? may_be_unit[node] && MayRunAgainWhole(problem, m)
-                            : true;
-    if (may_be) nodes[m] = node;
+    const auto node = node_of.find(trace.modules[m].fqn);
+    if (!has_gradients[m] || node == node_of.end()) continue;
+    if (!problem.groups[node->second].groups.empty()) {
+      found.node_of[m] = node->second;
+      continue;
+    }
+    const auto why =
+        std::ranges::find(refused, node->second, &UnitChoices::Refused::node);
+    if (why == refused.end()) continue;
+    if (!whole) whole.emplace(problem, found);
+    whole->Add(m, *why);
   }
-  return nodes;
+  return found;
 }
 
-// The warnings without those of modules that are candidates nevertheless.
-std::vector<std::string> WarningsThatHold(const TraceProblem& problem,
-                                          std::vector<std::string> warnings) {
-  for (const CandidateCall& candidate : problem.candidates) {
-    if (!candidate.is_whole) continue;
-    const int32_t module = problem.trace->calls[candidate.call].module;
-    const std::string start =
-        problem.trace->modules[module].fqn + ": no operator statistics";
-    std::erase_if(warnings, [&](const std::string& line) {
-      return line.starts_with(start);
-    });
+// For a module, the bytes of activations that autograd saves in its calls, and
+// that no candidate inside of these could let go of.
+int64_t BytesThatStay(const TraceProblem& problem, int32_t module) {
+  const Trace& trace = *problem.trace;
+  const auto call_around = [&](int32_t c) {
+    while (c >= 0 && trace.calls[c].module != module) c = trace.calls[c].parent;
+    return c;
+  };
+  const auto stays = [&](const SavedTensor& saved) {
+    const int32_t around = call_around(saved.call);
+    if (around < 0 || trace.storages[saved.storage].born < 0) return false;
+    const int candidate = CandidateAround(problem, saved);
+    return candidate < 0 || problem.candidates[candidate].call < around;
+  };
+  std::set<int32_t> storages;
+  for (const SavedTensor& saved : trace.saved) {
+    if (stays(saved)) storages.insert(saved.storage);
   }
-  return warnings;
+  int64_t bytes = 0;
+  for (const int32_t s : storages) bytes += AllocatedBytesOf(trace, s);
+  return bytes;
+}
+
+// Segments are not told of: their modules are.
+WarningsByType NoUnits(const TraceProblem& problem,
+                       const CandidateModules& modules) {
+  WarningsByType told;
+  for (const CandidateModules::Refused& why : modules.refused) {
+    const graph::TraceModule& module = problem.trace->modules[why.module];
+    if (module.IsSegment()) continue;
+    told.Add(module.fqn, why.kind, why.details,
+             BytesThatStay(problem, why.module));
+  }
+  return told;
 }
 
 // A node and a group: whether policies have a choice. Groups that nothing needs
@@ -284,13 +315,16 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   UnitChoices choices = ChoicesOfUnits(profile, tree, snapshot_options);
   problem.groups = std::move(choices.groups);
   problem.bytes_of_rank = BytesOfRank(trace, options.memory);
-  Candidates found = CallsOfCandidates(
-      problem, NodesOfCandidateModules(problem, choices.forest.may_be_unit,
-                                       NodesByName(profile, tree)));
+  const CandidateModules modules = FindCandidateModules(
+      problem, NodesByName(profile, tree), choices.refused);
+  Candidates found = CallsOfCandidates(problem, modules.node_of);
   problem.candidate_of = std::move(found.innermost);
   problem.has_repeated_calls = HasRepeatedCalls(found.calls);
   problem.candidates = WithTimes(problem, std::move(found.calls));
-  problem.warnings = WarningsThatHold(problem, choices.forest.Warnings());
+  problem.no_units = NoUnits(problem, modules);
+  problem.warnings = choices.forest.Warnings();
+  std::ranges::move(problem.no_units.Lines(),
+                    std::back_inserter(problem.warnings));
 
   const size_t storages = trace.storages.size();
   problem.held = graph::HeldByOthers(trace);

@@ -13,6 +13,7 @@
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 #include "problems/model/joint_problem.h"
+#include "problems/model/unit_forest.h"
 #include "problems/trace/need_graph.h"
 #include "problems/trace/need_policies.h"
 
@@ -57,7 +58,7 @@ struct CandidateCall {
   int32_t frame_end = 0;  // when its frame lets go of the arguments
   bool is_innermost = true;
   // It has no policy, so everything runs again: its module has no groups, because
-  // its calls run different operators.
+  // it can run again as a whole only.
   bool is_whole = false;
   // What saving an operator keeps: storages, ascending, with the group.
   std::vector<std::pair<int32_t, int>> results = {};
@@ -95,6 +96,8 @@ struct TraceProblem {
   std::vector<NeedGraph> need_graphs = {};  // all different
   // A node of the module tree and a group: whether a policy has a choice.
   std::vector<std::vector<char>> is_choice = {};
+  // Modules that could not be units, why, and the bytes that therefore stay.
+  WarningsByType no_units = {};
   std::vector<std::string> warnings = {};
 };
 

@@ -13,6 +13,7 @@
 #include "graph/base/input_error.h"
 #include "graph/profile/module_tree.h"
 #include "graph/trace/simulation.h"
+#include "graph/trace/unit_refusal.h"
 #include "tests/support/random_trace.h"
 #include "tests/support/repetitions.h"
 
@@ -314,6 +315,7 @@ TEST(Aggregate, LeavesOutWhatCannotRunAgain) {
   };
   EXPECT_TRUE(has_operators(t));
   Trace without_gradients = t;
+  without_gradients.calls[1].no_grad = true;
   without_gradients.calls[2].no_grad = true;
   EXPECT_FALSE(has_operators(without_gradients));
   Trace asks_again = t;
@@ -329,6 +331,83 @@ TEST(Aggregate, LeavesOutWhatCannotRunAgain) {
   EXPECT_FALSE(has_operators(writes_to_argument));
   writes_to_argument.calls[2].arguments = {};
   EXPECT_TRUE(has_operators(writes_to_argument)) << "not by position";
+}
+
+TEST(Aggregate, CallsWithoutGradientsCountForNothing) {
+  Trace t = TwoCalls();
+  t.calls[2].no_grad = true;
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->runtimes, ElementsAre(1, 0));
+  t.operators[3].name = 2;
+  EXPECT_TRUE(Find(Aggregate(t), "M.b").sac.has_value()) << "another operator";
+}
+
+// Both calls write to a storage that is there before the step.
+Trace WithCounter() {
+  Trace t = TwoCalls();
+  const auto counter = static_cast<int32_t>(t.storages.size());
+  t.storages.push_back({.bytes = 4, .category = kBuffer});
+  for (const int op : {0, 2}) {
+    t.operators[op] = {.name = 2,
+                       .call = t.operators[op].call,
+                       .reads = {counter},
+                       .creates = {},
+                       .outputs = {counter},
+                       .mutates = {counter}};
+  }
+  t.operators[1].reads = {0};
+  t.operators[1].creates = {1, 2};
+  t.operators[1].outputs = {1, 2};
+  t.storages[1].born = 1;
+  t.storages[1].scope_end = 2;
+  t.operators[3].reads = {2};
+  t.operators[3].creates = {3, 4};
+  t.operators[3].outputs = {3, 4};
+  t.storages[3].born = 3;
+  t.storages[3].scope_end = 4;
+  for (SavedTensor& saved : t.saved) {
+    saved.packed = std::max(saved.packed, saved.storage == 1 ? 2 : 4);
+  }
+  return t;
+}
+
+TEST(Aggregate, WhatOnlyCountsMayBeWrittenToAgain) {
+  const auto refusal = [](const Trace& trace) {
+    return FindUnitRefusal(CallFacts(trace), 1);
+  };
+  Trace t = WithCounter();
+  EXPECT_FALSE(refusal(t).has_value());
+  // What reads it makes something of it.
+  const auto counter = static_cast<int32_t>(t.storages.size() - 1);
+  for (const int op : {1, 3}) t.operators[op].reads.push_back(counter);
+  ASSERT_TRUE(refusal(t).has_value());
+  EXPECT_EQ(refusal(t)->obstacle, UnitObstacle::kStateWritten);
+  EXPECT_EQ(refusal(t)->op, 0);
+  EXPECT_EQ(refusal(t)->other, 2);
+  t.sources = {{.file = "net.py", .line = 7, .function = "forward"}};
+  t.operators[0].source = 0;
+  EXPECT_THAT(PlaceText(*refusal(t), t), HasSubstr("h at net.py:7, then h"));
+  EXPECT_TRUE(RefusalOfWhole(CallFacts(t), 1).has_value());
+}
+
+TEST(Aggregate, TellsWhyAModuleCannotRunAgain) {
+  const auto obstacle = [](const Trace& trace) {
+    return FindUnitRefusal(CallFacts(trace), 1)->obstacle;
+  };
+  Trace differs = TwoCalls();
+  differs.operators[3].name = 0;
+  EXPECT_EQ(obstacle(differs), UnitObstacle::kOtherOperators);
+  EXPECT_FALSE(RefusalOfWhole(CallFacts(differs), 1).has_value());
+  differs.operators[3].random = true;
+  differs.calls[2].arguments = {};
+  EXPECT_THAT(RefusalOfWhole(CallFacts(differs), 1).value_or(""),
+              HasSubstr("draws random numbers"));
+  Trace asks_again = TwoCalls();
+  asks_again.saved[1].unpacked_again = true;
+  EXPECT_EQ(obstacle(asks_again), UnitObstacle::kAskedTwice);
+  Trace casts_again = TwoCalls();
+  casts_again.operators[3].recasts = {1};
+  EXPECT_EQ(obstacle(casts_again), UnitObstacle::kCastAgain);
+  EXPECT_FALSE(RefusalOfWhole(CallFacts(casts_again), 1).has_value());
 }
 
 TEST(Aggregate, StoresRandomResultsOfCallsWithoutTensorsByPosition) {
@@ -449,7 +528,6 @@ void ExpectAddsUp(const MemorySnapshot& snapshot) {
 
 // Without what a profile knows nothing of.
 Trace Plain(Trace trace) {
-  for (TraceCall& call : trace.calls) call.no_grad = false;
   for (TraceOperator& op : trace.operators) {
     op.recasts = {};
     op.mutates = {};
@@ -502,7 +580,9 @@ void ExpectSound(const Trace& trace, const Module& m, int32_t index) {
     EXPECT_NEAR(
         std::accumulate(m.sac->runtimes.begin(), m.sac->runtimes.end(), 0.0),
         Simulate(Plain(trace), {{.module = index}}).recompute_ms, 1e-6);
-    const auto call = std::ranges::find(trace.calls, index, &TraceCall::module);
+    const auto call = std::ranges::find_if(
+        trace.calls,
+        [&](const TraceCall& c) { return c.module == index && !c.no_grad; });
     for (const auto& [op, parent] : m.sac->inplace_ops)
       EXPECT_FALSE(trace.operators[call->start + op].view);
     for (const auto& [op, parent] : m.sac->inplace_ops) EXPECT_LE(parent, op);

@@ -33,6 +33,7 @@ from acplan.errors import AcplanError
 from acplan.huggingface import first_line
 from acplan.planning import PLAN_OPTIONS, Budget, plan, require_sayable
 from acplan.progress import progress_bar
+from acplan.trace_errors import StepError
 from acplan.tracing import Trace, trace
 
 _LOGGER = logging.getLogger("acplan")
@@ -166,7 +167,8 @@ def _of_size(traced: Callable[[int], Trace], size: int) -> Trace:
     try:
         return traced(size)
     except AcplanError as error:
-        raise AcplanError(f"size {size}: {error}", error.exit_code) from error
+        ways = " (sizes= says which there are)" if isinstance(error, StepError) else ""
+        raise AcplanError(f"size {size}: {error}{ways}", error.exit_code) from error
     except Exception as error:  # the model's own, PyTorch's, or that of inputs_of
         raise AcplanError(
             f"size {size}: {type(error).__name__}: {first_line(error)} (sizes= says which "

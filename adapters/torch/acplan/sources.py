@@ -66,7 +66,7 @@ class SourceLines:
             code = frame.f_code
             key = id(code)
             if key not in self._files:
-                self._files[key] = _file_of(code.co_filename)
+                self._files[key] = file_of(code.co_filename)
                 self._codes.append(code)
             file = self._files[key]
             if file is None:
@@ -91,7 +91,7 @@ class SourceLines:
         return self._lines[place] if place < len(self._lines) else _NONE
 
 
-def _file_of(name: str) -> str:
+def file_of(name: str) -> str:
     """The file as it is shown, "" for one that is of no interest: its path in the package
     that it was installed with, or from the working directory on, or its name alone, so
     that no folder of a user is told."""

@@ -34,6 +34,7 @@ from acplan.progress import progress_bar
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 from acplan.sources import SourceLines
 from acplan.timing import measured_device
+from acplan.trace_errors import told_with_line
 from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 from acplan.values import (
     too_many_for_values,
@@ -383,6 +384,7 @@ def step_on_fakes(
     answers = "" if device is None else device.name
     mode, assumed = ValuedFakeTensorMode(answers), Assumed()
     with (
+        told_with_line(),
         alone(),
         _disable_current_modes(),
         torch.inference_mode(False),

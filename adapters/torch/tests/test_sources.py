@@ -10,7 +10,7 @@ import acplan
 import pytest
 import torch
 from acplan.__main__ import main
-from acplan.sources import SourceLines, _file_of
+from acplan.sources import SourceLines, file_of
 from acplan.tracing import Trace
 from torch import nn
 
@@ -142,16 +142,16 @@ def test_files_are_told_without_the_folders_of_a_user(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = "/home/ada/.venv/lib/python3.11/site-packages"
-    assert _file_of(f"{packages}/nets/blocks/mlp.py") == "nets/blocks/mlp.py"
-    assert _file_of(f"/a/site-packages/b{packages}/nets.py") == "nets.py"
-    assert _file_of("/home/ada/secret/train.py") == "train.py"
+    assert file_of(f"{packages}/nets/blocks/mlp.py") == "nets/blocks/mlp.py"
+    assert file_of(f"/a/site-packages/b{packages}/nets.py") == "nets.py"
+    assert file_of("/home/ada/secret/train.py") == "train.py"
     monkeypatch.chdir(tmp_path)
-    assert _file_of(str(tmp_path / "nets/mlp.py")) == "nets/mlp.py"
-    assert _file_of("nets/mlp.py") == "nets/mlp.py"
-    assert _file_of("<stdin>") == "<stdin>"
+    assert file_of(str(tmp_path / "nets/mlp.py")) == "nets/mlp.py"
+    assert file_of("nets/mlp.py") == "nets/mlp.py"
+    assert file_of("<stdin>") == "<stdin>"
     # What calls operators for others.
-    assert _file_of(torch.nn.functional.__file__) == _file_of(acplan.__file__) == ""
-    assert _file_of(json.__file__) == _file_of("<eval_with_key>.3") == ""
+    assert file_of(torch.nn.functional.__file__) == file_of(acplan.__file__) == ""
+    assert file_of(json.__file__) == file_of("<eval_with_key>.3") == ""
 
 
 def test_cells_of_notebooks_have_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,8 +167,8 @@ def test_cells_of_notebooks_have_their_number(monkeypatch: pytest.MonkeyPatch) -
             instance = staticmethod(lambda: Shell)
 
     monkeypatch.setitem(sys.modules, "IPython.core.interactiveshell", Shell)  # type: ignore[arg-type]
-    assert _file_of("/tmp/ipykernel_12/7.py") == "In[3]"
-    assert _file_of("/tmp/ipykernel_12/8.py") == "8.py"
+    assert file_of("/tmp/ipykernel_12/7.py") == "In[3]"
+    assert file_of("/tmp/ipykernel_12/8.py") == "8.py"
 
 
 def test_frames_around_the_step_end_it() -> None:

@@ -1,0 +1,237 @@
+#include "graph/trace/unit_refusal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/base/message_text.h"
+
+namespace acplan::graph {
+namespace {
+
+using enum UnitObstacle;
+
+// The first write after `time` and before the call runs again, or kNever.
+int32_t NextWrite(const CallFacts& facts, int32_t c, int32_t storage,
+                  int32_t time) {
+  const auto found = facts.writes.find(storage);
+  if (found == facts.writes.end()) return kNever;
+  const std::vector<int32_t>& writers = found->second.writers;
+  const auto next = std::ranges::lower_bound(writers, time);
+  const bool is_since =
+      next != writers.end() && *next < facts.saves.first_request[c];
+  return is_since ? *next : kNever;
+}
+
+// Operators up to here may run again.
+int32_t LastOf(const CallFacts& facts, int32_t c) {
+  return std::min(facts.trace.calls[c].end, facts.saves.last_save[c]);
+}
+
+// Returns whether nothing comes of what a storage from outside of the call holds.
+bool IsOfNoAccount(const CallFacts& facts, int32_t c, int32_t storage) {
+  return facts.saves.first_by_storage[storage] < 0 &&
+         OnlyUpdates(facts.trace, facts.trace.calls[c], storage);
+}
+
+std::optional<UnitRefusal> RefusalOfCall(const CallFacts& facts, int32_t c) {
+  const Trace& trace = facts.trace;
+  const TraceCall& call = trace.calls[c];
+  if (!facts.forest.is_outermost[c]) {
+    return UnitRefusal{.obstacle = kInsideItself, .op = call.start};
+  }
+  for (const int32_t t : call.arguments) {
+    const int32_t writer =
+        NextWrite(facts, c, trace.tensors[t].storage, call.start);
+    if (writer == kNever) continue;
+    return UnitRefusal{.obstacle = kArgumentWritten, .op = writer};
+  }
+  // What the call writes to in place and is not its own, others may write to
+  // after it.
+  for (int32_t k = call.start; k < LastOf(facts, c); ++k) {
+    // Nothing of it could be saved.
+    const TraceOperator& op = trace.operators[k];
+    const bool returns_nothing = op.outputs.empty() && op.mutates.empty();
+    if (returns_nothing && ReadsStale(facts, c, k)) {
+      return UnitRefusal{
+          .obstacle = kStateRead,
+          .op = k,
+          .other = FirstStaleWrite(trace, facts.writes, call, k,
+                                   facts.saves.first_request[c])};
+    }
+    for (const int32_t s : op.mutates) {
+      if (trace.storages[s].born >= call.start) continue;
+      const int32_t writer = NextWrite(facts, c, s, call.end);
+      if (writer == kNever || IsOfNoAccount(facts, c, s)) continue;
+      return UnitRefusal{.obstacle = kStateWritten, .op = k, .other = writer};
+    }
+  }
+  if (facts.saves.is_asked_twice[c]) {
+    for (const SavedTensor& saved : trace.saved) {
+      const bool is_inside =
+          saved.call >= c && saved.call < facts.forest.subtree_end[c];
+      if (!is_inside || !saved.unpacked_again) continue;
+      return UnitRefusal{.obstacle = kAskedTwice,
+                         .op = std::max(saved.packed - 1, call.start)};
+    }
+  }
+  if (facts.saves.is_recast[c]) {
+    return UnitRefusal{.obstacle = kCastAgain, .op = call.start};
+  }
+  return std::nullopt;
+}
+
+// The first operators in which two calls of a module differ.
+std::optional<UnitRefusal> FirstDifference(const Trace& trace,
+                                           const TraceCall& a,
+                                           const TraceCall& b) {
+  if (&a == &b) return std::nullopt;
+  const auto refused = [](int32_t in_a, int32_t in_b) {
+    return UnitRefusal{.obstacle = kOtherOperators, .op = in_b, .other = in_a};
+  };
+  const int32_t count = std::min(a.end - a.start, b.end - b.start);
+  for (int32_t k = 0; k < count; ++k) {
+    const TraceOperator& in_a = trace.operators[a.start + k];
+    const TraceOperator& in_b = trace.operators[b.start + k];
+    if (in_a.name != in_b.name || in_a.view != in_b.view ||
+        in_a.random != in_b.random) {
+      return refused(a.start + k, b.start + k);
+    }
+  }
+  if (a.end - a.start == b.end - b.start) return std::nullopt;
+  return refused(a.start + count < a.end ? a.start + count : -1,
+                 b.start + count < b.end ? b.start + count : -1);
+}
+
+// "aten.add_.Tensor at nets/gpt2.py:123".
+std::string Named(const Trace& trace, int32_t op) {
+  if (op < 0 || op >= std::ssize(trace.operators)) return "no operator";
+  const std::string name =
+      OneLine(trace.operator_names[trace.operators[op].name]);
+  const std::string source = SourceOf(trace, op);
+  return source.empty() ? name : fmt::format("{} at {}", name, source);
+}
+
+std::optional<std::string> RefusalOfWholeCall(const CallFacts& facts,
+                                              int32_t c) {
+  const Trace& trace = facts.trace;
+  const TraceCall& call = trace.calls[c];
+  for (int32_t k = call.start; k < call.end; ++k) {
+    const TraceOperator& op = trace.operators[k];
+    if (op.random && call.arguments.empty()) {
+      return fmt::format(
+          "all of it cannot run again either: {} draws random numbers, whose "
+          "state PyTorch restores only for calls that are given a tensor by "
+          "position",
+          Named(trace, k));
+    }
+    for (const int32_t s : op.mutates) {
+      if (trace.storages[s].born >= call.start || IsOfNoAccount(facts, c, s)) {
+        continue;
+      }
+      return fmt::format(
+          "all of it cannot run again either: {} writes in place to memory "
+          "from "
+          "outside, and would do so twice",
+          Named(trace, k));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool ReadsStale(const CallFacts& facts, int32_t call, int32_t op) {
+  return op < RerunStop(facts, call) &&
+         FirstStaleWrite(facts.trace, facts.writes, facts.trace.calls[call], op,
+                         facts.saves.first_request[call]) != kNever;
+}
+
+std::optional<UnitRefusal> FindUnitRefusal(const CallFacts& facts,
+                                           int32_t module) {
+  const Trace& trace = facts.trace;
+  const TraceCall* first = nullptr;
+  for (const int32_t c : facts.forest.by_module[module]) {
+    const TraceCall& call = trace.calls[c];
+    if (call.no_grad) continue;
+    if (first == nullptr) first = &call;
+    if (const auto refusal = RefusalOfCall(facts, c)) return refusal;
+    if (const auto refusal = FirstDifference(trace, *first, call)) {
+      return refusal;
+    }
+  }
+  if (first == nullptr) return UnitRefusal{.obstacle = kNoGradients};
+  return std::nullopt;
+}
+
+std::optional<std::string> RefusalOfWhole(const CallFacts& facts,
+                                          int32_t module) {
+  for (const int32_t c : facts.forest.by_module[module]) {
+    if (facts.trace.calls[c].no_grad) continue;
+    if (!facts.forest.is_outermost[c]) return "";
+    if (auto refusal = RefusalOfWholeCall(facts, c)) return refusal;
+  }
+  return std::nullopt;
+}
+
+std::string KindText(UnitObstacle obstacle) {
+  switch (obstacle) {
+    case kNoGradients:
+      return "it is called without gradients only";
+    case kInsideItself:
+      return "it is called within a call of itself";
+    case kArgumentWritten:
+      return "what it is given is written to in place before it would run "
+             "again";
+    case kStateWritten:
+      return "memory of others that it writes to in place is written to again "
+             "before it would run again";
+    case kStateRead:
+      return "it reads a value of memory that is written to before it would "
+             "run "
+             "again";
+    case kAskedTwice:
+      return "backward asks twice for a tensor that is saved in it";
+    case kCastAgain:
+      return "autocast keeps a cast from before it";
+    case kOtherOperators:
+      break;
+  }
+  return "its calls run different operators";
+}
+
+std::string PlaceText(const UnitRefusal& refusal, const Trace& trace) {
+  const std::string op = Named(trace, refusal.op);
+  const std::string other = Named(trace, refusal.other);
+  switch (refusal.obstacle) {
+    case kNoGradients:
+      return "";
+    case kInsideItself:
+      return fmt::format(" ({}); call another module inside", op);
+    case kArgumentWritten:
+      return fmt::format(" ({}); write x = x + y there in place of x += y", op);
+    case kStateWritten:
+      return fmt::format(
+          " ({}, then {}); compute a new tensor there, or change it once a "
+          "step, outside of the module",
+          op, other);
+    case kStateRead:
+      return fmt::format(
+          " ({}, then {}); read it outside of the module, or write to it once "
+          "a "
+          "step",
+          op, other);
+    case kAskedTwice:
+      return fmt::format(
+          " ({}); run one backward pass, of the sum of the losses", op);
+    case kCastAgain:
+      return "; call autocast with cache_enabled=False";
+    case kOtherOperators:
+      break;
+  }
+  return fmt::format(
+      " (first {}, then {}); give each kind of call a module of its own", other,
+      op);
+}
+
+}  // namespace acplan::graph
