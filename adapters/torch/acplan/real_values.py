@@ -202,8 +202,10 @@ class RealValuesMode(ValuedFakeTensorMode):
             return
         self.limits.require_room(value.numel() * fake.element_size())
         with no_dispatch():
-            made = torch.empty_strided(value.shape, value.stride(), dtype=fake.dtype)
-            made.copy_(value.detach())
+            made = value.detach().to("cpu", fake.dtype, copy=True)
+            if made.stride() != value.stride() and 0 not in value.stride():
+                made = torch.empty_strided(value.shape, value.stride(), dtype=fake.dtype)
+                made.copy_(value.detach())
             self.limits.watch(made)
             set_value(fake, made)
 
