@@ -1,6 +1,7 @@
 """python -m acplan: traces, plans and verifies from the shell."""
 
 import argparse
+import contextlib
 import dataclasses
 import logging
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from acplan.applying import Plan
+from acplan.capacity import Capacity
 from acplan.dataflow import dataflow_graph
 from acplan.devices import DEVICES
 from acplan.errors import AcplanError
@@ -20,7 +22,7 @@ from acplan.measuring import verify
 from acplan.optimizers import OPTIMIZERS
 from acplan.planning import PLAN_OPTIONS, plan, require_within_budget
 from acplan.precision import AUTOCASTS, DTYPES
-from acplan.tracing import Trace, trace
+from acplan.tracing import VALUES, Trace, trace
 from acplan.training_steps import TrainingStep, step_of_factory
 
 
@@ -179,6 +181,18 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
         action="store_true",
         help="without the line of Python that each operator is from",
     )
+    model.add_argument(
+        "--values",
+        choices=VALUES,
+        help="real: what the step computes is computed on the CPU, too, and decides what runs; "
+        "known: nothing is; auto, the default: where the step needs it and takes seconds",
+    )
+    model.add_argument(
+        "--capacity",
+        type=_capacity,
+        metavar="TIMES",
+        help="so many times as many rows as values select, or all",
+    )
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
     parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
 
@@ -200,8 +214,15 @@ def _count(text: str) -> int:
     return value
 
 
+def _capacity(text: str) -> Capacity:
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
+
+
 _CONFIG_FLAGS = ("set", "task", "batch", "seq", "image_size", "dtype")
 _UPDATE_FLAGS = ("optimizer", "accumulate", "clip_grad_norm", "grad_scaler", "ema")
+_STEP_FLAGS = ("autocast", "values", "capacity")
 
 
 def _step(flags: argparse.Namespace) -> TrainingStep:
@@ -212,12 +233,13 @@ def _step(flags: argparse.Namespace) -> TrainingStep:
             flags.set or (),
             flags.dtype or "float32",
             flags.task or "auto",
+            has_weights=flags.values == "real",
         )
         step.about["optimizer"] = flags.optimizer or "adamw"
     else:
         _refuse(flags, _CONFIG_FLAGS, "--hf-config")
         step = step_of_factory(flags.factory)
-    given = {name: getattr(flags, name) for name in (*_UPDATE_FLAGS, "autocast")}
+    given = {name: getattr(flags, name) for name in (*_UPDATE_FLAGS, *_STEP_FLAGS)}
     changes = {name: value for name, value in given.items() if value is not None}
     return dataclasses.replace(step, **changes)
 
@@ -262,7 +284,7 @@ def _plan(flags: argparse.Namespace) -> int:
     if sum(source is not None for source in sources) != 1:
         raise AcplanError("plan: expected one of FILE, --hf-config and --factory")
     if flags.file:
-        traced_by = (*_CONFIG_FLAGS, *_UPDATE_FLAGS, "autocast", "device")
+        traced_by = (*_CONFIG_FLAGS, *_UPDATE_FLAGS, *_STEP_FLAGS, "device")
         _refuse(flags, traced_by, "--hf-config or --factory")
     of = flags.file or _traced(flags, _step(flags))
     options = {name: getattr(flags, name) for name in PLAN_OPTIONS}
@@ -274,7 +296,8 @@ def _plan(flags: argparse.Namespace) -> int:
 
 
 def _dataflow(flags: argparse.Namespace) -> int:
-    _refuse(flags, (*_UPDATE_FLAGS, "device"), "trace, plan and verify")
+    refused = (*_UPDATE_FLAGS, "device", "values", "capacity")
+    _refuse(flags, refused, "trace, plan and verify")
     require_writable(flags.output)
     step = _step(flags)
     graph = dataflow_graph(

@@ -51,7 +51,7 @@ class Device:
         """The roofline: the larger of what its FLOPs and its bytes take."""
         moved = sum(t.numel() * t.element_size() for t in (*read, *written))
         seconds = moved / self.bandwidth
-        flops = _flops(func, args, kwargs, out)
+        flops = flops_of(func, args, kwargs, out)
         if flops:
             floating = (t.dtype for t in read if t.is_floating_point())
             dtype = next(floating, torch.float32)
@@ -59,7 +59,10 @@ class Device:
         return seconds * 1e3
 
 
-def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+def flops_of(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+) -> int:
+    """Returns what an operator computes; 0 for what is bound by memory."""
     packet = func._overloadpacket
     own = _FLOPS.get(str(packet))
     if own is not None:

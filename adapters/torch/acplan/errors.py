@@ -1,4 +1,4 @@
-"""The one error of this package, and its warning."""
+"""The error of this package, and its warning."""
 
 
 class AcplanError(RuntimeError):
@@ -11,6 +11,10 @@ class AcplanError(RuntimeError):
     def __init__(self, message: str, exit_code: int = 2) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class DependsOnValues(AcplanError):
+    """What a model runs depends on values that were not computed."""
 
 
 class PlanMismatchWarning(UserWarning):

@@ -13,6 +13,7 @@ import torch
 from acplan.errors import AcplanError
 from acplan.files import read_json
 from acplan.precision import DTYPES
+from acplan.real_values import Limits, require_values
 from acplan.training_steps import TrainingStep
 
 
@@ -75,8 +76,10 @@ def step_of_config(
     changes: Sequence[str] = (),
     dtype: str = "float32",
     task: str = "auto",
+    has_weights: bool = False,
 ) -> TrainingStep:
-    """A model on the meta device, without weights, and inputs of its task.
+    """A model on the meta device, without weights, and inputs of its task; or, where it
+    `has_weights`, one on the CPU, with random ones and random inputs.
 
     name:    a configuration: a folder or JSON file, JSON text, a model type of
              transformers such as `gpt2` (with the type's defaults), else the name of
@@ -102,10 +105,26 @@ def step_of_config(
         model = model_class._from_config(config, dtype=DTYPES[dtype])
         main = _main_input(model, config, sizes, DTYPES[dtype])
         kwargs = {model.main_input_name: main, **TASKS[chosen].labels(config, sizes)}
+    if has_weights:
+        require_values(model, kwargs.values(), Limits.of_the_machine(), is_empty=True)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = model_class._from_config(config, dtype=DTYPES[dtype])
+            most = getattr(config.get_text_config(), "vocab_size", None) or 1
+            kwargs = {name: _random_like(name, t, most) for name, t in kwargs.items()}
     about = {"batch": sizes.batch, "dtype": dtype}
     if model.main_input_name == "input_ids":
         about["seq"] = _length(config, sizes)
     return TrainingStep(model, kwargs=kwargs, about=about)
+
+
+def _random_like(name: str, tensor: torch.Tensor, most: int) -> torch.Tensor:
+    """Tokens of all there are, pixels and samples; labels that any task has."""
+    if tensor.is_floating_point():
+        return torch.randn(tensor.shape).to(tensor.dtype)
+    if name != "input_ids":
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+    return torch.randint(most, tensor.shape, dtype=tensor.dtype)
 
 
 def _transformers() -> Any:

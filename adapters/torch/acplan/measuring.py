@@ -19,6 +19,7 @@ from acplan.devices import DEVICES, find_device
 from acplan.errors import AcplanError
 from acplan.figures import figure, made_of, remember
 from acplan.program import run_acplan
+from acplan.real_values import Limits
 from acplan.recorder import Operator, Recorder
 from acplan.tracing import (
     Trace,
@@ -150,7 +151,7 @@ def verify(
     plan: Plan,
     *args: Any,
     of: Trace | None = None,
-    values: bool | None = None,
+    values: bool | str | None = None,
     **kwargs: Any,
 ) -> Verification:
     """Predicts the plan's memory over a training step, and traces the step again with
@@ -163,10 +164,12 @@ def verify(
     values: takes steps of copies of the model with the plan and without it, on real
     tensors where the model is, and compares losses, gradients, buffers and random states
     (`Verification.values`). By default where that takes moments. A smaller batch in
-    `args`, without `of`, makes a larger model affordable.
+    `args`, without `of`, makes a larger model affordable. As text it is acplan.trace's.
     """
     require_module(model)
     plan = plan_given(plan)
+    if isinstance(values, str):
+        kwargs["values"], values = values, None
     if of is None:
         of = trace(model, *args, **kwargs)
     with verifying(model, *args, of=of, **kwargs) as verified:
@@ -199,13 +202,21 @@ def verifying(
         raise AcplanError(
             f"verify: accumulate is {accumulate!r}, and {of.accumulate} in the trace"
         )
-    for name in _OF_TRACES:
+    capacity = kwargs.setdefault("capacity", of.capacity)
+    if capacity != of.capacity:
+        raise AcplanError(
+            f"verify: capacity is {capacity!r}, and {of.capacity!r} in the trace"
+        )
+    for name in (*_OF_TRACES, "values"):
         kwargs.pop(name, None)
+    real = Limits.of_the_machine() if of.has_real_values else None
     traced_for = of.data["device"]["name"]
     kwargs["device"] = traced_for if traced_for in DEVICES else "a100"
     with (
         _simulating(of) as simulated,
-        measuring(model, *args, workspaces=of.workspaces, **kwargs) as measured,
+        measuring(
+            model, *args, workspaces=of.workspaces, real=real, **kwargs
+        ) as measured,
     ):
         yield lambda plan: remember(
             Verification(simulated(plan), measured(plan)), of, plan
@@ -227,9 +238,11 @@ def measuring(
     *args: Any,
     device: str = "a100",
     workspaces: bool = True,
+    real: Limits | None = None,
     **kwargs: Any,
 ) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
-    """`measure` for one plan after the other: a first step runs without any."""
+    """`measure` for one plan after the other: a first step runs without any. `real`: with
+    real values, within these limits."""
     step = TrainingStep.of(model, args, kwargs)
     on = find_device(device)
 
@@ -247,6 +260,8 @@ def measuring(
             on,
             step.forward_fn,
             step.param_dtype,
+            real=real,
+            capacity=step.capacity,
         ) as (on_fakes, optimizer),
     ):
 

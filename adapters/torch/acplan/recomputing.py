@@ -397,9 +397,13 @@ class Recomputation(Mode):
                     return f"{type(module).__name__}.{name}"
         return "a tensor from outside of the unit"
 
-    def _lose(self, func: Any) -> None:
+    def begin_again(self) -> None:
+        """Raises StartAgain, if something has been skipped that may be needed."""
         if self._may_skip and self._has_skipped:
             raise StartAgain(self)
+
+    def _lose(self, func: Any) -> None:
+        self.begin_again()
         if self._tape.skips_writes:
             # What has been handed out may hold what is only written now.
             raise AcplanError(

@@ -15,7 +15,7 @@ from acplan.devices import Device
 from acplan.outside import statistics_of
 from acplan.sources import SourceLines
 from acplan.standing_in import StandIn
-from acplan.values import operands, written_by
+from acplan.values import operands, set_value, value_of, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
 
 # Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
@@ -99,6 +99,7 @@ class _Shape:
     """What a stand-in for a tensor needs to know of it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
+        self.value = value_of(tensor)
         self.size = tensor.shape
         self.stride = tensor.stride()
         self.dtype = tensor.dtype
@@ -441,6 +442,7 @@ class Recorder(TorchDispatchMode):
             stand_in = torch.empty_strided(
                 shape.size, shape.stride, dtype=shape.dtype, device=shape.device
             )
+        set_value(stand_in, shape.value)
         storage = stand_in.untyped_storage()
         key = storage._cdata
         self._ids[key] = saved.storage

@@ -428,6 +428,8 @@ class Forward(Mode):
         out = func(*args, **kwargs)
         if not (traits.only_shows or traits.is_mutable):
             self._note_own(out)
+        if choice == SKIP and traits.is_cast and _comes_to_the_host(args[0], out):
+            choice = SAVE
         item = func
         if choice != RUN:
             is_given = traits.is_mutable or (traits.is_view and out is args[0])
@@ -522,6 +524,12 @@ class Forward(Mode):
             tape.distrust(f"{func} writes to what the plan saves, or skips")
             tape.drop()
         return choice
+
+
+def _comes_to_the_host(tensor: torch.Tensor, out: torch.Tensor) -> bool:
+    """Whether the program may read it past PyTorch's dispatcher, as lists and arrays are;
+    it takes no memory of the device."""
+    return bool(out.device.type == "cpu" != tensor.device.type)
 
 
 def cast_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CastKey:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 
@@ -82,25 +83,34 @@ class StandIn(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"StandIn({tuple(self.shape)}, {self.dtype}, {self.origin.func})"
 
-    # What reads memory past the dispatcher: libraries of kernels, and other arrays.
+    # What reads memory past the dispatcher: libraries of kernels, and other arrays. A unit
+    # that does so runs again with nothing skipped.
 
     def data_ptr(self) -> NoReturn:  # type: ignore[override]
-        self.origin.refuse("data_ptr()")
+        self._read_by("data_ptr()")
 
     def untyped_storage(self) -> NoReturn:  # type: ignore[override]
         self.origin.refuse("untyped_storage()")
 
     def numpy(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
-        self.origin.refuse("numpy()")
+        self._read_by("numpy()")
 
-    def tolist(self) -> NoReturn:  # type: ignore[override]
-        self.origin.refuse("tolist()")
+    def tolist(self) -> Any:  # type: ignore[override]
+        if self.device.type == "cpu":
+            self._read_by("tolist()")
+        return self.cpu().tolist()  # An operator, which may have been saved.
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
-        self.origin.refuse("__array__()")
+        self._read_by("__array__()")
 
     def __dlpack__(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
-        self.origin.refuse("__dlpack__()")
+        self._read_by("__dlpack__()")
+
+    def _read_by(self, reader: str) -> NoReturn:
+        for mode in reversed(_get_current_dispatch_mode_stack()):
+            if hasattr(mode, "begin_again"):
+                mode.begin_again()
+        self.origin.refuse(reader)
 
 
 def stand_in(shape: Shape, origin: Origin) -> StandIn:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import logging
 import os
 import sys
 import threading
@@ -19,9 +20,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from acplan import showing
 from acplan.arguments import require_function, require_module
 from acplan.assumed import Assumed
+from acplan.capacity import Capacity, require_capacity
 from acplan.checkpointed import without_checkpointing
 from acplan.devices import Device, find_device
-from acplan.errors import AcplanError
+from acplan.errors import AcplanError, DependsOnValues
 from acplan.fake_cuda import fake_cuda
 from acplan.figures import figure
 from acplan.files import read_json, write_json
@@ -30,24 +32,38 @@ from acplan.interrupts import uninterrupted
 from acplan.kept_state import copied_with, state_kept, without_saved_hooks
 from acplan.optimizers import OptimizerLike, make_optimizer
 from acplan.precision import Autocast, AutocastLike, autocast_as_it_was, autocast_of
-from acplan.progress import progress_bar
+from acplan.progress import Phase, progress_bar
+from acplan.real_values import (
+    Beginning,
+    Limits,
+    NoValues,
+    RealValuesMode,
+    TooMuch,
+    about_real_values,
+    drawn_again,
+    require_values,
+)
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 from acplan.sources import SourceLines
 from acplan.timing import measured_device
 from acplan.trace_errors import told_with_line
 from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 from acplan.values import (
-    too_many_for_values,
     ValuedFakeTensorMode,
     as_in_training,
     give_defaults,
-    give_value,
     start_of_step,
+    too_many_for_values,
 )
 
 LossFn = Callable[[Any], torch.Tensor]
 # Of the model, and what it is given, the loss.
 ForwardFn = Callable[..., torch.Tensor]
+
+_LOGGER = logging.getLogger("acplan")
+
+# Of trace(values=...).
+VALUES = ("auto", "known", "real")
 
 # While a step is traced, PyTorch and the model are not as others expect them.
 _ALONE = threading.RLock()
@@ -73,6 +89,17 @@ class Trace:
     def workspaces(self) -> bool:
         """Whether what kernels allocate beside their results is part of it."""
         return bool(self.data.get("workspaces", False))
+
+    @property
+    def has_real_values(self) -> bool:
+        """Whether the step ran with real values of all that it computes."""
+        return self.data.get("values") == "real"
+
+    @property
+    def capacity(self) -> Capacity:
+        """How many times as many rows values select as with the batch, or "all"."""
+        found: Capacity = self.data.get("capacity", 1)
+        return found
 
     @property
     def notes(self) -> list[str]:
@@ -179,6 +206,8 @@ def trace(
     step_fn: StepFn | None = None,
     workspaces: bool = True,
     source: bool = True,
+    values: str = "auto",
+    capacity: Capacity = 1,
     progress: bool | None = None,
     **kwargs: Any,
 ) -> Trace:
@@ -218,10 +247,20 @@ def trace(
                (docs/workspaces.md).
     source:    keeps of each operator the line of Python that it is from: its file, as
                installed or from the working directory on, its number, and its function.
+    values:    "real": all that the step computes is computed on the CPU, too, from the
+               model's own weights and inputs, so that what it decides by values (rows of
+               an expert, an early exit) is as with this batch; "known": nothing is
+               computed but what follows from whole numbers, masks and constants; "auto":
+               the second one, and the first one where the step needs it and takes seconds.
+    capacity:  of rows that values select (nonzero, masks), as many times as many as with
+               this batch, or "all": a plan of such a trace holds for fewer, too.
     progress:  shows a bar beyond two seconds, if tqdm is installed; by default where
                somebody watches, on a terminal or in a notebook.
     """
     require_module(model)
+    require_capacity(capacity)
+    if values not in VALUES:
+        raise AcplanError(f"values: expected one of {', '.join(VALUES)}, found {values!r}")
     require_function(loss_fn, "loss_fn", "the model's output")
     require_function(forward_fn, "forward_fn", "the model and what it is given")
     target = measured_device() if device == "cuda" else find_device(device)
@@ -232,34 +271,90 @@ def trace(
         progress_bar(progress) as phase,
         alone(),
         without_checkpointing(model) as plain,
-        step_on_fakes(
-            plain,
-            args,
-            kwargs,
-            loss_fn,
-            optimizer,
-            autocast,
-            update,
-            target,
-            forward_fn,
-            param_dtype,
-        ) as (fake, run_optimizer),
     ):
-        kernels = target if workspaces else None
-        sources = SourceLines(around=_AROUND_STEPS) if source else None
-        full = Recorder(
-            target, phase("trace: what is kept", None), kernels=kernels, sources=sources
+
+        def traced(real: Limits | None) -> Trace:
+            with step_on_fakes(
+                plain,
+                args,
+                kwargs,
+                loss_fn,
+                optimizer,
+                autocast,
+                update,
+                target,
+                forward_fn,
+                param_dtype,
+                real=real,
+                capacity=capacity,
+                tick=phase("trace: first step", None) if real else int,
+            ) as (fake, run_optimizer):
+                if real is not None:
+                    about = about_real_values(capacity)
+                    fake = dataclasses.replace(fake, notes=(*fake.notes, about))
+                sources = SourceLines(around=_AROUND_STEPS) if source else None
+                return _recorded(
+                    fake, run_optimizer, target, phase, workspaces, sources
+                )
+
+        if values == "real":
+            limits = Limits.of_the_machine()
+            require_values(plain, tensors_in((args, kwargs)), limits)
+            return traced(limits)
+        try:
+            return traced(None)
+        except DependsOnValues as error:
+            if values == "known":
+                raise
+            return _traced_unasked(traced, plain, tensors_in((args, kwargs)), error)
+
+
+def _traced_unasked(
+    traced: Callable[[Limits], Trace],
+    model: torch.nn.Module,
+    inputs: list[torch.Tensor],
+    error: DependsOnValues,
+) -> Trace:
+    """With real values, where what they take is small."""
+    limits = Limits.unasked()
+    try:
+        require_values(model, inputs, limits)
+        _LOGGER.warning(
+            "trace: what the model runs depends on values that it computes: it is computed on "
+            "the CPU, too, and what runs is as with these inputs and weights"
         )
-        marks = run_step(full, fake, run_optimizer, full.recording_saved())
-        # Once more, to see when all but autograd let go of a storage.
-        scopes = Recorder(
-            None, phase("trace: until when", full.now), kernels=kernels
-        )
-        run_step(scopes, fake, run_optimizer, scopes.dropping_saved())
-        _require_same_step(full, scopes)
-        recasts = _recasts(full, fake, run_optimizer, marks.forward_end)
-        data = _to_data(fake, target, full, scopes, marks, recasts)
-        return Trace(data if sources is None else data | {"sources": sources.table()})
+        return traced(limits)
+    except TooMuch as much:
+        raise DependsOnValues(
+            f'{error}; values="real" computes them on the CPU, which is not done unasked, '
+            f"as {much}"
+        ) from None
+    except NoValues as no_values:
+        raise DependsOnValues(
+            f'{error}; values="real" computes them on the CPU, but {no_values}'
+        ) from None
+
+
+def _recorded(
+    step: "Step",
+    optimizer: torch.optim.Optimizer,
+    device: Device,
+    phase: Phase,
+    workspaces: bool,
+    sources: SourceLines | None,
+) -> Trace:
+    kernels = device if workspaces else None
+    full = Recorder(
+        device, phase("trace: what is kept", None), kernels=kernels, sources=sources
+    )
+    marks = run_step(full, step, optimizer, full.recording_saved())
+    # Once more, to see when all but autograd let go of a storage.
+    scopes = Recorder(None, phase("trace: until when", full.now), kernels=kernels)
+    run_step(scopes, step, optimizer, scopes.dropping_saved())
+    _require_same_step(full, scopes)
+    recasts = _recasts(full, step, optimizer, marks.forward_end)
+    data = _to_data(step, device, full, scopes, marks, recasts)
+    return Trace(data if sources is None else data | {"sources": sources.table()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,10 +367,13 @@ class Step:
     forward_fn: ForwardFn | None = None
     updating: Updating | None = None
     notes: tuple[str, ...] = ()
+    beginning: Beginning | None = None
 
     def loss(self) -> torch.Tensor:
         """What backward begins with."""
         start_of_step()
+        if self.beginning is not None:
+            self.beginning.put_back()
         loss = self.loss_of(self.model, *self.args, **self.kwargs)
         return loss if self.updating is None else self.updating.scaled(loss)
 
@@ -294,7 +392,13 @@ class Step:
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """All that follows the backward pass."""
-        if self.updating is not None:
+        if self.updating is None:
+            return
+        if self.beginning is None:
+            self.updating.run(self.model, optimizer)
+            return
+        self.beginning.note(self.model, tensors_in((self.args, self.kwargs)))
+        with self.beginning.update(self.model, self.updating.is_own):
             self.updating.run(self.model, optimizer)
 
     def run(self, optimizer: torch.optim.Optimizer) -> None:
@@ -368,8 +472,13 @@ def step_on_fakes(
     device: Device | None = None,
     forward_fn: ForwardFn | None = None,
     param_dtype: torch.dtype | None = None,
+    *,
+    real: Limits | None = None,
+    capacity: Capacity = 1,
+    tick: Callable[[], object] = int,
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
-    """A step on fake tensors, after a first one, and its optimizer."""
+    """A step on fake tensors, after a first one, and its optimizer. `real`: with real
+    values, within these limits; `tick` is called after each operator that is computed."""
     if loss_fn is not None and forward_fn is not None:
         raise AcplanError("loss_fn: forward_fn makes the loss, give one of both")
     step = Step(
@@ -383,6 +492,10 @@ def step_on_fakes(
     _refuse_scripted(model)
     answers = "" if device is None else device.name
     mode, assumed = ValuedFakeTensorMode(answers), Assumed()
+    beginning = None
+    if real is not None:
+        mode = RealValuesMode(answers, real, capacity, tick)
+        beginning = Beginning(mode)
     with (
         told_with_line(),
         alone(),
@@ -395,12 +508,13 @@ def step_on_fakes(
         without_saved_hooks(),
         autocast_as_it_was(),
         fake_cuda(device),
+        contextlib.nullcontext() if real is None else drawn_again(),
         as_in_training(),
         fakes_as_plain_tensors(),
         mode,
         assumed,
     ):
-        with _faked(step.model, mode, param_dtype) as fake:
+        with _faked(step.model, mode, param_dtype, beginning) as fake:
             given = (step.args, step.kwargs)
             inputs = copied_with(given, fake)
             notes = tuple(give_defaults(step.model.forward, given, inputs))
@@ -414,11 +528,15 @@ def step_on_fakes(
                     kwargs=inputs[1],
                     updating=Updating(update or Update(), step.model, assumed),
                     notes=notes,
+                    beginning=beginning,
                 )
                 on_device.run(made)
                 yield on_device, made
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
-                raise AcplanError(_depends_on_values(error, inputs)) from error
+                text = _depends_on_values(error, inputs)
+                if isinstance(mode, RealValuesMode) and mode.not_computed:
+                    text += f"; {mode.not_computed}"
+                raise DependsOnValues(text) from error
             finally:
                 step.model.train(was_training)
 
@@ -452,6 +570,7 @@ def _faked(
     model: torch.nn.Module,
     mode: ValuedFakeTensorMode,
     param_dtype: torch.dtype | None = None,
+    beginning: Beginning | None = None,
 ) -> Iterator[Callable[[Any], Any]]:
     """Replaces every tensor of the model by a fake one on the device."""
     fakes: dict[int, Any] = {}
@@ -466,11 +585,13 @@ def _faked(
                 made = torch.empty_strided(
                     value.shape, value.stride(), dtype=dtype, device="cuda"
                 )
-            give_value(made, value)
+            mode.give_value(made, value)
             if isinstance(value, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
             else:
                 made.requires_grad_(value.requires_grad)
+            if beginning is not None:
+                beginning.add(made, value)
             fakes[id(value)] = (made, value)  # the original keeps its id
         return fakes[id(value)][0]
 
@@ -673,6 +794,7 @@ def _to_data(
         "measured": {"peak_bytes": peak_of(recorder)},
         "workspaces": recorder.counts_workspaces,
         "notes": list(step.notes),
+        **({} if step.beginning is None else step.beginning.of_trace()),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from acplan.capacity import Capacity
 from acplan.errors import AcplanError
 from acplan.optimizers import OptimizerLike
 from acplan.precision import AutocastLike
@@ -34,6 +35,8 @@ class TrainingStep:
     grad_scaler: bool = False
     ema: float | bool = False
     step_fn: StepFn | None = None
+    values: str = "auto"
+    capacity: Capacity = 1
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod

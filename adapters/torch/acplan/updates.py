@@ -101,6 +101,11 @@ class Updating:
     def accumulate(self) -> int:
         return self._update.accumulate
 
+    @property
+    def is_own(self) -> bool:
+        """Whether a function of the user's does it."""
+        return self._update.step_fn is not None
+
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """What backward begins with."""
         if self.accumulate > 1:

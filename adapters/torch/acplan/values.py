@@ -44,7 +44,7 @@ _SEED = 0
 _DISCRETE = frozenset(
     [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 )
-_UNKNOWN = object()
+UNKNOWN = object()
 
 # What is made has nothing of the values of what it is like. What is empty is taken for
 # zeros; None: filled with an argument.
@@ -107,30 +107,52 @@ class ValuedFakeTensorMode(FakeTensorMode):
             give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
             return self._faked(func, types, args, kwargs)
-        is_known = _is_known(func, args, kwargs)
+        is_known = self.knows(func, args, kwargs)
         if is_known and func is _aten._local_scalar_dense.default:
             return _computed(func, args, kwargs)
         self._is_inside = True
         try:
             out = self._faked(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
-            value = _computed(func, args, kwargs) if is_known else _UNKNOWN
+            value = self.computed(func, args, kwargs) if is_known else UNKNOWN
             out = self._of_known_shape(func, types, args, kwargs, value)
             _attach(out, value)
             return out
         finally:
             self._is_inside = False
         if func in _FILLED:
-            _attach_fill(out, _fill_of(func, args, kwargs))
+            if all(map(self.has_room_for, operands(out))):
+                _attach_fill(out, _fill_of(func, args, kwargs))
             return out
-        fits = is_known and all(map(_is_small, operands(out)))
-        value = _computed(func, args, kwargs) if fits else _UNKNOWN
-        if value is _UNKNOWN:
+        fits = is_known and all(map(self.has_room_for, operands(out)))
+        value = self.computed(func, args, kwargs, out) if fits else UNKNOWN
+        if value is UNKNOWN:
             value = _of_finite_numbers(func, args, out)
         _attach(out, value)
-        if value is _UNKNOWN:
+        if value is UNKNOWN:
             _forget_written(func, args, kwargs)
         return out
+
+    def knows(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Whether all tensors that an operator reads have values."""
+        return _is_known(func, args, kwargs)
+
+    def has_room_for(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor may have a value."""
+        return _is_small(tensor)
+
+    def computed(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any = None
+    ) -> Any:
+        """Returns what an operator makes of the values of its tensors; `out` is its result
+        on fake ones, where these have one by themselves."""
+        return _computed(func, args, kwargs)
+
+    def give_value(self, fake: torch.Tensor, value: torch.Tensor) -> None:
+        """Gives a fake tensor of the model, or of what it is given, its value."""
+        give_value(fake, value)
 
     def _faked(
         self,
@@ -157,7 +179,11 @@ class ValuedFakeTensorMode(FakeTensorMode):
         value: Any,
     ) -> Any:
         """The result where fake tensors alone do not know its shape."""
-        if value is not _UNKNOWN:
+        if func is _aten._pack_padded_sequence.default:
+            lengths = value_of(args[1])
+            if lengths is not None:
+                return self._packed(types, args[0], lengths, args[2])
+        if value is not UNKNOWN:
             device = _device_of(args, kwargs)
             return tree_map(lambda leaf: self._fake_like(leaf, device), value)
         if func is _aten.index.Tensor:
@@ -174,10 +200,6 @@ class ValuedFakeTensorMode(FakeTensorMode):
                 return self._faked(
                     _aten.new_empty.default, types, (args[0], [count]), {}
                 )
-        if func is _aten._pack_padded_sequence.default:
-            lengths = value_of(args[1])
-            if lengths is not None:
-                return self._packed(types, args[0], lengths, args[2])
         return self._faked(func, types, args, kwargs)
 
     def _packed(
@@ -259,7 +281,7 @@ def give_value(fake: torch.Tensor, value: torch.Tensor) -> None:
         return
     if _is_small(value) and (value.dtype in _DISCRETE or value.numel() == 1):
         with no_dispatch():
-            _set_value(fake, value.detach().cpu().clone())
+            set_value(fake, value.detach().cpu().clone())
 
 
 def _default_value(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -293,7 +315,7 @@ def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> list[
             continue
         default = _default_value(name, fake)
         if default is not None:
-            _set_value(fake, default)
+            set_value(fake, default)
             names.append(name)
     if not names:
         return []
@@ -332,6 +354,8 @@ def as_in_training() -> Iterator[None]:
     """While it lasts, libraries that ask whether they are traced hear that they are
     not, and tensors with values give them out as real ones do."""
     # What it cannot fake it logs with a traceback, and raises.
+    data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined]
+    moved = mock.patch.object(FakeTensor, "data", data, create=True)
     quiet = mock.patch.object(fake_tensor.log, "disabled", True)
     asked = mock.patch.object(torch._subclasses, "FakeTensor", _AskedFakeTensor)
     lists = mock.patch.object(FakeTensor, "tolist", _to_list)
@@ -342,8 +366,9 @@ def as_in_training() -> Iterator[None]:
         torch._VF, "_pad_packed_sequence", _pad_packed_sequence
     )
     plain = plain_fakes(value_of)
-    with quiet, asked, lists, arrays, array, text, padding, plain, random_state_kept():
-        yield
+    with quiet, asked, lists, arrays, array, text, padding, moved, random_state_kept():
+        with plain:
+            yield
 
 
 def start_of_step() -> None:
@@ -449,11 +474,19 @@ def _pad_packed_sequence(
         row, first = row + count * size, end + 1
     with no_dispatch():
         found = torch.tensor([sum(size > k for size in sizes) for k in range(sizes[0])])
-        _set_value(lengths, found)
+        set_value(lengths, found)
     return (out.transpose(0, 1) if batch_first else out), lengths
 
 
 _PAD_PACKED = torch._VF._pad_packed_sequence
+
+
+def _set_data(tensor: FakeTensor, data: torch.Tensor) -> None:
+    torch.Tensor.data.__set__(tensor, data)  # type: ignore[attr-defined]
+    tensor.__dict__.pop("_acplan_value", None)
+    value = value_of(data)
+    if value is not None and isinstance(data, FakeTensor):
+        set_value(tensor, value)
 
 
 def _formatted(tensor: FakeTensor, form: str) -> str:
@@ -500,7 +533,7 @@ def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
             return func(*tree_map(_on_cpu, args), **tree_map(_on_cpu, dict(kwargs)))
         except (RuntimeError, IndexError, TypeError, ValueError):
-            return _UNKNOWN  # The CPU has no such operator.
+            return UNKNOWN  # The CPU has no such operator.
 
 
 def _on_cpu(leaf: Any) -> Any:
@@ -517,7 +550,7 @@ def _of_finite_numbers(func: Any, args: Sequence[Any], out: Any) -> Any:
     """What tests for infinity and for what is no number find, as all numbers that a
     step computes are taken for finite ones: one value for all places."""
     if not isinstance(out, FakeTensor) or out.dtype != torch.bool:
-        return _UNKNOWN
+        return UNKNOWN
     if func in (_aten.eq.Tensor, _aten.ne.Tensor) and args[0] is args[1]:
         found = func is _aten.eq.Tensor
     elif func in (_aten.eq.Scalar, _aten.ne.Scalar) and args[1] in (_INF, -_INF):
@@ -527,7 +560,7 @@ def _of_finite_numbers(func: Any, args: Sequence[Any], out: Any) -> Any:
     elif func is _aten.mul.Tensor and all(map(_is_uniform, args)):
         found = all(bool(value_of(tensor).flatten()[0]) for tensor in args)
     else:
-        return _UNKNOWN
+        return UNKNOWN
     with no_dispatch():
         return torch.tensor(found).expand(out.shape)
 
@@ -551,7 +584,7 @@ def _fill_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def _attach_fill(out: Any, fill: Any) -> None:
     if not isinstance(out, FakeTensor) or not isinstance(fill, (bool, int, float)):
         return
-    if _is_small(out) and out.device.type != "meta":
+    if out.layout == torch.strided and out.device.type != "meta":
         with no_dispatch():
             # Zeros of the operating system cost nothing until they are looked at.
             if fill == 0 and out.is_contiguous():
@@ -559,18 +592,20 @@ def _attach_fill(out: Any, fill: Any) -> None:
             else:
                 made = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype)
                 made.fill_(fill)
-            _set_value(out, made)
+            set_value(out, made)
 
 
 def _attach(out: Any, value: Any) -> None:
-    if value is _UNKNOWN:
-        return
-    for fake, known in zip(operands(out), operands(value)):
-        if isinstance(fake, FakeTensor) and fake.shape == known.shape:
-            _set_value(fake, known)
+    if isinstance(out, (list, tuple)) and isinstance(value, (list, tuple)):
+        for pair in zip(out, value):
+            _attach(*pair)
+    elif isinstance(out, FakeTensor) and isinstance(value, torch.Tensor):
+        if out.shape == value.shape:
+            set_value(out, value)
 
 
-def _set_value(fake: torch.Tensor, value: torch.Tensor) -> None:
+def set_value(fake: torch.Tensor, value: torch.Tensor | None) -> None:
+    """Says what a fake tensor's value is; None: nobody knows."""
     fake.__dict__["_acplan_value"] = value
 
 

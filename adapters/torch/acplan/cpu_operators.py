@@ -1,0 +1,332 @@
+"""What operators that a device alone has compute, on the CPU.
+
+The values that a traced step computes beside its fake tensors decide what runs, so they
+need to be right up to rounding. Results that only the backward of the same operator reads
+(reserves, random states) have no values, and none of these operators drops anything out:
+what is drawn differs from the device's anyway.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+_aten = torch.ops.aten
+Compute = Callable[[Mapping[str, Any]], Any]
+
+# Of arguments, those that what is computed here does not read.
+_UNREAD = frozenset(
+    ["logsumexp", "cum_seq_q", "cum_seq_k", "philox_seed", "philox_offset", "out"]
+    + ["reserve", "reserveSpace", "weight_buf", "dropout_state"]
+)
+
+
+@functools.cache
+def on_the_cpu(func: Any) -> Callable[..., Any] | None:
+    """Returns what computes an operator on CPU tensors where the CPU has no kernel for it,
+    or another one than it needs."""
+    name = func.name().removeprefix("aten::")
+    compute = _COMPUTED.get(name.removesuffix(".default"))
+    if compute is None:
+        return None
+    parameters = func._schema.arguments
+
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        given = {p.name: p.default_value for p in parameters if p.has_default_value()}
+        given |= {p.name: value for p, value in zip(parameters, args)} | kwargs
+        return compute(given)
+
+    return computed
+
+
+def read_on_the_cpu(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Returns the arguments whose values need to be known."""
+    if on_the_cpu(func) is None:
+        return [*args, *kwargs.values()]
+    names = (parameter.name for parameter in func._schema.arguments)
+    given = [*zip(names, args), *kwargs.items()]
+    return [value for name, value in given if name not in _UNREAD]
+
+
+def _scores(a: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    """The query, key and value in float32, with a head each, the scale, and what softmax
+    makes of the scores."""
+    query, key, value = (a[name].float() for name in ("query", "key", "value"))
+    groups = query.shape[1] // key.shape[1]
+    key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
+    scale = query.shape[-1] ** -0.5 if a.get("scale") is None else a["scale"]
+    scores = query @ key.transpose(-2, -1) * scale
+    if a.get("attn_bias") is not None:
+        scores = scores + a["attn_bias"]
+    if a["is_causal"]:
+        rows, columns = scores.shape[-2:]
+        hidden = torch.ones(rows, columns, dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return query, key, value, torch.tensor(scale), scores
+
+
+def _attention(a: Mapping[str, Any]) -> Any:
+    _, _, value, _, scores = _scores(a)
+    weights = scores.softmax(-1).nan_to_num(0.0)
+    return ((weights @ value).to(a["query"].dtype),)
+
+
+def _attention_backward(a: Mapping[str, Any]) -> Any:
+    """The gradients of query, key, value and bias."""
+    query, key, value, scale, scores = _scores(a)
+    grad = a.get("grad_out", a.get("grad_out_")).float()
+    weights = scores.softmax(-1).nan_to_num(0.0)
+    of_weights = grad @ value.transpose(-2, -1)
+    of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
+    found = [
+        of_scores @ key * scale,
+        of_scores.transpose(-2, -1) @ query * scale,
+        weights.transpose(-2, -1) @ grad,
+    ]
+    like = [a[name] for name in ("query", "key", "value")]
+    bias = a.get("attn_bias")
+    if bias is not None:
+        return (*map(_summed_to, found, like), _summed_to(of_scores, bias))
+    return tuple(map(_summed_to, found, like))
+
+
+def _summed_to(found: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A gradient of what was expanded, or repeated for a group of heads."""
+    if found.dim() == 4 and like.shape[1] not in (1, found.shape[1]):
+        groups = found.shape[1] // like.shape[1]
+        found = found.unflatten(1, (like.shape[1], groups)).sum(2)
+    return found.sum_to_size(like.shape).to(like.dtype)
+
+
+def _batch_norm(a: Mapping[str, Any]) -> Any:
+    return _aten.native_batch_norm(
+        a["input"], a["weight"], a["bias"], a["running_mean"], a["running_var"],
+        a["training"], a["exponential_average_factor"], a["epsilon"],
+    )  # fmt: skip
+
+
+def _batch_norm_backward(a: Mapping[str, Any]) -> Any:
+    return _aten.native_batch_norm_backward(
+        a["grad_output"], a["input"], a["weight"], a["running_mean"], a["running_var"],
+        a["save_mean"], a["save_var"], True, a["epsilon"], [True, True, True],
+    )  # fmt: skip
+
+
+def _softmax(of_floats: Any) -> Compute:
+    """Half precision becomes float32 on the way, which the CPU does not do in one."""
+
+    def compute(a: Mapping[str, Any]) -> Any:
+        data = a["self"].float() if a["half_to_float"] else a["self"]
+        return of_floats(data, a["dim"], False)
+
+    return compute
+
+
+def _softmax_backward(of_floats: Any) -> Compute:
+    def compute(a: Mapping[str, Any]) -> Any:
+        grad = a["grad_output"]
+        return of_floats(grad, a["output"], a["dim"], grad.dtype).to(a["input_dtype"])
+
+    return compute
+
+
+def _rms_norm_backward(a: Mapping[str, Any]) -> Any:
+    data, grad = a["input"].float(), a["grad_out"].float()
+    weight = a["weight"]
+    own = tuple(range(data.dim() - len(a["normalized_shape"]), data.dim()))
+    others = tuple(range(own[0]))
+    unit = data * a["rstd"].float()
+    of_unit = grad if weight is None else grad * weight.float()
+    mean = (of_unit * unit).mean(own, keepdim=True)
+    found = (of_unit - unit * mean) * a["rstd"].float()
+    of_weight = (grad * unit).sum(others) if others else grad * unit
+    return (
+        found.to(a["input"].dtype),
+        None if weight is None else of_weight.to(weight.dtype),
+    )
+
+
+def _gates(a: Mapping[str, Any], count: int) -> tuple[list[torch.Tensor], ...]:
+    """Of the input and of the hidden state, with their biases."""
+    pairs = (("input_gates", "input_bias"), ("hidden_gates", "hidden_bias"))
+    found = []
+    for gates, bias in pairs:
+        total = a[gates] if a.get(bias) is None else a[gates] + a[bias]
+        found.append([*total.chunk(count, 1)])
+    return tuple(found)
+
+
+def _lstm_cell(a: Mapping[str, Any]) -> Any:
+    of_input, of_hidden = _gates(a, 4)
+    i, f, g, o = (x + h for x, h in zip(of_input, of_hidden))
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * a["cx"] + i * g
+    return o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
+
+
+def _lstm_cell_backward(a: Mapping[str, Any]) -> Any:
+    i, f, g, o = a["workspace"].chunk(4, 1)
+    cell = a["cy"].tanh()
+    zero = torch.zeros_like(cell)
+    grad_hy = zero if a["grad_hy"] is None else a["grad_hy"]
+    grad_cy = zero if a["grad_cy"] is None else a["grad_cy"]
+    of_cell = grad_hy * o * (1 - cell * cell) + grad_cy
+    gates = [
+        of_cell * g * i * (1 - i),
+        of_cell * a["cx"] * f * (1 - f),
+        of_cell * i * (1 - g * g),
+        grad_hy * cell * o * (1 - o),
+    ]
+    found = torch.cat(gates, 1)
+    return found, of_cell * f, found.sum(0) if a["has_bias"] else None
+
+
+def _gru_cell(a: Mapping[str, Any]) -> Any:
+    of_input, of_hidden = _gates(a, 3)
+    r = (of_input[0] + of_hidden[0]).sigmoid()
+    z = (of_input[1] + of_hidden[1]).sigmoid()
+    n = (of_input[2] + r * of_hidden[2]).tanh()
+    return n + z * (a["hx"] - n), torch.cat([r, z, n, a["hx"], of_hidden[2]], 1)
+
+
+def _gru_cell_backward(a: Mapping[str, Any]) -> Any:
+    r, z, n, hx, hidden = a["workspace"].chunk(5, 1)
+    grad = a["grad_hy"]
+    of_n = grad * (1 - z) * (1 - n * n)
+    of_z = grad * (hx - n) * z * (1 - z)
+    of_r = of_n * hidden * r * (1 - r)
+    of_input = torch.cat([of_r, of_z, of_n], 1)
+    of_hidden = torch.cat([of_r, of_z, of_n * r], 1)
+    biases = (of_input.sum(0), of_hidden.sum(0)) if a["has_bias"] else (None, None)
+    return (of_input, of_hidden, grad * z, *biases)
+
+
+def _rnn(a: Mapping[str, Any]) -> Any:
+    kinds = (torch.rnn_relu, torch.rnn_tanh, torch.lstm, torch.gru)
+    run: Any = kinds[a["mode"]]
+    hidden = a["hx"] if a["cx"] is None else (a["hx"], a["cx"])
+    weights = a["weight"]
+    has_bias = a["weight_stride0"] > 3
+    shape = (has_bias, a["num_layers"], 0.0, False, a["bidirectional"])
+    if a["batch_sizes"]:
+        sizes = torch.tensor(a["batch_sizes"])
+        out = run(a["input"], sizes, hidden, weights, *shape)
+    else:
+        data = a["input"].transpose(0, 1) if a["batch_first"] else a["input"]
+        with warnings.catch_warnings():  # of how long some kinds take
+            warnings.simplefilter("ignore")
+            out = run(data, hidden, weights, *shape, False)
+    first = out[0].transpose(0, 1) if a["batch_first"] else out[0]
+    return (first, *out[1:])
+
+
+def _rnn_backward(a: Mapping[str, Any]) -> Any:
+    """By autograd, which operators are below of: it is let in again."""
+    with torch.enable_grad(), _with_autograd():
+        names = ("input", "hx", "cx")
+        data, hx, cx = (_leaf(a[name]) for name in names)
+        weights = [_leaf(weight) for weight in a["weight"]]
+        given = {**a, "input": data, "hx": hx, "cx": cx, "weight": weights}
+        out = _rnn(given)
+        given_grads = (a["grad_output"], a["grad_hy"], a["grad_cy"])
+        pairs = [(o, g) for o, g in zip(out, given_grads) if g is not None]
+        wanted = [t for t in (data, hx, cx, *weights) if t is not None]
+        found = torch.autograd.grad(
+            [o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True
+        )
+    grads = [*found]
+    grad_cx = grads.pop(2) if cx is not None else None
+    return grads[0], grads[1], grad_cx, grads[2:] if a["output_mask"][3] else []
+
+
+def _leaf(tensor: torch.Tensor | None) -> Any:
+    return None if tensor is None else tensor.detach().requires_grad_()
+
+
+def _with_autograd() -> Any:
+    keys = ("AutogradCPU", "AutogradOther", "AutogradFunctionality", "ADInplaceOrView")
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for name in keys:
+        key = getattr(torch._C.DispatchKey, name, None)
+        if key is not None:
+            excluded = excluded.remove(key)
+    included = torch._C._dispatch_tls_local_include_set()
+    return torch._C._ForceDispatchKeyGuard(included, excluded)
+
+
+def _grouped_mm(a: Mapping[str, Any]) -> Any:
+    """A product for each group of rows, or of columns, that ends where `offs` says."""
+    left, right, ends = a.get("self", a.get("mat_a")), a.get("mat2", a.get("mat_b")), a["offs"]
+    dtype = a["out_dtype"] or left.dtype
+    if ends is None:
+        return (left @ right).to(dtype)
+    spans = [slice(s, e) for s, e in zip([0, *ends.tolist()[:-1]], ends.tolist())]
+    if left.dim() == 2 and right.dim() == 2:
+        return torch.stack([left[:, s] @ right[s] for s in spans]).to(dtype)
+    if left.dim() == 2:
+        found = left.new_zeros(left.shape[0], right.shape[-1])
+        for k, s in enumerate(spans):
+            found[s] = left[s] @ right[k]
+    else:
+        found = left.new_zeros(left.shape[1], right.shape[-1])
+        for k, s in enumerate(spans):
+            found[:, s] = left[k] @ right[:, s]
+    return found.to(dtype)
+
+
+_ATTENTIONS = ("flash", "efficient", "cudnn")
+_COMPUTED: Mapping[str, Compute] = {
+    **{f"_scaled_dot_product_{kind}_attention": _attention for kind in _ATTENTIONS},
+    **{
+        f"_scaled_dot_product_{kind}_attention_backward": _attention_backward
+        for kind in _ATTENTIONS
+    },
+    "cudnn_batch_norm": _batch_norm,
+    "miopen_batch_norm": _batch_norm,
+    "cudnn_batch_norm_backward": _batch_norm_backward,
+    "miopen_batch_norm_backward": _batch_norm_backward,
+    "_softmax": _softmax(_aten._softmax.default),
+    "_log_softmax": _softmax(_aten._log_softmax.default),
+    "_softmax_backward_data": _softmax_backward(_aten._softmax_backward_data.default),
+    "_log_softmax_backward_data": _softmax_backward(_aten._log_softmax_backward_data.default),
+    "_fused_rms_norm_backward": _rms_norm_backward,
+    "_thnn_fused_lstm_cell": _lstm_cell,
+    "_thnn_fused_lstm_cell_backward_impl": _lstm_cell_backward,
+    "_thnn_fused_gru_cell": _gru_cell,
+    "_thnn_fused_gru_cell_backward": _gru_cell_backward,
+    "_cudnn_rnn": _rnn,
+    "_cudnn_rnn_backward": _rnn_backward,
+    "miopen_rnn": _rnn,
+    "miopen_rnn_backward": _rnn_backward,
+    "_grouped_mm": _grouped_mm,
+}
+
+
+def in_float32(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Returns what an operator makes of half precision that the CPU has it for in float32
+    alone; raises NotImplementedError for one that writes to what it is given."""
+    if func._schema.is_mutable:
+        raise NotImplementedError(str(func))
+    halves = (torch.float16, torch.bfloat16)
+    seen: list[torch.dtype] = []
+
+    def widened(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype in halves:
+            seen.append(value.dtype)
+            return value.float()
+        return value
+
+    out = func(
+        *torch.utils._pytree.tree_map(widened, [*args]),
+        **torch.utils._pytree.tree_map(widened, dict(kwargs)),
+    )
+    if not seen:
+        raise NotImplementedError(str(func))
+
+    def narrowed(value: Any) -> Any:
+        is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+        return value.to(seen[0]) if is_wide else value
+
+    return torch.utils._pytree.tree_map(narrowed, out)
