@@ -46,6 +46,7 @@ from acplan.tracing import default_loss
 from acplan.training_steps import TrainingStep
 from measured import same_ms
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from third_party import all_entries
 from third_party.page import print_page
@@ -53,10 +54,11 @@ from third_party.registry import Entry, seed
 
 # Of the way from the least that any plan needs to what the step needs without one.
 SHARES = (0.75, 0.5)
-_TIME_LIMIT = 2.0  # seconds, of one search
+_TIME_LIMIT = 1.0  # seconds, of one search
 _MOST_SECONDS = 180  # of one step, on the processor
 _MOST_BYTES = 8 << 30  # of one step
 _ITERATIONS = 2
+_CLOSE = 1e-5  # of the largest element
 
 # What a real step leaves: by name, a tensor, or None where there is none.
 Left = dict[str, Tensor | None]
@@ -74,6 +76,8 @@ class Result:
     peak_bytes: int = 0
     least_bytes: int = 0
     values: str = ""
+    # Of two runs without a plan, which differ, or 0 where they are equal bit for bit.
+    tolerance: float = 0.0
     refused: str = ""
     plans: list[tuple[float, bool, str]] = dataclasses.field(default_factory=list)
     error: str = ""
@@ -97,9 +101,7 @@ def result_of(entry: Entry) -> Result:
 def _fill(found: Result, entry: Entry) -> None:
     found.kind = type(entry.made().model).__name__
     expected = real_step(entry, None)
-    difference = first_difference(expected, real_step(entry, None))
-    if difference:
-        raise RuntimeError(f"without a plan, {difference} differs from run to run")
+    found.tolerance = _tolerance(expected, real_step(entry, None))
     traced, options = _traced(entry, found)
     found.operators = len(traced.data["operators"])
     found.peak_bytes = traced.peak_bytes
@@ -107,7 +109,7 @@ def _fill(found: Result, entry: Entry) -> None:
     found.least_bytes = plans[-1].peak_bytes
     found.plans = [(plan.overhead, plan.status == "optimal", "") for plan in plans]
     traced_again = _wrong_when_traced(entry, options, traced, plans)
-    run = [_wrong_when_run(entry, expected, plan) for plan in plans]
+    run = [_wrong_when_run(entry, expected, found.tolerance, plan) for plan in plans]
     found.plans = [
         (plan.overhead, plan.status == "optimal", "; ".join(filter(None, both)))
         for plan, both in zip(plans, zip(traced_again, run, strict=True), strict=True)
@@ -169,9 +171,19 @@ def _unlike(plan: Plan, seen: acplan.Verification, step_ms: float) -> str:
     return ""
 
 
-def _wrong_when_run(entry: Entry, expected: Left, plan: Plan) -> str:
+def _tolerance(expected: Left, again: Left) -> float:
+    """What two runs without a plan may differ by: some kernels add in another order where
+    memory is aligned otherwise."""
+    for tolerance in (0.0, _CLOSE):
+        difference = first_difference(expected, again, tolerance)
+        if not difference:
+            return tolerance
+    raise RuntimeError(f"without a plan, {difference} differs from run to run")
+
+
+def _wrong_when_run(entry: Entry, expected: Left, tolerance: float, plan: Plan) -> str:
     def difference() -> str:
-        name = first_difference(expected, real_step(entry, plan))
+        name = first_difference(expected, real_step(entry, plan), tolerance)
         return f"real step: {name} differs" if name else ""
 
     return _said(difference)
@@ -242,27 +254,39 @@ def _loss(
     return (step.loss_fn or default_loss)(model(*args, **kwargs))
 
 
-def first_difference(expected: Left, found: Left) -> str:
-    """The name of what differs first, or ""."""
+def first_difference(expected: Left, found: Left, tolerance: float = 0.0) -> str:
+    """The name of what differs first, by more than the tolerance, or ""."""
     for name, value in expected.items():
         if name not in found:
             return name
         other = found[name]
         if (value is None) != (other is None):
             return name
-        if value is not None and other is not None and not _is_same(value, other):
+        if value is None or other is None or _is_same(value, other):
+            continue
+        if not (tolerance and _is_close(value, other, tolerance)):
             return f"{name} ({_distance(value, other)})"
     return next((name for name in found if name not in expected), "")
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
     """Bit for bit; what is not a number in both is equal."""
+    if is_traceable_wrapper_subclass(a) and type(a) is type(b):
+        inner = a.__tensor_flatten__()[0]
+        return all(_is_same(getattr(a, name), getattr(b, name)) for name in inner)
     if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
         return False
     if a.is_sparse:
         a, b = a.to_dense(), b.to_dense()
     a, b = a.contiguous(), b.contiguous()
     return torch.equal(a.view(-1).view(torch.uint8), b.view(-1).view(torch.uint8))
+
+
+def _is_close(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    if a.shape != b.shape or not a.is_floating_point():
+        return False
+    scale = a.abs().max().clamp_min(1e-30)
+    return bool((a - b).abs().max() <= tolerance * scale)
 
 
 def _distance(a: Tensor, b: Tensor) -> str:
@@ -291,8 +315,7 @@ def _checked(entry: Entry) -> Result:
         found.operators = len(expected)
         loss = expected["the loss of iteration 1"]
         assert loss is not None and loss.isfinite(), f"the loss is {loss}"
-        difference = first_difference(expected, real_step(entry, None))
-        found.error = difference and f"{difference} differs from run to run"
+        found.tolerance = _tolerance(expected, real_step(entry, None))
     except BaseException as error:
         if os.environ.get("DEBUG"):
             traceback.print_exc()
@@ -352,7 +375,8 @@ def _package(find: Find, entries: Sequence[Entry], path: pathlib.Path | None) ->
     for entry in entries:
         result = _apart(find, entry)
         wrong = result.error or "; ".join(filter(None, (plan[2] for plan in result.plans)))
-        print(f"{entry.key}: {wrong or 'yes'} [{result.seconds} s]", flush=True)
+        told = wrong or ("closely" if result.tolerance else "yes")
+        print(f"{entry.key}: {told} [{result.seconds} s]", flush=True)
         if path is not None:
             with path.open("a") as file:
                 file.write(json.dumps(dataclasses.asdict(result)) + "\n")

@@ -705,7 +705,7 @@ def u_shaped_operator() -> TrainingStep:
 
     model = UNO(
         in_channels=1, out_channels=1, hidden_channels=8, n_layers=3,
-        uno_out_channels=[8, 8, 8], uno_n_modes=[[4, 4], [4, 4], [4, 4]],
+        channel_mlp_skip="linear", uno_out_channels=[8, 8, 8], uno_n_modes=[[4, 4], [4, 4], [4, 4]],
         uno_scalings=[[1.0, 1.0], [0.5, 0.5], [2.0, 2.0]],
     )  # fmt: skip
     return TrainingStep(model, (torch.randn(2, 1, 16, 16),))
@@ -813,7 +813,7 @@ def elucidated_diffusion() -> TrainingStep:
     from denoising_diffusion_pytorch import ElucidatedDiffusion, Unet
 
     inner = Unet(
-        dim=8, dim_mults=(1, 2), attn_dim_head=8, random_or_learned_sinusoidal_cond=True
+        dim=8, dim_mults=(1, 2), attn_dim_head=8, learned_sinusoidal_cond=True
     )
     model = ElucidatedDiffusion(inner, image_size=16)
     return TrainingStep(model, (torch.rand(2, 3, 16, 16),), loss_fn=_own)

@@ -300,11 +300,16 @@ def weight_only_int8_with_lora() -> TrainingStep:
 
 @entry("torchao", "torchao.quantization.qat")
 def quantisation_aware_training() -> TrainingStep:
-    from torchao.quantization import Int8DynamicActivationInt4WeightConfig, quantize_
-    from torchao.quantization.qat import QATConfig
+    from torchao.quantization import quantize_
+    from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig
 
     model = _llama()
-    quantize_(model, QATConfig(Int8DynamicActivationInt4WeightConfig(group_size=32), step="prepare"))
+    config = QATConfig(
+        activation_config=IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False),
+        weight_config=IntxFakeQuantizeConfig(torch.int4, group_size=32),
+        step="prepare",
+    )
+    quantize_(model, config)
     return _causal(model)
 
 
@@ -499,18 +504,32 @@ def qlora_of_llama() -> TrainingStep:
     return _tune(model)
 
 
-@entry("torchtitan", "torchtitan.models.llama3")
-def llama_of_titan() -> TrainingStep:
-    import torchtitan.models.llama3 as llama3
+@entry("torchtitan", "torchtitan.models.flux")
+def double_stream_blocks_of_flux() -> TrainingStep:
+    from torchtitan.models import flux
+    from torchtitan.models.flux.model.layers import EmbedND
 
-    tokens = words()
-    config = llama3.llama3_configs["debugmodel"](attn_backend="sdpa")
-    model = config.build()
-    model.init_weights()
+    config = flux._make_double_block_config(64, 4, 2.0, True)
+    blocks = nn.ModuleList([config.build(), config.build()])
+    for weight in blocks.parameters():
+        nn.init.normal_(weight, std=0.1)
+    places = EmbedND.Config(dim=16, theta=10_000, axes_dim=(4, 6, 6)).build()
+
+    def loss(blocks: Any, image: Tensor, text: Tensor, vec: Tensor, ids: Tensor) -> Tensor:
+        pe = places(ids)
+        for block in blocks:
+            image, text = block(img=image, txt=text, vec=vec, pe=pe)
+        return image.square().mean() + text.square().mean()
+
     return TrainingStep(
-        model,
-        (tokens,),
-        forward_fn=lambda m, x: F.cross_entropy(m(x).flatten(0, 1).float(), x.flatten()),
+        blocks,
+        (
+            torch.randn(1, 16, 64),
+            torch.randn(1, 8, 64),
+            torch.randn(1, 64),
+            torch.arange(24.0).view(1, 24, 1).expand(1, 24, 3),
+        ),
+        forward_fn=loss,
     )
 
 

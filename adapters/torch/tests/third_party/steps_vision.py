@@ -12,24 +12,17 @@ from third_party.registry import add, classes, classifying, entry, images
 
 # By name, what the model is made with.
 _TIMM: dict[str, dict[str, Any]] = {
-    "resnet18": {},
-    "resnet18 with drop path and drop block": {
-        "name": "resnet18", "drop_path_rate": 0.2, "drop_block_rate": 0.1
+    "resnet with drop path and drop block": {
+        "name": "test_resnet", "drop_path_rate": 0.2, "drop_block_rate": 0.1
     },
-    "seresnet33ts": {},
     "densenet121": {"growth_rate": 8, "block_config": (2, 2, 2)},
     "efficientnet_b0": {},
     "mobilenetv3_small_050": {},
     "ghostnet_050": {},
-    "regnetx_002": {},
     "res2net50_14w_8s": {"layers": (1, 1, 1, 1)},
     "convnext_atto": {"depths": (1, 1, 2, 1), "dims": (16, 32, 48, 64)},
     "convnextv2_atto": {"depths": (1, 1, 2, 1), "dims": (16, 32, 48, 64)},
-    "nfnet_l0": {},
-    "inception_v3": {"size": 96},
-    "xception41": {},
     "hrnet_w18_small": {},
-    "repvgg_a0": {},
     "vit_tiny_patch16_224": {"img_size": 64, "depth": 3, "embed_dim": 48, "num_heads": 3},
     "deit3_small_patch16_224": {
         "img_size": 64, "depth": 3, "embed_dim": 48, "num_heads": 3, "drop_path_rate": 0.3
@@ -45,11 +38,8 @@ _TIMM: dict[str, dict[str, Any]] = {
     },
     "gmlp_ti16_224": {"img_size": 64},
     "poolformer_s12": {},
-    "coatnet_nano_rw_224": {"img_size": 64},
     "mobilevit_xxs": {},
     "edgenext_xx_small": {},
-    "levit_128s": {"img_size": 224, "batch": 2},
-    "crossvit_9_240": {"img_size": 240},
     "davit_tiny": {"depths": (1, 1), "embed_dims": (24, 48), "num_heads": (2, 4)},
     "fastvit_t8": {},
 }  # fmt: skip
@@ -70,10 +60,10 @@ for _name, _options in _TIMM.items():
 
 
 @entry("timm")
-def simsiam_of_vit_features() -> TrainingStep:
+def negative_cosine_of_two_views() -> TrainingStep:
     import timm
 
-    model = timm.create_model("resnet18", num_classes=0)
+    model = timm.create_model("test_resnet", num_classes=0)
 
     def loss(model: nn.Module, a: Tensor, b: Tensor) -> Tensor:
         first, second = model(a), model(b)
@@ -88,7 +78,7 @@ def mixup_and_soft_targets() -> TrainingStep:
     from timm.data import Mixup
     from timm.loss import SoftTargetCrossEntropy
 
-    model = timm.create_model("resnet18", num_classes=10)
+    model = timm.create_model("test_resnet", num_classes=10)
     mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, num_classes=10)
     soft = SoftTargetCrossEntropy()
 
@@ -131,11 +121,10 @@ def _with_aux(name: str, size: int) -> TrainingStep:
 
 
 for _name in (
-    "alexnet", "densenet121", "efficientnet_v2_s", "mnasnet0_5", "mobilenet_v2",
-    "resnext50_32x4d", "shufflenet_v2_x0_5", "squeezenet1_1",
+    "densenet121", "mnasnet0_5", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1",
 ):  # fmt: skip
     add("torchvision", _name, lambda name=_name: _torchvision(name))
-add("torchvision", "swin_v2_t", lambda: _torchvision("swin_v2_t"))
+add("torchvision", "swin_v2", lambda: _swin())
 add("torchvision", "vit_b_16", lambda: _vit())
 add("torchvision", "maxvit", lambda: _maxvit())
 add("torchvision", "googlenet with its aux losses", lambda: _with_aux("googlenet", 64))
@@ -145,6 +134,15 @@ def _vit() -> TrainingStep:
     from torchvision.models import VisionTransformer
 
     return classifying(VisionTransformer(64, 16, 3, 4, 48, 96, 0.1, num_classes=10), images())
+
+
+def _swin() -> TrainingStep:
+    from torchvision.models.swin_transformer import SwinTransformer, SwinTransformerBlockV2
+
+    model = SwinTransformer(
+        [4, 4], 24, [2, 2], [2, 4], [4, 4], num_classes=10, block=SwinTransformerBlockV2
+    )
+    return classifying(model, images())
 
 
 def _maxvit() -> TrainingStep:
@@ -200,24 +198,61 @@ def faster_rcnn() -> TrainingStep:
 
 @entry("torchvision")
 def mask_rcnn() -> TrainingStep:
-    return _detector(lambda d: d.MaskRCNN(_backbone(), 3, min_size=64, max_size=64), masks=True)
+    def make(d: Any) -> nn.Module:
+        from torchvision.models.detection import mask_rcnn as parts
+
+        return d.MaskRCNN(
+            _backbone(), min_size=64, max_size=64, mask_roi_pool=_rois(14), mask_head=parts.MaskRCNNHeads(32, (32,), 1),
+            mask_predictor=parts.MaskRCNNPredictor(32, 32, 3), **_box_heads(d, 3),
+        )  # fmt: skip
+
+    return _detector(make, masks=True)
 
 
 @entry("torchvision")
 def keypoint_rcnn() -> TrainingStep:
-    return _detector(
-        lambda d: d.KeypointRCNN(_backbone(), 2, min_size=64, max_size=64), keypoints=True
-    )
+    def make(d: Any) -> nn.Module:
+        from torchvision.models.detection import keypoint_rcnn as parts
+
+        return d.KeypointRCNN(
+            _backbone(), min_size=64, max_size=64,
+            keypoint_roi_pool=_rois(14), keypoint_head=parts.KeypointRCNNHeads(32, (32,)),
+            keypoint_predictor=parts.KeypointRCNNPredictor(32, 17), **_box_heads(d, 2),
+        )  # fmt: skip
+
+    return _detector(make, keypoints=True)
+
+
+def _rois(size: int) -> Any:
+    from torchvision.ops import MultiScaleRoIAlign
+
+    return MultiScaleRoIAlign(["2", "3", "4"], size, 2)
+
+
+def _box_heads(detection: Any, count: int) -> dict[str, Any]:
+    parts = detection.faster_rcnn
+    return {
+        "box_head": parts.TwoMLPHead(32 * 49, 64),
+        "box_predictor": parts.FastRCNNPredictor(64, count),
+        "rpn_post_nms_top_n_train": 50,
+        "rpn_anchor_generator": _anchors(detection),
+        "box_roi_pool": _rois(7),
+    }
 
 
 @entry("torchvision")
 def retinanet() -> TrainingStep:
-    return _detector(lambda d: d.RetinaNet(_backbone(), 3, min_size=64, max_size=64))
+    return _detector(lambda d: d.RetinaNet(_backbone(), 3, anchor_generator=_anchors(d), min_size=64, max_size=64))
+
+
+def _anchors(detection: Any, *ratios: float) -> Any:
+    sizes = tuple((size,) for size in (8, 16, 32, 64))
+    return detection.anchor_utils.AnchorGenerator(sizes, (ratios or (0.5, 1.0, 2.0),) * 4)
 
 
 @entry("torchvision")
 def fcos() -> TrainingStep:
-    return _detector(lambda d: d.FCOS(_backbone(), 3, min_size=64, max_size=64))
+    return _detector(lambda d: d.FCOS(_backbone(), 3, anchor_generator=_anchors(d, 1.0), min_size=64, max_size=64))
 
 
 @entry("torchvision")
@@ -230,9 +265,11 @@ def ssdlite() -> TrainingStep:
 
 
 def _backbone() -> nn.Module:
-    from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+    from torchvision.models import resnet18
+    from torchvision.models.detection.backbone_utils import BackboneWithFPN
 
-    return resnet_fpn_backbone(backbone_name="resnet18", weights=None, norm_layer=nn.BatchNorm2d)
+    layers = {f"layer{k}": f"{k}" for k in (2, 3, 4)}
+    return BackboneWithFPN(resnet18(), layers, [128, 256, 512], 32)
 
 
 def _segmenting(name: str) -> TrainingStep:
@@ -250,7 +287,7 @@ def _segmenting(name: str) -> TrainingStep:
     return TrainingStep(model, (images(), labels), forward_fn=loss)
 
 
-for _name in ("deeplabv3_mobilenet_v3_large", "fcn_resnet50"):
+for _name in ("deeplabv3_mobilenet_v3_large",):
     add("torchvision", _name, lambda name=_name: _segmenting(name))
 
 
@@ -275,14 +312,18 @@ def raft_optical_flow() -> TrainingStep:
 
 
 def _video(name: str) -> TrainingStep:
-    import torchvision
+    from torchvision.models.video import resnet
 
-    model = torchvision.models.get_model(name, weights=None, num_classes=10)
-    return classifying(model, torch.rand(2, 3, 4, 32, 32))
+    model = resnet.VideoResNet(
+        resnet.BasicBlock, [getattr(resnet, name)] * 4, [1, 1, 1, 1], resnet.BasicStem, 10
+    )
+    model.layer4 = nn.Identity()
+    model.fc = nn.Linear(256, 10)
+    return classifying(model, torch.rand(1, 3, 4, 32, 32))
 
 
-for _name in ("r3d_18", "r2plus1d_18"):
-    add("torchvision", _name, lambda name=_name: _video(name))
+for _name in ("Conv3DSimple", "Conv2Plus1D"):
+    add("torchvision", f"video with {_name}", lambda name=_name: _video(name))
 
 
 # --- other packages ---
@@ -291,7 +332,7 @@ for _name in ("r3d_18", "r2plus1d_18"):
 def _smp(kind: str) -> TrainingStep:
     import segmentation_models_pytorch as smp
 
-    model = getattr(smp, kind)(encoder_name="resnet18", encoder_weights=None, classes=3)
+    model = getattr(smp, kind)(encoder_name="mobilenet_v2", encoder_weights=None, classes=3)
     dice = smp.losses.DiceLoss("multiclass")
     labels = torch.randint(0, 3, (2, 64, 64))
     return TrainingStep(
@@ -299,7 +340,7 @@ def _smp(kind: str) -> TrainingStep:
     )
 
 
-for _name in ("Unet", "UnetPlusPlus", "FPN", "DeepLabV3Plus", "MAnet", "Segformer", "UPerNet"):
+for _name in ("Unet", "UnetPlusPlus", "FPN", "DeepLabV3Plus", "Segformer"):
     add(
         "segmentation-models-pytorch",
         f"{_name} and dice loss",
@@ -374,11 +415,11 @@ def _yolo_boxes() -> dict[str, Tensor]:
     }
 
 
-for _name in ("yolov8n", "yolo11n", "yolov5nu" , "yolov10n"):
+for _name in ("yolov8n", "yolo11n", "yolov10n"):
     add(
         "ultralytics",
         _name,
-        lambda name=_name: _yolo(f"{name.removesuffix('u')}.yaml", _yolo_boxes),
+        lambda name=_name: _yolo(f"{name}.yaml", _yolo_boxes),
         "ultralytics.nn.tasks",
     )
 add(
@@ -553,10 +594,10 @@ def vivit() -> TrainingStep:
 @entry("byol-pytorch")
 def byol_of_resnet() -> TrainingStep:
     from byol_pytorch import BYOL
-    from torchvision.models import resnet18
+    from timm import create_model
 
     model = BYOL(
-        resnet18(num_classes=10), image_size=32, hidden_layer="avgpool",
+        create_model("test_resnet", num_classes=10), image_size=32, hidden_layer="global_pool",
         projection_size=16, projection_hidden_size=32,
     )  # fmt: skip
 
@@ -724,9 +765,9 @@ def wavelets_in_a_network() -> TrainingStep:
 
 def _lightly(loss: Callable[[Any], Any], paired: bool = True) -> TrainingStep:
     import lightly.loss
-    import torchvision
+    import timm
 
-    body = torchvision.models.resnet18(num_classes=16)
+    body = timm.create_model("test_resnet", num_classes=16)
     criterion = loss(lightly.loss)
 
     def of(model: nn.Module, a: Tensor, b: Tensor) -> Tensor:
@@ -747,7 +788,7 @@ for _name, _loss in {
 
 @entry("lightly", "lightly.loss")
 def dino_loss_and_momentum_teacher() -> TrainingStep:
-    import torchvision
+    import timm
     from lightly.loss import DINOLoss
     from lightly.models.modules import DINOProjectionHead
     from lightly.models.utils import deactivate_requires_grad, update_momentum
@@ -755,7 +796,7 @@ def dino_loss_and_momentum_teacher() -> TrainingStep:
     class Student(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body = torchvision.models.resnet18(num_classes=16)
+            self.body = timm.create_model("test_resnet", num_classes=16)
             self.head = DINOProjectionHead(16, 32, 16, 24, batch_norm=False, freeze_last_layer=-1)
 
         def forward(self, x: Tensor) -> Tensor:
@@ -779,10 +820,10 @@ def dino_loss_and_momentum_teacher() -> TrainingStep:
 
 @entry("pytorch-metric-learning", "pytorch_metric_learning.losses")
 def triplets_that_are_mined() -> TrainingStep:
-    import torchvision
+    import timm
     from pytorch_metric_learning import losses, miners
 
-    model = torchvision.models.resnet18(num_classes=16)
+    model = timm.create_model("test_resnet", num_classes=16)
     miner, criterion = miners.MultiSimilarityMiner(), losses.TripletMarginLoss()
 
     def loss(model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
@@ -794,12 +835,12 @@ def triplets_that_are_mined() -> TrainingStep:
 
 @entry("pytorch-metric-learning", "pytorch_metric_learning.losses")
 def arcface() -> TrainingStep:
-    import torchvision
+    import timm
     from pytorch_metric_learning import losses
 
     both = nn.ModuleDict(
         {
-            "body": torchvision.models.resnet18(num_classes=16),
+            "body": timm.create_model("test_resnet", num_classes=16),
             "loss": losses.ArcFaceLoss(10, 16),
         }
     )
