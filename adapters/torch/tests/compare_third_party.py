@@ -10,6 +10,7 @@ budgets, and held against its step traced again and against real steps without t
 alone, without acplan. `tests/run_third_party.sh` installs the packages and does all of it.
 """
 
+import concurrent.futures
 import copy
 import dataclasses
 import importlib
@@ -22,7 +23,6 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pathlib
-import random
 import resource
 import signal
 import sys
@@ -38,16 +38,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
 
 import acplan
-import numpy
 import torch
 from acplan import AcplanError, Plan, Trace
 from acplan.measuring import verifying
 from acplan.tracing import default_loss
 from acplan.training_steps import TrainingStep
-from measured import same_ms
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from measured import same_ms
 from third_party import all_entries
 from third_party.page import print_page
 from third_party.registry import Entry, seed
@@ -155,7 +154,11 @@ def _wrong_when_traced(
     with verifying(
         step.model, *step.args, of=traced, **options, **step.options()
     ) as verified:
-        return [_said(lambda: _unlike(plan, verified(plan), step_ms)) for plan in plans]
+        return [_said(_again, verified, plan, step_ms) for plan in plans]
+
+
+def _again(verified: Callable[[Plan], acplan.Verification], plan: Plan, step_ms: float) -> str:
+    return _unlike(plan, verified(plan), step_ms)
 
 
 def _unlike(plan: Plan, seen: acplan.Verification, step_ms: float) -> str:
@@ -189,10 +192,10 @@ def _wrong_when_run(entry: Entry, expected: Left, tolerance: float, plan: Plan) 
     return _said(difference)
 
 
-def _said(find: Callable[[], str]) -> str:
+def _said(find: Callable[..., str], *args: Any) -> str:
     """What it finds, or raises: other plans are tried all the same."""
     try:
-        return find()
+        return find(*args)
     except Exception as error:  # It is what did not hold.
         if os.environ.get("DEBUG"):
             traceback.print_exc()
@@ -407,12 +410,20 @@ def _run(find: Find, names: Sequence[str], path: pathlib.Path | None) -> None:
         if key not in present and (not names or key in names or e.package in names)
     ]
     chosen.sort(key=lambda e: e.package.lower())
-    for _, group in itertools.groupby(chosen, key=lambda e: e.package):
-        process = multiprocessing.get_context("fork").Process(
-            target=_package, args=(find, list(group), path)
-        )
-        process.start()
-        process.join()
+    groups = [list(group) for _, group in itertools.groupby(chosen, key=lambda e: e.package)]
+    jobs = int(os.environ.get("JOBS", os.cpu_count() or 1))
+    with concurrent.futures.ThreadPoolExecutor(jobs) as waiting:
+        list(waiting.map(lambda group: _package_apart(find, group, path), groups))
+
+
+def _package_apart(
+    find: Find, entries: Sequence[Entry], path: pathlib.Path | None
+) -> None:
+    process = multiprocessing.get_context("fork").Process(
+        target=_package, args=(find, entries, path)
+    )
+    process.start()
+    process.join()
 
 
 def _main(arguments: list[str]) -> None:
