@@ -5,8 +5,8 @@ budgets, and held against its step traced again and against real steps without t
     PYTHONPATH=. python tests/compare_third_party.py page RESULTS.jsonl
     PYTHONPATH=. python tests/compare_third_party.py check [NAME...]
 
-`run` appends a line for each step that the file does not have yet; a name is a package or
-`PACKAGE: STEP`. `page` prints docs/measured/third_party.md. `check` runs the real steps
+`run` appends a line for each step that the file has no good line of yet; a name is a package
+or `PACKAGE: STEP`. `page` prints docs/measured/third_party.md. `check` runs the real steps
 alone, without acplan. `tests/run_third_party.sh` installs the packages and does all of it.
 """
 
@@ -48,7 +48,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from measured import same_ms
 from third_party import all_entries
-from third_party.page import print_page
+from third_party.page import print_page, wrong
 from third_party.registry import Entry, seed
 
 # Of the way from the least that any plan needs to what the step needs without one.
@@ -128,9 +128,7 @@ def _traced(entry: Entry, found: Result) -> tuple[Trace, dict[str, Any]]:
     options = {"values": "real"}
     step = entry.made()
     return (
-        acplan.trace(
-            step.model, *step.args, progress=False, **options, **step.options()
-        ),
+        acplan.trace(step.model, *step.args, progress=False, **options, **step.options()),
         options,
     )
 
@@ -151,9 +149,7 @@ def _wrong_when_traced(
 ) -> list[str]:
     step = entry.made()
     step_ms = sum(op["runtime_ms"] for op in traced.data["operators"])
-    with verifying(
-        step.model, *step.args, of=traced, **options, **step.options()
-    ) as verified:
+    with verifying(step.model, *step.args, of=traced, **options, **step.options()) as verified:
         return [_said(_again, verified, plan, step_ms) for plan in plans]
 
 
@@ -341,9 +337,7 @@ def _apart(find: Find, entry: Entry) -> Result:
     """The result of a process of its own: no step ends the others."""
     began = time.monotonic()
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(
-        target=_told, args=(find, entry, theirs)
-    )
+    process = multiprocessing.get_context("fork").Process(target=_told, args=(find, entry, theirs))
     process.start()
     theirs.close()
     try:
@@ -377,8 +371,7 @@ def _package(find: Find, entries: Sequence[Entry], path: pathlib.Path | None) ->
     _be_quiet()
     for entry in entries:
         result = _apart(find, entry)
-        wrong = result.error or "; ".join(filter(None, (plan[2] for plan in result.plans)))
-        told = wrong or ("closely" if result.tolerance else "yes")
+        told = wrong(dataclasses.asdict(result)) or ("closely" if result.tolerance else "yes")
         print(f"{entry.key}: {told} [{result.seconds} s]", flush=True)
         if path is not None:
             with path.open("a") as file:
@@ -403,7 +396,7 @@ def _run(find: Find, names: Sequence[str], path: pathlib.Path | None) -> None:
     present = set()
     if path is not None and path.exists():
         lines = map(json.loads, path.read_text().splitlines())
-        present = {f"{line['package']}: {line['name']}" for line in lines}
+        present = {f"{line['package']}: {line['name']}" for line in lines if not wrong(line)}
     chosen = [
         e
         for key, e in entries.items()
@@ -416,9 +409,7 @@ def _run(find: Find, names: Sequence[str], path: pathlib.Path | None) -> None:
         list(waiting.map(lambda group: _package_apart(find, group, path), groups))
 
 
-def _package_apart(
-    find: Find, entries: Sequence[Entry], path: pathlib.Path | None
-) -> None:
+def _package_apart(find: Find, entries: Sequence[Entry], path: pathlib.Path | None) -> None:
     process = multiprocessing.get_context("fork").Process(
         target=_package, args=(find, entries, path)
     )

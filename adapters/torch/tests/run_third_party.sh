@@ -4,9 +4,9 @@
 #     ACPLAN=... tests/run_third_party.sh FOLDER [NAME...]
 #
 # The packages are installed into an environment in the folder, 10 GB, unless it is there. Results
-# are lines of FOLDER/results.jsonl; a step that has one is not run again. A name is that of a package or
-# `PACKAGE: STEP`; without names all are run, which takes half an hour to an hour. The log is
-# FOLDER/log.
+# are lines of FOLDER/results.jsonl; a step that held there is not run again. A name is that of a
+# package or `PACKAGE: STEP`; without names all are run, JOBS at a time (by default as many as there
+# are processors), which takes half an hour on two. The log is FOLDER/log.
 set -euo pipefail
 fail() {
   echo "run_third_party.sh: $*" >&2

@@ -36,7 +36,7 @@ steps are in the modules beside it.
 
     ACPLAN=... adapters/torch/tests/run_third_party.sh FOLDER
 
-installs them into a folder (10 GB), runs all steps that its results do not hold yet, and
+installs them into a folder (10 GB), runs all steps of which it has no good result yet, and
 prints this page.
 """
 
