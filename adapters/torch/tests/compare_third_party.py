@@ -1,0 +1,433 @@
+"""Plans for training steps of many packages of PyPI: each is traced, planned at three
+budgets, and held against its step traced again and against real steps without the plan.
+
+    ACPLAN=... PYTHONPATH=. python tests/compare_third_party.py run RESULTS.jsonl [NAME...]
+    PYTHONPATH=. python tests/compare_third_party.py page RESULTS.jsonl
+    PYTHONPATH=. python tests/compare_third_party.py check [NAME...]
+
+`run` appends a line for each step that the file has no good line of yet; a name is a package
+or `PACKAGE: STEP`. `page` prints docs/measured/third_party.md. `check` runs the real steps
+alone, without acplan. `tests/run_third_party.sh` installs the packages and does all of it.
+"""
+
+import concurrent.futures
+import copy
+import dataclasses
+import importlib
+import importlib.metadata
+import inspect
+import itertools
+import json
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import pathlib
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# e3nn 0.4.4, which MACE asks for, reads a table of its own that holds slices.
+os.environ.setdefault("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+
+import acplan
+import torch
+from acplan import AcplanError, Plan, Trace
+from acplan.measuring import verifying
+from acplan.tracing import default_loss
+from acplan.training_steps import TrainingStep
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from measured import same_ms
+from third_party import all_entries
+from third_party.page import print_page, wrong
+from third_party.registry import Entry, seed
+
+# Of the way from the least that any plan needs to what the step needs without one.
+SHARES = (0.75, 0.5)
+_TIME_LIMIT = 1.0  # seconds, of one search
+_MOST_SECONDS = 180  # of one step, on the processor
+_MOST_BYTES = 8 << 30  # of one step
+_ITERATIONS = 2
+_CLOSE = 1e-5  # of the largest element
+
+# What a real step leaves: by name, a tensor, or None where there is none.
+Left = dict[str, Tensor | None]
+
+
+@dataclasses.dataclass
+class Result:
+    """One line of the file. `plans` are (overhead, is optimal, what did not hold)."""
+
+    package: str
+    name: str
+    version: str = ""
+    kind: str = ""
+    operators: int = 0
+    peak_bytes: int = 0
+    least_bytes: int = 0
+    values: str = ""
+    # Of two runs without a plan, which differ, or 0 where they are equal bit for bit.
+    tolerance: float = 0.0
+    refused: str = ""
+    plans: list[tuple[float, bool, str]] = dataclasses.field(default_factory=list)
+    error: str = ""
+    seconds: float = 0.0
+
+
+def result_of(entry: Entry) -> Result:
+    """Traces, plans, verifies and runs one step."""
+    found = Result(entry.package, entry.name, importlib.metadata.version(entry.package))
+    try:
+        _fill(found, entry)
+    except AcplanError as error:
+        found.error = _one_line(str(error))
+    except BaseException as error:  # Whatever it is, it is this step's result.
+        if os.environ.get("DEBUG"):
+            traceback.print_exc()
+        found.error = f"{type(error).__name__}: {_one_line(str(error))} {_place(error)}"
+    return found
+
+
+def _fill(found: Result, entry: Entry) -> None:
+    found.kind = type(entry.made().model).__name__
+    expected = real_step(entry, None)
+    found.tolerance = _tolerance(expected, real_step(entry, None))
+    traced, options = _traced(entry, found)
+    found.operators = len(traced.data["operators"])
+    found.peak_bytes = traced.peak_bytes
+    plans = _plans(traced)
+    found.least_bytes = plans[-1].peak_bytes
+    found.plans = [(plan.overhead, plan.status == "optimal", "") for plan in plans]
+    traced_again = _wrong_when_traced(entry, options, traced, plans)
+    run = [_wrong_when_run(entry, expected, found.tolerance, plan) for plan in plans]
+    found.plans = [
+        (plan.overhead, plan.status == "optimal", "; ".join(filter(None, both)))
+        for plan, both in zip(plans, zip(traced_again, run, strict=True), strict=True)
+    ]
+
+
+def _traced(entry: Entry, found: Result) -> tuple[Trace, dict[str, Any]]:
+    """The trace; with the values of the batch where it is refused without them."""
+    step = entry.made()
+    try:
+        return acplan.trace(step.model, *step.args, progress=False, **step.options()), {}
+    except AcplanError as error:
+        if "values" not in inspect.signature(acplan.trace).parameters:
+            raise
+        found.refused = _one_line(str(error))
+    found.values = "real"
+    options = {"values": "real"}
+    step = entry.made()
+    return (
+        acplan.trace(step.model, *step.args, progress=False, **options, **step.options()),
+        options,
+    )
+
+
+def _plans(traced: Trace) -> list[Plan]:
+    """At the shares, and with the least memory, which is the last one."""
+    with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
+        path = pathlib.Path(folder) / "trace.json"
+        traced.save(path)
+        least = acplan.plan(path, "min", time_limit=_TIME_LIMIT)
+        between = max(0, traced.peak_bytes - least.budget_bytes)
+        budgets = [least.budget_bytes + round(share * between) for share in SHARES]
+        return [acplan.plan(path, b, time_limit=_TIME_LIMIT) for b in budgets] + [least]
+
+
+def _wrong_when_traced(
+    entry: Entry, options: dict[str, Any], traced: Trace, plans: Sequence[Plan]
+) -> list[str]:
+    step = entry.made()
+    step_ms = sum(op["runtime_ms"] for op in traced.data["operators"])
+    with verifying(step.model, *step.args, of=traced, **options, **step.options()) as verified:
+        return [_said(_again, verified, plan, step_ms) for plan in plans]
+
+
+def _again(verified: Callable[[Plan], acplan.Verification], plan: Plan, step_ms: float) -> str:
+    return _unlike(plan, verified(plan), step_ms)
+
+
+def _unlike(plan: Plan, seen: acplan.Verification, step_ms: float) -> str:
+    if seen.first_difference() is not None:
+        return " ".join(str(seen).split("\n"))
+    if seen.measured_bytes != plan.peak_bytes:
+        return f"peak {seen.measured_bytes:,}, planned {plan.peak_bytes:,}"
+    if seen.measured_bytes > plan.budget_bytes:
+        return "over the budget"
+    if not same_ms(seen.measured_ms - step_ms, plan.recompute_ms):
+        again = seen.measured_ms - step_ms
+        return f"recomputes {again:.6g} ms, planned {plan.recompute_ms:.6g}"
+    return ""
+
+
+def _tolerance(expected: Left, again: Left) -> float:
+    """What two runs without a plan may differ by: some kernels add in another order where
+    memory is aligned otherwise."""
+    for tolerance in (0.0, _CLOSE):
+        difference = first_difference(expected, again, tolerance)
+        if not difference:
+            return tolerance
+    raise RuntimeError(f"without a plan, {difference} differs from run to run")
+
+
+def _wrong_when_run(entry: Entry, expected: Left, tolerance: float, plan: Plan) -> str:
+    def difference() -> str:
+        name = first_difference(expected, real_step(entry, plan), tolerance)
+        return f"real step: {name} differs" if name else ""
+
+    return _said(difference)
+
+
+def _said(find: Callable[..., str], *args: Any) -> str:
+    """What it finds, or raises: other plans are tried all the same."""
+    try:
+        return find(*args)
+    except Exception as error:  # It is what did not hold.
+        if os.environ.get("DEBUG"):
+            traceback.print_exc()
+        return f"{type(error).__name__}: {_one_line(str(error))} {_place(error)}"
+
+
+def real_step(entry: Entry, plan: Plan | None) -> Left:
+    """Losses, gradients, weights, buffers and random states of two iterations."""
+    step = entry.made()
+    model = step.model if plan is None else acplan.apply(step.model, plan)
+    optimizer = _optimizer(step)
+    left: Left = {}
+    for k in range(_ITERATIONS):
+        seed()
+        args, kwargs = copy.deepcopy((step.args, step.kwargs))
+        loss = _loss(step, model, args, kwargs)
+        loss.backward()
+        left[f"the loss of iteration {k + 1}"] = loss.detach().clone()
+        for name, weight in _names(model, "named_parameters"):
+            grad = weight.grad
+            left[f"the gradient of {name} in iteration {k + 1}"] = (
+                grad if grad is None else grad.detach().clone()
+            )
+        left[f"the random state after iteration {k + 1}"] = torch.get_rng_state()
+        if step.step_fn is not None:
+            step.step_fn(model, optimizer)
+        else:
+            optimizer.step()
+            optimizer.zero_grad()
+    if plan is not None:
+        acplan.remove(model)
+    for name, value in itertools.chain(step.model.named_parameters(), step.model.named_buffers()):
+        left[f"{name} at the end"] = value.detach().clone()
+    return left
+
+
+def _names(model: torch.nn.Module, what: str) -> Iterable[tuple[str, Tensor]]:
+    """Of parameters, as they are named without a plan."""
+    for name, value in getattr(model, what)():
+        yield name.replace("_checkpoint_wrapped_module.", ""), value
+
+
+def _optimizer(step: TrainingStep) -> torch.optim.Optimizer:
+    if isinstance(step.optimizer, torch.optim.Optimizer):
+        return step.optimizer
+    weights = [w for w in step.model.parameters() if w.requires_grad]
+    if callable(step.optimizer):
+        made = step.optimizer(weights)
+        assert isinstance(made, torch.optim.Optimizer)
+        return made
+    return torch.optim.AdamW(weights)
+
+
+def _loss(
+    step: TrainingStep, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
+    if step.forward_fn is not None:
+        return step.forward_fn(model, *args, **kwargs)
+    return (step.loss_fn or default_loss)(model(*args, **kwargs))
+
+
+def first_difference(expected: Left, found: Left, tolerance: float = 0.0) -> str:
+    """The name of what differs first, by more than the tolerance, or ""."""
+    for name, value in expected.items():
+        if name not in found:
+            return name
+        other = found[name]
+        if (value is None) != (other is None):
+            return name
+        if value is None or other is None or _is_same(value, other):
+            continue
+        if not (tolerance and _is_close(value, other, tolerance)):
+            return f"{name} ({_distance(value, other)})"
+    return next((name for name in found if name not in expected), "")
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    """Bit for bit; what is not a number in both is equal."""
+    if is_traceable_wrapper_subclass(a) and type(a) is type(b):
+        inner = a.__tensor_flatten__()[0]
+        return all(_is_same(getattr(a, name), getattr(b, name)) for name in inner)
+    if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
+        return False
+    if a.is_sparse:
+        a, b = a.to_dense(), b.to_dense()
+    a, b = a.contiguous(), b.contiguous()
+    return torch.equal(a.view(-1).view(torch.uint8), b.view(-1).view(torch.uint8))
+
+
+def _is_close(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    if a.shape != b.shape or not a.is_floating_point():
+        return False
+    scale = a.abs().max().clamp_min(1e-30)
+    return bool((a - b).abs().max() <= tolerance * scale)
+
+
+def _distance(a: Tensor, b: Tensor) -> str:
+    if a.shape != b.shape or not (a.is_floating_point() or a.is_complex()):
+        return "of another kind"
+    return f"by at most {(a - b).abs().max().item():.3g}"
+
+
+def _one_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")[:300]
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    return f"({pathlib.PurePath(frames[-1].filename).name}:{frames[-1].lineno})"
+
+
+def _checked(entry: Entry) -> Result:
+    """The real steps alone."""
+    found = Result(entry.package, entry.name, importlib.metadata.version(entry.package))
+    try:
+        found.kind = type(entry.made().model).__name__
+        expected = real_step(entry, None)
+        found.operators = len(expected)
+        loss = expected["the loss of iteration 1"]
+        assert loss is not None and loss.isfinite(), f"the loss is {loss}"
+        found.tolerance = _tolerance(expected, real_step(entry, None))
+    except BaseException as error:
+        if os.environ.get("DEBUG"):
+            traceback.print_exc()
+        found.error = f"{type(error).__name__}: {_one_line(str(error))} {_place(error)}"
+    return found
+
+
+Find = Callable[[Entry], Result]
+_Out = multiprocessing.connection.Connection
+
+
+def _told(find: Find, entry: Entry, out: _Out) -> None:
+    """In a process of its own, which the system ends if it takes too long or too much."""
+    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS + 5))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
+    out.send(find(entry))
+
+
+def _apart(find: Find, entry: Entry) -> Result:
+    """The result of a process of its own: no step ends the others."""
+    began = time.monotonic()
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=_told, args=(find, entry, theirs))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(4 * _MOST_SECONDS):
+            raise EOFError
+        result: Result = ours.recv()
+    except EOFError:
+        process.join(1)
+        result = Result(entry.package, entry.name, error=_ending(process.exitcode))
+    finally:
+        process.kill()
+        process.join()
+    result.seconds = round(time.monotonic() - began, 1)
+    return result
+
+
+def _ending(code: int | None) -> str:
+    if code is None or code == -signal.SIGXCPU:
+        return f"more than {_MOST_SECONDS} s"
+    return f"its process ended: exit code {code}"
+
+
+def _package(find: Find, entries: Sequence[Entry], path: pathlib.Path | None) -> None:
+    """All steps of a package, which is imported once."""
+    for name in dict.fromkeys(itertools.chain(*(e.modules for e in entries))):
+        try:
+            importlib.import_module(name)
+        except Exception:  # Each step says so.
+            if os.environ.get("DEBUG"):
+                traceback.print_exc()
+    _be_quiet()
+    for entry in entries:
+        result = _apart(find, entry)
+        told = wrong(dataclasses.asdict(result)) or ("closely" if result.tolerance else "yes")
+        print(f"{entry.key}: {told} [{result.seconds} s]", flush=True)
+        if path is not None:
+            with path.open("a") as file:
+                file.write(json.dumps(dataclasses.asdict(result)) + "\n")
+
+
+def _be_quiet() -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+    if not os.environ.get("DEBUG"):  # Packages draw progress bars there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _run(find: Find, names: Sequence[str], path: pathlib.Path | None) -> None:
+    entries = all_entries()
+    unknown = [
+        n for n in names if n not in entries and not any(e.package == n for e in entries.values())
+    ]
+    if unknown:
+        sys.exit(f"compare_third_party.py: expected packages or steps, found {unknown}")
+    present = set()
+    if path is not None and path.exists():
+        lines = map(json.loads, path.read_text().splitlines())
+        present = {f"{line['package']}: {line['name']}" for line in lines if not wrong(line)}
+    chosen = [
+        e
+        for key, e in entries.items()
+        if key not in present and (not names or key in names or e.package in names)
+    ]
+    chosen.sort(key=lambda e: e.package.lower())
+    groups = [list(group) for _, group in itertools.groupby(chosen, key=lambda e: e.package)]
+    jobs = int(os.environ.get("JOBS", os.cpu_count() or 1))
+    with concurrent.futures.ThreadPoolExecutor(jobs) as waiting:
+        list(waiting.map(lambda group: _package_apart(find, group, path), groups))
+
+
+def _package_apart(find: Find, entries: Sequence[Entry], path: pathlib.Path | None) -> None:
+    process = multiprocessing.get_context("fork").Process(
+        target=_package, args=(find, entries, path)
+    )
+    process.start()
+    process.join()
+
+
+def _main(arguments: list[str]) -> None:
+    match arguments:
+        case ["run", path, *names]:
+            _run(result_of, names, pathlib.Path(path))
+        case ["check", *names]:
+            _run(_checked, names, None)
+        case ["page", path]:
+            print_page(pathlib.Path(path))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
