@@ -133,7 +133,7 @@ def statistics_of(
     return [value for value in given.values() if isinstance(value, torch.Tensor)]
 
 
-_STATISTICS = ("running_mean", "running_var")
+STATISTICS = ("running_mean", "running_var")
 _IN_TRAINING = ("training", "train", "use_input_stats")
 
 
@@ -141,7 +141,7 @@ _IN_TRAINING = ("training", "train", "use_input_stats")
 def _places_of_statistics(func: Any) -> tuple[tuple[int, str], ...]:
     schema = getattr(func, "_schema", None)
     names = [argument.name for argument in schema.arguments] if schema else []
-    if _STATISTICS[0] not in names:
+    if STATISTICS[0] not in names:
         return ()
-    known = _STATISTICS + _IN_TRAINING
+    known = STATISTICS + _IN_TRAINING
     return tuple((place, name) for place, name in enumerate(names) if name in known)

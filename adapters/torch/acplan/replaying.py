@@ -64,6 +64,7 @@ _HANGS_ON_EMPTY = hasattr(checkpoint, "_NoopSaveInputs")
 EMPTY_OF_FRAMES = torch.ops.aten.empty.memory_format if _HANGS_ON_EMPTY else None
 
 Decide = Callable[[Any], Choice]
+_NO_PLACE = 1 << 62  # after all
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -240,6 +241,7 @@ class Forward(Mode):
         # The memory that the call has made, and other memory that it has read: the first
         # place at which an operator did that runs again, or None.
         self._own: set[int] = set()
+        self._moved: dict[int, int] = {}  # running statistics, and where
         self._read: dict[int, int | None] = {}
         self._storages: list[torch.UntypedStorage] = []  # those read by the open call
         self.state = tape.state
@@ -268,7 +270,8 @@ class Forward(Mode):
         """Forgets copies that nothing reads if the call is recomputed as planned."""
         for memory, outside in self._tape.outside.items():
             place = self._read.get(memory)
-            if place is None or place >= outside.last:
+            is_written = outside.last >= 0 and not outside.is_of_end
+            if is_written and (place is None or place >= outside.last):
                 outside.let_go()
 
     def __torch_dispatch__(
@@ -339,10 +342,20 @@ class Forward(Mode):
                     self._storages.append(storage)
                     if self.state is not None:
                         self.state.hold(memory)
+                        if memory in self.state.statistics:
+                            # Nothing counts who moves them on.
+                            self._copy_statistics(memory, value)
                 if self._read.get(memory) is None:
                     self._read[memory] = place
             elif value and type(value) in (list, tuple):
                 self._note_read(value, {}, place)
+
+    def _copy_statistics(self, memory: int, tensor: torch.Tensor) -> None:
+        """Copies running statistics where they are read: as they are at the end of what
+        has moved them on, if the call has."""
+        moved_at = self._moved.get(memory, -1)
+        copy = Outside(tensor, moved_at, is_of_end=moved_at >= 0)
+        self._tape.outside.setdefault(memory, copy)
 
     def _note_outside(
         self, written: Sequence[torch.Tensor], statistics: Sequence[torch.Tensor]
@@ -356,13 +369,14 @@ class Forward(Mode):
                 continue
             copy_for_readers(tensor, tape)
             is_moved_on = any(tensor is moved for moved in statistics)
-            if is_moved_on and self._read.get(memory) is None:
+            if is_moved_on and memory not in self._read:
+                self._moved[memory] = place
                 continue
             known = tape.outside.get(memory)
             if known is None:
                 tape.outside[memory] = Outside(tensor, place)
             else:
-                known.last = place
+                known.last = _NO_PLACE if known.is_of_end else place
 
     def _mind_reads(
         self, func: Any, traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]

@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 
+from acplan.outside import STATISTICS
 from acplan.tape import memory_of
 
 _LIBRARIES = frozenset(
@@ -65,7 +66,7 @@ _Weak = tuple[Any, _Before, Any, weakref.ref[torch.Tensor]]
 class UnitState:
     """The state that some modules read, as it is when this is made."""
 
-    __slots__ = ("_noted", "_present", "_weak", "tensors")
+    __slots__ = ("_noted", "_present", "_weak", "statistics", "tensors")
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
         walk = _Walk()
@@ -75,11 +76,15 @@ class UnitState:
         self._present: list[Noted] | None = None
         # Noted tensors that the call has not read, by memory.
         self._weak: dict[int, list[_Weak]] = {}
+        # The memory of running statistics.
+        self.statistics: set[int | None] = set()
         # Those that it has read.
         self.tensors: list[torch.Tensor] = []
         for thing, before, key in walk.places:
             tensor = before[key]
             memory = memory_of(tensor)
+            if key in STATISTICS:
+                self.statistics.add(memory)
             if memory is None or tensor.device.type == "cpu":
                 # Nobody sees whether Python reads it, by tolist() say.
                 self.tensors.append(tensor)
