@@ -3,9 +3,11 @@ autograd saves."""
 
 import contextlib
 import dataclasses
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +22,9 @@ from acplan.workspaces import persistent_bytes, workspace_bytes
 # Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
 # whose number differs between a forward pass and its recomputation.
 _INVISIBLE = frozenset({"aten.detach.default", "prim.device.default"})
+# Which `__call__` of a module calls.
+_CALL = "_call_impl"
+_DISABLES_HOOKS = "disable_saved_tensors_hooks"
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
@@ -92,6 +97,13 @@ class Saved:
     released: int | None = None
 
 
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors that hold what it is made of."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return [tensor]
+
+
 class _Shape:
     """What a stand-in for a tensor needs to know of it."""
 
@@ -100,6 +112,8 @@ class _Shape:
         self.stride = tensor.stride()
         self.dtype = tensor.dtype
         self.device = tensor.device
+        self.is_conj = tensor.is_conj()
+        self.is_neg = tensor.is_neg()
 
 
 class _Kept:
@@ -167,7 +181,11 @@ class Recorder(TorchDispatchMode):
 
     def storage_of(self, tensor: torch.Tensor, born: int = -1) -> int:
         """The index of a tensor's storage; one not seen before was born then."""
-        storage = tensor.untyped_storage()
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:
+            (tensor,) = parts_of(tensor)
+            storage = tensor.untyped_storage()
         key = storage._cdata
         known = self._ids.get(key)
         if known is not None:
@@ -190,7 +208,8 @@ class Recorder(TorchDispatchMode):
         self.storage_of(tensor, self.now)
 
     def storages_of(self, values: Any, born: int = -1) -> list[int]:
-        return sorted({self.storage_of(t, born) for t in tensors_in(values)})
+        found = (part for t in tensors_in(values) for part in parts_of(t))
+        return sorted({self.storage_of(part, born) for part in found})
 
     def _tensor_of(self, tensor: torch.Tensor, among: Iterable[int] = ()) -> int:
         """The index of a tensor. Autograd hands on copies of what it was given; the
@@ -296,21 +315,24 @@ class Recorder(TorchDispatchMode):
             storage = Storage(size, self.now, True, self.now + 1, "temporary")
             self.storages.append(storage)
 
-    def watch_calls(
+    @contextlib.contextmanager
+    def watching_calls(
         self, modules: Iterable[torch.nn.Module], but_root: bool = False
-    ) -> list[torch.utils.hooks.RemovableHandle]:
-        """Records calls of these modules, by their place, until `end_forward`."""
-        handles = []
-        for index, module in enumerate(modules):
-            if but_root and index == 0:
-                continue
-            handles.append(
-                module.register_forward_pre_hook(
-                    self._on_enter(index), prepend=True, with_kwargs=True
-                )
-            )
-            handles.append(module.register_forward_hook(self._on_leave))
-        return handles
+    ) -> Iterator[None]:
+        """While it lasts, records calls of these modules, by their place, with all that
+        their hooks run, as a unit calls them."""
+        with contextlib.ExitStack() as undo:
+            for index, module in enumerate(modules):
+                if but_root and index == 0:
+                    continue
+                own, watched = vars(module), functools.partial(self._watched, index)
+                if _CALL in own:
+                    undo.callback(own.__setitem__, _CALL, own[_CALL])
+                else:
+                    undo.callback(own.pop, _CALL)
+                own[_CALL] = functools.partial(watched, module._call_impl)
+            undo.enter_context(_transforms_take_hooks(self._refuse_open_calls))
+            yield
 
     @contextlib.contextmanager
     def call_of_root(self) -> Iterator[None]:
@@ -325,44 +347,55 @@ class Recorder(TorchDispatchMode):
     def end_forward(self) -> None:
         self._is_forward = False
 
-    def _on_enter(self, index: int) -> Callable[..., None]:
-        def on_enter(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            if not self._is_forward:
-                return
-            call = Call(
-                module=index,
-                parent=self._open_calls[-1] if self._open_calls else -1,
-                start=self.now,
-                end=self.now,
-                inputs=self.storages_of((args, kwargs)),
-                arguments=[
-                    self._tensor_of(a) for a in args if isinstance(a, torch.Tensor)
-                ],
-                outputs=[],
-                no_grad=not torch.is_grad_enabled(),
-            )
-            self._open_calls.append(len(self.calls))
-            self.calls.append(call)
-
-            def on_input_gradient(_: torch.Tensor) -> None:
-                call.backward_end = self.now
-
-            self._watch_gradients((args, kwargs), on_input_gradient)
-
-        return on_enter
-
-    def _on_leave(self, module: torch.nn.Module, args: Any, out: Any) -> None:
+    def _watched(
+        self, index: int, call_module: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
         if not self._is_forward:
-            return
-        call = self.calls[self._open_calls.pop()]
-        call.end = self.now
-        call.outputs = self.storages_of(out)
+            return call_module(*args, **kwargs)
+        is_alone = _is_transformed()
+        call = Call(
+            module=index,
+            parent=self._open_calls[-1] if self._open_calls else -1,
+            start=self.now,
+            end=self.now,
+            inputs=self.storages_of((args, kwargs)),
+            arguments=self._arguments(args),
+            outputs=[],
+            no_grad=is_alone or not torch.is_grad_enabled(),
+        )
+        self._open_calls.append(len(self.calls))
+        self.calls.append(call)
+
+        def on_input_gradient(_: torch.Tensor) -> None:
+            call.backward_end = self.now
 
         def on_output_gradient(_: torch.Tensor) -> None:
             if call.backward_start is None:
                 call.backward_start = self.now
 
-        self._watch_gradients(out, on_output_gradient)
+        if not is_alone:
+            self._watch_gradients((args, kwargs), on_input_gradient)
+        try:
+            out = call_module(*args, **kwargs)
+        except BaseException:
+            call.no_grad = True  # who catches it goes on without what the module makes
+            raise
+        finally:
+            self._open_calls.pop()
+            call.end = self.now
+        call.outputs = self.storages_of(out)
+        if not is_alone:
+            self._watch_gradients(out, on_output_gradient)
+        return out
+
+    def _refuse_open_calls(self) -> None:
+        """None of them is a unit."""
+        for place in self._open_calls:
+            self.calls[place].no_grad = True
+
+    def _arguments(self, args: tuple[Any, ...]) -> list[int]:
+        given = (a for a in args if isinstance(a, torch.Tensor))
+        return [self._tensor_of(part) for a in given for part in parts_of(a)]
 
     def _watch_gradients(
         self, values: Any, action: Callable[[torch.Tensor], None]
@@ -387,7 +420,9 @@ class Recorder(TorchDispatchMode):
         return self._saved_hooks(keeps=False)
 
     def _saved_hooks(self, keeps: bool) -> torch.autograd.graph.saved_tensors_hooks:
-        def pack(tensor: torch.Tensor) -> _Kept:
+        def pack(tensor: torch.Tensor) -> Any:
+            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                return tensor  # of a transform, whose graph is not the step's
             last = self.operators[-1].results if self.operators else []
             saved = Saved(
                 storage=self.storage_of(tensor),
@@ -405,7 +440,9 @@ class Recorder(TorchDispatchMode):
             _on_death(kept, on_release)
             return kept
 
-        def unpack(kept: _Kept) -> torch.Tensor:
+        def unpack(kept: _Kept | torch.Tensor) -> torch.Tensor:
+            if not isinstance(kept, _Kept):
+                return kept
             kept.saved.unpacks += 1
             if kept.saved.unpacked is None:
                 kept.saved.unpacked = self.now
@@ -437,6 +474,9 @@ class Recorder(TorchDispatchMode):
             stand_in = torch.empty_strided(
                 shape.size, shape.stride, dtype=shape.dtype, device=shape.device
             )
+        # Of a conjugate, backward reads what it is one of without a copy.
+        torch._C._set_conj(stand_in, shape.is_conj)
+        torch._C._set_neg(stand_in, shape.is_neg)
         storage = stand_in.untyped_storage()
         key = storage._cdata
         self._ids[key] = saved.storage
@@ -455,6 +495,29 @@ class Recorder(TorchDispatchMode):
             yield
         finally:
             self._is_quiet = False
+
+
+def _is_transformed() -> bool:
+    """Whether what runs now is run by a transform of torch.func, or with tangents, which
+    are gone when backward runs something again."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+@contextlib.contextmanager
+def _transforms_take_hooks(on_transform: Callable[[], None]) -> Iterator[None]:
+    """While it lasts, transforms of torch.func that differentiate do not refuse hooks for
+    what autograd saves. PyTorch's checkpoints are such hooks: what runs such a transform
+    is no unit."""
+
+    def disable(message: str) -> contextlib.AbstractContextManager[None]:
+        on_transform()
+        return contextlib.nullcontext()
+
+    with mock.patch.object(torch.autograd.graph, _DISABLES_HOOKS, disable):
+        yield
 
 
 def _needs_stand_in(tensor: torch.Tensor) -> bool:

@@ -531,15 +531,17 @@ def run_step(
         _register(recorder, step, optimizer)
         attributes = _attributes(recorder, step.model)
         is_whole = step.forward_fn is not None
-        handles = []
-        if saved_hooks:
-            handles = recorder.watch_calls(step.model.modules(), but_root=is_whole)
-        none = contextlib.nullcontext()
-        whole = recorder.call_of_root() if saved_hooks and is_whole else none
-        with saved_hooks or none, whole:
+        with contextlib.ExitStack() as watching:
+            if saved_hooks:
+                modules = step.model.modules()
+                watching.enter_context(
+                    recorder.watching_calls(modules, but_root=is_whole)
+                )
+                watching.enter_context(saved_hooks)
+                if is_whole:
+                    watching.enter_context(recorder.call_of_root())
             loss = step.loss()
         recorder.end_forward()
-        _remove(handles)
         forward_end = recorder.now
         loss.backward()
         del loss
@@ -559,11 +561,6 @@ def run_step(
 
 # What their frames are in is not the step.
 _AROUND_STEPS = (Step.loss_of.__code__, run_step.__code__)
-
-
-def _remove(handles: list[torch.utils.hooks.RemovableHandle]) -> None:
-    for handle in handles:
-        handle.remove()
 
 
 def _require_same_step(full: Recorder, scopes: Recorder) -> None:
