@@ -496,6 +496,11 @@ class _Unit(CheckpointWrapper):
     ) -> None:
         self._pre_load_state_dict_hook(self, state_dict, prefix)
 
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        # Hooks of all modules are for the one inside.
+        call = super()._call_impl if _has_hooks(self) else self.forward
+        return call(*args, **kwargs)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         call = self.checkpoint_fn
         # In a compiled checkpoint nothing may be written to a cache, which there is where
@@ -578,14 +583,17 @@ def _inside(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _carries_more(unit: torch.nn.Module) -> bool:
-    hooks = (
-        unit._forward_hooks,
-        unit._forward_pre_hooks,
-        unit._backward_hooks,
-        unit._backward_pre_hooks,
-    )
     is_compiled = unit._compiled_call_impl is not None
-    return is_compiled or isinstance(unit, FSDPModule) or any(hooks)
+    return is_compiled or isinstance(unit, FSDPModule) or _has_hooks(unit)
+
+
+def _has_hooks(unit: torch.nn.Module) -> bool:
+    return bool(
+        unit._forward_hooks
+        or unit._forward_pre_hooks
+        or unit._backward_hooks
+        or unit._backward_pre_hooks
+    )
 
 
 Undo = list[Callable[[], object]]

@@ -108,6 +108,8 @@ def _make_real(fake: FakeTensor, value: torch.Tensor | None) -> None:
     """Kernels would read memory that is not there."""
     if fake.fake_device.type == "cuda" and not _has_cuda():
         return  # There are no kernels either.
+    if fake.layout is not torch.strided:
+        return  # Nothing can be put in the place of its parts.
     if value is None:
         value = torch.empty(0, dtype=fake.dtype)
     with torch.no_grad():

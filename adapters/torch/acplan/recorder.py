@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from acplan.devices import Device
 from acplan.sources import SourceLines
+from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
 from acplan.standing_in import StandIn
 from acplan.values import operands, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
@@ -22,6 +23,7 @@ from acplan.workspaces import persistent_bytes, workspace_bytes
 # Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
 # whose number differs between a forward pass and its recomputation.
 _INVISIBLE = frozenset({"aten.detach.default", "prim.device.default"})
+_STRIDED = torch.strided
 # Which `__call__` of a module calls.
 _CALL = "_call_impl"
 _DISABLES_HOOKS = "disable_saved_tensors_hooks"
@@ -97,11 +99,10 @@ class Saved:
     released: int | None = None
 
 
-def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The plain tensors that hold what it is made of."""
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
-    return [tensor]
+    return tensor
 
 
 class _Shape:
@@ -117,15 +118,21 @@ class _Shape:
 
 
 class _Kept:
-    """What autograd holds in place of a tensor that it saved."""
+    """What autograd holds in place of a tensor that it saved. A sparse one has a
+    `structure`, and a shape for each of its parts."""
 
-    __slots__ = ("tensor", "shape", "saved", "__weakref__")
+    __slots__ = ("tensor", "structure", "shapes", "saved", "__weakref__")
 
     def __init__(
-        self, tensor: torch.Tensor | None, shape: _Shape, saved: Saved
+        self,
+        tensor: torch.Tensor | None,
+        structure: torch.Tensor | None,
+        parts: Iterable[torch.Tensor],
+        saved: list[Saved],
     ) -> None:
         self.tensor = tensor
-        self.shape = shape
+        self.structure = structure
+        self.shapes = [*map(_Shape, parts)]
         self.saved = saved
 
 
@@ -181,11 +188,7 @@ class Recorder(TorchDispatchMode):
 
     def storage_of(self, tensor: torch.Tensor, born: int = -1) -> int:
         """The index of a tensor's storage; one not seen before was born then."""
-        try:
-            storage = tensor.untyped_storage()
-        except NotImplementedError:
-            (tensor,) = parts_of(tensor)
-            storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage()
         key = storage._cdata
         known = self._ids.get(key)
         if known is not None:
@@ -208,8 +211,18 @@ class Recorder(TorchDispatchMode):
         self.storage_of(tensor, self.now)
 
     def storages_of(self, values: Any, born: int = -1) -> list[int]:
-        found = (part for t in tensors_in(values) for part in parts_of(t))
+        found = self.plain(tensors_in(values))
         return sorted({self.storage_of(part, born) for part in found})
+
+    def plain(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors with memory that these are, or consist of."""
+        if all(map(_has_memory, tensors)):
+            return tensors
+        found: list[torch.Tensor] = []
+        with self._quiet():
+            for tensor in map(_unwrapped, tensors):
+                found += [tensor] if _has_memory(tensor) else sparse_parts(tensor)
+        return found
 
     def _tensor_of(self, tensor: torch.Tensor, among: Iterable[int] = ()) -> int:
         """The index of a tensor. Autograd hands on copies of what it was given; the
@@ -269,19 +282,23 @@ class Recorder(TorchDispatchMode):
         if self._is_quiet:
             return out
         name = str(func)
-        read, written = operands(args, kwargs), operands(out)
+        read, made = self.plain(operands(args, kwargs)), operands(out)
+        written = self.plain(made)
         if name in _INVISIBLE:
             self._results(read, written)
             return out
         reads = sorted({self.storage_of(t) for t in read})
         outputs = sorted({self.storage_of(t, self.now) for t in written})
         results = self._results(read, written)
+        mutates = self.plain(written_by(func, args, kwargs))
+        is_view = bool(written) and not mutates and set(outputs) <= set(reads)
+        if written is not made:
+            # Nothing can be handed out in place of it: it is always made again.
+            outputs, results, is_view = [], [], False
         if self._kernels is not None:
             self._add_workspace(
                 workspace_bytes(func, args, kwargs, out, self._kernels)
             )
-        mutates = written_by(func, args, kwargs)
-        is_view = bool(written) and not mutates and set(outputs) <= set(reads)
         is_free = is_view or not written or "empty" in name
         self.operators.append(
             Operator(
@@ -395,7 +412,7 @@ class Recorder(TorchDispatchMode):
 
     def _arguments(self, args: tuple[Any, ...]) -> list[int]:
         given = (a for a in args if isinstance(a, torch.Tensor))
-        return [self._tensor_of(part) for a in given for part in parts_of(a)]
+        return [self._tensor_of(part) for part in self.plain(list(given))]
 
     def _watch_gradients(
         self, values: Any, action: Callable[[torch.Tensor], None]
@@ -424,18 +441,25 @@ class Recorder(TorchDispatchMode):
             if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                 return tensor  # of a transform, whose graph is not the step's
             last = self.operators[-1].results if self.operators else []
-            saved = Saved(
-                storage=self.storage_of(tensor),
-                tensor=self._tensor_of(tensor, among=last),
-                requires_grad=tensor.requires_grad,
-                packed=self.now,
-                call=self._open_calls[-1] if self._open_calls else -1,
-            )
-            self.saved.append(saved)
-            kept = _Kept(self._to_keep(tensor, keeps), _Shape(tensor), saved)
+            parts = self.plain([tensor])
+            saved = [
+                Saved(
+                    storage=self.storage_of(part),
+                    tensor=self._tensor_of(part, among=last) if part is tensor else -1,
+                    requires_grad=tensor.requires_grad,
+                    packed=self.now,
+                    call=self._open_calls[-1] if self._open_calls else -1,
+                )
+                for part in parts
+            ]
+            self.saved += saved
+            has_parts = is_sparse(tensor) and _needs_stand_in(tensor)
+            structure = structure_of(tensor) if has_parts else None
+            kept = _Kept(self._to_keep(tensor, keeps), structure, parts, saved)
 
             def on_release() -> None:
-                saved.released = self.now
+                for part in saved:
+                    part.released = self.now
 
             _on_death(kept, on_release)
             return kept
@@ -443,9 +467,10 @@ class Recorder(TorchDispatchMode):
         def unpack(kept: _Kept | torch.Tensor) -> torch.Tensor:
             if not isinstance(kept, _Kept):
                 return kept
-            kept.saved.unpacks += 1
-            if kept.saved.unpacked is None:
-                kept.saved.unpacked = self.now
+            for saved in kept.saved:
+                saved.unpacks += 1
+                if saved.unpacked is None:
+                    saved.unpacked = self.now
             return self._stand_in(kept)
 
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
@@ -465,19 +490,25 @@ class Recorder(TorchDispatchMode):
         # A checkpointed tensor is let go by the backward node that unpacks it, the
         # original only after that node. To see when, the node gets a tensor with a
         # storage of its own, which costs nothing where tensors are fake.
-        saved = kept.saved
         if kept.tensor is not None and not _needs_stand_in(kept.tensor):
-            saved.local_end = self.now
+            for saved in kept.saved:
+                saved.local_end = self.now
             return kept.tensor
-        shape = kept.shape
+        parts = [*map(self._made_for, kept.shapes, kept.saved)]
+        if kept.structure is None:
+            return parts[0]
+        with self._quiet():
+            return made_of(kept.structure, parts)
+
+    def _made_for(self, shape: _Shape, saved: Saved) -> torch.Tensor:
         with self._quiet(), torch.no_grad():
-            stand_in = torch.empty_strided(
+            made = torch.empty_strided(
                 shape.size, shape.stride, dtype=shape.dtype, device=shape.device
             )
         # Of a conjugate, backward reads what it is one of without a copy.
-        torch._C._set_conj(stand_in, shape.is_conj)
-        torch._C._set_neg(stand_in, shape.is_neg)
-        storage = stand_in.untyped_storage()
+        torch._C._set_conj(made, shape.is_conj)
+        torch._C._set_neg(made, shape.is_neg)
+        storage = made.untyped_storage()
         key = storage._cdata
         self._ids[key] = saved.storage
 
@@ -486,15 +517,21 @@ class Recorder(TorchDispatchMode):
             saved.local_end = self.now
 
         _on_death(storage, on_free)
-        return stand_in
+        return made
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        self._is_quiet = True
+        before, self._is_quiet = self._is_quiet, True
         try:
             yield
         finally:
-            self._is_quiet = False
+            self._is_quiet = before
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether it is one piece of memory."""
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.layout is _STRIDED and not is_wrapped
 
 
 def _is_transformed() -> bool:

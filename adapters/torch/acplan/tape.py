@@ -52,11 +52,14 @@ _WITH_MEMORY = frozenset(
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """What holds several tensors has no memory of its own, nor has what stands in for
-    one."""
+    one. Sparse tensors are such, and those that transforms of torch.func wrap."""
     if type(tensor) not in _WITH_MEMORY:
         if isinstance(tensor, StandIn) or is_traceable_wrapper_subclass(tensor):
             return None
-    return tensor.untyped_storage()
+    try:
+        return tensor.untyped_storage()
+    except NotImplementedError:
+        return None
 
 
 def memory_of(tensor: torch.Tensor) -> int | None:

@@ -33,6 +33,7 @@ from acplan.precision import Autocast, AutocastLike, autocast_as_it_was, autocas
 from acplan.progress import progress_bar
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 from acplan.sources import SourceLines
+from acplan.sparse_fakes import fake_of_sparse, is_sparse
 from acplan.timing import measured_device
 from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 from acplan.values import (
@@ -454,17 +455,24 @@ def _faked(
     """Replaces every tensor of the model by a fake one on the device."""
     fakes: dict[int, Any] = {}
 
+    def plain(value: torch.Tensor) -> torch.Tensor:
+        is_cast = isinstance(value, torch.nn.Parameter) and value.is_floating_point()
+        dtype = param_dtype if is_cast and param_dtype else value.dtype
+        with mode, torch.no_grad():
+            made = torch.empty_strided(
+                value.shape, value.stride(), dtype=dtype, device="cuda"
+            )
+        give_value(made, value)
+        return made
+
     def fake(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) not in fakes:
-            is_cast = isinstance(value, torch.nn.Parameter) and value.is_floating_point()
-            dtype = param_dtype if is_cast and param_dtype else value.dtype
-            with mode, torch.no_grad():
-                made = torch.empty_strided(
-                    value.shape, value.stride(), dtype=dtype, device="cuda"
-                )
-            give_value(made, value)
+            if is_sparse(value):
+                made = fake_of_sparse(value, fake)
+            else:
+                made = plain(value)
             if isinstance(value, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
             else:
@@ -513,7 +521,7 @@ def _attributes(recorder: Recorder, model: torch.nn.Module) -> dict[str, int]:
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules") or "hooks" in name:
                 continue
-            for place, tensor in enumerate(tensors_in(value)):
+            for place, tensor in enumerate(recorder.plain(tensors_in(value))):
                 found[f"{path}.{name}.{place}"] = recorder.storage_of(tensor)
     return found
 
@@ -548,9 +556,7 @@ def run_step(
         recorder.ignore_gradients()
         backward_end = recorder.now
         gradients = frozenset(
-            recorder.storage_of(parameter.grad)
-            for parameter in step.model.parameters()
-            if parameter.grad is not None
+            recorder.storages_of([p.grad for p in step.model.parameters()])
         )
         step.update(optimizer)
         kept = _attributes(recorder, step.model)

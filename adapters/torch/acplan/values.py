@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_map
 
 from acplan.interrupts import give_way
 from acplan.plain_fakes import plain_fakes
+from acplan.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
 
 _aten = torch.ops.aten
 
@@ -107,6 +108,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
             give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
             return self._faked(func, types, args, kwargs)
+        if concerns_sparse(func, operands(args, kwargs)):
+            return self._of_sparse(func, types, args, kwargs)
         is_known = _is_known(func, args, kwargs)
         if is_known and func is _aten._local_scalar_dense.default:
             return _computed(func, args, kwargs)
@@ -131,6 +134,25 @@ class ValuedFakeTensorMode(FakeTensorMode):
         if value is _UNKNOWN:
             _forget_written(func, args, kwargs)
         return out
+
+    def _of_sparse(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        self._is_inside = True
+        try:
+            if asks_of_sparse(func):
+                if isinstance(args[0], FakeTensor):
+                    return self._faked(func, types, args, kwargs)
+                with no_dispatch():
+                    return func(*args, **kwargs)
+            with self:
+                return SparseFakes(value_of, _attach).run(func, args, kwargs)
+        finally:
+            self._is_inside = False
 
     def _faked(
         self,
