@@ -83,9 +83,9 @@ def read_once(data: Any, with_files: bool) -> str:
     """The class of an iterator that data, a loader or a sampler reads from, which cannot
     be read again; "" where there is none. `with_files`: a file is one, too; data with
     places seek in theirs."""
-    found = (thing for thing in _reached([data]) if isinstance(thing, Iterator))
+    found = (thing for thing in _reached([data]) if is_a(thing, Iterator))
     but = () if with_files else (io.IOBase,)
-    return next((type(t).__name__ for t in found if not isinstance(t, but)), "")
+    return next((type(t).__name__ for t in found if not is_a(t, but)), "")
 
 
 def without_saved_hooks() -> contextlib.AbstractContextManager[object]:
@@ -119,7 +119,7 @@ def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
     once.
     """
     for thing in _reached([given]):
-        if isinstance(thing, Iterator):
+        if is_a(thing, Iterator):
             raise AcplanError(
                 f"what the model is given has a {type(thing).__name__}, which can be read "
                 "once: give what it is made of"
@@ -137,9 +137,9 @@ def _shared_by(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> dict[int
     """What a copy has of the original: modules. Parameters are no plain tensors."""
     memo: dict[int, Any] = {}
     for thing in _reached([given]):
-        if isinstance(thing, torch.nn.Module):
+        if is_a(thing, torch.nn.Module):
             memo[id(thing)] = thing
-        elif isinstance(thing, torch.nn.Parameter):
+        elif is_parameter(thing):
             memo[id(thing)] = of_tensor(thing)
     return memo
 
@@ -183,53 +183,97 @@ def _reached(
     seen: dict[int, Any] = {}
     while left:
         thing = left.pop()
-        if id(thing) in seen or isinstance(thing, _PASSED_BY):
-            if not isinstance(thing, torch.nn.Parameter) or id(thing) in seen:
+        if id(thing) in seen or is_a(thing, _PASSED_BY):
+            if id(thing) in seen or not is_parameter(thing):
                 continue
-        if isinstance(thing, but):
+        if is_a(thing, but):
             continue
         seen[id(thing)] = thing  # which keeps its id
         yield thing
-        if of_functions or not isinstance(thing, types.FunctionType):
+        if of_functions or not is_a(thing, types.FunctionType):
             left += _parts_of(thing)
 
 
+def is_parameter(thing: Any) -> bool:
+    return is_a(thing, torch.Tensor) and isinstance(thing, torch.nn.Parameter)
+
+
 def _parts_of(thing: Any) -> list[Any]:
-    if isinstance(thing, torch.nn.Parameter) or _is_of_others(thing):
+    if is_parameter(thing) or is_of_others(thing):
         return []
-    if isinstance(thing, types.FunctionType):
+    if is_a(thing, types.FunctionType):
         return [*filter(_is_filled, thing.__closure__ or ())]
-    if isinstance(thing, types.CellType):
+    if is_a(thing, types.CellType):
         return [thing.cell_contents] if _is_filled(thing) else []
-    if isinstance(thing, types.MethodType):
+    if is_a(thing, types.MethodType):
         return [thing.__self__, thing.__func__]
     found: list[Any] = []
-    if isinstance(thing, functools.partial):
+    if is_a(thing, functools.partial):
         found += [thing.func, *thing.args, *thing.keywords.values()]
-    if isinstance(thing, dict):
-        found += dict.values(thing) if len(thing) <= _MOST_ELEMENTS else ()
-    elif isinstance(thing, (list, tuple, set, frozenset, collections.deque)):
-        found += thing if len(thing) <= _MOST_ELEMENTS else ()
-    attributes = _attributes_of(thing)
+    elements = elements_of(thing)
+    if elements is not None and len(elements) <= _MOST_ELEMENTS:
+        found += elements
+    attributes = attributes_of(thing)
     if attributes is not None:
         found.append(attributes)
+    found += slots_filled(thing).values()
     return found
 
 
-def _is_of_others(thing: Any) -> bool:
-    if isinstance(thing, torch.nn.Module):
+def is_of_others(thing: Any) -> bool:
+    if is_a(thing, torch.nn.Module):
         return False
-    is_function = isinstance(thing, types.FunctionType)
+    is_function = is_a(thing, types.FunctionType)
     of_module = f"{(thing if is_function else type(thing)).__module__}."
     return any(of_module.startswith(f"{name}.") for name in _OF_OTHERS)
 
 
-def _attributes_of(thing: Any) -> dict[str, Any] | None:
+def is_a(thing: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Asks the class alone: isinstance() asks the thing, too, of which it may be the proxy
+    of another one, or end with an error."""
+    return issubclass(type(thing), kinds)
+
+
+def elements_of(thing: Any) -> list[Any] | None:
+    """What a container holds, of dictionaries the values, as its base class has it: classes
+    derived from it may have no length, or count otherwise. None: it is no container."""
+    if is_a(thing, dict):
+        return list(dict.values(thing))
+    for kind in _SEQUENCES:
+        if is_a(thing, kind):
+            return list(kind.__iter__(thing))
+    return None
+
+
+_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
+
+
+def attributes_of(thing: Any) -> dict[str, Any] | None:
     try:
-        attributes = thing.__dict__
+        attributes = object.__getattribute__(thing, "__dict__")
     except Exception:  # there is none, or its class says what it is
         return None
-    return attributes if isinstance(attributes, dict) else None
+    return attributes if type(attributes) is dict else None
+
+
+@functools.cache
+def slots_of(kind: type) -> tuple[types.MemberDescriptorType, ...]:
+    """What reads and writes the attributes of classes with `__slots__`."""
+    return tuple(
+        member
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for member in vars(base).values()
+        if type(member) is types.MemberDescriptorType
+    )
+
+
+def slots_filled(thing: Any) -> dict[types.MemberDescriptorType, Any]:
+    found = {}
+    for slot in slots_of(type(thing)):
+        with contextlib.suppress(AttributeError):
+            found[slot] = slot.__get__(thing)
+    return found
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -242,24 +286,26 @@ def _is_filled(cell: types.CellType) -> bool:
 
 def _undone(thing: Any) -> Iterator[Undo]:
     """What puts a thing back to what it is now."""
-    if isinstance(thing, types.CellType):
+    if is_a(thing, types.CellType):
         if _is_filled(thing):
             yield functools.partial(_put_in_cell, thing, thing.cell_contents)
-    elif isinstance(thing, dict):
-        yield functools.partial(_put_back, thing, dict(dict.items(thing)))
-    elif isinstance(thing, (list, collections.deque)):
-        yield functools.partial(_put_back, thing, list(thing))
-    elif isinstance(thing, set):
+    elif is_a(thing, dict):
+        yield functools.partial(_put_back, thing, tuple(dict.items(thing)))
+    elif is_a(thing, (list, collections.deque)):
+        yield functools.partial(_put_back, thing, elements_of(thing))
+    elif is_a(thing, set):
         yield functools.partial(_put_back, thing, set(thing))
-    elif isinstance(thing, random.Random):
+    elif is_a(thing, random.Random):
         yield functools.partial(thing.setstate, thing.getstate())
-    elif isinstance(thing, torch.Generator):
+    elif is_a(thing, torch.Generator):
         if thing.device.type == "cpu":
             yield functools.partial(thing.set_state, thing.get_state())
+    elif slots_of(type(thing)):
+        yield functools.partial(_put_in_slots, thing, slots_filled(thing))
     elif numpy := sys.modules.get("numpy"):
-        if isinstance(thing, numpy.random.RandomState):
+        if is_a(thing, numpy.random.RandomState):
             yield functools.partial(thing.set_state, thing.get_state())
-        elif isinstance(thing, numpy.random.Generator):
+        elif is_a(thing, numpy.random.Generator):
             bits = thing.bit_generator
             yield functools.partial(setattr, bits, "state", bits.state)
 
@@ -269,26 +315,43 @@ def _put_in_cell(cell: types.CellType, value: Any) -> None:
         cell.cell_contents = value
 
 
+def _put_in_slots(thing: Any, before: dict[types.MemberDescriptorType, Any]) -> None:
+    now = slots_filled(thing)
+    for slot in now:
+        if slot not in before:
+            slot.__delete__(thing)
+    for slot, value in before.items():
+        if slot not in now or now[slot] is not value:
+            slot.__set__(thing, value)
+
+
 def _put_back(container: Any, before: Any) -> None:
-    """The elements that it had, in their order."""
+    """The elements that it had, in their order: of a dictionary the pairs."""
     if _is_as_before(container, before):
         return
     kinds = (collections.OrderedDict, dict, list, collections.deque, set)
     # Classes made of these may refuse what the model itself did another way.
-    kind: Any = next(kind for kind in kinds if isinstance(container, kind))
+    kind: Any = next(kind for kind in kinds if is_a(container, kind))
     kind.clear(container)
-    add = kind.extend if isinstance(before, list) else kind.update
+    if is_a(container, dict):
+        for key, value in before:
+            kind.__setitem__(container, key, value)
+        return
+    add = kind.update if isinstance(before, set) else kind.extend
     add(container, before)
 
 
 def _is_as_before(container: Any, before: Any) -> bool:
-    if len(container) != len(before):
-        return False
-    if isinstance(before, dict):
-        return all(
-            name is old and value is before[old]
-            for (name, value), old in zip(dict.items(container), before)
+    """By identity: what is equal may be another one, and classes may not compare."""
+    if is_a(container, dict):
+        found = [*dict.items(container)]
+        return len(found) == len(before) and all(
+            name is old and value is was
+            for (name, value), (old, was) in zip(found, before)
         )
+    elements = elements_of(container) or []
     if isinstance(before, set):
-        return bool(container == before)
-    return all(value is old for value, old in zip(container, before))
+        return {*map(id, elements)} == {*map(id, before)}
+    return len(elements) == len(before) and all(
+        value is old for value, old in zip(elements, before)
+    )

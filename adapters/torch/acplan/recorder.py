@@ -13,7 +13,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from acplan import transforms
 from acplan.devices import Device
+from acplan.given import tensors_given
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
 from acplan.standing_in import StandIn
@@ -34,7 +36,7 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
     return [
         leaf
         for leaf in tree_leaves(values)
-        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, StandIn)
+        if issubclass(type(leaf), torch.Tensor) and not isinstance(leaf, StandIn)
     ]
 
 
@@ -369,13 +371,14 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         if not self._is_forward:
             return call_module(*args, **kwargs)
-        is_alone = _is_transformed()
+        is_alone = transforms.are_under_way()
+        given = tensors_given(args, kwargs)
         call = Call(
             module=index,
             parent=self._open_calls[-1] if self._open_calls else -1,
             start=self.now,
             end=self.now,
-            inputs=self.storages_of((args, kwargs)),
+            inputs=self.storages_of(given),
             arguments=self._arguments(args),
             outputs=[],
             no_grad=is_alone or not torch.is_grad_enabled(),
@@ -391,19 +394,31 @@ class Recorder(TorchDispatchMode):
                 call.backward_start = self.now
 
         if not is_alone:
-            self._watch_gradients((args, kwargs), on_input_gradient)
+            self._watch_gradients(given, on_input_gradient)
+        # They live no longer than without this.
+        before = [*map(weakref.ref, given)]
+        del given
         try:
             out = call_module(*args, **kwargs)
         except BaseException:
-            call.no_grad = True  # who catches it goes on without what the module makes
+            self._give_up(call)
             raise
         finally:
             self._open_calls.pop()
             call.end = self.now
-        call.outputs = self.storages_of(out)
+        results = _results(out, args, kwargs, before)
+        call.outputs = self.storages_of(results)
         if not is_alone:
-            self._watch_gradients(out, on_output_gradient)
+            self._watch_gradients(results, on_output_gradient)
         return out
+
+    def _give_up(self, call: Call) -> None:
+        """Who catches what ends it goes on without what the module makes. One that ran
+        nothing is as if it had not been made."""
+        call.no_grad = True
+        first = self._open_calls[-1]
+        if call.start == self.now and not any(s.call >= first for s in self.saved):
+            del self.calls[first:]
 
     def _refuse_open_calls(self) -> None:
         """None of them is a unit."""
@@ -411,7 +426,7 @@ class Recorder(TorchDispatchMode):
             self.calls[place].no_grad = True
 
     def _arguments(self, args: tuple[Any, ...]) -> list[int]:
-        given = (a for a in args if isinstance(a, torch.Tensor))
+        given = (a for a in args if issubclass(type(a), torch.Tensor))
         return [self._tensor_of(part) for part in self.plain(list(given))]
 
     def _watch_gradients(
@@ -528,19 +543,20 @@ class Recorder(TorchDispatchMode):
             self._is_quiet = before
 
 
+def _results(
+    out: Any, args: Any, kwargs: Any, before: list[weakref.ref[torch.Tensor]]
+) -> list[torch.Tensor]:
+    """What a call returned, and what it has put into what it was given."""
+    known = {id(tensor()) for tensor in before}
+    put = [t for t in tensors_given(args, kwargs) if id(t) not in known]
+    found = {id(tensor): tensor for tensor in [*tensors_given(out), *tensors_in(out), *put]}
+    return [*found.values()]
+
+
 def _has_memory(tensor: torch.Tensor) -> bool:
     """Whether it is one piece of memory."""
     is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return tensor.layout is _STRIDED and not is_wrapped
-
-
-def _is_transformed() -> bool:
-    """Whether what runs now is run by a transform of torch.func, or with tangents, which
-    are gone when backward runs something again."""
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    )
 
 
 @contextlib.contextmanager
