@@ -19,7 +19,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointWrapper,
 )
 
-from acplan import caches, showing
+from acplan import caches, showing, transforms
 from acplan.arguments import require_module
 from acplan.errors import AcplanError, PlanMismatchWarning
 from acplan.figures import figure, made_of
@@ -506,7 +506,8 @@ class _Unit(CheckpointWrapper):
         # In a compiled checkpoint nothing may be written to a cache, which there is where
         # nothing runs again.
         is_plain = torch.compiler.is_compiling() and not torch.is_grad_enabled()
-        if is_plain or _is_exporting() or self._may_not_run_again(args, kwargs):
+        is_plain = is_plain or _is_exporting() or transforms.are_under_way()
+        if is_plain or self._may_not_run_again(args, kwargs):
             call = _call
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone
