@@ -413,9 +413,8 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _give_up(self, call: Call) -> None:
-        """Who catches what ends it goes on without what the module makes. One that ran
-        nothing is as if it had not been made."""
-        call.no_grad = True
+        """One that an exception ends has no results, and is no unit. One that ran nothing
+        is as if it had not been made."""
         first = self._open_calls[-1]
         if call.start == self.now and not any(s.call >= first for s in self.saved):
             del self.calls[first:]
