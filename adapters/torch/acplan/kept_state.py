@@ -34,7 +34,7 @@ from acplan.errors import AcplanError
 
 # Elements that are looked at one by one; what is longer are data, of which the container
 # itself is noted.
-_MOST_ELEMENTS = 4096
+MOST_ELEMENTS = 4096
 _PASSED_BY = (
     str, bytes, int, float, complex, type(None), type, types.ModuleType, torch.Tensor,
     torch.dtype, torch.device, torch.storage.UntypedStorage,
@@ -54,7 +54,7 @@ def state_kept(model: torch.nn.Module, of_functions: bool = True) -> Iterator[No
     `of_functions`: what functions have for variables, too, as those of hooks."""
     with _disable_current_modes():
         reached = _reached([*model.modules(), *_global_hooks()], of_functions)
-        noted = [undo for thing in reached for undo in _undone(thing)]
+        noted = [undo for thing in reached for undo in undone(thing)]
     try:
         yield
     finally:
@@ -70,7 +70,7 @@ def objects_kept(*roots: Any) -> Iterator[None]:
     or a data set, but for modules and what is in them."""
     with _disable_current_modes():
         reached = _reached(roots, but=(torch.nn.Module, torch.optim.Optimizer))
-        noted = [undo for thing in reached for undo in _undone(thing)]
+        noted = [undo for thing in reached for undo in undone(thing)]
     try:
         yield
     finally:
@@ -211,7 +211,7 @@ def _parts_of(thing: Any) -> list[Any]:
     if is_a(thing, functools.partial):
         found += [thing.func, *thing.args, *thing.keywords.values()]
     elements = elements_of(thing)
-    if elements is not None and len(elements) <= _MOST_ELEMENTS:
+    if elements is not None and len(elements) <= MOST_ELEMENTS:
         found += elements
     attributes = attributes_of(thing)
     if attributes is not None:
@@ -284,17 +284,25 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-def _undone(thing: Any) -> Iterator[Undo]:
-    """What puts a thing back to what it is now."""
+# Of what has been added to a list: whether it stays there.
+Stays = Callable[[list[Any]], bool]
+
+
+def undone(thing: Any, stays: Stays | None = None) -> Iterator[Undo]:
+    """What puts a thing back to what it is now, but for lists that have only grown, by
+    what stays."""
     if is_a(thing, types.CellType):
         if _is_filled(thing):
             yield functools.partial(_put_in_cell, thing, thing.cell_contents)
     elif is_a(thing, dict):
         yield functools.partial(_put_back, thing, tuple(dict.items(thing)))
     elif is_a(thing, (list, collections.deque)):
-        yield functools.partial(_put_back, thing, elements_of(thing))
+        yield functools.partial(_put_back, thing, elements_of(thing), stays)
     elif is_a(thing, set):
         yield functools.partial(_put_back, thing, set(thing))
+    elif is_a(thing, functools.partial):
+        before = (thing.func, thing.args, thing.keywords, thing.__dict__)
+        yield functools.partial(_put_in_partial, thing, before)
     elif is_a(thing, random.Random):
         yield functools.partial(thing.setstate, thing.getstate())
     elif is_a(thing, torch.Generator):
@@ -315,6 +323,11 @@ def _put_in_cell(cell: types.CellType, value: Any) -> None:
         cell.cell_contents = value
 
 
+def _put_in_partial(thing: Any, before: tuple[Any, ...]) -> None:
+    if thing.args is not before[1]:
+        thing.__setstate__(before)
+
+
 def _put_in_slots(thing: Any, before: dict[types.MemberDescriptorType, Any]) -> None:
     now = slots_filled(thing)
     for slot in now:
@@ -325,9 +338,12 @@ def _put_in_slots(thing: Any, before: dict[types.MemberDescriptorType, Any]) -> 
             slot.__set__(thing, value)
 
 
-def _put_back(container: Any, before: Any) -> None:
+def _put_back(container: Any, before: Any, stays: Stays | None = None) -> None:
     """The elements that it had, in their order: of a dictionary the pairs."""
     if _is_as_before(container, before):
+        return
+    added = None if stays is None else _added(container, before)
+    if stays is not None and added is not None and stays(added):
         return
     kinds = (collections.OrderedDict, dict, list, collections.deque, set)
     # Classes made of these may refuse what the model itself did another way.
@@ -339,6 +355,16 @@ def _put_back(container: Any, before: Any) -> None:
         return
     add = kind.update if isinstance(before, set) else kind.extend
     add(container, before)
+
+
+def _added(container: Any, before: Any) -> list[Any] | None:
+    """What has been added to the end of what a list had; None where it is another one."""
+    if not is_a(container, (list, collections.deque)):
+        return None
+    now: list[Any] = elements_of(container) or []
+    is_longer = len(now) >= len(before)
+    is_grown = is_longer and all(a is b for a, b in zip(now, before))
+    return now[len(before) :] if is_grown else None
 
 
 def _is_as_before(container: Any, before: Any) -> bool:
