@@ -11,12 +11,12 @@ from acplan.errors import AcplanError
 from acplan.given import copied
 from acplan.replaying import (
     CAST,
-    EMPTY_OF_FRAMES,
+    EMPTY,
     Mode,
     Traits,
     cast_key,
     is_kept_cast,
-    is_of_a_frame,
+    is_of_nothing,
     traits_of,
 )
 from acplan.standing_in import Origin, Shape, StandIn, by_shape, reshape, stand_in
@@ -228,7 +228,7 @@ class Recomputation(Mode):
                 and item.made is None
                 and item.after is None
                 and func is not CAST
-                and func is not EMPTY_OF_FRAMES
+                and func is not EMPTY
             ):
                 self._place = place + 1
                 self._has_skipped = True
@@ -236,7 +236,7 @@ class Recomputation(Mode):
         kwargs = kwargs or {}
         traits = traits_of(func)
         is_unseen = self._is_blind or traits.is_ignored
-        if is_unseen or (func is EMPTY_OF_FRAMES and is_of_a_frame(args)):
+        if is_unseen or (traits.may_be_of_nothing and is_of_nothing(func, args)):
             if args and isinstance(args[0], StandIn):
                 return _unseen(func, args, kwargs)
             return func(*args, **kwargs)

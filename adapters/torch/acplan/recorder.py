@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from acplan import transforms
 from acplan.devices import Device
 from acplan.given import tensors_given
+from acplan.replaying import is_of_nothing
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
 from acplan.standing_in import StandIn
@@ -280,8 +281,9 @@ class Recorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        is_unseen = self._is_quiet or is_of_nothing(func, args)
         out = func(*args, **kwargs)
-        if self._is_quiet:
+        if is_unseen:
             return out
         name = str(func)
         read, made = self.plain(operands(args, kwargs)), operands(out)

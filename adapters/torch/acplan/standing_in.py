@@ -59,6 +59,9 @@ class Shape:
 class StandIn(torch.Tensor):
     """Has no memory; nothing can be computed with it."""
 
+    # By which libraries tell whose tensor it is.
+    __module__ = torch.Tensor.__module__
+
     origin: Origin
 
     __torch_function__ = torch._C._disabled_torch_function_impl
