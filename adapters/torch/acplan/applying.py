@@ -506,8 +506,9 @@ class _Unit(CheckpointWrapper):
         # In a compiled checkpoint nothing may be written to a cache, which there is where
         # nothing runs again.
         is_plain = torch.compiler.is_compiling() and not torch.is_grad_enabled()
-        is_plain = is_plain or _is_exporting() or transforms.are_under_way()
-        if is_plain or self._may_not_run_again(args, kwargs):
+        if is_plain or _is_exporting() or self._may_not_run_again():
+            call = _call
+        elif transforms.are_under_way():
             call = _call
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone
@@ -515,15 +516,12 @@ class _Unit(CheckpointWrapper):
             call = call.function
         return call(self._checkpoint_wrapped_module, *args, **kwargs)
 
-    def _may_not_run_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _may_not_run_again(self) -> bool:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return False
         if self.checkpoint_fn is _call:
             return False
-        if caches.is_given_one(args, kwargs):
-            # A layer that runs again would add its keys once more.
-            text = "it is given a cache of keys and values, to which it would add its own once more"
-        elif _has_other_parameters(self._checkpoint_wrapped_module):
+        if _has_other_parameters(self._checkpoint_wrapped_module):
             text = "it runs with other parameters than its own, which are gone in backward"
         else:
             return False
