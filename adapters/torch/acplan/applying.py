@@ -414,6 +414,17 @@ _INSTALLS_HOOKS = "recursively_install_hooks"
 _MODE = "training"
 
 
+_class: Any = vars(object)["__class__"]
+# Who is told the class of a unit, and not that of its module.
+_HEAR_OF_UNITS = frozenset(
+    ["torch", "acplan", "copy", "copyreg", "pickle", "multiprocessing", "weakref"]
+)
+
+
+def _new_unit(kind: type["_Unit"]) -> "_Unit":
+    return kind.__new__(kind)
+
+
 class _Unit(CheckpointWrapper):
     """A module that a plan checkpoints, alone or with others.
 
@@ -429,6 +440,26 @@ class _Unit(CheckpointWrapper):
         # Of which unit of the plan, and whether strictly. By names that no module has.
         self._acplan_planned = ("", False)
         self._acplan_has_warned = False
+
+    @property
+    def __class__(self) -> type:
+        """That of its module, for code of the model that asks what a layer is
+        (`isinstance(layer, Block)`); PyTorch, and what copies, hear what it is itself."""
+        kind = type(self)
+        asked_by = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+        inside = vars(self).get("_modules", {}).get(_WRAPPED)
+        if inside is None or asked_by in _HEAR_OF_UNITS:
+            return kind
+        found: type = inside.__class__
+        return found
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        # fully_shard gives it another one.
+        _class.__set__(self, kind)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _new_unit, (type(self),), self.__getstate__()
 
     def named_modules(
         self,
@@ -535,6 +566,23 @@ class _Unit(CheckpointWrapper):
         return True
 
 
+class _ContainerUnit(_Unit):
+    """That of a module with a length, such as a Sequential."""
+
+    def __len__(self) -> int:
+        return len(self._checkpoint_wrapped_module)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        inside: Any = self._checkpoint_wrapped_module
+        return bool(inside)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._checkpoint_wrapped_module)  # type: ignore[call-overload]
+
+    def __contains__(self, thing: Any) -> bool:
+        return thing in self._checkpoint_wrapped_module  # type: ignore[operator]
+
+
 def _has_other_parameters(module: torch.nn.Module) -> bool:
     """Whether `torch.func.functional_call` has put tensors in the place of parameters. FSDP
     does so as well, and again in backward."""
@@ -624,7 +672,8 @@ def _apply(
                 idle.append((module, checkpoint_fn))
                 module._acplan_planned = (planned.fqn, strict)
             else:
-                wrappers[id(module)] = unit = _Unit(module)
+                kind = _ContainerUnit if hasattr(type(module), "__len__") else _Unit
+                wrappers[id(module)] = unit = kind(module)
                 unit.checkpoint_fn = checkpoint_fn
                 unit._acplan_planned = (planned.fqn, strict)
     _require_apart(owners, runs)
