@@ -532,6 +532,11 @@ class _Unit(CheckpointWrapper):
         call = super()._call_impl if _has_hooks(self) else self.forward
         return call(*args, **kwargs)
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        # The compiler leaves out hooks of fully_shard where it knows what calls them.
+        call = torch.nn.Module._call_impl.__get__(self)
+        self._compiled_call_impl = torch.compile(call, *args, **kwargs)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         call = self.checkpoint_fn
         # In a compiled checkpoint nothing may be written to a cache, which there is where
@@ -539,7 +544,7 @@ class _Unit(CheckpointWrapper):
         is_plain = torch.compiler.is_compiling() and not torch.is_grad_enabled()
         if is_plain or _is_exporting() or self._may_not_run_again():
             call = _call
-        elif transforms.are_under_way():
+        elif not torch.compiler.is_compiling() and transforms.are_under_way():
             call = _call
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone
