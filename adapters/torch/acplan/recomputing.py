@@ -17,7 +17,14 @@ from acplan.replaying import (
     is_of_a_frame,
     traits_of,
 )
-from acplan.standing_in import Origin, Shape, StandIn, by_shape, reshape, stand_in
+from acplan.standing_in import (
+    Origin,
+    StandIn,
+    by_shape,
+    reshape,
+    shape_of,
+    stand_in,
+)
 from acplan.tape import Saved, Skipped, Tape, storage_of, tensors_of, written_by
 
 
@@ -145,7 +152,7 @@ class Recomputation(Mode):
                 return tensor.detach()
             self._saves += 1
             if self._has_stale and (origin := _stale(tensor)):
-                tensor = stand_in(Shape(tensor), origin)
+                tensor = stand_in(shape_of(tensor), origin)
             return save(tensor)
 
         for name in _OF_CHECKPOINTS:
@@ -316,7 +323,7 @@ def _unseen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Of a stand-in, what no policy sees."""
     given = args[0]
     if func is torch.ops.aten.detach.default:
-        return stand_in(Shape(given), given.origin)
+        return stand_in(shape_of(given), given.origin)
     if func is torch.ops.prim.device.default:
         return given.device
     return by_shape(func, args, kwargs, given.origin)

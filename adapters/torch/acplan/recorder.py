@@ -17,7 +17,7 @@ from acplan.devices import Device
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
 from acplan.standing_in import StandIn
-from acplan.values import operands, written_by
+from acplan.values import operands, set_value, value_of, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
 
 # Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
@@ -68,6 +68,7 @@ class Operator:
     mutates: list[int]
     is_view: bool
     is_random: bool
+    is_opaque: bool
     cast_of: int | None  # the trained leaf whose cast autocast keeps until it ends
     source: int  # its line in the table of sources, or -1
 
@@ -115,6 +116,7 @@ class _Shape:
         self.device = tensor.device
         self.is_conj = tensor.is_conj()
         self.is_neg = tensor.is_neg()
+        self.value = value_of(tensor)
 
 
 class _Kept:
@@ -292,8 +294,8 @@ class Recorder(TorchDispatchMode):
         results = self._results(read, written)
         mutates = self.plain(written_by(func, args, kwargs))
         is_view = bool(written) and not mutates and set(outputs) <= set(reads)
-        if written is not made:
-            # Nothing can be handed out in place of it: it is always made again.
+        is_opaque = written is not made
+        if is_opaque:
             outputs, results, is_view = [], [], False
         if self._kernels is not None:
             self._add_workspace(
@@ -313,6 +315,7 @@ class Recorder(TorchDispatchMode):
                 mutates=sorted({self.storage_of(t) for t in mutates}),
                 is_view=is_view,
                 is_random=_is_random(func, args, kwargs),
+                is_opaque=is_opaque,
                 cast_of=reads[0]
                 if self._is_forward and _is_kept_cast(name, read, written)
                 else None,
@@ -505,6 +508,7 @@ class Recorder(TorchDispatchMode):
             made = torch.empty_strided(
                 shape.size, shape.stride, dtype=shape.dtype, device=shape.device
             )
+        set_value(made, shape.value)
         # Of a conjugate, backward reads what it is one of without a copy.
         torch._C._set_conj(made, shape.is_conj)
         torch._C._set_neg(made, shape.is_neg)

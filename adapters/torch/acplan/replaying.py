@@ -23,7 +23,7 @@ import torch
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from acplan.standing_in import can_be_stood_in_for
+from acplan.standing_in import has_plain_shape
 from acplan.tape import (
     RUN,
     SAVE,
@@ -36,8 +36,8 @@ from acplan.tape import (
     Skipped,
     Tape,
     Writes,
+    can_all_be_stood_in_for,
     memory_of,
-    plain_results,
     tensors_of,
     written_by,
 )
@@ -51,6 +51,9 @@ _EVAL_FRAME = torch._C._dynamo.eval_frame
 # Up to PyTorch 2.11 a checkpoint hangs what it is called with on an empty tensor.
 _HANGS_ON_EMPTY = hasattr(checkpoint, "_NoopSaveInputs")
 EMPTY_OF_FRAMES = torch.ops.aten.empty.memory_format if _HANGS_ON_EMPTY else None
+
+# Of an operator that returns nothing that it is given.
+_ANY_CALL: Call = ((), {})
 
 Decide = Callable[[Any], Choice]
 
@@ -261,7 +264,7 @@ class Forward(Mode):
                 choice == SKIP
                 and tape.may_skip
                 and not is_given
-                and can_be_stood_in_for(out, traits.is_view)
+                and has_plain_shape(out, traits.is_view)
             ):
                 item = Skipped(func, out)
             else:
@@ -286,12 +289,12 @@ class Forward(Mode):
         if isinstance(choice, Offload):
             choice = choice.kept
         if choice != SAVE:
-            if not plain_results(out, traits.is_view):
+            if not can_all_be_stood_in_for(out):
                 tape.distrust(f"{func} makes a tensor that nothing can stand in for")
             if not tape.may_skip:
                 choice = RUN if choice == SKIP else SAVE
             elif choice == SKIP:
-                return Skipped(func, out, *call)
+                return Skipped(func, out, *(call or (_ANY_CALL,)))
         if choice == RUN:
             return func
         if isinstance(choice, tuple):

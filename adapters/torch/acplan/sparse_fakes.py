@@ -154,8 +154,10 @@ class SparseFakes:
 
     def _written(self, func: Any, args: Sequence[Any]) -> Any:
         """What is written to has as many elements as before."""
-        others = (v for v in args[1:] if isinstance(v, torch.Tensor))
-        if is_sparse(args[0]) and any(map(is_sparse, others)):
+        first, others = tree_leaves(args[0]), tree_leaves(args[1:])
+        written = [v for v in first if isinstance(v, torch.Tensor)]
+        others = [v for v in others if isinstance(v, torch.Tensor)]
+        if any(map(is_sparse, written)) and any(map(is_sparse, others)):
             raise AcplanError(
                 f"{func}: a sparse tensor that another one is written to has as many "
                 "elements as both have, and a trace does not follow that; write "

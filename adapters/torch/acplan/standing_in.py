@@ -56,6 +56,28 @@ class Shape:
         self.device = tensor.device
 
 
+class Turned(Shape):
+    """Of a tensor that is read through a conjugation, or through a change of sign."""
+
+    __slots__ = ("is_conj", "is_neg")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(tensor)
+        self.is_conj = tensor.is_conj()
+        self.is_neg = tensor.is_neg()
+
+    def turn(self, made: torch.Tensor) -> None:
+        torch._C._set_conj(made, self.is_conj)
+        torch._C._set_neg(made, self.is_neg)
+
+
+SHAPES = frozenset([Shape, Turned])
+
+
+def shape_of(tensor: torch.Tensor) -> Shape:
+    return Turned(tensor) if tensor.is_conj() or tensor.is_neg() else Shape(tensor)
+
+
 class StandIn(torch.Tensor):
     """Has no memory; nothing can be computed with it."""
 
@@ -110,6 +132,8 @@ def stand_in(shape: Shape, origin: Origin) -> StandIn:
     )
     torch._C._set_throw_on_mutable_data_ptr(made)
     made.origin = origin
+    if type(shape) is Turned:
+        shape.turn(made)
     return made
 
 
@@ -117,14 +141,20 @@ def stand_ins(values: Any) -> Iterator[StandIn]:
     return (leaf for leaf in tree_leaves(values) if isinstance(leaf, StandIn))
 
 
-def can_be_stood_in_for(tensor: torch.Tensor, is_view: bool) -> bool:
-    """Whether shape and strides are all that Python sees of it: a tensor of another
-    class, or a view that is read through a conjugation, is more."""
+def has_plain_shape(tensor: torch.Tensor, is_view: bool) -> bool:
+    """Whether shape and strides are all that there is to know of it: a view that is read
+    through a conjugation is more."""
     if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
         return False
     if tensor.dtype in _COMMON:
         return not (is_view and tensor.is_neg())
     return not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+
+
+def can_be_stood_in_for(tensor: torch.Tensor) -> bool:
+    """Whether Python sees nothing else of it: a tensor of another class is more."""
+    is_plain = type(tensor) in _PLAIN and tensor.layout is _STRIDED
+    return is_plain and not tensor.is_quantized
 
 
 _COMMON = frozenset(
@@ -159,14 +189,18 @@ def by_shape(
             return torch.device("meta")
         if not isinstance(value, torch.Tensor):
             return value
-        return torch.empty_strided(
+        made = torch.empty_strided(
             value.shape, value.stride(), dtype=value.dtype, device="meta"
         )
+        shape = shape_of(value)
+        if isinstance(shape, Turned):
+            shape.turn(made)
+        return made
 
     def named(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        shape = Shape(value)
+        shape = shape_of(value)
         shape.device = device
         return stand_in(shape, origin)
 

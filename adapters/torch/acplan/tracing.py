@@ -764,6 +764,8 @@ def _operator(
         data["view"] = True
     if operator.is_random:
         data["random"] = True
+    if operator.is_opaque:
+        data["opaque"] = True
     if operator.mutates:
         data["mutates"] = operator.mutates
     if recasts:

@@ -596,6 +596,13 @@ def _set_value(fake: torch.Tensor, value: torch.Tensor) -> None:
     fake.__dict__["_acplan_value"] = value
 
 
+def set_value(fake: torch.Tensor, value: torch.Tensor | None) -> None:
+    """Gives a fake tensor the value of another one, which may have none."""
+    fake.__dict__.pop("_acplan_value", None)
+    if value is not None:
+        _set_value(fake, value)
+
+
 def written_by(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[torch.Tensor]:
