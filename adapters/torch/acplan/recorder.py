@@ -351,7 +351,7 @@ class Recorder(TorchDispatchMode):
                 else:
                     undo.callback(own.pop, _CALL)
                 own[_CALL] = functools.partial(watched, module._call_impl)
-            undo.enter_context(_transforms_take_hooks(self._refuse_open_calls))
+            undo.enter_context(_without_hooks_in_transforms(self._refuse_open_calls))
             yield
 
     @contextlib.contextmanager
@@ -440,9 +440,7 @@ class Recorder(TorchDispatchMode):
         return self._saved_hooks(keeps=False)
 
     def _saved_hooks(self, keeps: bool) -> torch.autograd.graph.saved_tensors_hooks:
-        def pack(tensor: torch.Tensor) -> Any:
-            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-                return tensor  # of a transform, whose graph is not the step's
+        def pack(tensor: torch.Tensor) -> _Kept:
             last = self.operators[-1].results if self.operators else []
             parts = self.plain([tensor])
             saved = [
@@ -467,9 +465,7 @@ class Recorder(TorchDispatchMode):
             _on_death(kept, on_release)
             return kept
 
-        def unpack(kept: _Kept | torch.Tensor) -> torch.Tensor:
-            if not isinstance(kept, _Kept):
-                return kept
+        def unpack(kept: _Kept) -> torch.Tensor:
             for saved in kept.saved:
                 saved.unpacks += 1
                 if saved.unpacked is None:
@@ -548,16 +544,39 @@ def _is_transformed() -> bool:
 
 
 @contextlib.contextmanager
-def _transforms_take_hooks(on_transform: Callable[[], None]) -> Iterator[None]:
-    """While it lasts, transforms of torch.func that differentiate do not refuse hooks for
-    what autograd saves. PyTorch's checkpoints are such hooks: what runs such a transform
-    is no unit."""
+def _without_hooks_in_transforms(on_transform: Callable[[], None]) -> Iterator[None]:
+    """While it lasts, no hook is called for what autograd saves where a transform of
+    torch.func differentiates, or tangents are computed: some of these refuse hooks, and
+    tensors that are known to be zero are no longer so. PyTorch's checkpoints have such
+    hooks: what runs such a transform is no unit."""
+    dual = torch.autograd.forward_ad.dual_level
+    entered: dict[int, bool] = {}
 
-    def disable(message: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def disable(message: str) -> Iterator[None]:
         on_transform()
-        return contextlib.nullcontext()
+        before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+        try:
+            yield
+        finally:
+            torch._C._autograd._saved_tensors_hooks_set_tracing(before)
 
-    with mock.patch.object(torch.autograd.graph, _DISABLES_HOOKS, disable):
+    def enter(self: Any) -> Any:
+        on_transform()
+        before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+        entered[id(self)] = before
+        return enters(self)
+
+    def leave(self: Any, *raised: Any) -> Any:
+        torch._C._autograd._saved_tensors_hooks_set_tracing(entered.pop(id(self)))
+        return leaves(self, *raised)
+
+    enters, leaves = dual.__enter__, dual.__exit__
+    with (
+        mock.patch.object(torch.autograd.graph, _DISABLES_HOOKS, disable),
+        mock.patch.object(dual, "__enter__", enter),
+        mock.patch.object(dual, "__exit__", leave),
+    ):
         yield
 
 

@@ -578,7 +578,11 @@ def _require_same_step(full: Recorder, scopes: Recorder) -> None:
                 "the model keeps more tensors from step to step, in a list say: what a "
                 "step holds of those before is not the same twice"
             )
-        assert len(full.tensors) == len(scopes.tensors)
+        if len(full.tensors) != len(scopes.tensors):
+            raise AcplanError(
+                "the model's step makes other views from one time to the next, as where "
+                "it traces a graph of its own (torch.func.linearize, make_fx)"
+            )
         return
     at = next(
         (k for k, (a, b) in enumerate(zip(names, again)) if a != b),
