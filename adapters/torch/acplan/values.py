@@ -30,6 +30,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
+from acplan.errors import AcplanError
 from acplan.interrupts import give_way
 from acplan.plain_fakes import plain_fakes
 from acplan.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
@@ -164,6 +165,12 @@ class ValuedFakeTensorMode(FakeTensorMode):
         """As PyTorch fakes it. What runs inside needs this mode, as fake tensors do not
         call it by themselves; what PyTorch computes for real must not have it."""
         given = operands(args, kwargs)
+        if any(map(_is_unfaked_zero, given)):
+            raise AcplanError(
+                f"{func} is given a view of a tangent that is known to be zero, which "
+                "cannot be traced; use torch.func.jacrev(torch.func.jacrev(f)) in place of "
+                "torch.func.hessian(f), and of jacfwd(jacrev(f))"
+            )
         is_real = not any(isinstance(tensor, FakeTensor) for tensor in given)
         if is_real and (func in self.lift_fns or _takes_numbers(func)):
             return super().dispatch(func, types, args, kwargs)
@@ -264,6 +271,10 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _takes_numbers(func: Any) -> bool:
     return bool(fake_tensor.should_allow_numbers_as_tensors(func))
+
+
+def _is_unfaked_zero(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and tensor._is_zerotensor()
 
 
 _REAL = (torch.Tensor, torch.nn.Parameter)
