@@ -21,6 +21,7 @@ from acplan.standing_in import (
     Origin,
     StandIn,
     by_shape,
+    is_run_inside,
     reshape,
     shape_of,
     stand_in,
@@ -168,6 +169,8 @@ class Recomputation(Mode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if types and any(map(is_run_inside, types)):
+            return NotImplemented
         tape, place = self._tape, self._place
         # By far the most of what is skipped, at once: one new tensor is made, whatever
         # it is called with.

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from acplan.devices import Device
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
-from acplan.standing_in import StandIn
+from acplan.standing_in import StandIn, is_run_inside
 from acplan.values import operands, set_value, value_of, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
 
@@ -24,6 +24,7 @@ from acplan.workspaces import persistent_bytes, workspace_bytes
 # whose number differs between a forward pass and its recomputation.
 _INVISIBLE = frozenset({"aten.detach.default", "prim.device.default"})
 _STRIDED = torch.strided
+_PLAIN = frozenset([torch.Tensor, torch._subclasses.FakeTensor])
 # Which `__call__` of a module calls.
 _CALL = "_call_impl"
 _DISABLES_HOOKS = "disable_saved_tensors_hooks"
@@ -223,7 +224,13 @@ class Recorder(TorchDispatchMode):
         found: list[torch.Tensor] = []
         with self._quiet():
             for tensor in map(_unwrapped, tensors):
-                found += [tensor] if _has_memory(tensor) else sparse_parts(tensor)
+                if _has_memory(tensor):
+                    found.append(tensor)
+                elif is_run_inside(type(tensor)):
+                    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+                    found += self.plain([getattr(tensor, name) for name in names])
+                else:
+                    found += sparse_parts(tensor)
         return found
 
     def _tensor_of(self, tensor: torch.Tensor, among: Iterable[int] = ()) -> int:
@@ -279,6 +286,8 @@ class Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if any(map(is_run_inside, types)):
+            return NotImplemented
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if self._is_quiet:
@@ -530,6 +539,8 @@ class Recorder(TorchDispatchMode):
 
 def _has_memory(tensor: torch.Tensor) -> bool:
     """Whether it is one piece of memory."""
+    if type(tensor) not in _PLAIN and is_run_inside(type(tensor)):
+        return False
     is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return tensor.layout is _STRIDED and not is_wrapped
 
@@ -583,7 +594,8 @@ def _without_hooks_in_transforms(on_transform: Callable[[], None]) -> Iterator[N
 def _needs_stand_in(tensor: torch.Tensor) -> bool:
     # Not a parameter, which its module holds, nor what lies on the CPU.
     is_parameter = tensor.is_leaf and tensor.requires_grad
-    return tensor.device.type == "cuda" and not is_parameter
+    is_on_device = tensor.device.type == "cuda" and not is_run_inside(type(tensor))
+    return is_on_device and not is_parameter
 
 
 def _shape_of(tensor: torch.Tensor, storage: int) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ import torch
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from acplan.standing_in import has_plain_shape
+from acplan.standing_in import has_plain_shape, is_run_inside
 from acplan.tape import (
     RUN,
     SAVE,
@@ -241,6 +241,8 @@ class Forward(Mode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if types and any(map(is_run_inside, types)):
+            return NotImplemented
         kwargs = kwargs or {}
         traits = traits_of(func)
         tape = self._tape

@@ -10,11 +10,13 @@ What would compute with it ends with an error that names both operators, so that
 is ever made of it. Views of it are made by shape.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 
@@ -78,6 +80,15 @@ def shape_of(tensor: torch.Tensor) -> Shape:
     return Turned(tensor) if tensor.is_conj() or tensor.is_neg() else Shape(tensor)
 
 
+@functools.cache
+def is_run_inside(kind: type) -> bool:
+    """Whether a class of tensors runs operators on plain ones that it holds, as quantised
+    weights do, which are then the operators that count. Those of torch.distributed are
+    one operator each."""
+    is_of_ranks = kind.__module__.startswith("torch.distributed.")
+    return is_traceable_wrapper_subclass_type(kind) and not is_of_ranks
+
+
 class StandIn(torch.Tensor):
     """Has no memory; nothing can be computed with it."""
 
@@ -93,6 +104,8 @@ class StandIn(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if any(map(is_run_inside, types)):
+            return NotImplemented
         kwargs = kwargs or {}
         found = next(stand_ins((args, kwargs)))
         if func is torch.ops.prim.device.default:

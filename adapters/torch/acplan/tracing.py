@@ -34,6 +34,7 @@ from acplan.progress import progress_bar
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import fake_of_sparse, is_sparse
+from acplan.standing_in import is_run_inside
 from acplan.timing import measured_device
 from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 from acplan.values import (
@@ -465,11 +466,19 @@ def _faked(
         give_value(made, value)
         return made
 
+    def inside(value: Any) -> Any:
+        names, context = value.__tensor_flatten__()
+        parts = {name: fake(getattr(value, name)) for name in names}
+        unflatten = type(value).__tensor_unflatten__
+        return unflatten(parts, context, value.size(), value.stride())
+
     def fake(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) not in fakes:
-            if is_sparse(value):
+            if is_run_inside(type(value)):
+                made = inside(value)
+            elif is_sparse(value):
                 made = fake_of_sparse(value, fake)
             else:
                 made = plain(value)
