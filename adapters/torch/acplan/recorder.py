@@ -121,22 +121,25 @@ class _Shape:
 
 
 class _Kept:
-    """What autograd holds in place of a tensor that it saved. A sparse one has a
-    `structure`, and a shape for each of its parts."""
+    """What autograd holds in place of a tensor that it saved. One that consists of
+    several is `remade` of others of their shapes."""
 
-    __slots__ = ("tensor", "structure", "shapes", "saved", "__weakref__")
+    __slots__ = ("tensor", "remade", "shapes", "saved", "__weakref__")
 
     def __init__(
         self,
         tensor: torch.Tensor | None,
-        structure: torch.Tensor | None,
+        remade: "_Remade | None",
         parts: Iterable[torch.Tensor],
         saved: list[Saved],
     ) -> None:
         self.tensor = tensor
-        self.structure = structure
+        self.remade = remade
         self.shapes = [*map(_Shape, parts)]
         self.saved = saved
+
+
+_Remade = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 
 class Recorder(TorchDispatchMode):
@@ -463,9 +466,9 @@ class Recorder(TorchDispatchMode):
                 for part in parts
             ]
             self.saved += saved
-            has_parts = is_sparse(tensor) and _needs_stand_in(tensor)
-            structure = structure_of(tensor) if has_parts else None
-            kept = _Kept(self._to_keep(tensor, keeps), structure, parts, saved)
+            with self._quiet():
+                remade = _remade(tensor) if _needs_stand_in(tensor) else None
+            kept = _Kept(self._to_keep(tensor, keeps), remade, parts, saved)
 
             def on_release() -> None:
                 for part in saved:
@@ -503,10 +506,10 @@ class Recorder(TorchDispatchMode):
                 saved.local_end = self.now
             return kept.tensor
         parts = [*map(self._made_for, kept.shapes, kept.saved)]
-        if kept.structure is None:
+        if kept.remade is None:
             return parts[0]
-        with self._quiet():
-            return made_of(kept.structure, parts)
+        with self._quiet(), torch.no_grad():
+            return kept.remade(parts)
 
     def _made_for(self, shape: _Shape, saved: Saved) -> torch.Tensor:
         with self._quiet(), torch.no_grad():
@@ -594,8 +597,31 @@ def _without_hooks_in_transforms(on_transform: Callable[[], None]) -> Iterator[N
 def _needs_stand_in(tensor: torch.Tensor) -> bool:
     # Not a parameter, which its module holds, nor what lies on the CPU.
     is_parameter = tensor.is_leaf and tensor.requires_grad
-    is_on_device = tensor.device.type == "cuda" and not is_run_inside(type(tensor))
-    return is_on_device and not is_parameter
+    return tensor.device.type == "cuda" and not is_parameter
+
+
+def _remade(tensor: torch.Tensor) -> "_Remade | None":
+    """What makes one like a tensor that consists of others, of such."""
+    if is_sparse(tensor):
+        return functools.partial(made_of, structure_of(tensor))
+    if not is_run_inside(type(tensor)):
+        return None
+    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    inner = (getattr(tensor, name) for name in names)
+    kept = [None if part.is_floating_point() else part for part in inner]
+    size, stride = tensor.size(), tensor.stride()
+    unflatten = type(tensor).__tensor_unflatten__  # type: ignore[attr-defined]
+
+    def remake(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        # By their offsets jagged tensors are known to be of one shape.
+        given = {
+            name: part if before is None else before
+            for name, part, before in zip(names, parts, kept, strict=True)
+        }
+        made: torch.Tensor = unflatten(given, context, size, stride)
+        return made
+
+    return remake
 
 
 def _shape_of(tensor: torch.Tensor, storage: int) -> tuple[Any, ...]:

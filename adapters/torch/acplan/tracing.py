@@ -13,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -419,6 +420,12 @@ def step_on_fakes(
                 yield on_device, made
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
                 raise AcplanError(_depends_on_values(error, inputs)) from error
+            except UnsupportedOperatorException as error:
+                raise AcplanError(
+                    f"{error}: PyTorch has no fake of this operator, so that what runs it "
+                    "cannot be traced; have the model take another way, for jagged "
+                    "tensors attention in half precision"
+                ) from error
             finally:
                 step.model.train(was_training)
 

@@ -12,6 +12,7 @@ values nobody reads, and stay unknown, so that nothing large is ever computed.
 
 import contextlib
 import functools
+import importlib
 import inspect
 import random
 import sys
@@ -91,6 +92,12 @@ class ValuedFakeTensorMode(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self._answers = device
         self._is_inside = False
+
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
+        """What a jagged dimension is as long as: a number of its own, as real ones have."""
+        nested = importlib.import_module("torch.nested._internal.nested_tensor")
+        nested._tensor_id_counter += 1
+        return torch.SymInt(nested.NestedIntNode(nested._tensor_id_counter - 1, 1))
 
     def _prep_args_for_hash(self, result: list[Any], *others: Any) -> None:
         # PyTorch remembers results by shapes alone; devices may have different ones.
