@@ -7,7 +7,6 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,6 +16,11 @@ from acplan.devices import Device
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
 from acplan.standing_in import StandIn, is_run_inside
+from acplan.transforms import (
+    is_transformed,
+    unwrapped,
+    without_hooks_in_transforms,
+)
 from acplan.values import operands, set_value, value_of, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
 
@@ -27,7 +31,6 @@ _STRIDED = torch.strided
 _PLAIN = frozenset([torch.Tensor, torch._subclasses.FakeTensor])
 # Which `__call__` of a module calls.
 _CALL = "_call_impl"
-_DISABLES_HOOKS = "disable_saved_tensors_hooks"
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
@@ -99,12 +102,6 @@ class Saved:
     unpacks: int = 0
     local_end: int | None = None
     released: int | None = None
-
-
-def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
 
 
 class _Shape:
@@ -226,7 +223,7 @@ class Recorder(TorchDispatchMode):
             return tensors
         found: list[torch.Tensor] = []
         with self._quiet():
-            for tensor in map(_unwrapped, tensors):
+            for tensor in map(unwrapped, tensors):
                 if _has_memory(tensor):
                     found.append(tensor)
                 elif is_run_inside(type(tensor)):
@@ -363,7 +360,7 @@ class Recorder(TorchDispatchMode):
                 else:
                     undo.callback(own.pop, _CALL)
                 own[_CALL] = functools.partial(watched, module._call_impl)
-            undo.enter_context(_without_hooks_in_transforms(self._refuse_open_calls))
+            undo.enter_context(without_hooks_in_transforms(self._refuse_open_calls))
             yield
 
     @contextlib.contextmanager
@@ -384,7 +381,7 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         if not self._is_forward:
             return call_module(*args, **kwargs)
-        is_alone = _is_transformed()
+        is_alone = is_transformed()
         call = Call(
             module=index,
             parent=self._open_calls[-1] if self._open_calls else -1,
@@ -546,52 +543,6 @@ def _has_memory(tensor: torch.Tensor) -> bool:
         return False
     is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return tensor.layout is _STRIDED and not is_wrapped
-
-
-def _is_transformed() -> bool:
-    """Whether what runs now is run by a transform of torch.func, or with tangents, which
-    are gone when backward runs something again."""
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    )
-
-
-@contextlib.contextmanager
-def _without_hooks_in_transforms(on_transform: Callable[[], None]) -> Iterator[None]:
-    """While it lasts, no hook is called for what autograd saves where a transform of
-    torch.func differentiates, or tangents are computed: some of these refuse hooks, and
-    tensors that are known to be zero are no longer so. PyTorch's checkpoints have such
-    hooks: what runs such a transform is no unit."""
-    dual = torch.autograd.forward_ad.dual_level
-    entered: dict[int, bool] = {}
-
-    @contextlib.contextmanager
-    def disable(message: str) -> Iterator[None]:
-        on_transform()
-        before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
-        try:
-            yield
-        finally:
-            torch._C._autograd._saved_tensors_hooks_set_tracing(before)
-
-    def enter(self: Any) -> Any:
-        on_transform()
-        before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
-        entered[id(self)] = before
-        return enters(self)
-
-    def leave(self: Any, *raised: Any) -> Any:
-        torch._C._autograd._saved_tensors_hooks_set_tracing(entered.pop(id(self)))
-        return leaves(self, *raised)
-
-    enters, leaves = dual.__enter__, dual.__exit__
-    with (
-        mock.patch.object(torch.autograd.graph, _DISABLES_HOOKS, disable),
-        mock.patch.object(dual, "__enter__", enter),
-        mock.patch.object(dual, "__exit__", leave),
-    ):
-        yield
 
 
 def _needs_stand_in(tensor: torch.Tensor) -> bool:

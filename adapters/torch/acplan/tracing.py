@@ -39,6 +39,7 @@ from acplan.standing_in import is_run_inside
 from acplan.timing import measured_device
 from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 from acplan.values import (
+    LOST_ZERO,
     too_many_for_values,
     ValuedFakeTensorMode,
     as_in_training,
@@ -426,6 +427,10 @@ def step_on_fakes(
                     "cannot be traced; have the model take another way, for jagged "
                     "tensors attention in half precision"
                 ) from error
+            except RuntimeError as error:
+                if "invalid gradient" not in str(error) or "meta" not in str(error):
+                    raise
+                raise AcplanError(LOST_ZERO) from error
             finally:
                 step.model.train(was_training)
 

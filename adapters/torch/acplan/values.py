@@ -173,11 +173,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         call it by themselves; what PyTorch computes for real must not have it."""
         given = operands(args, kwargs)
         if any(map(_is_unfaked_zero, given)):
-            raise AcplanError(
-                f"{func} is given a view of a tangent that is known to be zero, which "
-                "cannot be traced; use torch.func.jacrev(torch.func.jacrev(f)) in place of "
-                "torch.func.hessian(f), and of jacfwd(jacrev(f))"
-            )
+            raise AcplanError(LOST_ZERO)
         is_real = not any(isinstance(tensor, FakeTensor) for tensor in given)
         if is_real and (func in self.lift_fns or _takes_numbers(func)):
             return super().dispatch(func, types, args, kwargs)
@@ -284,6 +280,11 @@ def _is_unfaked_zero(tensor: torch.Tensor) -> bool:
     return type(tensor) is torch.Tensor and tensor._is_zerotensor()
 
 
+LOST_ZERO = (
+    "a tangent that is known to be zero cannot be traced within a gradient; use "
+    "torch.func.jacrev(torch.func.jacrev(f)) in place of torch.func.hessian(f), and of "
+    "jacfwd(jacrev(f))"
+)
 _REAL = (torch.Tensor, torch.nn.Parameter)
 
 
