@@ -5,16 +5,18 @@ from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
+from torch.utils import checkpoint
 
 from acplan.errors import AcplanError
+from acplan.given import copied
 from acplan.replaying import (
     CAST,
-    EMPTY_OF_FRAMES,
+    EMPTY,
     Mode,
     Traits,
     cast_key,
     is_kept_cast,
-    is_of_a_frame,
+    is_of_nothing,
     traits_of,
 )
 from acplan.standing_in import (
@@ -54,6 +56,60 @@ def run(
             raise
         start.recomputation.start_again()
     return module(*args, **kwargs)
+
+
+class Call:
+    """A module, called with what its caller gave, and from then on with copies of what it
+    is called with (given.py). Where an exception left it in forward, one such leaves it when
+    it runs again, and nobody hears of it."""
+
+    def __init__(
+        self, module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._module = module
+        # Let go of when it is called.
+        self._first: Any = (args, kwargs)
+        self._left_by: tuple[type[BaseException], ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._first is None:
+            return self._again(*copied((args, kwargs)))
+        (args, kwargs), self._first = self._first, None
+        try:
+            return self._module(*args, **kwargs)
+        except BaseException as error:
+            self._left_by = (type(error),)
+            if isinstance(error, StopIteration):
+                raise Stopped(error) from None
+            raise
+
+    def _again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self._module(*args, **kwargs)
+        except ENDS:
+            raise
+        except self._left_by:
+            pass
+
+
+class Stopped(Exception):
+    """In place of StopIteration, which does not leave the generators that checkpoints are
+    made of."""
+
+    def __init__(self, error: StopIteration) -> None:
+        super().__init__()
+        self.error = error
+
+
+class _End(BaseException):
+    """In place of the exception by which PyTorch ends a recomputation that has made all that
+    is needed: one that modules do not catch as an error of their own, of which they would
+    go on with something else."""
+
+
+setattr(checkpoint, "_StopRecomputationError", _End)
+# What ends a recomputation, or begins it again, and is no end of the module's.
+ENDS = (StartAgain, _End)
 
 
 class HasModules(Protocol):
@@ -182,7 +238,7 @@ class Recomputation(Mode):
                 and item.made is None
                 and item.after is None
                 and func is not CAST
-                and func is not EMPTY_OF_FRAMES
+                and func is not EMPTY
             ):
                 self._place = place + 1
                 self._has_skipped = True
@@ -190,7 +246,7 @@ class Recomputation(Mode):
         kwargs = kwargs or {}
         traits = traits_of(func)
         is_unseen = self._is_blind or traits.is_ignored
-        if is_unseen or (func is EMPTY_OF_FRAMES and is_of_a_frame(args)):
+        if is_unseen or (traits.may_be_of_nothing and is_of_nothing(func, args)):
             if args and isinstance(args[0], StandIn):
                 return _unseen(func, args, kwargs)
             return func(*args, **kwargs)

@@ -12,15 +12,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from acplan import transforms
 from acplan.devices import Device
+from acplan.given import tensors_given
+from acplan.replaying import is_of_nothing
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
 from acplan.standing_in import StandIn, is_run_inside
-from acplan.transforms import (
-    is_transformed,
-    unwrapped,
-    without_hooks_in_transforms,
-)
 from acplan.values import operands, set_value, value_of, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
 
@@ -38,7 +36,7 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
     return [
         leaf
         for leaf in tree_leaves(values)
-        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, StandIn)
+        if issubclass(type(leaf), torch.Tensor) and not isinstance(leaf, StandIn)
     ]
 
 
@@ -223,7 +221,7 @@ class Recorder(TorchDispatchMode):
             return tensors
         found: list[torch.Tensor] = []
         with self._quiet():
-            for tensor in map(unwrapped, tensors):
+            for tensor in map(transforms.unwrapped, tensors):
                 if _has_memory(tensor):
                     found.append(tensor)
                 elif is_run_inside(type(tensor)):
@@ -289,8 +287,9 @@ class Recorder(TorchDispatchMode):
         if any(map(is_run_inside, types)):
             return NotImplemented
         kwargs = kwargs or {}
+        is_unseen = self._is_quiet or is_of_nothing(func, args)
         out = func(*args, **kwargs)
-        if self._is_quiet:
+        if is_unseen:
             return out
         name = str(func)
         read, made = self.plain(operands(args, kwargs)), operands(out)
@@ -360,7 +359,7 @@ class Recorder(TorchDispatchMode):
                 else:
                     undo.callback(own.pop, _CALL)
                 own[_CALL] = functools.partial(watched, module._call_impl)
-            undo.enter_context(without_hooks_in_transforms(self._refuse_open_calls))
+            undo.enter_context(transforms.without_hooks(self._refuse_open_calls))
             yield
 
     @contextlib.contextmanager
@@ -381,13 +380,14 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         if not self._is_forward:
             return call_module(*args, **kwargs)
-        is_alone = is_transformed()
+        is_alone = transforms.are_under_way()
+        given = tensors_given(args, kwargs)
         call = Call(
             module=index,
             parent=self._open_calls[-1] if self._open_calls else -1,
             start=self.now,
             end=self.now,
-            inputs=self.storages_of((args, kwargs)),
+            inputs=self.storages_of(given),
             arguments=self._arguments(args),
             outputs=[],
             no_grad=is_alone or not torch.is_grad_enabled(),
@@ -403,19 +403,30 @@ class Recorder(TorchDispatchMode):
                 call.backward_start = self.now
 
         if not is_alone:
-            self._watch_gradients((args, kwargs), on_input_gradient)
+            self._watch_gradients(given, on_input_gradient)
+        # They live no longer than without this.
+        before = [*map(weakref.ref, given)]
+        del given
         try:
             out = call_module(*args, **kwargs)
         except BaseException:
-            call.no_grad = True  # who catches it goes on without what the module makes
+            self._give_up(call)
             raise
         finally:
             self._open_calls.pop()
             call.end = self.now
-        call.outputs = self.storages_of(out)
+        results = _results(out, args, kwargs, before)
+        call.outputs = self.storages_of(results)
         if not is_alone:
-            self._watch_gradients(out, on_output_gradient)
+            self._watch_gradients(results, on_output_gradient)
         return out
+
+    def _give_up(self, call: Call) -> None:
+        """One that an exception ends has no results, and is no unit. One that ran nothing
+        is as if it had not been made."""
+        first = self._open_calls[-1]
+        if call.start == self.now and not any(s.call >= first for s in self.saved):
+            del self.calls[first:]
 
     def _refuse_open_calls(self) -> None:
         """None of them is a unit."""
@@ -423,7 +434,7 @@ class Recorder(TorchDispatchMode):
             self.calls[place].no_grad = True
 
     def _arguments(self, args: tuple[Any, ...]) -> list[int]:
-        given = (a for a in args if isinstance(a, torch.Tensor))
+        given = (a for a in args if issubclass(type(a), torch.Tensor))
         return [self._tensor_of(part) for part in self.plain(list(given))]
 
     def _watch_gradients(
@@ -535,6 +546,16 @@ class Recorder(TorchDispatchMode):
             yield
         finally:
             self._is_quiet = before
+
+
+def _results(
+    out: Any, args: Any, kwargs: Any, before: list[weakref.ref[torch.Tensor]]
+) -> list[torch.Tensor]:
+    """What a call returned, and what it has put into what it was given."""
+    known = {id(tensor()) for tensor in before}
+    put = [t for t in tensors_given(args, kwargs) if id(t) not in known]
+    found = {id(tensor): tensor for tensor in [*tensors_given(out), *tensors_in(out), *put]}
+    return [*found.values()]
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

@@ -92,6 +92,9 @@ def is_run_inside(kind: type) -> bool:
 class StandIn(torch.Tensor):
     """Has no memory; nothing can be computed with it."""
 
+    # By which libraries tell whose tensor it is.
+    __module__ = torch.Tensor.__module__
+
     origin: Origin
 
     __torch_function__ = torch._C._disabled_torch_function_impl

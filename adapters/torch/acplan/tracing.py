@@ -27,6 +27,7 @@ from acplan.fake_cuda import fake_cuda
 from acplan.figures import figure
 from acplan.files import read_json, write_json
 from acplan.fingerprints import WEIGHTS, weights_of
+from acplan.functions_given import FunctionsGiven, Origins, is_of_devices
 from acplan.interrupts import uninterrupted
 from acplan.kept_state import copied_with, state_kept, without_saved_hooks
 from acplan.optimizers import OptimizerLike, make_optimizer
@@ -275,6 +276,8 @@ class Step:
     forward_fn: ForwardFn | None = None
     updating: Updating | None = None
     notes: tuple[str, ...] = ()
+    # Tensors on the device that the functions above hold.
+    held: list[torch.Tensor] = dataclasses.field(default_factory=list)
 
     def loss(self) -> torch.Tensor:
         """What backward begins with."""
@@ -402,8 +405,12 @@ def step_on_fakes(
         mode,
         assumed,
     ):
-        with _faked(step.model, mode, param_dtype) as fake:
+        functions = FunctionsGiven(
+            step.model, (step.loss_fn, step.forward_fn, update.step_fn if update else None, optimizer)
+        )
+        with functions.kept(), _faked(step.model, mode, param_dtype) as fake:
             given = (step.args, step.kwargs)
+            held = functions.move_modules(fake)
             inputs = copied_with(given, fake)
             notes = tuple(give_defaults(step.model.forward, given, inputs))
             made = make_optimizer(optimizer, step.model, fake)
@@ -416,8 +423,9 @@ def step_on_fakes(
                     kwargs=inputs[1],
                     updating=Updating(update or Update(), step.model, assumed),
                     notes=notes,
+                    held=held,
                 )
-                on_device.run(made)
+                held += _first_run(on_device, made, functions, fake)
                 yield on_device, made
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
                 raise AcplanError(_depends_on_values(error, inputs)) from error
@@ -433,6 +441,40 @@ def step_on_fakes(
                 raise AcplanError(LOST_ZERO) from error
             finally:
                 step.model.train(was_training)
+
+
+def _first_run(
+    step: Step,
+    optimizer: torch.optim.Optimizer,
+    functions: FunctionsGiven,
+    fake: Callable[[Any], Any],
+) -> list[torch.Tensor]:
+    """Runs a step, and begins again where a tensor of the functions that are given has to
+    be on the device; returns those that it has moved."""
+    moved: dict[int, torch.Tensor] = {}
+    origins: Origins | None = None
+    while True:
+        try:
+            with origins or contextlib.nullcontext():
+                step.run(optimizer)
+            return [*moved.values()]
+        except RuntimeError as error:
+            if not is_of_devices(error):
+                raise
+            met = set() if origins is None else origins.met - moved.keys()
+            if not functions.movable or (origins is not None and not met):
+                raise AcplanError(_of_devices(error)) from error
+            moved |= zip(met, functions.move(met, fake))
+            origins = Origins(functions.movable)
+            step.model.zero_grad()
+
+
+def _of_devices(error: RuntimeError) -> str:
+    return (
+        "a tensor on the CPU meets tensors of the device in one operator, which a GPU "
+        "would refuse as well: make it on the device of what it meets, keep it in a buffer "
+        f"of the model, or give it as an input ({str(error).strip().splitlines()[0]})"
+    )
 
 
 def _depends_on_values(error: Exception, inputs: Any) -> str:
@@ -524,7 +566,7 @@ def _register(
         add(parameter, "parameter")
     for buffer in step.model.buffers():
         add(buffer, "buffer")
-    add((step.args, step.kwargs), "input")
+    add((step.args, step.kwargs, step.held), "input")
     for parameter in step.model.parameters():
         add(parameter.grad, "gradient")
     for state in (*optimizer.state.values(), step.states()):
