@@ -51,6 +51,7 @@ class InPlaceRuleFinder {
       const TraceCall& call = facts_.trace.calls[c];
       for (int32_t k = call.start; k < call.end; ++k) {
         const TraceOperator& op = facts_.trace.operators[k];
+        if (op.opaque) rules_.unsavable.insert(k - call.start);
         for (const int32_t s : op.mutates) {
           if (IsAmong(op.outputs, s)) AddWriter(call, k, s);
         }

@@ -19,7 +19,15 @@ from acplan.replaying import (
     is_of_nothing,
     traits_of,
 )
-from acplan.standing_in import Origin, Shape, StandIn, by_shape, reshape, stand_in
+from acplan.standing_in import (
+    Origin,
+    StandIn,
+    by_shape,
+    is_run_inside,
+    reshape,
+    shape_of,
+    stand_in,
+)
 from acplan.tape import Saved, Skipped, Tape, storage_of, tensors_of, written_by
 
 
@@ -201,7 +209,7 @@ class Recomputation(Mode):
                 return tensor.detach()
             self._saves += 1
             if self._has_stale and (origin := _stale(tensor)):
-                tensor = stand_in(Shape(tensor), origin)
+                tensor = stand_in(shape_of(tensor), origin)
             return save(tensor)
 
         for name in _OF_CHECKPOINTS:
@@ -217,6 +225,8 @@ class Recomputation(Mode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if types and any(map(is_run_inside, types)):
+            return NotImplemented
         tape, place = self._tape, self._place
         # By far the most of what is skipped, at once: one new tensor is made, whatever
         # it is called with.
@@ -372,7 +382,7 @@ def _unseen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Of a stand-in, what no policy sees."""
     given = args[0]
     if func is torch.ops.aten.detach.default:
-        return stand_in(Shape(given), given.origin)
+        return stand_in(shape_of(given), given.origin)
     if func is torch.ops.prim.device.default:
         return given.device
     return by_shape(func, args, kwargs, given.origin)

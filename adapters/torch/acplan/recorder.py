@@ -7,7 +7,6 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,17 +18,17 @@ from acplan.given import tensors_given
 from acplan.replaying import is_of_nothing
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
-from acplan.standing_in import StandIn
-from acplan.values import operands, written_by
+from acplan.standing_in import StandIn, is_run_inside
+from acplan.values import operands, set_value, value_of, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
 
 # Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
 # whose number differs between a forward pass and its recomputation.
 _INVISIBLE = frozenset({"aten.detach.default", "prim.device.default"})
 _STRIDED = torch.strided
+_PLAIN = frozenset([torch.Tensor, torch._subclasses.FakeTensor])
 # Which `__call__` of a module calls.
 _CALL = "_call_impl"
-_DISABLES_HOOKS = "disable_saved_tensors_hooks"
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
@@ -71,6 +70,7 @@ class Operator:
     mutates: list[int]
     is_view: bool
     is_random: bool
+    is_opaque: bool
     cast_of: int | None  # the trained leaf whose cast autocast keeps until it ends
     source: int  # its line in the table of sources, or -1
 
@@ -102,12 +102,6 @@ class Saved:
     released: int | None = None
 
 
-def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
-
-
 class _Shape:
     """What a stand-in for a tensor needs to know of it."""
 
@@ -118,25 +112,29 @@ class _Shape:
         self.device = tensor.device
         self.is_conj = tensor.is_conj()
         self.is_neg = tensor.is_neg()
+        self.value = value_of(tensor)
 
 
 class _Kept:
-    """What autograd holds in place of a tensor that it saved. A sparse one has a
-    `structure`, and a shape for each of its parts."""
+    """What autograd holds in place of a tensor that it saved. One that consists of
+    several is `remade` of others of their shapes."""
 
-    __slots__ = ("tensor", "structure", "shapes", "saved", "__weakref__")
+    __slots__ = ("tensor", "remade", "shapes", "saved", "__weakref__")
 
     def __init__(
         self,
         tensor: torch.Tensor | None,
-        structure: torch.Tensor | None,
+        remade: "_Remade | None",
         parts: Iterable[torch.Tensor],
         saved: list[Saved],
     ) -> None:
         self.tensor = tensor
-        self.structure = structure
+        self.remade = remade
         self.shapes = [*map(_Shape, parts)]
         self.saved = saved
+
+
+_Remade = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 
 class Recorder(TorchDispatchMode):
@@ -223,8 +221,14 @@ class Recorder(TorchDispatchMode):
             return tensors
         found: list[torch.Tensor] = []
         with self._quiet():
-            for tensor in map(_unwrapped, tensors):
-                found += [tensor] if _has_memory(tensor) else sparse_parts(tensor)
+            for tensor in map(transforms.unwrapped, tensors):
+                if _has_memory(tensor):
+                    found.append(tensor)
+                elif is_run_inside(type(tensor)):
+                    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+                    found += self.plain([getattr(tensor, name) for name in names])
+                else:
+                    found += sparse_parts(tensor)
         return found
 
     def _tensor_of(self, tensor: torch.Tensor, among: Iterable[int] = ()) -> int:
@@ -280,6 +284,8 @@ class Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if any(map(is_run_inside, types)):
+            return NotImplemented
         kwargs = kwargs or {}
         is_unseen = self._is_quiet or is_of_nothing(func, args)
         out = func(*args, **kwargs)
@@ -296,8 +302,8 @@ class Recorder(TorchDispatchMode):
         results = self._results(read, written)
         mutates = self.plain(written_by(func, args, kwargs))
         is_view = bool(written) and not mutates and set(outputs) <= set(reads)
-        if written is not made:
-            # Nothing can be handed out in place of it: it is always made again.
+        is_opaque = written is not made
+        if is_opaque:
             outputs, results, is_view = [], [], False
         if self._kernels is not None:
             self._add_workspace(
@@ -317,6 +323,7 @@ class Recorder(TorchDispatchMode):
                 mutates=sorted({self.storage_of(t) for t in mutates}),
                 is_view=is_view,
                 is_random=_is_random(func, args, kwargs),
+                is_opaque=is_opaque,
                 cast_of=reads[0]
                 if self._is_forward and _is_kept_cast(name, read, written)
                 else None,
@@ -352,7 +359,7 @@ class Recorder(TorchDispatchMode):
                 else:
                     undo.callback(own.pop, _CALL)
                 own[_CALL] = functools.partial(watched, module._call_impl)
-            undo.enter_context(_transforms_take_hooks(self._refuse_open_calls))
+            undo.enter_context(transforms.without_hooks(self._refuse_open_calls))
             yield
 
     @contextlib.contextmanager
@@ -453,9 +460,7 @@ class Recorder(TorchDispatchMode):
         return self._saved_hooks(keeps=False)
 
     def _saved_hooks(self, keeps: bool) -> torch.autograd.graph.saved_tensors_hooks:
-        def pack(tensor: torch.Tensor) -> Any:
-            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-                return tensor  # of a transform, whose graph is not the step's
+        def pack(tensor: torch.Tensor) -> _Kept:
             last = self.operators[-1].results if self.operators else []
             parts = self.plain([tensor])
             saved = [
@@ -469,9 +474,9 @@ class Recorder(TorchDispatchMode):
                 for part in parts
             ]
             self.saved += saved
-            has_parts = is_sparse(tensor) and _needs_stand_in(tensor)
-            structure = structure_of(tensor) if has_parts else None
-            kept = _Kept(self._to_keep(tensor, keeps), structure, parts, saved)
+            with self._quiet():
+                remade = _remade(tensor) if _needs_stand_in(tensor) else None
+            kept = _Kept(self._to_keep(tensor, keeps), remade, parts, saved)
 
             def on_release() -> None:
                 for part in saved:
@@ -480,9 +485,7 @@ class Recorder(TorchDispatchMode):
             _on_death(kept, on_release)
             return kept
 
-        def unpack(kept: _Kept | torch.Tensor) -> torch.Tensor:
-            if not isinstance(kept, _Kept):
-                return kept
+        def unpack(kept: _Kept) -> torch.Tensor:
             for saved in kept.saved:
                 saved.unpacks += 1
                 if saved.unpacked is None:
@@ -511,16 +514,17 @@ class Recorder(TorchDispatchMode):
                 saved.local_end = self.now
             return kept.tensor
         parts = [*map(self._made_for, kept.shapes, kept.saved)]
-        if kept.structure is None:
+        if kept.remade is None:
             return parts[0]
-        with self._quiet():
-            return made_of(kept.structure, parts)
+        with self._quiet(), torch.no_grad():
+            return kept.remade(parts)
 
     def _made_for(self, shape: _Shape, saved: Saved) -> torch.Tensor:
         with self._quiet(), torch.no_grad():
             made = torch.empty_strided(
                 shape.size, shape.stride, dtype=shape.dtype, device=shape.device
             )
+        set_value(made, shape.value)
         # Of a conjugate, backward reads what it is one of without a copy.
         torch._C._set_conj(made, shape.is_conj)
         torch._C._set_neg(made, shape.is_neg)
@@ -556,28 +560,40 @@ def _results(
 
 def _has_memory(tensor: torch.Tensor) -> bool:
     """Whether it is one piece of memory."""
+    if type(tensor) not in _PLAIN and is_run_inside(type(tensor)):
+        return False
     is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return tensor.layout is _STRIDED and not is_wrapped
-
-
-@contextlib.contextmanager
-def _transforms_take_hooks(on_transform: Callable[[], None]) -> Iterator[None]:
-    """While it lasts, transforms of torch.func that differentiate do not refuse hooks for
-    what autograd saves. PyTorch's checkpoints are such hooks: what runs such a transform
-    is no unit."""
-
-    def disable(message: str) -> contextlib.AbstractContextManager[None]:
-        on_transform()
-        return contextlib.nullcontext()
-
-    with mock.patch.object(torch.autograd.graph, _DISABLES_HOOKS, disable):
-        yield
 
 
 def _needs_stand_in(tensor: torch.Tensor) -> bool:
     # Not a parameter, which its module holds, nor what lies on the CPU.
     is_parameter = tensor.is_leaf and tensor.requires_grad
     return tensor.device.type == "cuda" and not is_parameter
+
+
+def _remade(tensor: torch.Tensor) -> "_Remade | None":
+    """What makes one like a tensor that consists of others, of such."""
+    if is_sparse(tensor):
+        return functools.partial(made_of, structure_of(tensor))
+    if not is_run_inside(type(tensor)):
+        return None
+    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    inner = (getattr(tensor, name) for name in names)
+    kept = [None if part.is_floating_point() else part for part in inner]
+    size, stride = tensor.size(), tensor.stride()
+    unflatten = type(tensor).__tensor_unflatten__  # type: ignore[attr-defined]
+
+    def remake(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        # By their offsets jagged tensors are known to be of one shape.
+        given = {
+            name: part if before is None else before
+            for name, part, before in zip(names, parts, kept, strict=True)
+        }
+        made: torch.Tensor = unflatten(given, context, size, stride)
+        return made
+
+    return remake
 
 
 def _shape_of(tensor: torch.Tensor, storage: int) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ import torch
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from acplan.standing_in import can_be_stood_in_for
+from acplan.standing_in import has_plain_shape, is_run_inside
 from acplan.tape import (
     RUN,
     SAVE,
@@ -36,8 +36,8 @@ from acplan.tape import (
     Skipped,
     Tape,
     Writes,
+    can_all_be_stood_in_for,
     memory_of,
-    plain_results,
     tensors_of,
     written_by,
 )
@@ -57,6 +57,9 @@ _SETS_MEMORY = frozenset(
 )
 
 _PACKS = torch.ops.aten._pack_padded_sequence.default
+
+# Of an operator that returns nothing that it is given.
+_ANY_CALL: Call = ((), {})
 
 Decide = Callable[[Any], Choice]
 
@@ -249,6 +252,8 @@ class Forward(Mode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if types and any(map(is_run_inside, types)):
+            return NotImplemented
         kwargs = kwargs or {}
         traits = traits_of(func)
         tape = self._tape
@@ -272,7 +277,7 @@ class Forward(Mode):
                 choice == SKIP
                 and tape.may_skip
                 and not is_given
-                and can_be_stood_in_for(out, traits.is_view)
+                and has_plain_shape(out, traits.is_view)
             ):
                 item = Skipped(func, out)
             else:
@@ -299,12 +304,12 @@ class Forward(Mode):
         if func is _PACKS and choice != RUN:
             return self._left_packed(choice, out)
         if choice != SAVE:
-            if not plain_results(out, traits.is_view):
+            if not can_all_be_stood_in_for(out):
                 tape.distrust(f"{func} makes a tensor that nothing can stand in for")
             if not tape.may_skip:
                 choice = RUN if choice == SKIP else SAVE
             elif choice == SKIP:
-                return Skipped(func, out, *call)
+                return Skipped(func, out, *(call or (_ANY_CALL,)))
         if choice == RUN:
             return func
         if isinstance(choice, tuple):

@@ -153,15 +153,39 @@ class SparseFakes:
         return tree_map(self._fake, self._computed(func, args, kwargs))
 
     def _written(self, func: Any, args: Sequence[Any]) -> Any:
-        """What is written to has as many elements as before."""
-        others = (v for v in args[1:] if isinstance(v, torch.Tensor))
-        if is_sparse(args[0]) and any(map(is_sparse, others)):
+        """What is written to, which has as many elements as before, and those of another
+        sparse one that is added."""
+        first, second = (args[0], args[1]) if len(args) > 1 else (args[0], None)
+        is_list = isinstance(first, (list, tuple))
+        is_paired = is_list and isinstance(second, (list, tuple))
+        pairs = zip(first, second) if is_paired else [(first, second)]
+        for to, other in pairs:
+            if not (isinstance(to, torch.Tensor) and isinstance(other, torch.Tensor)):
+                continue
+            if is_sparse(to) and is_sparse(other):
+                self._add(func, to, other)
+        return first if func._schema.returns else None
+
+    def _add(self, func: Any, to: torch.Tensor, other: torch.Tensor) -> None:
+        """As CUDA does: the elements of one behind those of the other."""
+        is_sum = func.__name__.split(".")[0] in ("add_", "sub_", "_foreach_add_")
+        if not is_sum or {to.layout, other.layout} != {torch.sparse_coo}:
             raise AcplanError(
-                f"{func}: a sparse tensor that another one is written to has as many "
-                "elements as both have, and a trace does not follow that; write "
-                "`a = a + b` in place of `a += b`, or an optimizer without momentum"
+                f"{func}: what is written to a sparse tensor in place cannot be traced "
+                "but sums of tensors of coordinates; make a new one"
             )
-        return args[0] if func._schema.returns else None
+        sides = zip(sparse_parts(to), sparse_parts(other))
+        dims = (1, 0)
+        parts = [torch.cat(pair, dim) for pair, dim in zip(sides, dims)]
+        with no_dispatch():
+            indices = torch.cat([structure_of(t)._indices() for t in (to, other)], 1)
+            real = torch.sparse_coo_tensor(
+                indices, _zeros(parts[1]), to.shape, check_invariants=False
+            )
+        made = made_of(real, parts)
+        with torch.no_grad():
+            to.data = made
+        to.__dict__[_REAL] = real
 
     def _product(self, left: Any, right: Any, like: torch.Tensor) -> torch.Tensor:
         plain = next(t for t in (left, right, like) if not is_sparse(t))

@@ -13,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -35,9 +36,11 @@ from acplan.progress import progress_bar
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import fake_of_sparse, is_sparse
+from acplan.standing_in import is_run_inside
 from acplan.timing import measured_device
 from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 from acplan.values import (
+    LOST_ZERO,
     too_many_for_values,
     ValuedFakeTensorMode,
     as_in_training,
@@ -426,6 +429,16 @@ def step_on_fakes(
                 yield on_device, made
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
                 raise AcplanError(_depends_on_values(error, inputs)) from error
+            except UnsupportedOperatorException as error:
+                raise AcplanError(
+                    f"{error}: PyTorch has no fake of this operator, so that what runs it "
+                    "cannot be traced; have the model take another way, for jagged "
+                    "tensors attention in half precision"
+                ) from error
+            except RuntimeError as error:
+                if "invalid gradient" not in str(error) or "meta" not in str(error):
+                    raise
+                raise AcplanError(LOST_ZERO) from error
             finally:
                 step.model.train(was_training)
 
@@ -507,11 +520,19 @@ def _faked(
         give_value(made, value)
         return made
 
+    def inside(value: Any) -> Any:
+        names, context = value.__tensor_flatten__()
+        parts = {name: fake(getattr(value, name)) for name in names}
+        unflatten = type(value).__tensor_unflatten__
+        return unflatten(parts, context, value.size(), value.stride())
+
     def fake(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) not in fakes:
-            if is_sparse(value):
+            if is_run_inside(type(value)):
+                made = inside(value)
+            elif is_sparse(value):
                 made = fake_of_sparse(value, fake)
             else:
                 made = plain(value)
@@ -620,7 +641,11 @@ def _require_same_step(full: Recorder, scopes: Recorder) -> None:
                 "the model keeps more tensors from step to step, in a list say: what a "
                 "step holds of those before is not the same twice"
             )
-        assert len(full.tensors) == len(scopes.tensors)
+        if len(full.tensors) != len(scopes.tensors):
+            raise AcplanError(
+                "the model's step makes other views from one time to the next, as where "
+                "it traces a graph of its own (torch.func.linearize, make_fx)"
+            )
         return
     at = next(
         (k for k, (a, b) in enumerate(zip(names, again)) if a != b),
@@ -806,6 +831,8 @@ def _operator(
         data["view"] = True
     if operator.is_random:
         data["random"] = True
+    if operator.is_opaque:
+        data["opaque"] = True
     if operator.mutates:
         data["mutates"] = operator.mutates
     if recasts:

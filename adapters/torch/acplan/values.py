@@ -12,6 +12,7 @@ values nobody reads, and stay unknown, so that nothing large is ever computed.
 
 import contextlib
 import functools
+import importlib
 import inspect
 import random
 import sys
@@ -30,6 +31,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
+from acplan.errors import AcplanError
 from acplan.interrupts import give_way
 from acplan.plain_fakes import plain_fakes
 from acplan.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
@@ -90,6 +92,12 @@ class ValuedFakeTensorMode(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self._answers = device
         self._is_inside = False
+
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
+        """What a jagged dimension is as long as: a number of its own, as real ones have."""
+        nested = importlib.import_module("torch.nested._internal.nested_tensor")
+        nested._tensor_id_counter += 1
+        return torch.SymInt(nested.NestedIntNode(nested._tensor_id_counter - 1, 1))
 
     def _prep_args_for_hash(self, result: list[Any], *others: Any) -> None:
         # PyTorch remembers results by shapes alone; devices may have different ones.
@@ -164,6 +172,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
         """As PyTorch fakes it. What runs inside needs this mode, as fake tensors do not
         call it by themselves; what PyTorch computes for real must not have it."""
         given = operands(args, kwargs)
+        if any(map(_is_unfaked_zero, given)):
+            raise AcplanError(LOST_ZERO)
         is_real = not any(isinstance(tensor, FakeTensor) for tensor in given)
         if is_real and (func in self.lift_fns or _takes_numbers(func)):
             return super().dispatch(func, types, args, kwargs)
@@ -266,6 +276,15 @@ def _takes_numbers(func: Any) -> bool:
     return bool(fake_tensor.should_allow_numbers_as_tensors(func))
 
 
+def _is_unfaked_zero(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and tensor._is_zerotensor()
+
+
+LOST_ZERO = (
+    "a tangent that is known to be zero cannot be traced within a gradient; use "
+    "torch.func.jacrev(torch.func.jacrev(f)) in place of torch.func.hessian(f), and of "
+    "jacfwd(jacrev(f))"
+)
 _REAL = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -594,6 +613,13 @@ def _attach(out: Any, value: Any) -> None:
 
 def _set_value(fake: torch.Tensor, value: torch.Tensor) -> None:
     fake.__dict__["_acplan_value"] = value
+
+
+def set_value(fake: torch.Tensor, value: torch.Tensor | None) -> None:
+    """Gives a fake tensor the value of another one, which may have none."""
+    fake.__dict__.pop("_acplan_value", None)
+    if value is not None:
+        _set_value(fake, value)
 
 
 def written_by(
