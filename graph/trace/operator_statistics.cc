@@ -59,6 +59,7 @@ class InPlaceRuleFinder {
         if (ReadsStale(facts_, c, k)) {
           rules_.ties.emplace(k - call.start, k - call.start);
         }
+        if (op.opaque) rules_.unsavable.insert(k - call.start);
         for (const int32_t s : op.mutates) {
           if (IsAmong(op.outputs, s)) AddWriter(call, k, s);
         }

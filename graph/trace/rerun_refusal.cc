@@ -30,6 +30,9 @@ class SavedResults {
     const int32_t last = std::min(frame_.call->end, frame_.rerun_stop);
     for (int32_t op = frame_.call->start;
          op < std::min(last, frame_.rerun_time); ++op) {
+      if (trace_.operators[op].opaque && frame_.Saves(op)) {
+        return Place(op) + " cannot be saved: it makes a sparse tensor";
+      }
       if (auto refusal = RefusalOfWrites(op, frame_.Saves(op))) return refusal;
       Run(op);
     }

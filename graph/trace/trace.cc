@@ -293,6 +293,7 @@ TraceOperator ParseOperator(const JsonField& field, int32_t index,
                }).value_or(std::vector<int32_t>());
   op.view = ParseFlag(field, "view");
   op.random = ParseFlag(field, "random");
+  op.opaque = ParseFlag(field, "opaque");
   op.recasts =
       Optional(field, "recasts", [&](const JsonField& f) {
         std::vector<int32_t> recasts;

@@ -115,6 +115,9 @@ struct TraceOperator {
       {};               // tensors that it makes, in the forward pass
   bool view = false;    // results are views of arguments, nothing is computed
   bool random = false;  // draws random numbers
+  // Makes a tensor that is neither kept nor stood in for, a sparse one: returns
+  // none that the trace knows, and must run again.
+  bool opaque = false;
   // Operators before it: casts that autocast kept, in the order in which it
   // would make them for this one otherwise.
   std::vector<int32_t> recasts = {};

@@ -55,6 +55,7 @@ Json OperatorJson(const TraceOperator& op, const std::string& name) {
   if (!op.mutates.empty()) json["mutates"] = op.mutates;
   if (op.view) json["view"] = true;
   if (op.random) json["random"] = true;
+  if (op.opaque) json["opaque"] = true;
   if (!op.recasts.empty()) json["recasts"] = op.recasts;
   if (op.source != -1) json["source"] = op.source;
   return json;

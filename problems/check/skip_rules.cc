@@ -107,6 +107,7 @@ class CallNeeds {
         return std::nullopt;
       case OperatorDecision::kSave:
       case OperatorDecision::kOffload:
+        if (now.opaque && op < stop) return say("is kept and cannot be");
         for (const int32_t s : now.creates) {
           if (op < stop && needed_.contains(s) && !IsStorageKept(op, s)) {
             return say("does not keep a result that is needed");

@@ -19,7 +19,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointWrapper,
 )
 
-from acplan import caches, showing
+from acplan import caches, showing, transforms
 from acplan.arguments import require_module
 from acplan.errors import AcplanError, PlanMismatchWarning
 from acplan.figures import figure, made_of
@@ -414,6 +414,17 @@ _INSTALLS_HOOKS = "recursively_install_hooks"
 _MODE = "training"
 
 
+_class: Any = vars(object)["__class__"]
+# Who is told the class of a unit, and not that of its module.
+_HEAR_OF_UNITS = frozenset(
+    ["torch", "acplan", "copy", "copyreg", "pickle", "multiprocessing", "weakref"]
+)
+
+
+def _new_unit(kind: type["_Unit"]) -> "_Unit":
+    return kind.__new__(kind)
+
+
 class _Unit(CheckpointWrapper):
     """A module that a plan checkpoints, alone or with others.
 
@@ -429,6 +440,26 @@ class _Unit(CheckpointWrapper):
         # Of which unit of the plan, and whether strictly. By names that no module has.
         self._acplan_planned = ("", False)
         self._acplan_has_warned = False
+
+    @property
+    def __class__(self) -> type:
+        """That of its module, for code of the model that asks what a layer is
+        (`isinstance(layer, Block)`); PyTorch, and what copies, hear what it is itself."""
+        kind = type(self)
+        asked_by = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+        inside = vars(self).get("_modules", {}).get(_WRAPPED)
+        if inside is None or asked_by in _HEAR_OF_UNITS:
+            return kind
+        found: type = inside.__class__
+        return found
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        # fully_shard gives it another one.
+        _class.__set__(self, kind)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _new_unit, (type(self),), self.__getstate__()
 
     def named_modules(
         self,
@@ -496,12 +527,24 @@ class _Unit(CheckpointWrapper):
     ) -> None:
         self._pre_load_state_dict_hook(self, state_dict, prefix)
 
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        # Hooks of all modules are for the one inside.
+        call = super()._call_impl if _has_hooks(self) else self.forward
+        return call(*args, **kwargs)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        # The compiler leaves out hooks of fully_shard where it knows what calls them.
+        call = torch.nn.Module._call_impl.__get__(self)
+        self._compiled_call_impl = torch.compile(call, *args, **kwargs)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         call = self.checkpoint_fn
         # In a compiled checkpoint nothing may be written to a cache, which there is where
         # nothing runs again.
         is_plain = torch.compiler.is_compiling() and not torch.is_grad_enabled()
-        if is_plain or _is_exporting() or self._may_not_run_again(args, kwargs):
+        if is_plain or _is_exporting() or self._may_not_run_again():
+            call = _call
+        elif not torch.compiler.is_compiling() and transforms.are_under_way():
             call = _call
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone
@@ -509,15 +552,12 @@ class _Unit(CheckpointWrapper):
             call = call.function
         return call(self._checkpoint_wrapped_module, *args, **kwargs)
 
-    def _may_not_run_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _may_not_run_again(self) -> bool:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return False
         if self.checkpoint_fn is _call:
             return False
-        if caches.is_given_one(args, kwargs):
-            # A layer that runs again would add its keys once more.
-            text = "it is given a cache of keys and values, to which it would add its own once more"
-        elif _has_other_parameters(self._checkpoint_wrapped_module):
+        if _has_other_parameters(self._checkpoint_wrapped_module):
             text = "it runs with other parameters than its own, which are gone in backward"
         else:
             return False
@@ -529,6 +569,23 @@ class _Unit(CheckpointWrapper):
             text += "; it does not run again, and the peak may be a larger one"
             warnings.warn(f"{fqn}: {text}", PlanMismatchWarning, stacklevel=2)
         return True
+
+
+class _ContainerUnit(_Unit):
+    """That of a module with a length, such as a Sequential."""
+
+    def __len__(self) -> int:
+        return len(self._checkpoint_wrapped_module)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        inside: Any = self._checkpoint_wrapped_module
+        return bool(inside)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._checkpoint_wrapped_module)  # type: ignore[call-overload]
+
+    def __contains__(self, thing: Any) -> bool:
+        return thing in self._checkpoint_wrapped_module  # type: ignore[operator]
 
 
 def _has_other_parameters(module: torch.nn.Module) -> bool:
@@ -578,14 +635,17 @@ def _inside(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _carries_more(unit: torch.nn.Module) -> bool:
-    hooks = (
-        unit._forward_hooks,
-        unit._forward_pre_hooks,
-        unit._backward_hooks,
-        unit._backward_pre_hooks,
-    )
     is_compiled = unit._compiled_call_impl is not None
-    return is_compiled or isinstance(unit, FSDPModule) or any(hooks)
+    return is_compiled or isinstance(unit, FSDPModule) or _has_hooks(unit)
+
+
+def _has_hooks(unit: torch.nn.Module) -> bool:
+    return bool(
+        unit._forward_hooks
+        or unit._forward_pre_hooks
+        or unit._backward_hooks
+        or unit._backward_pre_hooks
+    )
 
 
 Undo = list[Callable[[], object]]
@@ -617,7 +677,8 @@ def _apply(
                 idle.append((module, checkpoint_fn))
                 module._acplan_planned = (planned.fqn, strict)
             else:
-                wrappers[id(module)] = unit = _Unit(module)
+                kind = _ContainerUnit if hasattr(type(module), "__len__") else _Unit
+                wrappers[id(module)] = unit = kind(module)
                 unit.checkpoint_fn = checkpoint_fn
                 unit._acplan_planned = (planned.fqn, strict)
     _require_apart(owners, runs)

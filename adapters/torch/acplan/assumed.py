@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from acplan.recorder import tensors_in
+from acplan.standing_in import is_run_inside
 
 # Where kernels are that run for fake tensors, too.
 _FAKED_BY = (
@@ -61,6 +62,8 @@ class Assumed(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if any(map(is_run_inside, types)):
+            return NotImplemented
         kwargs = kwargs or {}
         if not self._is_asked:
             return func(*args, **kwargs)

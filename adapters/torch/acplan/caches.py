@@ -6,13 +6,12 @@ switches caches off where it checkpoints, and so do a plan and a trace: modules 
 `use_cache=False` when they are called with gradients, by a hook, whoever says otherwise.
 Their configurations stay as they are, and are saved so; without gradients nothing is
 recomputed, and caches are what they are without a plan. What is given a cache by its caller
-all the same (prefixes that PEFT trains) is not checkpointed in that call.
+all the same (prefixes that PEFT trains) is given a copy of it when it runs again, as it was.
 """
 
 import contextlib
 import functools
 import inspect
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,15 +65,6 @@ def switched_off(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         switch_on(model)
-
-
-def is_given_one(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a cache of transformers is among the arguments."""
-    library = sys.modules.get("transformers.cache_utils")
-    if library is None:
-        return False
-    cache = library.Cache
-    return any(isinstance(v, cache) for v in (*args, *kwargs.values()))
 
 
 def _hooks_of(module: torch.nn.Module) -> Iterator[int]:

@@ -129,6 +129,8 @@ def _fakes() -> dict[Any, Fake]:
         "_cudnn_rnn": _cudnn_rnn,
         "_cudnn_rnn_backward": _rnn_backward,
         "miopen_rnn_backward": _rnn_backward,
+        "cudnn_grid_sampler": _grid_sampler,
+        "cudnn_grid_sampler_backward": _grid_sampler_backward,
         "_grouped_mm": _grouped_mm,
         "_ctc_loss": _ctc_loss,
         "_ctc_loss.Tensor": _ctc_loss,
@@ -227,6 +229,17 @@ def _rnn_backward(
         parts = input.new_empty(sum(sizes)).split(sizes)
         weights = [part.view(w.shape) for part, w in zip(parts, weight)]
     return grad_input, grad_hx, grad_cx, weights
+
+
+# aten/src/ATen/native/cudnn/GridSampler.cpp
+def _grid_sampler(self: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    return self.new_empty(*self.shape[:2], *grid.shape[1:3])
+
+
+def _grid_sampler_backward(
+    self: torch.Tensor, grid: torch.Tensor, grad_output: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return self.new_empty(self.shape), grid.new_empty(grid.shape)
 
 
 def _grouped_mm(

@@ -8,6 +8,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from acplan.errors import AcplanError
+from acplan.sparse_fakes import is_sparse
 
 _TERA = 1e12
 
@@ -65,6 +66,8 @@ def flops_of(
     """Returns what an operator computes; 0 for what is bound by memory."""
     packet = func._overloadpacket
     own = _FLOPS.get(str(packet))
+    if any(isinstance(a, torch.Tensor) and is_sparse(a) for a in args):
+        return 0  # of what is sparse the bytes count
     if own is not None:
         return own(*args, **kwargs)
     count = flop_registry.get(packet)

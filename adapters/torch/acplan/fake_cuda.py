@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from acplan.attention_kernels import (
     Attention,
@@ -233,16 +233,27 @@ def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, An
         warp_size=64 if device.is_rocm else 32,
         gcnArchName="gfx942" if device.is_rocm else device.product,
     )
+    # Nothing is drawn on the device; who keeps its state and sets it finds what was set.
+    generator = torch.Generator()
     has_bf16 = device.is_rocm or device.capability[0] >= 8
     cudnn = None if device.is_rocm else platform.cudnn
     return [
+        *_random_states(generator),
         # Without a device, autocast for CUDA is switched off or refuses bfloat16.
         (torch.cuda.amp.common, "amp_definitely_not_available", always(False)),
         (torch.cuda, "is_available", always(True)),
         (torch.cuda, "device_count", always(1)),
         (torch.cuda, "current_device", always(0)),
+        (torch.cuda, "set_device", always(None)),
+        (torch.cuda, "_exchange_device", always(0)),
+        (torch.cuda, "_maybe_exchange_device", always(0)),
         (torch.cuda, "synchronize", always(None)),
         (torch.cuda, "is_current_stream_capturing", always(False)),
+        (torch.cuda, "reset_peak_memory_stats", always(None)),
+        (torch.cuda, "reset_accumulated_memory_stats", always(None)),
+        (torch.cuda.nvtx, "range_push", always(0)),
+        (torch.cuda.nvtx, "range_pop", always(0)),
+        (torch.cuda.nvtx, "mark", always(None)),
         (torch.cuda, "get_device_capability", always(device.capability)),
         (torch.cuda, "get_device_name", always(device.product)),
         (torch.cuda, "get_device_properties", always(properties)),
@@ -264,3 +275,35 @@ def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, An
         (torch.version, "cuda", None if device.is_rocm else "13.0"),
         (torch.version, "hip", "7.0" if device.is_rocm else None),
     ]
+
+
+def _random_states(generator: torch.Generator) -> list[tuple[Any, str, Any]]:
+    """What tells the state of the device's random numbers, and sets it."""
+
+    def nothing(*_: Any, **__: Any) -> None:
+        pass
+
+    def get(device: Any = "cuda") -> torch.Tensor:
+        return generator.get_state()
+
+    def set_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
+        if not isinstance(new_state, FakeTensor):
+            generator.set_state(new_state)
+
+    def seed(number: int) -> None:
+        generator.manual_seed(int(number))
+
+    answers = {
+        "get_rng_state": get,
+        "set_rng_state": set_state,
+        "get_rng_state_all": lambda: [get()],
+        "set_rng_state_all": nothing,
+        "manual_seed": seed,
+        "manual_seed_all": seed,
+        "seed": nothing,
+        "seed_all": nothing,
+        "initial_seed": generator.initial_seed,
+    }
+    owners = (torch.cuda, torch.cuda.random)
+    found = [(owner, name, answers[name]) for owner in owners for name in answers]
+    return [*found, (torch.cuda, "default_generators", (generator,))]

@@ -34,7 +34,7 @@ from acplan.errors import AcplanError
 
 # Elements that are looked at one by one; what is longer are data, of which the container
 # itself is noted.
-_MOST_ELEMENTS = 4096
+MOST_ELEMENTS = 4096
 _PASSED_BY = (
     str, bytes, int, float, complex, type(None), type, types.ModuleType, torch.Tensor,
     torch.dtype, torch.device, torch.storage.UntypedStorage,
@@ -54,7 +54,7 @@ def state_kept(model: torch.nn.Module, of_functions: bool = True) -> Iterator[No
     `of_functions`: what functions have for variables, too, as those of hooks."""
     with _disable_current_modes():
         reached = _reached([*model.modules(), *_global_hooks()], of_functions)
-        noted = [undo for thing in reached for undo in _undone(thing)]
+        noted = [undo for thing in reached for undo in undone(thing)]
     try:
         yield
     finally:
@@ -70,7 +70,7 @@ def objects_kept(*roots: Any) -> Iterator[None]:
     or a data set, but for modules and what is in them."""
     with _disable_current_modes():
         reached = _reached(roots, but=(torch.nn.Module, torch.optim.Optimizer))
-        noted = [undo for thing in reached for undo in _undone(thing)]
+        noted = [undo for thing in reached for undo in undone(thing)]
     try:
         yield
     finally:
@@ -83,9 +83,9 @@ def read_once(data: Any, with_files: bool) -> str:
     """The class of an iterator that data, a loader or a sampler reads from, which cannot
     be read again; "" where there is none. `with_files`: a file is one, too; data with
     places seek in theirs."""
-    found = (thing for thing in _reached([data]) if isinstance(thing, Iterator))
+    found = (thing for thing in _reached([data]) if is_a(thing, Iterator))
     but = () if with_files else (io.IOBase,)
-    return next((type(t).__name__ for t in found if not isinstance(t, but)), "")
+    return next((type(t).__name__ for t in found if not is_a(t, but)), "")
 
 
 def without_saved_hooks() -> contextlib.AbstractContextManager[object]:
@@ -119,7 +119,7 @@ def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
     once.
     """
     for thing in _reached([given]):
-        if isinstance(thing, Iterator):
+        if is_a(thing, Iterator):
             raise AcplanError(
                 f"what the model is given has a {type(thing).__name__}, which can be read "
                 "once: give what it is made of"
@@ -137,9 +137,9 @@ def _shared_by(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> dict[int
     """What a copy has of the original: modules. Parameters are no plain tensors."""
     memo: dict[int, Any] = {}
     for thing in _reached([given]):
-        if isinstance(thing, torch.nn.Module):
+        if is_a(thing, torch.nn.Module):
             memo[id(thing)] = thing
-        elif isinstance(thing, torch.nn.Parameter):
+        elif is_parameter(thing):
             memo[id(thing)] = of_tensor(thing)
     return memo
 
@@ -183,53 +183,97 @@ def _reached(
     seen: dict[int, Any] = {}
     while left:
         thing = left.pop()
-        if id(thing) in seen or isinstance(thing, _PASSED_BY):
-            if not isinstance(thing, torch.nn.Parameter) or id(thing) in seen:
+        if id(thing) in seen or is_a(thing, _PASSED_BY):
+            if id(thing) in seen or not is_parameter(thing):
                 continue
-        if isinstance(thing, but):
+        if is_a(thing, but):
             continue
         seen[id(thing)] = thing  # which keeps its id
         yield thing
-        if of_functions or not isinstance(thing, types.FunctionType):
+        if of_functions or not is_a(thing, types.FunctionType):
             left += _parts_of(thing)
 
 
+def is_parameter(thing: Any) -> bool:
+    return is_a(thing, torch.Tensor) and isinstance(thing, torch.nn.Parameter)
+
+
 def _parts_of(thing: Any) -> list[Any]:
-    if isinstance(thing, torch.nn.Parameter) or _is_of_others(thing):
+    if is_parameter(thing) or is_of_others(thing):
         return []
-    if isinstance(thing, types.FunctionType):
+    if is_a(thing, types.FunctionType):
         return [*filter(_is_filled, thing.__closure__ or ())]
-    if isinstance(thing, types.CellType):
+    if is_a(thing, types.CellType):
         return [thing.cell_contents] if _is_filled(thing) else []
-    if isinstance(thing, types.MethodType):
+    if is_a(thing, types.MethodType):
         return [thing.__self__, thing.__func__]
     found: list[Any] = []
-    if isinstance(thing, functools.partial):
+    if is_a(thing, functools.partial):
         found += [thing.func, *thing.args, *thing.keywords.values()]
-    if isinstance(thing, dict):
-        found += dict.values(thing) if len(thing) <= _MOST_ELEMENTS else ()
-    elif isinstance(thing, (list, tuple, set, frozenset, collections.deque)):
-        found += thing if len(thing) <= _MOST_ELEMENTS else ()
-    attributes = _attributes_of(thing)
+    elements = elements_of(thing)
+    if elements is not None and len(elements) <= MOST_ELEMENTS:
+        found += elements
+    attributes = attributes_of(thing)
     if attributes is not None:
         found.append(attributes)
+    found += slots_filled(thing).values()
     return found
 
 
-def _is_of_others(thing: Any) -> bool:
-    if isinstance(thing, torch.nn.Module):
+def is_of_others(thing: Any) -> bool:
+    if is_a(thing, torch.nn.Module):
         return False
-    is_function = isinstance(thing, types.FunctionType)
+    is_function = is_a(thing, types.FunctionType)
     of_module = f"{(thing if is_function else type(thing)).__module__}."
     return any(of_module.startswith(f"{name}.") for name in _OF_OTHERS)
 
 
-def _attributes_of(thing: Any) -> dict[str, Any] | None:
+def is_a(thing: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Asks the class alone: isinstance() asks the thing, too, of which it may be the proxy
+    of another one, or end with an error."""
+    return issubclass(type(thing), kinds)
+
+
+def elements_of(thing: Any) -> list[Any] | None:
+    """What a container holds, of dictionaries the values, as its base class has it: classes
+    derived from it may have no length, or count otherwise. None: it is no container."""
+    if is_a(thing, dict):
+        return list(dict.values(thing))
+    for kind in _SEQUENCES:
+        if is_a(thing, kind):
+            return list(kind.__iter__(thing))
+    return None
+
+
+_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
+
+
+def attributes_of(thing: Any) -> dict[str, Any] | None:
     try:
-        attributes = thing.__dict__
+        attributes = object.__getattribute__(thing, "__dict__")
     except Exception:  # there is none, or its class says what it is
         return None
-    return attributes if isinstance(attributes, dict) else None
+    return attributes if type(attributes) is dict else None
+
+
+@functools.cache
+def slots_of(kind: type) -> tuple[types.MemberDescriptorType, ...]:
+    """What reads and writes the attributes of classes with `__slots__`."""
+    return tuple(
+        member
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for member in vars(base).values()
+        if type(member) is types.MemberDescriptorType
+    )
+
+
+def slots_filled(thing: Any) -> dict[types.MemberDescriptorType, Any]:
+    found = {}
+    for slot in slots_of(type(thing)):
+        with contextlib.suppress(AttributeError):
+            found[slot] = slot.__get__(thing)
+    return found
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -240,26 +284,36 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-def _undone(thing: Any) -> Iterator[Undo]:
-    """What puts a thing back to what it is now."""
-    if isinstance(thing, types.CellType):
+# Of what has been added to a list: whether it stays there.
+Stays = Callable[[list[Any]], bool]
+
+
+def undone(thing: Any, stays: Stays | None = None) -> Iterator[Undo]:
+    """What puts a thing back to what it is now, but for lists that have only grown, by
+    what stays."""
+    if is_a(thing, types.CellType):
         if _is_filled(thing):
             yield functools.partial(_put_in_cell, thing, thing.cell_contents)
-    elif isinstance(thing, dict):
-        yield functools.partial(_put_back, thing, dict(dict.items(thing)))
-    elif isinstance(thing, (list, collections.deque)):
-        yield functools.partial(_put_back, thing, list(thing))
-    elif isinstance(thing, set):
+    elif is_a(thing, dict):
+        yield functools.partial(_put_back, thing, tuple(dict.items(thing)))
+    elif is_a(thing, (list, collections.deque)):
+        yield functools.partial(_put_back, thing, elements_of(thing), stays)
+    elif is_a(thing, set):
         yield functools.partial(_put_back, thing, set(thing))
-    elif isinstance(thing, random.Random):
+    elif is_a(thing, functools.partial):
+        before = (thing.func, thing.args, thing.keywords, thing.__dict__)
+        yield functools.partial(_put_in_partial, thing, before)
+    elif is_a(thing, random.Random):
         yield functools.partial(thing.setstate, thing.getstate())
-    elif isinstance(thing, torch.Generator):
+    elif is_a(thing, torch.Generator):
         if thing.device.type == "cpu":
             yield functools.partial(thing.set_state, thing.get_state())
+    elif slots_of(type(thing)):
+        yield functools.partial(_put_in_slots, thing, slots_filled(thing))
     elif numpy := sys.modules.get("numpy"):
-        if isinstance(thing, numpy.random.RandomState):
+        if is_a(thing, numpy.random.RandomState):
             yield functools.partial(thing.set_state, thing.get_state())
-        elif isinstance(thing, numpy.random.Generator):
+        elif is_a(thing, numpy.random.Generator):
             bits = thing.bit_generator
             yield functools.partial(setattr, bits, "state", bits.state)
 
@@ -269,26 +323,61 @@ def _put_in_cell(cell: types.CellType, value: Any) -> None:
         cell.cell_contents = value
 
 
-def _put_back(container: Any, before: Any) -> None:
-    """The elements that it had, in their order."""
+def _put_in_partial(thing: Any, before: tuple[Any, ...]) -> None:
+    if thing.args is not before[1]:
+        thing.__setstate__(before)
+
+
+def _put_in_slots(thing: Any, before: dict[types.MemberDescriptorType, Any]) -> None:
+    now = slots_filled(thing)
+    for slot in now:
+        if slot not in before:
+            slot.__delete__(thing)
+    for slot, value in before.items():
+        if slot not in now or now[slot] is not value:
+            slot.__set__(thing, value)
+
+
+def _put_back(container: Any, before: Any, stays: Stays | None = None) -> None:
+    """The elements that it had, in their order: of a dictionary the pairs."""
     if _is_as_before(container, before):
+        return
+    added = None if stays is None else _added(container, before)
+    if stays is not None and added is not None and stays(added):
         return
     kinds = (collections.OrderedDict, dict, list, collections.deque, set)
     # Classes made of these may refuse what the model itself did another way.
-    kind: Any = next(kind for kind in kinds if isinstance(container, kind))
+    kind: Any = next(kind for kind in kinds if is_a(container, kind))
     kind.clear(container)
-    add = kind.extend if isinstance(before, list) else kind.update
+    if is_a(container, dict):
+        for key, value in before:
+            kind.__setitem__(container, key, value)
+        return
+    add = kind.update if isinstance(before, set) else kind.extend
     add(container, before)
 
 
+def _added(container: Any, before: Any) -> list[Any] | None:
+    """What has been added to the end of what a list had; None where it is another one."""
+    if not is_a(container, (list, collections.deque)):
+        return None
+    now: list[Any] = elements_of(container) or []
+    is_longer = len(now) >= len(before)
+    is_grown = is_longer and all(a is b for a, b in zip(now, before))
+    return now[len(before) :] if is_grown else None
+
+
 def _is_as_before(container: Any, before: Any) -> bool:
-    if len(container) != len(before):
-        return False
-    if isinstance(before, dict):
-        return all(
-            name is old and value is before[old]
-            for (name, value), old in zip(dict.items(container), before)
+    """By identity: what is equal may be another one, and classes may not compare."""
+    if is_a(container, dict):
+        found = [*dict.items(container)]
+        return len(found) == len(before) and all(
+            name is old and value is was
+            for (name, value), (old, was) in zip(found, before)
         )
+    elements = elements_of(container) or []
     if isinstance(before, set):
-        return bool(container == before)
-    return all(value is old for value, old in zip(container, before))
+        return {*map(id, elements)} == {*map(id, before)}
+    return len(elements) == len(before) and all(
+        value is old for value, old in zip(elements, before)
+    )

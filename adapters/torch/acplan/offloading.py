@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from acplan.host_link import Buffer, Copy, Link, queues_of
-from acplan.standing_in import can_be_stood_in_for
+from acplan.standing_in import has_plain_shape
 from acplan.tape import Saved, Tape, each, memory_of, tensors_of
 
 
@@ -118,7 +118,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_movable(tensor: torch.Tensor) -> bool:
-    if not can_be_stood_in_for(tensor, True) or memory_of(tensor) is None:
+    if not has_plain_shape(tensor, True) or memory_of(tensor) is None:
         return False
     size = tensor.untyped_storage().nbytes()
     return size > 0 and size % tensor.element_size() == 0

@@ -63,7 +63,27 @@ def _moved(
         with torch.no_grad():
             if all(fn(tensor) is tensor for tensor in tensors):
                 return module
+            if not torch.__future__.get_overwrite_module_params_on_conversion():
+                return _moved_one_by_one(module, fn)
     return _move(module, fn, False)
+
+
+def _moved_one_by_one(
+    module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.nn.Module:
+    """As with plain tensors: parameters stay the same objects as long as they can."""
+    for name, parameter in module._parameters.items():
+        if parameter is None:
+            continue
+        made = fn(parameter)
+        if torch._has_compatible_shallow_copy_type(parameter, made):
+            parameter.data = made
+        else:
+            module._parameters[name] = torch.nn.Parameter(made, parameter.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = fn(buffer)
+    return module
 
 
 # PyTorch looks at the class once, when a tensor is made.
@@ -108,6 +128,8 @@ def _make_real(fake: FakeTensor, value: torch.Tensor | None) -> None:
     """Kernels would read memory that is not there."""
     if fake.fake_device.type == "cuda" and not _has_cuda():
         return  # There are no kernels either.
+    if fake.layout is not torch.strided:
+        return  # Nothing can be put in the place of its parts.
     if value is None:
         value = torch.empty(0, dtype=fake.dtype)
     with torch.no_grad():

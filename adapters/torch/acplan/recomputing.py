@@ -5,20 +5,30 @@ from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
+from torch.utils import checkpoint
 
 from acplan.errors import AcplanError
+from acplan.given import copied
 from acplan.outside import set_versions, statistics_of, version_of
 from acplan.replaying import (
     CAST,
-    EMPTY_OF_FRAMES,
+    EMPTY,
     Mode,
     Traits,
     cast_key,
     is_kept_cast,
-    is_of_a_frame,
+    is_of_nothing,
     traits_of,
 )
-from acplan.standing_in import Origin, Shape, StandIn, by_shape, reshape, stand_in
+from acplan.standing_in import (
+    Origin,
+    StandIn,
+    by_shape,
+    is_run_inside,
+    reshape,
+    shape_of,
+    stand_in,
+)
 from acplan.tape import (
     Saved,
     Skipped,
@@ -56,6 +66,60 @@ def run(
             raise
         start.recomputation.start_again()
     return module(*args, **kwargs)
+
+
+class Call:
+    """A module, called with what its caller gave, and from then on with copies of what it
+    is called with (given.py). Where an exception left it in forward, one such leaves it when
+    it runs again, and nobody hears of it."""
+
+    def __init__(
+        self, module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._module = module
+        # Let go of when it is called.
+        self._first: Any = (args, kwargs)
+        self._left_by: tuple[type[BaseException], ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._first is None:
+            return self._again(*copied((args, kwargs)))
+        (args, kwargs), self._first = self._first, None
+        try:
+            return self._module(*args, **kwargs)
+        except BaseException as error:
+            self._left_by = (type(error),)
+            if isinstance(error, StopIteration):
+                raise Stopped(error) from None
+            raise
+
+    def _again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self._module(*args, **kwargs)
+        except ENDS:
+            raise
+        except self._left_by:
+            pass
+
+
+class Stopped(Exception):
+    """In place of StopIteration, which does not leave the generators that checkpoints are
+    made of."""
+
+    def __init__(self, error: StopIteration) -> None:
+        super().__init__()
+        self.error = error
+
+
+class _End(BaseException):
+    """In place of the exception by which PyTorch ends a recomputation that has made all that
+    is needed: one that modules do not catch as an error of their own, of which they would
+    go on with something else."""
+
+
+setattr(checkpoint, "_StopRecomputationError", _End)
+# What ends a recomputation, or begins it again, and is no end of the module's.
+ENDS = (StartAgain, _End)
 
 
 class HasModules(Protocol):
@@ -183,7 +247,7 @@ class Recomputation(Mode):
                 return tensor.detach()
             self._saves += 1
             if self._has_stale and (origin := _stale(tensor)):
-                tensor = stand_in(Shape(tensor), origin)
+                tensor = stand_in(shape_of(tensor), origin)
             return save(tensor)
 
         for name in _OF_CHECKPOINTS:
@@ -199,6 +263,8 @@ class Recomputation(Mode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if types and any(map(is_run_inside, types)):
+            return NotImplemented
         tape, place = self._tape, self._place
         # By far the most of what is skipped, at once: one new tensor is made, whatever
         # it is called with.
@@ -210,7 +276,7 @@ class Recomputation(Mode):
                 and item.made is None
                 and item.after is None
                 and func is not CAST
-                and func is not EMPTY_OF_FRAMES
+                and func is not EMPTY
             ):
                 self._place = place + 1
                 self._has_skipped = True
@@ -218,7 +284,7 @@ class Recomputation(Mode):
         kwargs = kwargs or {}
         traits = traits_of(func)
         is_unseen = self._is_blind or traits.is_ignored
-        if is_unseen or (func is EMPTY_OF_FRAMES and is_of_a_frame(args)):
+        if is_unseen or (traits.may_be_of_nothing and is_of_nothing(func, args)):
             if args and isinstance(args[0], StandIn):
                 return _unseen(func, args, kwargs)
             return func(*args, **kwargs)
@@ -419,7 +485,7 @@ def _unseen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Of a stand-in, what no policy sees."""
     given = args[0]
     if func is torch.ops.aten.detach.default:
-        return stand_in(Shape(given), given.origin)
+        return stand_in(shape_of(given), given.origin)
     if func is torch.ops.prim.device.default:
         return given.device
     return by_shape(func, args, kwargs, given.origin)

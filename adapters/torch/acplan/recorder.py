@@ -3,6 +3,7 @@ autograd saves."""
 
 import contextlib
 import dataclasses
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -11,16 +12,24 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from acplan import transforms
 from acplan.devices import Device
+from acplan.given import tensors_given
 from acplan.outside import statistics_of
+from acplan.replaying import is_of_nothing
 from acplan.sources import SourceLines
-from acplan.standing_in import StandIn
+from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
+from acplan.standing_in import StandIn, is_run_inside
 from acplan.values import operands, set_value, value_of, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
 
 # Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
 # whose number differs between a forward pass and its recomputation.
 _INVISIBLE = frozenset({"aten.detach.default", "prim.device.default"})
+_STRIDED = torch.strided
+_PLAIN = frozenset([torch.Tensor, torch._subclasses.FakeTensor])
+# Which `__call__` of a module calls.
+_CALL = "_call_impl"
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
@@ -28,7 +37,7 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
     return [
         leaf
         for leaf in tree_leaves(values)
-        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, StandIn)
+        if issubclass(type(leaf), torch.Tensor) and not isinstance(leaf, StandIn)
     ]
 
 
@@ -62,6 +71,7 @@ class Operator:
     mutates: list[int]
     is_view: bool
     is_random: bool
+    is_opaque: bool
     cast_of: int | None  # the trained leaf whose cast autocast keeps until it ends
     source: int  # its line in the table of sources, or -1
     # Running statistics that it moves on and reads nothing of.
@@ -104,19 +114,31 @@ class _Shape:
         self.stride = tensor.stride()
         self.dtype = tensor.dtype
         self.device = tensor.device
+        self.is_conj = tensor.is_conj()
+        self.is_neg = tensor.is_neg()
+        self.value = value_of(tensor)
 
 
 class _Kept:
-    """What autograd holds in place of a tensor that it saved."""
+    """What autograd holds in place of a tensor that it saved. One that consists of
+    several is `remade` of others of their shapes."""
 
-    __slots__ = ("tensor", "shape", "saved", "__weakref__")
+    __slots__ = ("tensor", "remade", "shapes", "saved", "__weakref__")
 
     def __init__(
-        self, tensor: torch.Tensor | None, shape: _Shape, saved: Saved
+        self,
+        tensor: torch.Tensor | None,
+        remade: "_Remade | None",
+        parts: Iterable[torch.Tensor],
+        saved: list[Saved],
     ) -> None:
         self.tensor = tensor
-        self.shape = shape
+        self.remade = remade
+        self.shapes = [*map(_Shape, parts)]
         self.saved = saved
+
+
+_Remade = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 
 class Recorder(TorchDispatchMode):
@@ -194,7 +216,24 @@ class Recorder(TorchDispatchMode):
         self.storage_of(tensor, self.now)
 
     def storages_of(self, values: Any, born: int = -1) -> list[int]:
-        return sorted({self.storage_of(t, born) for t in tensors_in(values)})
+        found = self.plain(tensors_in(values))
+        return sorted({self.storage_of(part, born) for part in found})
+
+    def plain(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors with memory that these are, or consist of."""
+        if all(map(_has_memory, tensors)):
+            return tensors
+        found: list[torch.Tensor] = []
+        with self._quiet():
+            for tensor in map(transforms.unwrapped, tensors):
+                if _has_memory(tensor):
+                    found.append(tensor)
+                elif is_run_inside(type(tensor)):
+                    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+                    found += self.plain([getattr(tensor, name) for name in names])
+                else:
+                    found += sparse_parts(tensor)
+        return found
 
     def _tensor_of(self, tensor: torch.Tensor, among: Iterable[int] = ()) -> int:
         """The index of a tensor. Autograd hands on copies of what it was given; the
@@ -249,24 +288,31 @@ class Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if any(map(is_run_inside, types)):
+            return NotImplemented
         kwargs = kwargs or {}
+        is_unseen = self._is_quiet or is_of_nothing(func, args)
         out = func(*args, **kwargs)
-        if self._is_quiet:
+        if is_unseen:
             return out
         name = str(func)
-        read, written = operands(args, kwargs), operands(out)
+        read, made = self.plain(operands(args, kwargs)), operands(out)
+        written = self.plain(made)
         if name in _INVISIBLE:
             self._results(read, written)
             return out
         reads = sorted({self.storage_of(t) for t in read})
         outputs = sorted({self.storage_of(t, self.now) for t in written})
         results = self._results(read, written)
+        mutates = self.plain(written_by(func, args, kwargs))
+        is_view = bool(written) and not mutates and set(outputs) <= set(reads)
+        is_opaque = written is not made
+        if is_opaque:
+            outputs, results, is_view = [], [], False
         if self._kernels is not None:
             self._add_workspace(
                 workspace_bytes(func, args, kwargs, out, self._kernels)
             )
-        mutates = written_by(func, args, kwargs)
-        is_view = bool(written) and not mutates and set(outputs) <= set(reads)
         is_free = is_view or not written or "empty" in name
         self.operators.append(
             Operator(
@@ -281,6 +327,7 @@ class Recorder(TorchDispatchMode):
                 mutates=sorted({self.storage_of(t) for t in mutates}),
                 is_view=is_view,
                 is_random=_is_random(func, args, kwargs),
+                is_opaque=is_opaque,
                 cast_of=reads[0]
                 if self._is_forward and _is_kept_cast(name, read, written)
                 else None,
@@ -301,21 +348,24 @@ class Recorder(TorchDispatchMode):
             storage = Storage(size, self.now, True, self.now + 1, "temporary")
             self.storages.append(storage)
 
-    def watch_calls(
+    @contextlib.contextmanager
+    def watching_calls(
         self, modules: Iterable[torch.nn.Module], but_root: bool = False
-    ) -> list[torch.utils.hooks.RemovableHandle]:
-        """Records calls of these modules, by their place, until `end_forward`."""
-        handles = []
-        for index, module in enumerate(modules):
-            if but_root and index == 0:
-                continue
-            handles.append(
-                module.register_forward_pre_hook(
-                    self._on_enter(index), prepend=True, with_kwargs=True
-                )
-            )
-            handles.append(module.register_forward_hook(self._on_leave))
-        return handles
+    ) -> Iterator[None]:
+        """While it lasts, records calls of these modules, by their place, with all that
+        their hooks run, as a unit calls them."""
+        with contextlib.ExitStack() as undo:
+            for index, module in enumerate(modules):
+                if but_root and index == 0:
+                    continue
+                own, watched = vars(module), functools.partial(self._watched, index)
+                if _CALL in own:
+                    undo.callback(own.__setitem__, _CALL, own[_CALL])
+                else:
+                    undo.callback(own.pop, _CALL)
+                own[_CALL] = functools.partial(watched, module._call_impl)
+            undo.enter_context(transforms.without_hooks(self._refuse_open_calls))
+            yield
 
     @contextlib.contextmanager
     def call_of_root(self) -> Iterator[None]:
@@ -330,44 +380,67 @@ class Recorder(TorchDispatchMode):
     def end_forward(self) -> None:
         self._is_forward = False
 
-    def _on_enter(self, index: int) -> Callable[..., None]:
-        def on_enter(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            if not self._is_forward:
-                return
-            call = Call(
-                module=index,
-                parent=self._open_calls[-1] if self._open_calls else -1,
-                start=self.now,
-                end=self.now,
-                inputs=self.storages_of((args, kwargs)),
-                arguments=[
-                    self._tensor_of(a) for a in args if isinstance(a, torch.Tensor)
-                ],
-                outputs=[],
-                no_grad=not torch.is_grad_enabled(),
-            )
-            self._open_calls.append(len(self.calls))
-            self.calls.append(call)
-
-            def on_input_gradient(_: torch.Tensor) -> None:
-                call.backward_end = self.now
-
-            self._watch_gradients((args, kwargs), on_input_gradient)
-
-        return on_enter
-
-    def _on_leave(self, module: torch.nn.Module, args: Any, out: Any) -> None:
+    def _watched(
+        self, index: int, call_module: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
         if not self._is_forward:
-            return
-        call = self.calls[self._open_calls.pop()]
-        call.end = self.now
-        call.outputs = self.storages_of(out)
+            return call_module(*args, **kwargs)
+        is_alone = transforms.are_under_way()
+        given = tensors_given(args, kwargs)
+        call = Call(
+            module=index,
+            parent=self._open_calls[-1] if self._open_calls else -1,
+            start=self.now,
+            end=self.now,
+            inputs=self.storages_of(given),
+            arguments=self._arguments(args),
+            outputs=[],
+            no_grad=is_alone or not torch.is_grad_enabled(),
+        )
+        self._open_calls.append(len(self.calls))
+        self.calls.append(call)
+
+        def on_input_gradient(_: torch.Tensor) -> None:
+            call.backward_end = self.now
 
         def on_output_gradient(_: torch.Tensor) -> None:
             if call.backward_start is None:
                 call.backward_start = self.now
 
-        self._watch_gradients(out, on_output_gradient)
+        if not is_alone:
+            self._watch_gradients(given, on_input_gradient)
+        # They live no longer than without this.
+        before = [*map(weakref.ref, given)]
+        del given
+        try:
+            out = call_module(*args, **kwargs)
+        except BaseException:
+            self._give_up(call)
+            raise
+        finally:
+            self._open_calls.pop()
+            call.end = self.now
+        results = _results(out, args, kwargs, before)
+        call.outputs = self.storages_of(results)
+        if not is_alone:
+            self._watch_gradients(results, on_output_gradient)
+        return out
+
+    def _give_up(self, call: Call) -> None:
+        """One that an exception ends has no results, and is no unit. One that ran nothing
+        is as if it had not been made."""
+        first = self._open_calls[-1]
+        if call.start == self.now and not any(s.call >= first for s in self.saved):
+            del self.calls[first:]
+
+    def _refuse_open_calls(self) -> None:
+        """None of them is a unit."""
+        for place in self._open_calls:
+            self.calls[place].no_grad = True
+
+    def _arguments(self, args: tuple[Any, ...]) -> list[int]:
+        given = (a for a in args if issubclass(type(a), torch.Tensor))
+        return [self._tensor_of(part) for part in self.plain(list(given))]
 
     def _watch_gradients(
         self, values: Any, action: Callable[[torch.Tensor], None]
@@ -394,26 +467,34 @@ class Recorder(TorchDispatchMode):
     def _saved_hooks(self, keeps: bool) -> torch.autograd.graph.saved_tensors_hooks:
         def pack(tensor: torch.Tensor) -> _Kept:
             last = self.operators[-1].results if self.operators else []
-            saved = Saved(
-                storage=self.storage_of(tensor),
-                tensor=self._tensor_of(tensor, among=last),
-                requires_grad=tensor.requires_grad,
-                packed=self.now,
-                call=self._open_calls[-1] if self._open_calls else -1,
-            )
-            self.saved.append(saved)
-            kept = _Kept(self._to_keep(tensor, keeps), _Shape(tensor), saved)
+            parts = self.plain([tensor])
+            saved = [
+                Saved(
+                    storage=self.storage_of(part),
+                    tensor=self._tensor_of(part, among=last) if part is tensor else -1,
+                    requires_grad=tensor.requires_grad,
+                    packed=self.now,
+                    call=self._open_calls[-1] if self._open_calls else -1,
+                )
+                for part in parts
+            ]
+            self.saved += saved
+            with self._quiet():
+                remade = _remade(tensor) if _needs_stand_in(tensor) else None
+            kept = _Kept(self._to_keep(tensor, keeps), remade, parts, saved)
 
             def on_release() -> None:
-                saved.released = self.now
+                for part in saved:
+                    part.released = self.now
 
             _on_death(kept, on_release)
             return kept
 
         def unpack(kept: _Kept) -> torch.Tensor:
-            kept.saved.unpacks += 1
-            if kept.saved.unpacked is None:
-                kept.saved.unpacked = self.now
+            for saved in kept.saved:
+                saved.unpacks += 1
+                if saved.unpacked is None:
+                    saved.unpacked = self.now
             return self._stand_in(kept)
 
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
@@ -433,17 +514,26 @@ class Recorder(TorchDispatchMode):
         # A checkpointed tensor is let go by the backward node that unpacks it, the
         # original only after that node. To see when, the node gets a tensor with a
         # storage of its own, which costs nothing where tensors are fake.
-        saved = kept.saved
         if kept.tensor is not None and not _needs_stand_in(kept.tensor):
-            saved.local_end = self.now
+            for saved in kept.saved:
+                saved.local_end = self.now
             return kept.tensor
-        shape = kept.shape
+        parts = [*map(self._made_for, kept.shapes, kept.saved)]
+        if kept.remade is None:
+            return parts[0]
         with self._quiet(), torch.no_grad():
-            stand_in = torch.empty_strided(
+            return kept.remade(parts)
+
+    def _made_for(self, shape: _Shape, saved: Saved) -> torch.Tensor:
+        with self._quiet(), torch.no_grad():
+            made = torch.empty_strided(
                 shape.size, shape.stride, dtype=shape.dtype, device=shape.device
             )
-        set_value(stand_in, shape.value)
-        storage = stand_in.untyped_storage()
+        set_value(made, shape.value)
+        # Of a conjugate, backward reads what it is one of without a copy.
+        torch._C._set_conj(made, shape.is_conj)
+        torch._C._set_neg(made, shape.is_neg)
+        storage = made.untyped_storage()
         key = storage._cdata
         self._ids[key] = saved.storage
 
@@ -452,21 +542,63 @@ class Recorder(TorchDispatchMode):
             saved.local_end = self.now
 
         _on_death(storage, on_free)
-        return stand_in
+        return made
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        self._is_quiet = True
+        before, self._is_quiet = self._is_quiet, True
         try:
             yield
         finally:
-            self._is_quiet = False
+            self._is_quiet = before
+
+
+def _results(
+    out: Any, args: Any, kwargs: Any, before: list[weakref.ref[torch.Tensor]]
+) -> list[torch.Tensor]:
+    """What a call returned, and what it has put into what it was given."""
+    known = {id(tensor()) for tensor in before}
+    put = [t for t in tensors_given(args, kwargs) if id(t) not in known]
+    found = {id(tensor): tensor for tensor in [*tensors_given(out), *tensors_in(out), *put]}
+    return [*found.values()]
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether it is one piece of memory."""
+    if type(tensor) not in _PLAIN and is_run_inside(type(tensor)):
+        return False
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.layout is _STRIDED and not is_wrapped
 
 
 def _needs_stand_in(tensor: torch.Tensor) -> bool:
     # Not a parameter, which its module holds, nor what lies on the CPU.
     is_parameter = tensor.is_leaf and tensor.requires_grad
     return tensor.device.type == "cuda" and not is_parameter
+
+
+def _remade(tensor: torch.Tensor) -> "_Remade | None":
+    """What makes one like a tensor that consists of others, of such."""
+    if is_sparse(tensor):
+        return functools.partial(made_of, structure_of(tensor))
+    if not is_run_inside(type(tensor)):
+        return None
+    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    inner = (getattr(tensor, name) for name in names)
+    kept = [None if part.is_floating_point() else part for part in inner]
+    size, stride = tensor.size(), tensor.stride()
+    unflatten = type(tensor).__tensor_unflatten__  # type: ignore[attr-defined]
+
+    def remake(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        # By their offsets jagged tensors are known to be of one shape.
+        given = {
+            name: part if before is None else before
+            for name, part, before in zip(names, parts, kept, strict=True)
+        }
+        made: torch.Tensor = unflatten(given, context, size, stride)
+        return made
+
+    return remake
 
 
 def _shape_of(tensor: torch.Tensor, storage: int) -> tuple[Any, ...]:

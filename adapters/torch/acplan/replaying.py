@@ -18,7 +18,6 @@ Whatever the policy says, losses and gradients are those without it:
 
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -33,7 +32,7 @@ from acplan.outside import (
     statistics_of,
     version_of,
 )
-from acplan.standing_in import can_be_stood_in_for
+from acplan.standing_in import has_plain_shape, is_run_inside
 from acplan.tape import (
     RUN,
     SAVE,
@@ -47,8 +46,8 @@ from acplan.tape import (
     Skipped,
     Tape,
     Writes,
+    can_all_be_stood_in_for,
     memory_of,
-    plain_results,
     tensors_of,
     written_by,
 )
@@ -59,9 +58,18 @@ CAST = torch.ops.aten._to_copy.default
 # linear layers return it, where a ReLU in place then writes to their product.
 _UNNAMED_VIEW = torch.ops.aten._unsafe_view.default
 _EVAL_FRAME = torch._C._dynamo.eval_frame
-# Up to PyTorch 2.11 a checkpoint hangs what it is called with on an empty tensor.
-_HANGS_ON_EMPTY = hasattr(checkpoint, "_NoopSaveInputs")
-EMPTY_OF_FRAMES = torch.ops.aten.empty.memory_format if _HANGS_ON_EMPTY else None
+# A tensor of nothing, and what gives it other memory: the weights of recurrent modules are
+# put together so, and up to PyTorch 2.11 checkpoints hang on one what they are called with.
+EMPTY = torch.ops.aten.empty.memory_format
+_SETS_MEMORY = frozenset(
+    [torch.ops.aten.set_.source_Storage]
+    + [torch.ops.aten.set_.source_Storage_storage_offset]
+)
+
+_PACKS = torch.ops.aten._pack_padded_sequence.default
+
+# Of an operator that returns nothing that it is given.
+_ANY_CALL: Call = ((), {})
 
 Decide = Callable[[Any], Choice]
 _NO_PLACE = 1 << 62  # after all
@@ -85,6 +93,7 @@ class Traits:
     only_shows: bool
     writes: bool
     changes_shape: bool
+    may_be_of_nothing: bool
 
 
 @functools.cache
@@ -111,6 +120,7 @@ def traits_of(func: Any) -> Traits:
         # Schemas do not always say that statistics are written to.
         writes=is_mutable or "running_mean" in names,
         changes_shape=torch.Tag.inplace_view in getattr(func, "tags", ()),
+        may_be_of_nothing=func is EMPTY or func in _SETS_MEMORY,
     )
 
 
@@ -149,15 +159,18 @@ def default_generator(device: torch.device) -> torch.Generator | None:
         return torch.default_generator
     of_type = getattr(getattr(torch, device.type, None), "default_generators", ())
     index = device.index or 0
-    # On fake tensors there may be no device, and nothing is drawn.
-    return of_type[index] if index < len(of_type) else None
+    found = of_type[index] if index < len(of_type) else None
+    # On fake tensors there may be no device, and nothing is drawn: what answers then is
+    # none of it.
+    return found if found is not None and found.device.type == device.type else None
 
 
-def is_of_a_frame(args: tuple[Any, ...]) -> bool:
-    """Of a call of EMPTY_OF_FRAMES, to be asked by a mode as it sees it: whether it is of
-    a checkpoint's frame, that of a unit inside of this one, say, and not the module's."""
-    caller = sys._getframe(2)
-    return [*args[0]] == [0] and caller.f_globals.get("__name__") == checkpoint.__name__
+def is_of_nothing(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an operator makes a tensor of nothing, or gives one other memory. Neither
+    computes anything, and policies see neither."""
+    if func is EMPTY:
+        return [*args[0]] == [0]
+    return func in _SETS_MEMORY and args[0].numel() == 0
 
 
 class Mode(TorchDispatchMode):
@@ -281,11 +294,13 @@ class Forward(Mode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if types and any(map(is_run_inside, types)):
+            return NotImplemented
         kwargs = kwargs or {}
         traits = traits_of(func)
         tape = self._tape
         is_unseen = self._is_blind or traits.is_ignored
-        if is_unseen or (func is EMPTY_OF_FRAMES and is_of_a_frame(args)):
+        if is_unseen or (traits.may_be_of_nothing and is_of_nothing(func, args)):
             out = func(*args, **kwargs)
             # A tensor's device says nothing of what is in it.
             if tape.writes and func is not torch.ops.prim.device.default:
@@ -306,7 +321,7 @@ class Forward(Mode):
                 choice == SKIP
                 and tape.may_skip
                 and not is_given
-                and can_be_stood_in_for(out, traits.is_view)
+                and has_plain_shape(out, traits.is_view)
             ):
                 item = Skipped(func, out)
             else:
@@ -391,13 +406,15 @@ class Forward(Mode):
         is_offloaded = isinstance(choice, Offload)
         if isinstance(choice, Offload):
             choice = choice.kept
+        if func is _PACKS and choice != RUN:
+            return self._left_packed(choice, out)
         if choice != SAVE:
-            if not plain_results(out, traits.is_view):
+            if not can_all_be_stood_in_for(out):
                 tape.distrust(f"{func} makes a tensor that nothing can stand in for")
             if not tape.may_skip:
                 choice = RUN if choice == SKIP else SAVE
             elif choice == SKIP:
-                return Skipped(func, out, *call)
+                return Skipped(func, out, *(call or (_ANY_CALL,)))
         if choice == RUN:
             return func
         if isinstance(choice, tuple):
@@ -409,6 +426,16 @@ class Forward(Mode):
             self._index_saved()
             if is_offloaded:
                 self._freight.send(saved)
+        return saved
+
+    def _left_packed(self, choice: Choice, out: Any) -> Any:
+        """Whatever is kept of packed sequences, the sizes of their batches are there: what
+        reads them reads their memory."""
+        is_whole = choice == SAVE or not self._tape.may_skip
+        kept = (0, 1) if is_whole or choice == (0,) else (1,)
+        saved = Saved.some(_PACKS, out, kept)
+        saved.value = (saved.value[0], out[1])
+        self._saved.append(saved)
         return saved
 
     def _index_saved(self) -> None:

@@ -28,14 +28,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from acplan.errors import AcplanError
+from acplan.given import Copies, copied, holds_nothing, tensors_given
+from acplan.kept_state import attributes_of, elements_of, is_a
 from acplan.offloading import Freight, Traffic
 from acplan.outside import version_of
-from acplan.recomputing import Recomputation, run
+from acplan.recomputing import ENDS, Recomputation, run
 from acplan.replaying import Forward, Traits, default_generator
 from acplan.selecting import (
     Decision,
@@ -285,7 +287,7 @@ class _Run:
         self._forward = _Forward(tape, self._matching.choose, self._frame.sharded)
         # What the calls are given and return, by identity.
         self._known: dict[int, _Known] = {}
-        self._note(-1, _leaves((args, kwargs)))
+        self._note(-1, tensors_given(args, kwargs))
 
     def call(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         if self._tape.outputs_changed():
@@ -309,12 +311,17 @@ class _Run:
         self.next += 1
         inside = self._traffic.inside() if self._traffic else contextlib.nullcontext()
         hooks = _hooks_of_checkpoints(*self._hooks)
-        with inside, hooks, self._forward:
-            outputs = module(*args, **kwargs)
-        self._tape.watched = [
-            (t, version_of(t)) for c in self._frame.calls for t in c.state.tensors
-        ]
-        self._note(index, _leaves(outputs))
+        try:
+            with inside, hooks, self._forward:
+                outputs = module(*args, **kwargs)
+        except BaseException as error:
+            self._frame.left_by = (type(error),)
+            raise
+        finally:
+            self._tape.watched = [
+                (t, version_of(t)) for c in self._frame.calls for t in c.state.tensors
+            ]
+        self._note(index, _results(outputs, args, kwargs))
         self._tape.watch([k.ref() for k in self._known.values() if k.place[0] >= 0])
         return outputs
 
@@ -351,12 +358,13 @@ class _Run:
 
     def is_hidden_in(self, values: Any) -> bool:
         """Whether tensors of the run are in an object that cannot be made anew."""
+        others: list[Any] = []
+        Copies(of_other=others.append).of(values)
         return any(
             self._is_new(tensor)
-            for leaf in tree_leaves(values)
-            if not isinstance(leaf, torch.Tensor)
-            and (known := self._known.get(id(leaf))) is None
-            for tensor in _tensors_within(leaf)
+            for other in others
+            if id(other) not in self._known
+            for tensor in _tensors_within(other)
         )
 
     def _is_new(self, tensor: torch.Tensor) -> bool:
@@ -380,21 +388,22 @@ class _Run:
         for key in dead:
             del self._known[key]
 
-    def _arguments(self, args: Any, kwargs: Any) -> tuple[TreeSpec, list[Any]]:
-        leaves, spec = tree_flatten((args, kwargs))
-        return spec, [self._source(leaf) for leaf in leaves]
+    def _arguments(self, args: Any, kwargs: Any) -> Any:
+        return Copies(self._source, self._again).of((args, kwargs))
 
-    def _source(self, leaf: Any) -> Any:
-        known = self._known.get(id(leaf))
-        if known is not None and known.ref() is leaf:
+    def _again(self, thing: Any) -> Any:
+        known = self._known.get(id(thing))
+        return thing if known is None or known.ref() is not thing else _Again(known.place)
+
+    def _source(self, tensor: torch.Tensor) -> Any:
+        known = self._known.get(id(tensor))
+        if known is not None and known.ref() is tensor:
             if known.place[0] < 0 or not known.has_changed():
                 return _Again(known.place)
             self._tell_of_tensor("that was written to since a module of the run made it")
-        elif not isinstance(leaf, torch.Tensor):
-            return leaf
-        elif self._is_new(leaf):
+        elif self._is_new(tensor):
             self._tell_of_tensor("that is computed between the modules of the run")
-        return self._frame.hold(leaf)
+        return self._frame.hold(tensor)
 
     def _tell_of_tensor(self, what: str) -> None:
         name = self._segment.names[self.next]
@@ -506,27 +515,25 @@ class _CallOfModule:
     """The first one is given what PyTorch gives the recomputation."""
 
     module: torch.nn.Module
-    arguments: tuple[TreeSpec, list[Any]] | None
+    arguments: Any
     # What of the calls before was still there.
     alive: frozenset[_Place]
     states: list[_State]
     state: UnitState
 
-    def make(self, made: dict[_Place, Any]) -> Any:
-        assert self.arguments is not None
-        spec, leaves = self.arguments
-        args, kwargs = tree_unflatten([_given(leaf, made) for leaf in leaves], spec)
-        return self.module(*args, **kwargs)
+    def make(self, index: int, args: Any, kwargs: Any) -> dict[_Place, Any]:
+        outputs = self.module(*args, **kwargs)
+        return _numbered(index, _results(outputs, args, kwargs))
 
 
-def _given(leaf: Any, made: dict[_Place, Any]) -> Any:
-    if isinstance(leaf, _Again):
-        return made[leaf.place]
-    return leaf.tensor if isinstance(leaf, _Held) else leaf
+def _numbered(call: int, leaves: Sequence[Any]) -> dict[_Place, Any]:
+    return {(call, place): leaf for place, leaf in enumerate(leaves)}
 
 
-def _numbered(call: int, values: Any) -> dict[_Place, Any]:
-    return {(call, place): leaf for place, leaf in enumerate(_leaves(values))}
+def _results(outputs: Any, args: Any, kwargs: Any) -> list[Any]:
+    """What a call returned, and what is in what it was given, where it may have put some."""
+    given = [] if holds_nothing(args, kwargs) else tensors_given(args, kwargs)
+    return _leaves(outputs) + given
 
 
 def _leaves(values: Any) -> list[Any]:
@@ -558,16 +565,13 @@ def _facts(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _tensors_within(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         yield value
-    elif depth == 0 or isinstance(value, (type, torch.nn.Module)):
+    elif depth == 0 or is_a(value, (type, torch.nn.Module)):
         return
-    elif isinstance(value, (list, tuple)):
-        for entry in value:
-            yield from _tensors_within(entry, depth - 1)
-    elif isinstance(value, dict) or hasattr(value, "__dict__"):
-        within = value if isinstance(value, dict) else vars(value)
-        for entry in list(within.values()):
+    else:
+        attributes = attributes_of(value) or {}
+        for entry in (*(elements_of(value) or ()), *attributes.values()):
             yield from _tensors_within(entry, depth - 1)
 
 
@@ -589,24 +593,21 @@ class _Frame:
         self._fqn = policy.fqn
         self._run = weakref.ref(of)
         self._held: dict[int, _Held] = {}
-        self._first_leaves: list[Any] = []
-        self._first_spec = tree_flatten(())[1]
+        self._first: Any = None
+        # The exception that ended the last call, if one did.
+        self.left_by: tuple[type[BaseException], ...] = ()
 
     def make(self, args: Any, kwargs: Any) -> Hooks:
         """As PyTorch makes frames; returns the hooks by which autograd saves into it."""
-        leaves, self._first_spec = tree_flatten((args, kwargs))
-        by_position, place = {}, 0
-        for index, value in enumerate(args):
-            if isinstance(value, torch.Tensor):
-                by_position[place] = index
-            place += len(tree_leaves(value))
-        self._first_leaves = [
+        by_position = {id(a): index for index, a in enumerate(args)}
+
+        def source(tensor: torch.Tensor) -> Any:
             # Those by position are held by PyTorch, which looks after them.
-            _ByPosition(by_position[place])
-            if place in by_position
-            else self._hold_as_it_is(leaf)
-            for place, leaf in enumerate(leaves)
-        ]
+            place = by_position.get(id(tensor))
+            return self._hold_as_it_is(tensor) if place is None else _ByPosition(place)
+
+        self._first = Copies(source).of((args, kwargs))
+        args, kwargs = copied((args, kwargs))
         found: list[Hooks] = []
         is_forward = True
 
@@ -655,11 +656,9 @@ class _Frame:
             self._held[id(tensor)] = held
         return held
 
-    def _hold_as_it_is(self, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        held = _Held(leaf, version_of(leaf), weakref.ref(leaf))
-        return self._held.setdefault(id(leaf), held)
+    def _hold_as_it_is(self, tensor: torch.Tensor) -> _Held:
+        held = _Held(tensor, version_of(tensor), weakref.ref(tensor))
+        return self._held.setdefault(id(tensor), held)
 
     def modules(self) -> Iterator[torch.nn.Module]:
         for call in self.calls:
@@ -675,29 +674,33 @@ class _Frame:
         return [(g, g.get_state()) for g in dict.fromkeys(generators)]
 
     def _call_again(self, given: Sequence[Any]) -> None:
-        # Lists and dictionaries as they were, whatever has been put into them since.
-        leaves = [
-            given[leaf.index]
-            if isinstance(leaf, _ByPosition)
-            else leaf.tensor
-            if isinstance(leaf, _Held)
-            else leaf
-            for leaf in self._first_leaves
-        ]
-        args, kwargs = tree_unflatten(leaves, self._first_spec)
-        made = _numbered(-1, (args, kwargs))
+        made: dict[_Place, Any] = {}
+
+        def source(leaf: Any) -> Any:
+            if isinstance(leaf, _ByPosition):
+                return given[leaf.index]
+            if isinstance(leaf, _Again):
+                return made[leaf.place]
+            return leaf.tensor if isinstance(leaf, _Held) else leaf
+
         before = {g: g.get_state() for call in self.calls for g, _ in call.states}
         try:
             for index, call in enumerate(self.calls):
                 for generator, state in call.states:
                     generator.set_state(state)
                 call.state.put_back()
-                if index == 0:
-                    made |= _numbered(index, call.module(*args, **kwargs))
-                    continue
                 for place in [place for place in made if place not in call.alive]:
                     del made[place]
-                made |= _numbered(index, call.make(made))
+                arguments = self._first if index == 0 else call.arguments
+                args, kwargs = Copies(of_other=source).of(arguments)
+                if index == 0:
+                    made |= _numbered(-1, tensors_given(args, kwargs))
+                made |= call.make(index, args, kwargs)
+                del args, kwargs
+        except ENDS:
+            raise
+        except self.left_by:
+            pass
         finally:
             for generator, state in before.items():
                 generator.set_state(state)

@@ -17,8 +17,9 @@ from torch.utils.checkpoint import (
 )
 
 from acplan.errors import AcplanError, PlanMismatchWarning
+from acplan.given import copied, holds_nothing, tensors_given
 from acplan.offloading import Freight, Traffic
-from acplan.recomputing import Recomputation, run
+from acplan.recomputing import Call, Recomputation, Stopped, run
 from acplan.replaying import Forward
 from acplan.tape import RUN, SAVE, SKIP, Choice, Offload, Tape, Writes
 from acplan.unit_state import UnitState
@@ -103,15 +104,38 @@ def checkpoint_of(
         tape = Tape(policy.skips)
         tape.state = UnitState(module.modules())
         context_fn = functools.partial(_contexts, module, policy, tape)
-        called = functools.partial(run, module, tape) if policy.skips else module
         with freight_of_call(traffic, policy, tape):
-            outputs = checkpoint(
-                called, *args, use_reentrant=False, context_fn=context_fn, **kwargs
+            outputs = _checkpointed(module, args, kwargs, context_fn, tape)
+            # It may have put some into what it was given.
+            tape.watch(
+                outputs
+                if holds_nothing(args, kwargs)
+                else (outputs, tensors_given(args, kwargs))
             )
-            tape.watch(outputs)
         return outputs
 
     return call
+
+
+def _checkpointed(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    context_fn: Callable[[], Any],
+    tape: Tape | None = None,
+) -> Any:
+    """Calls a module in a checkpoint that holds what it is given as it is now."""
+    called: Callable[..., Any] = Call(module, args, kwargs)
+    if tape is not None and tape.may_skip:
+        called = functools.partial(run, called, tape)
+    if not holds_nothing(args, kwargs):
+        args, kwargs = copied((args, kwargs))
+    try:
+        return checkpoint(
+            called, *args, use_reentrant=False, context_fn=context_fn, **kwargs
+        )
+    except Stopped as stopped:
+        raise stopped.error from None
 
 
 def whole_checkpoint_of(
@@ -126,9 +150,7 @@ def whole_checkpoint_of(
         tape.state = UnitState(module.modules())
         with freight_of_call(traffic, None, tape):
             context_fn = functools.partial(_contexts_of_whole, module, fqn, tape)
-            return checkpoint(
-                module, *args, use_reentrant=False, context_fn=context_fn, **kwargs
-            )
+            return _checkpointed(module, args, kwargs, context_fn)
 
     return call
 

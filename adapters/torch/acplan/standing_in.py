@@ -10,12 +10,16 @@ What would compute with it ends with an error that names both operators, so that
 is ever made of it. Views of it are made by shape.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode_stack,
+    is_traceable_wrapper_subclass_type,
+)
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 
@@ -57,8 +61,42 @@ class Shape:
         self.device = tensor.device
 
 
+class Turned(Shape):
+    """Of a tensor that is read through a conjugation, or through a change of sign."""
+
+    __slots__ = ("is_conj", "is_neg")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(tensor)
+        self.is_conj = tensor.is_conj()
+        self.is_neg = tensor.is_neg()
+
+    def turn(self, made: torch.Tensor) -> None:
+        torch._C._set_conj(made, self.is_conj)
+        torch._C._set_neg(made, self.is_neg)
+
+
+SHAPES = frozenset([Shape, Turned])
+
+
+def shape_of(tensor: torch.Tensor) -> Shape:
+    return Turned(tensor) if tensor.is_conj() or tensor.is_neg() else Shape(tensor)
+
+
+@functools.cache
+def is_run_inside(kind: type) -> bool:
+    """Whether a class of tensors runs operators on plain ones that it holds, as quantised
+    weights do, which are then the operators that count. Those of torch.distributed are
+    one operator each."""
+    is_of_ranks = kind.__module__.startswith("torch.distributed.")
+    return is_traceable_wrapper_subclass_type(kind) and not is_of_ranks
+
+
 class StandIn(torch.Tensor):
     """Has no memory; nothing can be computed with it."""
+
+    # By which libraries tell whose tensor it is.
+    __module__ = torch.Tensor.__module__
 
     origin: Origin
 
@@ -72,6 +110,8 @@ class StandIn(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if any(map(is_run_inside, types)):
+            return NotImplemented
         kwargs = kwargs or {}
         found = next(stand_ins((args, kwargs)))
         if func is torch.ops.prim.device.default:
@@ -120,6 +160,8 @@ def stand_in(shape: Shape, origin: Origin) -> StandIn:
     )
     torch._C._set_throw_on_mutable_data_ptr(made)
     made.origin = origin
+    if type(shape) is Turned:
+        shape.turn(made)
     return made
 
 
@@ -127,14 +169,20 @@ def stand_ins(values: Any) -> Iterator[StandIn]:
     return (leaf for leaf in tree_leaves(values) if isinstance(leaf, StandIn))
 
 
-def can_be_stood_in_for(tensor: torch.Tensor, is_view: bool) -> bool:
-    """Whether shape and strides are all that Python sees of it: a tensor of another
-    class, or a view that is read through a conjugation, is more."""
+def has_plain_shape(tensor: torch.Tensor, is_view: bool) -> bool:
+    """Whether shape and strides are all that there is to know of it: a view that is read
+    through a conjugation is more."""
     if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
         return False
     if tensor.dtype in _COMMON:
         return not (is_view and tensor.is_neg())
     return not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+
+
+def can_be_stood_in_for(tensor: torch.Tensor) -> bool:
+    """Whether Python sees nothing else of it: a tensor of another class is more."""
+    is_plain = type(tensor) in _PLAIN and tensor.layout is _STRIDED
+    return is_plain and not tensor.is_quantized
 
 
 _COMMON = frozenset(
@@ -169,14 +217,18 @@ def by_shape(
             return torch.device("meta")
         if not isinstance(value, torch.Tensor):
             return value
-        return torch.empty_strided(
+        made = torch.empty_strided(
             value.shape, value.stride(), dtype=value.dtype, device="meta"
         )
+        shape = shape_of(value)
+        if isinstance(shape, Turned):
+            shape.turn(made)
+        return made
 
     def named(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        shape = Shape(value)
+        shape = shape_of(value)
         shape.device = device
         return stand_in(shape, origin)
 

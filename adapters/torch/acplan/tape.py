@@ -10,7 +10,15 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
 
-from acplan.standing_in import Origin, Shape, StandIn, can_be_stood_in_for, stand_in
+from acplan.standing_in import (
+    SHAPES,
+    Origin,
+    Shape,
+    StandIn,
+    can_be_stood_in_for,
+    shape_of,
+    stand_in,
+)
 
 if TYPE_CHECKING:
     from acplan.offloading import Freight
@@ -54,11 +62,14 @@ WITH_MEMORY = frozenset(
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """What holds several tensors has no memory of its own, nor has what stands in for
-    one."""
+    one. Sparse tensors are such, and those that transforms of torch.func wrap."""
     if type(tensor) not in WITH_MEMORY:
         if isinstance(tensor, StandIn) or is_traceable_wrapper_subclass(tensor):
             return None
-    return tensor.untyped_storage()
+    try:
+        return tensor.untyped_storage()
+    except NotImplementedError:
+        return None
 
 
 def memory_of(tensor: torch.Tensor) -> int | None:
@@ -133,7 +144,7 @@ class Given:
 _FIRST = Given(0)
 _ONLY_FIRST = (_FIRST,)
 _LEAVES = frozenset(
-    [torch.Tensor, torch._subclasses.FakeTensor, Shape, Given, StandIn, type(None)]
+    [torch.Tensor, torch._subclasses.FakeTensor, *SHAPES, Given, StandIn, type(None)]
     + [int, float, bool]
 )
 Call = tuple[Sequence[Any], Mapping[str, Any]]
@@ -166,7 +177,7 @@ class Saved:
             given = Given.find(value, *call)
             if given is not None:
                 return given
-            return _alias(value) if next(places) in kept else Shape(value)
+            return _alias(value) if next(places) in kept else shape_of(value)
 
         saved = cls(func, None)
         saved.value = each(out, change)
@@ -213,7 +224,7 @@ class Skipped(Shape):
         def change(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            return Given.find(value, *call) or Shape(value)
+            return Given.find(value, *call) or shape_of(value)
 
         # In a tuple, as it may be None.
         self.made = (each(out, change),)
@@ -226,13 +237,13 @@ class Skipped(Shape):
 
 def _handed_out(made: Any, origin: Origin, call: Call) -> Any:
     kind = type(made)
-    if kind is Shape:
+    if kind in SHAPES:
         return stand_in(made, origin)
     if kind is Given:
         return made.among(*call)
 
     def change(value: Any) -> Any:
-        if type(value) is Shape:
+        if type(value) in SHAPES:
             return stand_in(value, origin)
         return value.among(*call) if type(value) is Given else value
 
@@ -444,8 +455,8 @@ def _keys(tensors: list[torch.Tensor]) -> list[int | None]:
     return [memory_of(tensor) for tensor in tensors if not isinstance(tensor, StandIn)]
 
 
-def plain_results(out: Any, is_view: bool) -> bool:
+def can_all_be_stood_in_for(out: Any) -> bool:
     """Whether something can stand in for all tensors that an operator returned."""
     if isinstance(out, torch.Tensor):
-        return can_be_stood_in_for(out, is_view)
-    return all(can_be_stood_in_for(tensor, is_view) for tensor in tensors_of(out))
+        return can_be_stood_in_for(out)
+    return all(map(can_be_stood_in_for, tensors_of(out)))

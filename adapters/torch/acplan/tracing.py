@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -28,6 +29,7 @@ from acplan.fake_cuda import fake_cuda
 from acplan.figures import figure
 from acplan.files import read_json, write_json
 from acplan.fingerprints import WEIGHTS, weights_of
+from acplan.functions_given import FunctionsGiven, Origins, is_of_devices
 from acplan.interrupts import uninterrupted
 from acplan.kept_state import copied_with, state_kept, without_saved_hooks
 from acplan.optimizers import OptimizerLike, make_optimizer
@@ -45,10 +47,13 @@ from acplan.real_values import (
 )
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
 from acplan.sources import SourceLines
+from acplan.sparse_fakes import fake_of_sparse, is_sparse
+from acplan.standing_in import is_run_inside
 from acplan.timing import measured_device
 from acplan.trace_errors import told_with_line
 from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 from acplan.values import (
+    LOST_ZERO,
     ValuedFakeTensorMode,
     as_in_training,
     give_defaults,
@@ -368,6 +373,8 @@ class Step:
     updating: Updating | None = None
     notes: tuple[str, ...] = ()
     beginning: Beginning | None = None
+    # Tensors on the device that the functions above hold.
+    held: list[torch.Tensor] = dataclasses.field(default_factory=list)
 
     def loss(self) -> torch.Tensor:
         """What backward begins with."""
@@ -514,8 +521,21 @@ def step_on_fakes(
         mode,
         assumed,
     ):
-        with _faked(step.model, mode, param_dtype, beginning) as fake:
+        functions = FunctionsGiven(
+            step.model,
+            (
+                step.loss_fn,
+                step.forward_fn,
+                update.step_fn if update else None,
+                optimizer,
+            ),
+        )
+        with (
+            functions.kept(),
+            _faked(step.model, mode, param_dtype, beginning) as fake,
+        ):
             given = (step.args, step.kwargs)
+            held = functions.move_modules(fake)
             inputs = copied_with(given, fake)
             notes = tuple(give_defaults(step.model.forward, given, inputs))
             made = make_optimizer(optimizer, step.model, fake)
@@ -529,16 +549,61 @@ def step_on_fakes(
                     updating=Updating(update or Update(), step.model, assumed),
                     notes=notes,
                     beginning=beginning,
+                    held=held,
                 )
-                on_device.run(made)
+                held += _first_run(on_device, made, functions, fake)
                 yield on_device, made
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
                 text = _depends_on_values(error, inputs)
                 if isinstance(mode, RealValuesMode) and mode.not_computed:
                     text += f"; {mode.not_computed}"
                 raise DependsOnValues(text) from error
+            except UnsupportedOperatorException as error:
+                raise AcplanError(
+                    f"{error}: PyTorch has no fake of this operator, so that what runs it "
+                    "cannot be traced; have the model take another way, for jagged "
+                    "tensors attention in half precision"
+                ) from error
+            except RuntimeError as error:
+                if "invalid gradient" not in str(error) or "meta" not in str(error):
+                    raise
+                raise AcplanError(LOST_ZERO) from error
             finally:
                 step.model.train(was_training)
+
+
+def _first_run(
+    step: Step,
+    optimizer: torch.optim.Optimizer,
+    functions: FunctionsGiven,
+    fake: Callable[[Any], Any],
+) -> list[torch.Tensor]:
+    """Runs a step, and begins again where a tensor of the functions that are given has to
+    be on the device; returns those that it has moved."""
+    moved: dict[int, torch.Tensor] = {}
+    origins: Origins | None = None
+    while True:
+        try:
+            with origins or contextlib.nullcontext():
+                step.run(optimizer)
+            return [*moved.values()]
+        except RuntimeError as error:
+            if not is_of_devices(error):
+                raise
+            met = set() if origins is None else origins.met - moved.keys()
+            if not functions.movable or (origins is not None and not met):
+                raise AcplanError(_of_devices(error)) from error
+            moved |= zip(met, functions.move(met, fake))
+            origins = Origins(functions.movable)
+            step.model.zero_grad()
+
+
+def _of_devices(error: RuntimeError) -> str:
+    return (
+        "a tensor on the CPU meets tensors of the device in one operator, which a GPU "
+        "would refuse as well: make it on the device of what it meets, keep it in a buffer "
+        f"of the model, or give it as an input ({str(error).strip().splitlines()[0]})"
+    )
 
 
 def _depends_on_values(error: Exception, inputs: Any) -> str:
@@ -575,17 +640,32 @@ def _faked(
     """Replaces every tensor of the model by a fake one on the device."""
     fakes: dict[int, Any] = {}
 
+    def plain(value: torch.Tensor) -> torch.Tensor:
+        is_cast = isinstance(value, torch.nn.Parameter) and value.is_floating_point()
+        dtype = param_dtype if is_cast and param_dtype else value.dtype
+        with mode, torch.no_grad():
+            made = torch.empty_strided(
+                value.shape, value.stride(), dtype=dtype, device="cuda"
+            )
+        mode.give_value(made, value)
+        return made
+
+    def inside(value: Any) -> Any:
+        names, context = value.__tensor_flatten__()
+        parts = {name: fake(getattr(value, name)) for name in names}
+        unflatten = type(value).__tensor_unflatten__
+        return unflatten(parts, context, value.size(), value.stride())
+
     def fake(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) not in fakes:
-            is_cast = isinstance(value, torch.nn.Parameter) and value.is_floating_point()
-            dtype = param_dtype if is_cast and param_dtype else value.dtype
-            with mode, torch.no_grad():
-                made = torch.empty_strided(
-                    value.shape, value.stride(), dtype=dtype, device="cuda"
-                )
-            mode.give_value(made, value)
+            if is_run_inside(type(value)):
+                made = inside(value)
+            elif is_sparse(value):
+                made = fake_of_sparse(value, fake)
+            else:
+                made = plain(value)
             if isinstance(value, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
             else:
@@ -618,7 +698,7 @@ def _register(
         add(parameter, "parameter")
     for buffer in step.model.buffers():
         add(buffer, "buffer")
-    add((step.args, step.kwargs), "input")
+    add((step.args, step.kwargs, step.held), "input")
     for parameter in step.model.parameters():
         add(parameter.grad, "gradient")
     for state in (*optimizer.state.values(), step.states()):
@@ -635,7 +715,7 @@ def _attributes(recorder: Recorder, model: torch.nn.Module) -> Iterator[int]:
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules") or "hooks" in name:
                 continue
-            yield from map(recorder.storage_of, tensors_in(value))
+            yield from map(recorder.storage_of, recorder.plain(tensors_in(value)))
 
 
 def run_step(
@@ -651,24 +731,24 @@ def run_step(
         _register(recorder, step, optimizer)
         own = [_own_storages(recorder, module) for module in step.model.modules()]
         is_whole = step.forward_fn is not None
-        handles = []
-        if saved_hooks:
-            handles = recorder.watch_calls(step.model.modules(), but_root=is_whole)
-        none = contextlib.nullcontext()
-        whole = recorder.call_of_root() if saved_hooks and is_whole else none
-        with saved_hooks or none, whole:
+        with contextlib.ExitStack() as watching:
+            if saved_hooks:
+                modules = step.model.modules()
+                watching.enter_context(
+                    recorder.watching_calls(modules, but_root=is_whole)
+                )
+                watching.enter_context(saved_hooks)
+                if is_whole:
+                    watching.enter_context(recorder.call_of_root())
             loss = step.loss()
         recorder.end_forward()
-        _remove(handles)
         forward_end = recorder.now
         loss.backward()
         del loss
         recorder.ignore_gradients()
         backward_end = recorder.now
         gradients = frozenset(
-            recorder.storage_of(parameter.grad)
-            for parameter in step.model.parameters()
-            if parameter.grad is not None
+            recorder.storages_of([p.grad for p in step.model.parameters()])
         )
         step.update(optimizer)
     for operator in recorder.operators[backward_end:]:
@@ -680,11 +760,6 @@ def run_step(
 _AROUND_STEPS = (Step.loss_of.__code__, run_step.__code__)
 
 
-def _remove(handles: list[torch.utils.hooks.RemovableHandle]) -> None:
-    for handle in handles:
-        handle.remove()
-
-
 def _require_same_step(full: Recorder, scopes: Recorder) -> None:
     names = [operator.name for operator in full.operators]
     again = [operator.name for operator in scopes.operators]
@@ -694,7 +769,11 @@ def _require_same_step(full: Recorder, scopes: Recorder) -> None:
                 "the model keeps more tensors from step to step, in a list say: what a "
                 "step holds of those before is not the same twice"
             )
-        assert len(full.tensors) == len(scopes.tensors)
+        if len(full.tensors) != len(scopes.tensors):
+            raise AcplanError(
+                "the model's step makes other views from one time to the next, as where "
+                "it traces a graph of its own (torch.func.linearize, make_fx)"
+            )
         return
     at = next(
         (k for k, (a, b) in enumerate(zip(names, again)) if a != b),
@@ -913,6 +992,8 @@ def _operator(
         data["view"] = True
     if operator.is_random:
         data["random"] = True
+    if operator.is_opaque:
+        data["opaque"] = True
     if operator.mutates:
         data["mutates"] = operator.mutates
     if recasts:

@@ -12,6 +12,7 @@ values nobody reads, and stay unknown, so that nothing large is ever computed.
 
 import contextlib
 import functools
+import importlib
 import inspect
 import random
 import sys
@@ -30,8 +31,10 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
+from acplan.errors import AcplanError
 from acplan.interrupts import give_way
 from acplan.plain_fakes import plain_fakes
+from acplan.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
 
 _aten = torch.ops.aten
 
@@ -90,6 +93,12 @@ class ValuedFakeTensorMode(FakeTensorMode):
         self._answers = device
         self._is_inside = False
 
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
+        """What a jagged dimension is as long as: a number of its own, as real ones have."""
+        nested = importlib.import_module("torch.nested._internal.nested_tensor")
+        nested._tensor_id_counter += 1
+        return torch.SymInt(nested.NestedIntNode(nested._tensor_id_counter - 1, 1))
+
     def _prep_args_for_hash(self, result: list[Any], *others: Any) -> None:
         # PyTorch remembers results by shapes alone; devices may have different ones.
         result.append(self._answers)
@@ -107,6 +116,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
             give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
             return self._faked(func, types, args, kwargs)
+        if concerns_sparse(func, operands(args, kwargs)):
+            return self._of_sparse(func, types, args, kwargs)
         is_known = self.knows(func, args, kwargs)
         if is_known and func is _aten._local_scalar_dense.default:
             return _computed(func, args, kwargs)
@@ -153,6 +164,24 @@ class ValuedFakeTensorMode(FakeTensorMode):
     def give_value(self, fake: torch.Tensor, value: torch.Tensor) -> None:
         """Gives a fake tensor of the model, or of what it is given, its value."""
         give_value(fake, value)
+    def _of_sparse(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        self._is_inside = True
+        try:
+            if asks_of_sparse(func):
+                if isinstance(args[0], FakeTensor):
+                    return self._faked(func, types, args, kwargs)
+                with no_dispatch():
+                    return func(*args, **kwargs)
+            with self:
+                return SparseFakes(value_of, _attach).run(func, args, kwargs)
+        finally:
+            self._is_inside = False
 
     def _faked(
         self,
@@ -164,6 +193,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
         """As PyTorch fakes it. What runs inside needs this mode, as fake tensors do not
         call it by themselves; what PyTorch computes for real must not have it."""
         given = operands(args, kwargs)
+        if any(map(_is_unfaked_zero, given)):
+            raise AcplanError(LOST_ZERO)
         is_real = not any(isinstance(tensor, FakeTensor) for tensor in given)
         if is_real and (func in self.lift_fns or _takes_numbers(func)):
             return super().dispatch(func, types, args, kwargs)
@@ -266,6 +297,15 @@ def _takes_numbers(func: Any) -> bool:
     return bool(fake_tensor.should_allow_numbers_as_tensors(func))
 
 
+def _is_unfaked_zero(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and tensor._is_zerotensor()
+
+
+LOST_ZERO = (
+    "a tangent that is known to be zero cannot be traced within a gradient; use "
+    "torch.func.jacrev(torch.func.jacrev(f)) in place of torch.func.hessian(f), and of "
+    "jacfwd(jacrev(f))"
+)
 _REAL = (torch.Tensor, torch.nn.Parameter)
 
 

@@ -277,6 +277,18 @@ def _index_put(given: Arguments, device: Device) -> int:
     return _blocks(each, each, each, each, _sorted_pairs(count))
 
 
+# --- Samplers
+
+
+def _grid_copies(given: Arguments, device: Device) -> int:
+    """What cuDNN wants in one piece."""
+    grid = given["grid"]
+    copied = [] if grid.is_contiguous() else [grid]
+    others = (given["self"], given.get("grad_output"))
+    copied += [t for t in others if t is not None and 0 in t.stride()]
+    return _blocks(*(t.numel() * t.element_size() for t in copied))
+
+
 # --- Reductions
 
 
@@ -390,6 +402,8 @@ _MODELS: dict[str, Callable[[Arguments, Device], int]] = {
     "native_group_norm_backward": _group_norm_backward,
     "_foreach_norm": _foreach_norm,
     "embedding_dense_backward": _embedding_backward,
+    "cudnn_grid_sampler": _grid_copies,
+    "cudnn_grid_sampler_backward": _grid_copies,
     "index_put": _index_put,
     "index_put_": _index_put,
     "_index_put_impl_": _index_put,

@@ -20,13 +20,10 @@ def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[st
     root = type(model).__name__
     recorder = Recorder()
     with recorder:
-        handles = recorder.watch_calls(model.modules())
         before = _attributes(recorder, model)
-        with recorder.recording_saved():
+        with recorder.watching_calls(model.modules()), recorder.recording_saved():
             loss = step(model)
         recorder.end_forward()
-        for handle in handles:
-            handle.remove()
         loss.backward()
         kept = set(_attributes(recorder, model)) - set(before)
     return {

@@ -1,5 +1,5 @@
 """`torch.func.functional_call` with other parameters: they are gone when backward runs a unit
-again, so it does not."""
+again, so it does not. Nor do units within transforms of functions."""
 
 import warnings
 
@@ -8,7 +8,8 @@ import pytest
 import torch
 from acplan import AcplanError, Plan, PlannedModule, PlanMismatchWarning
 from torch import nn
-from torch.func import functional_call, grad_and_value
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, grad_and_value, hessian, jacrev, jvp, vmap
 
 PLAN = Plan((PlannedModule("Sequential.0"), PlannedModule("Sequential.1")))
 
@@ -63,3 +64,38 @@ def test_gradients_as_functions() -> None:
     with pytest.warns(PlanMismatchWarning):
         found = gradients_of(acplan.apply(_model(), PLAN))
     torch.testing.assert_close(list(found.values()), list(expected.values()))
+
+
+def _dual(model: nn.Module) -> object:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(model(forward_ad.make_dual(_x(), torch.ones(2, 4))))
+
+
+def _gradients_through_vmap(model: nn.Module) -> list[torch.Tensor]:
+    model.zero_grad()
+    vmap(model)(_x()[:, None]).square().mean().backward()
+    return [p.grad for p in model.parameters()]
+
+
+def _of_each(model: nn.Module) -> object:
+    return vmap(grad(lambda x: model(x).sum()))(_x())
+
+
+TRANSFORMS = {
+    "vmap": lambda model: vmap(model)(_x()[:, None]),
+    "jvp": lambda model: jvp(model, (_x(),), (torch.ones(2, 4),)),
+    "jacrev": lambda model: jacrev(model)(_x()),
+    "hessian": lambda model: hessian(lambda x: model(x).sum())(_x()),
+    "dual numbers": _dual,
+    "gradients of each": _of_each,
+    "gradients through vmap": _gradients_through_vmap,
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_within_transforms_units_run_as_without_a_plan(transform: str) -> None:
+    run = TRANSFORMS[transform]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlanMismatchWarning)
+        found = run(acplan.apply(_model(), PLAN, strict=True))
+    torch.testing.assert_close(found, run(_model()))

@@ -104,6 +104,13 @@ class State:
         self.x = x
 
 
+class Released(State):
+    """Of which there is no copy, as it would be released twice."""
+
+    def __del__(self) -> None:
+        del self.x
+
+
 class Block(nn.Module):
     def __init__(self, writes: bool) -> None:
         super().__init__()
@@ -349,10 +356,20 @@ def _in_half_precision(net: Net, x: torch.Tensor) -> torch.Tensor:
     return x.float()
 
 
-def _in_an_object(net: Net, x: torch.Tensor) -> torch.Tensor:
+def _in_an_object(
+    net: Net, x: torch.Tensor, kind: type[State] = Released
+) -> torch.Tensor:
     for block in net.blocks:
-        x = block(State(x), mask=_MASK)["out"][0]
+        x = block(kind(x), mask=_MASK)["out"][0]
     return x
+
+
+def test_an_object_with_tensors_of_the_run_is_made_anew() -> None:
+    program = functools.partial(_in_an_object, kind=State)
+    expected = _values(_of(_net(), program))
+    for label, plan in _policies()[:4]:
+        found = _values(_of(apply(_net(), plan, strict=True), program))
+        assert _equal(found, expected), label
 
 
 @pytest.mark.parametrize(

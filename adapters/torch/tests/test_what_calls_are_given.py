@@ -1,0 +1,263 @@
+"""What a unit is given is for its recomputation what it was when it was called, whatever has
+become of it, and what it wrote to it is written once; and calls that end by exceptions."""
+
+import collections
+import dataclasses
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import acplan
+import pytest
+import torch
+from acplan import Plan, PlannedModule
+from torch import nn
+
+WIDTH = 8
+X = torch.arange(4.0 * WIDTH).reshape(4, WIDTH) / 32
+
+
+class Layer(nn.Module):
+    """Does with what it is given what a function says."""
+
+    def __init__(self, does: Callable[..., Any]) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
+        self.does = does
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.does(self.of, *args, **kwargs)
+
+
+class Net(nn.Module):
+    def __init__(self, does: Callable[..., Any], calls: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(Layer(does) for _ in range(3))
+        self.calls = calls
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.calls(self.layers, self.first(x)).square().mean()
+
+
+class Pair(typing.NamedTuple):
+    found: list[torch.Tensor]
+    factor: int
+
+
+@dataclasses.dataclass
+class State:
+    x: torch.Tensor
+    count: int = 0
+    seen: list[torch.Tensor] = dataclasses.field(default_factory=list)
+
+
+class Slots:
+    __slots__ = ("count", "x")
+
+
+class Growing(list):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __bool__(self) -> bool:
+        raise NotImplementedError
+
+
+def _list(kind: Callable[..., Any]) -> Any:
+    def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
+        found = kind([x])
+        for layer in layers:
+            found.append(layer(found))
+        return found[-1]
+
+    return (lambda of, found: of(sum(list.__iter__(found)))), calls
+
+
+def _dictionary(kind: Callable[..., Any]) -> Any:
+    def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
+        found = kind(first=x)
+        for place, layer in enumerate(layers):
+            x = layer(more={"in": [found]})
+            found[f"of {place}"] = x
+            found["first"] = found["first"] * 2
+        return x
+
+    return (lambda of, more: of(sum(more["in"][0].values()))), calls
+
+
+def _pair() -> Any:
+    def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
+        found = [x]
+        for place, layer in enumerate(layers):
+            found.append(layer(Pair(found, place + 1)))
+        return found[-1]
+
+    return (lambda of, pair: of(sum(pair.found)) * pair.factor), calls
+
+
+def _state(kind: Callable[[], Any]) -> Any:
+    def does(of: Any, state: Any) -> None:
+        state.count += 1
+        state.x = of(state.x) * state.count
+
+    def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
+        state = kind()
+        state.x, state.count = x, 0
+        for layer in layers:
+            layer(state)
+            state.count *= 2
+        assert state.count == 14  # each layer has counted once
+        return state.x
+
+    return does, calls
+
+
+def _stack() -> Any:
+    def does(of: Any, stack: Any, done: Any) -> None:
+        x = stack.pop()
+        done.add(len(done))
+        stack.append(of(x) * len(done))
+
+    def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
+        stack, done = collections.deque([x, x], maxlen=4), {None}
+        for layer in layers:
+            layer(stack, done=done)
+        assert len(stack) == 2 and len(done) == 4
+        return stack[0] + stack[1]
+
+    return does, calls
+
+
+KINDS = {
+    "list": lambda: _list(list),
+    "list without len": lambda: _list(Growing),
+    "dict": lambda: _dictionary(dict),
+    "ordered dict": lambda: _dictionary(collections.OrderedDict),
+    "named tuple": _pair,
+    "dataclass": lambda: _state(lambda: State(X)),
+    "slots": lambda: _state(Slots),
+    "deque and set": _stack,
+}
+PLANS = {
+    "whole": Plan(tuple(PlannedModule(f"Net.layers.{place}") for place in range(3))),
+    "a run": Plan((PlannedModule("Net.layers.0-2"),)),
+}
+
+
+def _gradients(model: nn.Module) -> list[torch.Tensor]:
+    loss = model(X)
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_what_it_was(kind: str, plan: str) -> None:
+    does, calls = KINDS[kind]()
+    expected = _gradients(Net(does, calls))
+    found = _gradients(acplan.apply(Net(does, calls), PLANS[plan]))
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("kind", ["list", "dataclass"])
+def test_its_memory_is_that_of_the_trace(kind: str) -> None:
+    model, x = Net(*KINDS[kind]()), torch.randn(512, WIDTH)
+    options: dict[str, Any] = {"optimizer": torch.optim.SGD, "workspaces": False}
+    traced = acplan.trace(model, x, **options)
+    planned = acplan.plan(traced, "min")
+    assert planned.modules and planned.peak_bytes < planned.baseline_peak_bytes
+    check = acplan.verify(model, planned, x, of=traced, **options)
+    assert check.first_difference() is None
+
+
+class Early(Exception):
+    pass
+
+
+class Base(BaseException):
+    pass
+
+
+def _raising(kind: type[BaseException]) -> Any:
+    """What is made goes by the exception."""
+
+    def does(of: Any, x: torch.Tensor) -> None:
+        raise kind(of(x))
+
+    def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            try:
+                layer(x)
+            except kind as error:
+                x = error.args[0]
+        return x
+
+    return does, calls
+
+
+def _caught() -> Any:
+    """The end of a recomputation is no error that a module catches."""
+
+    def does(of: Any, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return of(of(x).exp())
+        except Exception:
+            return of(x * 2)
+
+    def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    return does, calls
+
+
+def _retried() -> Any:
+    def does(of: Any, x: torch.Tensor) -> torch.Tensor:
+        return of(x)
+
+    def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            try:
+                x = layer(x, lengths=None)
+            except TypeError:
+                x = layer(x)
+        return x
+
+    return does, calls
+
+
+ENDS = {
+    "an error": lambda: _raising(Early),
+    "StopIteration": lambda: _raising(StopIteration),
+    "no error": lambda: _raising(Base),
+    "caught within": _caught,
+    "called again": _retried,
+}
+
+
+@pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("end", ENDS)
+def test_calls_that_end_by_exceptions(end: str, plan: str) -> None:
+    does, calls = ENDS[end]()
+    expected = _gradients(Net(does, calls))
+    found = _gradients(acplan.apply(Net(does, calls), PLANS[plan]))
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("end", ["called again", "no error"])
+def test_steps_with_such_calls_are_planned(end: str) -> None:
+    model, x = Net(*ENDS[end]()), torch.randn(512, WIDTH)
+    options: dict[str, Any] = {"optimizer": torch.optim.SGD, "workspaces": False}
+    traced = acplan.trace(model, x, **options)
+    planned = acplan.plan(traced, "min")
+    assert planned.modules
+    check = acplan.verify(model, planned, x, of=traced, **options)
+    assert check.first_difference() is None
