@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from acplan.devices import Device
+from acplan.inner_passes import InnerPasses, borrows_parameters, current_pass
 from acplan.outside import statistics_of
 from acplan.sources import SourceLines
 from acplan.standing_in import StandIn
@@ -99,11 +100,11 @@ class _Shape:
     """What a stand-in for a tensor needs to know of it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.value = value_of(tensor)
         self.size = tensor.shape
         self.stride = tensor.stride()
         self.dtype = tensor.dtype
         self.device = tensor.device
+        self.value = value_of(tensor)
 
 
 class _Kept:
@@ -142,6 +143,7 @@ class Recorder(TorchDispatchMode):
         self.tensors: list[Tensor] = []
         self.calls: list[Call] = []
         self.saved: list[Saved] = []
+        self.inner_passes = InnerPasses()
         self._device = device
         self._forgets_casts = forgets_casts
         self._kernels = kernels
@@ -254,6 +256,8 @@ class Recorder(TorchDispatchMode):
         if self._is_quiet:
             return out
         name = str(func)
+        if self._is_forward and current_pass() >= 0:
+            self.inner_passes.runs(self._open_calls)
         read, written = operands(args, kwargs), operands(out)
         if name in _INVISIBLE:
             self._results(read, written)
@@ -346,11 +350,14 @@ class Recorder(TorchDispatchMode):
                 outputs=[],
                 no_grad=not torch.is_grad_enabled(),
             )
+            if borrows_parameters(module):
+                self.inner_passes.borrows(len(self.calls))
             self._open_calls.append(len(self.calls))
             self.calls.append(call)
 
             def on_input_gradient(_: torch.Tensor) -> None:
-                call.backward_end = self.now
+                if not self._is_forward:
+                    call.backward_end = self.now
 
             self._watch_gradients((args, kwargs), on_input_gradient)
 
@@ -364,7 +371,7 @@ class Recorder(TorchDispatchMode):
         call.outputs = self.storages_of(out)
 
         def on_output_gradient(_: torch.Tensor) -> None:
-            if call.backward_start is None:
+            if call.backward_start is None and not self._is_forward:
                 call.backward_start = self.now
 
         self._watch_gradients(out, on_output_gradient)
@@ -411,9 +418,8 @@ class Recorder(TorchDispatchMode):
             return kept
 
         def unpack(kept: _Kept) -> torch.Tensor:
-            kept.saved.unpacks += 1
-            if kept.saved.unpacked is None:
-                kept.saved.unpacked = self.now
+            is_open = self._open_calls if self._is_forward else None
+            self.inner_passes.asks(kept.saved, self.now, is_open)
             return self._stand_in(kept)
 
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
@@ -434,7 +440,11 @@ class Recorder(TorchDispatchMode):
         # original only after that node. To see when, the node gets a tensor with a
         # storage of its own, which costs nothing where tensors are fake.
         saved = kept.saved
-        if kept.tensor is not None and not _needs_stand_in(kept.tensor):
+        if kept.tensor is not None and (
+            not _needs_stand_in(kept.tensor)
+            # Where the pass makes a graph, what it saves in turn is the original.
+            or (self._is_forward and torch.is_grad_enabled())
+        ):
             saved.local_end = self.now
             return kept.tensor
         shape = kept.shape
