@@ -25,6 +25,8 @@ from acplan.errors import AcplanError, PlanMismatchWarning
 from acplan.figures import figure, made_of
 from acplan.files import read_json, write_json
 from acplan.fingerprints import KEY, require_made_for
+from acplan.holding import DIFFERENTIATES, hold, let_go
+from acplan.inner_passes import borrows_parameters
 from acplan.interrupts import uninterrupted
 from acplan.offloading import Traffic
 from acplan.segments import Place, Segment
@@ -555,7 +557,7 @@ class _Unit(CheckpointWrapper):
     def _may_not_run_again(self) -> bool:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return False
-        if self.checkpoint_fn is _call:
+        if self.checkpoint_fn in (_call, hold, let_go):
             return False
         if _has_other_parameters(self._checkpoint_wrapped_module):
             text = "it runs with other parameters than its own, which are gone in backward"
@@ -589,15 +591,9 @@ class _ContainerUnit(_Unit):
 
 
 def _has_other_parameters(module: torch.nn.Module) -> bool:
-    """Whether `torch.func.functional_call` has put tensors in the place of parameters. FSDP
-    does so as well, and again in backward."""
     if getattr(module, "_is_fsdp_managed_module", False):
         return False
-    return any(
-        value is not None and not isinstance(value, torch.nn.Parameter)
-        for inside in module.modules()
-        for value in inside._parameters.values()
-    )
+    return any(map(borrows_parameters, module.modules()))
 
 
 def _is_exporting() -> bool:
@@ -658,6 +654,7 @@ def _apply(
     _refuse_checkpoints(model, root)
     paths = dict(_paths(model, root))
     wrappers: dict[int, _Unit] = {}
+    holders = dict(_holders(plan, paths))
     idle: list[tuple[_Unit, Callable[..., Any]]] = []
     owners: dict[int, list[PlannedModule]] = {}
     runs: set[str] = set()
@@ -677,12 +674,15 @@ def _apply(
                 idle.append((module, checkpoint_fn))
                 module._acplan_planned = (planned.fqn, strict)
             else:
+                holder = holders.pop(id(module), None)
+                inside = holder if holder and holder.checkpoint_fn is hold else module
                 kind = _ContainerUnit if hasattr(type(module), "__len__") else _Unit
-                wrappers[id(module)] = unit = kind(module)
+                wrappers[id(module)] = unit = kind(inside)
                 unit.checkpoint_fn = checkpoint_fn
                 unit._acplan_planned = (planned.fqn, strict)
     _require_apart(owners, runs)
     _refuse_offload_inside(owners, paths)
+    wrappers |= {m: unit for m, unit in holders.items() if _is_within(m, owners, paths)}
     undo: Undo = []
     with _all_or_nothing(undo):
         for parent in list(model.modules()):
@@ -697,6 +697,28 @@ def _apply(
             undo.append(functools.partial(caches.switch_on, model))
             caches.switch_off(model)
     return wrappers.get(id(model), model), undo
+
+
+def _holders(
+    plan: Plan, paths: Mapping[str, torch.nn.Module]
+) -> Iterator[tuple[int, _Unit]]:
+    """By the identity of modules of which gradients within forward are a part, and of others
+    inside of them: what calls them in units."""
+    named = plan.data.get(DIFFERENTIATES, {})
+    for fqn, is_part in named.items() if isinstance(named, dict) else ():
+        module = paths.get(fqn)
+        if module is not None and not isinstance(module, _Unit):
+            unit = _Unit(module)
+            unit.checkpoint_fn = hold if is_part else let_go
+            yield id(module), unit
+
+
+def _is_within(
+    module: int, owners: Mapping[int, Any], paths: Mapping[str, torch.nn.Module]
+) -> bool:
+    """Whether a module is in one of a unit."""
+    of_units = (unit for unit in paths.values() if id(unit) in owners)
+    return any(id(part) == module for unit in of_units for part in unit.modules())
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ the model on every rank."""
 
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,13 +28,22 @@ WEIGHTS = "weights"
 _Modules = Sequence[Mapping[str, Any]]
 
 
+_FROZEN, _FROZEN_AT_TIMES = ", frozen", ", frozen at times"
+
+
 def weights_of(
-    module: torch.nn.Module, dtype: torch.dtype | None = None
+    module: torch.nn.Module,
+    dtype: torch.dtype | None = None,
+    trained_before: Container[int] | None = None,
 ) -> dict[str, str]:
     """The parameters of the module itself, such as `bfloat16[4096, 64]`, those of
-    floating point with the data type where it is given."""
+    floating point with the data type where it is given. `trained_before` names those that
+    required a gradient before a step, which may have changed that."""
     return {
         name: _text(parameter, dtype)
+        if trained_before is None
+        or (id(parameter) in trained_before) == parameter.requires_grad
+        else _text(parameter, dtype).removesuffix(_FROZEN) + _FROZEN_AT_TIMES
         for name, parameter in module._parameters.items()
         if parameter is not None
     }
@@ -116,10 +125,16 @@ def _difference(
             return f"{name}: expected a {kind}, found a {theirs[1]}"
         for weight in dict.fromkeys([*weights, *theirs[2]]):
             of_plan, of_model = weights.get(weight), theirs[2].get(weight)
-            if of_plan != of_model:
+            if of_plan != of_model and not _is_frozen_at_times(of_plan, of_model):
                 text = f"expected {of_plan or 'none'}, found {of_model or 'none'}"
                 return f"{name}.{weight}: {text}{_hint(of_plan, of_model)}"
     return None
+
+
+def _is_frozen_at_times(of_plan: str | None, of_model: str | None) -> bool:
+    if of_plan is None or of_model is None or not of_plan.endswith(_FROZEN_AT_TIMES):
+        return False
+    return of_plan.removesuffix(_FROZEN_AT_TIMES) == of_model.removesuffix(_FROZEN)
 
 
 def _hint(of_plan: str | None, of_model: str | None) -> str:
@@ -138,7 +153,7 @@ def _text(parameter: torch.nn.Parameter, dtype: torch.dtype | None) -> str:
     if dtype is None or not parameter.is_floating_point():
         dtype = parameter.dtype
     sizes = ", ".join(map(str, parameter.shape))
-    frozen = "" if parameter.requires_grad else ", frozen"
+    frozen = "" if parameter.requires_grad else _FROZEN
     return f"{str(dtype).removeprefix('torch.')}[{sizes}]{frozen}"
 
 

@@ -2,6 +2,7 @@
 user has."""
 
 import difflib
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -119,11 +120,19 @@ def make_optimizer(
     if wanted is None:
         wanted = OPTIMIZERS["adamw"]
     if not callable(wanted):
+        several = isinstance(wanted, (list, tuple, dict))
+        hint = "; of several optimizers trace the step of each, with its own loss" if several else ""
         raise AcplanError(
             "optimizer: expected a name, a function of the parameters, a class or a "
-            f"torch.optim.Optimizer, found {type(wanted).__name__}"
+            f"torch.optim.Optimizer, found {type(wanted).__name__}{hint}"
         )
     return wanted(trained)
+
+
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step runs forward and backward by itself, as that of LBFGS does."""
+    given = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return given is not None and given.default is inspect.Parameter.empty
 
 
 def named_optimizer(name: str) -> OptimizerFn:

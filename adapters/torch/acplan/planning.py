@@ -18,6 +18,7 @@ from acplan.errors import AcplanError
 from acplan.figures import remember
 from acplan.files import read_json
 from acplan.fingerprints import KEY, made_for
+from acplan.holding import DIFFERENTIATES
 from acplan.profiles import Profile
 from acplan.program import call_acplan
 from acplan.progress import progress_bar
@@ -76,8 +77,14 @@ def _made_for(of: Source) -> dict[str, Any]:
         data = read_json(of)
     if not isinstance(data, dict) or data.get("format") != "acplan.trace":
         return {}
-    found = made_for(data.get("modules", ()))
-    return {} if found is None else {KEY: found}
+    modules = data.get("modules", ())
+    found = made_for(modules)
+    holding = {
+        m["fqn"]: m[DIFFERENTIATES] for m in modules if isinstance(m.get(DIFFERENTIATES), bool)
+    }
+    return ({} if found is None else {KEY: found}) | (
+        {DIFFERENTIATES: holding} if holding else {}
+    )
 
 
 def _note(of: Source) -> str:

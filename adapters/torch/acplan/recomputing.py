@@ -1,11 +1,13 @@
 """The recomputation of a unit, which is read off the tape of its forward pass."""
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.utils import checkpoint
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from acplan.errors import AcplanError
 from acplan.given import copied
@@ -41,8 +43,14 @@ from acplan.tape import (
 )
 
 
+# For what autograd saves, and to hand it out.
+Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
 # By which PyTorch tells hooks of checkpoints from others, from 2.14 on.
 _OF_CHECKPOINTS = ("_checkpoint_internal", "_user_hooks")
+
+
+# Of backward passes that share what runs again; older versions of PyTorch have none.
+_GROUP = getattr(checkpoint, "GraphExecGroup", None)
 
 
 class StartAgain(BaseException):
@@ -59,7 +67,8 @@ def run(
 ) -> Any:
     """Calls a module, in forward and again. It begins anew at most once."""
     try:
-        return module(*args, **kwargs)
+        with _asking_again(tape):
+            return module(*args, **kwargs)
     except StartAgain as start:
         # It may be that of a unit around this one.
         if start.recomputation.tape is not tape:
@@ -68,6 +77,62 @@ def run(
     return module(*args, **kwargs)
 
 
+@contextlib.contextmanager
+def _asking_again(tape: Tape) -> Iterator[None]:
+    """In forward, puts hooks on top of the checkpoint's that make what backward asks for
+    and the plan skips."""
+    hooks = top_hooks() if tape.is_open else None
+    if hooks is None:
+        yield
+        return
+    torch._C._autograd._push_saved_tensors_default_hooks(*making_all(tape, hooks))
+    try:
+        yield
+    finally:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+def top_hooks() -> Hooks | None:
+    """Of saved-tensor hooks the last ones. Older versions of PyTorch do not tell them."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top(True) if top else None
+
+
+def copy_marks(of: Any, to: Any) -> None:
+    """Marks a hook as a checkpoint's where the one that it stands for is marked so."""
+    for name in _OF_CHECKPOINTS:
+        if hasattr(of, name):
+            setattr(to, name, getattr(of, name))
+
+
+def making_all(tape: Tape, hooks: Hooks) -> Hooks:
+    """The hooks of a checkpoint, for a unit that skips. Where backward asks for more than
+    in the trace, as for the gradient of an input, or for a second one, what it is given is
+    a stand-in: then the unit runs once more, and skips nothing."""
+    save, unsave = hooks
+
+    def unpack(held: Any) -> torch.Tensor:
+        tensor: torch.Tensor = unsave(held)
+        if not isinstance(tensor, StandIn) or tape.is_strict or _GROUP is None:
+            return tensor
+        if tape.tell is not None:
+            tape.tell(
+                "backward asks for more than in the trace (a gradient of an input, or a "
+                "second one): all of it runs again"
+            )
+        # To PyTorch it is a pass of its own, in which nothing has run again yet.
+        task = torch._C._current_graph_task_id()
+        if tape.again is None or tape.again[0] != task:
+            tape.again = (task, _GROUP())
+            tape.drop()
+        group = torch._C._get_graph_exec_group()
+        torch._C._set_graph_exec_group(tape.again[1])
+        try:
+            return unsave(held)
+        finally:
+            torch._C._set_graph_exec_group(group)
+
+    return save, unpack
 class Call:
     """A module, called with what its caller gave, and from then on with copies of what it
     is called with (given.py). Where an exception left it in forward, one such leaves it when
@@ -153,6 +218,7 @@ class Recomputation(Mode):
         self._saves_to_ignore = 0
         self._first_state: torch.Tensor | None = None
         self._states: dict[torch.Generator, torch.Tensor] = {}
+        self._others = contextlib.ExitStack()
 
     @property
     def tape(self) -> Tape:
@@ -173,11 +239,16 @@ class Recomputation(Mode):
         self._skips_at_once = self._has_hooks and self._tape.writes is None
         if self._may_skip:
             self._first_state = torch.default_generator.get_state()
+        # Of calls that are not over, where gradients are computed within forward.
+        for mode in _get_current_dispatch_mode_stack():
+            if isinstance(mode, Mode):
+                self._others.enter_context(mode.looking_away())
         super().__enter__()
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
+        self._others.close()
         if self._tape.freight is not None:
             self._tape.freight.end()
         if self._has_hooks:
@@ -234,8 +305,7 @@ class Recomputation(Mode):
         """Counts what autograd saves, which is given a stand-in in place of memory that
         is not as it was. Of saved-tensor hooks only the last ones are called, so these
         call the checkpoint's. Older versions of PyTorch do not tell them."""
-        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-        hooks = top(True) if top else None
+        hooks = top_hooks()
         if hooks is None:
             self._tape.distrust("")
             return False
@@ -250,9 +320,7 @@ class Recomputation(Mode):
                 tensor = stand_in(shape_of(tensor), origin)
             return save(tensor)
 
-        for name in _OF_CHECKPOINTS:
-            if hasattr(save, name):
-                setattr(pack, name, getattr(save, name))
+        copy_marks(save, pack)
         torch._C._autograd._push_saved_tensors_default_hooks(pack, unsave)
         return True
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from acplan import transforms
 from acplan.devices import Device
 from acplan.given import tensors_given
+from acplan.inner_passes import InnerPasses, borrows_parameters, current_pass
 from acplan.outside import statistics_of
 from acplan.replaying import is_of_nothing
 from acplan.sources import SourceLines
@@ -109,7 +110,6 @@ class _Shape:
     """What a stand-in for a tensor needs to know of it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.value = value_of(tensor)
         self.size = tensor.shape
         self.stride = tensor.stride()
         self.dtype = tensor.dtype
@@ -164,6 +164,7 @@ class Recorder(TorchDispatchMode):
         self.tensors: list[Tensor] = []
         self.calls: list[Call] = []
         self.saved: list[Saved] = []
+        self.inner_passes = InnerPasses()
         self._device = device
         self._forgets_casts = forgets_casts
         self._kernels = kernels
@@ -296,6 +297,8 @@ class Recorder(TorchDispatchMode):
         if is_unseen:
             return out
         name = str(func)
+        if self._is_forward and current_pass() >= 0:
+            self.inner_passes.runs(self._open_calls)
         read, made = self.plain(operands(args, kwargs)), operands(out)
         written = self.plain(made)
         if name in _INVISIBLE:
@@ -358,7 +361,8 @@ class Recorder(TorchDispatchMode):
             for index, module in enumerate(modules):
                 if but_root and index == 0:
                     continue
-                own, watched = vars(module), functools.partial(self._watched, index)
+                own = vars(module)
+                watched = functools.partial(self._watched, index, module)
                 if _CALL in own:
                     undo.callback(own.__setitem__, _CALL, own[_CALL])
                 else:
@@ -381,7 +385,13 @@ class Recorder(TorchDispatchMode):
         self._is_forward = False
 
     def _watched(
-        self, index: int, call_module: Callable[..., Any], /, *args: Any, **kwargs: Any
+        self,
+        index: int,
+        module: torch.nn.Module,
+        call_module: Callable[..., Any],
+        /,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         if not self._is_forward:
             return call_module(*args, **kwargs)
@@ -397,14 +407,17 @@ class Recorder(TorchDispatchMode):
             outputs=[],
             no_grad=is_alone or not torch.is_grad_enabled(),
         )
+        if borrows_parameters(module):
+            self.inner_passes.borrows(len(self.calls))
         self._open_calls.append(len(self.calls))
         self.calls.append(call)
 
         def on_input_gradient(_: torch.Tensor) -> None:
-            call.backward_end = self.now
+            if not self._is_forward:
+                call.backward_end = self.now
 
         def on_output_gradient(_: torch.Tensor) -> None:
-            if call.backward_start is None:
+            if call.backward_start is None and not self._is_forward:
                 call.backward_start = self.now
 
         if not is_alone:
@@ -491,10 +504,9 @@ class Recorder(TorchDispatchMode):
             return kept
 
         def unpack(kept: _Kept) -> torch.Tensor:
+            is_open = self._open_calls if self._is_forward else None
             for saved in kept.saved:
-                saved.unpacks += 1
-                if saved.unpacked is None:
-                    saved.unpacked = self.now
+                self.inner_passes.asks(saved, self.now, is_open)
             return self._stand_in(kept)
 
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
@@ -514,7 +526,11 @@ class Recorder(TorchDispatchMode):
         # A checkpointed tensor is let go by the backward node that unpacks it, the
         # original only after that node. To see when, the node gets a tensor with a
         # storage of its own, which costs nothing where tensors are fake.
-        if kept.tensor is not None and not _needs_stand_in(kept.tensor):
+        if kept.tensor is not None and (
+            not _needs_stand_in(kept.tensor)
+            # Where the pass makes a graph, what it saves in turn is the original.
+            or (self._is_forward and torch.is_grad_enabled())
+        ):
             for saved in kept.saved:
                 saved.local_end = self.now
             return kept.tensor

@@ -16,9 +16,10 @@ Whatever the policy says, losses and gradients are those without it:
   what stands in for a result: that is an error (standing_in.py).
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -225,6 +226,15 @@ class Mode(TorchDispatchMode):
             handle.remove()
         self._handles.clear()
 
+    @contextlib.contextmanager
+    def looking_away(self) -> Iterator[None]:
+        """What runs meanwhile is none of this call: another one is recomputed."""
+        was_blind, self._is_blind = self._is_blind, True
+        try:
+            yield
+        finally:
+            self._is_blind = was_blind
+
     def _close_eyes(self, *_: Any) -> None:
         self._is_blind = True
 
@@ -261,9 +271,15 @@ class Forward(Mode):
         if self.state is not None and not sees_all:
             self.state.hold_all()
 
+    def __enter__(self) -> "Forward":
+        self._tape.is_open = True
+        super().__enter__()
+        return self
+
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
         tape = self._tape
+        tape.is_open = False
         if tape.state is not None and kind is None:
             tape.watched = [(t, version_of(t)) for t in tape.state.tensors]
         if kind is None:

@@ -37,7 +37,7 @@ from acplan.given import Copies, copied, holds_nothing, tensors_given
 from acplan.kept_state import attributes_of, elements_of, is_a
 from acplan.offloading import Freight, Traffic
 from acplan.outside import version_of
-from acplan.recomputing import ENDS, Recomputation, run
+from acplan.recomputing import ENDS, Hooks, Recomputation, making_all, run
 from acplan.replaying import Forward, Traits, default_generator
 from acplan.selecting import (
     Decision,
@@ -63,7 +63,6 @@ from acplan.tape import (
 )
 from acplan.unit_state import UnitState
 
-Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
 # A leaf of what the first call is given (call -1), or of what a call returned.
 _Place = tuple[int, int]
 _State = tuple[torch.Generator, torch.Tensor]
@@ -145,7 +144,7 @@ class Segment:
             # Nobody is to be told twice.
             current.abandon("it was left by an exception")
             raise
-        if current.next == len(self.names):
+        if current.next == len(self.names) and current in self._under_way:
             current.end()
         return outputs
 
@@ -275,6 +274,8 @@ class _Run:
         self.settings = _settings()
         self._began = torch._C._autograd._get_sequence_nr()
         self._tape = tape = Tape(is_planned and policy.skips)
+        tape.tell = policy.tell if is_planned else None
+        tape.is_strict = policy.is_strict
         self._traffic = traffic = segment.traffic
         self._freight: Freight | None = None
         if traffic is not None:
@@ -284,6 +285,8 @@ class _Run:
             tape.writes = Writes() if policy.leaves_out_writes else None
         self._frame = _Frame(policy, tape, self)
         self._hooks = self._frame.make(args, kwargs)
+        if tape.may_skip:
+            self._hooks = making_all(tape, self._hooks)
         self._forward = _Forward(tape, self._matching.choose, self._frame.sharded)
         # What the calls are given and return, by identity.
         self._known: dict[int, _Known] = {}
@@ -352,6 +355,9 @@ class _Run:
         if self not in self._under_way:
             return
         names = self._segment.names
+        if self._tape.is_open:
+            self.end_early(f"a gradient is computed within {names[self.next - 1]}")
+            return
         self.end_early(
             f"backward begins after {names[self.next - 1]}, and {names[self.next]} was due"
         )

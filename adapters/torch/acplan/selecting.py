@@ -103,6 +103,7 @@ def checkpoint_of(
             )
         tape = Tape(policy.skips)
         tape.state = UnitState(module.modules())
+        tape.tell, tape.is_strict = policy.tell, strict
         context_fn = functools.partial(_contexts, module, policy, tape)
         with freight_of_call(traffic, policy, tape):
             outputs = _checkpointed(module, args, kwargs, context_fn, tape)
@@ -313,6 +314,17 @@ class Policy:
             self.has_warned = True
             # Where it is called from says nothing: it is the module that counts.
             warnings.warn(f"{self.fqn}: {text}", PlanMismatchWarning, stacklevel=2)
+
+    def tell(self, text: str) -> None:
+        """Warns, or raises, of a call that is not as planned."""
+        if self.is_strict:
+            raise AcplanError(
+                f"{self.fqn}: {text}; trace the model as it is trained and plan anew"
+            )
+        self.warn(
+            f"{text}; losses and gradients are those without the plan, but the peak may be "
+            "another one than predicted"
+        )
 
     def tell_that_nothing_is_offloaded(self, why: str) -> None:
         text = f"{why}: what the plan offloads stays on the device"

@@ -91,6 +91,17 @@ class SourceLines:
         return self._lines[place] if place < len(self._lines) else _NONE
 
 
+def place_in_python() -> str:
+    """The innermost line outside of PyTorch and acplan that runs now, `model.py:12`, or ""."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = file_of(frame.f_code.co_filename)
+        if file:
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
 def file_of(name: str) -> str:
     """The file as it is shown, "" for one that is of no interest: its path in the package
     that it was installed with, or from the working directory on, or its name alone, so

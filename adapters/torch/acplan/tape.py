@@ -290,6 +290,15 @@ class Tape:
         self.is_as_planned = False
         self.has_dropped = False
         self.is_used = False
+        # Forward is being written.
+        self.is_open = False
+        # Says to the user that the unit is not called as planned.
+        self.tell: Callable[[str], object] | None = None
+        # Nothing is made that the plan skips: who computes with it is told.
+        self.is_strict = False
+        # Where backward asked for what was skipped: in which pass, and the group of
+        # PyTorch's in which all runs again for it.
+        self.again: tuple[int, Any] | None = None
         self._outputs: list[tuple[torch.Tensor, int]] = []
         self._saved_memory: set[int | None] = set()
         self._watched = 0
@@ -345,7 +354,9 @@ class Tape:
         """Forgets what cannot be handed out (again)."""
         changed = self.outputs_changed()
         self._outputs.clear()
-        if changed or self.is_used:
+        if self.is_open and self.tell is not None:
+            self.tell("a gradient is computed within its forward pass: all of it runs again")
+        if changed or self.is_used or self.is_open:
             self.drop()
         self.is_used = True
 

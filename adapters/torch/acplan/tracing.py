@@ -30,6 +30,8 @@ from acplan.figures import figure
 from acplan.files import read_json, write_json
 from acplan.fingerprints import WEIGHTS, weights_of
 from acplan.functions_given import FunctionsGiven, Origins, is_of_devices
+from acplan.holding import DIFFERENTIATES
+from acplan.inner_passes import held_until
 from acplan.interrupts import uninterrupted
 from acplan.kept_state import copied_with, state_kept, without_saved_hooks
 from acplan.optimizers import OptimizerLike, make_optimizer
@@ -69,6 +71,12 @@ _LOGGER = logging.getLogger("acplan")
 
 # Of trace(values=...).
 VALUES = ("auto", "known", "real")
+
+_LAST = (
+    "of several backward passes a step, leave the last one to acplan: return its loss, before "
+    "loss.backward()"
+)
+_FREED = "through the graph a second time"
 
 # While a step is traced, PyTorch and the model are not as others expect them.
 _ALONE = threading.RLock()
@@ -375,6 +383,8 @@ class Step:
     beginning: Beginning | None = None
     # Tensors on the device that the functions above hold.
     held: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    # Parameters, by identity, that require a gradient before the step.
+    trained: frozenset[int] = frozenset()
 
     def loss(self) -> torch.Tensor:
         """What backward begins with."""
@@ -391,7 +401,7 @@ class Step:
     def run_earlier(self) -> None:
         """The microbatches before the last one, as far as they leave gradients."""
         if self.accumulate > 1:
-            self.loss().backward()
+            self.backward(self.loss())
 
     def states(self) -> list[torch.Tensor]:
         """What the update keeps from step to step, besides the optimizer's."""
@@ -411,8 +421,24 @@ class Step:
     def run(self, optimizer: torch.optim.Optimizer) -> None:
         """An iteration."""
         self.run_earlier()
-        self.loss().backward()
+        self.backward(self.loss())
         self.update(optimizer)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """The last backward pass of a microbatch."""
+        name = "forward_fn" if self.forward_fn is not None else "the loss"
+        if not loss.requires_grad:
+            raise AcplanError(
+                f"{name}: expected a loss that has a gradient, found one without; {_LAST}"
+            )
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            if _FREED not in str(error):
+                raise
+            raise AcplanError(
+                f"{name}: a backward pass has freed what the loss needs already; {_LAST}"
+            ) from error
 
     def loss_of(
         self, model: Callable[..., Any], *args: Any, **kwargs: Any
@@ -430,7 +456,8 @@ class Step:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             found = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss)
             name = "loss_fn" if self.forward_fn is None else "forward_fn"
-            raise AcplanError(f"{name}: expected a scalar tensor, found {found}")
+            hint = f"; {_LAST}" if self.forward_fn is not None and loss is None else ""
+            raise AcplanError(f"{name}: expected a scalar tensor, found {found}{hint}")
         return loss
 
 
@@ -550,9 +577,14 @@ def step_on_fakes(
                     notes=notes,
                     beginning=beginning,
                     held=held,
+                    trained=frozenset(
+                        id(p) for p in step.model.parameters() if p.requires_grad
+                    ),
                 )
                 held += _first_run(on_device, made, functions, fake)
-                yield on_device, made
+                assert on_device.updating is not None
+                history = on_device.updating.fill_history(made)
+                yield dataclasses.replace(on_device, notes=(*notes, *history)), made
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
                 text = _depends_on_values(error, inputs)
                 if isinstance(mode, RealValuesMode) and mode.not_computed:
@@ -743,7 +775,7 @@ def run_step(
             loss = step.loss()
         recorder.end_forward()
         forward_end = recorder.now
-        loss.backward()
+        step.backward(loss)
         del loss
         recorder.ignore_gradients()
         backward_end = recorder.now
@@ -825,6 +857,8 @@ def _to_data(
     for index, storage in enumerate(recorder.storages):
         if storage.born >= 0:
             creates[storage.born].append(index)
+    holding = recorder.inner_passes.settle(recorder.calls, recorder.saved)
+    _hold_during(holding, recorder, scopes)
     _settle(recorder, marks)
     return {
         "format": "acplan.trace",
@@ -841,7 +875,7 @@ def _to_data(
         **({"accumulate": step.accumulate} if step.accumulate > 1 else {}),
         "forward_end": marks.forward_end,
         "backward_end": marks.backward_end,
-        "modules": _modules(step, marks),
+        "modules": _modules(step, marks, holding),
         "calls": [_call(call) for call in recorder.calls],
         "operators": [
             _operator(operator, creates[k], recasts.get(k))
@@ -872,9 +906,25 @@ def _to_data(
         "saved": [_saved(saved) for saved in recorder.saved],
         "measured": {"peak_bytes": peak_of(recorder)},
         "workspaces": recorder.counts_workspaces,
-        "notes": list(step.notes),
+        "notes": [*step.notes, *recorder.inner_passes.notes()],
         **({} if step.beginning is None else step.beginning.of_trace()),
     }
+
+
+def _hold_during(parts: dict[int, bool], recorder: Recorder, scopes: Recorder) -> None:
+    """What autograd saves in calls of which a pass is a part is there until they end, as if
+    the program held it."""
+    if not parts:
+        return
+    ends = held_until(recorder.calls, parts)
+    for saved in recorder.saved:
+        end = ends[saved.call] if saved.call >= 0 else None
+        if end is None:
+            continue
+        until = end if saved.released is None else min(end, saved.released)
+        for of in (scopes.storages[saved.storage], scopes.tensors[saved.tensor]):
+            if of.freed is not None:
+                of.freed = max(of.freed, until)
 
 
 def _settle(recorder: Recorder, marks: _Marks) -> None:
@@ -1010,7 +1060,9 @@ def _own_storages(
     return parameters, recorder.storages_of(list(module.buffers(recurse=False)))
 
 
-def _modules(step: Step, marks: _Marks) -> list[dict[str, Any]]:
+def _modules(
+    step: Step, marks: _Marks, holding: dict[int, bool]
+) -> list[dict[str, Any]]:
     root = type(step.model).__name__
     return [
         {
@@ -1018,10 +1070,11 @@ def _modules(step: Step, marks: _Marks) -> list[dict[str, Any]]:
             "class": type(module).__name__,
             "parameters": parameters,
             "buffers": buffers,
-            WEIGHTS: weights_of(module),
+            WEIGHTS: weights_of(module, trained_before=step.trained),
+            **({DIFFERENTIATES: holding[place]} if place in holding else {}),
         }
-        for (path, module), (parameters, buffers) in zip(
-            step.model.named_modules(), marks.own
+        for place, ((path, module), (parameters, buffers)) in enumerate(
+            zip(step.model.named_modules(), marks.own)
         )
     ]
 

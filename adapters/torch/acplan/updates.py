@@ -20,7 +20,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acplan.assumed import Assumed
 from acplan.errors import AcplanError
+from acplan.optimizers import needs_closure
 
+# Of torch.optim.LBFGS, in its state: a tensor for each of so many steps.
+_HISTORIES = ("old_dirs", "old_stps", "ro")
 StepFn = Callable[[torch.nn.Module, torch.optim.Optimizer], object]
 
 
@@ -128,13 +131,40 @@ class Updating:
                 return
             self._clip(model, optimizer)
             if self._scaler is None:
-                optimizer.step()
+                _step(optimizer)
             else:
                 self._scaler.step(optimizer)
                 self._scaler.update()
             if self._average is not None:
                 self._average.update_parameters(model)
             optimizer.zero_grad()
+
+    def fill_history(self, optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+        """Makes what LBFGS keeps of earlier steps as much as it ever is, and returns what
+        the trace says of such an optimizer."""
+        if self._update.step_fn is not None or not needs_closure(optimizer):
+            return ()
+        groups = optimizer.param_groups
+        trained = [p for group in groups for p in group["params"] if p.requires_grad]
+        given = [p.grad for p in trained]
+        for parameter in trained:
+            parameter.grad = parameter.detach().clone()
+        with self._assumed.asked(), _told(optimizer):
+            _step(optimizer)
+            for state in optimizer.state.values():
+                for name in _HISTORIES:
+                    if kept := state.get(name):
+                        missing = groups[0].get("history_size", 0) - len(kept)
+                        kept += [torch.empty_like(kept[0]) for _ in range(missing)]
+            _step(optimizer)
+        for parameter, gradient in zip(trained, given):
+            parameter.grad = gradient
+        size = sum(p.nbytes for p in trained)
+        return (
+            f"{type(optimizer).__name__} runs the model several times a step, and this is "
+            f"the first time; later it holds a copy of the gradients, {size:,} bytes: keep "
+            "them as reserve",
+        )
 
     def _clip(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         norm, value = self._update.clip_grad_norm, self._update.clip_grad_value
@@ -163,6 +193,15 @@ def fakes_as_plain_tensors() -> Iterator[None]:
         yield
 
 
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    """With gradients that are there, as if the closure of one that needs it made them."""
+    if not needs_closure(optimizer):
+        optimizer.step()
+        return
+    device = optimizer.param_groups[0]["params"][0].device
+    optimizer.step(lambda: torch.ones((), device=device))  # type: ignore[arg-type]
+
+
 def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
     made = tensor.detach().clone()
     if isinstance(tensor, torch.nn.Parameter):
@@ -180,7 +219,13 @@ def _told(optimizer: torch.optim.Optimizer) -> Iterator[None]:
         raise
     except Exception as error:
         lines = str(error).strip().splitlines()
+        hint = (
+            "; where its step runs the model again, let forward_fn do what comes before the "
+            "last backward pass, and step_fn what follows"
+            if "closure" in str(error)
+            else ""
+        )
         raise AcplanError(
             f"the update with {type(optimizer).__name__} does not run on fake tensors: "
-            f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+            f"{type(error).__name__}: {lines[0] if lines else 'no message'}{hint}"
         ) from error
