@@ -199,7 +199,8 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
         return
     device = optimizer.param_groups[0]["params"][0].device
-    optimizer.step(lambda: torch.ones((), device=device))  # type: ignore[arg-type]
+    loss: Any = torch.ones((), device=device)
+    optimizer.step(lambda: loss)
 
 
 def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
