@@ -323,7 +323,7 @@ _LISTS = {
     "calls": ("inputs", "outputs"),
     "operators": ("reads", "creates", "outputs", "mutates"),
 }
-_ONE = ("tensors", "saved", "kept")
+_ONE = ("tensors", "saved")
 
 
 def _renamed(data: dict[str, Any], place: Mapping[int, int]) -> dict[str, Any]:
@@ -371,7 +371,7 @@ def _interpolated(low: _Plain, high: _Plain, share: float) -> Trace:
 
 def _same_operators(low: _Plain, high: _Plain) -> bool:
     a, b = low.data, high.data
-    names = ("forward_end", "backward_end", "calls", "tensors", "saved", "kept")
+    names = ("forward_end", "backward_end", "calls", "tensors", "saved")
     if any(a[name] != b[name] for name in names):
         return False
     return all(

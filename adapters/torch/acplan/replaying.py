@@ -49,6 +49,7 @@ from acplan.tape import (
     Writes,
     can_all_be_stood_in_for,
     memory_of,
+    storage_of,
     tensors_of,
     written_by,
 )
@@ -351,9 +352,6 @@ class Forward(Mode):
         return out
 
     def _note_own(self, out: Any) -> None:
-        if type(out) in WITH_MEMORY:
-            self._own.add(out.untyped_storage()._cdata)
-            return
         for tensor in tensors_of(out):
             memory = memory_of(tensor)
             if memory is not None:
@@ -365,7 +363,9 @@ class Forward(Mode):
         own = self._own
         for value in (*args, *kwargs.values()) if kwargs else args:
             if type(value) in WITH_MEMORY:
-                storage = value.untyped_storage()
+                storage = storage_of(value)
+                if storage is None:
+                    continue
                 memory = storage._cdata
                 if memory in own:
                     continue

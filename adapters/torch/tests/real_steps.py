@@ -169,7 +169,8 @@ def traced_pass(model: nn.Module, case: Case) -> list[Seen]:
         with torch.set_grad_enabled(case.trains):
             for _ in range(1 if case.trains else 2):
                 step.loss()
-    return _PASSES.pop("last")
+        # Before the trace puts back what it has put there.
+        return _PASSES.pop("last")
 
 
 def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -126,7 +126,7 @@ class Unit:
         storage from outside nothing but its views is made again."""
         data, call = self._data, self._data["calls"][index]
         asked = self._asked(index)
-        needed = {kept["storage"] for kept in data["kept"]} | asked.get(call["end"], set())
+        needed = {kept["storage"] for kept in data.get("kept", ())} | asked.get(call["end"], set())
         for place in reversed(range(call["end"] - call["start"])):
             now = call["start"] + place
             op = data["operators"][now]

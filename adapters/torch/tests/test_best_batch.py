@@ -110,7 +110,7 @@ def test_an_interpolated_step_is_the_traced_one() -> None:
 def _known(bytes_of_it: int, ms: float) -> Trace:
     storage = {"bytes": 512 * bytes_of_it, "born": -1, "freed": None}
     operator = {"runtime_ms": ms, "outputs": [], "creates": []}
-    lists = {name: [] for name in ("modules", "calls", "tensors", "saved", "kept")}
+    lists = {name: [] for name in ("modules", "calls", "tensors", "saved")}
     ends = {"forward_end": 1, "backward_end": 1}
     return Trace({**lists, **ends, "storages": [storage], "operators": [operator]})
 
