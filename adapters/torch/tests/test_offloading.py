@@ -227,10 +227,11 @@ class _Wide(nn.Module):
     def __init__(self, told: list[str], place: int) -> None:
         super().__init__()
         self.up = nn.Linear(8, 8 * (place + 1))
-        self.told, self.place = told, place
+        # Not the list, which a recomputation leaves as it was.
+        self.tell, self.place = told.append, place
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.told.append(f"unit {self.place}")
+        self.tell(f"unit {self.place}")
         return x + self.up(x).sin().mean(-1, keepdim=True)
 
 
