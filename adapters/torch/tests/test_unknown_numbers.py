@@ -304,3 +304,74 @@ def test_what_decides_what_runs_is_an_error_that_names_the_line(
     assert f": {asked}; values=" in message
     place = message.split("test_unknown_numbers.py:")[1]
     assert line < int(place.split(":")[0]) < line + 5
+
+
+class Unit(nn.Module):
+    """Runs an idiom between operators that a plan recomputes, saves or skips."""
+
+    def __init__(self, idiom: Idiom) -> None:
+        super().__init__()
+        self.idiom = idiom
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.metrics: dict[str, Any] = collections.defaultdict(float)
+        self.history: list[Any] = []
+        self.kept: list[Any] = []
+        self.ema, self.best, self.worst, self.step = 0.0, float("inf"), 0.0, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        y = torch.exp(self.b(torch.tanh(self.a(x)).sin())).cos()
+        more = self.idiom(self, y, (y - 1).pow(2).mean())
+        y = y if more is None else y * more
+        return (y * 2).sin().exp().tanh()
+
+
+def _read_on_the_host(model: Any, x: Any, loss: Any) -> None:
+    model.kept.append(x.argmax(-1).cpu().tolist())
+    model.kept.append(x.detach().mul(2).cpu().numpy().mean())
+    if (x * 2 > 1e9).any():
+        raise ValueError(f"{(loss * 2):.3f}")
+    model.is_small = bool((x * 3 < 7).all())
+    if not model.is_small:
+        print("large")
+
+
+@pytest.mark.parametrize("idiom", [_guards, _text, _counts, _arrays, _read_on_the_host])
+def test_so_they_are_where_a_unit_runs_again(idiom: Idiom) -> None:
+    model, x = nn.Sequential(Unit(idiom), Unit(idiom)), torch.randn(4096, 8)
+    step = {"loss_fn": torch.mean, "optimizer": torch.optim.SGD}
+    trace = acplan.trace(model, x, **step)
+    plan = acplan.plan(trace, "min")
+    assert plan.recompute_ms > 0
+    assert acplan.verify(model, plan, x, of=trace, **step).first_difference() is None
+
+
+def test_values_of_saved_tensors_are_theirs() -> None:
+    """Times of a solver, say, by which its backward decides."""
+
+    class Ordered(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x, times)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+            x, times = ctx.saved_tensors
+            assert (times[1:] > times[:-1]).all()
+            assert times[0] + 1 == 1 and times[-1] == 1
+            return gradients[0] * 2 + x * 0, None
+
+    class Solver(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+            made = torch.linspace(0, 1, 5, device=x.device)
+            return Ordered.apply(Ordered.apply(self.layer(x), times), made)
+
+    trace = acplan.trace(
+        Solver(), torch.randn(4, 8), torch.linspace(0, 1, 5), values="known"
+    )
+    assert not trace.notes
