@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
+from acplan.following import suspended
 from acplan.recorder import tensors_in
 from acplan.standing_in import is_run_inside
 
@@ -46,6 +47,7 @@ class Assumed(TorchDispatchMode):
         self._is_asked = True
         try:
             with contextlib.ExitStack() as stack:
+                stack.enter_context(suspended())
                 if not torch.cuda.is_available():
                     # Optimizers with kernels of their own wait for them.
                     stack.enter_context(

@@ -21,7 +21,7 @@ from acplan.replaying import is_of_nothing
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
 from acplan.standing_in import StandIn, is_run_inside
-from acplan.values import operands, set_value, value_of, written_by
+from acplan.values import operands, readers, set_value, value_of, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
 
 # Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
@@ -165,6 +165,8 @@ class Recorder(TorchDispatchMode):
         self.calls: list[Call] = []
         self.saved: list[Saved] = []
         self.inner_passes = InnerPasses()
+        # Storages on the host that Python's own code reads, as no operator does.
+        self.read_on_host: list[int] = []
         self._device = device
         self._forgets_casts = forgets_casts
         self._kernels = kernels
@@ -177,6 +179,19 @@ class Recorder(TorchDispatchMode):
         self._is_quiet = False
         self._is_forward = True
         self._gradient_hooks: list[torch.utils.hooks.RemovableHandle] = []
+
+    def __enter__(self) -> "Recorder":
+        readers.append(self._note_read)
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        readers.remove(self._note_read)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def _note_read(self, tensor: torch.Tensor) -> None:
+        storage = self.storage_of(tensor)
+        if self._is_forward and storage not in self.read_on_host:
+            self.read_on_host.append(storage)
 
     @property
     def now(self) -> int:
@@ -249,6 +264,17 @@ class Recorder(TorchDispatchMode):
                 return index
         index = self._latest.get(shape, self._latest.get(storage, -1))
         return index if index >= 0 else self._new_tensor(tensor, -1)
+
+    def latest_tensor_of(self, storage: int) -> int:
+        """The index of the last tensor that was made in a storage."""
+        places = range(len(self.tensors) - 1, -1, -1)
+        return next((k for k in places if self.tensors[k].storage == storage), -1)
+
+    def is_within(self, call: int, other: int) -> bool:
+        """Whether a call is another one, or was made during it."""
+        while call > other:
+            call = self.calls[call].parent
+        return call == other
 
     def _new_tensor(self, tensor: torch.Tensor, base: int) -> int:
         storage = self.storage_of(tensor)

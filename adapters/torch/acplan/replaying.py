@@ -378,7 +378,7 @@ class Forward(Mode):
                             self._copy_statistics(memory, value)
                 if self._read.get(memory) is None:
                     self._read[memory] = place
-            elif value and type(value) in (list, tuple):
+            elif type(value) in (list, tuple) and value:
                 self._note_read(value, {}, place)
 
     def _copy_statistics(self, memory: int, tensor: torch.Tensor) -> None:

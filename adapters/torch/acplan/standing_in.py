@@ -123,6 +123,10 @@ class StandIn(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"StandIn({tuple(self.shape)}, {self.dtype}, {self.origin.func})"
 
+    def __format__(self, form: str) -> str:
+        # A number that forward saw is handed out, as for a plain tensor.
+        return format(self.item(), form) if self.dim() == 0 else super().__format__(form)
+
     # What reads memory past the dispatcher: libraries of kernels, and other arrays. A unit
     # that does so runs again with nothing skipped.
 

@@ -48,7 +48,7 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
         for value in values.values() if isinstance(values, dict) else values:
             if isinstance(value, torch.Tensor):
                 found.append(value)
-            elif value and isinstance(value, _HOLDERS):
+            elif isinstance(value, _HOLDERS) and value:
                 found += tensors_of(value)
     return found
 

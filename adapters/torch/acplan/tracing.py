@@ -29,11 +29,14 @@ from acplan.fake_cuda import fake_cuda
 from acplan.figures import figure
 from acplan.files import read_json, write_json
 from acplan.fingerprints import WEIGHTS, weights_of
+from acplan.following import BegunAnew, Following
 from acplan.functions_given import FunctionsGiven, Origins, is_of_devices
 from acplan.holding import DIFFERENTIATES
+from acplan.host_reads import with_reads_of_host
 from acplan.inner_passes import held_until
 from acplan.interrupts import uninterrupted
 from acplan.kept_state import copied_with, state_kept, without_saved_hooks
+from acplan.number_functions import following
 from acplan.optimizers import OptimizerLike, make_optimizer
 from acplan.precision import Autocast, AutocastLike, autocast_as_it_was, autocast_of
 from acplan.progress import Phase, progress_bar
@@ -58,9 +61,9 @@ from acplan.values import (
     LOST_ZERO,
     ValuedFakeTensorMode,
     as_in_training,
+    depends_on_values,
     give_defaults,
     start_of_step,
-    too_many_for_values,
 )
 
 LossFn = Callable[[Any], torch.Tensor]
@@ -318,7 +321,9 @@ def trace(
             return traced(None)
         except DependsOnValues as error:
             if values == "known":
-                raise
+                raise DependsOnValues(
+                    f'{error}; values="real" computes them on the CPU'
+                ) from error
             return _traced_unasked(traced, plain, tensors_in((args, kwargs)), error)
 
 
@@ -524,8 +529,44 @@ def step_on_fakes(
         forward_fn,
     )
     _refuse_scripted(model)
+    with contextlib.closing(Following()) as session:
+        while True:
+            with contextlib.ExitStack() as stack:
+                once = _run_on_fakes(
+                    step,
+                    session,
+                    optimizer,
+                    update,
+                    device,
+                    param_dtype,
+                    real=real,
+                    capacity=capacity,
+                    tick=tick,
+                )
+                try:
+                    found = stack.enter_context(once)
+                except BegunAnew:
+                    continue
+                yield found
+                return
+
+
+@contextlib.contextmanager
+def _run_on_fakes(
+    step: Step,
+    session: Following,
+    optimizer: OptimizerLike,
+    update: Update | None,
+    device: Device | None,
+    param_dtype: torch.dtype | None,
+    *,
+    real: Limits | None,
+    capacity: Capacity,
+    tick: Callable[[], object],
+) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
     answers = "" if device is None else device.name
     mode, assumed = ValuedFakeTensorMode(answers), Assumed()
+    session.begin()
     beginning = None
     if real is not None:
         mode = RealValuesMode(answers, real, capacity, tick)
@@ -544,6 +585,7 @@ def step_on_fakes(
         fake_cuda(device),
         contextlib.nullcontext() if real is None else drawn_again(),
         as_in_training(),
+        following(session),
         fakes_as_plain_tensors(),
         mode,
         assumed,
@@ -564,7 +606,7 @@ def step_on_fakes(
             given = (step.args, step.kwargs)
             held = functions.move_modules(fake)
             inputs = copied_with(given, fake)
-            notes = tuple(give_defaults(step.model.forward, given, inputs))
+            session.notes += give_defaults(step.model.forward, given, inputs)
             made = make_optimizer(optimizer, step.model, fake)
             was_training = step.model.training
             step.model.train()
@@ -574,7 +616,6 @@ def step_on_fakes(
                     args=inputs[0],
                     kwargs=inputs[1],
                     updating=Updating(update or Update(), step.model, assumed),
-                    notes=notes,
                     beginning=beginning,
                     held=held,
                     trained=frozenset(
@@ -582,24 +623,25 @@ def step_on_fakes(
                     ),
                 )
                 held += _first_run(on_device, made, functions, fake)
+                if session.has_numbers:
+                    # The step before it may have left some behind.
+                    on_device.run(made)
+                session.require_none_failed()
                 assert on_device.updating is not None
                 history = on_device.updating.fill_history(made)
-                yield dataclasses.replace(on_device, notes=(*notes, *history)), made
-            except (DataDependentOutputException, DynamicOutputShapeException) as error:
-                text = _depends_on_values(error, inputs)
+                notes = (*session.notes, *history)
+                yield dataclasses.replace(on_device, notes=notes), made
+                session.require_none_failed()
+            except Exception as error:
+                # The user's code may have caught the first one.
+                cause = session.first_error or error
+                if not isinstance(cause, _OF_VALUES):
+                    _tell(error)
+                    raise
+                text = depends_on_values(cause, given, inputs)
                 if isinstance(mode, RealValuesMode) and mode.not_computed:
                     text += f"; {mode.not_computed}"
                 raise DependsOnValues(text) from error
-            except UnsupportedOperatorException as error:
-                raise AcplanError(
-                    f"{error}: PyTorch has no fake of this operator, so that what runs it "
-                    "cannot be traced; have the model take another way, for jagged "
-                    "tensors attention in half precision"
-                ) from error
-            except RuntimeError as error:
-                if "invalid gradient" not in str(error) or "meta" not in str(error):
-                    raise
-                raise AcplanError(LOST_ZERO) from error
             finally:
                 step.model.train(was_training)
 
@@ -638,18 +680,20 @@ def _of_devices(error: RuntimeError) -> str:
     )
 
 
-def _depends_on_values(error: Exception, inputs: Any) -> str:
-    text = (
-        "what the model runs depends on values, which a trace does not compute: "
-        f"{error} (a tensor's .item(), its truth, its nonzero())"
-    )
-    count = too_many_for_values(tensors_in(inputs))
-    if count:
-        text += (
-            f"; an input of {count:,} whole numbers is too large to have values: trace a "
-            "smaller batch"
-        )
-    return text
+def _tell(error: Exception) -> None:
+    """Raises what says of an error of PyTorch what to do."""
+    if isinstance(error, UnsupportedOperatorException):
+        raise AcplanError(
+            f"{error}: PyTorch has no fake of this operator, so that what runs it "
+            "cannot be traced; have the model take another way, for jagged "
+            "tensors attention in half precision"
+        ) from error
+    text = str(error)
+    if isinstance(error, RuntimeError) and "invalid gradient" in text and "meta" in text:
+        raise AcplanError(LOST_ZERO) from error
+
+
+_OF_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 def _refuse_scripted(model: torch.nn.Module) -> None:
@@ -903,7 +947,9 @@ def _to_data(
             }
             for index, tensor in enumerate(recorder.tensors)
         ],
-        "saved": [_saved(saved) for saved in recorder.saved],
+        "saved": [
+            _saved(saved) for saved in with_reads_of_host(recorder, marks.forward_end)
+        ],
         "measured": {"peak_bytes": peak_of(recorder)},
         "workspaces": recorder.counts_workspaces,
         "notes": [*step.notes, *recorder.inner_passes.notes()],

@@ -31,10 +31,14 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
+from acplan.asking import line_of_error
 from acplan.errors import AcplanError
+from acplan.following import Following, UnknownValue, followed
 from acplan.interrupts import give_way
 from acplan.plain_fakes import plain_fakes
 from acplan.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
+from acplan.unknown_arrays import array_of_unknown, list_of_unknown
+from acplan.unknown_numbers import NUMBERS_IN_OPERATORS, kind_of, without_numbers
 
 _aten = torch.ops.aten
 
@@ -118,9 +122,19 @@ class ValuedFakeTensorMode(FakeTensorMode):
             return self._faked(func, types, args, kwargs)
         if concerns_sparse(func, operands(args, kwargs)):
             return self._of_sparse(func, types, args, kwargs)
-        is_known = self.knows(func, args, kwargs)
-        if is_known and func is _aten._local_scalar_dense.default:
-            return _computed(func, args, kwargs)
+        has_unknown = False
+        session = followed()
+        if session is not None and session.has_numbers:
+            args, kwargs, has_unknown = _with_plain_numbers(session, func, args, kwargs)
+        is_known = not has_unknown and self.knows(func, args, kwargs)
+        if func in _GIVING:
+            if session is not None:
+                session.is_reached = True
+            if is_known and func is _aten._local_scalar_dense.default:
+                return _computed(func, args, kwargs)
+            given = None if is_known else _given_unknown(func, args)
+            if given is not None:
+                return given
         self._is_inside = True
         try:
             out = self._faked(func, types, args, kwargs)
@@ -132,7 +146,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         finally:
             self._is_inside = False
         if func in _FILLED:
-            if all(map(self.has_room_for, operands(out))):
+            if not has_unknown and all(map(self.has_room_for, operands(out))):
                 _attach_fill(out, _fill_of(func, args, kwargs))
             return out
         fits = is_known and all(map(self.has_room_for, operands(out)))
@@ -271,6 +285,35 @@ class ValuedFakeTensorMode(FakeTensorMode):
         return made
 
 
+# They give numbers of Python's.
+_GIVING = frozenset({_aten._local_scalar_dense.default, _aten.equal.default})
+
+
+def _given_unknown(func: Any, args: Sequence[Any]) -> Any:
+    """What stands for an unknown number: where Python asks for it, `following` does the rest,
+    else the answer to what PyTorch asks; None where there is none."""
+    session = followed()
+    if session is None or args[0].is_complex():
+        return None
+    kind = bool if func is _aten.equal.default else kind_of(args[0])
+    if kind is bool and len(args) > 1 and args[0].shape != args[1].shape:
+        return False
+    if session.is_taken is not None:
+        session.is_taken = True
+        return NUMBERS_IN_OPERATORS[kind]
+    return session.truth(is_value=True) if kind is bool else None
+
+
+def _with_plain_numbers(
+    session: Following, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any], bool]:
+    """The arguments of an operator with plain numbers, and whether one is unknown."""
+    if session.makes_tensor and func is _aten.lift_fresh.default:
+        session.makes_tensor = False
+        return args, kwargs, True
+    return without_numbers(func, args, kwargs)
+
+
 @functools.cache
 def _can_end_at(func: Any) -> bool:
     """Whether it makes a tensor. What tells of one, or makes another one of it, is called by
@@ -310,8 +353,8 @@ _REAL = (torch.Tensor, torch.nn.Parameter)
 
 
 def give_value(fake: torch.Tensor, value: torch.Tensor) -> None:
-    """Gives a fake tensor a copy of a real one's value, if it is small and discrete or
-    a single number, else none; one on the meta device has none, a parameter changes."""
+    """Gives a fake tensor a copy of a real one's value, if it is small, else none; one on
+    the meta device has none, a parameter changes."""
     fake.__dict__.pop("_acplan_value", None)
     if isinstance(value, torch.nn.Parameter):
         return
@@ -319,7 +362,7 @@ def give_value(fake: torch.Tensor, value: torch.Tensor) -> None:
         return
     if value.is_sparse or value.is_quantized or value.is_nested:
         return
-    if _is_small(value) and (value.dtype in _DISCRETE or value.numel() == 1):
+    if _is_small(value):
         with no_dispatch():
             set_value(fake, value.detach().cpu().clone())
 
@@ -457,9 +500,21 @@ def _asks_as_torch() -> bool:
     return name == "torch" or name.startswith("torch.")
 
 
+# Called with what Python's own code, rather than an operator, reads.
+readers: list[Callable[[torch.Tensor], None]] = []
+
+
+def _tell_readers(tensor: torch.Tensor) -> None:
+    for reader in readers:
+        reader(tensor)
+
+
 def _to_list(tensor: FakeTensor) -> Any:
     if tensor.device.type != "cpu":
         tensor = tensor.cpu()
+    _tell_readers(tensor)
+    if value_of(tensor) is None and followed() is not None:
+        return list_of_unknown(tensor)
     with no_dispatch():
         return _known(tensor, "tolist").tolist()
 
@@ -470,6 +525,9 @@ def _to_numpy(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
             f"can't convert {tensor.device} device type tensor to numpy. Use "
             "Tensor.cpu() to copy the tensor to host memory first."
         )
+    _tell_readers(tensor)
+    if value_of(tensor) is None and followed() is not None:
+        return array_of_unknown(tensor)
     with no_dispatch():
         return _known(tensor, "numpy").numpy()
 
@@ -531,7 +589,7 @@ def _set_data(tensor: FakeTensor, data: torch.Tensor) -> None:
 
 def _formatted(tensor: FakeTensor, form: str) -> str:
     """In a message a single number is shown, for which it is copied to the host."""
-    if tensor.dim() == 0 and value_of(tensor) is not None:
+    if tensor.dim() == 0 and (value_of(tensor) is not None or followed() is not None):
         return format(tensor.item(), form)
     return object.__format__(tensor, form)
 
@@ -543,11 +601,33 @@ def _known(tensor: FakeTensor, what: str) -> torch.Tensor:
     return value
 
 
-def too_many_for_values(tensors: Iterable[torch.Tensor]) -> int:
-    """How many whole numbers the first of these has that has more than are looked at; 0
-    where none has."""
-    discrete = (t.numel() for t in tensors if t.dtype in _DISCRETE)
-    return next((count for count in discrete if count > _MOST_ELEMENTS), 0)
+def depends_on_values(error: Exception, given: Any, inputs: Any) -> str:
+    """Says of a step what it asked for, where, and what to do. `given` are the inputs as the
+    user has them, `inputs` their fakes."""
+    if isinstance(error, UnknownValue):
+        what, line = error.what, error.line
+    else:
+        what, line = f"the result of {error}", line_of_error(error)
+    ways = []
+    if any(tensor.device.type == "meta" for tensor in operands(*given)):
+        ways.append("give real inputs in place of those on the meta device, whose values are unknown")
+    many = _too_many_for_values(operands(*inputs))
+    if many:
+        ways.append(f"trace a smaller batch, as an input of {many} is too large to have values")
+    return (
+        "what the model runs depends on values, which a trace does not compute: it asks for "
+        + "; ".join([f"{what}{f', at {line}' if line else ''}", *ways])
+    )
+
+
+def _too_many_for_values(tensors: Iterable[torch.Tensor]) -> str:
+    """How many numbers the first of these has that has more than are looked at."""
+    for tensor in tensors:
+        if tensor.dtype in _DISCRETE and tensor.numel() > _MOST_ELEMENTS:
+            return f"{tensor.numel():,} whole numbers"
+        if tensor.dtype not in _DISCRETE and tensor.numel() > _MOST_FRACTIONS:
+            return f"{tensor.numel():,} fractions"
+    return ""
 
 
 def _is_small(tensor: torch.Tensor) -> bool:

@@ -122,7 +122,7 @@ def test_what_depends_on_activations_stays_unknown() -> None:
             every = ids.clone()
             view = every[0]
             view.copy_(self.layer(x)[0, :4].long())
-            return self.layer(x) * every[1:].sum() + int(every.sum())
+            return self.layer(x) * every[1:].sum() if every.sum() > 3 else x
 
     Written()(torch.zeros(2, 8), _IDS)
     with pytest.raises(AcplanError, match="depends on values"):
