@@ -99,6 +99,8 @@ constexpr auto kHarmless =
                                      "qk_head_dim",
                                      "fp32",
                                      "num_image_tokens",
+                                     "cache_implementation",
+                                     "context_length",
                                      "use_bfloat16",
                                      "zero_init",
                                      "alibi_bias_max",
@@ -215,6 +217,12 @@ std::vector<int64_t> ConfigKeys::Numbers(std::string_view name) {
     numbers.push_back(element.Int(0, kMostSize));
   }
   return numbers;
+}
+
+void ConfigKeys::Ignore(std::string_view beginning) {
+  for (const auto& [key, value] : config_.json().items()) {
+    if (key.starts_with(beginning)) used_.insert(key);
+  }
 }
 
 std::vector<std::string> ForeignKeys(const JsonField& config) {

@@ -35,6 +35,9 @@ class ConfigKeys {
   // Whole numbers of a list, at least 0; empty where there is none.
   std::vector<int64_t> Numbers(std::string_view name);
 
+  // Takes keys that begin so for used.
+  void Ignore(std::string_view beginning);
+
   const graph::JsonField& config() const { return config_; }
 
   // Keys that nothing asked for and that are not known to leave sizes as they are.

@@ -176,6 +176,11 @@ ModelShape WithExperts(ModelShape shape, ConfigKeys& config,
   const KeyNames experts = {"num_local_experts", "num_experts",
                             "n_routed_experts", "moe_num_experts"};
   shape.experts = config.SizeOr(experts, 0);
+  if (shape.experts == 0 && !type.other_layers.empty()) {
+    config.Find({"num_experts_per_tok"});
+    shape.feedforward = config.Size({"shared_intermediate_size"});
+    return shape;
+  }
   if (shape.experts == 0) {
     // Complains of the name that most files of this kind have.
     config.Size({type.is_latent ? "n_routed_experts" : "num_local_experts"});
@@ -237,6 +242,15 @@ std::optional<int64_t> ListedFullLayers(ConfigKeys& config, int64_t layers) {
   return full;
 }
 
+// "LLLG", again and again: three layers with a window and one without.
+int64_t FullLayersOfLetters(const std::string& letters, int64_t layers) {
+  int64_t full = 0;
+  for (int64_t i = 0; i < layers && !letters.empty(); ++i) {
+    if (letters[static_cast<size_t>(i) % letters.size()] != 'L') ++full;
+  }
+  return full;
+}
+
 int64_t FullLayersByRule(ConfigKeys& config, const ModelType& type,
                          int64_t layers) {
   if (type.windows == WindowRule::kFlag) {
@@ -250,15 +264,22 @@ int64_t FullLayersByRule(ConfigKeys& config, const ModelType& type,
                              std::count(rotates.begin(), rotates.end(), 0));
   }
   // Newer files say the pattern under a name that begins with a line.
-  const int64_t every =
-      config.SizeOr({"sliding_window_pattern", "_sliding_window_pattern",
-                     "no_rope_layer_interval"},
-                    type.full_every);
+  const auto pattern =
+      config.Find({"sliding_window_pattern", "_sliding_window_pattern",
+                   "no_rope_layer_interval"});
+  if (pattern && pattern->json().is_string()) {
+    return FullLayersOfLetters(pattern->String(), layers);
+  }
+  const int64_t every = pattern ? pattern->Int(0, INT32_MAX) : type.full_every;
   return every > 0 ? layers / every : 0;
 }
 
 ModelShape WithWindow(ModelShape shape, ConfigKeys& config,
                       const ModelType& type) {
+  if (!type.other_layers.empty()) {
+    config.config().Get("layer_types");  // complains where it is missing
+    config.Ignore(type.other_layers);
+  }
   const auto listed = ListedFullLayers(config, shape.layers);
   shape.sliding_window =
       config.SizeOr({"sliding_window", "attention_chunk_size"}, 0);
@@ -316,6 +337,7 @@ ModelShape ParseLlamaLike(ConfigKeys& config, const ModelType& type) {
                    .is_gated = type.is_gated,
                    .has_rope = true,
                    .is_clamped = type.is_clamped};
+  if (shape.layers > kMostLayers) return shape;  // CheckShape refuses it
   shape.feedforward = type.is_moe && config.Has({"moe_intermediate_size"})
                           ? config.SizeOr({"intermediate_size"}, 0)
                           : config.Size({"intermediate_size"});

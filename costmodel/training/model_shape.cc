@@ -9,8 +9,6 @@
 namespace acplan::costmodel {
 namespace {
 
-constexpr int64_t kMostLayers = 100000;
-
 double AttentionParameters(const ModelShape& shape) {
   const auto d = [](int64_t n) { return static_cast<double>(n); };
   const double hidden = d(shape.hidden);
@@ -40,18 +38,19 @@ double NormParameters(const ModelShape& shape) {
     count += static_cast<double>(2 * shape.head_dim) * vectors;
   }
   if (shape.form.qk_norm == QkNorm::kWhole) {
-    count +=
-        static_cast<double>((shape.heads + shape.kv_heads) * shape.head_dim);
+    count += static_cast<double>(shape.heads + shape.kv_heads) *
+             static_cast<double>(shape.head_dim);
   }
   return count;
 }
 
 // Of queries, keys and values; latent ones have it on the way down.
 double QueryBias(const ModelShape& shape) {
-  return shape.IsLatent()
-             ? static_cast<double>(shape.q_rank + shape.kv_rank + shape.qk_rope)
-             : static_cast<double>((shape.heads + 2 * shape.kv_heads) *
-                                   shape.head_dim);
+  if (shape.IsLatent()) {
+    return static_cast<double>(shape.q_rank + shape.kv_rank + shape.qk_rope);
+  }
+  return static_cast<double>(shape.heads + 2 * shape.kv_heads) *
+         static_cast<double>(shape.head_dim);
 }
 
 double BiasParameters(const ModelShape& shape, bool is_moe) {
@@ -63,7 +62,7 @@ double BiasParameters(const ModelShape& shape, bool is_moe) {
   if (shape.has_output_bias) count += hidden;
   const int64_t width = is_moe ? shape.shared_feedforward : shape.feedforward;
   if (shape.has_feedforward_bias && width > 0) {
-    count += hidden + static_cast<double>(ups * width);
+    count += hidden + static_cast<double>(ups) * static_cast<double>(width);
   }
   if (shape.has_expert_bias && is_moe) {
     count += static_cast<double>(shape.experts);

@@ -10,6 +10,8 @@
 
 namespace acplan::costmodel {
 
+constexpr int64_t kMostLayers = 100000;
+
 // The vectors of a norm.
 enum class NormWeights { kNone = 0, kScale = 1, kScaleAndBias = 2 };
 

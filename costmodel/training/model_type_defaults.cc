@@ -122,6 +122,10 @@ constexpr TypeDefaults kDefaults[] = {
      R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
        "num_hidden_layers": 32, "num_attention_heads": 32, "num_local_experts":
        8, "num_experts_per_tok": 2})"},
+    {"granitemoehybrid",
+     R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+       "num_hidden_layers": 32, "num_attention_heads": 32, "num_local_experts": 8,
+       "num_experts_per_tok": 2, "shared_intermediate_size": 1024})"},
     {"granitemoeshared",
      R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
        "num_hidden_layers": 32, "num_attention_heads": 32, "num_local_experts":

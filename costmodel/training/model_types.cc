@@ -155,6 +155,12 @@ constexpr ModelType kTypes[] = {
       type.shared = SharedExperts::kByWidth;
       return type;
     }(),
+    [] {
+      ModelType type = Moe(Biased("granitemoehybrid"));
+      type.shared = SharedExperts::kByWidth;
+      type.other_layers = "mamba_";
+      return type;
+    }(),
     With(Biased("hunyuan_v1_dense"), QkNorm::kHeads),
     With(Moe(AllBiased("hy_v3", kMlpBias)), QkNorm::kHeads),
     [] {
@@ -257,10 +263,12 @@ constexpr OtherName kOtherNames[] = {
     {"llava", "llama"},
     {"mistral3", "mistral"},
     {"paligemma", "gemma"},
+    {"qwen2_5_omni_text", "qwen2"},
     {"qwen2_5_vl", "qwen2"},
     {"qwen2_5_vl_text", "qwen2"},
     {"qwen2_vl", "qwen2"},
     {"qwen2_vl_text", "qwen2"},
+    {"qwen3_omni_moe_text", "qwen3_moe"},
     {"qwen3_vl", "qwen3"},
     {"qwen3_vl_moe", "qwen3_moe"},
     {"qwen3_vl_moe_text", "qwen3_moe"},

@@ -54,6 +54,9 @@ struct ModelType {
   bool is_clamped = false;
   WindowRule windows = WindowRule::kNever;
   int64_t full_every = 0;  // of kAlternate
+  // Layers of another kind, by the beginning of their keys: the configuration must
+  // list its layers, and have none of these.
+  std::string_view other_layers = {};
   // A key that must not be true, since what it adds is not counted.
   std::string_view refused = {};
 };

@@ -247,6 +247,16 @@ TEST(HuggingFaceConfigs, TellWhichLayersHaveAWindow) {
                                        HasSubstr("linear_attention")));
 }
 
+TEST(HuggingFaceConfigs, ReadLettersOfWindows) {
+  const ModelShape shape = ParseHuggingFaceConfig(
+      R"({"model_type": "exaone4", "hidden_size": 64, "num_hidden_layers": 10,
+          "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 99,
+          "sliding_window": 16, "sliding_window_pattern": "LLLG"})",
+      "c");
+  EXPECT_EQ(shape.sliding_window, 16);
+  EXPECT_EQ(shape.full_layers, 2);
+}
+
 TEST(HuggingFaceConfigs, ReadTheTextOfAModelOfSeveralParts) {
   const ModelConfig read = ParseModelConfig(
       R"({"model_type": "llava", "text_config": {"model_type": "gemma3_text",
