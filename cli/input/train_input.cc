@@ -76,6 +76,11 @@ constexpr SettingFlag kStrategyFlags[] = {
      "selective:op (torchtitan's rule), or plan: the best of each stage"},
     {"offload_layers", "--offload-layers",
      "layers of a stage whose activations go to the host (0)"},
+    {"hidden_dropout", "--hidden-dropout",
+     "of attention's and the feed-forward's output (the configuration's, or "
+     "0)"},
+    {"attention_dropout", "--attention-dropout",
+     "of scores, where attention is unfused (the configuration's, or 0)"},
     {"overlap_dp", "--overlap-dp,--overlap-grad-reduce",
      "true (default) or false: data-parallel communication"},
     {"overlap_tp", "--overlap-tp,--tp-comm-overlap",
@@ -244,7 +249,7 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
       ->type_name("X");
 }
 
-costmodel::ModelShape TrainFlags::ReadModel() const {
+costmodel::ModelConfig TrainFlags::ReadConfig(const Terminal& terminal) const {
   const std::string text = graph::ReadFile(config);
   const nlohmann::json document = graph::ParseJson(text, config);
   if (document.is_object() && !document.contains("model_type") &&
@@ -254,7 +259,15 @@ costmodel::ModelShape TrainFlags::ReadModel() const {
         "model of Calculon's, which llm and llm-optimal-execution read",
         graph::OneLine(config, 400)));
   }
-  return costmodel::ParseHuggingFaceConfig(text, config);
+  costmodel::ModelConfig read = costmodel::ParseModelConfig(text, config);
+  for (const std::string& note : read.notes) {
+    terminal.Warn(fmt::format("{}: {}", graph::OneLine(config, 400), note));
+  }
+  return read;
+}
+
+costmodel::ModelShape TrainFlags::ReadModel(const Terminal& terminal) const {
+  return ReadConfig(terminal).shape;
 }
 
 costmodel::TrainingSystems TrainFlags::ReadSystems() const {

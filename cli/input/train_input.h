@@ -6,16 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "cli/terminal/terminal.h"
 #include "costmodel/training/strategy_settings.h"
 
 namespace acplan::cli {
 
 // What is asked beside times and memory of a strategy.
 struct TrainQuestion {
-  std::string model;             // name of the file
-  double budget = 0;             // bytes of a GPU
-  std::optional<double> tokens;  // of the whole training
-  std::optional<double> price;   // of a GPU for an hour
+  std::string model;                    // name of the file
+  double budget = 0;                    // bytes of a GPU
+  std::optional<double> tokens;         // of the whole training
+  std::optional<double> price;          // of a GPU for an hour
+  std::vector<std::string> notes = {};  // on what of the model is not counted
 };
 
 // A strategy that an argument names, and how tables call it.
@@ -54,7 +56,9 @@ struct TrainFlags {
   // strategies have in common.
   void AddTo(CLI::App& app, bool has_strategy);
 
-  costmodel::ModelShape ReadModel() const;
+  // Warns of what of the file is not counted.
+  costmodel::ModelConfig ReadConfig(const Terminal& terminal) const;
+  costmodel::ModelShape ReadModel(const Terminal& terminal) const;
   costmodel::TrainingSystems ReadSystems() const;
   // Of the file, then `own`, then of the flags; what comes later replaces what is
   // there.

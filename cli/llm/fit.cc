@@ -361,7 +361,7 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
     RequireExtension(flags.output, {".json", ".json.gz"});
   }
-  FitInput input{.shape = flags.train.ReadModel(),
+  FitInput input{.shape = flags.train.ReadModel(terminal),
                  .systems = flags.train.ReadSystems(),
                  .settings = flags.train.ReadSettings(),
                  .time_limit = ParseTimeLimit(flags.time_limit)};

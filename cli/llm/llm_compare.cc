@@ -27,8 +27,9 @@ struct LlmCompareFlags {
   bool json = false;
 };
 
-std::vector<ComparedTraining> Compare(const LlmCompareFlags& flags) {
-  const costmodel::ModelShape shape = flags.train.ReadModel();
+std::vector<ComparedTraining> Compare(const LlmCompareFlags& flags,
+                                      const Terminal& terminal) {
+  const costmodel::ModelShape shape = flags.train.ReadModel(terminal);
   const costmodel::TrainingSystems systems = flags.train.ReadSystems();
   std::vector<ComparedTraining> compared;
   for (const std::string& argument : flags.strategies) {
@@ -46,7 +47,7 @@ int RunLlmCompare(const LlmCompareFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
     RequireExtension(flags.output, {".json", ".json.gz"});
   }
-  const std::vector<ComparedTraining> compared = Compare(flags);
+  const std::vector<ComparedTraining> compared = Compare(flags, terminal);
   const std::string json = ComparisonJson(compared).dump(2) + "\n";
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(

@@ -35,7 +35,7 @@ struct LlmPlanFlags {
   bool json = false;
 };
 
-TrainingJob ReadJob(const TrainFlags& flags) {
+TrainingJob ReadJob(const TrainFlags& flags, const Terminal& terminal) {
   const std::string& said = flags.settings.at("recompute");
   if (!said.empty() && said != "plan") {
     throw InputError(fmt::format(
@@ -45,7 +45,7 @@ TrainingJob ReadJob(const TrainFlags& flags) {
   }
   costmodel::StrategySettings settings = flags.ReadSettings();
   SetRecomputation("plan", settings);
-  return costmodel::JobOfSettings(flags.ReadModel(), settings,
+  return costmodel::JobOfSettings(flags.ReadModel(terminal), settings,
                                   flags.ReadSystems());
 }
 
@@ -103,7 +103,7 @@ int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
     RequireExtension(flags.output, {".json", ".json.gz"});
   }
-  const TrainingJob job = ReadJob(flags.train);
+  const TrainingJob job = ReadJob(flags.train, terminal);
   const TrainQuestion question = flags.train.Question(job.cluster.gpu);
   const std::vector<TrainingReport> reports = ReportsOf(job, question.budget);
   const TrainingReport& planned = reports.back();

@@ -60,7 +60,7 @@ int RunLlmProfile(const LlmProfileFlags& flags, const Terminal& terminal) {
   costmodel::StrategySettings settings = flags.train.ReadSettings();
   SetRecomputation("none", settings);
   const costmodel::TrainingJob job = costmodel::JobOfSettings(
-      flags.train.ReadModel(), settings, flags.train.ReadSystems());
+      flags.train.ReadModel(terminal), settings, flags.train.ReadSystems());
   const auto stage = static_cast<size_t>(
       ParseWhole(flags.stage, "--stage", 0, job.strategy.pipeline - 1));
   graph::Profile profile = costmodel::StageProfile(job, stage);

@@ -91,8 +91,8 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   const int64_t count = ParseWhole(flags.count, "-t", 1, 10000);
   const double time_limit = ParseTimeLimit(flags.time_limit);
   const costmodel::StrategySettings settings = flags.train.ReadSettings();
-  const auto [job, space] = AskOfStrategies(flags.train.ReadModel(), settings,
-                                            flags.train.ReadSystems());
+  const auto [job, space] = AskOfStrategies(
+      flags.train.ReadModel(terminal), settings, flags.train.ReadSystems());
   const TrainQuestion question = flags.train.Question(job.cluster.gpu);
   const StrategySearch search = SearchStrategies(
       job, space, question.budget, static_cast<size_t>(count),

@@ -27,10 +27,11 @@ int RunLlmTrain(const LlmTrainFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
     RequireExtension(flags.output, {".json", ".json.gz"});
   }
+  const costmodel::ModelConfig model = flags.train.ReadConfig(terminal);
   const costmodel::TrainingJob job = costmodel::JobOfSettings(
-      flags.train.ReadModel(), flags.train.ReadSettings(),
-      flags.train.ReadSystems());
-  const TrainQuestion question = flags.train.Question(job.cluster.gpu);
+      model.shape, flags.train.ReadSettings(), flags.train.ReadSystems());
+  TrainQuestion question = flags.train.Question(job.cluster.gpu);
+  question.notes = model.notes;
   const costmodel::TrainingReport report =
       costmodel::ReportOfTraining(job, question.budget);
   const std::string json = ToJson(report, question).dump(2) + "\n";

@@ -191,7 +191,7 @@ std::string HeadingText(const TrainingReport& report,
   const costmodel::TrainingJob& job = report.job;
   const TrainingStrategy& s = job.strategy;
   const double parameters = CountParameters(job.shape) / 1e9;
-  const double active = CountActiveMatrixParameters(job.shape) / 1e9;
+  const double active = CountActiveParameters(job.shape) / 1e9;
   std::string text = terminal.Bold(
       fmt::format("{} on {} {}: {}", question.model, FormatCount(s.gpus),
                   job.cluster.gpu.name, StrategyText(s)));
@@ -229,7 +229,8 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
       {"version", 1},
       {"model", question.model},
       {"parameters", CountParameters(report.job.shape)},
-      {"active_parameters", CountActiveMatrixParameters(report.job.shape)},
+      {"active_parameters", CountActiveParameters(report.job.shape)},
+      {"notes", question.notes},
       {"strategy", StrategyJson(report.job)},
       {"iteration_s", report.time.Total()}};
   nlohmann::ordered_json parts;

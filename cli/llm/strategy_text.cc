@@ -143,7 +143,9 @@ ordered_json StrategyJson(const TrainingJob& job) {
   add("optimizer_copies", s.optimizer_copies, s.optimizer_copies > 1);
   add("offload_layers", s.offloaded_layers, s.offloaded_layers > 0);
   // Any share of what is dropped costs the same.
-  add("dropout", .1, s.has_dropout);
+  add("hidden_dropout", .1, s.drops_hidden);
+  add("attention_dropout", .1, s.drops_scores);
+  add("embedding_dropout", .1, s.drops_embedding);
   json["attention"] = std::string(NameOf(s.attention));
   json["implementation"] =
       s.implementation == costmodel::Implementation::kEager ? "eager" : "fused";

@@ -39,7 +39,6 @@ ModuleForm ModuleFormOf(std::string_view type) {
   if (type == "gpt_neox") return OfGptNeox();
   if (type == "bloom") return OfBloom();
   ModuleForm form;
-  if (type.starts_with("qwen3")) form.qk_norm = QkNorm::kHeads;
   if (type == "phi3") {
     form.qkv = QkvLayout::kRotated;
     form.copies_attention = true;
@@ -47,7 +46,6 @@ ModuleForm ModuleFormOf(std::string_view type) {
   if (type == "olmo2") {
     form.norm = NormKind::kRmsWide;
     form.norms = BlockNorms::kAfter;
-    form.qk_norm = QkNorm::kWhole;
   }
   if (type == "gemma2") {
     form.norm = NormKind::kRmsWide;
@@ -58,7 +56,6 @@ ModuleForm ModuleFormOf(std::string_view type) {
   if (type.starts_with("gemma3")) {
     form.norm = NormKind::kRmsWide;
     form.norms = BlockNorms::kBoth;
-    form.qk_norm = QkNorm::kHeads;
   }
   if (type.starts_with("deepseek")) {
     form.copies_attention = true;

@@ -191,11 +191,10 @@ double EagerLossBytes(const ModelShape& shape, const TrainingStrategy& s) {
 RankMemory EagerActivations(const TrainingJob& job) {
   const ModelShape& shape = job.shape;
   const TrainingStrategy& s = job.strategy;
-  const int64_t moe = shape.IsMoe() ? shape.layers - shape.dense_layers : 0;
+  const int64_t moe = shape.MoeLayers();
   const int64_t dense = shape.layers - moe;
   // Layers without the window of the others have no repeated heads.
-  const int64_t grouped =
-      shape.full_every > 0 ? shape.layers / shape.full_every : 0;
+  const int64_t grouped = shape.full_layers;
   const double repeated = shape.form.has_scores
                               ? 0
                               : QkvBytes(shape, true) - QkvBytes(shape, false) +

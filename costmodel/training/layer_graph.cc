@@ -183,8 +183,7 @@ LayerGraph GraphOfLayer(const TrainingJob& job, bool is_moe) {
     AddCosts(graph, operations, job, 1);
     return graph;
   }
-  const double full =
-      shape.full_every > 0 ? 1 / static_cast<double>(shape.full_every) : 0;
+  const double full = shape.FullShare();
   AddCosts(graph, operations, job, full);
   AddCosts(graph,
            LayerOperations(shape, job.strategy,

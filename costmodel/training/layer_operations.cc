@@ -60,6 +60,7 @@ class LayerBuilder {
   // it splits by rows.
   void AddGather(LayerPart part);
   void AddScatter(LayerPart part);
+  bool HasBias(std::string_view name, LayerPart part) const;
   void AddProduct(std::string_view name, LayerPart part, MatrixProduct product,
                   double saved_bytes);
   void AddElementwise(std::string_view name, LayerPart part, double elements,
@@ -92,13 +93,13 @@ void LayerBuilder::AddNorm() {
 
 void LayerBuilder::AddResidual() {
   const double elements = split_rows_ * hidden_;
-  const double mask = strategy_.has_dropout ? elements : 0;
+  const double mask = strategy_.drops_hidden ? elements : 0;
   operations_.push_back(
       {.name = "residual",
        .part = LayerPart::kResidual,
        .forward_bytes = 3 * kWidth * elements + mask,
        .backward_bytes =
-           (strategy_.has_dropout ? 2 : 0) * kWidth * elements + mask,
+           (strategy_.drops_hidden ? 2 : 0) * kWidth * elements + mask,
        .forward_launches = 1,
        .backward_launches = 1,
        .saved_bytes = mask,
@@ -143,11 +144,23 @@ void LayerBuilder::AddScatter(LayerPart part) {
   operations_.push_back(operation);
 }
 
+bool LayerBuilder::HasBias(std::string_view name, LayerPart part) const {
+  switch (part) {
+    case LayerPart::kAttention:
+      return name == "output" ? shape_.has_output_bias : shape_.has_query_bias;
+    case LayerPart::kFeedforward:
+      return name == "logits" ? shape_.has_logits_bias
+                              : shape_.has_feedforward_bias;
+    default:
+      return part == LayerPart::kMoe && shape_.has_expert_bias;
+  }
+}
+
 void LayerBuilder::AddProduct(std::string_view name, LayerPart part,
                               MatrixProduct product, double saved_bytes) {
   const double casts =
       product.is_low_precision ? CastLaunches(strategy_.precision) : 0;
-  const double biases = shape_.has_biases && product.has_weights;
+  const double biases = product.has_weights && HasBias(name, part);
   // Each expert's tokens are cast and multiplied by launches of their own.
   const double groups =
       product.has_weights && !strategy_.fuses_experts ? product.groups : 1;
@@ -232,7 +245,10 @@ void LayerBuilder::AddCoreAttention(bool is_windowed) {
   const double window =
       is_windowed ? std::min(keys, static_cast<double>(shape_.sliding_window))
                   : keys;
-  const double pairs = rows_ * window * (1 - window / (2 * keys));
+  // On average a query sees half of its chunk.
+  const double pairs = is_windowed && shape_.has_chunks
+                           ? rows_ * window / 2
+                           : rows_ * window * (1 - window / (2 * keys));
   const double query = static_cast<double>(shape_.QueryDim());
   const double value = static_cast<double>(shape_.ValueDim());
   const double values = kWidth * rows_ * heads * value + 4 * rows_ * heads;
@@ -284,7 +300,7 @@ void LayerBuilder::AddUnfusedAttention() {
   AddElementwise("softmax", LayerPart::kCoreAttention, 2 * scores,
                  kWidth * scores);
   operations_.back().made_bytes = operations_.back().saved_bytes;
-  if (strategy_.has_dropout) {
+  if (strategy_.drops_scores) {
     AddElementwise("dropout", LayerPart::kCoreAttention, 2.5 * scores,
                    (kWidth + 1) * scores);
     operations_.back().made_bytes = operations_.back().saved_bytes;

@@ -35,6 +35,9 @@ class Arguments {
   int64_t Whole(std::string_view key, int64_t fallback) const {
     return Has(key) ? root_.Get(key).Int(0, INT32_MAX) : fallback;
   }
+  double Number(std::string_view key, double fallback) const {
+    return Has(key) ? root_.Get(key).Number() : fallback;
+  }
   std::string Text(std::string_view key) const {
     return Has(key) ? root_.Get(key).String() : std::string();
   }
@@ -89,8 +92,10 @@ ModelShape ShapeOf(const Arguments& arguments, int64_t tensor) {
   const int64_t step =
       arguments.Whole("make-vocab-size-divisible-by", 128) * tensor;
   shape.vocabulary = (kTokens + step - 1) / step * step;
-  shape.has_biases = !arguments.Has("disable-bias-linear");
-  shape.has_layer_norm = arguments.Text("normalization") != "RMSNorm";
+  shape.SetBiases(!arguments.Has("disable-bias-linear"));
+  if (arguments.Text("normalization") != "RMSNorm") {
+    shape.norm_weights = NormWeights::kScaleAndBias;
+  }
   shape.has_rope = arguments.Text("position-embedding-type") == "rope";
   if (!shape.has_rope) {
     shape.learned_positions = arguments.Whole("max-position-embeddings", 0);
@@ -124,7 +129,10 @@ TrainingStrategy WithKernelsOf(TrainingStrategy s, const Arguments& arguments) {
   s.has_transformer_engine = !is_local;
   s.overlaps_tensor = arguments.Has("tp-comm-overlap");
   s.is_deterministic = arguments.Has("deterministic-mode");
-  s.has_dropout = true;  // Megatron-LM's default: .1
+  // Megatron-LM's default of both is a tenth.
+  s.drops_hidden = arguments.Number("hidden-dropout", .1) > 0;
+  s.drops_embedding = s.drops_hidden;
+  s.drops_scores = arguments.Number("attention-dropout", .1) > 0;
   const std::string recipe = arguments.Text("fp8-recipe");
   if (arguments.Has("fp8-format")) s.precision = ProductPrecision::kFp8Delayed;
   if (recipe == "tensorwise") s.precision = ProductPrecision::kFp8Current;

@@ -9,8 +9,6 @@
 namespace acplan::costmodel {
 namespace {
 
-constexpr int64_t kMostLayers = 100000;
-
 double AttentionParameters(const ModelShape& shape) {
   const auto d = [](int64_t n) { return static_cast<double>(n); };
   const double hidden = d(shape.hidden);
@@ -30,30 +28,46 @@ double AttentionParameters(const ModelShape& shape) {
 }
 
 double NormParameters(const ModelShape& shape) {
-  const double hidden = static_cast<double>(shape.hidden);
-  const double norms = shape.form.norms == BlockNorms::kBoth ? 4 : 2;
-  double count = norms * hidden * (shape.has_layer_norm ? 2 : 1) +
-                 static_cast<double>(shape.q_rank + shape.kv_rank);
+  const double vectors = static_cast<double>(shape.norm_weights);
+  double count =
+      static_cast<double>(shape.block_norms * shape.hidden) * vectors;
+  if (shape.IsLatent()) {
+    count += static_cast<double>(shape.q_rank + shape.kv_rank);
+  }
   if (shape.form.qk_norm == QkNorm::kHeads) {
-    count += static_cast<double>(2 * shape.head_dim);
+    count += static_cast<double>(2 * shape.head_dim) * vectors;
   }
   if (shape.form.qk_norm == QkNorm::kWhole) {
-    count +=
-        static_cast<double>((shape.heads + shape.kv_heads) * shape.head_dim);
+    count += static_cast<double>(shape.heads + shape.kv_heads) *
+             static_cast<double>(shape.head_dim);
   }
   return count;
 }
 
+// Of queries, keys and values; latent ones have it on the way down.
+double QueryBias(const ModelShape& shape) {
+  if (shape.IsLatent()) {
+    return static_cast<double>(shape.q_rank + shape.kv_rank + shape.qk_rope);
+  }
+  return static_cast<double>(shape.heads + 2 * shape.kv_heads) *
+         static_cast<double>(shape.head_dim);
+}
+
 double BiasParameters(const ModelShape& shape, bool is_moe) {
-  const double queries = (static_cast<double>(shape.heads) +
-                          2 * static_cast<double>(shape.kv_heads)) *
-                         static_cast<double>(shape.head_dim);
   const double hidden = static_cast<double>(shape.hidden);
-  if (shape.has_query_bias) return queries;
-  if (!shape.has_biases) return 0;
-  const double width =
-      is_moe ? 0 : hidden + static_cast<double>(shape.feedforward);
-  return queries + hidden + width;
+  // A gated feed-forward has two products upwards.
+  const int64_t ups = shape.FeedforwardMatrices() - 1;
+  double count = 0;
+  if (shape.has_query_bias) count += QueryBias(shape);
+  if (shape.has_output_bias) count += hidden;
+  const int64_t width = is_moe ? shape.shared_feedforward : shape.feedforward;
+  if (shape.has_feedforward_bias && width > 0) {
+    count += hidden + static_cast<double>(ups) * static_cast<double>(width);
+  }
+  if (shape.has_expert_bias && is_moe) {
+    count += static_cast<double>(shape.experts);
+  }
+  return count;
 }
 
 double AllLayers(const ModelShape& shape, bool active_only) {
@@ -66,7 +80,7 @@ double AllLayers(const ModelShape& shape, bool active_only) {
     return p.attention + p.dense + p.router + share * p.experts;
   };
   const int64_t all = shape.layers + shape.mtp_layers;
-  const int64_t moe = shape.IsMoe() ? all - shape.dense_layers : 0;
+  const int64_t moe = shape.IsMoe() ? shape.MoeLayers() + shape.mtp_layers : 0;
   return static_cast<double>(moe) * (moe > 0 ? of_layer(true) : 0) +
          static_cast<double>(all - moe) * of_layer(false) +
          static_cast<double>((shape.is_tied ? 1 : 2) * shape.vocabulary *
@@ -85,10 +99,18 @@ LayerParameters CountLayerParameters(const ModelShape& shape, bool is_moe) {
     count.dense =
         matrices * hidden * static_cast<double>(shape.shared_feedforward);
     count.router = hidden * static_cast<double>(shape.experts);
+    if (shape.has_expert_bias) {
+      const int64_t ups = shape.FeedforwardMatrices() - 1;
+      count.expert_vectors =
+          static_cast<double>(shape.experts) *
+          (hidden + static_cast<double>(ups * shape.expert_feedforward));
+    }
   } else {
     count.dense = matrices * hidden * static_cast<double>(shape.feedforward);
   }
-  count.replicated = NormParameters(shape) + BiasParameters(shape, is_moe);
+  count.replicated = NormParameters(shape) + BiasParameters(shape, is_moe) +
+                     static_cast<double>(shape.layer_vectors +
+                                         (is_moe ? shape.moe_vectors : 0));
   return count;
 }
 
@@ -99,15 +121,18 @@ double EmbeddingVectors(const ModelShape& shape) {
 }
 
 double LogitsVectors(const ModelShape& shape) {
-  return static_cast<double>(shape.hidden) * (shape.has_layer_norm ? 2 : 1);
+  return static_cast<double>(shape.hidden) *
+             static_cast<double>(shape.norm_weights) +
+         (shape.has_logits_bias ? static_cast<double>(shape.vocabulary) : 0);
 }
 
 double CountParameters(const ModelShape& shape) {
   const auto all = [&](bool is_moe) {
     const LayerParameters p = CountLayerParameters(shape, is_moe);
-    return p.attention + p.dense + p.experts + p.router + p.replicated;
+    return p.attention + p.dense + p.experts + p.router + p.replicated +
+           p.expert_vectors;
   };
-  const int64_t moe = shape.IsMoe() ? shape.layers - shape.dense_layers : 0;
+  const int64_t moe = shape.MoeLayers();
   double sum = EmbeddingVectors(shape) + LogitsVectors(shape) +
                static_cast<double>((shape.is_tied ? 1 : 2) * shape.vocabulary *
                                    shape.hidden);
@@ -124,6 +149,16 @@ double CountMatrixParameters(const ModelShape& shape) {
 
 double CountActiveMatrixParameters(const ModelShape& shape) {
   return AllLayers(shape, true);
+}
+
+double CountActiveParameters(const ModelShape& shape) {
+  const double all = CountParameters(shape);
+  if (!shape.IsMoe()) return all;
+  const LayerParameters layer = CountLayerParameters(shape, true);
+  const double idle = static_cast<double>(shape.experts - shape.top_k) /
+                      static_cast<double>(shape.experts);
+  return all - static_cast<double>(shape.MoeLayers()) * idle *
+                   (layer.experts + layer.expert_vectors);
 }
 
 void CheckShape(const ModelShape& shape, std::string_view place) {
@@ -145,6 +180,10 @@ void CheckShape(const ModelShape& shape, std::string_view place) {
     fail(
         "latent attention needs its dimensions of values, of queries with and "
         "without position, each at least 1");
+  }
+  if (shape.full_layers > shape.layers) {
+    fail(fmt::format("expected at most {} layers of full attention, found {}",
+                     shape.layers, shape.full_layers));
   }
   if (!shape.IsMoe()) return;
   if (shape.top_k < 1 || shape.top_k > shape.experts) {

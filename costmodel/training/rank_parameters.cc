@@ -6,8 +6,9 @@ RankParameters LayerParametersOfRank(const TrainingJob& job, bool is_moe) {
   const LayerParameters p = CountLayerParameters(job.shape, is_moe);
   const double tensor = static_cast<double>(job.strategy.tensor);
   return {(p.attention + p.dense) / tensor + p.router + p.replicated,
-          p.experts / static_cast<double>(job.strategy.expert *
-                                          job.strategy.expert_tensor)};
+          (p.experts + p.expert_vectors) /
+              static_cast<double>(job.strategy.expert *
+                                  job.strategy.expert_tensor)};
 }
 
 RankParameters StageParametersOfRank(const TrainingJob& job,

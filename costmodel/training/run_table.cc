@@ -189,8 +189,10 @@ TrainingStrategy StrategyOfRow(const CsvRow& row) {
   }
   strategy = WithOverlap(row, strategy);
   const std::string& notes = row.Text("notes");
-  strategy.has_dropout = strategy.attention == AttentionKernel::kUnfused ||
-                         Contains(notes, "dropout");
+  strategy.drops_hidden = strategy.attention == AttentionKernel::kUnfused ||
+                          Contains(notes, "dropout");
+  strategy.drops_scores = strategy.drops_hidden;
+  strategy.drops_embedding = strategy.drops_hidden;
   strategy.balances_ends = row.Text("software").starts_with("nanotron");
   return strategy;
 }
@@ -244,9 +246,11 @@ ModelShape ShapeOfRow(const CsvRow& row) {
                                    {"swiglu", Act::kGated},
                                    {"swiglu_clamped", Act::kGated},
                                    {"geglu", Act::kGated}}}) == Act::kGated;
-  shape.has_layer_norm = row.Text("norm").starts_with("layernorm");
-  shape.has_biases = row.Text("act") == "gelu" &&
-                     !row.Text("software").starts_with("llm-foundry");
+  if (row.Text("norm").starts_with("layernorm")) {
+    shape.norm_weights = NormWeights::kScaleAndBias;
+  }
+  shape.SetBiases(row.Text("act") == "gelu" &&
+                  !row.Text("software").starts_with("llm-foundry"));
   shape.has_rope = row.Text("pos") == "rope";
   shape.is_tied = IsTrue(row, "tied");
   if (row.Text("pos") == "learned") {
@@ -275,7 +279,7 @@ ModelShape ShapeOfRow(const CsvRow& row) {
   if (Contains(row.Text("features"), "sliding_window")) {
     const int64_t told = NumberIn(row.Text("attention"));
     shape.sliding_window = told > 0 ? told : 128;
-    shape.full_every = 2;
+    shape.full_layers = shape.layers / 2;
   }
   CheckShape(shape, row.Text("id"));
   return shape;

@@ -14,8 +14,8 @@ enum class StagePiece { kEmbedding, kDense, kMoe, kLogits };
 std::vector<StagePiece> AllBlocks(const ModelShape& shape) {
   std::vector<StagePiece> blocks = {StagePiece::kEmbedding};
   for (int64_t i = 0; i < shape.layers + shape.mtp_layers; ++i) {
-    const bool is_moe = shape.IsMoe() && i >= shape.dense_layers;
-    blocks.push_back(is_moe ? StagePiece::kMoe : StagePiece::kDense);
+    blocks.push_back(shape.IsMoeLayer(i) ? StagePiece::kMoe
+                                         : StagePiece::kDense);
   }
   blocks.push_back(StagePiece::kLogits);
   return blocks;

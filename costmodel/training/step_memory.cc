@@ -227,7 +227,7 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
       2 * WeightsOfLayers(job, stage) + GatheredBytes(job, stage) +
       kWorkingTensors * 2 * rows * static_cast<double>(job.shape.hidden);
   const double elements = ResidualElements(s, job.shape);
-  if (stage.has_embedding && s.has_dropout) {
+  if (stage.has_embedding && s.drops_embedding) {
     memory.activations += elements * MicrobatchesInFlight(s, index);
   }
   // What the last norm and the product with the vocabulary read.

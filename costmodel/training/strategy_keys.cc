@@ -68,8 +68,6 @@ constexpr KeyName kKeyNames[] = {
     {"moe_flex_dispatcher_backend", "flex_backend"},
     {"moe_enable_deepep", "deepep"},
     {"moe_grouped_gemm", "grouped_gemm"},
-    {"attention_dropout", "dropout"},
-    {"hidden_dropout", "hidden_dropout"},
     // torchtitan.
     {"training.seq_len", "seq"},
     {"seq_len", "seq"},
@@ -93,6 +91,16 @@ constexpr KeyName kKeyNames[] = {
     {"selective_ac_option", "ac_option"},
     {"mixed_precision_reduce", "grad_reduce_dtype"},
     {"float8.recipe_name", "fp8_recipe"},
+    // Hugging Face transformers.
+    {"resid_pdrop", "hidden_dropout"},
+    {"resid_dropout", "hidden_dropout"},
+    {"hidden_dropout_prob", "hidden_dropout"},
+    {"residual_dropout", "hidden_dropout"},
+    {"attn_pdrop", "attention_dropout"},
+    {"attn_dropout", "attention_dropout"},
+    {"attention_probs_dropout_prob", "attention_dropout"},
+    {"embd_pdrop", "embedding_dropout"},
+    {"emb_pdrop", "embedding_dropout"},
 };
 
 // acplan's own.
@@ -156,6 +164,8 @@ constexpr std::string_view kKeys[] = {
     "grouped_gemm",
     "dropout",
     "hidden_dropout",
+    "attention_dropout",
+    "embedding_dropout",
     "implementation",
     "optimizer_bytes",
     "main_params_dtype",

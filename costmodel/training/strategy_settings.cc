@@ -323,6 +323,25 @@ AttentionKernel AttentionOf(const SettingValues& values,
   }
 }
 
+// As Megatron-LM does, the embedding is dropped out where layers are.
+TrainingStrategy WithDropouts(TrainingStrategy s, const SettingValues& values,
+                              const ModelShape& shape) {
+  const auto number = [&](std::string_view key, double fallback) {
+    if (!values.Has(key)) key = "dropout";
+    return values.Number(key, fallback, 0, 1);
+  };
+  const double hidden = number("hidden_dropout", shape.hidden_dropout);
+  s.drops_hidden = hidden > 0;
+  s.drops_scores = number("attention_dropout", shape.attention_dropout) > 0;
+  s.drops_embedding =
+      values.Number("embedding_dropout",
+                    values.Has("hidden_dropout") || values.Has("dropout")
+                        ? hidden
+                        : shape.embedding_dropout,
+                    0, 1) > 0;
+  return s;
+}
+
 TrainingStrategy WithKernels(TrainingStrategy s, const SettingValues& values,
                              const Cluster& cluster) {
   s.precision = PrecisionOf(values);
@@ -330,8 +349,6 @@ TrainingStrategy WithKernels(TrainingStrategy s, const SettingValues& values,
   s.fuses_experts = values.Flag("grouped_gemm", cluster.stack.fuses_experts) &&
                     s.precision != ProductPrecision::kFp8Delayed &&
                     s.precision != ProductPrecision::kFp8Current;
-  s.has_dropout = values.Number("dropout", 0, 0, 1) > 0 ||
-                  values.Number("hidden_dropout", 0, 0, 1) > 0;
   if (values.Choice("implementation", {"fused", "eager"}) == 1) {
     s.implementation = Implementation::kEager;
   }
@@ -362,10 +379,15 @@ TrainingJob StatedJob(const ModelShape& shape, const StrategySettings& settings,
   TrainingJob job{.shape = shape, .strategy = DegreesOf(values, shape)};
   job.cluster = ClusterOf(values, systems, job.strategy.gpus);
   job.strategy = WithKernels(job.strategy, values, job.cluster);
+  job.strategy = WithDropouts(job.strategy, values, shape);
   job.strategy = WithGradients(job.strategy, values);
   job.strategy = WithSettingsOfRecomputation(job.strategy, values);
   if (job.strategy.implementation == Implementation::kEager) {
     job.shape.mtp_layers = 0;  // transformers leaves them out
+    if ((values.Has("hidden_dropout") || values.Has("dropout")) &&
+        !job.strategy.drops_hidden) {
+      job.shape.form.dropout_masks = 0;
+    }
   }
   return job;
 }

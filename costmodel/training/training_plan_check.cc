@@ -83,9 +83,8 @@ CheckedLayer::CheckedLayer(const TrainingJob& job, bool is_moe) {
   const ModelShape& shape = job.shape;
   double windowed = 0;
   if (shape.sliding_window > 0) {
-    windowed =
-        1 -
-        (shape.full_every > 0 ? 1 / static_cast<double>(shape.full_every) : 0);
+    windowed = 1 - static_cast<double>(shape.full_layers) /
+                       static_cast<double>(shape.layers);
   }
   AddOperations(job, {.is_moe = is_moe}, 1 - windowed);
   if (windowed > 0) {

@@ -44,8 +44,7 @@ ForwardFlops LayerFlops(const ModelShape& shape, const TrainingStrategy& s,
   const ForwardFlops full =
       FlopsOf(LayerOperations(shape, s, {.is_moe = is_moe}), s);
   if (shape.sliding_window == 0) return full;
-  const double share =
-      shape.full_every > 0 ? 1 / static_cast<double>(shape.full_every) : 0;
+  const double share = shape.FullShare();
   ForwardFlops flops = full * share;
   flops += FlopsOf(LayerOperations(shape, s,
                                    {.is_moe = is_moe, .is_windowed = true}),
@@ -89,7 +88,7 @@ IterationFlops CountIterationFlops(const TrainingJob& job) {
   one.attention = AttentionKernel::kFlash;
   const ModelShape& shape = job.shape;
   const int64_t layers = shape.layers + shape.mtp_layers;
-  const int64_t moe = shape.IsMoe() ? layers - shape.dense_layers : 0;
+  const int64_t moe = shape.IsMoe() ? shape.MoeLayers() + shape.mtp_layers : 0;
   ForwardFlops flops;
   if (moe < layers) {
     flops += LayerFlops(shape, one, false) * static_cast<double>(layers - moe);

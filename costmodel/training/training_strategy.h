@@ -121,7 +121,11 @@ struct TrainingStrategy {
   bool overlaps_expert = false;  // all-to-all with another microbatch
   bool dedupes_tokens = false;   // a token goes once to each node (DeepEP)
   bool fuses_experts = false;    // products of all experts are one kernel
-  bool has_dropout = false;
+  // Which of its outputs a dropout's mask is kept for: attention and feed-forward of
+  // each layer, the scores of attention that is not fused, the embedding.
+  bool drops_hidden = false;
+  bool drops_scores = false;
+  bool drops_embedding = false;
   Implementation implementation = Implementation::kFused;
   bool has_transformer_engine = true;  // its workspaces, where fused
   bool is_deterministic = false;       // cuBLAS then has larger workspaces

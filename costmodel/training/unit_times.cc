@@ -26,8 +26,7 @@ UnitTime TimeOfLayer(const TrainingJob& job, bool is_moe) {
   UnitTime time = TimeOfUnit(
       LayerOperations(shape, job.strategy, {.is_moe = is_moe}), job, true);
   if (shape.sliding_window == 0) return time;
-  const double full =
-      shape.full_every > 0 ? 1 / static_cast<double>(shape.full_every) : 0;
+  const double full = shape.FullShare();
   const UnitTime windowed =
       TimeOfUnit(LayerOperations(shape, job.strategy,
                                  {.is_moe = is_moe, .is_windowed = true}),

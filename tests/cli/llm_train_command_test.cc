@@ -115,6 +115,8 @@ TEST_F(LlmTrainTest, AReportIsAStrategyFile) {
       {"--pp", "2", "--set", "pipeline_model_parallel_layout=Et*15|t*17L"},
       {"--attention", "unfused", "--set", "dropout=0.2", "--recompute",
        "selective:core_attn+layernorm"},
+      {"--attention", "unfused", "--hidden-dropout", "0.1"},
+      {"--attention", "unfused", "--attention-dropout", "0.1"},
       {"--precision", "fp8_current", "--grad-dtype", "bf16", "--cuda-graphs",
        "partial", "--set", "exp_avg_dtype=bf16"},
       {"--software", "NeMo 25.04", "--offload-layers", "2"},
@@ -232,7 +234,7 @@ TEST_F(LlmTrainTest, WrongInputIsALine) {
   ExpectRefused(Acplan(With({"--strategy", "nope.json"})), {"nope.json"});
   Put("c.json", R"({"model_type": "mamba", "hidden_size": 8})");
   ExpectRefused(Acplan({"llm-train", "c.json", "--gpu", "h100", "--gpus", "8"}),
-                {"c.json: model_type: expected one of bloom"});
+                {"c.json: model_type: expected one of apertus"});
 }
 
 }  // namespace

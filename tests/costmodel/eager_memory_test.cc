@@ -218,7 +218,7 @@ TEST(EagerActivations, RecomputeTheFirstLayers) {
 TEST(EagerActivations, RepeatNothingInLayersWithoutAWindow) {
   TrainingJob job = Tiny();
   job.shape.sliding_window = 5;
-  job.shape.full_every = 2;
+  job.shape.full_layers = 2;
   const double windowed = kLayer + 2 * (4 + 4) + 2 * 10;
   EXPECT_DOUBLE_EQ(EagerActivations(job).activations,
                    kTokens * (2 * windowed + 2 * kLayer));

@@ -259,7 +259,7 @@ TEST(LayerPolicies, ASearchOfFewLabelsIsStopped) {
 
 TrainingJob Windowed(TrainingJob job) {
   job.shape.sliding_window = 1024;
-  job.shape.full_every = 3;
+  job.shape.full_layers = job.shape.layers / 3;
   return job;
 }
 

@@ -69,7 +69,7 @@ TEST(CountIterationFlops, CountTheKeysOfAWindow) {
   EXPECT_NEAR(all - windowed,
               3 * tokens * 32 * (AttentionFlops(4096) - AttentionFlops(960)),
               .002 * all);
-  job.shape.full_every = 4;
+  job.shape.full_layers = 8;
   EXPECT_NEAR(CountIterationFlops(job).model, windowed + (all - windowed) / 4,
               1e-9 * all);
 }

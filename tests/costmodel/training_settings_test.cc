@@ -73,6 +73,39 @@ TEST(StrategySettings, DialectsSayTheSame) {
   EXPECT_EQ(titan.strategy.fsdp, 64);
 }
 
+TEST(StrategySettings, HiddenAndAttentionDropoutAreTwo) {
+  const auto drops = [](const std::string& settings) {
+    const TrainingStrategy s =
+        JobOf(Llama(), R"({"gpu": "H100", "gpus": 64, )" + settings + "}")
+            .strategy;
+    return std::vector{s.drops_hidden, s.drops_scores, s.drops_embedding};
+  };
+  EXPECT_EQ(drops(R"("seq": 8192)"), (std::vector{false, false, false}));
+  EXPECT_EQ(drops(R"("dropout": 0.1)"), (std::vector{true, true, true}));
+  EXPECT_EQ(drops(R"("hidden-dropout": 0.1)"),
+            (std::vector{true, false, true}));
+  EXPECT_EQ(drops(R"("attention-dropout": 0.1)"),
+            (std::vector{false, true, false}));
+  EXPECT_EQ(drops(R"("resid_pdrop": 0.1, "embd_pdrop": 0)"),
+            (std::vector{true, false, false}));
+  EXPECT_EQ(drops(R"("attention_probs_dropout_prob": 0.1,
+                     "hidden_dropout_prob": 0)"),
+            (std::vector{false, true, false}));
+  EXPECT_EQ(drops(R"("dropout": 0.1, "attention_dropout": 0)"),
+            (std::vector{true, false, true}));
+}
+
+// A configuration says what is taken where settings do not.
+TEST(StrategySettings, TakeTheDropoutsOfTheConfiguration) {
+  ModelShape shape = Llama();
+  shape.attention_dropout = .1;
+  const std::string gpus = R"({"gpu": "H100", "gpus": 64)";
+  EXPECT_TRUE(JobOf(shape, gpus + "}").strategy.drops_scores);
+  EXPECT_FALSE(JobOf(shape, gpus + "}").strategy.drops_hidden);
+  EXPECT_FALSE(
+      JobOf(shape, gpus + R"(, "attn_pdrop": 0})").strategy.drops_scores);
+}
+
 // What one program names, another does too: HSDP, stages, types of states.
 TEST(StrategySettings, FurtherKeysSayTheSame) {
   const TrainingJob titan = JobOf(Llama(), R"({"gpu": "H100", "gpus": 64,

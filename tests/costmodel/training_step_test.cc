@@ -233,6 +233,32 @@ TEST(StepMemory, StatesAreEighteenBytesAParameterOrSharded) {
   EXPECT_NEAR(states() / whole, 1 / 8.0, 1e-6);
 }
 
+// s b h (34 + 5 a s / h) / t bytes (Korthikanti et al., table 2); of the second term
+// the mask and the result of the dropout of scores are 3.
+TEST(StepMemory, DropoutsOfLayersAndOfScoresKeepTheirOwn) {
+  TrainingJob job = Llama8B();
+  job.shape = ParseHuggingFaceConfig(
+      R"({"model_type": "gpt2", "n_embd": 6144, "n_head": 64, "n_layer": 48,
+          "n_positions": 2048, "vocab_size": 51200})",
+      "c");
+  TrainingStrategy& s = job.strategy;
+  s.tensor = 8;
+  s.sequence_parallel = true;
+  s.sequence = 2048;
+  s.microbatch = 4;
+  s.attention = AttentionKernel::kUnfused;
+  const auto kept = [&](bool hidden, bool scores) {
+    s.drops_hidden = hidden;
+    s.drops_scores = scores;
+    return SavedBytesOfLayer(job, false) / (2048. * 4 * 6144 / 8);
+  };
+  const double per_score = 64. * 2048 / 6144;
+  EXPECT_NEAR(kept(true, true), 34 + 5 * per_score, .1);
+  EXPECT_NEAR(kept(true, false), 34 + 2 * per_score, .1);
+  EXPECT_NEAR(kept(false, true), 32 + 5 * per_score, .1);
+  EXPECT_NEAR(kept(false, false), 32 + 2 * per_score, .1);
+}
+
 TEST(StepMemory, EarlierStagesHoldMoreMicrobatches) {
   TrainingJob job = Llama8B();
   job.strategy.pipeline = 4;

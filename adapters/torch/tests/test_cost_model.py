@@ -19,6 +19,7 @@ from acplan.program import run_acplan
 
 transformers = pytest.importorskip("transformers")
 
+_DATA = pathlib.Path(__file__).parents[3] / "tests" / "data"
 BATCH, LENGTH, HIDDEN, LAYERS = 4, 256, 256, 3
 # As wide beside the hidden size as in models of today.
 VOCABULARY = 16 * HIDDEN
@@ -174,3 +175,17 @@ def test_memory_is_that_of_the_trace(kind: str, tmp_path: pathlib.Path) -> None:
     again = _predicted(config_file, "full")["stages"][0]["total_bytes"]
     assert again == pytest.approx(_planned_peak(trace_file, list(blocks)), rel=0.01)
     assert again < peak
+
+
+def test_parameters_are_those_that_the_program_is_held_to() -> None:
+    """Counts the modules of each configuration; a C++ test holds acplan to the counts."""
+    known = json.loads((_DATA / "training" / "config_counts.json").read_text())
+    for one in known:
+        kind = one["config"]["model_type"]
+        config = transformers.AutoConfig.for_model(
+            kind, **{k: v for k, v in one["config"].items() if k != "model_type"}
+        )
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        assert parameters == one["parameters"], one["config"]
