@@ -20,7 +20,7 @@ import builtins
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 from unittest import mock
@@ -72,13 +72,14 @@ class Following:
         self.is_suspended = False
         self.are_arrays_known = False
         self._put_back = contextlib.ExitStack()
-        self._are_functions_replaced = False
+        self._are_functions_replaced = self._are_types_known = False
 
     def begin(self) -> None:
         """The step runs for the first time, or from its beginning again."""
         self.notes.clear()
         self.first_error = None
         self.has_numbers = self.makes_tensor = self.is_suspended = False
+        self.can_begin_anew = True
 
     def require_none_failed(self) -> None:
         if self.first_error is not None:
@@ -156,7 +157,7 @@ class Following:
         """Whether names in a frame's code now stand for other functions than before."""
         if not self.can_begin_anew:
             return False
-        from acplan.number_functions import STAND_INS
+        from acplan.number_functions import STAND_INS, knows_types
 
         names = frame.f_globals
         is_new = not self._are_functions_replaced
@@ -169,10 +170,26 @@ class Following:
                     self._put_back.callback(_put, names, name, names.get(name, _NONE))
                     names[name] = STAND_INS[value]
                     is_new = True
+                    if isinstance(value, type):
+                        self._know_types(knows_types)
         return is_new
+
+    def _know_types(self, knows_types: Callable[[Any], Any]) -> None:
+        """Has functions of PyTorch take what stands for `float`, say, for a data type."""
+        if self._are_types_known:
+            return
+        self._are_types_known = True
+        for name in ("to", "type", *_OF_TYPES, *(f"new_{made}" for made in _MADE)):
+            self.replace(FakeTensor, name, knows_types(getattr(torch.Tensor, name)))
+        likes = (f"{made}_like" for made in _MADE)
+        for name in (*_MADE, *likes, *_OF_TYPES, "tensor", "as_tensor", "arange"):
+            self.replace(torch, name, knows_types(getattr(torch, name)))
 
 
 _NONE = object()
+# Functions that take a data type.
+_MADE = ("zeros", "ones", "full", "empty")
+_OF_TYPES = ("sum", "mean", "prod", "cumsum", "softmax", "log_softmax")
 
 
 def _put(names: dict[str, Any], name: str, value: Any) -> None:

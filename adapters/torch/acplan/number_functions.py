@@ -195,6 +195,20 @@ class _OfNumbers(type):
         return getattr(cls.stands_for, name)
 
 
+def knows_types(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which takes what stands for a class for that class."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        plain = [v.stands_for if type(v) is _OfNumbers else v for v in args]
+        for name, value in kwargs.items():
+            if type(value) is _OfNumbers:
+                kwargs[name] = value.stands_for
+        return function(*plain, **kwargs)
+
+    return call
+
+
 STAND_INS: dict[Any, Any] = {
     kind: _OfNumbers(kind.__name__, (), {"stands_for": kind}) for kind in (float, int, bool)
 }

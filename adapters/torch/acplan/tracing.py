@@ -626,6 +626,7 @@ def _run_on_fakes(
                 if session.has_numbers:
                     # The step before it may have left some behind.
                     on_device.run(made)
+                session.can_begin_anew = False
                 session.require_none_failed()
                 assert on_device.updating is not None
                 history = on_device.updating.fill_history(made)
