@@ -267,7 +267,6 @@ class Forward(Mode):
         self._own: set[int] = set()
         self._moved: dict[int, int] = {}  # running statistics, and where
         self._read: dict[int, int | None] = {}
-        self._storages: list[torch.UntypedStorage] = []  # those read by the open call
         self.state = tape.state
         if self.state is not None and not sees_all:
             self.state.hold_all()
@@ -287,9 +286,6 @@ class Forward(Mode):
             self._on_end(tape)
             if tape.is_as_planned and tape.outside:
                 self.let_go_of_copies()
-        for storage in self._storages:
-            note_reader(storage, tape)
-        self._storages.clear()
 
     def forget_own(self, alive: Iterable[torch.Tensor]) -> None:
         """Forgets the memory that the call has made, but for what these tensors have:
@@ -370,7 +366,7 @@ class Forward(Mode):
                 if memory in own:
                     continue
                 if memory not in self._read:
-                    self._storages.append(storage)
+                    note_reader(storage, self._tape)
                     if self.state is not None:
                         self.state.hold(memory)
                         if memory in self.state.statistics:
