@@ -98,7 +98,11 @@ def _plain(found: list[str], left: list[str]) -> Iterator[tuple[Any, str, Any]]:
     yield from _wherever_imported(name, checkpointed, generator)
     yield from _plain_without_function(note)
     owner = torch.autograd.Function
-    apply = vars(owner)["apply"].__func__
+    # A class method of Python, or of C from PyTorch 2.14 on.
+    original = vars(owner)["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return original.__get__(None, cls)(*args, **kwargs)
 
     def apply_plainly(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled() or not _runs_again(cls):
