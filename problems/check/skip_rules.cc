@@ -81,14 +81,7 @@ class CallNeeds {
       if (IsKept(saved.tensor)) continue;
       needed_.insert(saved.storage);
     }
-    if (!begins) return 0;
-    for (const graph::KeptAttribute& kept : trace_.kept) {
-      const int32_t born = trace_.storages[kept.storage].born;
-      if (born >= call_.start && born < stop && kept.since <= stop) {
-        needed_.insert(kept.storage);
-      }
-    }
-    return stop;
+    return begins ? stop : 0;
   }
 
   std::optional<std::string> Visit(int32_t op, int32_t stop) {

@@ -108,7 +108,7 @@ TEST_F(Chain, RunsAgainWhatReturnsNoTensor) {
               ElementsAre(kRecompute, kSkip, kSkip, kSkip));
 }
 
-TEST_F(Chain, NeedsWhatIsWrittenToInPlaceAndWhatModulesKeep) {
+TEST_F(Chain, NeedsWhatIsWrittenToInPlace) {
   // Operator 3 adds to the sum, of which backward needs what comes out.
   trace_.operators[3].creates = trace_.operators[3].results = {};
   trace_.operators[3].outputs = trace_.operators[3].mutates =
@@ -118,11 +118,6 @@ TEST_F(Chain, NeedsWhatIsWrittenToInPlaceAndWhatModulesKeep) {
               ElementsAre(kRecompute, kRecompute, kRecompute, kRecompute));
   EXPECT_THAT(Policy({0, 0, 1, 1}).decisions,
               ElementsAre(kRecompute, kSkip, kSave, kSave));
-  trace_.kept = {{3, 3}};
-  EXPECT_THAT(Policy({0, 0, 1, 1}).decisions,
-              ElementsAre(kRecompute, kRecompute, kSave, kSave));
-  EXPECT_THAT(Policy({0, 1, 1, 1}).kept_results,
-              ElementsAre(Pair(1, ElementsAre(1))));
 }
 
 TEST_F(Chain, RefusesAnotherNumberOfOperators) {

@@ -611,11 +611,10 @@ TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
                         "backward asks for what it makes"));
   trace_.saved[3].unpacked = kNever;
   EXPECT_EQ(decide({2, 2, 1}), "accepted");
-  trace_.kept = {{5, 5}};
-  EXPECT_THAT(decide({2, 2, 1}),
-              HasSubstr("operator 1 (op) cannot be skipped: a module keeps as "
-                        "an attribute what it makes"));
-  trace_.kept = {};
+  // What a module keeps beyond the step is the one of the forward pass.
+  trace_.storages[5].scope_end = trace_.storages[5].freed = kNever;
+  EXPECT_EQ(decide({2, 2, 1}), "accepted");
+  trace_.storages[5].scope_end = trace_.storages[5].freed = 5;
   // Operator 4 writes to the product in place.
   trace_.operators[4].mutates = trace_.operators[4].outputs = {4};
   trace_.operators[4].creates = {};
@@ -703,19 +702,17 @@ TEST_F(TwoLayers, ViewsOfStandInsAreStandIns) {
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 5, 7, 8));
 }
 
-TEST_F(TwoLayers, AnAttributeMadeAgainTakesThePlaceOfTheOriginal) {
-  // b keeps its temporary, which comes from its product.
+TEST_F(TwoLayers, AnAttributeStaysTheOneOfTheForwardPass) {
+  // b keeps its temporary beyond the step.
   trace_.storages[5].scope_end = trace_.storages[5].freed = kNever;
-  trace_.kept = {{5, 5}};
-  trace_.operators[4].reads = {4};
   EXPECT_THAT(
       Units({{.module = 2}}),
       ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
                   1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 4 + 2, 1 + 8 + 2 + 4 + 2 + 1,
                   1 + 8 + 2 + 4 + 1 + 16, 1 + 8 + 2 + 4 + 1 + 16 + 4,
-                  // the original goes; the copy stays, and its product
-                  1 + 8 + 2 + 4 + 1 + 16 + 2, 1 + 8 + 2 + 4 + 1 + 16 + 2,
-                  1 + 8 + 2 + 4 + 1 + 16));
+                  // the copy is there until b has run again, the original stays
+                  1 + 8 + 2 + 4 + 1 + 16 + 4 + 2, 1 + 8 + 2 + 4 + 1 + 16 + 2,
+                  1 + 8 + 2 + 4 + 1));
 }
 
 TEST_F(TwoLayers, RefusesWhatPyTorchCannotDo) {

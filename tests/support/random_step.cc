@@ -573,22 +573,12 @@ class Runner {
 
   // In place of what a call before has kept.
   void Keep(const Program& program, int32_t tensor) {
-    const int32_t storage = trace_.tensors[tensor].storage;
-    const bool is_kept_already =
-        std::ranges::find(trace_.kept, storage,
-                          &graph::KeptAttribute::storage) != trace_.kept.end();
-    if (trace_.storages[storage].born < 0 || is_kept_already) return;
-    const auto [kept, is_first] = kept_.try_emplace(&program, tensor);
-    if (!is_first) {
-      const int32_t before = trace_.tensors[kept->second].storage;
-      std::erase_if(trace_.kept, [&](const graph::KeptAttribute& k) {
-        return k.storage == before;
-      });
-      LetGo(kept->second);
-      kept->second = tensor;
-    }
+    if (trace_.storages[trace_.tensors[tensor].storage].born < 0) return;
     Hold(tensor);
-    trace_.kept.push_back({storage, Now()});
+    const auto [kept, is_first] = kept_.try_emplace(&program, tensor);
+    if (is_first) return;
+    LetGo(kept->second);
+    kept->second = tensor;
   }
 
   int32_t WeightOf(const Program& program) const {
