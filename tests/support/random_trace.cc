@@ -45,6 +45,7 @@ class Step {
     }
     NameOperators();
     NameLines();
+    for (int k = 7; k < end_; k += 16) trace_.operators[k].opaque = true;
     trace_.model = {"random", "m", Below(100), Below(100), "bf16", "AdamW"};
     trace_.device = {"none", Below(100) / 3.0, Below(100) / 7.0};
     if (OneIn(2)) trace_.peak_bytes = Below(1 << 30);
