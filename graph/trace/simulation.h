@@ -106,11 +106,12 @@ struct Simulation {
 // another one writes to in place later, unless that is saved as well and
 // nothing that runs again reads the result in between; a tensor given by
 // position that is written to between the call and its recomputation; something
-// saved in a unit that backward asks for twice; and a policy where a cast by
-// autocast would be made again. Likewise for kept_results of an operator that
-// is not saved, or of results that it does not make or not in ascending order,
-// and where something other than a view would be computed with a stand-in, or
-// with what an operator in place that is skipped did not write to:
+// saved in a unit that backward asks for twice; an operator saved that makes a
+// sparse tensor; and a policy where a cast by autocast would be made again.
+// Likewise for kept_results of an operator that is not saved, or of results that
+// it does not make or not in ascending order, and where something other than a
+// view would be computed with a stand-in, or with what an operator in place that
+// is skipped did not write to:
 // - an operator that runs again reads a storage of which a tensor that it may
 //   read is one;
 // - backward asks for one, a unit inside of this one that runs again is given

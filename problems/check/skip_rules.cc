@@ -126,8 +126,8 @@ class CallNeeds {
         return say("is skipped and writes to what is needed");
       }
       // Nothing of the call depends on what a counter holds.
-      const bool is_counter = trace_.storages[s].born < call_.start &&
-                              IsCounter(trace_, call_, s);
+      const bool is_counter =
+          trace_.storages[s].born < call_.start && IsCounter(trace_, call_, s);
       if (!is_counter && IsKeptBefore(op, s)) {
         return say("is skipped and writes to what is kept");
       }

@@ -516,7 +516,7 @@ class Player {
 
   const Trace& trace_;
   std::vector<NaiveFrame> frames_;
-  std::vector<FrameState> states_;           // a frame
+  std::vector<FrameState> states_;  // a frame
   bool has_run_again_ = false;
   std::map<std::pair<size_t, int32_t>, int32_t> places_;
   int64_t host_bytes_ = 0;

@@ -71,10 +71,9 @@ TEST_P(RealSteps, NeedNoMoreThanIsSaidToBeNeeded) {
                                 GetParam() + ".trace.json.gz");
   const Simulator simulator(trace);
   const NeedDrivenPolicies needs(trace);
-  const bool is_plain =
-      std::ranges::all_of(trace.operators, [](const TraceOperator& op) {
-        return op.recasts.empty();
-      });
+  const bool is_plain = std::ranges::all_of(
+      trace.operators,
+      [](const TraceOperator& op) { return op.recasts.empty(); });
   std::mt19937 random(14);
   int compared = 0;
   for (int round = 0; round < Repetitions(20); ++round) {

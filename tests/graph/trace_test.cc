@@ -291,9 +291,8 @@ std::vector<BadRow> RowsOfWrongTypes() {
                       found});
   };
   const std::string whole = "a whole number from ";
-  add("", "",
-      {"modules", "calls", "operators", "storages", "tensors", "saved"}, "{}",
-      "an array", "an object with 0 keys");
+  add("", "", {"modules", "calls", "operators", "storages", "tensors", "saved"},
+      "{}", "an array", "an object with 0 keys");
   add("", "", {"forward_end", "backward_end"}, "1.5", whole, "1.5");
   add("", "", {"model", "device", "measured"}, "[]", "an object",
       "an array of 0 entries");

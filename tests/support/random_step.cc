@@ -900,8 +900,7 @@ class Runner {
           std::ranges::none_of(op.creates,
                                [&](int32_t s) { return is_written[s] != 0; });
       const auto [place, is_first] = is_sparse.try_emplace(place_of(k), may_be);
-      place->second =
-          place->second && may_be && (!is_first || dice_.OneIn(4));
+      place->second = place->second && may_be && (!is_first || dice_.OneIn(4));
     }
     for (int32_t k = 0; k < trace_.forward_end; ++k) {
       TraceOperator& op = trace_.operators[k];
