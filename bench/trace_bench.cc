@@ -177,10 +177,6 @@ class RepeatedTrace {
       saved.released = RequestAt(saved.released);
       result_.saved.push_back(saved);
     }
-    for (const graph::KeptAttribute& kept : trace_.kept) {
-      result_.kept.push_back(
-          {kept.storage + storage_shift, InForward(kept.since)});
-    }
   }
 
   const Trace& trace_;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
-#include <optional>
 #include <set>
 
 #include "graph/trace/rerun_lives.h"
@@ -33,10 +31,9 @@
 // fetch on in a life of its own, which every kept result on the storage means
 // when the frame runs again.
 //
-// Attributes. A module may keep a tensor beyond the step. A rerun that makes it
-// again puts its copy in the place of the one before: each lives until the next
-// one comes. The copy's autograd graph lives as long as the copy does, and with
-// it all that autograd saved on the way to it (stuck operators).
+// Attributes. A module may keep a tensor beyond the step. A rerun leaves the
+// attribute as it was: the original lives on, and the copy ends with the rerun
+// as all that the program holds in it.
 //
 // These rules are PyTorch's, found by measuring it:
 // tests/graph/simulation_test.cc compares with every allocation of real steps.
@@ -46,88 +43,6 @@ namespace {
 
 bool Contains(const std::vector<int32_t>& values, int32_t value) {
   return std::ranges::find(values, value) != values.end();
-}
-
-// Says when the tensors that a module keeps in one attribute are replaced.
-struct RemadeAttribute {
-  int32_t original_end = 0;
-  std::map<int32_t, int32_t> copy_ends;  // by frame that makes a copy
-};
-
-// By storage.
-using RemadeAttributes = std::map<int32_t, RemadeAttribute>;
-
-RemadeAttributes FindRemadeAttributes(const Trace& trace, const Frames& frames,
-                                      const StepLayout& layout) {
-  RemadeAttributes remade;
-  for (const KeptAttribute& kept : trace.kept) {
-    const int32_t born = trace.storages[kept.storage].born;
-    int32_t* latest_end = nullptr;
-    for (int32_t f = 0; f < std::ssize(frames.list); ++f) {
-      const Frame& frame = frames.list[f];
-      const bool is_remade =
-          layout.reruns[f].is_laid_out && frame.call->start <= born &&
-          born < frame.rerun_stop && kept.since <= frame.rerun_stop;
-      if (!is_remade) continue;
-      RemadeAttribute& attribute = remade[kept.storage];
-      if (latest_end == nullptr) latest_end = &attribute.original_end;
-      *latest_end = layout.RerunStepAt(f, frame, kept.since);
-      latest_end = &attribute.copy_ends[f];
-      *latest_end = layout.StepCount();
-    }
-  }
-  return remade;
-}
-
-// Returns when the copy of a kept storage that frame `f` makes is replaced.
-std::optional<int32_t> CopyEnd(const RemadeAttributes& remade, int32_t f,
-                               int32_t storage) {
-  const auto attribute = remade.find(storage);
-  if (attribute == remade.end()) return std::nullopt;
-  const auto end = attribute->second.copy_ends.find(f);
-  if (end == attribute->second.copy_ends.end()) return std::nullopt;
-  return end->second;
-}
-
-// Returns the operators of frame `f` on the way to an attribute that its rerun
-// makes, and until when that holds what autograd saves for them.
-std::map<int32_t, int32_t> StuckOperators(const Trace& trace, int32_t f,
-                                          const Frame& frame,
-                                          const RemadeAttributes& remade) {
-  std::map<int32_t, int32_t> stuck;
-  for (const auto& [storage, attribute] : remade) {
-    const auto end = attribute.copy_ends.find(f);
-    if (end == attribute.copy_ends.end()) continue;
-    std::vector<int32_t> todo = {trace.storages[storage].born};
-    std::set<int32_t> seen;
-    while (!todo.empty()) {
-      const int32_t op = todo.back();
-      todo.pop_back();
-      if (!seen.insert(op).second) continue;
-      stuck[op] = std::max(stuck[op], end->second);
-      for (int32_t earlier = frame.call->start; earlier < op; ++earlier) {
-        for (const int32_t s : trace.operators[earlier].outputs) {
-          if (Contains(trace.operators[op].reads, s)) todo.push_back(earlier);
-        }
-      }
-    }
-  }
-  return stuck;
-}
-
-// Returns until when the attribute at the end of the way holds what autograd
-// saves for a stuck operator, an argument or a result: 0 where it is neither.
-int32_t StuckEnd(const SavedTensor& saved, const Trace& trace,
-                 const std::map<int32_t, int32_t>& stuck) {
-  int32_t end = 0;
-  for (const auto& [op, stuck_end] : stuck) {
-    const bool is_argument = op == saved.packed &&
-                             Contains(trace.operators[op].reads, saved.storage);
-    const bool is_result = op == saved.packed - 1 &&
-                           Contains(trace.operators[op].outputs, saved.storage);
-    if (is_argument || is_result) end = std::max(end, stuck_end);
-  }
-  return end;
 }
 
 // Autograd holds what a rerun saves as long as that lasts, and from then until
@@ -172,17 +87,13 @@ class OriginalLives {
         layout_(layout),
         moved_(moved) {}
 
-  Lives Find(const RemadeAttributes& remade) && {
+  Lives Find() && {
     lives_.list.reserve(trace_.storages.size() + moved_.size() +
                         layout_.steps.size() - trace_.operators.size());
     for (int32_t s = 0; s < std::ssize(trace_.storages); ++s) {
       const int32_t born = trace_.storages[s].born;
-      const auto attribute = remade.find(s);
-      const int32_t end = attribute == remade.end()
-                              ? layout_.StepAt(prepared_.held[s])
-                              : attribute->second.original_end;
-      lives_.list.push_back(
-          {s, born < 0 ? 0 : layout_.step_of_operator[born], end});
+      lives_.list.push_back({s, born < 0 ? 0 : layout_.step_of_operator[born],
+                             layout_.StepAt(prepared_.held[s])});
     }
     for (const MovedStorage& moved : moved_) {
       const int32_t begin = moved.fetch ? moved.fetch->step : kNever;
@@ -254,8 +165,7 @@ class RerunVisitor {
         frames_(frames),
         layout_(layout),
         moved_(moved),
-        remade_(FindRemadeAttributes(trace(), frames, layout)),
-        lives_(OriginalLives(prepared, frames, layout, moved).Find(remade_)),
+        lives_(OriginalLives(prepared, frames, layout, moved).Find()),
         now_(prepared) {
     argument_lives_.reserve(frames.list.size());
     for (const Frame& frame : frames.list) {
@@ -287,11 +197,9 @@ class RerunVisitor {
                       FetchedLife(moved, moved_, trace()));
     }
     now_.SetTensors(frame);
-    const std::map<int32_t, int32_t> stuck =
-        StuckOperators(trace(), f, frame, remade_);
     HoldByTheProgram(f);
-    HoldByAutograd(f, stuck);
-    HoldByFramesInside(f, stuck);
+    HoldByAutograd(f);
+    HoldByFramesInside(f);
     for (const int32_t s : frame.arguments) now_.Reset(s);
     for (auto life = first_copy; life < std::ssize(lives_.list); ++life) {
       now_.Reset(lives_.list[life].storage);
@@ -345,9 +253,7 @@ class RerunVisitor {
         if (frame.Saves(op) && !Contains(trace().operators[op].outputs, s)) {
           continue;
         }
-        if (const auto end = CopyEnd(remade_, f, s)) {
-          lives_.Hold(now_.OfStorage(s), *end);
-        } else if (!split.contains(s)) {
+        if (!split.contains(s)) {
           lives_.Hold(now_.OfStorage(s),
                       scope_step(trace().storages[s].scope_end));
         }
@@ -360,12 +266,10 @@ class RerunVisitor {
     }
   }
 
-  void HoldByAutograd(int32_t f, const std::map<int32_t, int32_t>& stuck) {
+  void HoldByAutograd(int32_t f) {
     for (const int32_t k : frames_.list[f].saved) {
       const SavedTensor& saved = trace().saved[k];
-      const int32_t end =
-          std::max(AutogradEnd(saved, f, frames_.list[f], layout_),
-                   StuckEnd(saved, trace(), stuck));
+      const int32_t end = AutogradEnd(saved, f, frames_.list[f], layout_);
       const int32_t copy = now_.OfStorage(saved.storage);
       const int32_t own = saved.tensor < 0 ? copy : now_.OfTensor(saved.tensor);
       if (own == kNoLife) continue;
@@ -377,7 +281,7 @@ class RerunVisitor {
 
   // The rerun enters the frames inside anew, and these hold what they did in
   // the forward pass, now of what the rerun makes.
-  void HoldByFramesInside(int32_t f, const std::map<int32_t, int32_t>& stuck) {
+  void HoldByFramesInside(int32_t f) {
     const Frame& frame = frames_.list[f];
     for (int32_t g = f + 1; g < frame.subtree_end; ++g) {
       const Frame& inner = frames_.list[g];
@@ -399,13 +303,8 @@ class RerunVisitor {
           lives_.Hold(argument_lives_[g][k], end);
         }
       }
-      // The frames that this rerun makes end with it, unless they are stuck.
-      int32_t end = release_step;
-      for (auto it = stuck.lower_bound(inner.call->start);
-           it != stuck.end() && it->first < inner.call->end; ++it) {
-        end = std::max(end, it->second);
-      }
-      HoldByFrameInside(f, g, end);
+      // The frames that this rerun makes end with it.
+      HoldByFrameInside(f, g, release_step);
     }
   }
 
@@ -436,7 +335,6 @@ class RerunVisitor {
   const Frames& frames_;
   const StepLayout& layout_;
   const std::vector<MovedStorage>& moved_;
-  RemadeAttributes remade_;
   Lives lives_;
   // By frame and argument that is a tensor given by position: the life that it
   // is part of when the frame runs again.

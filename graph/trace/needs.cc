@@ -15,7 +15,8 @@
 //
 // The walk knows which storages are needed: those whose contents, as they are
 // after the operator at hand, something later reads. It begins with what
-// backward asks for and what a module keeps as an attribute. An operator that
+// backward asks for; what a module keeps as an attribute is there from the
+// forward pass, whatever a recomputation makes. An operator that
 // makes or writes to a needed storage is needed itself. If it is saved, it
 // keeps what is needed of its results. Otherwise it runs again, and then needs
 // all that it reads. What an operator creates nobody can need before it; what
@@ -178,12 +179,6 @@ NeedDrivenPolicies::Call NeedDrivenPolicies::NeedsOf(
     result.needed.push_back(saved->storage);
   }
   if (!runs_again) result.stop = 0;
-  for (const KeptAttribute& kept : trace_->kept) {
-    const int32_t born = trace_->storages[kept.storage].born;
-    const bool is_made_again =
-        now.start <= born && born < result.stop && kept.since <= result.stop;
-    if (is_made_again) result.needed.push_back(kept.storage);
-  }
   return result;
 }
 

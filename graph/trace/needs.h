@@ -19,13 +19,12 @@ class NeedDrivenPolicies {
   // entry an operator of each call of the module with gradients, and runs again as few of the
   // others as can be: an operator runs again if something that it makes is
   // needed and not kept, that is read by one that runs again, or asked for by
-  // backward, or left with a module as an attribute; so does one that returns no
-  // tensor. All others are skipped, saved ones of which nothing is needed among
-  // them, unless they write to what is from outside of the unit; of the saved
-  // ones only those results are kept that are needed. What is needed in one
-  // call of the module is in all. A view that is saved does not spare what it
-  // is a view of. Units inside of this one are not known here, but what
-  // backward asks for within their calls is.
+  // backward; so does one that returns no tensor. All others are skipped, saved
+  // ones of which nothing is needed among them, unless they write to what is
+  // from outside of the unit; of the saved ones only those results are kept
+  // that are needed. What is needed in one call of the module is in all. A view
+  // that is saved does not spare what it is a view of. Units inside of this one
+  // are not known here, but what backward asks for within their calls is.
   //
   // Time is linear in the operators of the calls and, a byte each, in the
   // storages of the trace. Throws InputError, naming the

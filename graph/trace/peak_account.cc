@@ -26,8 +26,7 @@
 // the sum of what is fixed at any one operator, and the largest such sum
 // (FindPeakFloor) is a lower bound on every least budget. While an operator runs
 // again, only what the program holds of the originals is fixed: a plan need not
-// run it. Tensors that a module keeps as an attribute are left out, as a plan
-// may replace them.
+// run it.
 
 namespace acplan::graph {
 namespace {
@@ -236,14 +235,12 @@ PeakAccount AccountForPeak(const Trace& trace,
 PeakFloor FindPeakFloor(const Trace& trace, const std::vector<int64_t>& more) {
   const auto count = static_cast<int32_t>(trace.operators.size());
   const std::vector<int32_t> held = HeldByOthers(trace);
-  std::vector<char> is_replaced(trace.storages.size(), 0);
-  for (const KeptAttribute& kept : trace.kept) is_replaced[kept.storage] = 1;
   std::vector<int64_t> change(count + 1, 0);
   // By storage, until when it is counted as held.
   std::vector<int32_t> until(trace.storages.size(), 0);
   for (size_t s = 0; s < trace.storages.size(); ++s) {
     const int32_t begin = std::max(trace.storages[s].born, 0);
-    if (is_replaced[s] || begin >= count) continue;
+    if (begin >= count) continue;
     until[s] = std::clamp(held[s], begin, count);
     const int64_t bytes = AllocatedBytes(trace.storages[s].bytes);
     change[begin] += bytes;

@@ -201,10 +201,6 @@ std::vector<LiveStorage> LiveAt(int32_t at, const PreparedTrace& prepared,
                                 const LivedStep& step) {
   const Trace& trace = *prepared.trace;
   const size_t originals = trace.storages.size();
-  const auto is_replaced = [&](int32_t storage) {
-    return std::ranges::find(trace.kept, storage, &KeptAttribute::storage) !=
-           trace.kept.end();
-  };
   std::vector<LiveStorage> live;
   for (size_t k = 0; k < step.lives.size(); ++k) {
     const Life& life = step.lives[k];
@@ -217,8 +213,7 @@ std::vector<LiveStorage> LiveAt(int32_t at, const PreparedTrace& prepared,
     live.push_back({.storage = life.storage,
                     .is_remade = !is_original && !is_fetched,
                     .is_fetched = is_fetched,
-                    .is_held_by_program =
-                        is_original && held > at && !is_replaced(life.storage),
+                    .is_held_by_program = is_original && held > at,
                     .is_kept = is_original &&
                                life.end > std::max(scope_end, life.begin + 1)});
   }

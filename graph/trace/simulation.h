@@ -46,8 +46,9 @@ namespace acplan::graph {
 //   run when the outer one runs again is the outer one's policy alone.
 // - A cast that autocast kept from before the call is made again, before the
 //   operator that needs it, and kept until the recomputation ends.
-// - A tensor that a module keeps as an attribute is replaced when it is made
-//   again, and then holds all that autograd saved on the way to it.
+// - A tensor that a module keeps as an attribute stays the one of the forward
+//   pass: a recomputation leaves attributes as it found them, and what it makes
+//   in their place goes with it.
 // - A unit called without gradients is only called.
 // - An operator that the policy offloads is saved, but what it keeps is so in
 //   the host's memory until shortly before the unit runs again
@@ -105,15 +106,16 @@ struct Simulation {
 // another one writes to in place later, unless that is saved as well and
 // nothing that runs again reads the result in between; a tensor given by
 // position that is written to between the call and its recomputation; something
-// saved in a unit that backward asks for twice; and a policy where a cast by
-// autocast would be made again. Likewise for kept_results of an operator that
-// is not saved, or of results that it does not make or not in ascending order,
-// and where something other than a view would be computed with a stand-in, or
-// with what an operator in place that is skipped did not write to:
+// saved in a unit that backward asks for twice; an operator saved that makes a
+// sparse tensor; and a policy where a cast by autocast would be made again.
+// Likewise for kept_results of an operator that is not saved, or of results that
+// it does not make or not in ascending order, and where something other than a
+// view would be computed with a stand-in, or with what an operator in place that
+// is skipped did not write to:
 // - an operator that runs again reads a storage of which a tensor that it may
 //   read is one;
 // - backward asks for one, a unit inside of this one that runs again is given
-//   one by position, or a module keeps one as an attribute;
+//   one by position;
 // - an operator is skipped that returns no tensor.
 // And for offload in a unit inside of another one, and of a storage that is
 // written to in place between the operator that offloads it and the

@@ -24,7 +24,7 @@
 // Backward asks for a saved tensor after the whole recomputation, so its
 // storage must not be lost at the end: a write in place after the saving that
 // is skipped would be missing, too. The same is so for the arguments of frames
-// inside that run again, and for what a module keeps as an attribute.
+// inside that run again.
 
 namespace acplan::graph {
 namespace {
@@ -63,16 +63,6 @@ std::vector<Need> NeedsAtTheEnd(const Frames& frames, int32_t f,
                        .user = "inside of it runs again and is given",
                        .inner = g});
     }
-  }
-  for (const KeptAttribute& attribute : trace.kept) {
-    const int32_t born = trace.storages[attribute.storage].born;
-    const bool is_made_again = frame.call->start <= born &&
-                               born < frame.rerun_stop &&
-                               attribute.since <= frame.rerun_stop;
-    if (!is_made_again) continue;
-    needs.push_back({.storage = attribute.storage,
-                     .time = attribute.since,
-                     .user = "a module keeps as an attribute"});
   }
   return needs;
 }

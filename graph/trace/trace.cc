@@ -431,18 +431,6 @@ std::vector<int32_t> FindMakers(std::span<const JsonField> operator_fields,
   return makers;
 }
 
-KeptAttribute ParseKept(const JsonField& field, const Trace& trace) {
-  KeptAttribute kept;
-  const JsonField storage = field.Get("storage");
-  kept.storage = ParseIndex(storage, trace.storages.size(), "storages");
-  const int32_t born = trace.storages[kept.storage].born;
-  if (born < 0 || born >= trace.forward_end)
-    storage.Fail("a storage born in the forward pass");
-  kept.since = ParseInt(field.Get("since"), 0,
-                        static_cast<int32_t>(trace.operators.size()));
-  return kept;
-}
-
 }  // namespace
 
 Trace ReadTrace(const std::filesystem::path& path) {
@@ -482,12 +470,6 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
   const std::vector<int32_t> makers = FindMakers(operators, trace);
   for (size_t t = 0; t < makers.size(); ++t) trace.tensors[t].op = makers[t];
   trace.saved = ParseSaved(root.Get("saved"), trace, innermost.at_time);
-  trace.kept = Optional(root, "kept", [&](const JsonField& field) {
-                 std::vector<KeptAttribute> kept;
-                 for (const JsonField& element : field.Elements())
-                   kept.push_back(ParseKept(element, trace));
-                 return kept;
-               }).value_or(std::vector<KeptAttribute>());
   return trace;
 }
 

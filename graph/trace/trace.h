@@ -148,15 +148,6 @@ inline int32_t HeldByAutogradUntil(const SavedTensor& saved) {
                                   : std::max(saved.released, saved.local_end);
 }
 
-// A storage born in the forward pass that a module keeps as an attribute beyond
-// the step.
-struct KeptAttribute {
-  int32_t storage = 0;
-  int32_t since = 0;  // when it took the place of the one before
-
-  bool operator==(const KeptAttribute&) const = default;
-};
-
 struct Trace {
   ModelInfo model;
   DeviceInfo device;
@@ -173,8 +164,7 @@ struct Trace {
   std::vector<TraceStorage> storages;
   std::vector<TraceTensor> tensors;  // by time of creation
   std::vector<SavedTensor> saved;    // by time of saving
-  std::vector<KeptAttribute> kept;
-  std::vector<SourceLine> sources;  // distinct; none where the file has none
+  std::vector<SourceLine> sources;   // distinct; none where the file has none
   // Measured: the largest sum of live storages, each rounded up to 512 bytes.
   std::optional<int64_t> peak_bytes;
 
@@ -208,8 +198,9 @@ struct Trace {
 // - saved tensors are not in the order of saving, or not packed <= unpacked <=
 //   local_end and packed, unpacked <= released;
 // - all storages together are more than 2^62 bytes.
-// Unknown keys are ignored. model, device and measured, and the keys inside
-// them, may be missing, but not ill-typed.
+// Unknown keys are ignored, as is the list `kept` of earlier versions: what modules
+// keep as attributes lives on as its storages say. model, device and measured, and
+// the keys inside them, may be missing, but not ill-typed.
 Trace ReadTrace(const std::filesystem::path& path);
 
 // As ReadTrace, from text; `name` stands for the file in errors.

@@ -91,10 +91,6 @@ Json SavedJson(const SavedTensor& saved) {
   return json;
 }
 
-Json KeptJson(const KeptAttribute& kept) {
-  return {{"storage", kept.storage}, {"since", kept.since}};
-}
-
 Json SourceJson(const SourceLine& source) {
   return {{"file", source.file},
           {"line", source.line},
@@ -133,7 +129,7 @@ std::string ToJson(const Trace& trace) {
       "{{\n\"format\":\"{}\",\n\"version\":{},\n\"model\":{},\n\"device\":{},\n"
       "\"measured\":{},\n\"forward_end\":{},\n\"backward_end\":{},\n"
       "\"modules\":{},\n\"calls\":{},\n\"operators\":{},\n\"storages\":{},\n"
-      "\"tensors\":{},\n\"saved\":{},\n\"kept\":{}{}\n}}\n",
+      "\"tensors\":{},\n\"saved\":{}{}\n}}\n",
       kTraceFormat, kTraceVersion, CompactText(ModelInfoJson(trace.model)),
       CompactText(DeviceInfoJson(trace.device)), CompactText(measured),
       trace.forward_end, trace.backward_end,
@@ -147,7 +143,6 @@ std::string ToJson(const Trace& trace) {
                   return StorageJson(storage, trace.forward_end);
                 }),
       ArrayText(trace.tensors, TensorJson), ArrayText(trace.saved, SavedJson),
-      ArrayText(trace.kept, KeptJson),
       trace.sources.empty()
           ? ""
           : ",\n\"sources\":" + ArrayText(trace.sources, SourceJson));

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "problems/check/state_rules.h"
+
 // Walks the operators of a call backwards with the set of storages whose
 // contents are needed, each with who needs it. It begins with what backward asks
 // for. What runs again needs what it reads; what makes something needed must
@@ -81,14 +83,7 @@ class CallNeeds {
       if (IsKept(saved.tensor)) continue;
       needed_.insert(saved.storage);
     }
-    if (!begins) return 0;
-    for (const graph::KeptAttribute& kept : trace_.kept) {
-      const int32_t born = trace_.storages[kept.storage].born;
-      if (born >= call_.start && born < stop && kept.since <= stop) {
-        needed_.insert(kept.storage);
-      }
-    }
-    return stop;
+    return begins ? stop : 0;
   }
 
   std::optional<std::string> Visit(int32_t op, int32_t stop) {
@@ -130,7 +125,10 @@ class CallNeeds {
       if (is_needed(s) && trace_.storages[s].born >= call_.start) {
         return say("is skipped and writes to what is needed");
       }
-      if (IsKeptBefore(op, s)) {
+      // Nothing of the call depends on what a counter holds.
+      const bool is_counter =
+          trace_.storages[s].born < call_.start && IsCounter(trace_, call_, s);
+      if (!is_counter && IsKeptBefore(op, s)) {
         return say("is skipped and writes to what is kept");
       }
     }

@@ -41,21 +41,6 @@ Rerun RerunOf(const Trace& trace, const TraceCall& call) {
   return rerun;
 }
 
-// A counter: all operators of the call that read it write to it, or show it, and
-// return nothing else.
-bool IsCounter(const Trace& trace, const TraceCall& call, int32_t storage) {
-  for (int32_t op = call.start; op < call.end; ++op) {
-    const TraceOperator& now = trace.operators[op];
-    if (std::ranges::find(now.reads, storage) == now.reads.end()) continue;
-    const bool writes =
-        std::ranges::find(now.mutates, storage) != now.mutates.end();
-    const auto others = std::ranges::count_if(
-        now.outputs, [&](int32_t s) { return s != storage; });
-    if (others > 0 || (!writes && !now.view)) return false;
-  }
-  return true;
-}
-
 std::optional<std::string> BrokenIn(const Trace& trace,
                                     const graph::CheckpointedModule& unit,
                                     const TraceCall& call) {
@@ -85,6 +70,19 @@ std::optional<std::string> BrokenIn(const Trace& trace,
 }
 
 }  // namespace
+
+bool IsCounter(const Trace& trace, const TraceCall& call, int32_t storage) {
+  for (int32_t op = call.start; op < call.end; ++op) {
+    const TraceOperator& now = trace.operators[op];
+    if (std::ranges::find(now.reads, storage) == now.reads.end()) continue;
+    const bool writes =
+        std::ranges::find(now.mutates, storage) != now.mutates.end();
+    const auto others = std::ranges::count_if(
+        now.outputs, [&](int32_t s) { return s != storage; });
+    if (others > 0 || (!writes && !now.view)) return false;
+  }
+  return true;
+}
 
 std::optional<std::string> BrokenStateRule(
     const Trace& trace, const graph::CheckpointedModule& unit) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -7,6 +8,11 @@
 #include "graph/trace/trace.h"
 
 namespace acplan::problems {
+
+// Returns whether a storage is a counter for the call: all operators of the call
+// that read it write to it, or show it, and return nothing else.
+bool IsCounter(const graph::Trace& trace, const graph::TraceCall& call,
+               int32_t storage);
 
 // Returns the first operator of a unit that would read something else when the
 // unit runs again, as one line that begins with the module: it reads what was

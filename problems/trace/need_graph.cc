@@ -33,12 +33,6 @@ class NeedWalk {
 
   NeedsOfStorages Run(int32_t stop) && {
     const int32_t end = std::min(stop, call_.end);
-    for (const graph::KeptAttribute& kept : trace_.kept) {
-      const bool is_made_again = IsOfCall(kept.storage) &&
-                                 trace_.storages[kept.storage].born < stop &&
-                                 kept.since <= stop;
-      if (is_made_again) asked_at_[end].insert(kept.storage);
-    }
     auto asked = asked_at_.rbegin();
     for (int32_t op = end - 1; op >= call_.start; --op) {
       for (; asked != asked_at_.rend() && asked->first > op; ++asked) {

@@ -12,6 +12,7 @@
 
 #include "graph/base/input_error.h"
 #include "graph/profile/module_tree.h"
+#include "graph/profile/sac_statistics.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/unit_refusal.h"
 #include "tests/support/random_trace.h"
@@ -306,6 +307,24 @@ TEST(Aggregate, TiesWhatReadsAResultBeforeItIsWrittenTo) {
   t.operators[4].mutates = {1};
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops, IsEmpty());
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->view_like_ops, ElementsAre(0));
+}
+
+// Saving it would keep none of its parts, and in each call it runs again if it
+// does so in one.
+TEST(Aggregate, WhatMakesASparseTensorIsNotSaved) {
+  Trace t = TwoCalls();
+  t.operators[0].opaque = true;
+  EXPECT_THAT(Find(Aggregate(t), "M.b").sac->view_like_ops, ElementsAre(0));
+  t.operators[2].opaque = true;
+  t.operators[0].outputs = t.operators[2].outputs = {};
+  const Profile profile = Aggregate(t);
+  const SacStatistics& sac = *Find(profile, "M.b").sac;
+  EXPECT_THAT(sac.view_like_ops, ElementsAre(0));
+  EXPECT_THAT(sac.memory, ElementsAre(0, 4096));
+  EXPECT_THAT(sac.runtimes, ElementsAre(5, 0));
+  // A policy has no choice but to run it again.
+  const OperatorGroups groups = GroupOperators(sac);
+  EXPECT_EQ(groups.groups[groups.group_of[0]].rule, GroupRule::kRecompute);
 }
 
 TEST(Aggregate, LeavesOutWhatCannotRunAgain) {

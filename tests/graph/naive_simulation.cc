@@ -69,9 +69,6 @@ class Player {
     // around it holds until it has.
     std::vector<int32_t> given = {}, until_it_ran = {};
   };
-  // What stands in a module's attribute: its piece, and what the autograd graph
-  // of that holds.
-  using Attribute = std::vector<int32_t>;
   struct LocalHold {
     int32_t end;  // in the forward pass
     int32_t piece;
@@ -82,9 +79,6 @@ class Player {
     std::map<int32_t, int32_t> given;  // storages from outside of it
     std::map<int32_t, int32_t> storages, tensors;
     std::set<int32_t> running;  // operators
-    // By kept storage that it makes: the operators on the way to that.
-    std::map<int32_t, std::set<int32_t>> on_the_way;
-    std::map<int32_t, Attribute> attributes;  // the same storages
     std::vector<LocalHold> holders;
   };
 
@@ -97,12 +91,7 @@ class Player {
   void HoldOriginals() {
     const std::vector<int32_t> held = HeldByOthers(trace_);
     for (int32_t s = 0; s < std::ssize(held); ++s) {
-      if (IsReplaced(s)) {
-        attributes_[s] = {s};
-        ++pieces_[s].other_holders;
-      } else {
-        Hold(s, held[s]);
-      }
+      Hold(s, held[s]);
     }
     for (const SavedTensor& saved : trace_.saved) {
       bool is_outside = true;
@@ -137,21 +126,6 @@ class Player {
 
   bool IsReached(const NaiveFrame& frame) const {
     return frame.asked <= std::ssize(trace_.operators);
-  }
-
-  bool MakesAttribute(size_t f, const KeptAttribute& kept) const {
-    const int32_t born = trace_.storages[kept.storage].born;
-    return IsReached(frames_[f]) && CallOf(f).start <= born &&
-           born < frames_[f].stop && kept.since <= frames_[f].stop;
-  }
-
-  bool IsReplaced(int32_t storage) const {
-    for (const KeptAttribute& kept : trace_.kept) {
-      for (size_t f = 0; kept.storage == storage && f < frames_.size(); ++f) {
-        if (MakesAttribute(f, kept)) return true;
-      }
-    }
-    return false;
   }
 
   static bool IsMoved(const NaiveFrame& frame, int32_t storage) {
@@ -393,27 +367,6 @@ class Player {
     }
   }
 
-  // The attributes that it makes, and the ways to them.
-  void FindAttributes(size_t f, Again& again) const {
-    for (const KeptAttribute& kept : trace_.kept) {
-      if (!MakesAttribute(f, kept)) continue;
-      std::set<int32_t>& way = again.on_the_way[kept.storage];
-      way = {trace_.storages[kept.storage].born};
-      for (int32_t op = *way.begin(); op >= CallOf(f).start; --op) {
-        for (const int32_t later : std::set<int32_t>(way)) {
-          for (const int32_t s : trace_.operators[op].outputs) {
-            const bool is_read =
-                op < later && HasValue(trace_.operators[later].reads, s);
-            if (is_read) way.insert(op);
-          }
-        }
-      }
-      Attribute& attribute = again.attributes[kept.storage];
-      const int32_t piece = OfStorage(again, kept.storage);
-      if (piece != kNothing) attribute.push_back(piece);
-    }
-  }
-
   void HoldByAutograd(size_t f, Again& again) {
     for (const SavedTensor& saved : frames_[f].saved) {
       const int32_t piece = saved.tensor < 0 ? OfStorage(again, saved.storage)
@@ -423,7 +376,6 @@ class Player {
       if (!saved.requires_grad) pieces.insert(OfStorage(again, saved.storage));
       pieces.erase(kNothing);
       for (const int32_t p : pieces) {
-        HoldOnTheWay(saved, p, again);
         if (saved.released <= frames_[f].asked) {
           HoldLocally(again, p, saved.released);
           continue;
@@ -431,21 +383,6 @@ class Player {
         HoldLocally(again, p, kNever);
         Hold(p, saved.unpacked == kNever ? saved.released : saved.local_end);
       }
-    }
-  }
-
-  // Of operators on the way to an attribute autograd keeps what it saved.
-  void HoldOnTheWay(const SavedTensor& saved, int32_t piece,
-                    Again& again) const {
-    for (const auto& [kept, way] : again.on_the_way) {
-      const int32_t next = saved.packed;
-      const bool is_argument =
-          way.contains(next) &&
-          HasValue(trace_.operators[next].reads, saved.storage);
-      const bool is_result =
-          way.contains(next - 1) &&
-          HasValue(trace_.operators[next - 1].outputs, saved.storage);
-      if (is_argument || is_result) again.attributes[kept].push_back(piece);
     }
   }
 
@@ -471,16 +408,7 @@ class Player {
            ++op) {
         if (IsSaved(trace_, frames_[g], op)) AddKept(g, op, again, held);
       }
-      for (const int32_t piece : held) {
-        HoldLocally(again, piece, end);
-        for (const auto& [kept, way] : again.on_the_way) {
-          const auto first = way.lower_bound(CallOf(g).start);
-          const bool is_inside = first != way.end() && *first < CallOf(g).end;
-          if (is_inside && piece != kNothing) {
-            again.attributes[kept].push_back(piece);
-          }
-        }
-      }
+      for (const int32_t piece : held) HoldLocally(again, piece, end);
     }
   }
 
@@ -529,18 +457,6 @@ class Player {
     for (const int32_t s : now.outputs) held.push_back(OfStorage(again, s));
   }
 
-  // Attributes take their places at a time of the forward pass.
-  void Replace(int32_t time, const Again& again) {
-    for (const KeptAttribute& kept : trace_.kept) {
-      const auto made = again.attributes.find(kept.storage);
-      if (made == again.attributes.end() || kept.since != time) continue;
-      for (const int32_t p : attributes_[kept.storage]) {
-        --pieces_[p].other_holders;
-      }
-      attributes_[kept.storage] = made->second;
-    }
-  }
-
   void RunAgain(size_t f) {
     const NaiveFrame& frame = frames_[f];
     if (states_[f].has_run) return;
@@ -549,18 +465,13 @@ class Player {
     MoveBack(f);
     Again again = MakeAgain(f);
     HoldByTheProgram(again);
-    FindAttributes(f, again);
     HoldByAutograd(f, again);
     HoldByFramesInside(f, again);
     for (const LocalHold& hold : again.holders) {
       ++pieces_[hold.piece].other_holders;
     }
-    for (const auto& [s, attribute] : again.attributes) {
-      for (const int32_t p : attribute) ++pieces_[p].other_holders;
-    }
     const std::vector<NaiveRecast> recasts = NaiveRecastsOf(trace_, frame);
     for (int32_t op = CallOf(f).start; op < frame.stop; ++op) {
-      Replace(op, again);
       LetGoLocally(op, again);
       CastAgain(f, op, recasts, again);
       if (IsSaved(trace_, frames_[f], op)) {
@@ -573,7 +484,6 @@ class Player {
       }
     }
     CastAgain(f, frame.stop, recasts, again);
-    Replace(frame.stop, again);
     LetGoLocally(kNever, again);
     for (const int32_t p : states_[f].until_it_ran) --pieces_[p].other_holders;
     // What ended before or at this time has ended.
@@ -606,8 +516,7 @@ class Player {
 
   const Trace& trace_;
   std::vector<NaiveFrame> frames_;
-  std::vector<FrameState> states_;           // a frame
-  std::map<int32_t, Attribute> attributes_;  // by storage of the forward pass
+  std::vector<FrameState> states_;  // a frame
   bool has_run_again_ = false;
   std::map<std::pair<size_t, int32_t>, int32_t> places_;
   int64_t host_bytes_ = 0;

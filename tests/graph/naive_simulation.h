@@ -16,8 +16,7 @@ Simulation SimulateNaively(const Trace& trace,
 // Whether all that runs again reads what it read in the forward pass, and
 // backward finds what the forward pass saved: each value is followed from
 // operator to operator. A view of what is there counts as there, even if it is
-// skipped. For units that are not inside one another, on a trace without
-// attributes that modules keep.
+// skipped. For units that are not inside one another.
 bool ComputesTheSame(const Trace& trace,
                      const std::vector<CheckpointedModule>& modules);
 

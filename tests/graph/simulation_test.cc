@@ -15,6 +15,7 @@
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/trace/trace.h"
+#include "tests/graph/naive_simulation.h"
 #include "tests/support/random_trace.h"
 #include "tests/support/repetitions.h"
 
@@ -25,6 +26,7 @@ using nlohmann::json;
 using test_support::Enough;
 using test_support::RandomTrace;
 using test_support::Repetitions;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -337,6 +339,13 @@ class TwoLayers : public ::testing::Test {
     return units;
   }
 
+  std::vector<int64_t> NaiveUnits(
+      const std::vector<CheckpointedModule>& modules) {
+    std::vector<int64_t> units = SimulateNaively(trace_, modules).live_bytes;
+    for (int64_t& bytes : units) bytes /= 512;
+    return units;
+  }
+
   std::vector<int32_t> Operators(
       const std::vector<CheckpointedModule>& modules) {
     std::vector<int32_t> operators;
@@ -611,11 +620,10 @@ TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
                         "backward asks for what it makes"));
   trace_.saved[3].unpacked = kNever;
   EXPECT_EQ(decide({2, 2, 1}), "accepted");
-  trace_.kept = {{5, 5}};
-  EXPECT_THAT(decide({2, 2, 1}),
-              HasSubstr("operator 1 (op) cannot be skipped: a module keeps as "
-                        "an attribute what it makes"));
-  trace_.kept = {};
+  // What a module keeps beyond the step is the one of the forward pass.
+  trace_.storages[5].scope_end = trace_.storages[5].freed = kNever;
+  EXPECT_EQ(decide({2, 2, 1}), "accepted");
+  trace_.storages[5].scope_end = trace_.storages[5].freed = 5;
   // Operator 4 writes to the product in place.
   trace_.operators[4].mutates = trace_.operators[4].outputs = {4};
   trace_.operators[4].creates = {};
@@ -634,6 +642,35 @@ TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("operator 1 (op) cannot be skipped: it returns no "
                         "tensor"));
+}
+
+// Operator 4 makes a sparse tensor, whose parts storage 5 is.
+TEST_F(TwoLayers, WhatMakesASparseTensorRunsAgain) {
+  trace_.operators[4].opaque = true;
+  trace_.operators[4].outputs = {};
+  const auto decide = [&](const std::vector<int>& decisions) {
+    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+  };
+  for (const auto& decisions : {Decisions({0, 0, 0}), Decisions({1, 0, 1})}) {
+    const std::vector<CheckpointedModule> unit = {
+        {.module = 2, .decisions = decisions}};
+    EXPECT_THAT(Operators(unit), Contains(4).Times(2));
+    EXPECT_EQ(Units(unit), NaiveUnits(unit));
+  }
+  EXPECT_THAT(Operators({{.module = 2}}), Contains(4).Times(2));
+  for (const int kept : {1, 3}) {
+    EXPECT_THAT(decide({0, kept, 0}),
+                HasSubstr("module 'N.b': operator 1 (op) cannot be saved: it "
+                          "makes a sparse tensor"));
+  }
+  EXPECT_THAT(decide({0, 2, 0}),
+              HasSubstr("operator 1 (op) cannot be skipped: it returns no "
+                        "tensor"));
+  // A recomputation that ends before it does not need it.
+  trace_.saved[4].packed = trace_.saved[3].packed;
+  trace_.saved[4].storage = trace_.saved[3].storage;
+  EXPECT_EQ(decide({0, 1, 0}), "accepted");
+  EXPECT_EQ(decide({0, 2, 0}), "accepted");
 }
 
 // Operator 4 writes to the product in place, operator 5 makes a view of it.
@@ -703,19 +740,17 @@ TEST_F(TwoLayers, ViewsOfStandInsAreStandIns) {
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 5, 7, 8));
 }
 
-TEST_F(TwoLayers, AnAttributeMadeAgainTakesThePlaceOfTheOriginal) {
-  // b keeps its temporary, which comes from its product.
+TEST_F(TwoLayers, AnAttributeStaysTheOneOfTheForwardPass) {
+  // b keeps its temporary beyond the step.
   trace_.storages[5].scope_end = trace_.storages[5].freed = kNever;
-  trace_.kept = {{5, 5}};
-  trace_.operators[4].reads = {4};
   EXPECT_THAT(
       Units({{.module = 2}}),
       ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
                   1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 4 + 2, 1 + 8 + 2 + 4 + 2 + 1,
                   1 + 8 + 2 + 4 + 1 + 16, 1 + 8 + 2 + 4 + 1 + 16 + 4,
-                  // the original goes; the copy stays, and its product
-                  1 + 8 + 2 + 4 + 1 + 16 + 2, 1 + 8 + 2 + 4 + 1 + 16 + 2,
-                  1 + 8 + 2 + 4 + 1 + 16));
+                  // the copy is there until b has run again, the original stays
+                  1 + 8 + 2 + 4 + 1 + 16 + 4 + 2, 1 + 8 + 2 + 4 + 1 + 16 + 2,
+                  1 + 8 + 2 + 4 + 1));
 }
 
 TEST_F(TwoLayers, RefusesWhatPyTorchCannotDo) {

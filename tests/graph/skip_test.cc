@@ -71,11 +71,9 @@ TEST_P(RealSteps, NeedNoMoreThanIsSaidToBeNeeded) {
                                 GetParam() + ".trace.json.gz");
   const Simulator simulator(trace);
   const NeedDrivenPolicies needs(trace);
-  const bool is_plain =
-      trace.kept.empty() &&
-      std::ranges::all_of(trace.operators, [](const TraceOperator& op) {
-        return op.recasts.empty();
-      });
+  const bool is_plain = std::ranges::all_of(
+      trace.operators,
+      [](const TraceOperator& op) { return op.recasts.empty(); });
   std::mt19937 random(14);
   int compared = 0;
   for (int round = 0; round < Repetitions(20); ++round) {
@@ -269,15 +267,34 @@ bool CastsAgain(const Trace& trace, const Simulation& simulation) {
       });
 }
 
+bool RunsOpaqueOperatorsAgain(const Trace& trace,
+                              const Simulation& simulation) {
+  return std::ranges::any_of(
+      simulation.steps, [&](const Simulation::Step& step) {
+        return step.redone >= 0 && trace.operators[step.op].opaque;
+      });
+}
+
+// Returns whether something made in the forward pass outlives the step, as an
+// attribute of a module does.
+bool KeepsBeyondTheStep(const Trace& trace) {
+  return std::ranges::any_of(trace.storages, [&](const TraceStorage& storage) {
+    return storage.born >= 0 && storage.born < trace.forward_end &&
+           trace.operators[storage.born].call >= 0 &&
+           storage.scope_end == kNever;
+  });
+}
+
 // Units inside units, attributes that modules keep, and casts.
 TEST(Skip, IsAsPlainlyPlayedInsideOfUnits) {
   std::mt19937 random(15);
-  int played = 0, nested = 0, keeping = 0, casting = 0;
+  int played = 0, nested = 0, keeping = 0, casting = 0, sparse = 0;
   for (int round = 0; round < Repetitions(2500) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     StepOptions options = RandomOptions(random);
     options.nests = round % 2 == 0;
     options.keeps = round % 3 == 0;
+    options.makes_sparse = round % 7 == 0;
     Trace trace = RandomStep(random, options);
     if (round % 5 == 0) trace = WithRecasts(std::move(trace), random);
     const std::vector<CheckpointedModule> units =
@@ -285,15 +302,17 @@ TEST(Skip, IsAsPlainlyPlayedInsideOfUnits) {
     if (units.empty()) continue;
     ++played;
     nested += HasNestedUnits(trace, units) ? 1 : 0;
-    keeping += trace.kept.empty() ? 0 : 1;
+    keeping += KeepsBeyondTheStep(trace) ? 1 : 0;
     const Simulation simulation = Simulate(trace, units);
     casting += CastsAgain(trace, simulation) ? 1 : 0;
+    sparse += RunsOpaqueOperatorsAgain(trace, simulation) ? 1 : 0;
     ExpectTheSame(simulation, SimulateNaively(trace, units));
   }
   EXPECT_GT(played, Enough(2000));
   EXPECT_GT(nested, Enough(300));
   EXPECT_GT(keeping, Enough(300));
   EXPECT_GT(casting, Enough(30));
+  EXPECT_GT(sparse, Enough(30));
 }
 
 // Units inside units, and attributes that modules keep.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -60,15 +61,32 @@ TEST(Trace, ReadsEveryField) {
                           TraceCall{2, 0, 3, 4, {6}, {6}, {}, true, 7, 8}));
 
   ASSERT_EQ(t.operators.size(), 14u);
-  EXPECT_EQ(t.operators[0],
-            (TraceOperator{0, 1, 0, {0}, {}, {0}, {}, {1}, true, false}));
+  EXPECT_EQ(t.operators[0], (TraceOperator{.name = 0,
+                                           .call = 1,
+                                           .reads = {0},
+                                           .creates = {},
+                                           .outputs = {0},
+                                           .mutates = {},
+                                           .results = {1},
+                                           .view = true}));
   EXPECT_THAT(t.operators[1].recasts, ElementsAre(0));
-  EXPECT_EQ(
-      t.operators[2],
-      (TraceOperator{
-          2, 0, 0.25, {5}, {6, 7}, {6, 7}, {}, {3, 4}, false, true, {}, 1}));
-  EXPECT_EQ(t.operators[3],
-            (TraceOperator{3, 2, 0.125, {6}, {}, {6}, {6}, {}, false, false}));
+  EXPECT_EQ(t.operators[2], (TraceOperator{.name = 2,
+                                           .call = 0,
+                                           .runtime_ms = 0.25,
+                                           .reads = {5},
+                                           .creates = {6, 7},
+                                           .outputs = {6, 7},
+                                           .mutates = {},
+                                           .results = {3, 4},
+                                           .random = true,
+                                           .source = 1}));
+  EXPECT_EQ(t.operators[3], (TraceOperator{.name = 3,
+                                           .call = 2,
+                                           .runtime_ms = 0.125,
+                                           .reads = {6},
+                                           .creates = {},
+                                           .outputs = {6},
+                                           .mutates = {6}}));
 
   using enum StorageCategory;
   ASSERT_EQ(t.storages.size(), 16u);
@@ -92,7 +110,6 @@ TEST(Trace, ReadsEveryField) {
                           SavedTensor{7, 4, false, 3, 0, 8, 9, 9},
                           SavedTensor{6, 3, true, 4, 2, 7, 8, 8},
                           SavedTensor{4, -1, false, 5, -1, 6, 7, 7, true}));
-  EXPECT_THAT(t.kept, ElementsAre(KeptAttribute{6, 3}));
   EXPECT_THAT(t.sources,
               ElementsAre(SourceLine{"nets/small.py", 12, "forward"},
                           SourceLine{"nets/small.py", 13, "forward"}));
@@ -116,7 +133,6 @@ TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
     for (const char* key :
          {"view", "random", "mutates", "results", "recasts", "source"})
       op.erase(key);
-  small.erase("kept");
   small.erase("sources");
   small["extra"] = {1, 2, 3};
   small["operators"][0]["extra"] = "x";
@@ -130,10 +146,38 @@ TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
   EXPECT_THAT(t.operators[0].results, IsEmpty());
   EXPECT_THAT(t.operators[1].recasts, IsEmpty());
   EXPECT_EQ(t.tensors[1].op, -1);
-  EXPECT_THAT(t.kept, IsEmpty());
   EXPECT_THAT(t.sources, IsEmpty());
   EXPECT_EQ(t.operators[1].source, -1);
   EXPECT_THAT(ToJson(t), Not(HasSubstr("source")));
+}
+
+// Files of earlier versions say which storages modules keep as attributes.
+TEST(Trace, ReadsWhatIsKeptNoLonger) {
+  const Trace trace = ReadTrace(ACPLAN_SEED_TRACE);
+  for (const char* kept : {R"([{"storage": 6, "since": 3}])", "[]", "null",
+                           R"([{"storage": 99}])"}) {
+    json earlier = SmallTrace();
+    earlier["kept"] = json::parse(kept);
+    EXPECT_EQ(ParseTrace(earlier.dump(), "t.json"), trace) << kept;
+  }
+  EXPECT_THAT(ToJson(trace), Not(HasSubstr("\"kept\"")));
+}
+
+// A sparse tensor is made of storage 5, which the trace has no tensor of.
+TEST(Trace, OperatorsMayBeOpaque) {
+  json small = SmallTrace();
+  json& op = small["operators"][2];
+  op["opaque"] = true;
+  op["outputs"] = op["results"] = json::array();
+  const Trace t = ParseTrace(small.dump(), "t.json");
+  EXPECT_TRUE(t.operators[2].opaque);
+  EXPECT_EQ(std::ranges::count_if(
+                t.operators, [](const TraceOperator& o) { return o.opaque; }),
+            1);
+  EXPECT_EQ(ParseTrace(ToJson(t), "t.json"), t);
+  op["opaque"] = false;
+  EXPECT_FALSE(ParseTrace(small.dump(), "t.json").operators[2].opaque);
+  EXPECT_THAT(ToJson(ReadTrace(ACPLAN_SEED_TRACE)), Not(HasSubstr("opaque")));
 }
 
 TEST(Trace, SourcesArePrintable) {
@@ -231,7 +275,6 @@ std::vector<BadRow> RowsOfMissingMembers() {
       {"storage", "tensor", "packed", "call", "unpacked", "local_end",
        "released"});
   add("/tensors/1", "tensors[1]", {"storage", "base", "scope_end"});
-  add("/kept/0", "kept[0]", {"storage", "since"});
   return rows;
 }
 
@@ -248,8 +291,7 @@ std::vector<BadRow> RowsOfWrongTypes() {
                       found});
   };
   const std::string whole = "a whole number from ";
-  add("", "",
-      {"modules", "calls", "operators", "storages", "tensors", "saved", "kept"},
+  add("", "", {"modules", "calls", "operators", "storages", "tensors", "saved"},
       "{}", "an array", "an object with 0 keys");
   add("", "", {"forward_end", "backward_end"}, "1.5", whole, "1.5");
   add("", "", {"model", "device", "measured"}, "[]", "an object",
@@ -268,8 +310,8 @@ std::vector<BadRow> RowsOfWrongTypes() {
       "an array", "1");
   add("/operators/1", "operators[1]", {"name"}, "null", "a string", "null");
   add("/operators/1", "operators[1]", {"call"}, "null", whole, "null");
-  add("/operators/1", "operators[1]", {"view", "random"}, "1", "true or false",
-      "1");
+  add("/operators/1", "operators[1]", {"view", "random", "opaque"}, "1",
+      "true or false", "1");
   add("/storages/5", "storages[5]", {"category"}, "0", "a string", "0");
   add("/storages/5", "storages[5]", {"born"}, "null", whole, "null");
   add("/storages/5", "storages[5]", {"scope_end", "freed"}, "\"never\"",
@@ -282,7 +324,6 @@ std::vector<BadRow> RowsOfWrongTypes() {
   add("/tensors/1", "tensors[1]", {"storage", "base"}, "null", whole, "null");
   add("/tensors/1", "tensors[1]", {"scope_end"}, "{}", "a time from 0 to 14",
       "an object with 0 keys");
-  add("/kept/0", "kept[0]", {"storage", "since"}, "null", whole, "null");
   add("/saved/1", "saved[1]", {"unpacked", "released"}, "[]", " to 14, or null",
       "an array of 0 entries");
   return rows;

@@ -260,7 +260,6 @@ Trace Renamed(Trace trace, std::mt19937& random) {
   }
   for (graph::TraceTensor& tensor : trace.tensors) move(tensor.storage);
   for (graph::SavedTensor& saved : trace.saved) move(saved.storage);
-  for (graph::KeptAttribute& kept : trace.kept) move(kept.storage);
   return trace;
 }
 

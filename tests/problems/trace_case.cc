@@ -209,6 +209,8 @@ std::vector<TraceCaseKind> TraceCaseKinds() {
       {.name = "kept_attributes", .step = {.keeps = true}},
       {.name = "in_place_and_random", .step = {.writes = true, .draws = true}},
       {.name = "odd_ends", .step = {.has_odd_ends = true}},
+      {.name = "sparse",
+       .step = {.blocks_most = 3, .repeats = true, .makes_sparse = true}},
       {.name = "restricted",
        .step = {.shares_storages = true, .draws = true},
        .restricts = true},
@@ -444,6 +446,8 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
     }
     // If it is a unit.
     const OperatorGroups& groups = problem.groups[candidate.module_node];
+    // What can only run again as a whole has none.
+    if (groups.groups.empty()) continue;
     const size_t group = random() % groups.groups.size();
     if (groups.groups[group].rule != GroupRule::kFree) continue;
     const GroupUse use =

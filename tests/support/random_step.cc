@@ -430,6 +430,7 @@ class Runner {
     RunOptimizer();
     LetGoOfUnused();
     EndStorages();
+    if (options_.makes_sparse) MakeSparse();
     return std::move(trace_);
   }
 
@@ -573,22 +574,12 @@ class Runner {
 
   // In place of what a call before has kept.
   void Keep(const Program& program, int32_t tensor) {
-    const int32_t storage = trace_.tensors[tensor].storage;
-    const bool is_kept_already =
-        std::ranges::find(trace_.kept, storage,
-                          &graph::KeptAttribute::storage) != trace_.kept.end();
-    if (trace_.storages[storage].born < 0 || is_kept_already) return;
-    const auto [kept, is_first] = kept_.try_emplace(&program, tensor);
-    if (!is_first) {
-      const int32_t before = trace_.tensors[kept->second].storage;
-      std::erase_if(trace_.kept, [&](const graph::KeptAttribute& k) {
-        return k.storage == before;
-      });
-      LetGo(kept->second);
-      kept->second = tensor;
-    }
+    if (trace_.storages[trace_.tensors[tensor].storage].born < 0) return;
     Hold(tensor);
-    trace_.kept.push_back({storage, Now()});
+    const auto [kept, is_first] = kept_.try_emplace(&program, tensor);
+    if (is_first) return;
+    LetGo(kept->second);
+    kept->second = tensor;
   }
 
   int32_t WeightOf(const Program& program) const {
@@ -885,6 +876,38 @@ class Runner {
       if (saved.unpacked != kNever) {
         storage.freed = std::max(storage.freed, saved.local_end);
       }
+    }
+  }
+
+  // By chance some operators make sparse tensors: of these the trace has the
+  // storages of indices and elements, and neither outputs nor results. What
+  // one call of a module does, all do.
+  void MakeSparse() {
+    std::vector<char> is_written(trace_.storages.size(), 0);
+    for (const TraceOperator& op : trace_.operators) {
+      for (const int32_t s : op.mutates) is_written[s] = 1;
+    }
+    std::map<std::pair<int32_t, int32_t>, bool> is_sparse;  // module, place
+    const auto place_of = [&](int32_t k) {
+      const graph::TraceCall& call = trace_.calls[trace_.operators[k].call];
+      return std::pair(call.module, k - call.start);
+    };
+    for (int32_t k = 0; k < trace_.forward_end; ++k) {
+      const TraceOperator& op = trace_.operators[k];
+      if (op.call < 0) continue;
+      const bool may_be =
+          !op.view && !op.random && op.mutates.empty() && !op.creates.empty() &&
+          std::ranges::none_of(op.creates,
+                               [&](int32_t s) { return is_written[s] != 0; });
+      const auto [place, is_first] = is_sparse.try_emplace(place_of(k), may_be);
+      place->second = place->second && may_be && (!is_first || dice_.OneIn(4));
+    }
+    for (int32_t k = 0; k < trace_.forward_end; ++k) {
+      TraceOperator& op = trace_.operators[k];
+      if (op.call < 0 || !is_sparse.at(place_of(k))) continue;
+      op.opaque = true;
+      for (const int32_t t : op.results) trace_.tensors[t].op = -1;
+      op.outputs = op.results = {};
     }
   }
 

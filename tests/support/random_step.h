@@ -19,6 +19,7 @@ struct StepOptions {
   bool writes = false;            // operators in place
   bool draws = false;             // random operators
   bool keeps = false;             // tensors that modules keep as attributes
+  bool makes_sparse = false;      // operators that make sparse tensors
   // Results not used, saves not asked for, calls without gradients, gradients
   // that are what was saved.
   bool has_odd_ends = false;

@@ -45,7 +45,7 @@ class Step {
     }
     NameOperators();
     NameLines();
-    if (OneIn(4)) KeepAttributes();
+    for (int k = 7; k < end_; k += 16) trace_.operators[k].opaque = true;
     trace_.model = {"random", "m", Below(100), Below(100), "bf16", "AdamW"};
     trace_.device = {"none", Below(100) / 3.0, Below(100) / 7.0};
     if (OneIn(2)) trace_.peak_bytes = Below(1 << 30);
@@ -206,15 +206,6 @@ class Step {
                           ? scope_end
                           : Between(std::min(k, scope_end), scope_end)});
     return static_cast<int32_t>(trace_.tensors.size()) - 1;
-  }
-
-  void KeepAttributes() {
-    for (size_t s = 0; s < trace_.storages.size(); ++s) {
-      const int32_t born = trace_.storages[s].born;
-      if (born < 0 || born >= trace_.forward_end || !OneIn(30)) continue;
-      trace_.kept.push_back(
-          {static_cast<int32_t>(s), Between(born, trace_.forward_end)});
-    }
   }
 
   int32_t Create(int k) {

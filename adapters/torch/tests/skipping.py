@@ -20,12 +20,10 @@ def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[st
     root = type(model).__name__
     recorder = Recorder()
     with recorder:
-        before = _attributes(recorder, model)
         with recorder.watching_calls(model.modules()), recorder.recording_saved():
             loss = step(model)
         recorder.end_forward()
         loss.backward()
-        kept = set(_attributes(recorder, model)) - set(before)
     return {
         "modules": [{"fqn": f"{root}.{name}" if name else root} for name in names],
         "operators": [
@@ -46,17 +44,7 @@ def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[st
         "saved": [vars(saved) for saved in recorder.saved],
         "tensors": [{"storage": tensor.storage} for tensor in recorder.tensors],
         "storages": [{"born": storage.born} for storage in recorder.storages],
-        "kept": [{"storage": storage} for storage in kept],
     }
-
-
-def _attributes(recorder: Recorder, model: nn.Module) -> list[int]:
-    found = []
-    for module in model.modules():
-        for name, value in vars(module).items():
-            if not name.startswith("_") and "hooks" not in name:
-                found += recorder.storages_of(value)
-    return found
 
 
 class Unit:
@@ -126,7 +114,7 @@ class Unit:
         storage from outside nothing but its views is made again."""
         data, call = self._data, self._data["calls"][index]
         asked = self._asked(index)
-        needed = {kept["storage"] for kept in data.get("kept", ())} | asked.get(call["end"], set())
+        needed = set(asked.get(call["end"], ()))
         for place in reversed(range(call["end"] - call["start"])):
             now = call["start"] + place
             op = data["operators"][now]
