@@ -283,9 +283,9 @@ class _Code:
     def __init__(self, space: dict[str, Any], names: set[str]) -> None:
         self.space = space
         self.uses_numpy = any(
-            getattr(space.get(name), "__module__", "").startswith("numpy")
-            or getattr(space.get(name), "__name__", "").startswith("numpy")
+            str(getattr(space.get(name), attribute, "")).startswith("numpy")
             for name in names
+            for attribute in ("__module__", "__name__")
         )
         self.names = tuple(name for name in sorted(names) if _is_variable(space, name))
 

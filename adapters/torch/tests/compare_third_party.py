@@ -128,7 +128,9 @@ def _traced(entry: Entry, found: Result) -> tuple[Trace, dict[str, Any]]:
     options = {"values": "real"}
     step = entry.made()
     return (
-        acplan.trace(step.model, *step.args, progress=False, **options, **step.options()),
+        acplan.trace(
+            step.model, *step.args, progress=False, **{**step.options(), **options}
+        ),
         options,
     )
 
@@ -149,7 +151,7 @@ def _wrong_when_traced(
 ) -> list[str]:
     step = entry.made()
     step_ms = sum(op["runtime_ms"] for op in traced.data["operators"])
-    with verifying(step.model, *step.args, of=traced, **options, **step.options()) as verified:
+    with verifying(step.model, *step.args, of=traced, **{**step.options(), **options}) as verified:
         return [_said(_again, verified, plan, step_ms) for plan in plans]
 
 

@@ -51,12 +51,12 @@ _VOCABULARY = [
 
 @functools.cache
 def tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, pretokenizers
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     known = {word: k for k, word in enumerate(_VOCABULARY)}
     made = Tokenizer(models.WordLevel(known, unk_token="[UNK]"))
-    made.pretokenizer = pretokenizers.WhitespaceSplit()
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     found = PreTrainedTokenizerFast(
         tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", bos_token="<s>",
         eos_token="</s>", cls_token="[CLS]", sep_token="[SEP]",
