@@ -207,15 +207,6 @@ def simple_vit() -> TrainingStep:
     return _vit_pytorch(lambda v: v.SimpleViT(image_size=32, patch_size=8, **_VIT))
 
 
-@entry("vit-pytorch")
-def masked_autoencoder() -> TrainingStep:
-    from vit_pytorch import MAE, ViT
-
-    vit = ViT(image_size=32, patch_size=8, **_VIT)
-    model = MAE(encoder=vit, masking_ratio=0.75, decoder_dim=32, decoder_depth=1)
-    return TrainingStep(model, (images(2, 32),), loss_fn=lambda loss: loss)
-
-
 @entry("vit-pytorch", "vit_pytorch.dino")
 def dino() -> TrainingStep:
     from vit_pytorch import ViT
@@ -258,9 +249,9 @@ def max_vit() -> TrainingStep:
 
 @entry("vit-pytorch", "vit_pytorch.vivit")
 def vivit() -> TrainingStep:
-    from vit_pytorch.vivit import ViT
+    from vit_pytorch.vivit import ViViT
 
-    model = ViT(
+    model = ViViT(
         image_size=32, image_patch_size=8, frames=4, frame_patch_size=2, num_classes=10,
         dim=32, spatial_depth=1, temporal_depth=1, heads=2, mlp_dim=64,
     )  # fmt: skip
