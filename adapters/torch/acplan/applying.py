@@ -448,9 +448,13 @@ class _Unit(CheckpointWrapper):
         """That of its module, for code of the model that asks what a layer is
         (`isinstance(layer, Block)`); PyTorch, and what copies, hear what it is itself."""
         kind = type(self)
-        asked_by = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+        frame = sys._getframe(1)
+        asked_by = frame.f_globals.get("__name__", "").partition(".")[0]
         inside = vars(self).get("_modules", {}).get(_WRAPPED)
         if inside is None or asked_by in _HEAR_OF_UNITS:
+            return kind
+        # It meets the module as well, and would put its hook on both.
+        if frame.f_code.co_name == _INSTALLS_HOOKS:
             return kind
         found: type = inside.__class__
         return found

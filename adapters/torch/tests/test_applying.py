@@ -1,4 +1,5 @@
 import copy
+import itertools
 import pathlib
 
 import acplan
@@ -120,14 +121,19 @@ def test_transformers_returns_what_units_make() -> None:
     wanted = dict.fromkeys(
         ("output_router_logits", "output_hidden_states", "output_attentions"), True
     )
-    expected = model(tokens, labels=tokens, **wanted)
+    # The first call puts the hooks there: with the plan, or before it.
+    called = copy.deepcopy(model)
+    expected = called(tokens, labels=tokens, **wanted)
     layers = "MixtralForCausalLM.model.layers"
-    for fqns in (
-        [f"{layers}.0.mlp.gate", f"{layers}.1.self_attn"],
-        [f"{layers}.0", f"{layers}.1.mlp"],
+    for start, fqns in itertools.product(
+        (model, called),
+        (
+            [f"{layers}.0.mlp.gate", f"{layers}.1.self_attn"],
+            [f"{layers}.0", f"{layers}.1.mlp"],
+        ),
     ):
         planned = apply(
-            copy.deepcopy(model), Plan(tuple(PlannedModule(fqn) for fqn in fqns))
+            copy.deepcopy(start), Plan(tuple(PlannedModule(fqn) for fqn in fqns))
         )
         found = planned(tokens, labels=tokens, **wanted)
         assert torch.equal(found.loss, expected.loss)
