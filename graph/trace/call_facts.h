@@ -46,8 +46,8 @@ bool OnlyUpdates(const Trace& trace, const TraceCall& call, int32_t storage);
 
 // Returns the first operator after `op` and before `rerun_time` that writes to
 // something that `op` reads, that was there before `call`, and that the call does
-// not only update; kNever if there is none. If there is one, `op` reads something else when the call runs again
-// at that time.
+// not only update; kNever if there is none. If there is one, `op` reads something
+// else when the call runs again at that time.
 int32_t FirstStaleWrite(const Trace& trace, const InPlaceWrites& writes,
                         const TraceCall& call, int32_t op, int32_t rerun_time);
 

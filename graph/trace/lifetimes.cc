@@ -32,8 +32,8 @@
 // when the frame runs again.
 //
 // Attributes. A module may keep a tensor beyond the step. A rerun leaves the
-// attribute as it was: the original lives on, and the copy ends with the rerun
-// as all that the program holds in it.
+// attribute as it was: the original lives on. The copy ends with the rerun, as
+// does all that the program holds in it.
 //
 // These rules are PyTorch's, found by measuring it:
 // tests/graph/simulation_test.cc compares with every allocation of real steps.

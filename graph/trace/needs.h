@@ -15,16 +15,16 @@ class NeedDrivenPolicies {
   explicit NeedDrivenPolicies(const Trace& trace);
   explicit NeedDrivenPolicies(Trace&&) = delete;
 
-  // The policy of a unit that saves no more operators than `saves` says, one
-  // entry an operator of each call of the module with gradients, and runs again as few of the
-  // others as can be: an operator runs again if something that it makes is
-  // needed and not kept, that is read by one that runs again, or asked for by
-  // backward; so does one that returns no tensor. All others are skipped, saved
-  // ones of which nothing is needed among them, unless they write to what is
-  // from outside of the unit; of the saved ones only those results are kept
-  // that are needed. What is needed in one call of the module is in all. A view
-  // that is saved does not spare what it is a view of. Units inside of this one
-  // are not known here, but what backward asks for within their calls is.
+  // Returns the policy of a unit that saves no more operators than `saves` says,
+  // one entry an operator of each call of the module with gradients, and runs
+  // again as few of the others as can be: an operator runs again if something
+  // that it makes is needed and not kept, that is read by one that runs again,
+  // or asked for by backward; so does one that returns no tensor. All others are
+  // skipped, also saved ones that make nothing needed, unless they write to what
+  // is from outside of the unit. Saved operators keep only the results that are
+  // needed. A result that one call of the module needs counts as needed in all of
+  // its calls. A saved view does not spare what it is a view of. Units inside of
+  // this one are not known here, but what backward asks for within their calls is.
   //
   // Time is linear in the operators of the calls and, a byte each, in the
   // storages of the trace. Throws InputError, naming the

@@ -9,8 +9,8 @@
 
 namespace acplan::problems {
 
-// Returns whether a storage is a counter for the call: all operators of the call
-// that read it write to it, or show it, and return nothing else.
+// Returns whether a storage is a counter for the call: every operator of the call
+// that reads it writes to it, or shows it, and returns nothing else.
 bool IsCounter(const graph::Trace& trace, const graph::TraceCall& call,
                int32_t storage);
 

@@ -155,3 +155,36 @@ def test_random_numbers_of_python_are_drawn_once() -> None:
     assert torch.equal(x.grad, expected[0] * out.detach())  # type: ignore[arg-type]
     random.seed(1)
     assert [random.random() for _ in range(2)] == expected
+
+
+class _OfNoModule:
+    """An object that names no module that it is from, as those made by `exec` do."""
+
+    __module__: Any = None
+    factor = 2.0
+
+
+_OBJECT = _OfNoModule()
+
+
+class _ReadsObject(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lin(x) * _OBJECT.factor
+
+
+def test_globals_may_name_no_module() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(_ReadsObject(), _ReadsObject())
+    x = torch.randn(2, 4)
+    planned = acplan.apply(
+        copy.deepcopy(model), acplan.Plan((acplan.PlannedModule("Sequential.0"),))
+    )
+    for each in (model, planned):
+        each(x).sum().backward()
+    for left, right in zip(model.parameters(), planned.parameters()):
+        assert left.grad is not None and right.grad is not None
+        assert torch.equal(left.grad, right.grad)

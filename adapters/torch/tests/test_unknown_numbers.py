@@ -103,7 +103,7 @@ def _extremes(model: Any, x: Any, loss: Any) -> None:
 def _plain(model: Any, x: Any, loss: Any) -> None:
     model.metrics["plain"] = float(loss.detach()) + int(x.argmax()) + float(loss.item())
     model.metrics["right"] = bool((x > 0).all())
-    # As before, although `float` is another one meanwhile.
+    # PyTorch takes `float` for a data type, although the name is another class meanwhile.
     model.metrics["type"] = float(x.to(float).sum(dtype=float) + torch.zeros(3, dtype=int)[0])
     assert float is type(1.0) or float == type(1.0)
     assert isinstance(model.metrics["plain"], float)

@@ -60,6 +60,9 @@ def print_page(path: pathlib.Path) -> None:
             print(_row(row))
 
 
+_ERRORS = ("Error: ", "Exception: ")
+
+
 def wrong(row: dict[str, Any]) -> str:
     """All that did not hold, in one line; what is the same of several plans once."""
     told = [what for _, _, what in row["plans"] if what]
@@ -84,6 +87,8 @@ def _print_counts(rows: Sequence[dict[str, Any]]) -> None:
     }
     for kind, sign in kinds.items():
         print(f"- {sum(sign in wrong(row) for row in rows)}: {kind}")
+    raised = sum(any(sign in wrong(row) for sign in _ERRORS) for row in rows if row["plans"])
+    print(f"- {raised}: the step, traced again or run, ends with an error")
     print(f"- {sum(bool(row['error']) and not row['plans'] for row in rows)}: no plan")
 
 
