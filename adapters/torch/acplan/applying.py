@@ -895,7 +895,7 @@ def _is_checkpointed(module: torch.nn.Module) -> bool:
     forward = module.__dict__.get("forward")
     while isinstance(forward, functools.partial):
         forward = forward.func
-    name = getattr(forward, "__module__", "") + getattr(forward, "__qualname__", "")
+    name = f"{getattr(forward, '__module__', '')}{getattr(forward, '__qualname__', '')}"
     return "checkpoint" in name or "checkpoint" in (_get_registry(module) or ())
 
 

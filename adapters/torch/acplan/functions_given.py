@@ -195,7 +195,7 @@ class FunctionsGiven:
 
     def _of_class(self, kind: type) -> list[Any]:
         module = sys.modules.get(kind.__module__)
-        if kind.__module__.partition(".")[0] in _LIBRARIES or module is None:
+        if str(kind.__module__).partition(".")[0] in _LIBRARIES or module is None:
             return []
         if _is_of_a_library(getattr(module, "__file__", None) or ""):
             return []
@@ -217,7 +217,7 @@ class FunctionsGiven:
                 continue
             found += self._data_of(vars(module), vars(module))
         for base in bases:
-            if base.__module__.partition(".")[0] not in _LIBRARIES:
+            if str(base.__module__).partition(".")[0] not in _LIBRARIES:
                 found += self._data_of(base, vars(base))
         return found
 

@@ -180,4 +180,4 @@ def _is_of_its_users(thing: Any, kind: type) -> bool:
         return False
     if attributes_of(thing) is None and not slots_filled(thing):
         return False
-    return kind.__module__.partition(".")[0] not in ("torch", "builtins")
+    return str(kind.__module__).partition(".")[0] not in ("torch", "builtins")

@@ -155,7 +155,7 @@ class _Walk:
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for hook in hooks.values():
                 self._add(hook, 0)
-        if type(module).__module__.startswith("torch.nn.modules."):
+        if str(type(module).__module__).startswith("torch.nn.modules."):
             # Their code changes no attribute.
             self._note(attributes, module.training, _put_training)
             return
@@ -346,7 +346,7 @@ def _variables_of(function: types.FunctionType) -> tuple[_Code, ...]:
 
 @functools.cache
 def _is_of_library(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _LIBRARIES
+    return str(kind.__module__).partition(".")[0] in _LIBRARIES
 
 
 def _attributes_of(thing: Any) -> dict[str, Any] | None:
