@@ -16,7 +16,8 @@ Modules that are reached, a criterion say, are on the device as the model is. An
 lies where its owner has it, on the CPU, and stays there as long as nothing else is asked: code
 may copy it to the device itself. Where it meets tensors of the device in an operator that
 takes no others, labels in a closure say, the step begins again with that tensor on the device,
-where its owner would have had to put it.
+where its owner would have had to put it; and at last with the device in each attribute that
+says the CPU, a LightningModule's or an Accelerator's say, as it would where the model is.
 """
 
 import collections
@@ -109,14 +110,32 @@ class FunctionsGiven:
         others = {key: fake(self.movable[key]) for key in tensors}
         if not others:
             return []
-        replaced = functools.partial(_replaced, others)
-        for thing in self._holders:
-            _replace_within(thing, replaced)
+        replace_in(self._holders, others)
+        self._replace_names(functools.partial(_replaced, others))
+        return [*others.values()]
+
+    def move_devices(self, model: torch.nn.Module) -> bool:
+        """Puts the device in the place of the CPU where that is an attribute, an element or a
+        variable, in all that holds some and in the model's modules: that is where their owner had the model. Returns
+        whether there are any."""
+        changed = []
+
+        def moved(value: Any) -> Any:
+            if not is_a(value, torch.device) or value.type != "cpu":
+                return value
+            changed.append(value)
+            return torch.device("cuda", 0)
+
+        for thing in (*map(vars, model.modules()), *self._holders):
+            _replace_within(thing, moved)
+        self._replace_names(moved)
+        return bool(changed)
+
+    def _replace_names(self, replaced: Callable[[Any], Any]) -> None:
         for owner, name, _ in self._names[: self._names_given]:
             value = _named(owner, name)
             if replaced(value) is not value:
                 _set_name(owner, name, replaced(value))
-        return [*others.values()]
 
     def _walk(self, roots: Iterable[Any]) -> None:
         left = [*roots]
@@ -355,8 +374,15 @@ def _drop_new(owner: Any, before: frozenset[str]) -> None:
 
 def _put_name_back(owner: Any, name: str, before: Any) -> None:
     now = _named(owner, name)
-    if now is not before and holds_fakes(now):
+    if now is not before and (holds_fakes(now) or is_a(now, torch.device)):
         _set_name(owner, name, before)
+
+
+def replace_in(things: Iterable[Any], others: dict[int, torch.Tensor]) -> None:
+    """Puts other tensors, by the ids of those that are there, in what holds them."""
+    replaced = functools.partial(_replaced, others)
+    for thing in things:
+        _replace_within(thing, replaced)
 
 
 def _replaced(others: dict[int, torch.Tensor], value: Any) -> Any:

@@ -49,14 +49,16 @@ _GLOBAL_HOOKS = "_global_"
 
 
 @contextlib.contextmanager
-def state_kept(model: torch.nn.Module, of_functions: bool = True) -> Iterator[None]:
-    """At the end, what is reached from the model is what it was at the beginning.
-    `of_functions`: what functions have for variables, too, as those of hooks."""
+def state_kept(
+    model: torch.nn.Module, of_functions: bool = True
+) -> Iterator[list[Any]]:
+    """At the end, what is reached from the model, which it yields, is what it was at the
+    beginning. `of_functions`: what functions have for variables, too, as those of hooks."""
     with _disable_current_modes():
-        reached = _reached([*model.modules(), *_global_hooks()], of_functions)
+        reached = [*_reached([*model.modules(), *_global_hooks()], of_functions)]
         noted = [undo for thing in reached for undo in undone(thing)]
     try:
-        yield
+        yield reached
     finally:
         # All of them, whichever raises.
         with _disable_current_modes(), contextlib.ExitStack() as undo:

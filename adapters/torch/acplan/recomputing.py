@@ -377,13 +377,15 @@ class Recomputation(Mode):
             return self._run(func, traits, args, kwargs)
         if not (self._may_skip if kind is Skipped else item.has_value):
             return self._run(func, traits, args, kwargs)
-        if tape.outside and traits.is_mutable and self._replays(func, args, kwargs):
+        if tape.outside and traits.writes and self._replays(func, args, kwargs):
             return self._run(func, traits, args, kwargs)
         if item.after:
             generator, state = item.after
             generator.set_state(state)
         if kind is Saved and not item.is_partial:
-            return self._note_own(item.take())
+            # A view, or what was written to, may be of memory from outside.
+            is_made = not (traits.only_shows or traits.writes)
+            return self._note_own(item.take()) if is_made else item.take()
         origin = Origin(self._fqn, place, func, tape.made_at.get(place, place))
         if kind is Saved:
             self._has_skipped = True
@@ -519,7 +521,8 @@ class Recomputation(Mode):
         """Returns whether an operator writes to memory from outside of which there is a
         copy, so that what reads the copy later finds what was written."""
         outside = self._tape.outside
-        written = map(memory_of, written_by(func, args, kwargs))
+        tensors = (*written_by(func, args, kwargs), *statistics_of(func, args, kwargs))
+        written = map(memory_of, tensors)
         found = (outside[m] for m in written if m is not None and m in outside)
         return any(known.is_kept and not known.is_of_end for known in found)
 

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan import showing
 from acplan.arguments import require_function, require_module
+from acplan.asking import line_of_error
 from acplan.assumed import Assumed
 from acplan.capacity import Capacity, require_capacity
 from acplan.checkpointed import without_checkpointing
@@ -30,7 +31,7 @@ from acplan.figures import figure
 from acplan.files import read_json, write_json
 from acplan.fingerprints import WEIGHTS, weights_of
 from acplan.following import BegunAnew, Following
-from acplan.functions_given import FunctionsGiven, Origins, is_of_devices
+from acplan.functions_given import FunctionsGiven, Origins, is_of_devices, replace_in
 from acplan.holding import DIFFERENTIATES
 from acplan.host_reads import with_reads_of_host
 from acplan.inner_passes import held_until
@@ -666,18 +667,21 @@ def _first_run(
             if not is_of_devices(error):
                 raise
             met = set() if origins is None else origins.met - moved.keys()
-            if not functions.movable or (origins is not None and not met):
+            if functions.movable and (origins is None or met):
+                moved |= zip(met, functions.move(met, fake))
+                origins = Origins(functions.movable)
+            elif not functions.move_devices(step.model):
                 raise AcplanError(_of_devices(error)) from error
-            moved |= zip(met, functions.move(met, fake))
-            origins = Origins(functions.movable)
             step.model.zero_grad()
 
 
 def _of_devices(error: RuntimeError) -> str:
+    line = line_of_error(error)
     return (
         "a tensor on the CPU meets tensors of the device in one operator, which a GPU "
         "would refuse as well: make it on the device of what it meets, keep it in a buffer "
-        f"of the model, or give it as an input ({str(error).strip().splitlines()[0]})"
+        f"of the model, or give it as an input ({str(error).strip().splitlines()[0]}"
+        f"{f', at {line}' if line else ''})"
     )
 
 
@@ -752,12 +756,14 @@ def _faked(
             fakes[id(value)] = (made, value)  # the original keeps its id
         return fakes[id(value)][0]
 
-    with state_kept(model, of_functions=False):
+    with state_kept(model, of_functions=False) as reached:
         for module in model.modules():
             for values in (vars(module), module._parameters, module._buffers):
                 for name, value in list(values.items()):
                     if isinstance(value, torch.Tensor):
                         values[name] = fake(value)
+        # In lists, dictionaries and objects, too, where it is one of these.
+        replace_in(reached, {key: made for key, (made, _) in fakes.items()})
         yield fake
 
 

@@ -448,9 +448,10 @@ def as_in_training() -> Iterator[None]:
     padding = mock.patch.object(
         torch._VF, "_pad_packed_sequence", _pad_packed_sequence
     )
+    lengths = mock.patch.object(torch, "ctc_loss", _ctc_loss)
     plain = plain_fakes(value_of)
     with quiet, asked, lists, arrays, array, text, padding, moved, random_state_kept():
-        with plain:
+        with plain, lengths:
             yield
 
 
@@ -577,6 +578,26 @@ def _pad_packed_sequence(
 
 
 _PAD_PACKED = torch._VF._pad_packed_sequence
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """With lengths on the device, wherever they are: PyTorch's kernel reads numbers on the
+    host, and makes a tensor of them after that, but has no form of it for fake tensors."""
+    lengths = [
+        torch.as_tensor(some, device=log_probs.device)
+        for some in (input_lengths, target_lengths)
+    ]
+    return _CTC_LOSS(log_probs, targets, *lengths, *args, **kwargs)
+
+
+_CTC_LOSS = torch.ctc_loss
 
 
 def _set_data(tensor: FakeTensor, data: torch.Tensor) -> None:
