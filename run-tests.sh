@@ -156,7 +156,7 @@ mkdir -p "$root/build"
 environment_log="$root/build/environment.log"
 python_environment accelerate==1.15.0 axe-playwright-python==0.1.8 diffusers==0.42.1 \
   expecttest highspy==1.15.1 lightning==2.6.6 peft==0.21.2 playwright==1.65.2 'pulp<4' pwlf \
-  pytest pytest-xdist 'scikit-build-core>=0.11' tqdm >"$environment_log" 2>&1 &
+  pytest pytest-xdist 'scikit-build-core>=0.11' tqdm triton==3.8.0 >"$environment_log" 2>&1 &
 environment=$!
 
 build_and_test release

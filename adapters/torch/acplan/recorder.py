@@ -21,6 +21,7 @@ from acplan.replaying import is_of_nothing
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
 from acplan.standing_in import StandIn, is_run_inside
+from acplan.triton_kernels import is_launch
 from acplan.values import operands, readers, set_value, value_of, written_by
 from acplan.workspaces import persistent_bytes, workspace_bytes
 
@@ -342,6 +343,8 @@ class Recorder(TorchDispatchMode):
             self._add_workspace(
                 workspace_bytes(func, args, kwargs, out, self._kernels)
             )
+        if is_launch(func):
+            read, written = self.plain(args[1]), mutates
         is_free = is_view or not written or "empty" in name
         self.operators.append(
             Operator(

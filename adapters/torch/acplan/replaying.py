@@ -53,6 +53,7 @@ from acplan.tape import (
     tensors_of,
     written_by,
 )
+from acplan.triton_kernels import watch_launches
 
 # Of which autocast keeps some.
 CAST = torch.ops.aten._to_copy.default
@@ -182,6 +183,7 @@ class Mode(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    sees_launches = True
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -218,6 +220,7 @@ class Mode(TorchDispatchMode):
                 module.register_forward_hook(self._close_eyes, prepend=True),
                 module.register_forward_hook(self._open_eyes),
             ]
+        watch_launches()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 

@@ -57,6 +57,7 @@ from acplan.sparse_fakes import fake_of_sparse, is_sparse
 from acplan.standing_in import is_run_inside
 from acplan.timing import measured_device
 from acplan.trace_errors import told_with_line
+from acplan.triton_kernels import watch_launches
 from acplan.updates import StepFn, Update, Updating, fakes_as_plain_tensors
 from acplan.values import (
     LOST_ZERO,
@@ -565,6 +566,7 @@ def _run_on_fakes(
     capacity: Capacity,
     tick: Callable[[], object],
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
+    watch_launches()
     answers = "" if device is None else device.name
     mode, assumed = ValuedFakeTensorMode(answers), Assumed()
     session.begin()

@@ -37,6 +37,7 @@ from acplan.following import Following, UnknownValue, followed
 from acplan.interrupts import give_way
 from acplan.plain_fakes import plain_fakes
 from acplan.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
+from acplan.triton_kernels import is_launch
 from acplan.unknown_arrays import array_of_unknown, list_of_unknown
 from acplan.unknown_numbers import NUMBERS_IN_OPERATORS, kind_of, without_numbers
 
@@ -91,6 +92,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
     and operators whose result's shape depends on values take them by themselves.
     """
 
+    sees_launches = True
+
     def __init__(self, device: str = "") -> None:
         """`device` is the one whose answers PyTorch gets while this mode is active."""
         super().__init__(allow_non_fake_inputs=True)
@@ -126,7 +129,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         session = followed()
         if session is not None and session.has_numbers:
             args, kwargs, has_unknown = _with_plain_numbers(session, func, args, kwargs)
-        is_known = not has_unknown and self.knows(func, args, kwargs)
+        is_known = not (has_unknown or is_launch(func)) and self.knows(func, args, kwargs)
         if func in _GIVING:
             if session is not None:
                 session.is_reached = True
