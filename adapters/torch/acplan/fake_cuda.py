@@ -15,11 +15,14 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
+import torch.utils.checkpoint
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -66,6 +69,7 @@ def _answers_of(device: Device) -> Iterator[None]:
     try:
         with contextlib.ExitStack() as replaced:
             replaced.enter_context(operators_of_cuda())
+            replaced.enter_context(mock.patch.object(torch, "Generator", _generators()))
             for owner, name, value in _replacements(device, platform):
                 replaced.enter_context(replaced_here(owner, name, value))
             yield
@@ -241,6 +245,8 @@ def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, An
         *_random_states(generator),
         # Without a device, autocast for CUDA is switched off or refuses bfloat16.
         (torch.cuda.amp.common, "amp_definitely_not_available", always(False)),
+        # What a checkpoint on the CPU before has noted.
+        (torch.utils.checkpoint.DefaultDeviceType, "_default_device_type", "cuda"),
         (torch.cuda, "is_available", always(True)),
         (torch.cuda, "device_count", always(1)),
         (torch.cuda, "current_device", always(0)),
@@ -307,3 +313,34 @@ def _random_states(generator: torch.Generator) -> list[tuple[Any, str, Any]]:
     owners = (torch.cuda, torch.cuda.random)
     found = [(owner, name, answers[name]) for owner in owners for name in answers]
     return [*found, (torch.cuda, "default_generators", (generator,))]
+
+
+class _IsGenerator(type(torch._C.Generator)):  # type: ignore[misc]
+    """All generators are of the class that stands for theirs."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, torch._C.Generator)
+
+
+def _generators() -> type:
+    """The class that makes generators meanwhile: those of the device, which is not there, are
+    the CPU's, and say that they are the device's."""
+    owner = threading.get_ident()
+
+    class Generator(torch._C.Generator, metaclass=_IsGenerator):  # type: ignore[misc]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            named = torch.device(device)
+            if named.type != "cuda" or threading.get_ident() != owner:
+                return torch._C.Generator(device)
+            made = super().__new__(cls, "cpu")
+            made.named = torch.device("cuda", named.index or 0)
+            return made
+
+        @property
+        def device(self) -> Any:
+            return self.named
+
+    return Generator

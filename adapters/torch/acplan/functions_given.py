@@ -116,8 +116,8 @@ class FunctionsGiven:
 
     def move_devices(self, model: torch.nn.Module) -> bool:
         """Puts the device in the place of the CPU where that is an attribute, an element or a
-        variable, in all that holds some and in the model's modules: that is where their owner had the model. Returns
-        whether there are any."""
+        variable, in all that holds some and in the model's modules: that is where their owner
+        had the model. Returns whether there are any."""
         changed = []
 
         def moved(value: Any) -> Any:

@@ -196,6 +196,20 @@ def _reached(
             left += _parts_of(thing)
 
 
+def not_of_optimizers(things: Iterable[Any]) -> list[Any]:
+    """These things without the groups of parameters of optimizers, and of what has them, as
+    wrappers of optimizers do."""
+    found = [*things]
+    groups = [
+        group
+        for thing in found
+        if is_a(thing, dict)
+        for group in elements_of(dict.get(thing, "param_groups")) or []
+    ]
+    theirs = {id(part) for group in groups for part in [group, *_parts_of(group)]}
+    return [thing for thing in found if id(thing) not in theirs]
+
+
 def is_parameter(thing: Any) -> bool:
     return is_a(thing, torch.Tensor) and isinstance(thing, torch.nn.Parameter)
 

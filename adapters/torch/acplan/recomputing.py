@@ -27,6 +27,7 @@ from acplan.standing_in import (
     StandIn,
     by_shape,
     is_run_inside,
+    one_hot_as_in_forward,
     reshape,
     shape_of,
     stand_in,
@@ -239,6 +240,8 @@ class Recomputation(Mode):
         self._skips_at_once = self._has_hooks and self._tape.writes is None
         if self._may_skip:
             self._first_state = torch.default_generator.get_state()
+        if self._has_hooks:
+            self._others.enter_context(one_hot_as_in_forward())
         # Of calls that are not over, where gradients are computed within forward.
         for mode in _get_current_dispatch_mode_stack():
             if isinstance(mode, Mode):

@@ -10,6 +10,7 @@ What would compute with it ends with an error that names both operators, so that
 is ever made of it. Views of it are made by shape.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -167,6 +168,27 @@ def stand_in(shape: Shape, origin: Origin) -> StandIn:
     if type(shape) is Turned:
         shape.turn(made)
     return made
+
+
+@contextlib.contextmanager
+def one_hot_as_in_forward() -> Iterator[None]:
+    """While it lasts, one_hot() of a stand-in runs the operators that it runs of a tensor on a
+    GPU: of tensors with a dispatch of their own PyTorch compares each with all classes."""
+    original = torch.nn.functional.one_hot
+
+    def one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        is_at_a_place = type(tensor) is StandIn and tensor.device.type == "cuda"
+        if not is_at_a_place or num_classes < 0:
+            return original(tensor, num_classes)
+        shape = (*tensor.shape, num_classes)
+        made = torch.zeros(shape, dtype=torch.int64, device=tensor.device)
+        return made.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+    torch.nn.functional.one_hot = one_hot
+    try:
+        yield
+    finally:
+        torch.nn.functional.one_hot = original
 
 
 def stand_ins(values: Any) -> Iterator[StandIn]:

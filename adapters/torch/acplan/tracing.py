@@ -36,7 +36,12 @@ from acplan.holding import DIFFERENTIATES
 from acplan.host_reads import with_reads_of_host
 from acplan.inner_passes import held_until
 from acplan.interrupts import uninterrupted
-from acplan.kept_state import copied_with, state_kept, without_saved_hooks
+from acplan.kept_state import (
+    copied_with,
+    not_of_optimizers,
+    state_kept,
+    without_saved_hooks,
+)
 from acplan.number_functions import following
 from acplan.optimizers import OptimizerLike, make_optimizer
 from acplan.precision import Autocast, AutocastLike, autocast_as_it_was, autocast_of
@@ -764,8 +769,10 @@ def _faked(
                 for name, value in list(values.items()):
                     if isinstance(value, torch.Tensor):
                         values[name] = fake(value)
-        # In lists, dictionaries and objects, too, where it is one of these.
-        replace_in(reached, {key: made for key, (made, _) in fakes.items()})
+        # In lists, dictionaries and objects, too, where it is one of these; an optimizer
+        # that the model reaches, as a LightningModule does its trainer's, keeps its own.
+        others = {key: made for key, (made, _) in fakes.items()}
+        replace_in(not_of_optimizers(reached), others)
         yield fake
 
 
