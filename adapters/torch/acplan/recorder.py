@@ -16,6 +16,7 @@ from acplan import transforms
 from acplan.devices import Device
 from acplan.given import tensors_given
 from acplan.inner_passes import InnerPasses, borrows_parameters, current_pass
+from acplan.one_thread import replaced_here
 from acplan.outside import statistics_of
 from acplan.replaying import is_of_nothing
 from acplan.sources import SourceLines
@@ -32,6 +33,23 @@ _STRIDED = torch.strided
 _PLAIN = frozenset([torch.Tensor, torch._subclasses.FakeTensor])
 # Which `__call__` of a module calls.
 _CALL = "_call_impl"
+
+
+@contextlib.contextmanager
+def _own_call(
+    module: torch.nn.Module, watched: Callable[..., Any], index: int
+) -> Iterator[None]:
+    """While it lasts, the call that the module or its class has of its own is watched."""
+    own = vars(module)
+    before = own.get(_CALL)
+    own[_CALL] = functools.partial(watched, index, module, module._call_impl)
+    try:
+        yield
+    finally:
+        if before is None:
+            del own[_CALL]
+        else:
+            own[_CALL] = before
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
@@ -386,17 +404,27 @@ class Recorder(TorchDispatchMode):
     ) -> Iterator[None]:
         """While it lasts, records calls of these modules, by their place, with all that
         their hooks run, as a unit calls them."""
+        places: dict[int, int] = {}
+
+        def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            place = places.get(id(module))
+            if place is None:
+                return plain(module, *args, **kwargs)
+            of_module = functools.partial(plain, module)
+            return self._watched(place, module, of_module, *args, **kwargs)
+
+        # In the class: copies of a module, which libraries make of its attributes, are not
+        # the module. But where it has a call of its own, that one calls.
+        plain = torch.nn.Module._call_impl
         with contextlib.ExitStack() as undo:
             for index, module in enumerate(modules):
                 if but_root and index == 0:
                     continue
-                own = vars(module)
-                watched = functools.partial(self._watched, index, module)
-                if _CALL in own:
-                    undo.callback(own.__setitem__, _CALL, own[_CALL])
-                else:
-                    undo.callback(own.pop, _CALL)
-                own[_CALL] = functools.partial(watched, module._call_impl)
+                if _CALL not in vars(module) and type(module)._call_impl is plain:
+                    places[id(module)] = index
+                    continue
+                undo.enter_context(_own_call(module, self._watched, index))
+            undo.enter_context(replaced_here(torch.nn.Module, _CALL, call))
             undo.enter_context(transforms.without_hooks(self._refuse_open_calls))
             yield
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import itertools
 import logging
 import os
@@ -402,6 +403,7 @@ class Step:
         """What backward begins with."""
         start_of_step()
         if self.beginning is not None:
+            gc.collect()  # of values that earlier steps have left in cycles
             self.beginning.put_back()
         loss = self.loss_of(self.model, *self.args, **self.kwargs)
         return loss if self.updating is None else self.updating.scaled(loss)
@@ -502,8 +504,22 @@ def alone() -> Iterator[None]:
     wait for the next operator."""
     compiler = sys.modules.get("torch._dynamo.convert_frame")
     compiles = getattr(compiler, "compile_lock", contextlib.nullcontext())
-    with uninterrupted(), _ALONE, compiles:
+    with uninterrupted(), _ALONE, compiles, _without_collections():
         yield
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Python collects no cycles by itself: when it would depends on all that the process
+    has made before, and with it the bytes that are live, of tensors in cycles. So these
+    stay, which is the most that a step can need of them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

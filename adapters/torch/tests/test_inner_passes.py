@@ -98,6 +98,23 @@ def _meta(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return mse_loss(functional_call(model, moved, (x,)), y)
 
 
+def _clone(module: nn.Module, moved: dict[torch.Tensor, torch.Tensor]) -> nn.Module:
+    """As learn2learn makes clones: by the attributes, and with other parameters."""
+    clone = module.__new__(type(module))
+    clone.__dict__ = module.__dict__.copy()
+    parameters = {name: moved[p] for name, p in module._parameters.items() if p is not None}
+    clone.__dict__["_parameters"] = parameters
+    clone.__dict__["_modules"] = {n: _clone(m, moved) for n, m in module._modules.items() if m}
+    return clone
+
+
+def _clones(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    weights = [*model.parameters()]
+    steps = torch.autograd.grad(mse_loss(model(x), y), weights, create_graph=True)
+    moved = {w: w - 0.1 * s for w, s in zip(weights, steps)}
+    return mse_loss(_clone(model, moved)(x), y)
+
+
 def _two_passes(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     model(x).pow(2).mean().backward()
     return model(y).abs().mean()
@@ -146,6 +163,7 @@ _CASES = {
     "penalty": _Case(_mlp, 1.0, options={"forward_fn": _penalty}),
     "third derivative": _Case(_mlp, 1.0, options={"forward_fn": _third_derivative}),
     "meta-learning": _Case(_mlp, 1.0, 2, {"forward_fn": _meta}),
+    "clones": _Case(_mlp, 1.0, 2, {"forward_fn": _clones}),
     "two passes": _Case(_mlp, 0.8, 2, {"forward_fn": _two_passes}),
     "two players": _Case(
         lambda: nn.ModuleDict({"makes": _mlp(2), "judges": _mlp(2)}), 0.7, 2, {"forward_fn": _game}

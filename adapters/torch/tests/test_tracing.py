@@ -1,5 +1,6 @@
 import gzip
 import json
+import gc
 import pathlib
 import subprocess
 import sys
@@ -95,6 +96,32 @@ def test_saves_whole_files(tmp_path: pathlib.Path) -> None:
 def test_is_the_same_every_time() -> None:
     x = torch.randn(2, 8)
     assert trace(_net(), x).data == trace(_net(), x).data
+
+
+class _InCycles(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: list[object] = [x * 2]
+        found.append(found)
+        del found
+        return self.body(x).sum()
+
+
+@pytest.mark.parametrize("values", ["known", "real"])
+def test_is_the_same_whenever_python_collects_cycles(values: str) -> None:
+    thresholds = gc.get_threshold()
+    found = []
+    for often in (1, 1_000_000):
+        gc.set_threshold(often)
+        try:
+            found.append(trace(_InCycles(), torch.ones(64, 4), values=values))
+        finally:
+            gc.set_threshold(*thresholds)
+        assert gc.isenabled()
+    assert found[0].data == found[1].data
 
 
 @pytest.mark.parametrize(
