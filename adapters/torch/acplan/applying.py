@@ -548,9 +548,11 @@ class _Unit(CheckpointWrapper):
         # In a compiled checkpoint nothing may be written to a cache, which there is where
         # nothing runs again.
         is_plain = torch.compiler.is_compiling() and not torch.is_grad_enabled()
-        if is_plain or _is_exporting() or self._may_not_run_again():
+        if is_plain or _is_exporting():
             call = _call
         elif not torch.compiler.is_compiling() and transforms.are_under_way():
+            call = _call
+        elif self._may_not_run_again():
             call = _call
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone
@@ -563,10 +565,9 @@ class _Unit(CheckpointWrapper):
             return False
         if self.checkpoint_fn in (_call, hold, let_go):
             return False
-        if _has_other_parameters(self._checkpoint_wrapped_module):
-            text = "it runs with other parameters than its own, which are gone in backward"
-        else:
+        if not borrows_parameters(self._checkpoint_wrapped_module):
             return False
+        text = "it runs with other parameters than its own, which are gone in backward"
         fqn, is_strict = self._acplan_planned
         if is_strict:
             raise AcplanError(f"{fqn}: {text}: it may not run again")
@@ -592,12 +593,6 @@ class _ContainerUnit(_Unit):
 
     def __contains__(self, thing: Any) -> bool:
         return thing in self._checkpoint_wrapped_module  # type: ignore[operator]
-
-
-def _has_other_parameters(module: torch.nn.Module) -> bool:
-    if getattr(module, "_is_fsdp_managed_module", False):
-        return False
-    return any(map(borrows_parameters, module.modules()))
 
 
 def _is_exporting() -> bool:

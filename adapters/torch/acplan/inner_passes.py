@@ -46,13 +46,14 @@ def current_pass() -> int:
 
 
 def borrows_parameters(module: torch.nn.Module) -> bool:
-    """Whether `torch.func.functional_call` has put tensors in the place of parameters. FSDP
-    does so as well, and again in backward."""
+    """Whether `torch.func.functional_call` has put tensors in the place of parameters, of the
+    module or of those inside. FSDP does so as well, and again in backward."""
     if getattr(module, "_is_fsdp_managed_module", False):
         return False
     return any(
         value is not None and not isinstance(value, torch.nn.Parameter)
-        for value in module._parameters.values()
+        for inside in module.modules()
+        for value in inside._parameters.values()
     )
 
 
@@ -120,8 +121,7 @@ class InnerPasses:
                 if of.unpacked is None:
                     of.local_end = None
         self._excluded = _exclude(self._barred(calls), calls)
-        borrowing = {around for c in self._borrowing for around in _around(c, calls)}
-        self._are_borrowing = _exclude(borrowing, calls)
+        self._are_borrowing = _exclude(self._borrowing, calls)
         return self._parts(calls, {of.call for of in saved})
 
     def _parts(self, calls: Sequence[Call], saving: set[int]) -> dict[int, bool]:

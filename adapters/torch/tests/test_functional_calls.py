@@ -61,9 +61,58 @@ def test_gradients_as_functions() -> None:
         return grad_and_value(loss)(values)[0]
 
     expected = gradients_of(_model())
-    with pytest.warns(PlanMismatchWarning):
-        found = gradients_of(acplan.apply(_model(), PLAN))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # within transforms units never run again
+        found = gradients_of(acplan.apply(_model(), PLAN, strict=True))
     torch.testing.assert_close(list(found.values()), list(expected.values()))
+
+
+class _Mlp(nn.Module):
+    """Its parameters are those of a module that is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(16, 16) / 4 for _ in range(3))
+        self.last = nn.Tanh()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            x = nn.functional.gelu(x @ weight)
+        return self.last(x)
+
+
+class _Hyper(nn.Module):
+    """A layer that makes the weights of another one from what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.gate = nn.Sequential(_Mlp()), nn.Linear(16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = self.gate(x).mean()
+        moved = {name: gate * w for name, w in self.inner.named_parameters()}
+        return x + functional_call(self.inner, moved, (x,))
+
+
+def test_modules_that_borrow_are_no_units_and_those_around_are() -> None:
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(*(_Hyper() for _ in range(3)))
+
+    def run(model: nn.Module) -> list[torch.Tensor | None]:
+        loss = model(x).square().mean()
+        loss.backward()
+        return [loss.detach(), *(p.grad for p in model.parameters())]
+
+    x = torch.randn(32, 16, generator=torch.Generator().manual_seed(1))
+    traced = acplan.trace(model(), x, workspaces=False)
+    assert any("6 modules may be no units" in note for note in traced.notes)
+    planned = acplan.plan(traced, "min", segments="none")
+    assert {unit.fqn for unit in planned.modules} >= {"Sequential.0", "Sequential.1"}
+    assert not any("inner" in unit.fqn for unit in planned.modules)
+    assert acplan.verify(model(), planned, x, of=traced).first_difference() is None
+    found = run(acplan.apply(model(), planned, strict=True))
+    torch.testing.assert_close(found, run(model()), rtol=0, atol=0)
 
 
 def _dual(model: nn.Module) -> object:
