@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from acplan.holding import DIFFERENTIATES, hold, let_go
 from acplan.inner_passes import borrows_parameters
 from acplan.interrupts import uninterrupted
 from acplan.offloading import Traffic
+from acplan.scripted import has_unknown_state, is_scripted, let_optimize, stop_optimizing
 from acplan.segments import Place, Segment
 from acplan.selecting import (
     FSDPModule,
@@ -376,14 +377,23 @@ def remove(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _removed(model: torch.nn.Module) -> torch.nn.Module:
-    for unit in [m for m in model.modules() if isinstance(m, _Unit)]:
+    units = [m for m in model.modules() if isinstance(m, _Unit)]
+    for unit in units:
         unit.checkpoint_fn = _call
+    _let_optimize_again(units)
     caches.switch_on(model)
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
             if child is not None and _inside(child) is not child:
                 setattr(parent, name, _inside(child))
     return _inside(model)
+
+
+def _let_optimize_again(units: Iterable["_Unit"]) -> None:
+    if any(unit._acplan_optimized for unit in units):
+        let_optimize(True)
+    for unit in units:
+        unit._acplan_optimized = False
 
 
 def has_plan(model: torch.nn.Module) -> bool:
@@ -442,6 +452,8 @@ class _Unit(CheckpointWrapper):
         # Of which unit of the plan, and whether strictly. By names that no module has.
         self._acplan_planned = ("", False)
         self._acplan_has_warned = False
+        # Whether torch.jit was let optimize until it was called.
+        self._acplan_optimized = False
 
     @property
     def __class__(self) -> type:
@@ -558,7 +570,12 @@ class _Unit(CheckpointWrapper):
             call = call.alone
         elif isinstance(call, _Checkpoint):
             call = call.function
-        return call(self._checkpoint_wrapped_module, *args, **kwargs)
+        inside = self._checkpoint_wrapped_module
+        if call is not _call and not torch.compiler.is_compiling():
+            # For good: what is called elsewhere before backward must not change how the
+            # same code runs here again.
+            self._acplan_optimized |= stop_optimizing()
+        return call(inside, *args, **kwargs)
 
     def _may_not_run_again(self) -> bool:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -695,6 +712,8 @@ def _apply(
         if (wrappers or idle) and not caches.are_off(model):
             undo.append(functools.partial(caches.switch_on, model))
             caches.switch_off(model)
+        units = [*wrappers.values(), *(unit for unit, _ in idle)]
+        undo.append(functools.partial(_let_optimize_again, units))
     return wrappers.get(id(model), model), undo
 
 
@@ -718,6 +737,15 @@ def _is_within(
     """Whether a module is in one of a unit."""
     of_units = (unit for unit in paths.values() if id(unit) in owners)
     return any(id(part) == module for unit in of_units for part in unit.modules())
+
+
+def _refuse_scripted(fqn: str, module: torch.nn.Module) -> None:
+    if is_scripted(module) or has_unknown_state(module):
+        raise AcplanError(
+            f"plan: {fqn} is compiled by torch.jit, or has inside what sets attributes in "
+            "code that is: it may not run again. Plan for the modules around it, or for "
+            "the model before it is compiled"
+        )
 
 
 @contextlib.contextmanager
@@ -751,12 +779,15 @@ def _calls(
     """The modules of a unit, and what calls each of them."""
     module = paths.get(planned.fqn)
     if module is not None:
+        _refuse_scripted(planned.fqn, module)
         yield module, _Checkpoint(planned, strict, traffic)
         return
     run = _run_of(planned.fqn, paths)
     if run is None:
         raise AcplanError(f"plan: the model has no module {planned.fqn!r}")
     _refuse_part(planned)
+    for module in run.values():
+        _refuse_scripted(planned.fqn, module)
     segment = Segment(planned.fqn, tuple(run), planned.operators, strict, traffic)
     yield from zip(run.values(), segment.places())
 

@@ -43,6 +43,7 @@ from acplan.kept_state import (
     slots_filled,
     undone,
 )
+from acplan.scripted import holders_of
 from acplan.values import operands
 
 _MISSING = object()
@@ -98,7 +99,7 @@ class FunctionsGiven:
         for module in self._holders:
             if not is_a(module, torch.nn.Module):
                 continue
-            for values in (vars(module), module._parameters, module._buffers):
+            for values in holders_of(module):
                 for name, value in [*values.items()]:
                     if is_a(value, torch.Tensor) and not is_a(value, FakeTensor):
                         values[name] = fake(value)

@@ -30,6 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from acplan import scripted
 from acplan.errors import AcplanError
 
 # Elements that are looked at one by one; what is longer are data, of which the container
@@ -307,7 +308,9 @@ Stays = Callable[[list[Any]], bool]
 def undone(thing: Any, stays: Stays | None = None) -> Iterator[Undo]:
     """What puts a thing back to what it is now, but for lists that have only grown, by
     what stays."""
-    if is_a(thing, types.CellType):
+    if is_a(thing, torch.jit.ScriptModule):
+        yield functools.partial(_put_in_script, thing, scripted.Attributes(thing).items())
+    elif is_a(thing, types.CellType):
         if _is_filled(thing):
             yield functools.partial(_put_in_cell, thing, thing.cell_contents)
     elif is_a(thing, dict):
@@ -332,6 +335,13 @@ def undone(thing: Any, stays: Stays | None = None) -> Iterator[Undo]:
         elif is_a(thing, numpy.random.Generator):
             bits = thing.bit_generator
             yield functools.partial(setattr, bits, "state", bits.state)
+
+
+def _put_in_script(module: torch.nn.Module, before: list[tuple[str, Any]]) -> None:
+    own = scripted.Attributes(module)
+    for (name, value), (_, now) in zip(before, own.items()):
+        if now is not value:
+            own[name] = value
 
 
 def _put_in_cell(cell: types.CellType, value: Any) -> None:

@@ -22,6 +22,7 @@ from acplan.replaying import (
     is_of_nothing,
     traits_of,
 )
+from acplan.scripted import Ending, endings_kept
 from acplan.standing_in import (
     Origin,
     StandIn,
@@ -54,7 +55,7 @@ _OF_CHECKPOINTS = ("_checkpoint_internal", "_user_hooks")
 _GROUP = getattr(checkpoint, "GraphExecGroup", None)
 
 
-class StartAgain(BaseException):
+class StartAgain(Ending):
     """A recomputation runs other operators than forward did, and results have been
     skipped that it may need: all of it is to run."""
 
@@ -161,7 +162,8 @@ class Call:
 
     def _again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
-            self._module(*args, **kwargs)
+            with endings_kept():
+                self._module(*args, **kwargs)
         except ENDS:
             raise
         except self._left_by:
@@ -177,7 +179,7 @@ class Stopped(Exception):
         self.error = error
 
 
-class _End(BaseException):
+class _End(Ending):
     """In place of the exception by which PyTorch ends a recomputation that has made all that
     is needed: one that modules do not catch as an error of their own, of which they would
     go on with something else."""

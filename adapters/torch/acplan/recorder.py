@@ -19,6 +19,7 @@ from acplan.inner_passes import InnerPasses, borrows_parameters, current_pass
 from acplan.one_thread import replaced_here
 from acplan.outside import statistics_of
 from acplan.replaying import is_of_nothing
+from acplan.scripted import has_unknown_state, is_scripted
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
 from acplan.standing_in import StandIn, is_run_inside
@@ -184,6 +185,8 @@ class Recorder(TorchDispatchMode):
         self.calls: list[Call] = []
         self.saved: list[Saved] = []
         self.inner_passes = InnerPasses()
+        # Modules that torch.jit has compiled, or with such code that may not run again.
+        self._scripted: set[int] = set()
         # Storages on the host that Python's own code reads, as no operator does.
         self.read_on_host: list[int] = []
         self._device = device
@@ -420,6 +423,8 @@ class Recorder(TorchDispatchMode):
             for index, module in enumerate(modules):
                 if but_root and index == 0:
                     continue
+                if is_scripted(module) or has_unknown_state(module):
+                    self._scripted.add(index)
                 if _CALL not in vars(module) and type(module)._call_impl is plain:
                     places[id(module)] = index
                     continue
@@ -462,7 +467,7 @@ class Recorder(TorchDispatchMode):
             inputs=self.storages_of(given),
             arguments=self._arguments(args),
             outputs=[],
-            no_grad=is_alone or not torch.is_grad_enabled(),
+            no_grad=is_alone or index in self._scripted or not torch.is_grad_enabled(),
         )
         if borrows_parameters(module):
             self.inner_passes.borrows(len(self.calls))

@@ -39,6 +39,7 @@ from acplan.offloading import Freight, Traffic
 from acplan.outside import version_of
 from acplan.recomputing import ENDS, Hooks, Recomputation, making_all, run
 from acplan.replaying import Forward, Traits, default_generator
+from acplan.scripted import endings_kept
 from acplan.selecting import (
     Decision,
     InOrder,
@@ -701,7 +702,8 @@ class _Frame:
                 args, kwargs = Copies(of_other=source).of(arguments)
                 if index == 0:
                     made |= _numbered(-1, tensors_given(args, kwargs))
-                made |= call.make(index, args, kwargs)
+                with endings_kept():
+                    made |= call.make(index, args, kwargs)
                 del args, kwargs
         except ENDS:
             raise

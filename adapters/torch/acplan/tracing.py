@@ -58,6 +58,7 @@ from acplan.real_values import (
     require_values,
 )
 from acplan.recorder import Call, Operator, Recorder, Saved, tensors_in
+from acplan.scripted import holders_of, notes_of_scripts
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import fake_of_sparse, is_sparse
 from acplan.standing_in import is_run_inside
@@ -551,7 +552,6 @@ def step_on_fakes(
         autocast_of(autocast),
         forward_fn,
     )
-    _refuse_scripted(model)
     with contextlib.closing(Following()) as session:
         while True:
             with contextlib.ExitStack() as stack:
@@ -724,16 +724,6 @@ def _tell(error: Exception) -> None:
 _OF_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
-def _refuse_scripted(model: torch.nn.Module) -> None:
-    for path, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise AcplanError(
-                f"{path or type(module).__name__} is compiled by torch.jit, which "
-                "takes neither hooks nor fake weights: trace the model that it was "
-                "made from"
-            )
-
-
 @contextlib.contextmanager
 def _faked(
     model: torch.nn.Module,
@@ -781,7 +771,7 @@ def _faked(
 
     with state_kept(model, of_functions=False) as reached:
         for module in model.modules():
-            for values in (vars(module), module._parameters, module._buffers):
+            for values in holders_of(module):
                 for name, value in list(values.items()):
                     if isinstance(value, torch.Tensor):
                         values[name] = fake(value)
@@ -984,7 +974,11 @@ def _to_data(
         ],
         "measured": {"peak_bytes": peak_of(recorder)},
         "workspaces": recorder.counts_workspaces,
-        "notes": [*step.notes, *recorder.inner_passes.notes()],
+        "notes": [
+            *step.notes,
+            *recorder.inner_passes.notes(),
+            *notes_of_scripts(step.model),
+        ],
         **({} if step.beginning is None else step.beginning.of_trace()),
     }
 

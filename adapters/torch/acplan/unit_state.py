@@ -34,6 +34,7 @@ from typing import Any
 import torch
 
 from acplan.outside import STATISTICS
+from acplan.scripted import Attributes, is_scripted, let_optimize, stop_optimizing
 from acplan.tape import memory_of
 
 _LIBRARIES = frozenset(
@@ -66,7 +67,7 @@ _Weak = tuple[Any, _Before, Any, weakref.ref[torch.Tensor]]
 class UnitState:
     """The state that some modules read, as it is when this is made."""
 
-    __slots__ = ("_noted", "_present", "_weak", "statistics", "tensors")
+    __slots__ = ("_noted", "_optimized", "_present", "_weak", "statistics", "tensors")
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
         walk = _Walk()
@@ -74,6 +75,7 @@ class UnitState:
             walk.add_module(module)
         self._noted = walk.noted
         self._present: list[Noted] | None = None
+        self._optimized = False
         # Noted tensors that the call has not read, by memory.
         self._weak: dict[int, list[_Weak]] = {}
         # The memory of running statistics.
@@ -119,6 +121,7 @@ class UnitState:
                 tensor = dict.__getitem__(thing, key) if is_mapping else torch.empty(0)
             before[key] = tensor
         if self._present is None:
+            self._optimized = stop_optimizing()
             self._present = [
                 (thing, _COPIES[put](thing), put) for thing, _, put in self._noted
             ]
@@ -128,6 +131,8 @@ class UnitState:
     def restore(self) -> None:
         """Makes everything what it was at the first call of `put_back`."""
         present, self._present = self._present, None
+        if present is not None:
+            let_optimize(self._optimized)
         for thing, before, put in reversed(present or ()):
             put(thing, before)
         for places in self._weak.values():
@@ -145,6 +150,11 @@ class _Walk:
 
     def add_module(self, module: torch.nn.Module) -> None:
         attributes = module.__dict__
+        if is_scripted(module):
+            # Its code sets no attribute, or it is in no unit.
+            own = dict(Attributes(module).items())
+            self.places += [(own, own, n) for n, p in own.items() if p is not None]
+            return
         if module._parameters:
             # They are not put back, only watched.
             own = dict(module._parameters)

@@ -36,6 +36,7 @@ from acplan.errors import AcplanError
 from acplan.following import Following, UnknownValue, followed
 from acplan.interrupts import give_way
 from acplan.plain_fakes import plain_fakes
+from acplan.scripted import by_operators
 from acplan.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
 from acplan.triton_kernels import is_launch
 from acplan.unknown_arrays import array_of_unknown, list_of_unknown
@@ -438,7 +439,8 @@ def _leaves(name: str, values: Any) -> Iterator[tuple[str, torch.Tensor]]:
 @contextlib.contextmanager
 def as_in_training() -> Iterator[None]:
     """While it lasts, libraries that ask whether they are traced hear that they are
-    not, and tensors with values give them out as real ones do."""
+    not, tensors with values give them out as real ones do, and code that torch.jit has
+    compiled runs as if it had not."""
     # What it cannot fake it logs with a traceback, and raises.
     data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined]
     moved = mock.patch.object(FakeTensor, "data", data, create=True)
@@ -454,7 +456,7 @@ def as_in_training() -> Iterator[None]:
     lengths = mock.patch.object(torch, "ctc_loss", _ctc_loss)
     plain = plain_fakes(value_of)
     with quiet, asked, lists, arrays, array, text, padding, moved, random_state_kept():
-        with plain, lengths:
+        with plain, lengths, by_operators():
             yield
 
 

@@ -405,15 +405,6 @@ def test_plans_of_models_that_checkpoint_are_verified() -> None:
     assert len(found.measured) > len(traced.data["operators"])
 
 
-def test_modules_of_torch_jit_are_refused_and_left() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), torch.jit.script(nn.Linear(8, 4)))
-    weights = [p.clone() for p in model.parameters()]
-    with pytest.raises(AcplanError, match="^1 is compiled by torch.jit"):
-        trace(model, _X)
-    assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters()))
-    assert model(_X).shape == (2, 4)
-
-
 def test_threads_trace_one_after_the_other() -> None:
     model = _net()
     expected = trace(model, _X).data
