@@ -211,12 +211,23 @@ def not_of_optimizers(things: Iterable[Any]) -> list[Any]:
     return [thing for thing in found if id(thing) not in theirs]
 
 
+def tensors_beside(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Those that attributes of parameters have, such as the scales of quantised ones, at any
+    depth, but for those of modules."""
+    but = (torch.nn.Module, torch.optim.Optimizer)
+    things = _reached([*map(vars, parameters)], of_functions=False, but=but)
+    parts = (part for thing in things for part in _parts_of(thing))
+    return [part for part in parts if is_a(part, torch.Tensor)]
+
+
 def is_parameter(thing: Any) -> bool:
     return is_a(thing, torch.Tensor) and isinstance(thing, torch.nn.Parameter)
 
 
 def _parts_of(thing: Any) -> list[Any]:
-    if is_parameter(thing) or is_of_others(thing):
+    if is_parameter(thing):
+        return [*filter(None, [attributes_of(thing)])]
+    if is_of_others(thing):
         return []
     if is_a(thing, types.FunctionType):
         return [*filter(_is_filled, thing.__closure__ or ())]

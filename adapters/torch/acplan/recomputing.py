@@ -363,7 +363,7 @@ class Recomputation(Mode):
             return func(*args, **kwargs)
         if self._is_lost:
             return self._run(func, traits, args, kwargs)
-        if traits.is_cast and is_kept_cast(args[0]):
+        if traits.is_cast and type(args[0]) is not StandIn and is_kept_cast(args[0]):
             item = tape.casts.get(cast_key(args, kwargs), func)
         else:
             items = tape.items

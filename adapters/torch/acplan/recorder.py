@@ -18,7 +18,7 @@ from acplan.given import tensors_given
 from acplan.inner_passes import InnerPasses, borrows_parameters, current_pass
 from acplan.one_thread import replaced_here
 from acplan.outside import statistics_of
-from acplan.replaying import is_of_nothing
+from acplan.replaying import is_kept_cast, is_of_nothing
 from acplan.scripted import has_unknown_state, is_scripted
 from acplan.sources import SourceLines
 from acplan.sparse_fakes import is_sparse, made_of, sparse_parts, structure_of
@@ -688,9 +688,7 @@ def _is_kept_cast(
 ) -> bool:
     return (
         name == "aten._to_copy.default"
-        and read[0].dtype == torch.float32
-        and read[0].is_leaf
-        and read[0].requires_grad
+        and is_kept_cast(read[0])
         and written[0].dtype in (torch.bfloat16, torch.float16)
     )
 

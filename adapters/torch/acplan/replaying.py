@@ -138,7 +138,12 @@ def _draws(traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 def is_kept_cast(tensor: torch.Tensor) -> bool:
     """Whether autocast keeps casts of it, so that the recomputation, which has no
     such casts at hand, runs them when forward did not, or elsewhere."""
-    return tensor.is_leaf and tensor.requires_grad and tensor.dtype == torch.float32
+    return (
+        tensor.is_leaf
+        and tensor.requires_grad
+        and tensor.dtype == torch.float32
+        and not tensor._is_view()
+    )
 
 
 def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator | None:

@@ -41,6 +41,7 @@ from acplan.kept_state import (
     copied_with,
     not_of_optimizers,
     state_kept,
+    tensors_beside,
     without_saved_hooks,
 )
 from acplan.number_functions import following
@@ -762,6 +763,8 @@ def _faked(
                 made = plain(value)
             if isinstance(value, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
+                for name, attribute in vars(value).items():
+                    vars(made).setdefault(name, fake(attribute))
             else:
                 made.requires_grad_(value.requires_grad)
             if beginning is not None:
@@ -775,6 +778,8 @@ def _faked(
                 for name, value in list(values.items()):
                     if isinstance(value, torch.Tensor):
                         values[name] = fake(value)
+        for tensor in tensors_beside(model.parameters()):
+            fake(tensor)
         # In lists, dictionaries and objects, too, where it is one of these; an optimizer
         # that the model reaches, as a LightningModule does its trainer's, keeps its own.
         others = {key: made for key, (made, _) in fakes.items()}
@@ -901,7 +906,8 @@ def _recasts(
     for operator in forgetful.operators[:again]:
         expected = full.operators[place]
         kept = operator.cast_of
-        if kept is not None and kept != expected.cast_of:
+        # Storages of the step itself may have other numbers in another run of it.
+        if kept in casts and kept != expected.cast_of:
             found.setdefault(place, []).append(casts[kept])
             continue
         if operator.name != expected.name:

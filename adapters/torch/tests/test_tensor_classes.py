@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_map
 
@@ -445,3 +446,87 @@ def test_jagged_tensors_count_as_their_values() -> None:
             return x.values()
 
     assert _require_equal(Jagged(), (_rows(), torch.tensor([0, 5, 20, _ROWS])))[0].modules
+
+
+class _Scales:
+    def __init__(self, scale: torch.Tensor, zero: torch.Tensor) -> None:
+        self.scale, self.more = scale, {"zero": zero}
+
+
+class _Quantised(nn.Parameter):
+    """A parameter that has what it was quantised by as attributes, as bitsandbytes' have."""
+
+    codes: torch.Tensor
+    state: _Scales
+    owner: nn.Module
+
+
+def _quantised(owner: nn.Module, weight: torch.Tensor) -> _Quantised:
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    made = _Quantised((weight / scale).round().to(torch.int8), requires_grad=False)
+    made.state = _Scales(scale, torch.zeros(1))
+    made.codes, made.owner = made.data, owner
+    return made
+
+
+class _InHalf(torch.autograd.Function):
+    """Casts a view of its input, which is a leaf there, and no weight that autocast casts."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, layer: "_OfQuantised") -> torch.Tensor:
+        ctx.layer, ctx.x = layer, x
+        return layer.product(x.reshape(-1, x.shape[-1]).to(torch.float16)).view_as(x).float()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return (gradient.flatten(0, 1) @ ctx.layer.floats()).view_as(gradient), None
+
+
+class _OfQuantised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.adapter = nn.Linear(16, 16)
+        self.weight = _quantised(self, torch.randn(16, 16))
+
+    def floats(self) -> torch.Tensor:
+        state = self.weight.state
+        return self.weight.codes * state.scale + state.more["zero"]
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.floats().to(x.dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(_InHalf.apply(x, self) + self.adapter(x))
+
+
+def test_attributes_of_parameters_are_there() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(_OfQuantised(), _OfQuantised()) for _ in range(3)))
+    x = torch.randn(4, 32, 16)
+    before = [(p, dict(vars(p)), dict(vars(p.state))) for p in _quantised_in(model)]
+    traced = acplan.trace(model, x.requires_grad_(), workspaces=False)
+    assert len(before) == 6
+    for parameter, attributes, state in before:
+        assert vars(parameter) == attributes and vars(parameter.state) == state
+        assert not isinstance(parameter.state.scale, FakeTensor)
+    expected = _gradients_of(model, x)
+    for share in (0.0, 0.5):
+        least = acplan.plan(traced, "min")
+        budget = least.peak_bytes + round(share * (traced.peak_bytes - least.peak_bytes))
+        planned = acplan.plan(traced, budget)
+        assert planned.modules
+        found = acplan.verify(model, planned, x, of=traced)
+        assert found.first_difference() is None
+        acplan.apply(model, planned)
+        assert all(map(torch.equal, _gradients_of(model, x), expected))
+        acplan.remove(model)
+
+
+def _quantised_in(model: nn.Module) -> list[_Quantised]:
+    return [p for p in model.parameters() if isinstance(p, _Quantised)]
+
+
+def _gradients_of(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    model.zero_grad()
+    model(x).square().mean().backward()
+    return [p.grad for p in model.parameters() if p.grad is not None]
