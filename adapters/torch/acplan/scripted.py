@@ -116,9 +116,9 @@ def notes_of_scripts(model: torch.nn.Module) -> Iterator[str]:
     modules = [*model.modules()]
     if count := sum(map(is_scripted, modules)):
         yield (
-            f"{count} module{'s' * (count > 1)} compiled by torch.jit: traced operator by "
-            "operator, as in units of a plan; outside of these its executor may fuse "
-            "operators, which then need less memory"
+            f"{count} module{'s' * (count > 1)} compiled by torch.jit: traced as in units of a "
+            "plan, operator by operator unless optimized before; outside of these torch.jit "
+            "may fuse operators, which then need less memory"
         )
     barred = [m for m in modules if not is_scripted(m) and has_unknown_state(m)]
     if barred:

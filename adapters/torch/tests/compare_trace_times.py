@@ -1,0 +1,79 @@
+"""Times traces of the bundled models beside another version of the adapter, in turns.
+
+    ACPLAN=../../build/release/cli/acplan PYTHONPATH=. python tests/compare_trace_times.py OTHER 5
+
+in adapters/torch; OTHER is another checkout's adapters/torch, and the number that of rounds, of
+which each model's fastest trace counts. Prints a table in Markdown.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from typing import IO
+
+_HERE = pathlib.Path(__file__).resolve().parent
+
+
+def _serve() -> None:
+    """Traces what standard input names, and says how many seconds that took."""
+    from acplan import trace
+    from models import MODELS
+    from write_traces import _BUNDLED
+
+    print("ready", flush=True)
+    for line in sys.stdin:
+        make, autocast = MODELS[_BUNDLED[line.strip()]]
+        model, inputs = make().on_meta()
+        begin = time.perf_counter()
+        trace(model, autocast=autocast, **inputs)
+        print(time.perf_counter() - begin, flush=True)
+
+
+def _started(adapter: pathlib.Path) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(adapter), str(_HERE)])
+    started = subprocess.Popen(
+        [sys.executable, "-W", "ignore", __file__, "serve"],
+        env=os.environ | {"PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    _answer(started.stdout)
+    return started
+
+
+def _answer(stream: IO[str] | None) -> str:
+    assert stream is not None
+    line = stream.readline()
+    if not line:
+        raise SystemExit("a process that traces has ended")
+    return line
+
+
+def _seconds(of: subprocess.Popen[str], name: str) -> float:
+    assert of.stdin is not None
+    of.stdin.write(name + "\n")
+    of.stdin.flush()
+    return float(_answer(of.stdout))
+
+
+def main(other: pathlib.Path, rounds: int) -> None:
+    from write_traces import _BUNDLED
+
+    both = [_started(adapter) for adapter in (other, _HERE.parent)]
+    print("| model | other, s | this, s | this / other |\n|---|---:|---:|---:|", flush=True)
+    for name in _BUNDLED:
+        turns = [[_seconds(one, name) for one in both] for _ in range(rounds)]
+        before, now = map(min, zip(*turns))
+        print(f"| {name} | {before:.2f} | {now:.2f} | {now / before:.2f} |", flush=True)
+    for one in both:
+        one.kill()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["serve"]:
+        _serve()
+    else:
+        main(pathlib.Path(sys.argv[1]).resolve(), int(sys.argv[2]))
