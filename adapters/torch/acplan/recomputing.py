@@ -417,7 +417,7 @@ class Recomputation(Mode):
         of = self._tape.views.get(place)
         if of is None or not args:
             return False
-        if place > self._tape.unwritten.get(of[1], -1):
+        if place > self._tape.unwritten.get(of[:2], -1):
             return False
         item = self._tape.items[place]
         is_left_out = type(item) is Skipped or (type(item) is Saved and item.is_partial)

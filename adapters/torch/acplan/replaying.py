@@ -541,7 +541,8 @@ class Forward(Mode):
         item.leaves_stale = writes.leaves_stale(written)
         tape.leaves_stale |= item.leaves_stale
         place = len(tape.items)
-        tape.unwritten.update((memory_of(tensor), place) for tensor in written)
+        for memory in map(memory_of, written):
+            tape.unwritten[writes.made_at(memory), memory] = place
 
     def _note_memory(
         self,

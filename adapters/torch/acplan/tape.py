@@ -273,10 +273,11 @@ class Tape:
         self.leaves_stale = False
         # Where writes are left out, by place: which operator made the memory of what is
         # left out, and what views are of, and with what; and the memory not written to,
-        # with the last place where it should be.
+        # with the last place where it should be. Memory is told by what made it, too: its
+        # address may have been that of other memory before.
         self.made_at: dict[int, int] = {}
         self.views: dict[int, ViewOf] = {}
-        self.unwritten: dict[int | None, int] = {}
+        self.unwritten: dict[tuple[int, int | None], int] = {}
         self.may_skip = may_skip
         self.distrusted_for = ""
         # What it has with the host, where the plan offloads anything.
