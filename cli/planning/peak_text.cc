@@ -308,9 +308,10 @@ std::string InfeasibleText(const PlanningQuestion& question,
                        graph::FormatBytes(sum.bytes));
     break;
   }
-  return fmt::format("its {} are at {}: {}\nno plan discards {} of them{}\n",
+  return fmt::format("its {} are at {}: {}\n{}no plan discards {} of them{}\n",
                      graph::FormatBytes(account.peak_bytes),
                      PlaceText(*trace, account), fmt::join(kinds, ", "),
+                     SourceText(*trace, account.step.op),
                      graph::FormatBytes(account.FixedBytes()), most);
 }
 

@@ -34,8 +34,8 @@ std::string ContentsText(const graph::Trace& trace,
                          const graph::PeakAccount& account, size_t top,
                          const Terminal& terminal);
 
-// The two lines on why no plan is within a budget: what the least one consists
-// of, and what of that no plan can discard. "" where the question is not about a
+// The lines on why no plan is within a budget: what the least one consists of,
+// the line of Python that runs there, and what of that no plan can discard. "" where the question is not about a
 // trace. Searches for the least budget, and throws LimitError as
 // RequireMinimum does.
 std::string InfeasibleText(const PlanningQuestion& question,

@@ -386,6 +386,14 @@ std::string Ending(const ProfileInput& input, const Plan& plan,
                      : NoteOn(plan.memory.model, terminal));
 }
 
+// The line that says what to do where no plan fits.
+std::string WayOut(const PlanFlags& flags) {
+  return fmt::format(
+      "smaller inputs or more microbatches need less; what takes the memory, "
+      "line by line: acplan explain {} --budget {}\n",
+      graph::OneLine(flags.profile), graph::OneLine(flags.budget));
+}
+
 int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const ProfileInput input = ReadProfileOrTrace(flags.profile);
   const graph::Profile& profile = input.profile;
@@ -405,9 +413,10 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
   if (!unproven.empty()) terminal.Warn("budget min: " + unproven);
 
-  const std::string why = plan.status == PlanStatus::kInfeasible
-                              ? InfeasibleText(question, options.limits)
-                              : "";
+  std::string why = plan.status == PlanStatus::kInfeasible
+                        ? InfeasibleText(question, options.limits)
+                        : "";
+  if (!why.empty()) why += WayOut(flags);
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(

@@ -270,6 +270,33 @@ WarningsByType NoUnits(const TraceProblem& problem,
   return told;
 }
 
+// Adds modules with children of which no call may be one of a unit, and whose
+// activations stay.
+void AddBarred(const TraceProblem& problem, const graph::Profile& profile,
+               WarningsByType& told) {
+  const Trace& trace = *problem.trace;
+  std::set<std::string> leaves;
+  for (const graph::Module& module : profile.modules) {
+    if (module.is_leaf) leaves.insert(module.fqn);
+  }
+  std::vector<char> may_be(trace.modules.size(), 0);
+  for (const TraceCall& call : trace.calls) {
+    if (!call.no_grad) may_be[call.module] = 1;
+  }
+  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+    const graph::TraceModule& module = trace.modules[m];
+    if (may_be[m] || module.IsSegment() || leaves.contains(module.fqn))
+      continue;
+    const int64_t bytes = BytesThatStay(problem, m);
+    if (bytes == 0) continue;
+    told.Add(
+        module.fqn, "no AC unit: it may not run again",
+        ": more than one backward pass asks for what it saves, a transform of "
+        "functions runs in it, or it is given other parameters",
+        bytes);
+  }
+}
+
 // A node and a group: whether policies have a choice. Groups that nothing needs
 // give none where operators may be skipped.
 std::vector<std::vector<char>> ChoicesOfGroups(const TraceProblem& problem) {
@@ -325,6 +352,7 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   problem.warnings = choices.forest.Warnings();
   std::ranges::move(problem.no_units.Lines(),
                     std::back_inserter(problem.warnings));
+  AddBarred(problem, profile, problem.no_units);
 
   const size_t storages = trace.storages.size();
   problem.held = graph::HeldByOthers(trace);

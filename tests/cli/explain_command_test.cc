@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/terminal/text.h"
+#include "graph/base/file_io.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {
@@ -105,6 +106,42 @@ TEST_F(ExplainCommandTest, APlanThatThereIsNoneOfEndsWithTwoLines) {
       Acplan({"plan", kTinyGpt2, "--budget", "1MiB", "--world-size", "8"});
   EXPECT_EQ(sharded.exit_code, 3);
   EXPECT_THAT(sharded.out, HasSubstr("no plan discards"));
+}
+
+TEST_F(ExplainCommandTest, APlanThatThereIsNoneOfHasTheLineAndTheWayOut) {
+  json trace = json::parse(graph::ReadFile(kTinyGpt2));
+  trace["sources"] = {
+      {{"file", "model.py"}, {"line", 7}, {"function", "forward"}}};
+  for (json& op : trace["operators"]) op["source"] = 0;
+  Put("lines.json", trace.dump());
+  const Outcome outcome = Acplan({"plan", "lines.json", "--budget", "1MiB"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("\nat model.py:7"),
+                    HasSubstr("acplan explain lines.json --budget 1MiB\n")));
+  EXPECT_THAT(AcplanOut({"explain", "lines.json", "--budget", "1MiB"}),
+              HasSubstr("less than the least that any plan needs"));
+}
+
+// Blocks in which a transform differentiates, say.
+TEST_F(ExplainCommandTest, ModulesThatAreNoUnitsAreListed) {
+  json trace = json::parse(graph::ReadFile(kTinyGpt2));
+  for (json& call : trace["calls"]) {
+    const json& module = trace["modules"][call["module"].get<size_t>()];
+    if (module["class"] == "GPT2Block") call["no_grad"] = true;
+  }
+  Put("barred.json", trace.dump());
+  EXPECT_EQ(AcplanJson({"explain", kTinyGpt2})["no_units"].size(), 0u);
+  const json listed = AcplanJson({"explain", "barred.json"})["no_units"];
+  ASSERT_EQ(listed.size(), 1u);
+  EXPECT_EQ(listed[0]["modules"],
+            "GPT2LMHeadModel.transformer.h.* (4 modules)");
+  EXPECT_EQ(listed[0]["count"], 4);
+  EXPECT_GT(listed[0]["bytes"], 0);
+  EXPECT_THAT(AcplanOut({"explain", "barred.json"}),
+              AllOf(HasSubstr("\nmodules that could not be units"),
+                    HasSubstr("\nGPT2LMHeadModel.transformer.h.* (4 "),
+                    HasSubstr(listed[0]["why"].get<std::string>())));
 }
 
 // Of a rank of eight, whose layers are whole while they run.

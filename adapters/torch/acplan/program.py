@@ -23,6 +23,7 @@ _LOGGER = logging.getLogger("acplan")
 
 # What this package writes for the program has no name that its user knows.
 _OWN_FILE = re.compile(rf"{re.escape(tempfile.gettempdir())}/acplan-\w+/(\w+)\.json")
+_EXPLAIN_OWN_FILE = re.compile(rf"acplan explain {_OWN_FILE.pattern} --budget \S+")
 _JSON_ERRORS = ("--errors", "json")
 # In the source tree: adapters/torch/acplan/program.py.
 _BUILT = "build/release/cli/acplan"
@@ -64,7 +65,8 @@ class _Said:
             if "warning" in data:
                 warnings.append(str(data["warning"]))
             elif "error" in data:
-                errors.append(_OWN_FILE.sub(r"the \1", str(data["error"])))
+                error = _EXPLAIN_OWN_FILE.sub(r"acplan.explain(\1)", str(data["error"]))
+                errors.append(_OWN_FILE.sub(r"the \1", error))
             elif line.strip():  # of the system, where the program crashes
                 errors.append(line)
         return cls(tuple(errors), tuple(warnings))

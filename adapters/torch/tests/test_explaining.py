@@ -255,9 +255,34 @@ def test_a_trace_is_explained_without_levers(tmp_path: pathlib.Path) -> None:
 
 
 def test_infeasible_says_what_matters_most() -> None:
-    traced = acplan.trace(_net(), torch.randn(4, 64))
-    with pytest.raises(acplan.AcplanError, match="no plan discards"):
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return model(x).square().mean()
+
+    traced = acplan.trace(_net(), torch.randn(4096, 64), forward_fn=loss)
+    with pytest.raises(acplan.AcplanError, match="no plan discards") as told:
         acplan.plan(traced, "1MiB")
+    assert "at tests/test_explaining.py:" in str(told.value)
+    assert str(told.value).endswith("line by line: acplan.explain(trace)")
+
+
+class _Transformed(nn.Module):
+    """Its gradient is a transform's, so that it is no unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        energy = torch.func.grad(lambda one: self.inner(one).square().sum())
+        return torch.tanh(x + self.inner(x) + torch.func.vmap(energy)(x)).sigmoid()
+
+
+def test_modules_that_the_trace_bars_are_listed(tmp_path: pathlib.Path) -> None:
+    model = nn.Sequential(_Transformed(), _Transformed(), nn.Linear(64, 64))
+    found = acplan.explain(acplan.trace(model, torch.randn(512, 64)))
+    (barred,) = (row for row in found.data["no_units"] if "Sequential.*" in row["modules"])
+    assert barred["count"] == 2 and barred["bytes"] > 0
+    assert "may not run again: more than one backward pass" in barred["why"]
 
 
 def test_from_the_shell(tmp_path: pathlib.Path, capsys: Any) -> None:
