@@ -46,6 +46,7 @@ _OF_OTHERS = (
     "threading", "queue", "multiprocessing", "concurrent", "logging", "asyncio", "acplan",
     "torch._dynamo", "torch._inductor", "torch._functorch", "torch._guards", "torch.fx",
 )  # fmt: skip
+_MODULES_OF_OTHERS = tuple(f"{name}." for name in _OF_OTHERS)
 _GLOBAL_HOOKS = "_global_"
 
 
@@ -186,10 +187,11 @@ def _reached(
     seen: dict[int, Any] = {}
     while left:
         thing = left.pop()
-        if id(thing) in seen or is_a(thing, _PASSED_BY):
-            if id(thing) in seen or not is_parameter(thing):
-                continue
-        if is_a(thing, but):
+        if id(thing) in seen:
+            continue
+        if is_a(thing, _PASSED_BY) and not is_parameter(thing):
+            continue
+        if but and is_a(thing, but):
             continue
         seen[id(thing)] = thing  # which keeps its id
         yield thing
@@ -253,7 +255,7 @@ def is_of_others(thing: Any) -> bool:
         return False
     is_function = is_a(thing, types.FunctionType)
     of_module = f"{(thing if is_function else type(thing)).__module__}."
-    return any(of_module.startswith(f"{name}.") for name in _OF_OTHERS)
+    return of_module.startswith(_MODULES_OF_OTHERS)
 
 
 def is_a(thing: Any, kinds: type | tuple[type, ...]) -> bool:

@@ -7,6 +7,7 @@ its elements are all one zero. Operators run on those, and what they return tell
 parts a fake result consists of: parts of what they were given, or new ones.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -72,9 +73,19 @@ def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def concerns_sparse(func: Any, given: Sequence[torch.Tensor]) -> bool:
     """Whether an operator that is given these tensors is one for `SparseFakes`."""
-    if all(tensor.layout is _STRIDED for tensor in given):
-        return func in _MAKERS or func.__name__.split(".")[0] in _TO_SPARSE
-    return any(map(is_sparse, given))
+    is_strided = True
+    for tensor in given:
+        layout = tensor.layout
+        if layout is not _STRIDED:
+            is_strided = False
+            if layout in LAYOUTS:
+                return True
+    return is_strided and _makes_sparse(func)
+
+
+@functools.cache
+def _makes_sparse(func: Any) -> bool:
+    return func in _MAKERS or func.__name__.split(".")[0] in _TO_SPARSE
 
 
 def asks_of_sparse(func: Any) -> bool:

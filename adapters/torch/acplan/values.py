@@ -76,14 +76,24 @@ def operands(*values: Any) -> list[torch.Tensor]:
     """The tensors among the arguments or results of an operator, in order: alone, or in
     lists, tuples and dictionaries. Quicker than a pytree, which knows more."""
     found: list[torch.Tensor] = []
+    _add_operands(values, found)
+    return found
+
+
+def _add_operands(values: Iterable[Any], found: list[torch.Tensor]) -> None:
     for value in values:
+        if type(value) in _NO_TENSORS:
+            continue
         if isinstance(value, torch.Tensor):
             found.append(value)
         elif isinstance(value, (list, tuple)):
-            found.extend(operands(*value))
-        elif isinstance(value, dict):
-            found.extend(operands(*value.values()))
-    return found
+            _add_operands(value, found)
+        elif isinstance(value, dict) and value:
+            _add_operands(value.values(), found)
+
+
+# Most of what operators are given beside tensors: traces ask this of each, many times.
+_NO_TENSORS = {int, float, bool, str, type(None), torch.dtype, torch.device}
 
 
 class ValuedFakeTensorMode(FakeTensorMode):
@@ -124,7 +134,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
             give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
             return self._faked(func, types, args, kwargs)
-        if concerns_sparse(func, operands(args, kwargs)):
+        given = operands(args, kwargs)
+        if concerns_sparse(func, given):
             return self._of_sparse(func, types, args, kwargs)
         has_unknown = False
         session = followed()
@@ -136,9 +147,9 @@ class ValuedFakeTensorMode(FakeTensorMode):
                 session.is_reached = True
             if is_known and func is _aten._local_scalar_dense.default:
                 return _computed(func, args, kwargs)
-            given = None if is_known else _given_unknown(func, args)
-            if given is not None:
-                return given
+            answer = None if is_known else _given_unknown(func, args)
+            if answer is not None:
+                return answer
         self._is_inside = True
         try:
             out = self._faked(func, types, args, kwargs)
@@ -182,6 +193,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
     def give_value(self, fake: torch.Tensor, value: torch.Tensor) -> None:
         """Gives a fake tensor of the model, or of what it is given, its value."""
         give_value(fake, value)
+
     def _of_sparse(
         self,
         func: Any,
@@ -210,10 +222,12 @@ class ValuedFakeTensorMode(FakeTensorMode):
     ) -> Any:
         """As PyTorch fakes it. What runs inside needs this mode, as fake tensors do not
         call it by themselves; what PyTorch computes for real must not have it."""
-        given = operands(args, kwargs)
-        if any(map(_is_unfaked_zero, given)):
-            raise AcplanError(LOST_ZERO)
-        is_real = not any(isinstance(tensor, FakeTensor) for tensor in given)
+        is_real = True
+        for tensor in operands(args, kwargs):
+            if isinstance(tensor, FakeTensor):
+                is_real = False
+            elif _is_unfaked_zero(tensor):
+                raise AcplanError(LOST_ZERO)
         if is_real and (func in self.lift_fns or _takes_numbers(func)):
             return super().dispatch(func, types, args, kwargs)
         with self:
