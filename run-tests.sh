@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs what is missing and runs every check: all tests in the release build
 # (warnings are errors), all tests again under AddressSanitizer and UBSan, the
-# PyTorch adapter's tests, pages in a browser, the wheel, programs by HiGHS, and the
-# format check. The last line is "N passed, M failed", where N and M count the tests of all; a build
-# or check that fails counts as one failure.
+# PyTorch adapter's tests, pages in a browser, the wheel, programs by HiGHS, the format, and
+# what scripts/lint.sh checks. The last line is "N passed, M failed", where N and M count the
+# tests of all; a build or check that fails counts as one failure.
 #
 # With --quick, for between two edits: the release build's tests, the adapter's
-# that say most in a minute, and the format check.
+# that say most in a minute, format and lint.
 set -euo pipefail
 quick=
 case "$*" in
@@ -154,9 +154,10 @@ install_packages "${build_packages[@]}" chromium clang-format groff-base nodejs 
 # Downloads and unpacks, while the compilers run.
 mkdir -p "$root/build"
 environment_log="$root/build/environment.log"
-python_environment accelerate==1.15.0 axe-playwright-python==0.1.8 diffusers==0.42.1 \
-  expecttest highspy==1.15.1 lightning==2.6.6 peft==0.21.2 playwright==1.65.2 'pulp<4' pwlf \
-  pytest pytest-xdist 'scikit-build-core>=0.11' tqdm triton==3.8.0 >"$environment_log" 2>&1 &
+python_environment accelerate==1.15.0 axe-playwright-python==0.1.8 codespell==2.4.3 \
+  diffusers==0.42.1 expecttest highspy==1.15.1 lightning==2.6.6 mypy==2.4.1 peft==0.21.2 \
+  playwright==1.65.2 'pulp<4' pwlf pytest pytest-xdist ruff==0.17.6 'scikit-build-core>=0.11' \
+  tqdm triton==3.8.0 >"$environment_log" 2>&1 &
 environment=$!
 
 build_and_test release
@@ -175,6 +176,11 @@ fi
 echo "=== format"
 if ! "$root/scripts/format.sh" --check; then
   echo "format: run scripts/format.sh"
+  failed=$((failed + 1))
+fi
+
+echo "=== lint"
+if wait "$environment" && ! "$root/scripts/lint.sh"; then
   failed=$((failed + 1))
 fi
 

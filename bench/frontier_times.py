@@ -27,8 +27,7 @@ def median_run(*command):
 
 
 def main(acplan, profiles):
-    print("| profile | memory model | frontier s | one plan s | ratio "
-          "| labels | optimal |")
+    print("| profile | memory model | frontier s | one plan s | ratio | labels | optimal |")
     print("|---|---|---|---|---|---|---|")
     for profile in profiles:
         for model in ("snapshot", "torch"):
@@ -39,15 +38,16 @@ def main(acplan, profiles):
             plans = []
             for share in (0.9, 0.5, 0.2):
                 budget = budgets[0] + int(share * (budgets[-1] - budgets[0]))
-                plans.append(median_run(acplan, "plan", *flags, "--budget",
-                                        str(budget))[0])
+                plans.append(median_run(acplan, "plan", *flags, "--budget", str(budget))[0])
             plan = statistics.mean(plans)
             labels = sum(int(point["nodes"]) for point in points)
             optimal = sum(point["status"] == "optimal" for point in points)
             name = profile.rsplit("/", 1)[-1].removesuffix(".json.gz")
-            print(f"| {name} | {model} | {seconds:.3f} | {plan:.3f} "
-                  f"| {seconds / plan:.1f} | {labels} "
-                  f"| {optimal} of {len(points)} |")
+            print(
+                f"| {name} | {model} | {seconds:.3f} | {plan:.3f} "
+                f"| {seconds / plan:.1f} | {labels} "
+                f"| {optimal} of {len(points)} |"
+            )
 
 
 if __name__ == "__main__":

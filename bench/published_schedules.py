@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """published_schedules.py FOLDER: what `acplan remat --any-schedule` finds on the graphs that
-Moccasin's authors publish (github.com/haoming-codes/moccasin; FOLDER is its `data`), beside what
-was published of them: rows of a Markdown table. ACPLAN names the program.
+Moccasin's authors publish (github.com/haoming-codes/moccasin; FOLDER is its `data`), beside
+what was published of them: rows of a Markdown table. ACPLAN names the program.
 
-Every schedule is run once more here, from the graph's file alone. `--runs FILE` adds what a run of
-Moccasin itself came to: lines of `graph,share,increase in %,seconds,status`.
+Every schedule is run once more here, from the graph's file alone. `--runs FILE` adds what a run
+of Moccasin itself came to: lines of `graph,share,increase in %,seconds,status`.
 """
 
 import argparse

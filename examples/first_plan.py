@@ -1,8 +1,9 @@
 """GPT-2 within 10 GiB: from the model to a plan whose step is traced again. Needs no GPU."""
 
-import acplan
 import torch
 import transformers
+
+import acplan
 
 with torch.device("meta"):  # no weights
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False))

@@ -8,9 +8,10 @@ import argparse
 import pathlib
 import tempfile
 
-import acplan
 import torch
 import transformers
+
+import acplan
 
 
 class RandomTokens(torch.utils.data.Dataset):

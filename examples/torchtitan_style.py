@@ -7,13 +7,14 @@ checkpointing, torch.compile block by block, fully_shard, and then the weights.
 import argparse
 import os
 
-import acplan
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+
+import acplan
 
 
 class Attention(nn.Module):
@@ -70,9 +71,7 @@ def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def plan_of(
-    model: nn.Module, tokens: torch.Tensor, budget: str, rank: int
-) -> acplan.Plan:
+def plan_of(model: nn.Module, tokens: torch.Tensor, budget: str, rank: int) -> acplan.Plan:
     """Made by the first rank, and the same on all."""
     made: list[acplan.Plan | None] = [None]
     if rank == 0:

@@ -9,8 +9,8 @@ The loss is the mean over sources of .8 |x| + 1.5 x^2 of x = ln(predicted / meas
 flattened far out, so that no single run decides; and for each number a penalty for leaving what
 is known beforehand: PRIORS says its centre and how wide that is, as a logarithm. Coordinate
 descent from the centres (with --from-values, from what the file has): a number is moved up or
-down by a step, which grows where that helped and halves where it did not. Numbers of GPUs of one
-group move together.
+down by a step, which grows where that helped and halves where it did not. Numbers of GPUs of
+one group move together.
 """
 
 import argparse
@@ -80,8 +80,7 @@ class Loss:
         self.values = {n: found[0]["value"] for n, found in self._numbers.items()}
         # Where the penalty is none: `prior`, or the value.
         self.centres = {
-            n: found[0].get("prior", self.values[n])
-            for n, found in self._numbers.items()
+            n: found[0].get("prior", self.values[n]) for n, found in self._numbers.items()
         }
 
     def document(self, values):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Formats every C++ source of acplan; with --check, changes nothing and fails
-# where a file is not formatted.
+# Formats every C++ and Python source of acplan; with --check, changes nothing and fails
+# where a C++ file is not formatted (scripts/lint.sh checks Python's).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,3 +16,7 @@ mode=(-i)
 find . \( -path ./build -o -path ./.git \) -prune -o \
   \( -name '*.h' -o -name '*.cc' \) -type f -print0 |
   xargs -0 --no-run-if-empty "$clang_format" "${mode[@]}"
+
+if [[ ${1:-} != --check ]]; then
+  PATH="$PWD/build/venv/bin:$PATH" ruff format --quiet .
+fi

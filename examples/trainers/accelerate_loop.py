@@ -1,23 +1,26 @@
 """A loop with accelerate: the plan comes before `accelerator.prepare`.
 
-    python accelerate_loop.py [--without]
-    torchrun --nproc-per-node 2 accelerate_loop.py
+python accelerate_loop.py [--without]
+torchrun --nproc-per-node 2 accelerate_loop.py
 """
 
 import pathlib
 import sys
 
 import accelerate
-import acplan.accelerate
 import torch
 import transformers
+
+import acplan.accelerate
 
 CONFIG = pathlib.Path(__file__).parents[1] / "tiny_llama.json"
 
 
 def main() -> None:
     torch.manual_seed(0)
-    accelerator = accelerate.Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="bf16")
+    accelerator = accelerate.Accelerator(
+        cpu=not torch.cuda.is_available(), mixed_precision="bf16"
+    )
     config = transformers.AutoConfig.from_pretrained(CONFIG)
     model = transformers.AutoModelForCausalLM.from_config(config)
     tokens = torch.randint(256, (4, 128))

@@ -1,14 +1,15 @@
 """Lightning within a budget: a callback.
 
-    python lightning_module.py [--without]
+python lightning_module.py [--without]
 """
 
 import sys
 
 import lightning
 import torch
-from acplan.lightning import AcplanCallback
 from torch import nn
+
+from acplan.lightning import AcplanCallback
 
 
 class Model(lightning.LightningModule):

@@ -8,10 +8,11 @@ import pathlib
 import sys
 import tempfile
 
-import acplan.transformers
 import peft
 import torch
 import transformers
+
+import acplan.transformers
 
 CONFIG = pathlib.Path(__file__).parents[1] / "tiny_llama.json"
 

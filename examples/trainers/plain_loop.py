@@ -1,13 +1,14 @@
 """A loop of one's own, with torch.compile: plan, compile, train.
 
-    python plain_loop.py [--without] [--compile]
+python plain_loop.py [--without] [--compile]
 """
 
 import sys
 
-import acplan
 import torch
 from torch import nn
+
+import acplan
 
 
 def loss_of(output: torch.Tensor) -> torch.Tensor:

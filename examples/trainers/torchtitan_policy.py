@@ -1,16 +1,17 @@
 """A plan in place of torchtitan's activation checkpointing. (Its own model stood in for.)
 
-    torchrun --nproc-per-node 2 torchtitan_policy.py [--without]
+torchrun --nproc-per-node 2 torchtitan_policy.py [--without]
 """
 
 import pathlib
 import sys
 from types import SimpleNamespace as Part
 
-import acplan.torchtitan
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import acplan.torchtitan
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from torchtitan_style import Transformer, next_token_loss  # noqa: E402
@@ -20,7 +21,8 @@ if __name__ == "__main__":
     config = Part(
         training=Part(local_batch_size=4, global_batch_size=-1, seq_len=128,
                       mixed_precision_param="bfloat16", max_norm=1.0),
-        parallelism=Part(data_parallel_shard_degree=-1, data_parallel_replicate_degree=1))  # fmt: skip
+        parallelism=Part(data_parallel_shard_degree=-1, data_parallel_replicate_degree=1),
+    )  # fmt: skip
     with torch.device("meta"):
         model = Transformer(vocabulary=256, width=128, depth=4)
     if "--without" not in sys.argv:

@@ -1,15 +1,16 @@
 """transformers' Trainer within a budget: one line between the trainer and its training.
 
-    python transformers_trainer.py [--without]
+python transformers_trainer.py [--without]
 """
 
 import pathlib
 import sys
 import tempfile
 
-import acplan.transformers
 import torch
 import transformers
+
+import acplan.transformers
 
 CONFIG = pathlib.Path(__file__).parents[1] / "tiny_llama.json"
 
@@ -26,7 +27,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             folder, per_device_train_batch_size=4, gradient_accumulation_steps=2, bf16=True,
-            max_steps=2, logging_steps=1, report_to="none", use_cpu=not torch.cuda.is_available(),
+            max_steps=2, logging_steps=1, report_to="none",
+            use_cpu=not torch.cuda.is_available(),
         )  # fmt: skip
         trainer = transformers.Trainer(model, arguments, train_dataset=samples(16, 128))
         if "--without" not in sys.argv:

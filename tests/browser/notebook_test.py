@@ -21,9 +21,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "adapters/torch"))
 os.environ.setdefault("ACPLAN", str(ROOT / "build/release/cli/acplan"))
 
+from torch import nn, randn  # noqa: E402
+
 import acplan  # noqa: E402
 from acplan import figures, showing  # noqa: E402
-from torch import nn, randn  # noqa: E402
 
 
 def _values() -> dict[str, object]:
@@ -35,7 +36,8 @@ def _values() -> dict[str, object]:
         "plan": planned,
         "profile": acplan.profile(traced),
         "verification": acplan.verify(
-            model, planned, x, of=traced, loss_fn=lambda output: output.square().mean()),
+            model, planned, x, of=traced, loss_fn=lambda output: output.square().mean()
+        ),
         "frontier": acplan.frontier(traced, points=3),
         "explanation": acplan.explain(traced),
     }
@@ -47,14 +49,18 @@ def values() -> dict[str, object]:
 
 
 class Notebook:
-    def __init__(self, browser: Browser, path: pathlib.Path, outputs: list[str],
-                 scripts: bool = True) -> None:
+    def __init__(
+        self, browser: Browser, path: pathlib.Path, outputs: list[str], scripts: bool = True
+    ) -> None:
         path.write_text(
             "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>n</title></head>"
-            "<body>" + "".join(f"<div class='output'>{text}</div>" for text in outputs)
-            + "</body></html>")
-        context = browser.new_context(viewport={"width": 1000, "height": 900}, offline=True,
-                                      java_script_enabled=scripts)
+            "<body>"
+            + "".join(f"<div class='output'>{text}</div>" for text in outputs)
+            + "</body></html>"
+        )
+        context = browser.new_context(
+            viewport={"width": 1000, "height": 900}, offline=True, java_script_enabled=scripts
+        )
         self.page: Page = context.new_page()
         self.said: list[str] = []
         self.asked: list[str] = []
@@ -90,22 +96,32 @@ def test_outputs_are_the_charts_of_the_report(browser, values, tmp_path):
     assert all(len(text) <= figures.MOST for text in outputs)
     with Notebook(browser, tmp_path / "n.html", outputs) as notebook:
         frames = dict(zip(values, notebook.frames(), strict=True))
-        sections = {name: frame.eval_on_selector_all("section", "all => all.map(s => s.id)")
-                    for name, frame in frames.items()}
+        sections = {
+            name: frame.eval_on_selector_all("section", "all => all.map(s => s.id)")
+            for name, frame in frames.items()
+        }
         assert sections == {
-            "trace": ["memory"], "plan": ["memory"], "profile": ["memory", "map"],
-            "verification": ["memory"], "frontier": ["frontier"],
-            "explanation": ["memory", "lines"]}
+            "trace": ["memory"],
+            "plan": ["memory"],
+            "profile": ["memory", "map"],
+            "verification": ["memory"],
+            "frontier": ["frontier"],
+            "explanation": ["memory", "lines"],
+        }
         for frame in frames.values():
             assert frame.query_selector_all("figure svg") != []
             assert not frame.query_selector("header").is_visible()
-        peaks = {name: [run["peak_bytes"] for run in _data(frame)["runs"]]
-                 for name, frame in frames.items()}
+        peaks = {
+            name: [run["peak_bytes"] for run in _data(frame)["runs"]]
+            for name, frame in frames.items()
+        }
         assert peaks["trace"] == [values["trace"].peak_bytes]
         assert peaks["plan"] == [values["trace"].peak_bytes, values["plan"].peak_bytes]
         assert peaks["verification"][1] == values["verification"].measured_bytes
         assert peaks["explanation"] == [values["explanation"].peak_bytes]
-        shown = [point["budget_bytes"] for point in _data(frames["frontier"])["frontier"]["points"]]
+        shown = [
+            point["budget_bytes"] for point in _data(frames["frontier"])["frontier"]["points"]
+        ]
         assert shown == [row["budget_bytes"] for row in values["frontier"].rows]
         # As high as what is in it, and nothing asked or complained of.
         for frame in frames.values():
@@ -114,7 +130,8 @@ def test_outputs_are_the_charts_of_the_report(browser, values, tmp_path):
             assert inside > 200 and 0 <= outside - inside < 2
         assert notebook.said == []
         assert {url for url in notebook.asked if not url.startswith("about:")} == {
-            notebook.path.as_uri()}
+            notebook.path.as_uri()
+        }
 
 
 def test_the_pointer_reads_the_step(browser, values, tmp_path):
@@ -143,7 +160,7 @@ def test_outputs_hold_any_name(browser, tmp_path, values):
     with Notebook(browser, tmp_path / "n.html", [output]) as notebook:
         [frame] = notebook.frames()
         frame.fill("#sample", "0")
-        assert hostile.replace("\u2028", "") [:9] in frame.text_content("#reading")
+        assert hostile.replace("\u2028", "")[:9] in frame.text_content("#reading")
         assert notebook.page.title() == "n" and notebook.said == []
         packed = html.unescape(re.search(r'srcdoc="([^"]*)"', output).group(1))
         assert "taken" not in packed.replace(html.escape(hostile), "")

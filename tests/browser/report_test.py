@@ -42,27 +42,73 @@ def report(folder: pathlib.Path, name: str, *arguments: object) -> pathlib.Path:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
     folder = tmp_path_factory.mktemp("pages")
     traces, profiles = ROOT / "data/traces", ROOT / "data/profiles"
-    acplan("plan", profiles / "gpt2_small.json.gz", "--budget", "10GiB", "-o", folder / "p.json")
+    acplan(
+        "plan", profiles / "gpt2_small.json.gz", "--budget", "10GiB", "-o", folder / "p.json"
+    )
     acplan("plan", traces / "gpt2_small.json.gz", "--budget", "70%", "-o", folder / "t.json")
     acplan("plan", traces / "gpt2_small.json.gz", "--budget", "50%", "-o", folder / "u.json")
-    acplan("plan", traces / "llama3_8b.json.gz", "--budget", "70%", "--world-size", 8,
-           "--fsdp-units", LLAMA_LAYERS, "--time-limit", 2, "-o", folder / "l.json")
-    acplan("llm-search", ROOT / "data/training/models/llama-3.1-8b.json", "--gpu", "H100",
-           "--gpus", 64, "--gbs", 512, "--seq", 8192, "-o", folder / "s.json")
-    acplan("llm-optimal-execution", ROOT / "data/models/megatron-22B.json", 64, 64, "float16",
-           ROOT / "data/systems/a100_80g.json", folder / "c.json", "-t", 4)
+    acplan(
+        "plan",
+        traces / "llama3_8b.json.gz",
+        "--budget",
+        "70%",
+        "--world-size",
+        8,
+        "--fsdp-units",
+        LLAMA_LAYERS,
+        "--time-limit",
+        2,
+        "-o",
+        folder / "l.json",
+    )
+    acplan(
+        "llm-search",
+        ROOT / "data/training/models/llama-3.1-8b.json",
+        "--gpu",
+        "H100",
+        "--gpus",
+        64,
+        "--gbs",
+        512,
+        "--seq",
+        8192,
+        "-o",
+        folder / "s.json",
+    )
+    acplan(
+        "llm-optimal-execution",
+        ROOT / "data/models/megatron-22B.json",
+        64,
+        64,
+        "float16",
+        ROOT / "data/systems/a100_80g.json",
+        folder / "c.json",
+        "-t",
+        4,
+    )
     trace = json.loads(gzip.decompress(TINY.read_bytes()))
     trace["model"]["name"] = HOSTILE
     trace["modules"][1]["class"] = HOSTILE
     trace["operators"][0]["name"] = HOSTILE
     (folder / "h.json").write_text(json.dumps(trace))
     return {
-        "profile": report(folder, "profile", profiles / "gpt2_small.json.gz", folder / "p.json",
-                          "--points", 4),
-        "trace": report(folder, "trace", traces / "gpt2_small.json.gz", folder / "t.json",
-                        folder / "u.json", "--points", 4, "--time-limit", 4),
-        "fsdp": report(folder, "fsdp", traces / "llama3_8b.json.gz", folder / "l.json",
-                       "--points", 0),
+        "profile": report(
+            folder, "profile", profiles / "gpt2_small.json.gz", folder / "p.json", "--points", 4
+        ),
+        "trace": report(
+            folder,
+            "trace",
+            traces / "gpt2_small.json.gz",
+            folder / "t.json",
+            folder / "u.json",
+            "--points",
+            4,
+            "--time-limit",
+            4,
+        ),
+        "fsdp": report(
+            folder, "fsdp", traces / "llama3_8b.json.gz", folder / "l.json", "--points", 0
+        ),
         "search": report(folder, "search", folder / "s.json"),
         "calculon": report(folder, "calculon", folder / "c.json"),
         "hostile": report(folder, "hostile", folder / "h.json", "--points", 0),
@@ -72,10 +118,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
 class Opened:
     """A page, and what it complained of and asked for."""
 
-    def __init__(self, browser: Browser, path: pathlib.Path, width: int = 1600,
-                 scheme: str = "light") -> None:
-        context = browser.new_context(viewport={"width": width, "height": 900},
-                                      color_scheme=scheme)
+    def __init__(
+        self, browser: Browser, path: pathlib.Path, width: int = 1600, scheme: str = "light"
+    ) -> None:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme
+        )
         self.page: Page = context.new_page()
         self.said: list[str] = []
         self.asked: list[str] = []
@@ -98,8 +146,10 @@ class Opened:
         """Rows of a table, by heading."""
         heads = self.page.locator(f"{selector} thead th").all_text_contents()
         rows = self.page.locator(f"{selector} tbody tr")
-        return [dict(zip(heads, rows.nth(k).locator("th, td").all_text_contents(), strict=True))
-                for k in range(rows.count())]
+        return [
+            dict(zip(heads, rows.nth(k).locator("th, td").all_text_contents(), strict=True))
+            for k in range(rows.count())
+        ]
 
 
 def bytes_text(size: float) -> str:
@@ -116,8 +166,9 @@ def bytes_in(text: str) -> float:
 
 
 @pytest.mark.parametrize("name", ["profile", "trace", "fsdp", "search", "calculon", "hostile"])
-@pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (1600, "dark"), (360, "light"),
-                                               (360, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1600, "light"), (1600, "dark"), (360, "light"), (360, "dark")]
+)
 def test_page_is_sound(browser, pages, name, width, scheme):
     with Opened(browser, pages[name], width, scheme) as opened:
         assert opened.said == []
@@ -135,8 +186,12 @@ def test_prints_on_a_page_of_paper(browser, pages):
     with Opened(browser, pages["trace"], 720, "dark") as opened:
         opened.page.emulate_media(media="print")
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= 720
-        assert opened.page.locator("main").evaluate(
-            "e => getComputedStyle(e.ownerDocument.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert (
+            opened.page.locator("main").evaluate(
+                "e => getComputedStyle(e.ownerDocument.body).backgroundColor"
+            )
+            == "rgb(255, 255, 255)"
+        )
         for control in opened.page.locator("select, input, figure button").all():
             assert not control.is_visible()
 
@@ -155,14 +210,16 @@ def test_values_are_those_of_the_data(browser, pages, name):
                 assert run["peak_bytes"] <= answer["budget_bytes"]
                 assert row["status"] == answer["status"]
                 assert float(row["recomputed"].removesuffix(" ms")) == pytest.approx(
-                    run["recompute_ms"], abs=0.006)
+                    run["recompute_ms"], abs=0.006
+                )
         kinds = opened.table("#peak")
         for column in [run for run in runs if "peak_by_kind" in run]:
             shown = {row["kind"]: bytes_in(row[column["name"]]) for row in kinds}
             stated = dict(zip(opened.data["kinds"], column["peak_by_kind"], strict=True))
             assert shown.pop("all") == pytest.approx(sum(stated.values()), rel=0.005)
-            assert shown == {kind: pytest.approx(stated[kind], rel=0.005, abs=1)
-                             for kind in shown}
+            assert shown == {
+                kind: pytest.approx(stated[kind], rel=0.005, abs=1) for kind in shown
+            }
             assert sum(stated.values()) == column["peak_bytes"]
             assert max(map(sum, column["samples"]["bytes"])) == column["peak_bytes"]
 
@@ -171,16 +228,23 @@ def test_plans_and_report_agree_with_the_program(pages):
     """The peaks in a page are those that `acplan simulate` says."""
     folder = pages["trace"].parent
     for plan in ("t.json", "u.json"):
-        said = json.loads(acplan("simulate", ROOT / "data/traces/gpt2_small.json.gz",
-                                 folder / plan, "--json").stdout)
+        said = json.loads(
+            acplan(
+                "simulate", ROOT / "data/traces/gpt2_small.json.gz", folder / plan, "--json"
+            ).stdout
+        )
         page = pages["trace"].read_text()
         assert f'"name":"{plan}"' in page
         data = json.loads(re.search(r'id="data">(.*?)</script>', page).group(1))
         run = next(run for run in data["runs"] if run["name"] == plan)
         assert run["peak_bytes"] == said["planned"]["peak_bytes"]
         assert run["recompute_ms"] == pytest.approx(said["planned"]["recompute_ms"])
-        kept = {"parameter": "parameters", "optimizer": "optimizer", "gradient": "gradients",
-                "input": "inputs"}
+        kept = {
+            "parameter": "parameters",
+            "optimizer": "optimizer",
+            "gradient": "gradients",
+            "input": "inputs",
+        }
         kinds = dict(zip(data["kinds"], run["peak_by_kind"], strict=True))
         for category, kind in kept.items():
             assert kinds[kind] <= said["planned"]["by_category"][category]
@@ -191,13 +255,19 @@ def test_chart_is_of_the_data(browser, pages):
     with Opened(browser, pages["trace"]) as opened:
         scaled = opened.page.evaluate(
             "(() => { const v = charts[0].view; const y = v.scale('y'), x = v.scale('x');"
-            " return runs.map(r => [x(r.samples.ms[r.peak_sample]), y(r.peak_bytes / unit.bytes)]); })()")
+            " return runs.map(r => [x(r.samples.ms[r.peak_sample]),"
+            " y(r.peak_bytes / unit.bytes)]); })()"
+        )
         drawn = opened.page.evaluate(
             "[...document.querySelectorAll('#memory svg .mark-symbol path')].map(p => "
-            "p.getAttribute('transform').match(/[-\\d.]+/g).map(Number))")
+            "p.getAttribute('transform').match(/[-\\d.]+/g).map(Number))"
+        )
         assert len(drawn) == len(scaled) == 3
         for (x, y), (drawn_x, drawn_y) in zip(scaled, drawn, strict=True):
-            assert (drawn_x, drawn_y) == (pytest.approx(x, abs=0.01), pytest.approx(y, abs=0.01))
+            assert (drawn_x, drawn_y) == (
+                pytest.approx(x, abs=0.01),
+                pytest.approx(y, abs=0.01),
+            )
 
 
 def test_keyboard_reads_the_step(browser, pages):
@@ -212,10 +282,14 @@ def test_keyboard_reads_the_step(browser, pages):
             assert samples["operators"][samples["operator"][sample]] in said
             assert samples["modules"][samples["module"][sample]] in said
             assert f"{run['name']} {bytes_text(sum(samples['bytes'][sample]))}:" in said
-            assert said.startswith(page.get_attribute("#sample", "aria-valuetext").split(". ")[0])
+            assert said.startswith(
+                page.get_attribute("#sample", "aria-valuetext").split(". ")[0]
+            )
             page.keyboard.press("ArrowRight")
         page.click("text=Go to the peak")
-        assert f"{run['name']} {bytes_text(run['peak_bytes'])}:" in page.text_content("#reading")
+        assert f"{run['name']} {bytes_text(run['peak_bytes'])}:" in page.text_content(
+            "#reading"
+        )
 
 
 def test_pointer_reads_the_step(browser, pages):
@@ -237,12 +311,15 @@ def test_modules_are_searched_and_sorted(browser, pages):
         names = table.locator("tbody th").all_text_contents()
         assert names == [m["name"] for m in opened.data["tree"] if "h.3.mlp" in m["name"]]
         page.locator("#modules input[type=search]").last.fill("")
-        page.locator("#modules table").last.locator("thead button", has_text="parameters").click()
+        page.locator("#modules table").last.locator(
+            "thead button", has_text="parameters"
+        ).click()
         head = page.locator("#modules table").last.locator("thead th[aria-sort]")
         assert head.get_attribute("aria-sort") == "descending"
         first = page.locator("#modules table").last.locator("tbody tr").first
         assert first.locator("td").nth(1).text_content() == bytes_text(
-            max(m["parameters"] for m in opened.data["tree"]))
+            max(m["parameters"] for m in opened.data["tree"])
+        )
 
 
 def test_search_is_shown(browser, pages):
@@ -288,30 +365,91 @@ def big_trace(layers: int) -> dict:
     forward = layers * half
     count = 2 * forward
     modules = [{"fqn": "model", "class": "M", "parameters": [], "buffers": []}]
-    calls.append({"module": 0, "parent": -1, "start": 0, "end": forward, "inputs": [],
-                  "arguments": [], "outputs": [], "backward_start": forward, "backward_end": count})
+    calls.append(
+        {
+            "module": 0,
+            "parent": -1,
+            "start": 0,
+            "end": forward,
+            "inputs": [],
+            "arguments": [],
+            "outputs": [],
+            "backward_start": forward,
+            "backward_end": count,
+        }
+    )
     for layer in range(layers):
         modules.append({"fqn": f"model.{layer}", "class": "L", "parameters": [], "buffers": []})
         end = count - layer * half
-        calls.append({"module": layer + 1, "parent": 0, "start": layer * half,
-                      "end": (layer + 1) * half, "inputs": [], "arguments": [], "outputs": [],
-                      "backward_start": end - half, "backward_end": end})
+        calls.append(
+            {
+                "module": layer + 1,
+                "parent": 0,
+                "start": layer * half,
+                "end": (layer + 1) * half,
+                "inputs": [],
+                "arguments": [],
+                "outputs": [],
+                "backward_start": end - half,
+                "backward_end": end,
+            }
+        )
         for place in range(half):
             k = layer * half + place
             freed = count - k
-            storages.append({"bytes": 1 << 20, "category": "activation", "born": k,
-                             "freed": freed, "scope_end": k + 1})
-            operators.append({"name": "aten.mm.default", "call": layer + 1, "runtime_ms": 0.01,
-                              "reads": [], "creates": [k], "outputs": [k]})
-            saved.append({"storage": k, "packed": k + 1, "call": layer + 1,
-                          "tensor": -1, "unpacked": freed - 1, "local_end": freed,
-                          "released": freed})
-    operators += [{"name": "aten.mul.Tensor", "call": -1, "runtime_ms": 0.01,
-                   "reads": [count - k - 1], "creates": [], "outputs": []}
-                  for k in range(forward, count)]
-    trace.update(forward_end=forward, backward_end=count, modules=modules, calls=calls,
-                 operators=operators, storages=storages, tensors=[], saved=saved, kept=[],
-                 measured={})
+            storages.append(
+                {
+                    "bytes": 1 << 20,
+                    "category": "activation",
+                    "born": k,
+                    "freed": freed,
+                    "scope_end": k + 1,
+                }
+            )
+            operators.append(
+                {
+                    "name": "aten.mm.default",
+                    "call": layer + 1,
+                    "runtime_ms": 0.01,
+                    "reads": [],
+                    "creates": [k],
+                    "outputs": [k],
+                }
+            )
+            saved.append(
+                {
+                    "storage": k,
+                    "packed": k + 1,
+                    "call": layer + 1,
+                    "tensor": -1,
+                    "unpacked": freed - 1,
+                    "local_end": freed,
+                    "released": freed,
+                }
+            )
+    operators += [
+        {
+            "name": "aten.mul.Tensor",
+            "call": -1,
+            "runtime_ms": 0.01,
+            "reads": [count - k - 1],
+            "creates": [],
+            "outputs": [],
+        }
+        for k in range(forward, count)
+    ]
+    trace.update(
+        forward_end=forward,
+        backward_end=count,
+        modules=modules,
+        calls=calls,
+        operators=operators,
+        storages=storages,
+        tensors=[],
+        saved=saved,
+        kept=[],
+        measured={},
+    )
     return trace
 
 
@@ -330,14 +468,17 @@ def test_a_hundred_thousand_operators(browser, tmp_path):
         assert max(map(sum, run["samples"]["bytes"])) == run["peak_bytes"]
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (["missing.json"], "missing.json"),
-    ([TINY, "missing.json"], "missing.json"),
-    ([TINY, "--points", "x"], "--points"),
-    ([TINY, "--points", "2", "--frontier", TINY], "--points"),
-    ([TINY, "--frontier", TINY], "acplan.frontier"),
-    ([TINY, "--time-limit", "-1"], "--time-limit"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.json"], "missing.json"),
+        ([TINY, "missing.json"], "missing.json"),
+        ([TINY, "--points", "x"], "--points"),
+        ([TINY, "--points", "2", "--frontier", TINY], "--points"),
+        ([TINY, "--frontier", TINY], "acplan.frontier"),
+        ([TINY, "--time-limit", "-1"], "--time-limit"),
+    ],
+)
 def test_wrong_input_writes_nothing(tmp_path, arguments, said):
     page = tmp_path / "report.html"
     done = acplan("report", *arguments, "-o", page, exit_code=2)

@@ -72,9 +72,7 @@ class Campaign:
         if outcome == "different":
             print(f"{path.name}: {told}", flush=True)
 
-    def compare(
-        self, kind: str, path: pathlib.Path, flags: list[str], found: Found
-    ) -> bool:
+    def compare(self, kind: str, path: pathlib.Path, flags: list[str], found: Found) -> bool:
         """Of one question about a graph; false where answers differ."""
         answer = self.ask(path, *flags)
         value = answer.get("recompute_ms", answer.get("recomputed"))
@@ -85,9 +83,7 @@ class Campaign:
         return outcome != "different"
 
 
-def outcome_of(
-    status: str, value: float | None, bound: float | None, found: Found
-) -> str:
+def outcome_of(status: str, value: float | None, bound: float | None, found: Found) -> str:
     if found[0] == "unproven":
         return "unproven"
     if status == "infeasible" or found[1] is None:

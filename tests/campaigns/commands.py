@@ -88,11 +88,15 @@ class Questions:
     @staticmethod
     def _flags_of(program: pathlib.Path, command: str) -> dict[str, bool]:
         """A name of each flag, and whether it takes a value."""
-        text = subprocess.run([program, command, "--help"], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run(
+            [program, command, "--help"], capture_output=True, text=True, check=True
+        ).stdout
         found = {}
         for line in text.split("Options:")[1].splitlines():
             if match := re.match(r"  (-\S+)( [A-Z]\S*)?", line):
-                name = min(match[1].split(","), key=lambda name: (not name.startswith("--"), len(name)))
+                name = min(
+                    match[1].split(","), key=lambda name: (not name.startswith("--"), len(name))
+                )
                 found[name] = bool(match[2])
         others = ("--help", "--color", "--errors", "--verbose", "--output", "-o")
         return {flag: value for flag, value in found.items() if flag not in others}
@@ -109,13 +113,20 @@ class Questions:
         (folder / f"in{seed.suffix}").write_text(text, errors="surrogatepass")
         words = [command, f"in{seed.suffix}"]
         (folder / "list.txt").write_text(r.choice(LISTS))
-        if command in ("check", "compare") or (command in ("report", "simulate") and r.random() < 0.5):
+        if command in ("check", "compare") or (
+            command in ("report", "simulate") and r.random() < 0.5
+        ):
             (folder / "plan.json").write_text(self._plan_of(folder, words[1]))
             words.append("plan.json")
         if command == "llm-compare":
-            words += r.choices(["tp=2", "tp=4,pp=2", "pp=2,recompute=plan", "", "=", "in.json:0", "tp=1,tp=1"], k=r.randrange(1, 4))
+            words += r.choices(
+                ["tp=2", "tp=4,pp=2", "pp=2,recompute=plan", "", "=", "in.json:0", "tp=1,tp=1"],
+                k=r.randrange(1, 4),
+            )
         flags = self.flags[command]
-        chosen = {flag for flag, commands in NEEDED.items() if command in commands and flag in flags}
+        chosen = {
+            flag for flag, commands in NEEDED.items() if command in commands and flag in flags
+        }
         if "--json" in flags and r.random() < 0.5:
             chosen.add("--json")
         chosen |= set(r.sample(sorted(flags), min(len(flags), r.choice([0, 1, 1, 2, 3, 5]))))
@@ -128,18 +139,33 @@ class Questions:
             if flags[flag]:
                 is_odd = flag not in usual or r.random() < (0.02 if flag in NEEDED else 0.08)
                 words.append(r.choice(ODD if is_odd else usual[flag]))
-        if command == "report" or (r.random() < 0.5 and command not in ("baseline", "tree", "check", "compare")):
-            usual_output = "out.html" if command == "report" else r.choice(["out.json", "out.json.gz"])
+        if command == "report" or (
+            r.random() < 0.5 and command not in ("baseline", "tree", "check", "compare")
+        ):
+            usual_output = (
+                "out.html" if command == "report" else r.choice(["out.json", "out.json.gz"])
+            )
             words += ["-o", r.choice(OUTPUTS) if r.random() < 0.3 else usual_output]
         return words
 
     def _plan_of(self, folder: pathlib.Path, name: str) -> str:
         """What plan says of a file, whatever that is; sometimes changed."""
         r = self.random
-        command = [self.program, "plan", name, "--budget", r.choice(["min", "60%", "90%", "100%"]), "--time-limit", "1", "--json"]
+        command = [
+            self.program,
+            "plan",
+            name,
+            "--budget",
+            r.choice(["min", "60%", "90%", "100%"]),
+            "--time-limit",
+            "1",
+            "--json",
+        ]
         if r.random() < 0.3:
             command += ["--decisions", "save,recompute,skip"]
-        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+        found = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False
+        ).stdout
         return self._changed(found) if found and r.random() < 0.3 else found
 
     def _changed(self, text: str) -> str:
@@ -148,7 +174,11 @@ class Questions:
             document = json.loads(text)
         except ValueError:
             place = r.randrange(len(text))
-            return text[:place] + r.choice(["", ",", "x", "-", "9" * 30, "\n", '"', "nan"]) + text[place + 1 :]
+            return (
+                text[:place]
+                + r.choice(["", ",", "x", "-", "9" * 30, "\n", '"', "nan"])
+                + text[place + 1 :]
+            )
         for _ in range(r.choice([1, 1, 1, 2, 5])):
             self._change(document)
         return json.dumps(document)
@@ -171,7 +201,9 @@ class Questions:
         elif what == 2:
             node[key] = node[r.choice(keys)]
         elif what == 3 and type(value) in (int, float):
-            node[key] = r.choice([value + 1, value - 1, value * 2, value * 1000, -value, value * 10**12])
+            node[key] = r.choice(
+                [value + 1, value - 1, value * 2, value * 1000, -value, value * 10**12]
+            )
         else:
             node[key] = r.choice(CHANGES)
 
@@ -197,7 +229,14 @@ def run(program: pathlib.Path, words: list[str], folder: pathlib.Path) -> Ended:
         err.seek(0)
         seconds = min(time.monotonic() - begin, usage.ru_utime + usage.ru_stime)
         has_written = files_of(folder) != before
-        return Ended(process.returncode, out.read(), err.read(), seconds, usage.ru_maxrss >> 10, has_written)
+        return Ended(
+            process.returncode,
+            out.read(),
+            err.read(),
+            seconds,
+            usage.ru_maxrss >> 10,
+            has_written,
+        )
 
 
 def limit_of(words: list[str]) -> float:
@@ -214,7 +253,9 @@ def no_number(name: str) -> None:
 def broken_rules(words: list[str], ended: Ended) -> list[str]:
     found = []
     err = ended.err.decode(errors="replace")
-    lines = [line for line in err.split("\n") if line and not line.startswith("acplan: warning:")]
+    lines = [
+        line for line in err.split("\n") if line and not line.startswith("acplan: warning:")
+    ]
     # A plan that check does not accept is one that was changed, or asked otherwise.
     if ended.code not in (0, 2, 3, 4) and (words[0], ended.code) != ("check", 1):
         found.append(f"exit code {ended.code}")
@@ -256,7 +297,9 @@ def untruths(node: object) -> Iterator[str]:
                        ("peak_bytes", "budget_bytes"), ("bound_s", "iteration_s")):  # fmt: skip
         numbers = [node.get(less), node.get(more)]
         # Of a plan that does not fit, and of compare, which says so, a peak is above the budget.
-        is_judged = less == "peak_bytes" and ("holds" in node or node.get("status") == "baseline")
+        is_judged = less == "peak_bytes" and (
+            "holds" in node or node.get("status") == "baseline"
+        )
         if all(type(number) in (int, float) for number in numbers) and not is_judged:
             if numbers[0] > numbers[1] * (1 + 1e-9) + 1e-12:
                 yield f"{less} {numbers[0]} above {more} {numbers[1]}"
@@ -266,7 +309,9 @@ def untruths(node: object) -> Iterator[str]:
         yield from untruths(value)
 
 
-def disagreements(program: pathlib.Path, words: list[str], folder: pathlib.Path, ended: Ended) -> list[str]:
+def disagreements(
+    program: pathlib.Path, words: list[str], folder: pathlib.Path, ended: Ended
+) -> list[str]:
     """Where what was written is not what was said, or is a plan that check refuses."""
     output = output_of(words)
     if ended.code != 0 or output not in ("out.json", "out.json.gz"):
@@ -297,7 +342,15 @@ def main(program: str, root: str, runs: str = "1000", seed: str = "1") -> int:
             codes[words[0]][ended.code] += 1
             if found := broken_rules(words, ended) + disagreements(path, words, folder, ended):
                 is_broken = True
-                print(number, "; ".join(found), "|", shlex.join(word[:80] for word in words), "|", ended.err[-300:], flush=True)
+                print(
+                    number,
+                    "; ".join(found),
+                    "|",
+                    shlex.join(word[:80] for word in words),
+                    "|",
+                    ended.err[-300:],
+                    flush=True,
+                )
     for command, counts in sorted(codes.items()):
         print(command, ", ".join(f"{code}: {count}" for code, count in sorted(counts.items())))
     return 1 if is_broken else 0

@@ -47,10 +47,37 @@ class Campaign:
             ["remat", self._joint(), "--budget", share],
             ["remat", self._joint(), "--frontier", "4", "--time-limit", "2"],
             ["remat", self._joint(), "--budget", "80%", "--any-schedule", "--time-limit", "2"],
-            ["llm-search", self._model("deepseek-v3"), "--gpu", "H800", "--gpus", "256", "--gbs", "512"],
-            ["llm-search", self._model("qwen3-30b-a3b"), "--gpu", "GB200", "--gpus", "12", "--time-limit", "2"],
+            [
+                "llm-search",
+                self._model("deepseek-v3"),
+                "--gpu",
+                "H800",
+                "--gpus",
+                "256",
+                "--gbs",
+                "512",
+            ],
+            [
+                "llm-search",
+                self._model("qwen3-30b-a3b"),
+                "--gpu",
+                "GB200",
+                "--gpus",
+                "12",
+                "--time-limit",
+                "2",
+            ],
             ["fit", self._model("llama-3.1-8b"), "--gpu", "H100"],
-            ["llm-plan", self._model("llama-3.1-70b"), "--gpu", "H100", "--gpus", "16", "--tp", "8"],
+            [
+                "llm-plan",
+                self._model("llama-3.1-70b"),
+                "--gpu",
+                "H100",
+                "--gpus",
+                "16",
+                "--tp",
+                "8",
+            ],
         ]
         chosen = self.random.choice(choices)
         return [str(self.program), *chosen, "-o", "plan.json"]
@@ -59,7 +86,9 @@ class Campaign:
         return f"{self.data}/traces/{name}.json.gz"
 
     def _joint(self) -> str:
-        return f"{self.data}/joint/{self.random.choice(['gpt2_tiny', 'llama_4_layers'])}.json.gz"
+        return (
+            f"{self.data}/joint/{self.random.choice(['gpt2_tiny', 'llama_4_layers'])}.json.gz"
+        )
 
     def _model(self, name: str) -> str:
         return f"{self.data}/training/models/{name}.json"
@@ -102,7 +131,9 @@ class Campaign:
 
     def full_output(self, folder: Folder) -> int:
         with open("/dev/full", "w") as full:
-            return subprocess.run(self.command(), cwd=folder, stdout=full, stderr=full).returncode
+            return subprocess.run(
+                self.command(), cwd=folder, stdout=full, stderr=full
+            ).returncode
 
     def closed_output(self, folder: Folder) -> int:
         shell = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *self.command()]
@@ -112,7 +143,9 @@ class Campaign:
         read, write = os.pipe()
         os.close(read)
         with os.fdopen(write, "w") as pipe:
-            return subprocess.run(self.command(), cwd=folder, stdout=pipe, stderr=pipe).returncode
+            return subprocess.run(
+                self.command(), cwd=folder, stdout=pipe, stderr=pipe
+            ).returncode
 
     def two_writers(self, folder: Folder) -> int:
         both = [subprocess.Popen(self.command(), cwd=folder, **_QUIET) for _ in range(2)]
@@ -130,7 +163,12 @@ class Campaign:
 
 
 _QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-_SIGNALS = {"interrupted": signal.SIGINT, "terminated": signal.SIGTERM, "killed": signal.SIGKILL, "reader_gone": signal.SIGPIPE}
+_SIGNALS = {
+    "interrupted": signal.SIGINT,
+    "terminated": signal.SIGTERM,
+    "killed": signal.SIGKILL,
+    "reader_gone": signal.SIGPIPE,
+}
 
 
 def broken_rules(name: str, folder: Folder, had_old: bool, code: int) -> Broken:
@@ -176,7 +214,11 @@ def main(program: str, data: str, runs: str = "100") -> int:
                 codes[code] += 1
                 broken += broken_rules(name, folder, had_old, code)
         told = ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
-        print(f"| {name.replace('_', ' ')} | {runs} | {told} | {'; '.join(broken[:3]) or 'none'} |", flush=True)
+        print(
+            f"| {name.replace('_', ' ')} | {runs} | {told} "
+            f"| {'; '.join(broken[:3]) or 'none'} |",
+            flush=True,
+        )
         is_broken |= bool(broken)
     return 1 if is_broken else 0
 

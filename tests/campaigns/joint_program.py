@@ -90,9 +90,7 @@ class JointProgram(Program):
             if not is_forward:
                 self.early[n] = self.binary()
                 both = self.binary(self._cost(n))
-                self.row(
-                    [(both, 1), (self.early[n], -1), (self.ran[n][-1], -1)], lower=-1
-                )
+                self.row([(both, 1), (self.early[n], -1), (self.ran[n][-1], -1)], lower=-1)
 
     def _readers(self, b: int) -> list[int]:
         return [n for n in self.early_nodes if b in self.nodes[n]["reads"]]
@@ -227,9 +225,7 @@ class JointProgram(Program):
                 born = self.backward_nodes.index(maker)
             else:
                 continue
-            last = max(
-                (k for k, reads in enumerate(self.reads) if b in reads), default=-1
-            )
+            last = max((k for k, reads in enumerate(self.reads) if b in reads), default=-1)
             if maker is not None:
                 last = max(last, born)
             if born <= j <= last:
@@ -243,9 +239,7 @@ class JointProgram(Program):
         makes = self.nodes[self.backward_nodes[j]]["makes"]
         return float(sum(self.bytes[b] for b in makes))
 
-    def _add_live_in_backward(
-        self, b: int, j: int, at: int | None, terms: Terms
-    ) -> None:
+    def _add_live_in_backward(self, b: int, j: int, at: int | None, terms: Terms) -> None:
         """Adds the bytes of a buffer while `at` runs again in batch j, or while its
         backward node runs (None): kept or made again before, and read then or later.
         What `at` makes itself is counted with it, but for a copy that was kept."""
@@ -266,9 +260,7 @@ class JointProgram(Program):
                 self.row(both, lower=-1)
         terms.append((live, self.bytes[b]))
 
-    def _later_reads(
-        self, b: int, j: int, at: int | None
-    ) -> list[list[tuple[int, int]]]:
+    def _later_reads(self, b: int, j: int, at: int | None) -> list[list[tuple[int, int]]]:
         """Of each node that reads it, whether it runs again then or later."""
         found = []
         for n in self._readers(b):

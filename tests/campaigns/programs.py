@@ -29,9 +29,7 @@ class Program:
         self._columns += 1
         return self._columns - 1
 
-    def row(
-        self, terms: Terms, lower: float = -math.inf, upper: float = math.inf
-    ) -> None:
+    def row(self, terms: Terms, lower: float = -math.inf, upper: float = math.inf) -> None:
         """Terms of the same column are added up."""
         sums: dict[int, float] = {}
         for column, value in terms:

@@ -58,9 +58,7 @@ class _Joint:
 
     def _buffer(self, more: Json | None = None) -> int:
         size = 0 if self._chance(0.05) else self.random.randint(1, self.largest)
-        self.buffers.append(
-            {"name": f"b{len(self.buffers)}", "bytes": size} | (more or {})
-        )
+        self.buffers.append({"name": f"b{len(self.buffers)}", "bytes": size} | (more or {}))
         return len(self.buffers) - 1
 
     def _some(self, values: list[int], most: int) -> list[int]:

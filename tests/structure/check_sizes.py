@@ -81,9 +81,13 @@ def violations_of(path: str, source: str) -> Iterator[tuple[str, str]]:
         elif char == "{":
             header = code[header_start:i]
             stripped = re.sub(r"^\s*((public|private|protected):\s*)*", "", header)
-            first = line - header.rstrip().count("\n") + (
-                len(header) - len(header.lstrip())
-                and header[: len(header) - len(header.lstrip())].count("\n")
+            first = (
+                line
+                - header.rstrip().count("\n")
+                + (
+                    len(header) - len(header.lstrip())
+                    and header[: len(header) - len(header.lstrip())].count("\n")
+                )
             )
             kind, name = "other", ""
             if inside in ("namespace", "class"):

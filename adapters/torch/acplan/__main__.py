@@ -76,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_model_flags(planning, is_required=False)
     planning.add_argument("--budget", required=True, metavar="SIZE")
-    planning.add_argument(
-        "-o", "--output", metavar="FILE", help="plan file, .json[.gz]"
-    )
+    planning.add_argument("-o", "--output", metavar="FILE", help="plan file, .json[.gz]")
     flags = planning.add_argument_group("flags of `acplan plan`")
     for name in PLAN_OPTIONS:
         flag = "--" + name.replace("_", "-")
@@ -167,9 +165,7 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
     model.add_argument(
         "--grad-scaler", action="store_const", const=True, help="the loss is scaled"
     )
-    model.add_argument(
-        "--ema", type=float, metavar="DECAY", help="weights are averaged"
-    )
+    model.add_argument("--ema", type=float, metavar="DECAY", help="weights are averaged")
     model.add_argument("--device", **_one_of(DEVICES, "a100", "of kernels and run-times: "))
     model.add_argument(
         "--no-workspaces",

@@ -166,8 +166,7 @@ class Plan:
                     "discard_ratio": 1,
                     "memory_budget": 0,
                     "ops": [
-                        operator.data(index)
-                        for index, operator in enumerate(module.operators)
+                        operator.data(index) for index, operator in enumerate(module.operators)
                     ],
                 }
                 for module in self.modules
@@ -189,10 +188,9 @@ class Plan:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not abs(value) <= _MOST:
             raise AcplanError(
-                f"plan: {' '.join(keys)}: expected a number, found "
-                + repr(value)[:40]
+                f"plan: {' '.join(keys)}: expected a number, found " + repr(value)[:40]
             )
-        return value
+        return float(value)
 
     @property
     def status(self) -> str:
@@ -265,8 +263,7 @@ class Plan:
         return {
             "status": self.status,
             **units,
-            "peak": f"{showing.size(self.peak_bytes)} of "
-            f"{showing.size(self.budget_bytes)}",
+            "peak": f"{showing.size(self.peak_bytes)} of {showing.size(self.budget_bytes)}",
             "recomputes": f"{self.recompute_ms:.3f} ms",
         }
 
@@ -290,9 +287,7 @@ class Plan:
         of = f" for {self.data['model']}" if "model" in self.data else ""
         step = made_of(self)
         charts = figure(["memory"], step[0], plan=self) if step else ""
-        return showing.page(
-            f"Plan{of}", self._facts(), charts, showing.table(self._rows())
-        )
+        return showing.page(f"Plan{of}", self._facts(), charts, showing.table(self._rows()))
 
     def __str__(self) -> str:
         if self.text:
@@ -327,9 +322,7 @@ def plan_given(plan: Any) -> Plan:
         return plan
     if isinstance(plan, (str, os.PathLike)):
         return Plan.load(plan)
-    raise AcplanError(
-        f"plan: expected a Plan or the path of one, found {type(plan).__name__}"
-    )
+    raise AcplanError(f"plan: expected a Plan or the path of one, found {type(plan).__name__}")
 
 
 def apply(
@@ -445,6 +438,9 @@ class _Unit(CheckpointWrapper):
     name, and it shows the parameters of its module as its own.
     """
 
+    _checkpoint_wrapped_module: Any
+    checkpoint_fn: Any
+
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__(module)
         self._parameters = module._parameters
@@ -477,7 +473,7 @@ class _Unit(CheckpointWrapper):
         _class.__set__(self, kind)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _new_unit, (type(self),), self.__getstate__()
+        return _new_unit, (type(self),), self.__getstate__()  # type: ignore[no-untyped-call]
 
     def named_modules(
         self,
@@ -547,7 +543,7 @@ class _Unit(CheckpointWrapper):
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
         # Hooks of all modules are for the one inside.
-        call = super()._call_impl if _has_hooks(self) else self.forward
+        call: Any = super()._call_impl if _has_hooks(self) else self.forward
         return call(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -560,11 +556,13 @@ class _Unit(CheckpointWrapper):
         # In a compiled checkpoint nothing may be written to a cache, which there is where
         # nothing runs again.
         is_plain = torch.compiler.is_compiling() and not torch.is_grad_enabled()
-        if is_plain or _is_exporting():
-            call = _call
-        elif not torch.compiler.is_compiling() and transforms.are_under_way():
-            call = _call
-        elif self._may_not_run_again():
+        if (
+            is_plain
+            or _is_exporting()
+            or not torch.compiler.is_compiling()
+            and transforms.are_under_way()
+            or self._may_not_run_again()
+        ):
             call = _call
         if isinstance(call, Place) and isinstance(self, FSDPModule):
             call = call.alone
@@ -599,17 +597,17 @@ class _ContainerUnit(_Unit):
     """That of a module with a length, such as a Sequential."""
 
     def __len__(self) -> int:
-        return len(self._checkpoint_wrapped_module)  # type: ignore[arg-type]
+        return len(self._checkpoint_wrapped_module)
 
     def __bool__(self) -> bool:
         inside: Any = self._checkpoint_wrapped_module
         return bool(inside)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._checkpoint_wrapped_module)  # type: ignore[call-overload]
+        return iter(self._checkpoint_wrapped_module)
 
     def __contains__(self, thing: Any) -> bool:
-        return thing in self._checkpoint_wrapped_module  # type: ignore[operator]
+        return thing in self._checkpoint_wrapped_module
 
 
 def _is_exporting() -> bool:
@@ -622,9 +620,7 @@ class _Checkpoint:
     """What calls the module of a unit. A copy of it, or one that was pickled, is made
     anew from the plan: what it remembers of calls is its own."""
 
-    def __init__(
-        self, planned: PlannedModule, strict: bool, traffic: Traffic | None
-    ) -> None:
+    def __init__(self, planned: PlannedModule, strict: bool, traffic: Traffic | None) -> None:
         self._made_of = (planned, strict, traffic)
         self.function = _checkpoint_fn(planned, strict, traffic)
 
@@ -641,9 +637,10 @@ def _is_idle(module: torch.nn.Module) -> bool:
 
 
 def _inside(module: torch.nn.Module) -> torch.nn.Module:
-    while _is_idle(module) and not _carries_more(module):
-        module = module._checkpoint_wrapped_module
-    return module
+    inside: Any = module
+    while _is_idle(inside) and not _carries_more(inside):
+        inside = inside._checkpoint_wrapped_module
+    return inside  # type: ignore[no-any-return]
 
 
 def _carries_more(unit: torch.nn.Module) -> bool:
@@ -663,9 +660,7 @@ def _has_hooks(unit: torch.nn.Module) -> bool:
 Undo = list[Callable[[], object]]
 
 
-def _apply(
-    model: torch.nn.Module, plan: Plan, strict: bool
-) -> tuple[torch.nn.Module, Undo]:
+def _apply(model: torch.nn.Module, plan: Plan, strict: bool) -> tuple[torch.nn.Module, Undo]:
     root = class_name_of(_wrapped_in(model))
     _refuse_checkpoints(model, root)
     paths = dict(_paths(model, root))
@@ -717,9 +712,7 @@ def _apply(
     return wrappers.get(id(model), model), undo
 
 
-def _holders(
-    plan: Plan, paths: Mapping[str, torch.nn.Module]
-) -> Iterator[tuple[int, _Unit]]:
+def _holders(plan: Plan, paths: Mapping[str, torch.nn.Module]) -> Iterator[tuple[int, _Unit]]:
     """By the identity of modules of which gradients within forward are a part, and of others
     inside of them: what calls them in units."""
     named = plan.data.get(DIFFERENTIATES, {})
@@ -775,7 +768,7 @@ def _calls(
     paths: Mapping[str, torch.nn.Module],
     strict: bool,
     traffic: Traffic | None,
-) -> Iterator[tuple[torch.nn.Module, Callable[..., Any]]]:
+) -> Iterator[tuple[torch.nn.Module, Any]]:
     """The modules of a unit, and what calls each of them."""
     module = paths.get(planned.fqn)
     if module is not None:
@@ -827,9 +820,7 @@ def _run_of(
     return {child: children[child] for child in run}
 
 
-def _require_apart(
-    owners: dict[int, list[PlannedModule]], runs: set[str]
-) -> None:
+def _require_apart(owners: dict[int, list[PlannedModule]], runs: set[str]) -> None:
     """A module of a run is in no other unit but those that the run is inside of, or
     that are inside of it."""
     for units in owners.values():
@@ -869,9 +860,7 @@ def _wrapped_in(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def _paths(
-    model: torch.nn.Module, root: str
-) -> Iterator[tuple[str, torch.nn.Module]]:
+def _paths(model: torch.nn.Module, root: str) -> Iterator[tuple[str, torch.nn.Module]]:
     """Modules by their names in plans; units that stayed stand for what is in them."""
     units = [m for m in model.modules() if isinstance(m, _Unit)]
     unit_of = {id(unit._checkpoint_wrapped_module): unit for unit in units}

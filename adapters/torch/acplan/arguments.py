@@ -19,9 +19,7 @@ def require_function(value: Any, name: str, of: str) -> None:
     """Raises AcplanError for what is given and cannot be called; `of` says of what it is
     a function."""
     if value is not None and not callable(value):
-        raise AcplanError(
-            f"{name}: expected a function of {of}, found {type(value).__name__}"
-        )
+        raise AcplanError(f"{name}: expected a function of {of}, found {type(value).__name__}")
 
 
 def require_mapping(value: Any, name: str) -> None:
@@ -48,7 +46,5 @@ def whole_number(value: Any, name: str, least: int) -> int:
     except TypeError:
         number = least - 1
     if number < least or isinstance(value, bool):
-        raise AcplanError(
-            f"{name}: expected a whole number, {least} or more, found {value!r}"
-        )
+        raise AcplanError(f"{name}: expected a whole number, {least} or more, found {value!r}")
     return number

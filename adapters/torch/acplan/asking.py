@@ -56,9 +56,9 @@ def answer_of(frame: FrameType, is_value: bool = False) -> bool | None:
     `is_value`: what is asked for is what the expression that runs returns, not a truth that
     it looks at."""
     node = node_of(frame)
-    is_call = isinstance(node, ast.Call) and not is_value and _calls(frame)
-    if is_call and not _is_any_of(node.func, frame, _OF_TRUTH):
-        return None
+    if isinstance(node, ast.Call) and not is_value and _calls(frame):
+        if not _is_any_of(node.func, frame, _OF_TRUTH):
+            return None
     return None if node is None else _answer(frame, node, True)
 
 

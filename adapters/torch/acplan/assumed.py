@@ -93,9 +93,7 @@ class Assumed(TorchDispatchMode):
         else:
             self._known[out] = value
 
-    def _computed(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Its result if each tensor had one element, the value that is assumed."""
 
         def real(value: Any) -> Any:
@@ -131,8 +129,7 @@ def _only_writes(func: Any) -> bool:
     if schema.returns or not schema.is_mutable:
         return False
     return not any(
-        torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
-        for key in _FAKED_BY
+        torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key) for key in _FAKED_BY
     )
 
 

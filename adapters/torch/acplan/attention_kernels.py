@@ -170,9 +170,7 @@ def _can_use_efficient(call: Attention, on: Platform, switches: Switches) -> boo
         fits
         and _has_rows(call)
         and _is_packed(call, ignores_size_one=False)
-        and _has_fitting_heads(
-            call, supports_gqa=on.pytorch >= (2, 14) and not on.is_rocm
-        )
+        and _has_fitting_heads(call, supports_gqa=on.pytorch >= (2, 14) and not on.is_rocm)
         and _has_dtype(call, dtypes)
     )
 
@@ -296,9 +294,7 @@ def _has_one_head_size(call: Attention, limit: int) -> bool:
 
 def _can_train_on_small_chips(call: Attention, on: Platform) -> bool:
     """check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120"""
-    is_small = (8, 6) <= on.capability <= (8, 9) or (
-        (12, 0) <= on.capability <= (12, 1)
-    )
+    is_small = (8, 6) <= on.capability <= (8, 9) or ((12, 0) <= on.capability <= (12, 1))
     if not call.trains or not is_small or on.is_rocm:
         return True
     head = call.query.shape[3]

@@ -21,7 +21,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -138,9 +138,7 @@ def best_batch(
     with progress_bar(progress, unit="plan") as phase:
         of_size = functools.partial(_of_size, traced)
         make_plan = functools.partial(plan, budget=budget, progress=False, **options)
-        search = _Search(
-            candidates, of_size, make_plan, tolerance, phase("best batch", None)
-        )
+        search = _Search(candidates, of_size, make_plan, tolerance, phase("best batch", None))
         return search.run()
 
 
@@ -162,7 +160,10 @@ def _neighbours(sizes: Sequence[int]) -> Iterable[tuple[int, int]]:
     return itertools.pairwise(sizes)
 
 
-def _of_size(traced: Callable[[int], Trace], size: int) -> Trace:
+_T = TypeVar("_T")
+
+
+def _of_size(traced: Callable[[int], _T], size: int) -> _T:
     """Of errors, whoever raises them, the size is told."""
     try:
         return traced(size)
@@ -267,9 +268,7 @@ class Interpolation:
 
     def _are_alike(self, low: int, high: int) -> bool:
         if (low, high) not in self._alike:
-            self._alike[low, high] = _same_operators(
-                self._plain[low], self._plain[high]
-            )
+            self._alike[low, high] = _same_operators(self._plain[low], self._plain[high])
         return self._alike[low, high]
 
     def of(self, size: int) -> Trace:
@@ -520,9 +519,7 @@ class _Search:
                 continue
             of_low = self._step(low)
             added = of_low.step_ms - self._steps.ms(of_low.size) if of_low else 0.0
-            most = max(
-                self._rate(place, added) for place in range(low + 1, high)
-            )
+            most = max(self._rate(place, added) for place in range(low + 1, high))
             if most <= best.per_second * (1 + self._tolerance):
                 bound = max(bound, most)
                 continue

@@ -135,9 +135,7 @@ def _plain_without_function(
         yield from _wherever_imported(name, original, call)
 
 
-def _wherever_imported(
-    name: str, original: Any, other: Any
-) -> Iterator[tuple[Any, str, Any]]:
+def _wherever_imported(name: str, original: Any, other: Any) -> Iterator[tuple[Any, str, Any]]:
     called = here(original, other)
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is original:

@@ -37,7 +37,7 @@ def compiler_as_it_was(region: int | None) -> Iterator[None]:
             if region is not None:
                 _invalidate(_entries(code, region))
             elif before.get(id(code), 0) != len(_entries(code, None)):
-                eval_frame.reset_code(code)
+                eval_frame.reset_code(code)  # type: ignore[attr-defined]
 
 
 def _codes() -> list[Any]:

@@ -35,12 +35,11 @@ from acplan.measuring import Step, Verification
 from acplan.optimizers import OptimizerLike, named_optimizer
 from acplan.partitioning import choosing
 from acplan.planning import Budget, size_text
-from acplan.recorded_steps import hash_of
+from acplan.recorded_steps import Graphs, hash_of
 from acplan.remat import plan_graph
 from acplan.step_planning import (
     PARTITIONER_OPTION,
     Compilation,
-    Graphs,
     PartitionerBase,
     StepPlan,
     blocks_of,
@@ -57,6 +56,7 @@ _TELLS_STATIC_INPUTS = "static_lifetime_input_indices" in (
 )
 
 _LOGGER = logging.getLogger("acplan")
+
 
 @dataclasses.dataclass(frozen=True)
 class CompiledPlan:
@@ -233,8 +233,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
                 raise
             reason = str(error).partition("\n")[0] or type(error).__name__
             self._warn(
-                "the graphs of the step are planned one after another, not together: "
-                f"{reason}"
+                f"the graphs of the step are planned one after another, not together: {reason}"
             )
         else:
             _LOGGER.info("%r", self.step_plan)
@@ -246,9 +245,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
             module, node_info, num_fwd_outputs, self._device, is_fused=self._is_fused
         )
 
-    def _planned(
-        self, module: GraphModule, node_info: Any, num_fwd_outputs: int
-    ) -> _Found:
+    def _planned(self, module: GraphModule, node_info: Any, num_fwd_outputs: int) -> _Found:
         with _disable_current_modes():
             joint = self._joint_graph(module, node_info, num_fwd_outputs)
             if self.step_plan is not None:
@@ -406,9 +403,7 @@ def partitioner(
     if isinstance(optimizer, str):
         named_optimizer(optimizer)
     if optimizer is not None and model is None:
-        raise AcplanError(
-            "optimizer: its memory is that of a model's parameters; give model"
-        )
+        raise AcplanError("optimizer: its memory is that of a model's parameters; give model")
     return Partitioner(
         budget,
         _device_of(device),

@@ -30,18 +30,12 @@ KERNELS_OF_CUDA = ("_fused_rms_norm", "mish_backward", "silu_backward")
 def shapes_of_device_operators() -> Iterator[None]:
     """While it lasts, fake tensors know the operators of `_fakes`, and optimizers
     take them in lists, as they do tensors on the device."""
-    known = {
-        operator: _as_implementation(fake) for operator, fake in _fakes().items()
-    }
+    known = {operator: _as_implementation(fake) for operator, fake in _fakes().items()}
     with contextlib.ExitStack() as replaced:
-        replaced.enter_context(
-            mock.patch.dict(fake_impls.op_implementations_dict, known)
-        )
+        replaced.enter_context(mock.patch.dict(fake_impls.op_implementations_dict, known))
         for owner in map(importlib.import_module, _MODULES_OF_LISTS):
             types = [*owner._foreach_supported_types, FakeTensor]
-            replaced.enter_context(
-                mock.patch.object(owner, "_foreach_supported_types", types)
-            )
+            replaced.enter_context(mock.patch.object(owner, "_foreach_supported_types", types))
         yield
 
 
@@ -69,9 +63,7 @@ def _never_runs(*args: Any, **kwargs: Any) -> Any:
 
 
 def _as_implementation(fake: Fake) -> Fake:
-    def implementation(
-        mode: FakeTensorMode, func: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def implementation(mode: FakeTensorMode, func: Any, *args: Any, **kwargs: Any) -> Any:
         with mode:
             return fake(*args, **kwargs)
 
@@ -166,9 +158,7 @@ def _gru_cell(
     return torch.empty_like(hx, memory_format=torch.contiguous_format), workspace
 
 
-def _gru_cell_backward(
-    grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
-) -> Any:
+def _gru_cell_backward(grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool) -> Any:
     rows, hidden = workspace.shape[0], workspace.shape[1] // _GRU_WORKSPACE
     gates = [workspace.new_empty(rows, hidden * 3) for _ in range(2)]
     grad_hx = torch.empty_like(grad_hy, memory_format=torch.contiguous_format)

@@ -60,9 +60,7 @@ class Device:
         return seconds * 1e3
 
 
-def flops_of(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-) -> int:
+def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
     """Returns what an operator computes; 0 for what is bound by memory."""
     packet = func._overloadpacket
     own = _FLOPS.get(str(packet))
@@ -85,9 +83,7 @@ def _grouped_mm_flops(a: torch.Tensor, b: torch.Tensor, *_: Any, **__: Any) -> i
     return 2 * a.numel() * b.shape[-1]
 
 
-def _rnn_flops(
-    input: torch.Tensor, weights: Sequence[torch.Tensor], *_: Any, **__: Any
-) -> int:
+def _rnn_flops(input: torch.Tensor, weights: Sequence[torch.Tensor], *_: Any, **__: Any) -> int:
     steps = input.numel() // input.shape[-1]
     return 2 * steps * sum(w.numel() for w in weights if w.dim() == 2)
 

@@ -86,7 +86,7 @@ def record_step(
     tensor of floating-point numbers that it returns. `region`: of Dynamo's caches, in
     which `call` compiles, where it has one of its own."""
     mode = ValuedFakeTensorMode()
-    mode.cache_enabled = False  # type: ignore[misc]
+    mode.cache_enabled = False
     numbers = recorder.storages
     with _on_its_own(region), mode, _faked(model, mode) as fake:
         args, kwargs = copied_with(given, fake)

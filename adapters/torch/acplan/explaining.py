@@ -16,8 +16,7 @@ from acplan.figures import figure
 from acplan.files import read_json
 from acplan.huggingface import first_line
 from acplan.levers import LEVERS, Lever, with_levers
-from acplan.planning import PLAN_OPTIONS, Budget, Source, plan_flags, size_text
-from acplan.planning import source_path
+from acplan.planning import PLAN_OPTIONS, Budget, Source, plan_flags, size_text, source_path
 from acplan.program import call_acplan
 from acplan.progress import progress_bar
 from acplan.showing import Rows, page, plain, size, table
@@ -124,7 +123,7 @@ def explain(
     device: str | Device = "a100",
     workspaces: bool = True,
     source: bool = True,
-    progress: bool = False,
+    progress: bool | None = False,
     top: int = 10,
     **kwargs: Any,
 ) -> Explanation:
@@ -186,9 +185,7 @@ def _chosen(levers: bool | Iterable[str]) -> list[Lever]:
     chosen = [levers] if isinstance(levers, str) else list(levers)
     for name in chosen:
         if name not in LEVERS:
-            raise AcplanError(
-                f"levers: expected some of {', '.join(LEVERS)}, found {name!r}"
-            )
+            raise AcplanError(f"levers: expected some of {', '.join(LEVERS)}, found {name!r}")
     return [LEVERS[name] for name in chosen]
 
 
@@ -260,9 +257,7 @@ def levers_text(levers: Sequence[Measured]) -> str:
     """A table of at most 100 columns, a line for each that was not measured, and names that
     the table has cut."""
     rows = [("lever, traced", "peak, no plan", "least budget", "step")]
-    rows += [
-        (_cut(m.lever), *_cells(m)) for m in levers if m.is_measured
-    ]
+    rows += [(_cut(m.lever), *_cells(m)) for m in levers if m.is_measured]
     widths = [max(len(row[k]) for row in rows) for k in range(4)]
     lines = [
         f"{name:<{widths[0]}}  {peak:>{widths[1]}}  {least:>{widths[2]}}  {ms:>{widths[3]}}"

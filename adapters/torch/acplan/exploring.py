@@ -42,9 +42,7 @@ def add_batch(parser: argparse.ArgumentParser, step_of: Steps) -> None:
         default="batch",
         help="what is chosen; default: batch",
     )
-    parser.add_argument(
-        "--multiple-of", type=int, default=1, metavar="N", help="of the size"
-    )
+    parser.add_argument("--multiple-of", type=int, default=1, metavar="N", help="of the size")
     parser.add_argument("--most", type=int, metavar="N", help="the largest size tried")
     parser.add_argument("-o", "--output", metavar="FILE", help="the best plan")
     _add_plan_flags(parser)
@@ -87,9 +85,7 @@ def _explain(flags: argparse.Namespace, step_of: Steps) -> int:
     else:
         step = step_of(flags)
         named = {"all": True, "none": False, None: True}
-        levers = (
-            named[flags.levers] if flags.levers in named else flags.levers.split(",")
-        )
+        levers = named[flags.levers] if flags.levers in named else flags.levers.split(",")
         found = explain(
             step.model,
             *step.args,
@@ -146,7 +142,7 @@ def _batch(flags: argparse.Namespace, step_of: Steps) -> int:
         device=flags.device or "a100",
         workspaces=not flags.no_workspaces,
         source=not flags.no_source,
-        progress=False if flags.no_progress else None,
+        progress=not flags.no_progress,
         **_plan_options(flags),
         **options,
     )

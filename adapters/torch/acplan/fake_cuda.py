@@ -330,17 +330,19 @@ def _generators() -> type:
     the CPU's, and say that they are the device's."""
     owner = threading.get_ident()
 
-    class Generator(torch._C.Generator, metaclass=_IsGenerator):  # type: ignore[misc]
+    class Generator(torch._C.Generator, metaclass=_IsGenerator):
+        named: torch.device
+
         def __new__(cls, device: Any = "cpu") -> Any:
             named = torch.device(device)
             if named.type != "cuda" or threading.get_ident() != owner:
                 return torch._C.Generator(device)
-            made = super().__new__(cls, "cpu")
+            made = super().__new__(cls, "cpu")  # type: ignore[call-arg]
             made.named = torch.device("cuda", named.index or 0)
             return made
 
         @property
-        def device(self) -> Any:
+        def device(self) -> Any:  # type: ignore[override]
             return self.named
 
     return Generator

@@ -106,9 +106,7 @@ def _modules(model: torch.nn.Module, dtype: torch.dtype | None) -> Iterator[_Des
         yield name, class_name_of(module), weights_of(module, dtype)
 
 
-def _difference(
-    expected: Sequence[_Described], found: Sequence[_Described]
-) -> str | None:
+def _difference(expected: Sequence[_Described], found: Sequence[_Described]) -> str | None:
     if expected and expected[0][1] != found[0][1]:
         return (
             f"expected a {expected[0][1]}, found a {found[0][1]}; apply plans before "

@@ -33,9 +33,7 @@ class _Hook:
         self._lock = threading.RLock()
         self._is_planning = False
 
-    def __call__(
-        self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]
-    ) -> None:
+    def __call__(self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         with self._lock:
             handle = self.handle
             if handle is None or self._is_planning:

@@ -70,9 +70,7 @@ class Copies:
     """Of several values that may have things in common, and the tensors in them. In copies
     `of_tensor` says what stands for a tensor, and `of_other` for what cannot be copied."""
 
-    def __init__(
-        self, of_tensor: Change = _same, of_other: Change = _same
-    ) -> None:
+    def __init__(self, of_tensor: Change = _same, of_other: Change = _same) -> None:
         self.tensors: list[torch.Tensor] = []
         self._of_tensor = of_tensor
         self._of_other = of_other

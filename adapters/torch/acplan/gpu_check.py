@@ -85,10 +85,7 @@ class Row:
     @property
     def is_good(self) -> bool:
         return not (
-            self.error
-            or self.operators_differ
-            or self.losses_differ
-            or self.is_over_budget
+            self.error or self.operators_differ or self.losses_differ or self.is_over_budget
         )
 
 
@@ -98,9 +95,7 @@ def add_parser(commands: Any) -> None:
         "gpu-check", help="run models with plans on the GPU, beside the predictions"
     )
     known = ", ".join(checked_models(is_small=True))
-    parser.add_argument(
-        "--models", metavar="NAME,...", help=f"of {known}; default: all"
-    )
+    parser.add_argument("--models", metavar="NAME,...", help=f"of {known}; default: all")
     plans = ", ".join(PLANS).replace("%", "%%")
     parser.add_argument("--plans", metavar="NAME,...", help=f"of {plans}; default: all")
     parser.add_argument(
@@ -151,9 +146,7 @@ def _names(flag: str, text: str | None, known: Sequence[str]) -> Sequence[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
-            raise AcplanError(
-                f"{flag}: expected names of {', '.join(known)}, found {name!r}"
-            )
+            raise AcplanError(f"{flag}: expected names of {', '.join(known)}, found {name!r}")
     return list(dict.fromkeys(names))
 
 
@@ -182,8 +175,7 @@ def to_data(header: dict[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
         "version": 1,
         **header,
         "rows": [
-            dataclasses.asdict(row)
-            | {"memory_error": row.memory_error, "good": row.is_good}
+            dataclasses.asdict(row) | {"memory_error": row.memory_error, "good": row.is_good}
             for row in rows
         ],
     }
@@ -218,8 +210,13 @@ def check(
             yield _checked(row, model, traced, base, noise, device, steps)
         except AcplanError as error:
             has_no_plan = error.exit_code in (3, 4)  # proven, and not
-            what = "note" if has_no_plan else "error"
-            yield dataclasses.replace(row, **{what: _told(error)})
+            told = _told(error)
+            is_error = not has_no_plan
+            yield (
+                dataclasses.replace(row, error=told)
+                if is_error
+                else dataclasses.replace(row, note=told)
+            )
         except Exception as error:
             yield dataclasses.replace(row, error=_told(error))
 
@@ -263,9 +260,7 @@ def _checked(
         predicted_overhead=predicted_ms / without_ms - 1 if without_ms else None,
         measured_overhead=measured.step_ms / base.step_ms - 1,
         operators=len(measured.operators),
-        operators_differ=_difference(
-            [step.name for step in predicted], measured.operators
-        ),
+        operators_differ=_difference([step.name for step in predicted], measured.operators),
         losses_differ=_losses_differ(measured.losses, base.losses, noise),
     )
 
@@ -302,16 +297,15 @@ def _losses_differ(
 # --- Plans
 
 
-def _plan_of(
-    label: str, model: CheckedModel, traced: Trace, device: str
-) -> Plan | None:
+def _plan_of(label: str, model: CheckedModel, traced: Trace, device: str) -> Plan | None:
     if label == "none":
         return None
     if label == "blocks":
         return Plan(tuple(PlannedModule(fqn) for fqn in blocks_of(_on_meta(model))))
     if label == "offload":
-        skips = {"decisions": "save,recompute,skip", "segments": "auto"}
-        return plan(traced, "80%", offload=_link_rate(device), **skips)
+        rate = _link_rate(device)
+        skips = "save,recompute,skip"
+        return plan(traced, "80%", offload=rate, decisions=skips, segments="auto")
     return plan(traced, label)
 
 
@@ -363,19 +357,18 @@ def _optimizer(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-4, foreach=True)
 
 
-def fitting_trace(
-    model: CheckedModel, device: str, memory: float
-) -> tuple[Trace, int]:
+def fitting_trace(model: CheckedModel, device: str, memory: float) -> tuple[Trace, int]:
     """The trace for the largest batch, halved as often as it must be, that fits into
     this memory without a plan."""
     batch = model.batch
     while True:
+        inputs: dict[str, Any] = model.inputs(batch)
         traced = trace(
             _on_meta(model),
             optimizer=_optimizer,
             device="cuda" if device == "cuda" else DEVICES["a100"],
             autocast=model.autocast,
-            **model.inputs(batch),
+            **inputs,
         )
         if traced.peak_bytes <= memory:
             return traced, batch
@@ -425,9 +418,7 @@ def _measure(
     if device == "cuda":
         allocated = torch.cuda.max_memory_allocated() - before
         reserved = torch.cuda.max_memory_reserved()
-    return Measured(
-        operators, tuple(losses), statistics.median(times), allocated, reserved
-    )
+    return Measured(operators, tuple(losses), statistics.median(times), allocated, reserved)
 
 
 def _operators_of(
@@ -455,9 +446,7 @@ def _operators_of(
     )
 
 
-def _autocast(
-    model: CheckedModel, device: str
-) -> contextlib.AbstractContextManager[Any]:
+def _autocast(model: CheckedModel, device: str) -> contextlib.AbstractContextManager[Any]:
     if model.autocast is None:
         return contextlib.nullcontext()
     return torch.autocast(device, dtype=model.autocast)

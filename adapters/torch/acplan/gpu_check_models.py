@@ -62,9 +62,7 @@ def _ids(vocabulary: int, length: int, **others: Any) -> Callable[[int], Inputs]
 
 
 def _floats(*shape: int) -> Callable[[int], torch.Tensor]:
-    return lambda batch: torch.randn(
-        batch, *shape, generator=torch.Generator().manual_seed(1)
-    )
+    return lambda batch: torch.randn(batch, *shape, generator=torch.Generator().manual_seed(1))
 
 
 def _pictures(size: int, classes: int) -> Callable[[int], Inputs]:
@@ -310,9 +308,7 @@ class _Residual(nn.Module):
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
         self.norms = nn.ModuleList([nn.GroupNorm(8, n) for n in (before, after)])
-        self.convs = nn.ModuleList(
-            [nn.Conv2d(n, after, 3, padding=1) for n in (before, after)]
-        )
+        self.convs = nn.ModuleList([nn.Conv2d(n, after, 3, padding=1) for n in (before, after)])
         self.skip = nn.Conv2d(before, after, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

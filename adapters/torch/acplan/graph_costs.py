@@ -39,9 +39,7 @@ class GraphCosts:
         if self._is_read_by_a_kernel(node):
             return alone
         if self._is_reduction(node):
-            return self._bytes_ms(
-                [self._values[source] for source in node.all_input_nodes]
-            )
+            return self._bytes_ms([self._values[source] for source in node.all_input_nodes])
         return 0.0
 
     def _alone_ms(self, node: Node) -> float:
@@ -60,9 +58,7 @@ class GraphCosts:
             return self._bytes_ms([*read, made])  # no FLOPs are known of such arguments
 
     def _bytes_ms(self, values: Sequence[Any]) -> float:
-        moved = sum(
-            int(t.untyped_storage().nbytes()) for _, t in distinct_storages(values)
-        )
+        moved = sum(int(t.untyped_storage().nbytes()) for _, t in distinct_storages(values))
         return moved / self._device.bandwidth * 1e3
 
     def _is_reduction(self, node: Node) -> bool:

@@ -109,7 +109,7 @@ def run_step(
     first = Pass(forward, run, memory)
     first.run({}, keeps_inputs=True)
     (output,) = forward.graph.find_nodes(op="output")
-    returned = [n for n in tree_leaves(output.args)]
+    returned = tree_leaves(output.args)
     staying = {n for n in returned[:num_fwd_outputs] if isinstance(n, Node)}
     saved: dict[str, Any] = {}
     for node in returned[num_fwd_outputs:]:

@@ -87,9 +87,7 @@ def _is_random(node: Node) -> bool:
 def _has_random_nodes(module: Any) -> bool:
     if not isinstance(module, GraphModule):
         return False
-    return any(
-        node.op == "call_function" and _is_random(node) for node in module.graph.nodes
-    )
+    return any(node.op == "call_function" and _is_random(node) for node in module.graph.nodes)
 
 
 def _draws(target: Any) -> bool:

@@ -48,9 +48,7 @@ class FakeRun:
     """Runs nodes one by one. A node that cannot run on fake tensors, or only with
     values, makes what the graph has noted of it."""
 
-    def __init__(
-        self, *modules: GraphModule, mode: FakeTensorMode | None = None
-    ) -> None:
+    def __init__(self, *modules: GraphModule, mode: FakeTensorMode | None = None) -> None:
         self._modules = modules
         self._mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
         # What its cache returns may have less memory than what was cached.

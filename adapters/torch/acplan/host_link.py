@@ -30,13 +30,9 @@ class Copy(Protocol):
 class Queues(Protocol):
     """Where copies wait for each other. Of the host's memory `after` is the last one."""
 
-    def send(
-        self, source: torch.Tensor, host: torch.Tensor, after: Copy | None
-    ) -> Copy: ...
+    def send(self, source: torch.Tensor, host: torch.Tensor, after: Copy | None) -> Copy: ...
 
-    def fetch(
-        self, host: torch.Tensor, target: torch.Tensor, after: Copy | None
-    ) -> Copy: ...
+    def fetch(self, host: torch.Tensor, target: torch.Tensor, after: Copy | None) -> Copy: ...
 
     def new_buffer(self, size: int) -> torch.Tensor: ...
 
@@ -49,15 +45,11 @@ class _Ended:
 class Plain:
     """Copies at once: where the device is the host itself, or computes nothing."""
 
-    def send(
-        self, source: torch.Tensor, host: torch.Tensor, after: Copy | None
-    ) -> Copy:
+    def send(self, source: torch.Tensor, host: torch.Tensor, after: Copy | None) -> Copy:
         host.copy_(source)
         return _Ended()
 
-    def fetch(
-        self, host: torch.Tensor, target: torch.Tensor, after: Copy | None
-    ) -> Copy:
+    def fetch(self, host: torch.Tensor, target: torch.Tensor, after: Copy | None) -> Copy:
         target.copy_(host)
         return _Ended()
 
@@ -95,14 +87,10 @@ class Streams:
         self._out = self._streams.Stream(device)
         self._in = self._streams.Stream(device)
 
-    def send(
-        self, source: torch.Tensor, host: torch.Tensor, after: Copy | None
-    ) -> Copy:
+    def send(self, source: torch.Tensor, host: torch.Tensor, after: Copy | None) -> Copy:
         return self._copy(self._out, (source, host), after)
 
-    def fetch(
-        self, host: torch.Tensor, target: torch.Tensor, after: Copy | None
-    ) -> Copy:
+    def fetch(self, host: torch.Tensor, target: torch.Tensor, after: Copy | None) -> Copy:
         return self._copy(self._in, (host, target), after)
 
     def _copy(

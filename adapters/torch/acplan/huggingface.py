@@ -38,9 +38,7 @@ def _class_labels(config: Any, sizes: Sizes) -> dict[str, torch.Tensor]:
 
 
 def _token_labels(config: Any, sizes: Sizes) -> dict[str, torch.Tensor]:
-    return {
-        "labels": torch.zeros(sizes.batch, _length(config, sizes), dtype=torch.long)
-    }
+    return {"labels": torch.zeros(sizes.batch, _length(config, sizes), dtype=torch.long)}
 
 
 def _span_labels(config: Any, sizes: Sizes) -> dict[str, torch.Tensor]:
@@ -62,9 +60,7 @@ TASKS: Mapping[str, _Task] = {
     "image-classification": _Task("AutoModelForImageClassification", _class_labels),
     "semantic-segmentation": _Task("AutoModelForSemanticSegmentation", _pixel_labels),
     "audio-classification": _Task("AutoModelForAudioClassification", _class_labels),
-    "sequence-classification": _Task(
-        "AutoModelForSequenceClassification", _class_labels
-    ),
+    "sequence-classification": _Task("AutoModelForSequenceClassification", _class_labels),
     "token-classification": _Task("AutoModelForTokenClassification", _token_labels),
     "question-answering": _Task("AutoModelForQuestionAnswering", _span_labels),
 }
@@ -131,9 +127,7 @@ def _transformers() -> Any:
     try:
         transformers = importlib.import_module("transformers")
     except ImportError:
-        raise AcplanError(
-            "--hf-config needs transformers: pip install 'acplan[hf]'"
-        ) from None
+        raise AcplanError("--hf-config needs transformers: pip install 'acplan[hf]'") from None
     transformers.logging.set_verbosity_error()
     return transformers
 
@@ -161,9 +155,7 @@ def _config_of(transformers: Any, data: Any, name: str) -> Any:
     if not isinstance(data, dict) or not isinstance(data.get("model_type"), str):
         raise AcplanError(f"{name}: expected a configuration with a model_type")
     if data["model_type"] not in transformers.CONFIG_MAPPING:
-        raise AcplanError(
-            f"{name}: model_type: {data['model_type']!r} is none of transformers"
-        )
+        raise AcplanError(f"{name}: model_type: {data['model_type']!r} is none of transformers")
     values = {key: value for key, value in data.items() if key != "model_type"}
     return transformers.AutoConfig.for_model(data["model_type"], **values)
 
@@ -259,9 +251,7 @@ def _length(config: Any, sizes: Sizes) -> int:
     return sizes.seq
 
 
-def _main_input(
-    model: Any, config: Any, sizes: Sizes, dtype: torch.dtype
-) -> torch.Tensor:
+def _main_input(model: Any, config: Any, sizes: Sizes, dtype: torch.dtype) -> torch.Tensor:
     batch = sizes.batch
     if model.main_input_name == "input_ids":
         return torch.zeros(batch, _length(config, sizes), dtype=torch.long)

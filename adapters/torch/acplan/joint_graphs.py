@@ -61,9 +61,7 @@ class JointGraph:
         self._by_name = {node.name: node for node in self._nodes}
         self._values = run_graph(module)
         self._device_type = device_type_of(self._values)
-        self._forward_outputs, self._backward_outputs = _outputs_of(
-            module, num_fwd_outputs
-        )
+        self._forward_outputs, self._backward_outputs = _outputs_of(module, num_fwd_outputs)
         self._stages = _stages(self._nodes, node_info)
         # A set of PyTorch's that is new; all that backward runs where it has none.
         needs = getattr(node_info, "tangents_closure", node_info.required_bw_nodes)
@@ -116,17 +114,13 @@ class JointGraph:
     def input_bytes(self, nodes: Iterable[Node] | None = None) -> int:
         """What these inputs take, each memory once; by default all but tangents."""
         if nodes is None:
-            nodes = [
-                n for n in self._nodes if n.op == "placeholder" and not is_tangent(n)
-            ]
+            nodes = [n for n in self._nodes if n.op == "placeholder" and not is_tangent(n)]
         return sum(self._buffers[b]["bytes"] for b in self._read(nodes))
 
     def returned_bytes(self) -> int:
         """What forward makes and returns to the model."""
         returned = self._returned(self._forward_outputs)
-        return sum(
-            self._buffers[b]["bytes"] for b in returned if self._makers[b] is not None
-        )
+        return sum(self._buffers[b]["bytes"] for b in returned if self._makers[b] is not None)
 
     @property
     def signature(self) -> list[list[str]]:
@@ -299,9 +293,7 @@ class JointGraph:
 
     def _in_order(self) -> list[Node]:
         """The nodes as they run, what is made again left out."""
-        found = [
-            n for n in self._nodes if n.op == "call_function" and n not in self._left_out
-        ]
+        found = [n for n in self._nodes if n.op == "call_function" and n not in self._left_out]
         backward = [n for n in found if self._stages[n] == BACKWARD]
         listed = [n for n in found if self._stages[n] != BACKWARD]
         late = {n for n in backward if n not in self._needs_tangent}
@@ -343,9 +335,7 @@ class JointGraph:
         return data
 
 
-def _outputs_of(
-    module: GraphModule, count: int
-) -> tuple[list[Node | None], list[Node | None]]:
+def _outputs_of(module: GraphModule, count: int) -> tuple[list[Node | None], list[Node | None]]:
     (output,) = module.graph.find_nodes(op="output")
     leaves = [n if isinstance(n, Node) else None for n in tree_leaves(output.args)]
     return leaves[:count], leaves[count:]

@@ -165,9 +165,7 @@ class _Builder:
             self._inputs.add(storage)
         return self._buffer_of[storage]
 
-    def _tangent(
-        self, place: int, run: Run, number: int, buffer: Mapping[str, Any]
-    ) -> int:
+    def _tangent(self, place: int, run: Run, number: int, buffer: Mapping[str, Any]) -> int:
         storage = run.tangents.get(number)
         if storage is None or storage not in self._buffer_of:
             added = self._add_buffer(place, buffer)
@@ -211,4 +209,3 @@ def _end(name: str, stage: str, reads: Iterable[int]) -> dict[str, Any]:
 def of_model(step: RecordedStep, inputs: frozenset[int]) -> int:
     """Bytes of the model's parameters and buffers that graphs are given."""
     return sum(step.bytes_of[i] for i in inputs & step.of_model)
-

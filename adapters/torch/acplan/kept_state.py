@@ -51,9 +51,7 @@ _GLOBAL_HOOKS = "_global_"
 
 
 @contextlib.contextmanager
-def state_kept(
-    model: torch.nn.Module, of_functions: bool = True
-) -> Iterator[list[Any]]:
+def state_kept(model: torch.nn.Module, of_functions: bool = True) -> Iterator[list[Any]]:
     """At the end, what is reached from the model, which it yields, is what it was at the
     beginning. `of_functions`: what functions have for variables, too, as those of hooks."""
     with _disable_current_modes():
@@ -300,7 +298,8 @@ def slots_of(kind: type) -> tuple[types.MemberDescriptorType, ...]:
 
 def slots_filled(thing: Any) -> dict[types.MemberDescriptorType, Any]:
     found = {}
-    for slot in slots_of(type(thing)):
+    kind: Any = type(thing)
+    for slot in slots_of(kind):
         with contextlib.suppress(AttributeError):
             found[slot] = slot.__get__(thing)
     return found
@@ -308,7 +307,7 @@ def slots_filled(thing: Any) -> dict[types.MemberDescriptorType, Any]:
 
 def _is_filled(cell: types.CellType) -> bool:
     try:
-        cell.cell_contents
+        _ = cell.cell_contents
     except ValueError:
         return False
     return True
@@ -340,7 +339,7 @@ def undone(thing: Any, stays: Stays | None = None) -> Iterator[Undo]:
     elif is_a(thing, torch.Generator):
         if thing.device.type == "cpu":
             yield functools.partial(thing.set_state, thing.get_state())
-    elif slots_of(type(thing)):
+    elif slots_of(type(thing)):  # type: ignore[arg-type]
         yield functools.partial(_put_in_slots, thing, slots_filled(thing))
     elif numpy := sys.modules.get("numpy"):
         if is_a(thing, numpy.random.RandomState):
@@ -411,8 +410,7 @@ def _is_as_before(container: Any, before: Any) -> bool:
     if is_a(container, dict):
         found = [*dict.items(container)]
         return len(found) == len(before) and all(
-            name is old and value is was
-            for (name, value), (old, was) in zip(found, before)
+            name is old and value is was for (name, value), (old, was) in zip(found, before)
         )
     elements = elements_of(container) or []
     if isinstance(before, set):

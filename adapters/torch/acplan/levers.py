@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from acplan.errors import AcplanError
 from acplan.losses import linear_cross_entropy
+from acplan.one_thread import replaced_here
 from acplan.optimizers import (
     OPTIMIZERS,
     OptimizerFn,
@@ -21,7 +22,6 @@ from acplan.optimizers import (
     named_optimizer,
     optimizer_like,
 )
-from acplan.one_thread import replaced_here
 from acplan.tracing import default_loss
 from acplan.training_steps import TrainingStep
 
@@ -241,9 +241,7 @@ def _fused_loss(step: TrainingStep) -> Iterator[TrainingStep]:
             shift_labels = padded[..., 1:].contiguous()
         if num_items_in_batch is None:
             return of_hidden(logits, shift_labels, ignore_index=ignore_index)
-        total = of_hidden(
-            logits, shift_labels, ignore_index=ignore_index, reduction="sum"
-        )
+        total = of_hidden(logits, shift_labels, ignore_index=ignore_index, reduction="sum")
         return total / num_items_in_batch
 
     def loss_fn(output: Any) -> torch.Tensor:
@@ -258,9 +256,7 @@ def _fused_loss(step: TrainingStep) -> Iterator[TrainingStep]:
             undo.enter_context(
                 mock.patch.object(owner, "_loss_function", causal_loss, create=True)
             )
-        undo.enter_context(
-            replaced_here(torch.nn.functional, "cross_entropy", cross_entropy)
-        )
+        undo.enter_context(replaced_here(torch.nn.functional, "cross_entropy", cross_entropy))
         yield dataclasses.replace(step, loss_fn=loss_fn)
 
 
@@ -283,15 +279,12 @@ def _half_microbatch(step: TrainingStep) -> Iterator[TrainingStep]:
     if size % 2:
         raise NotApplicable(f"the batch is {size}, which has no half")
     halves = [
-        v[: size // 2] if isinstance(v, torch.Tensor) and v.dim() > 0 else v
-        for v in leaves
+        v[: size // 2] if isinstance(v, torch.Tensor) and v.dim() > 0 else v for v in leaves
     ]
     # Views would be of the whole input's memory.
     halves = [v.clone() if isinstance(v, torch.Tensor) else v for v in halves]
     args, kwargs = tree_unflatten(halves, shape)
-    yield dataclasses.replace(
-        step, args=args, kwargs=kwargs, accumulate=2 * step.accumulate
-    )
+    yield dataclasses.replace(step, args=args, kwargs=kwargs, accumulate=2 * step.accumulate)
 
 
 @contextlib.contextmanager
@@ -312,9 +305,7 @@ def _channels_last(step: TrainingStep) -> Iterator[TrainingStep]:
                 made = torch.empty_like(
                     parameter, device="meta", memory_format=torch.channels_last
                 )
-                stand_ins[id(parameter)] = torch.nn.Parameter(
-                    made, parameter.requires_grad
-                )
+                stand_ins[id(parameter)] = torch.nn.Parameter(made, parameter.requires_grad)
             undo.callback(module._parameters.__setitem__, name, parameter)
             module._parameters[name] = stand_ins[id(parameter)]
         leaves, shape = tree_flatten((step.args, step.kwargs))
@@ -331,14 +322,9 @@ def _channels_last(step: TrainingStep) -> Iterator[TrainingStep]:
 def _attention(implementation: str) -> Setting:
     @contextlib.contextmanager
     def setting(step: TrainingStep) -> Iterator[TrainingStep]:
-        model = next(
-            (
-                module
-                for module in step.model.modules()
-                if hasattr(module, "set_attn_implementation")
-            ),
-            None,
-        )
+        modules = step.model.modules()
+        by_name = (m for m in modules if hasattr(m, "set_attn_implementation"))
+        model: Any = next(by_name, None)
         if model is None:
             raise NotApplicable("the model is none of transformers")
         configs = _configurations(model.config)

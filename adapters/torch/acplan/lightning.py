@@ -24,11 +24,9 @@ try:
     from lightning.pytorch import Callback
 except ImportError:
     try:
-        from pytorch_lightning import Callback
+        from pytorch_lightning import Callback  # type: ignore[assignment]
     except ImportError:
-        raise AcplanError(
-            "acplan.lightning needs Lightning: pip install lightning"
-        ) from None
+        raise AcplanError("acplan.lightning needs Lightning: pip install lightning") from None
 
 # Of Trainer(precision=...): the autocast. Where there is none, weights are of that type.
 _AUTOCAST = {
@@ -41,8 +39,7 @@ _AUTOCAST = {
 }
 
 
-# Where Lightning is not installed, mypy takes Callback for Any.
-class AcplanCallback(Callback):  # type: ignore[misc]
+class AcplanCallback(Callback):
     """Checkpoints a LightningModule when its training starts, in place, so that it stays
     within the budget of a process and recomputes least:
 
@@ -105,10 +102,8 @@ def _require_plannable(trainer: Any, module: Any) -> None:
         )
     if trainer.precision not in _AUTOCAST:
         raise AcplanError(
-            f"precision: expected one of {', '.join(_AUTOCAST)}, found "
-            f"{trainer.precision!r}"
+            f"precision: expected one of {', '.join(_AUTOCAST)}, found {trainer.precision!r}"
         )
-
 
     if "dataloader_iter" in inspect.signature(module.training_step).parameters:
         raise AcplanError(
@@ -182,8 +177,7 @@ def _loss_of_step(modes: Modes, module: Any, batch: Any) -> torch.Tensor:
     loss = output.get("loss") if isinstance(output, dict) else output
     if not isinstance(loss, torch.Tensor):
         raise AcplanError(
-            "training_step: expected a loss or a dict with one, found "
-            f"{type(output).__name__}"
+            f"training_step: expected a loss or a dict with one, found {type(output).__name__}"
         )
     return loss
 

@@ -68,9 +68,7 @@ class _InChunks(torch.autograd.Function):
             total -= (logs.gather(-1, right) * here).sum()
             # Of the logits: softmax, less one at the right index.
             gradient = logs.exp_()
-            gradient.scatter_add_(
-                -1, right, torch.full_like(right, -1, dtype=gradient.dtype)
-            )
+            gradient.scatter_add_(-1, right, torch.full_like(right, -1, dtype=gradient.dtype))
             gradient *= here * scale
             gradient = gradient.to(weight.dtype)
             if of_hidden is not None:

@@ -125,9 +125,7 @@ def find_device(device: str, name: str | None) -> Device:
             properties.multi_processor_count,
         )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return Device(
-        name or platform.machine() or "cpu", max(1.0, memory), os.cpu_count() or 1
-    )
+    return Device(name or platform.machine() or "cpu", max(1.0, memory), os.cpu_count() or 1)
 
 
 def measure(
@@ -137,17 +135,9 @@ def measure(
     numbers = _Numbers(vendor)
     products = measure_products(clock, sizes)
     low = measure_products_fp8(clock, sizes)
-    flash = (
-        measure_attention(clock, sizes, "FLASH_ATTENTION")
-        if clock.device == "cuda"
-        else []
-    )
+    flash = measure_attention(clock, sizes, "FLASH_ATTENTION") if clock.device == "cuda" else []
     flash = flash or measure_attention(clock, sizes, None)
-    new = (
-        measure_attention(clock, sizes, "CUDNN_ATTENTION")
-        if clock.device == "cuda"
-        else []
-    )
+    new = measure_attention(clock, sizes, "CUDNN_ATTENTION") if clock.device == "cuda" else []
     copies, norms = measure_memory(clock, sizes)
     host = measure_host_link(clock, sizes)
     launch = measure_launches(clock)
@@ -200,9 +190,7 @@ def measure(
     nvlink = numbers.add_rate(
         "nvlink_gbs",
         _best_rate(near) / 1e9 if near else link,
-        "measured: the fastest all-gather"
-        if near
-        else "one rank: the host's link is taken",
+        "measured: the fastest all-gather" if near else "one rank: the host's link is taken",
     )
     numbers.add_share(
         "nvlink_share",
@@ -223,9 +211,7 @@ def measure(
     return numbers.found, ran
 
 
-def to_data(
-    device: Device, numbers: dict[str, Any], points: Sequence[Point]
-) -> dict[str, Any]:
+def to_data(device: Device, numbers: dict[str, Any], points: Sequence[Point]) -> dict[str, Any]:
     return {
         "format": "acplan.system",
         "version": 1,
@@ -244,16 +230,10 @@ def add_parser(commands: Any) -> None:
         description="Measures products, attention, norms, copies and the host's link; under "
         "torchrun collectives too. With --device cpu small sizes, to try it.",
     )
-    parser.add_argument(
-        "-o", "--output", required=True, metavar="FILE", help=".json[.gz]"
-    )
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help=".json[.gz]")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument(
-        "--name", help="of the GPU in the file; default: what it says itself"
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=10, metavar="N", help="default: 10"
-    )
+    parser.add_argument("--name", help="of the GPU in the file; default: what it says itself")
+    parser.add_argument("--repeats", type=int, default=10, metavar="N", help="default: 10")
     parser.add_argument(
         "--vendor",
         action="append",
@@ -268,9 +248,7 @@ def add_parser(commands: Any) -> None:
 def _run_command(flags: argparse.Namespace) -> int:
     require_writable(flags.output)
     if flags.repeats < 1:
-        raise AcplanError(
-            f"--repeats: expected a number above 0, found {flags.repeats}"
-        )
+        raise AcplanError(f"--repeats: expected a number above 0, found {flags.repeats}")
     if flags.name is not None and not flags.name.strip():
         raise AcplanError("--name: expected a name, found none")
     vendor = dict(_vendor_number(text) for text in flags.vendor)

@@ -140,8 +140,7 @@ class Verification:
         else:
             place, predicted, measured = difference
             text += (
-                f"\nthey part at operator {place}: predicted {predicted}, re-traced "
-                f"{measured}"
+                f"\nthey part at operator {place}: predicted {predicted}, re-traced {measured}"
             )
         return text if self.values is None else f"{text}\n{self.values}"
 
@@ -183,7 +182,8 @@ def verify(
         if values:
             raise
         check = ValueCheck(skipped=str(error))
-    return remember(dataclasses.replace(verification, values=check), of, plan)
+    verification = dataclasses.replace(verification, values=check)
+    return remember(verification, of, plan)  # type: ignore[no-any-return]
 
 
 # Options of acplan.trace that say nothing of the step.
@@ -204,9 +204,7 @@ def verifying(
         )
     capacity = kwargs.setdefault("capacity", of.capacity)
     if capacity != of.capacity:
-        raise AcplanError(
-            f"verify: capacity is {capacity!r}, and {of.capacity!r} in the trace"
-        )
+        raise AcplanError(f"verify: capacity is {capacity!r}, and {of.capacity!r} in the trace")
     for name in (*_OF_TRACES, "values"):
         kwargs.pop(name, None)
     real = Limits.of_the_machine() if of.has_real_values else None
@@ -214,18 +212,12 @@ def verifying(
     kwargs["device"] = traced_for if traced_for in DEVICES else "a100"
     with (
         _simulating(of) as simulated,
-        measuring(
-            model, *args, workspaces=of.workspaces, real=real, **kwargs
-        ) as measured,
+        measuring(model, *args, workspaces=of.workspaces, real=real, **kwargs) as measured,
     ):
-        yield lambda plan: remember(
-            Verification(simulated(plan), measured(plan)), of, plan
-        )
+        yield lambda plan: remember(Verification(simulated(plan), measured(plan)), of, plan)
 
 
-def measure(
-    model: torch.nn.Module, plan: Plan, *args: Any, **kwargs: Any
-) -> tuple[Step, ...]:
+def measure(model: torch.nn.Module, plan: Plan, *args: Any, **kwargs: Any) -> tuple[Step, ...]:
     """The operators of a training step of the model with the plan, on fake tensors;
     options as for acplan.trace."""
     with measuring(model, *args, **kwargs) as measured:

@@ -37,7 +37,7 @@ def following(session: Following) -> Iterator[None]:
         "__bool__": _bool_of,
         "is_nonzero": _bool_of,
     }
-    functions = [(FakeTensor, "equal"), (FakeTensor, "allclose")]
+    functions: list[tuple[Any, str]] = [(FakeTensor, "equal"), (FakeTensor, "allclose")]
     functions += [(torch, "equal"), (torch, "allclose")]
     try:
         with contextlib.ExitStack() as stack:
@@ -104,7 +104,9 @@ def picked(tensor: torch.Tensor, index: Any) -> Any:
 def _compares(function: Callable[..., bool]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*tensors: Any, **kwargs: Any) -> Any:
-        plain, is_unknown = _taken(tensors[0], lambda first: function(first, *tensors[1:], **kwargs))
+        plain, is_unknown = _taken(
+            tensors[0], lambda first: function(first, *tensors[1:], **kwargs)
+        )
         return unknown(bool) if is_unknown else plain
 
     return call
@@ -119,9 +121,7 @@ def _number_of(value: Any) -> Any:
 
 def _any_unknown(values: Any) -> bool:
     return any(
-        isinstance(value, Number)
-        or isinstance(value, (list, tuple))
-        and _any_unknown(value)
+        isinstance(value, Number) or isinstance(value, (list, tuple)) and _any_unknown(value)
         for value in values
     )
 

@@ -129,9 +129,7 @@ class Freight:
 
     _HELD, _RELEASED, _FETCHED, _LANDED = range(4)
 
-    def __init__(
-        self, traffic: "Traffic", chain: "_Chain", tape: Tape, sends: bool
-    ) -> None:
+    def __init__(self, traffic: "Traffic", chain: "_Chain", tape: Tape, sends: bool) -> None:
         """`sends`: the plan offloads something here."""
         tape.freight = self
         self.sends = sends

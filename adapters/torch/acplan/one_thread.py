@@ -33,7 +33,8 @@ def replaced_here(owner: Any, name: str, other: Any) -> Any:
         return mock.patch.object(owner, name, property(here(original.fget, other.fget)))
     if callable(other) and callable(original):
         return mock.patch.object(owner, name, here(original, other))
-    if type(owner).__setattr__ is types.ModuleType.__setattr__ and name in vars(owner):
+    plainly: Any = types.ModuleType.__setattr__
+    if type(owner).__setattr__ is plainly and name in vars(owner):
         return _constant_here(owner, name, other)
     return mock.patch.object(owner, name, other)
 

@@ -20,9 +20,7 @@ class _Blockwise(torch.optim.Optimizer):
     """The memory of bitsandbytes' AdamW (0.45), whose own kernels need a GPU: what it
     keeps of each parameter, and nothing besides while it steps."""
 
-    def __init__(
-        self, parameters: list[torch.nn.Parameter], bits: int, is_paged: bool
-    ) -> None:
+    def __init__(self, parameters: list[torch.nn.Parameter], bits: int, is_paged: bool) -> None:
         super().__init__(parameters, {})
         self._bits = bits
         self._is_paged = is_paged
@@ -121,7 +119,11 @@ def make_optimizer(
         wanted = OPTIMIZERS["adamw"]
     if not callable(wanted):
         several = isinstance(wanted, (list, tuple, dict))
-        hint = "; of several optimizers trace the step of each, with its own loss" if several else ""
+        hint = (
+            "; of several optimizers trace the step of each, with its own loss"
+            if several
+            else ""
+        )
         raise AcplanError(
             "optimizer: expected a name, a function of the parameters, a class or a "
             f"torch.optim.Optimizer, found {type(wanted).__name__}{hint}"

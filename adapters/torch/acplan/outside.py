@@ -68,9 +68,7 @@ class Outside:
             self._private = self._before.clone()
         with no_dispatch(), torch.no_grad():
             alias = torch.empty((0,), dtype=tensor.dtype, device=tensor.device)
-            alias.set_(
-                self._private, tensor.storage_offset(), tensor.size(), tensor.stride()
-            )
+            alias.set_(self._private, tensor.storage_offset(), tensor.size(), tensor.stride())
             if tensor.is_conj():
                 alias = torch._conj(alias)
             return torch._neg_view(alias) if tensor.is_neg() else alias

@@ -48,7 +48,7 @@ def plain_fakes(value_of: ValueOf) -> Iterator[None]:
             _leave_nothing(value_of)
 
 
-_move = torch.nn.Module._apply
+_move: Any = torch.nn.Module._apply
 
 
 def _moved(
@@ -65,7 +65,8 @@ def _moved(
                 return module
             if not torch.__future__.get_overwrite_module_params_on_conversion():
                 return _moved_one_by_one(module, fn)
-    return _move(module, fn, False)
+    moved: torch.nn.Module = _move(module, fn, False)
+    return moved
 
 
 def _moved_one_by_one(

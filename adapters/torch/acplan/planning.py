@@ -30,9 +30,7 @@ Budget = int | str
 _LOGGER = logging.getLogger("acplan")
 
 
-def plan(
-    of: Source, budget: Budget, *, progress: bool | None = None, **options: Any
-) -> Plan:
+def plan(of: Source, budget: Budget, *, progress: bool | None = None, **options: Any) -> Plan:
     """The plan with the least recomputation within the budget, optimal and checked.
 
     of:      a trace, a profile, or the path of a file with either.
@@ -175,9 +173,7 @@ def require_within_budget(planned: Plan, verification: measuring.Verification) -
         )
 
 
-def source_path(
-    of: Source, folder: pathlib.Path, asked_by: str = "plan"
-) -> pathlib.Path:
+def source_path(of: Source, folder: pathlib.Path, asked_by: str = "plan") -> pathlib.Path:
     """The file of what is asked about; one that is not a file yet is written."""
     if isinstance(of, (Trace, Profile)):
         path = folder / f"{type(of).__name__.lower()}.json"

@@ -48,11 +48,7 @@ def autocast_of(value: AutocastLike) -> Autocast | None:
         return Autocast(value)
     if isinstance(value, torch.autocast) and value.device == "cuda":
         return _autocast_like(value)
-    found = (
-        f"one for {value.device!r}"
-        if isinstance(value, torch.autocast)
-        else f"{value!r}"
-    )
+    found = f"one for {value.device!r}" if isinstance(value, torch.autocast) else f"{value!r}"
     raise AcplanError(
         f"autocast: expected one of {', '.join(AUTOCASTS)}, their torch.dtype, or a "
         f"torch.autocast for 'cuda', found {found}"

@@ -68,7 +68,8 @@ class Profile:
         )
 
     def __repr__(self) -> str:
-        return f"<Profile of {showing.plain(self._model or 'a model')}: {len(self.modules):,} modules>"
+        model = showing.plain(self._model or "a model")
+        return f"<Profile of {model}: {len(self.modules):,} modules>"
 
     def _repr_html_(self) -> str:
         return showing.page(repr(self)[1:-1], {}, figure(["memory", "map"], self))
@@ -80,9 +81,7 @@ def profile(trace: Trace | str | os.PathLike[str]) -> Profile:
         return Profile.load(profile_file(trace, pathlib.Path(folder)))
 
 
-def profile_file(
-    trace: Trace | str | os.PathLike[str], folder: pathlib.Path
-) -> pathlib.Path:
+def profile_file(trace: Trace | str | os.PathLike[str], folder: pathlib.Path) -> pathlib.Path:
     """A file in the folder with the profile of a trace."""
     source = pathlib.Path(folder / "trace.json")
     if isinstance(trace, Trace):

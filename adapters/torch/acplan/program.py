@@ -151,9 +151,7 @@ def call_acplan(
         return _called(arguments, each_second)
 
 
-def _called(
-    arguments: Sequence[str], each_second: Callable[[], object] | None
-) -> Outcome:
+def _called(arguments: Sequence[str], each_second: Callable[[], object] | None) -> Outcome:
     program = find_program()
     _require_command(program, arguments[0])
     # In a session of its own, the program gets Ctrl-C from here alone.

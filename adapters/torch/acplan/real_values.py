@@ -78,8 +78,8 @@ class Limits:
     def require_room(self, size: int) -> None:
         if self.bytes + size > self.most_bytes:
             raise TooMuch(
-                f"real values take more than the {showing.size(self.most_bytes)} of memory that "
-                "they may have: trace a smaller batch, or fewer layers"
+                f"real values take more than the {showing.size(self.most_bytes)} of memory "
+                "that they may have: trace a smaller batch, or fewer layers"
             )
 
     def add_flops(self, flops: int) -> None:
@@ -125,9 +125,7 @@ class RealValuesMode(ValuedFakeTensorMode):
         self.not_computed = ""
         self._tick = tick
 
-    def knows(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> bool:
+    def knows(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         if not self.is_real:
             return super().knows(func, args, kwargs)
         is_written = func._schema.is_mutable
@@ -279,7 +277,9 @@ class Beginning:
                 _put_back(noted.fake, noted.value)
             for holder, name, value in self._kept:
                 tensor = holder.get(name)
-                if _is_another(tensor, self._noted) and _is_alike(tensor, value):
+                if tensor is None or not _is_another(tensor, self._noted):
+                    continue
+                if _is_alike(tensor, value):
                     _put_back(tensor, value)
 
     def note(self, model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> None:

@@ -44,7 +44,6 @@ from acplan.tape import (
     written_by,
 )
 
-
 # For what autograd saves, and to hand it out.
 Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
 # By which PyTorch tells hooks of checkpoints from others, from 2.14 on.
@@ -64,9 +63,7 @@ class StartAgain(Ending):
         self.recomputation = recomputation
 
 
-def run(
-    module: Callable[..., Any], tape: Tape, /, *args: Any, **kwargs: Any
-) -> Any:
+def run(module: Callable[..., Any], tape: Tape, /, *args: Any, **kwargs: Any) -> Any:
     """Calls a module, in forward and again. It begins anew at most once."""
     try:
         with _asking_again(tape):
@@ -135,6 +132,8 @@ def making_all(tape: Tape, hooks: Hooks) -> Hooks:
             torch._C._set_graph_exec_group(group)
 
     return save, unpack
+
+
 class Call:
     """A module, called with what its caller gave, and from then on with copies of what it
     is called with (given.py). Where an exception left it in forward, one such leaves it when
@@ -185,7 +184,7 @@ class _End(Ending):
     go on with something else."""
 
 
-setattr(checkpoint, "_StopRecomputationError", _End)
+checkpoint._StopRecomputationError = _End  # type: ignore[misc, assignment]
 # What ends a recomputation, or begins it again, and is no end of the module's.
 ENDS = (StartAgain, _End)
 
@@ -520,9 +519,7 @@ class Recomputation(Mode):
             )
         return tensor
 
-    def _replays(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bool:
+    def _replays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Returns whether an operator writes to memory from outside of which there is a
         copy, so that what reads the copy later finds what was written."""
         outside = self._tape.outside

@@ -201,7 +201,7 @@ class StepRecorder:
             there = run.made | {*run.inputs.values()}
             if run.graph is graph and not run.is_done and saved <= there:
                 return run
-        raise AcplanError(f"a graph's pass runs without its forward")
+        raise AcplanError("a graph's pass runs without its forward")
 
     def _by_buffer(
         self, graph: RecordedGraph, nodes: Sequence[Node | None], values: Sequence[Any]

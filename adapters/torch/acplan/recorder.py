@@ -204,7 +204,8 @@ class Recorder(TorchDispatchMode):
 
     def __enter__(self) -> "Recorder":
         readers.append(self._note_read)
-        return super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __exit__(self, *error: object) -> None:
         readers.remove(self._note_read)
@@ -361,9 +362,7 @@ class Recorder(TorchDispatchMode):
         if is_opaque:
             outputs, results, is_view = [], [], False
         if self._kernels is not None:
-            self._add_workspace(
-                workspace_bytes(func, args, kwargs, out, self._kernels)
-            )
+            self._add_workspace(workspace_bytes(func, args, kwargs, out, self._kernels))
         if is_launch(func):
             read, written = self.plain(args[1]), mutates
         is_free = is_view or not written or "empty" in name
@@ -418,7 +417,7 @@ class Recorder(TorchDispatchMode):
 
         # In the class: copies of a module, which libraries make of its attributes, are not
         # the module. But where it has a call of its own, that one calls.
-        plain = torch.nn.Module._call_impl
+        plain: Any = torch.nn.Module._call_impl
         with contextlib.ExitStack() as undo:
             for index, module in enumerate(modules):
                 if but_root and index == 0:
@@ -517,9 +516,7 @@ class Recorder(TorchDispatchMode):
         given = (a for a in args if issubclass(type(a), torch.Tensor))
         return [self._tensor_of(part) for part in self.plain(list(given))]
 
-    def _watch_gradients(
-        self, values: Any, action: Callable[[torch.Tensor], None]
-    ) -> None:
+    def _watch_gradients(self, values: Any, action: Callable[[torch.Tensor], None]) -> None:
         # Hooks of single tensors, as those of several keep gradients alive.
         for tensor in tensors_in(values):
             if tensor.requires_grad:
@@ -705,4 +702,3 @@ def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     given = {p.name: p.default_value for p in parameters if p.has_default_value()}
     given |= {p.name: value for p, value in zip(parameters, args)} | kwargs
     return bool(given.get("dropout_p", 1.0))
-

@@ -45,9 +45,7 @@ def _run(
         if choice is not None:
             write_json(folder / "choice.json", choice)
             flags = ["--of", f"{folder}/choice.json", *flags]
-        outcome = call_acplan(
-            ["remat", f"{folder}/graph.json", *flags, "--json", "--memory"]
-        )
+        outcome = call_acplan(["remat", f"{folder}/graph.json", *flags, "--json", "--memory"])
     return _data(outcome)
 
 

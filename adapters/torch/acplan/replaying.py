@@ -65,8 +65,7 @@ _EVAL_FRAME = torch._C._dynamo.eval_frame
 # put together so, and up to PyTorch 2.11 checkpoints hang on one what they are called with.
 EMPTY = torch.ops.aten.empty.memory_format
 _SETS_MEMORY = frozenset(
-    [torch.ops.aten.set_.source_Storage]
-    + [torch.ops.aten.set_.source_Storage_storage_offset]
+    [torch.ops.aten.set_.source_Storage] + [torch.ops.aten.set_.source_Storage_storage_offset]
 )
 
 _PACKS = torch.ops.aten._pack_padded_sequence.default

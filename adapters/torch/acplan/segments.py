@@ -29,8 +29,11 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint
-from torch.utils.checkpoint import create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from acplan.errors import AcplanError
 from acplan.given import Copies, copied, holds_nothing, tensors_given
@@ -104,8 +107,8 @@ class Segment:
         return Segment, self._made_of
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Segment":
-        *made_of, traffic = self._made_of
-        return Segment(*made_of, copy.deepcopy(traffic, memo))
+        fqn, names, decisions, strict, traffic = self._made_of
+        return Segment(fqn, names, decisions, strict, copy.deepcopy(traffic, memo))
 
     def places(self) -> list["Place"]:
         """What calls its modules, for `checkpoint_wrapper`."""
@@ -123,9 +126,7 @@ class Segment:
     def traffic(self) -> Traffic | None:
         return self._made_of[4]
 
-    def call(
-        self, place: int, module: torch.nn.Module, args: Any, kwargs: Any
-    ) -> Any:
+    def call(self, place: int, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return module(*args, **kwargs)
         if any(map(has_compiled_call, module.modules())):
@@ -237,9 +238,7 @@ def _call_in_compiler(
     fqn: str, strict: bool, module: torch.nn.Module, args: Any, kwargs: Any
 ) -> Any:
     in_compiler = functools.partial(_contexts_in_compiler, fqn, strict)
-    return checkpoint(
-        module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
-    )
+    return checkpoint(module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs)
 
 
 def _contexts_in_compiler(fqn: str, strict: bool) -> Any:
@@ -620,13 +619,12 @@ class _Frame:
 
         def run_again(*args: Any, **kwargs: Any) -> None:
             if is_forward:
+                assert _top_hooks is not None
                 found.append(_top_hooks(True))
             else:
                 run(self._call_again, self.tape, args)
 
-        checkpoint(
-            run_again, *args, use_reentrant=False, context_fn=self._contexts, **kwargs
-        )
+        checkpoint(run_again, *args, use_reentrant=False, context_fn=self._contexts, **kwargs)
         is_forward = False
         # It is not to be held by what it holds.
         return found.pop()

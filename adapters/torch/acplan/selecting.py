@@ -25,11 +25,10 @@ from acplan.tape import RUN, SAVE, SKIP, Choice, Offload, Tape, Writes
 from acplan.unit_state import UnitState
 
 try:
-    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.fsdp import FSDPModule as FSDPModule
 except ImportError:
     raise AcplanError(
-        "expected PyTorch 2.6 or later, with torch.distributed, found "
-        f"{torch.__version__}"
+        f"expected PyTorch 2.6 or later, with torch.distributed, found {torch.__version__}"
     ) from None
 
 
@@ -86,8 +85,8 @@ def checkpoint_of(
 
     Where the module runs other operators than the plan lists, what the plan does not
     know is recomputed, and what it skips, and a PlanMismatchWarning says so once; if
-    strict, AcplanError is raised. Under torch.compile, which leaves out and rewrites operators, only what
-    the plan saves must be there as often as the plan lists it.
+    strict, AcplanError is raised. Under torch.compile, which leaves out and rewrites
+    operators, only what the plan saves must be there as often as the plan lists it.
     """
     policy = Policy.of(fqn, decisions, strict)
     saved = _saved_by_name(decisions)
@@ -132,16 +131,12 @@ def _checkpointed(
     if not holds_nothing(args, kwargs):
         args, kwargs = copied((args, kwargs))
     try:
-        return checkpoint(
-            called, *args, use_reentrant=False, context_fn=context_fn, **kwargs
-        )
+        return checkpoint(called, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
     except Stopped as stopped:
         raise stopped.error from None
 
 
-def whole_checkpoint_of(
-    fqn: str, traffic: Traffic | None = None
-) -> Callable[..., Any]:
+def whole_checkpoint_of(fqn: str, traffic: Traffic | None = None) -> Callable[..., Any]:
     """Calls a module in a checkpoint that saves nothing, for `checkpoint_wrapper`."""
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -171,9 +166,7 @@ def freight_of_call(
         traffic.ended(freight)
 
 
-def start_of_call(
-    traffic: Traffic, policy: "Policy | None", tape: Tape
-) -> Freight | None:
+def start_of_call(traffic: Traffic, policy: "Policy | None", tape: Tape) -> Freight | None:
     """What a call of a unit that begins has with the host."""
     if not torch.is_grad_enabled():
         return None
@@ -433,9 +426,7 @@ class InOrder:
     def _part(self, found: str) -> None:
         place = self._place
         is_inside = place < len(self._order)
-        expected = (
-            self._policy.decisions[place].name if is_inside else "no more operators"
-        )
+        expected = self._policy.decisions[place].name if is_inside else "no more operators"
         self._difference = f"operator {place} is {found}, the plan expects {expected}"
         self._end = 0
         if self._policy.is_strict:

@@ -43,8 +43,7 @@ def to_pandas(rows: Rows) -> Any:
 def page(title: str, facts: Mapping[str, object], *parts: str) -> str:
     """A title, what is to be said in words, and charts or tables below."""
     said = " · ".join(
-        f"{html.escape(name)} <b>{html.escape(str(value))}</b>"
-        for name, value in facts.items()
+        f"{html.escape(name)} <b>{html.escape(str(value))}</b>" for name, value in facts.items()
     )
     return (
         f'<div class="acplan"><div><b>{html.escape(plain(title))}</b></div>'
@@ -120,10 +119,7 @@ def thinned(points: Points, most: int = 400) -> Points:
         return points
     each = len(points) / most
     starts = [int(k * each) for k in range(most)] + [len(points)]
-    return [
-        max(points[a:b], key=lambda point: point[1])
-        for a, b in zip(starts, starts[1:])
-    ]
+    return [max(points[a:b], key=lambda point: point[1]) for a, b in zip(starts, starts[1:])]
 
 
 # What is drawn where the charts of the report cannot be (figures.py). Who has better

@@ -92,9 +92,7 @@ def asks_of_sparse(func: Any) -> bool:
     return func.__name__.split(".")[0] in _ASKS
 
 
-def fake_of_sparse(
-    value: torch.Tensor, fake: Callable[[torch.Tensor], Any]
-) -> torch.Tensor:
+def fake_of_sparse(value: torch.Tensor, fake: Callable[[torch.Tensor], Any]) -> torch.Tensor:
     """The fake of a real sparse tensor; `fake` makes those of its parts."""
     with no_dispatch():
         parts = sparse_parts(value.detach())
@@ -122,9 +120,7 @@ def made_of(real: torch.Tensor, parts: Sequence[Any]) -> torch.Tensor:
         metas = [part.view(part.shape) for part in parts]
     with no_dispatch():
         made = _with_parts(real, metas)
-    fake: torch.Tensor = mode.fake_tensor_converter.from_meta_and_device(
-        mode, made, device
-    )
+    fake: torch.Tensor = mode.fake_tensor_converter.from_meta_and_device(mode, made, device)
     fake.__dict__[_REAL] = real
     return fake
 
@@ -132,9 +128,7 @@ def made_of(real: torch.Tensor, parts: Sequence[Any]) -> torch.Tensor:
 class SparseFakes:
     """One operator."""
 
-    def __init__(
-        self, value_of: ValueOf, give_value: GiveValue
-    ) -> None:
+    def __init__(self, value_of: ValueOf, give_value: GiveValue) -> None:
         self._value_of = value_of
         self._give_value = give_value
         # By the storage of a real part, the fake one.
@@ -167,9 +161,10 @@ class SparseFakes:
         """What is written to, which has as many elements as before, and those of another
         sparse one that is added."""
         first, second = (args[0], args[1]) if len(args) > 1 else (args[0], None)
-        is_list = isinstance(first, (list, tuple))
-        is_paired = is_list and isinstance(second, (list, tuple))
-        pairs = zip(first, second) if is_paired else [(first, second)]
+        kinds = (list, tuple)
+        pairs: Any = [(first, second)]
+        if isinstance(first, kinds) and isinstance(second, kinds):
+            pairs = zip(first, second)
         for to, other in pairs:
             if not (isinstance(to, torch.Tensor) and isinstance(other, torch.Tensor)):
                 continue
@@ -224,9 +219,11 @@ class SparseFakes:
             values = real._values()
             narrow = torch.zeros(values.shape[:1], dtype=values.dtype)
             shape = real.shape[: real.sparse_dim()]
-            indices = torch.sparse_coo_tensor(
-                real._indices(), narrow, shape, check_invariants=False
-            ).coalesce()._indices()
+            indices = (
+                torch.sparse_coo_tensor(real._indices(), narrow, shape, check_invariants=False)
+                .coalesce()
+                ._indices()
+            )
             kept = _zeros(values[:1]).expand(indices.shape[1], *values.shape[1:])
             return torch.sparse_coo_tensor(
                 indices, kept, real.shape, check_invariants=False, is_coalesced=True
@@ -271,9 +268,7 @@ class SparseFakes:
             if of.shape == value.shape:
                 return of.detach()
             if not _is_one_number(value):
-                return of.as_strided(
-                    value.shape, value.stride(), value.storage_offset()
-                )
+                return of.as_strided(value.shape, value.stride(), value.storage_offset())
         made = torch.empty(value.shape, dtype=value.dtype, device=self._device)
         if not value.is_floating_point():
             self._give_value(made, value)
@@ -296,11 +291,13 @@ def _zeros(like: torch.Tensor) -> torch.Tensor:
 def _with_parts(like: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
     shape = tuple(like.shape)
     if like.layout is torch.sparse_coo:
+        indices, values = parts
         return torch.sparse_coo_tensor(
-            *parts, shape, check_invariants=False, is_coalesced=like.is_coalesced()
+            indices, values, shape, check_invariants=False, is_coalesced=like.is_coalesced()
         )
+    whole, others, values = parts
     made: torch.Tensor = torch.sparse_compressed_tensor(
-        *parts, shape, layout=like.layout, check_invariants=False
+        whole, others, values, shape, layout=like.layout, check_invariants=False
     )
     return made
 

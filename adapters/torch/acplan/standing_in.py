@@ -101,10 +101,10 @@ class StandIn(torch.Tensor):
 
     origin: Origin
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         func: Any,
         types: Any,
@@ -121,34 +121,36 @@ class StandIn(torch.Tensor):
             return by_shape(func, args, kwargs, found.origin)
         found.origin.refuse(func)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"StandIn({tuple(self.shape)}, {self.dtype}, {self.origin.func})"
 
     def __format__(self, form: str) -> str:
         # A number that forward saw is handed out, as for a plain tensor.
-        return format(self.item(), form) if self.dim() == 0 else super().__format__(form)
+        if self.dim() == 0:
+            return format(self.item(), form)
+        return object.__format__(self, form)
 
     # What reads memory past the dispatcher: libraries of kernels, and other arrays. A unit
     # that does so runs again with nothing skipped.
 
-    def data_ptr(self) -> NoReturn:  # type: ignore[override]
+    def data_ptr(self) -> NoReturn:
         self._read_by("data_ptr()")
 
-    def untyped_storage(self) -> NoReturn:  # type: ignore[override]
+    def untyped_storage(self) -> NoReturn:
         self.origin.refuse("untyped_storage()")
 
-    def numpy(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+    def numpy(self, *_: Any, **__: Any) -> NoReturn:
         self._read_by("numpy()")
 
-    def tolist(self) -> Any:  # type: ignore[override]
+    def tolist(self) -> Any:
         if self.device.type == "cpu":
             self._read_by("tolist()")
         return self.cpu().tolist()  # An operator, which may have been saved.
 
-    def __array__(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
         self._read_by("__array__()")
 
-    def __dlpack__(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+    def __dlpack__(self, *_: Any, **__: Any) -> NoReturn:
         self._read_by("__dlpack__()")
 
     def _read_by(self, reader: str) -> NoReturn:
@@ -215,9 +217,7 @@ _COMMON = frozenset(
     [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.bool]
     + [torch.int64, torch.int32]
 )
-_PLAIN = frozenset(
-    [torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor, StandIn]
-)
+_PLAIN = frozenset([torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor, StandIn])
 
 
 def is_view(func: Any) -> bool:

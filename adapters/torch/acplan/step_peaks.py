@@ -185,9 +185,7 @@ def _passed(step: RecordedStep) -> set[int]:
     return made
 
 
-def _storage_of(
-    joint: JointGraph, node: Node, storages: Mapping[int, int]
-) -> int | None:
+def _storage_of(joint: JointGraph, node: Node, storages: Mapping[int, int]) -> int | None:
     found = [b for b in joint.buffers_of(node.name) if b in storages]
     return storages[found[0]] if found else None
 

@@ -95,9 +95,7 @@ class StepPlan:
         nodes = {n["name"] for n in self.graph["nodes"] if n["op"]}
         found = run_graphs(self.step, modules, self.graph["held_bytes"])
         predicted = [s for s in self.data["memory"] if s["node"] in nodes]
-        return Verification(
-            tuple(Step(s["node"], s["bytes"]) for s in predicted), tuple(found)
-        )
+        return Verification(tuple(Step(s["node"], s["bytes"]) for s in predicted), tuple(found))
 
     def __repr__(self) -> str:
         return (
@@ -163,8 +161,8 @@ class Compilation:
             block.compile(**arguments, **self.kwargs)
         if self.blocks:
             return self.model
-        compiled: torch.nn.Module = torch.compile(self.model, **arguments, **self.kwargs)
-        return compiled
+        compiled: Any = torch.compile(self.model, **arguments, **self.kwargs)
+        return compiled  # type: ignore[no-any-return]
 
     def record(
         self, make_joint: MakeJoint, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -185,9 +183,7 @@ class Compilation:
             for block in self.blocks:
                 # In one context: what is compiled for one is there for its equals.
                 compiled = call.dynamo_ctx(block._call_impl)
-                undo.enter_context(
-                    mock.patch.object(block, "_compiled_call_impl", compiled)
-                )
+                undo.enter_context(mock.patch.object(block, "_compiled_call_impl", compiled))
             return record_step(recorder, self.model, self.model, given, region)
 
     def _backend(self, recorder: StepRecorder) -> Callable[..., Any]:
@@ -209,8 +205,9 @@ class Compilation:
 
         def backend(module: GraphModule, inputs: Sequence[Any]) -> Any:
             with partitioning_by(partitioner):
+                compile_inside: Any = recorder.compile
                 return compile_fx(
-                    module, inputs, inner_compile=recorder.compile, config_patches=patches
+                    module, inputs, inner_compile=compile_inside, config_patches=patches
                 )
 
         return backend
@@ -235,9 +232,7 @@ def partitioning_by(partitioner: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-def plan_of(
-    step: RecordedStep, joint: JointStep, data: dict[str, Any]
-) -> StepPlan:
+def plan_of(step: RecordedStep, joint: JointStep, data: dict[str, Any]) -> StepPlan:
     return StepPlan(data, joint.data, joint.shares(step, data["saved"]), step=step)
 
 

@@ -206,9 +206,7 @@ def measure_memory(clock: Clock, sizes: Sizes) -> tuple[list[Point], list[Point]
 def measure_host_link(clock: Clock, sizes: Sizes) -> list[Point]:
     points = []
     for size in sizes.copied:
-        host = torch.empty(
-            size, dtype=torch.uint8, pin_memory=clock.device == "cuda"
-        ).fill_(1)
+        host = torch.empty(size, dtype=torch.uint8, pin_memory=clock.device == "cuda").fill_(1)
         near = torch.empty(size, dtype=torch.uint8, device=clock.device)
         there = clock.seconds(functools.partial(near.copy_, host, non_blocking=True))
         back = clock.seconds(functools.partial(host.copy_, near, non_blocking=True))

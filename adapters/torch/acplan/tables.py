@@ -47,7 +47,8 @@ class Frontier:
         return showing.to_pandas(self.rows)
 
     def __repr__(self) -> str:
-        return f"<Frontier of {showing.plain(self.data['model'])}: {len(self.data['plans'])} budgets>"
+        model, plans = showing.plain(self.data["model"]), self.data["plans"]
+        return f"<Frontier of {model}: {len(plans)} budgets>"
 
     def __str__(self) -> str:
         return self.text
@@ -138,7 +139,7 @@ def compare(of: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
         folder = pathlib.Path(name)
         arguments = ["compare", str(source_path(of, folder, "compare"))]
         for place, plan in enumerate(plans):
-            path = plan
+            path: Any = plan
             if isinstance(plan, Plan):
                 path = folder / f"plan-{place}.json"
                 plan.save(path)

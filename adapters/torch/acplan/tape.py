@@ -55,9 +55,7 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
 
 _HOLDERS = (list, tuple, dict)
 # By far the most, of which it is known that they have memory of their own.
-WITH_MEMORY = frozenset(
-    [torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor]
-)
+WITH_MEMORY = frozenset([torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor])
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
@@ -90,9 +88,7 @@ def _places_written(func: Any) -> tuple[tuple[int, str], ...]:
 _ONLY_SELF = ((0, "self"),)
 
 
-def written_by(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[torch.Tensor]:
+def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     places = _places_written(func)
     if args and places == _ONLY_SELF and isinstance(args[0], torch.Tensor):
         return [args[0]]
@@ -130,12 +126,11 @@ class Given:
         return of[self.place]
 
     @staticmethod
-    def find(
-        value: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> "Given | None":
+    def find(value: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "Given | None":
         if args and args[0] is value:
             return _FIRST
-        for place, argument in (*enumerate(args), *kwargs.items()):
+        arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        for place, argument in arguments:
             if argument is value:
                 return Given(place)
         return None
@@ -165,9 +160,7 @@ class Saved:
         self.is_partial = False
 
     @classmethod
-    def some(
-        cls, func: Any, out: Any, kept: Sequence[int], call: Call = _NO_CALL
-    ) -> "Saved":
+    def some(cls, func: Any, out: Any, kept: Sequence[int], call: Call = _NO_CALL) -> "Saved":
         """Of its results those at these places are kept."""
         places = iter(range(len(tensors_of(out))))
 
@@ -406,28 +399,21 @@ class Writes:
         """Whether the operator that writes to these may be left out."""
         keys = _keys(written)
         return None not in keys and all(
-            self._made.get(key, self._CLEAN) == self._CLEAN
-            for key in keys
-            if key is not None
+            self._made.get(key, self._CLEAN) == self._CLEAN for key in keys if key is not None
         )
 
-    def must_forget(
-        self, written: list[torch.Tensor], is_skipped: bool = False
-    ) -> bool:
+    def must_forget(self, written: list[torch.Tensor], is_skipped: bool = False) -> bool:
         """Whether what is written to, running again or skipped, has been saved, or is
         not there where it runs again."""
         fine = (self._RUNS, self._ABSENT) if is_skipped else (self._RUNS,)
         return any(
-            key is None or self._made.get(key, self._RUNS) not in fine
-            for key in _keys(written)
+            key is None or self._made.get(key, self._RUNS) not in fine for key in _keys(written)
         )
 
     def leaves_stale(self, written: list[torch.Tensor]) -> bool:
         """Whether what is written to is made in the recomputation, and is not as in
         forward where the write is skipped."""
-        return any(
-            key is None or self._made.get(key) == self._RUNS for key in _keys(written)
-        )
+        return any(key is None or self._made.get(key) == self._RUNS for key in _keys(written))
 
     def forget(self) -> None:
         self._made = dict.fromkeys(self._made, self._RUNS)

@@ -65,9 +65,7 @@ class MeasuredDevice(Device):
             self.known_ms[key] = found
         return self.known_ms[key]
 
-    def _measured_ms(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> float:
+    def _measured_ms(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         forked = [self.place] if self.place.type == "cuda" else []
         with (
             _disable_current_modes(),
@@ -82,9 +80,7 @@ class MeasuredDevice(Device):
             return self._place_of(value)
         if not isinstance(value, torch.Tensor):
             return value
-        ends = (
-            stride * (size - 1) for size, stride in zip(value.shape, value.stride())
-        )
+        ends = (stride * (size - 1) for size, stride in zip(value.shape, value.stride()))
         length = 1 + sum(ends) if value.numel() else 0
         # Zeros are indices that every table has.
         make = torch.rand if value.dtype in _RANDOM else torch.zeros

@@ -111,9 +111,7 @@ def _profile_of(graph: Any) -> Profile:
     return from_torch({"mod_order": order, "mod_stats": graph.nodes})
 
 
-def _allowed(
-    profile: Profile, ac_units: Sequence[str], fsdp_units: Sequence[str]
-) -> list[str]:
+def _allowed(profile: Profile, ac_units: Sequence[str], fsdp_units: Sequence[str]) -> list[str]:
     """The modules that may be units: as PyTorch has it, a name of no module allows
     nothing, and forbids what is above it all the same."""
     fqns = [module["fqn"] for module in profile.modules if not module["is_leaf"]]

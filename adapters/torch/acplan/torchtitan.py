@@ -24,9 +24,7 @@ TitanLoss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """torchtitan's loss of language models, a sum over tokens."""
-    return F.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(0, 1), reduction="sum"
-    )
+    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1), reduction="sum")
 
 
 @dataclasses.dataclass(frozen=True)

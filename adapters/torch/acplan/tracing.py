@@ -135,9 +135,7 @@ class Trace:
     @property
     def live_bytes(self) -> list[int]:
         """In use while each operator runs, storages rounded up to 512."""
-        storages = (
-            (s["born"], s["freed"], s["bytes"]) for s in self.data["storages"]
-        )
+        storages = ((s["born"], s["freed"], s["bytes"]) for s in self.data["storages"])
         return live_bytes(storages, len(self.data["operators"]))
 
     def source_of(self, operator: int) -> str:
@@ -162,11 +160,7 @@ class Trace:
             call = operator["call"]
             yield {
                 "name": operator["name"],
-                "phase": "forward"
-                if is_forward
-                else "optimizer"
-                if is_update
-                else "backward",
+                "phase": "forward" if is_forward else "optimizer" if is_update else "backward",
                 "module": modules[calls[call]["module"]]["fqn"] if call >= 0 else "",
                 "runtime_ms": operator["runtime_ms"],
                 "live_bytes": live,
@@ -290,9 +284,7 @@ def trace(
     require_function(loss_fn, "loss_fn", "the model's output")
     require_function(forward_fn, "forward_fn", "the model and what it is given")
     target = measured_device() if device == "cuda" else find_device(device)
-    update = Update(
-        accumulate, clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn
-    )
+    update = Update(accumulate, clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn)
     with (
         progress_bar(progress) as phase,
         alone(),
@@ -319,9 +311,7 @@ def trace(
                     about = about_real_values(capacity)
                     fake = dataclasses.replace(fake, notes=(*fake.notes, about))
                 sources = SourceLines(around=_AROUND_STEPS) if source else None
-                return _recorded(
-                    fake, run_optimizer, target, phase, workspaces, sources
-                )
+                return _recorded(fake, run_optimizer, target, phase, workspaces, sources)
 
         if values == "real":
             limits = Limits.of_the_machine()
@@ -456,14 +446,8 @@ class Step:
                 f"{name}: a backward pass has freed what the loss needs already; {_LAST}"
             ) from error
 
-    def loss_of(
-        self, model: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> torch.Tensor:
-        context = (
-            contextlib.nullcontext()
-            if self.autocast is None
-            else self.autocast.context()
-        )
+    def loss_of(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        context = contextlib.nullcontext() if self.autocast is None else self.autocast.context()
         with context:
             if self.forward_fn is None:
                 loss = self.loss_fn(model(*args, **kwargs))
@@ -739,9 +723,7 @@ def _faked(
         is_cast = isinstance(value, torch.nn.Parameter) and value.is_floating_point()
         dtype = param_dtype if is_cast and param_dtype else value.dtype
         with mode, torch.no_grad():
-            made = torch.empty_strided(
-                value.shape, value.stride(), dtype=dtype, device="cuda"
-            )
+            made = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="cuda")
         mode.give_value(made, value)
         return made
 
@@ -787,9 +769,7 @@ def _faked(
         yield fake
 
 
-def _register(
-    recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer
-) -> None:
+def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) -> None:
     """What is there before the step, in an order of its own."""
 
     def add(values: Any, category: str) -> None:
@@ -837,9 +817,7 @@ def run_step(
         with contextlib.ExitStack() as watching:
             if saved_hooks:
                 modules = step.model.modules()
-                watching.enter_context(
-                    recorder.watching_calls(modules, but_root=is_whole)
-                )
+                watching.enter_context(recorder.watching_calls(modules, but_root=is_whole))
                 watching.enter_context(saved_hooks)
                 if is_whole:
                     watching.enter_context(recorder.call_of_root())
@@ -850,9 +828,7 @@ def run_step(
         del loss
         recorder.ignore_gradients()
         backward_end = recorder.now
-        gradients = frozenset(
-            recorder.storages_of([p.grad for p in step.model.parameters()])
-        )
+        gradients = frozenset(recorder.storages_of([p.grad for p in step.model.parameters()]))
         step.update(optimizer)
     for operator in recorder.operators[backward_end:]:
         operator.runtime_ms /= step.accumulate
@@ -975,9 +951,7 @@ def _to_data(
             }
             for index, tensor in enumerate(recorder.tensors)
         ],
-        "saved": [
-            _saved(saved) for saved in with_reads_of_host(recorder, marks.forward_end)
-        ],
+        "saved": [_saved(saved) for saved in with_reads_of_host(recorder, marks.forward_end)],
         "measured": {"peak_bytes": peak_of(recorder)},
         "workspaces": recorder.counts_workspaces,
         "notes": [
@@ -1131,16 +1105,12 @@ def _operator(
     return data
 
 
-def _own_storages(
-    recorder: Recorder, module: torch.nn.Module
-) -> tuple[list[int], list[int]]:
+def _own_storages(recorder: Recorder, module: torch.nn.Module) -> tuple[list[int], list[int]]:
     parameters = recorder.storages_of(list(module.parameters(recurse=False)))
     return parameters, recorder.storages_of(list(module.buffers(recurse=False)))
 
 
-def _modules(
-    step: Step, marks: _Marks, holding: dict[int, bool]
-) -> list[dict[str, Any]]:
+def _modules(step: Step, marks: _Marks, holding: dict[int, bool]) -> list[dict[str, Any]]:
     root = type(step.model).__name__
     return [
         {
@@ -1163,9 +1133,7 @@ def timeline_of(recorder: Recorder) -> list[int]:
     return live_bytes(storages, recorder.now)
 
 
-def live_bytes(
-    storages: Iterable[tuple[int, int | None, int]], count: int
-) -> list[int]:
+def live_bytes(storages: Iterable[tuple[int, int | None, int]], count: int) -> list[int]:
     """While each of so many operators runs: of what is born, freed and how large."""
     change = [0] * (count + 1)
     for born_at, freed_at, size in storages:

@@ -147,8 +147,7 @@ def require_read_again(loader: Any) -> None:
         kind = read_once(part, name == "loader" or is_in_order)
         if kind:
             raise AcplanError(
-                f"the train data read a {kind}, which can be read once: give a batch as "
-                "batch="
+                f"the train data read a {kind}, which can be read once: give a batch as batch="
             )
 
 

@@ -85,9 +85,7 @@ def step_of_factory(name: str) -> TrainingStep:
         )
     unknown = [key for key in made if key not in _KEYS]
     if unknown:
-        raise AcplanError(
-            f"{name}: expected the keys {', '.join(_KEYS)}, found {unknown[0]!r}"
-        )
+        raise AcplanError(f"{name}: expected the keys {', '.join(_KEYS)}, found {unknown[0]!r}")
     if not isinstance(made.get("model"), torch.nn.Module):
         raise AcplanError(
             f"{name}: expected a torch.nn.Module as model, found "
@@ -105,9 +103,7 @@ def step_of_factory(name: str) -> TrainingStep:
 def _function(name: str) -> Callable[[], Any]:
     module_name, separator, attribute = name.partition(":")
     if not (module_name and separator and attribute):
-        raise AcplanError(
-            f"--factory: expected package.module:function, found {name!r}"
-        )
+        raise AcplanError(f"--factory: expected package.module:function, found {name!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -111,12 +111,11 @@ def _inputs(trainer: Any, batch: Mapping[str, Any] | None) -> dict[str, Any]:
         with random_state_kept():
             loader = trainer.get_train_dataloader()
             require_read_again(loader)
-            batches, items = trainer.get_batch_samples(
-                iter(loader), count, trainer.args.device
-            )
+            batches, items = trainer.get_batch_samples(iter(loader), count, trainer.args.device)
     if not batches:
         raise AcplanError(_NO_BATCH)
-    inputs = dict(max(batches, key=_size))
+    largest: Any = max(batches, key=_size)
+    inputs = dict(largest)
     if getattr(trainer, "model_accepts_loss_kwargs", False) and items is not None:
         inputs[_NUM_ITEMS] = items
     return inputs
@@ -136,9 +135,7 @@ def _size(batch: Mapping[str, Any]) -> int:
 def _step(trainer: Any, setup: Setup, inputs: dict[str, Any]) -> TrainerStep:
     def forward(model: torch.nn.Module, **values: Any) -> torch.Tensor:
         items = values.pop(_NUM_ITEMS, None)
-        loss: torch.Tensor = trainer.compute_loss(
-            model, values, num_items_in_batch=items
-        )
+        loss: torch.Tensor = trainer.compute_loss(model, values, num_items_in_batch=items)
         return loss
 
     norm = trainer.args.max_grad_norm

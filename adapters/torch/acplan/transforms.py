@@ -58,7 +58,8 @@ def without_hooks(on_transform: Callable[[], None]) -> Iterator[None]:
         torch._C._autograd._saved_tensors_hooks_set_tracing(entered.pop(id(self)))
         return leaves(self, *raised)
 
-    enters, leaves = dual.__enter__, dual.__exit__
+    enters: Any = dual.__enter__
+    leaves: Any = dual.__exit__
     with (
         mock.patch.object(torch.autograd.graph, _DISABLES_HOOKS, disable),
         mock.patch.object(dual, "__enter__", enter),

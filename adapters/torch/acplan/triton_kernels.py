@@ -2,13 +2,14 @@
 
 `kernel[grid](x, y, n)` goes past PyTorch's dispatcher: neither a trace nor a checkpoint would
 see what is written. So while a mode of acplan's is on, a launch is an operator,
-`triton.<name of the kernel>_`, that reads the tensors it is given and writes to some of them. On
-fake tensors nothing runs; in a unit the kernel is launched as ever, with the tensors that the
-recomputation has for those of forward.
+`triton.<name of the kernel>_`, that reads the tensors it is given and writes to some of
+them. On fake tensors nothing runs; in a unit the kernel is launched as ever, with the tensors
+that the recomputation has for those of forward.
 
-The tensors that are written to are found in the kernel's source: those of which the pointers of
-`tl.store` and `tl.atomic_*` are made, in the kernel and in the functions of Triton that it calls.
-A pointer that is handed to anything else, and a kernel without source, count as written to.
+The tensors that are written to are found in the kernel's source: those of which the pointers
+of `tl.store` and `tl.atomic_*` are made, in the kernel and in the functions of Triton that it
+calls. A pointer that is handed to anything else, and a kernel without source, count as
+written to.
 
 What torch.compile makes of a kernel is the compiler's, and is not seen here.
 """
@@ -109,9 +110,7 @@ def _launch(kernel: Any, run: Callable[..., Any], /, *args: Any, **kwargs: Any) 
 
 
 def _is_watched() -> bool:
-    return any(
-        hasattr(mode, "sees_launches") for mode in _get_current_dispatch_mode_stack()
-    )
+    return any(hasattr(mode, "sees_launches") for mode in _get_current_dispatch_mode_stack())
 
 
 @contextlib.contextmanager

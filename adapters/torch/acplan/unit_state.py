@@ -122,9 +122,7 @@ class UnitState:
             before[key] = tensor
         if self._present is None:
             self._optimized = stop_optimizing()
-            self._present = [
-                (thing, _COPIES[put](thing), put) for thing, _, put in self._noted
-            ]
+            self._present = [(thing, _COPIES[put](thing), put) for thing, _, put in self._noted]
         for thing, before, put in self._noted:
             put(thing, before)
 
@@ -229,7 +227,7 @@ class _Walk:
             if isinstance(thing, tuple):
                 self._seen.add(id(thing))
                 self._add_each(tuple.__iter__(thing), depth)
-        if _is_of_library(type(thing)):
+        if _is_of_library(type(thing)):  # type: ignore[arg-type]
             self._add_of_numpy(thing)
             return
         if isinstance(thing, random.Random):
@@ -307,7 +305,8 @@ def _is_variable(space: dict[str, Any], name: str) -> bool:
     fixed = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
     if isinstance(value, (*fixed, torch.nn.Module)):
         return False
-    return not _is_of_library(type(value)) or isinstance(value, torch.Tensor)
+    kind: Any = type(value)
+    return not _is_of_library(kind) or isinstance(value, torch.Tensor)
 
 
 @functools.cache

@@ -26,8 +26,8 @@ class Number:
             session.has_numbers = True
             session.replace_functions()
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         return self.kind
 
     def _live(self) -> Following | None:
@@ -107,11 +107,11 @@ class Number:
         return of_ufunc(ufunc, method, args, kwargs)
 
 
-class _UnknownFloat(Number, torch.SymFloat):
+class _UnknownFloat(Number, torch.SymFloat):  # type: ignore[misc]
     kind = float
 
 
-class UnknownInt(Number, torch.SymInt):
+class UnknownInt(Number, torch.SymInt):  # type: ignore[misc]
     kind = int
 
 
@@ -302,8 +302,7 @@ def without_numbers(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
     ]
     by_name = {argument.name: argument for argument in func._schema.arguments}
     named = {
-        name: _plain_in(value, func, by_name.get(name), found)
-        for name, value in kwargs.items()
+        name: _plain_in(value, func, by_name.get(name), found) for name, value in kwargs.items()
     }
     return (placed, named, True) if found[0] else (args, kwargs, False)
 

@@ -96,9 +96,7 @@ class Updating:
         if update.ema is not False:
             decay = 0.999 if update.ema is True else update.ema
             with assumed.asked():
-                self._average = AveragedModel(
-                    model, multi_avg_fn=get_ema_multi_avg_fn(decay)
-                )
+                self._average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
     @property
     def accumulate(self) -> int:
@@ -186,9 +184,7 @@ def fakes_as_plain_tensors() -> Iterator[None]:
         for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
             module = importlib.import_module(name)
             types = [*module._foreach_supported_types, FakeTensor]
-            stack.enter_context(
-                mock.patch.object(module, "_foreach_supported_types", types)
-            )
+            stack.enter_context(mock.patch.object(module, "_foreach_supported_types", types))
         stack.enter_context(mock.patch.object(FakeTensor, "__deepcopy__", _copied))
         yield
 

@@ -64,7 +64,8 @@ class ValueCheck:
             text = "; ".join(self.differences[:3]) + (f" and {more} more" if more > 0 else "")
             return f"VALUES DIFFER from those without the plan: {text}"
         how = "to the bit" if self.exact else "but for rounding"
-        return f"{self.compared:,} losses, gradients and buffers equal those without the plan {how}"
+        compared = f"{self.compared:,} losses, gradients and buffers"
+        return f"{compared} equal those without the plan {how}"
 
 
 def is_small(trace: "Trace") -> bool:
@@ -145,9 +146,7 @@ def _seed() -> None:
         numpy.random.seed(_SEED)
 
 
-def _loss(
-    step: TrainingStep, model: torch.nn.Module, args: Any, kwargs: Any
-) -> torch.Tensor:
+def _loss(step: TrainingStep, model: torch.nn.Module, args: Any, kwargs: Any) -> torch.Tensor:
     with _autocast(step, model):
         if step.forward_fn is not None:
             return step.forward_fn(model, *args, **kwargs)

@@ -113,7 +113,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """What a jagged dimension is as long as: a number of its own, as real ones have."""
-        nested = importlib.import_module("torch.nested._internal.nested_tensor")
+        nested: Any = importlib.import_module("torch.nested._internal.nested_tensor")
         nested._tensor_id_counter += 1
         return torch.SymInt(nested.NestedIntNode(nested._tensor_id_counter - 1, 1))
 
@@ -173,9 +173,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
             _forget_written(func, args, kwargs)
         return out
 
-    def knows(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> bool:
+    def knows(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether all tensors that an operator reads have values."""
         return _is_known(func, args, kwargs)
 
@@ -260,9 +258,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
                 shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
                 with no_dispatch():
                     count = int(mask.expand(shape).sum())
-                return self._faked(
-                    _aten.new_empty.default, types, (args[0], [count]), {}
-                )
+                return self._faked(_aten.new_empty.default, types, (args[0], [count]), {})
         return self._faked(func, types, args, kwargs)
 
     def _packed(
@@ -396,9 +392,7 @@ def _default_value(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
         if "mask" in name or tensor.dtype == torch.bool:
             return torch.ones(tensor.shape, dtype=tensor.dtype)
         if "position" in name and tensor.dim() > 0 and not name.startswith(_PLACES):
-            return torch.arange(tensor.shape[-1], dtype=tensor.dtype).expand(
-                tensor.shape
-            )
+            return torch.arange(tensor.shape[-1], dtype=tensor.dtype).expand(tensor.shape)
         is_zero = name.startswith(_PLACES) or "label" in name or "type" in name
         return torch.full(tensor.shape, 0 if is_zero else 3, dtype=tensor.dtype)
 
@@ -464,14 +458,14 @@ def as_in_training() -> Iterator[None]:
     arrays = mock.patch.object(FakeTensor, "numpy", _to_numpy, create=True)
     array = mock.patch.object(FakeTensor, "__array__", _to_array, create=True)
     text = mock.patch.object(FakeTensor, "__format__", _formatted)
-    padding = mock.patch.object(
-        torch._VF, "_pad_packed_sequence", _pad_packed_sequence
-    )
+    padding = mock.patch.object(torch._VF, "_pad_packed_sequence", _pad_packed_sequence)
     lengths = mock.patch.object(torch, "ctc_loss", _ctc_loss)
     plain = plain_fakes(value_of)
-    with quiet, asked, lists, arrays, array, text, padding, moved, random_state_kept():
-        with plain, lengths, by_operators():
-            yield
+    replaced = (quiet, asked, lists, arrays, array, text, padding, moved)
+    with contextlib.ExitStack() as undo:
+        for one in (*replaced, random_state_kept(), plain, lengths, by_operators()):
+            undo.enter_context(one)
+        yield
 
 
 def start_of_step() -> None:
@@ -516,7 +510,7 @@ class _AskedFakeTensor(metaclass=_Asked):
 
 def _asks_as_torch() -> bool:
     # The frame of what asked, two above this one.
-    name = sys._getframe(2).f_globals.get("__name__", "")
+    name = str(sys._getframe(2).f_globals.get("__name__", ""))
     return name == "torch" or name.startswith("torch.")
 
 
@@ -529,7 +523,7 @@ def _tell_readers(tensor: torch.Tensor) -> None:
         reader(tensor)
 
 
-def _to_list(tensor: FakeTensor) -> Any:
+def _to_list(tensor: torch.Tensor) -> Any:
     if tensor.device.type != "cpu":
         tensor = tensor.cpu()
     _tell_readers(tensor)
@@ -613,10 +607,11 @@ def _ctc_loss(
         torch.as_tensor(some, device=log_probs.device)
         for some in (input_lengths, target_lengths)
     ]
-    return _CTC_LOSS(log_probs, targets, *lengths, *args, **kwargs)
+    loss: torch.Tensor = _CTC_LOSS(log_probs, targets, *lengths, *args, **kwargs)
+    return loss
 
 
-_CTC_LOSS = torch.ctc_loss
+_CTC_LOSS: Any = torch.ctc_loss
 
 
 def _set_data(tensor: FakeTensor, data: torch.Tensor) -> None:
@@ -634,10 +629,10 @@ def _formatted(tensor: FakeTensor, form: str) -> str:
     return object.__format__(tensor, form)
 
 
-def _known(tensor: FakeTensor, what: str) -> torch.Tensor:
+def _known(tensor: torch.Tensor, what: str) -> torch.Tensor:
     value = value_of(tensor)
     if value is None:
-        raise DataDependentOutputException(what)
+        raise DataDependentOutputException(what)  # type: ignore[arg-type]
     return value
 
 
@@ -650,7 +645,9 @@ def depends_on_values(error: Exception, given: Any, inputs: Any) -> str:
         what, line = f"the result of {error}", line_of_error(error)
     ways = []
     if any(tensor.device.type == "meta" for tensor in operands(*given)):
-        ways.append("give real inputs in place of those on the meta device, whose values are unknown")
+        ways.append(
+            "give real inputs in place of those on the meta device, whose values are unknown"
+        )
     many = _too_many_for_values(operands(*inputs))
     if many:
         ways.append(f"trace a smaller batch, as an input of {many} is too large to have values")
@@ -681,8 +678,7 @@ def _is_known(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
     if isinstance(kwargs.get("generator"), torch.Generator):
         return False  # It is the user's, and would be moved on.
     return all(
-        value_of(tensor) is not None
-        and (isinstance(tensor, FakeTensor) or not is_written)
+        value_of(tensor) is not None and (isinstance(tensor, FakeTensor) or not is_written)
         for tensor in operands(args, kwargs)
     )
 
@@ -718,7 +714,8 @@ def _of_finite_numbers(func: Any, args: Sequence[Any], out: Any) -> Any:
     elif func is _aten.isnan.default or func is _aten.isinf.default:
         found = False
     elif func is _aten.mul.Tensor and all(map(_is_uniform, args)):
-        found = all(bool(value_of(tensor).flatten()[0]) for tensor in args)
+        values = map(value_of, args)
+        found = all(value is not None and bool(value.flatten()[0]) for value in values)
     else:
         return UNKNOWN
     with no_dispatch():
@@ -769,9 +766,7 @@ def set_value(fake: torch.Tensor, value: torch.Tensor | None) -> None:
     fake.__dict__["_acplan_value"] = value
 
 
-def written_by(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[torch.Tensor]:
+def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors that an operator writes to in place."""
     if not func._schema.is_mutable:
         return []
@@ -783,9 +778,7 @@ def written_by(
     return operands(written)
 
 
-def _forget_written(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
+def _forget_written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     for tensor in written_by(func, args, kwargs):
         value = tensor.__dict__.get("_acplan_value")
         if value is not None:

@@ -346,9 +346,7 @@ def _reduction_bytes(
     if per_thread < 256 or grid > target:
         return 0
     fewest = 128 if device.is_rocm else 16
-    blocks = max(
-        min(-(-target // grid), -(-per_thread // fewest)), -(-per_thread // 256)
-    )
+    blocks = max(min(-(-target // grid), -(-per_thread // fewest)), -(-per_thread // 256))
     if blocks <= 1:
         return 0
     staged = size * outputs * blocks * (1 if is_inner else width * vector)

@@ -42,9 +42,7 @@ def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return made
 
 
-def tokens(
-    batch: int = BATCH, length: int = LENGTH, vocabulary: int = VOCABULARY
-) -> Tensor:
+def tokens(batch: int = BATCH, length: int = LENGTH, vocabulary: int = VOCABULARY) -> Tensor:
     """Ids without the first few, which stand for padding, beginnings and ends."""
     generator = torch.Generator().manual_seed(1)
     return torch.randint(5, vocabulary, (batch, length), generator=generator)

@@ -25,7 +25,10 @@ _LAID_OUT = {
 def model_of(
     kind: str, inputs: Callable[[int], dict[str, Any]], **options: Any
 ) -> Architecture:
-    make: Callable[[], nn.Module] = lambda: getattr(diffusers, kind)(**options)
+    def make() -> nn.Module:
+        model: nn.Module = getattr(diffusers, kind)(**options)
+        return model
+
     exceptions = _LAID_OUT if kind in ("UNet2DModel", "AutoencoderKL") else {}
     return Architecture("diffusion", seeded(make), batches(inputs), exceptions)
 
@@ -142,9 +145,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "SD3Transformer2DModel": model_of(
         "SD3Transformer2DModel",
-        hidden(
-            encoder_hidden_states=texts, pooled_projections=lambda n: floats(n, 16)
-        ),
+        hidden(encoder_hidden_states=texts, pooled_projections=lambda n: floats(n, 16)),
         sample_size=8,
         in_channels=4,
         out_channels=4,

@@ -118,9 +118,7 @@ def _spectrogram() -> Architecture:
     return Architecture(
         "speech",
         make,
-        batches(
-            lambda n: {"input_values": floats(n, 64, 32), "labels": torch.arange(n)}
-        ),
+        batches(lambda n: {"input_values": floats(n, 64, 32), "labels": torch.arange(n)}),
     )
 
 
@@ -154,9 +152,7 @@ def _codec() -> Architecture:
         num_lstm_layers=1,
         codebook_size=32,
     )
-    return Architecture(
-        "speech", make, batches(lambda n: {"input_values": floats(n, 1, 320)})
-    )
+    return Architecture("speech", make, batches(lambda n: {"input_values": floats(n, 1, 320)}))
 
 
 def _moonshine() -> Architecture:
@@ -215,9 +211,7 @@ def _questions_about_images() -> Architecture:
         "vilt", "ViltForQuestionAnswering", **(SMALL | VIT | {"num_hidden_layers": 3}),
         num_labels=10,
     )  # fmt: skip
-    return Architecture(
-        "vision and language", make, masked_variants(inputs, sides=("right",))
-    )
+    return Architecture("vision and language", make, masked_variants(inputs, sides=("right",)))
 
 
 def _decoder_with_images(
@@ -248,9 +242,7 @@ def _decoder_with_images(
     make = model_of(
         kind, auto, **towers, image_token_id=image, image_token_index=image, **options
     )
-    return Architecture(
-        "vision and language", make, masked_variants(inputs, sides=("right",))
-    )
+    return Architecture("vision and language", make, masked_variants(inputs, sides=("right",)))
 
 
 def _pixels(kind: str, batch: int) -> dict[str, Any]:
@@ -397,7 +389,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         "rembert", input_embedding_size=16, output_embedding_size=32
     ),
     "fnet": classifier("fnet"),
-    "nystromformer": encoder("nystromformer", segment_means_seq_len=LENGTH, num_landmarks=LENGTH),
+    "nystromformer": encoder(
+        "nystromformer", segment_means_seq_len=LENGTH, num_landmarks=LENGTH
+    ),
     "big_bird": encoder("big_bird", attention_type="original_full"),
     "funnel": classifier(
         "funnel", {"vocab_size": SMALL["vocab_size"]}, block_sizes=[1, 1],
@@ -509,7 +503,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "patchtst": _series(
         "patchtst",
         lambda n: {"past_values": floats(n, 32, 2), "future_values": floats(n, 6, 2)},
-        auto="PatchTSTForPrediction", num_input_channels=2, context_length=32, patch_length=4, patch_stride=4,
+        auto="PatchTSTForPrediction", num_input_channels=2, context_length=32,
+        patch_length=4, patch_stride=4,
         d_model=16, ffn_dim=32, prediction_length=6, num_targets=2,
     ),
     "decision_transformer": _decisions(),

@@ -147,9 +147,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "Lumina2Transformer2DModel": model_of(
         "Lumina2Transformer2DModel",
-        hidden(
-            encoder_hidden_states=texts, encoder_attention_mask=lambda n: _padded(n).bool()
-        ),
+        hidden(encoder_hidden_states=texts, encoder_attention_mask=lambda n: _padded(n).bool()),
         sample_size=8,
         in_channels=4,
         hidden_size=24,

@@ -12,14 +12,12 @@ from torch.nn.utils import rnn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from architectures import (
-    BATCH,
     LENGTH,
     VOCABULARY,
     Architecture,
     Inputs,
     batches,
     floats,
-    mask,
     masked_variants,
     seeded,
     tokens,
@@ -66,9 +64,7 @@ class _Encoder(_Embedded):
     def body(self, x: Tensor, mask: Tensor | None) -> Tensor:
         before = None
         if self.is_causal:
-            before = nn.Transformer.generate_square_subsequent_mask(
-                x.shape[1], device=x.device
-            )
+            before = nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device)
         padding = None if mask is None else mask == 0
         out: Tensor = self.encoder(x, mask=before, src_key_padding_mask=padding)
         # In evaluation the encoder cuts off what is padding in all.
@@ -170,9 +166,7 @@ class _Selecting(_Embedded):
             x = self._layer(x)
         else:
             kept = x[mask.bool()]
-            x = torch.zeros_like(x).masked_scatter(
-                mask.bool()[..., None], self._layer(kept)
-            )
+            x = torch.zeros_like(x).masked_scatter(mask.bool()[..., None], self._layer(kept))
         wanted = tokens % 7 == 0
         places = wanted.nonzero(as_tuple=True)
         return F.cross_entropy(self.head(x[places]), tokens[wanted])
@@ -320,9 +314,7 @@ class _Speech(nn.Module):
         self.layer = nn.GRU(_WIDTH, 16, batch_first=True, bidirectional=True)
         self.head = nn.Linear(_WIDTH, 20)
 
-    def forward(
-        self, sound: Tensor, targets: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, sound: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         x = F.hardtanh(self.norm(self.convolution(sound))).transpose(1, 2)
         if mask is None:
             lengths = torch.full((len(x),), x.shape[1], device=x.device)
@@ -344,9 +336,7 @@ class _Recommender(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bags = nn.ModuleList(
-            nn.EmbeddingBag(50, 8, mode=mode) for mode in ("sum", "mean")
-        )
+        self.bags = nn.ModuleList(nn.EmbeddingBag(50, 8, mode=mode) for mode in ("sum", "mean"))
         self.dense = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8))
         self.top = nn.Sequential(nn.Linear(11, 16), nn.ReLU(), nn.Linear(16, 1))
 
@@ -414,8 +404,7 @@ class _Flow(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.nets = nn.ModuleList(
-            nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 8))
-            for _ in range(3)
+            nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 8)) for _ in range(3)
         )
         self.mix = nn.Parameter(torch.eye(8))
         self.register_buffer("turns", torch.tensor([True, False, True]))
@@ -632,9 +621,7 @@ def _text(
     group: str,
     exceptions: Mapping[str, str] = MappingProxyType({}),
 ) -> Architecture:
-    return Architecture(
-        group, seeded(make), masked_variants(_token_inputs), exceptions
-    )
+    return Architecture(group, seeded(make), masked_variants(_token_inputs), exceptions)
 
 
 def _of_images(make: Callable[[], nn.Module], **more: Any) -> Architecture:
@@ -683,9 +670,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "generator and critic": Architecture(
         "hand-written", seeded(_Generator), batches(lambda n: {"noise": floats(n, 8)})
     ),
-    "flow": Architecture(
-        "hand-written", seeded(_Flow), batches(lambda n: {"x": floats(n, 8)})
-    ),
+    "flow": Architecture("hand-written", seeded(_Flow), batches(lambda n: {"x": floats(n, 8)})),
     "variational autoencoder": Architecture(
         "hand-written", seeded(_Autoencoder), batches(_small_images)
     ),
@@ -696,7 +681,5 @@ ARCHITECTURES: dict[str, Architecture] = {
     "dilated convolutions": Architecture(
         "speech", seeded(_Dilated), batches(lambda n: {"x": floats(n, 64)})
     ),
-    "latents": Architecture(
-        "hand-written", seeded(_Latents), masked_variants(_latents_inputs)
-    ),
+    "latents": Architecture("hand-written", seeded(_Latents), masked_variants(_latents_inputs)),
 }

@@ -80,9 +80,7 @@ def encoder(kind: str, **options: Any) -> Architecture:
     return Architecture("encoder", make, masked_variants(text_inputs))
 
 
-def classifier(
-    kind: str, sizes: Mapping[str, Any] = SMALL, **options: Any
-) -> Architecture:
+def classifier(kind: str, sizes: Mapping[str, Any] = SMALL, **options: Any) -> Architecture:
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
         found = text_inputs(batch, mask)
         return found | {"labels": torch.arange(batch) % 2}
@@ -92,9 +90,7 @@ def classifier(
 
 
 _OF_ONE = ("batch of one", "batch of one, evaluated")
-_SHIFTED = (
-    "a single number is written to a row by `fill_` on the CPU, on CUDA by `copy_`"
-)
+_SHIFTED = "a single number is written to a row by `fill_` on the CPU, on CUDA by `copy_`"
 
 
 def seq2seq(kind: str, **options: Any) -> Architecture:
@@ -108,9 +104,7 @@ def seq2seq(kind: str, **options: Any) -> Architecture:
     exceptions = {}
     if kind == "mbart":
         exceptions = dict.fromkeys(_OF_ONE, _SHIFTED)
-    return Architecture(
-        "encoder and decoder", make, masked_variants(inputs), exceptions
-    )
+    return Architecture("encoder and decoder", make, masked_variants(inputs), exceptions)
 
 
 T5 = {
@@ -269,9 +263,7 @@ def pairs(kind: str, auto: str = "AutoModel", **more: Any) -> Architecture:
         return found | {"pixel_values": floats(batch, 3, 32, 32)}
 
     make = model_of(kind, auto, **_TOWERS, **more)
-    return Architecture(
-        "vision and language", make, masked_variants(inputs, sides=("right",))
-    )
+    return Architecture("vision and language", make, masked_variants(inputs, sides=("right",)))
 
 
 def _llava() -> Architecture:
@@ -306,9 +298,7 @@ def _llava() -> Architecture:
         vision_feature_layer=-1,
         vision_feature_select_strategy="default",
     )
-    return Architecture(
-        "vision and language", make, masked_variants(inputs, sides=("right",))
-    )
+    return Architecture("vision and language", make, masked_variants(inputs, sides=("right",)))
 
 
 def _sam() -> Architecture:

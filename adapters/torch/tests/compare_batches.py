@@ -17,7 +17,6 @@ from acplan.__main__ import main as shell
 from acplan.batches import step_ms_of
 from acplan.huggingface import Sizes, step_of_config
 from acplan.showing import size
-
 from pages import start_page
 from zoo import EXAMPLES
 

@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+from torch._functorch import config, partitioners
+from torch.fx import Node
+
 from acplan.devices import DEVICES
 from acplan.files import read_json, write_json
 from acplan.graph_peaks import run_step
 from acplan.joint_graphs import JointGraph
 from acplan.partitioning import choosing
 from acplan.remat import plan_graph
-from torch._functorch import config, partitioners
-from torch.fx import Node
-
 from compare_compiled_eager import NAMES, TEXT, rows_of
 from joint_cases import Joint, joint_of
 from models_compiled import MODELS
@@ -122,9 +122,7 @@ class Case:
             mock.patch.object(partitioners, solve.__name__, solving),
             mock.patch.object(partitioners, "solve_min_cut", self._min_cut),
         ):
-            saved = partitioners.choose_saved_values_set(
-                *self._asked, memory_budget=budget
-            )
+            saved = partitioners.choose_saved_values_set(*self._asked, memory_budget=budget)
         return saved, time.perf_counter() - began, bool(asked)
 
     def _min_cut(
@@ -149,9 +147,7 @@ class Case:
         twice = {step.name for step in first} & {step.name for step in second}
         return {
             "peak_bytes": max(step.live_bytes for step in (*first, *second)),
-            "saved_bytes": sum(
-                b["bytes"] for b in self.data["buffers"] if b["name"] in kept
-            ),
+            "saved_bytes": sum(b["bytes"] for b in self.data["buffers"] if b["name"] in kept),
             "recompute_ms": sum(
                 node["ms"] for node in self.data["nodes"] if node["name"] in twice
             ),
@@ -236,9 +232,7 @@ def _found(name: str, folder: pathlib.Path) -> tuple[list[Row], dict[str, Any]]:
     return [Row(**row) for row in data["rows"]], data["least"]
 
 
-def _same_saved(
-    name: str, folder: pathlib.Path, rows: list[Row]
-) -> dict[str, dict[str, Any]]:
+def _same_saved(name: str, folder: pathlib.Path, rows: list[Row]) -> dict[str, dict[str, Any]]:
     """By bytes, the best plans that keep no more than PyTorch's choices."""
     file = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".kept.json")
     if not file.exists():

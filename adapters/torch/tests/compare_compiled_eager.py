@@ -4,15 +4,15 @@ import pathlib
 from collections import Counter
 from typing import Any
 
-import acplan
 import torch
+from torch._functorch import partitioners
+
+import acplan
 from acplan.devices import DEVICES
 from acplan.files import read_json, write_json
 from acplan.joint_graphs import JointGraph
 from acplan.partitioning import choosing
 from acplan.remat import plan_graph
-from torch._functorch import partitioners
-
 from joint_cases import joint_of
 from models_compiled import MODELS
 
@@ -43,7 +43,6 @@ def rows_of(name: str, folder: pathlib.Path) -> list[dict[str, Any]]:
 def _made(name: str) -> list[dict[str, Any]]:
     make, inputs = MODELS[name]
 
-
     with torch.device("meta"):
         model, given = make(), inputs()
     traced = acplan.trace(model, optimizer="sgd", workspaces=False, **given)
@@ -54,9 +53,7 @@ def _made(name: str) -> list[dict[str, Any]]:
         for operator in module.operators
         if not operator.save and not operator.skip
     )
-    rows = [
-        _row("as it is", eager.peak_bytes, eager.recompute_ms, eager.data["status"], again)
-    ]
+    rows = [_row("as it is", eager.peak_bytes, eager.recompute_ms, eager.data["status"], again)]
     for is_inductors in (False, True):
         plan, graph = _compiled(name, eager.budget_bytes, is_inductors)
         op_of = {node["name"]: _short(node["op"]) for node in graph["nodes"]}

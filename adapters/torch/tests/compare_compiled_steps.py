@@ -16,9 +16,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-import acplan
 import torch
 import transformers
+from torch import nn
+from torch._functorch import config
+
+import acplan
 from acplan import compiling
 from acplan.compiling import partitioner
 from acplan.joint_steps import JointStep, joint_step, of_model
@@ -26,8 +29,6 @@ from acplan.recorded_steps import Graphs, RecordedGraph
 from acplan.remat import plan_graph
 from acplan.step_peaks import run_graphs
 from acplan.step_planning import Compilation, plan_of
-from torch import nn
-from torch._functorch import config
 
 _TEXT = """
 Steps that PyTorch makes several graphs of, on fake CPU tensors, with Inductor's decompositions
@@ -204,9 +205,7 @@ class MeasuredStep:
         found: list[Any] = []
 
         def choose(_: Any, node_info: Any) -> Any:
-            found.append(
-                made._planned(graph.module, node_info, graph.num_fwd_outputs)
-            )
+            found.append(made._planned(graph.module, node_info, graph.num_fwd_outputs))
             return found[-1].saved
 
         forward, backward = graph.partition(choose)
@@ -297,9 +296,7 @@ def _trained(
 
 
 def _small_gpt2() -> nn.Module:
-    return _gpt2(
-        4, n_embd=64, n_head=4, vocab_size=500, bos_token_id=0, eos_token_id=0
-    )
+    return _gpt2(4, n_embd=64, n_head=4, vocab_size=500, bos_token_id=0, eos_token_id=0)
 
 
 def _small_broken() -> nn.Module:

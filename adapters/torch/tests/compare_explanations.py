@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import acplan
 import torch
 import transformers
+
+import acplan
 from acplan.explaining import Measured
 from acplan.showing import size
-
 from models import MODELS
 from pages import start_page
 
@@ -143,10 +143,7 @@ def _lever_rows(levers: tuple[Measured, ...]) -> Iterator[str]:
             continue
         proven = " (proven)" if found.is_least_proven else ""
         least = f"{size(found.least_bytes)}{proven}"
-        yield (
-            f"| {found.lever} | {size(found.peak_bytes)} | {least} | "
-            f"{found.step_ms:,.1f} |"
-        )
+        yield (f"| {found.lever} | {size(found.peak_bytes)} | {least} | {found.step_ms:,.1f} |")
     yield ""
 
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from acplan import Plan, PlannedModule, PlannedOperator, Trace, apply, plan
 from torch import nn
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -27,6 +26,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from acplan import Plan, PlannedModule, PlannedOperator, Trace, apply, plan
 from sharding_cases import operators_of
 
 _COUNT = 300
@@ -117,9 +117,7 @@ class _ByPyTorch(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> Any:
-        return checkpoint(
-            self.model, x, use_reentrant=False, context_fn=self.contexts
-        )
+        return checkpoint(self.model, x, use_reentrant=False, context_fn=self.contexts)
 
 
 def _planned(run: Forward, policy: str) -> tuple[nn.Module, nn.Module]:

@@ -10,11 +10,9 @@ import sys
 from collections.abc import Iterator
 
 from acplan import AcplanError, Plan, Trace, plan, trace, verify
-
 from models import MODELS
 from pages import start_page
 from zoo import Example, plans
-
 
 _PAGE = """
 `acplan simulate` says what a training step uses at every operator with a plan, from the
@@ -55,9 +53,7 @@ def _plans(example: Example, traced: Trace) -> Iterator[tuple[str, Plan]]:
 
 
 def _main(names: list[str]) -> None:
-    start_page(
-        "Traces: simulated against re-traced", _PAGE, "transformers"
-    )
+    start_page("Traces: simulated against re-traced", _PAGE, "transformers")
     every = worst = equal = everywhere = 0
     print("| model | plan | predicted | re-traced | error | operators |")
     print("|---|---|---:|---:|---:|---|")

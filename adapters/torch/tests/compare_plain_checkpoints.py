@@ -19,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 import acplan
 from acplan import AcplanError, Plan, PlannedModule
 from acplan.measuring import measuring
-
 from architectures import architectures
 from shared_and_repeated import MODELS
 
@@ -87,9 +86,7 @@ def has_equal_gradients(case: Case, blocks: str) -> bool:
 
 
 def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: checkpoint(
-        forward, *args, use_reentrant=False, **kwargs
-    )
+    return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
 def complaint_of(case: Case) -> tuple[str, bool]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 
 from acplan import AcplanError, Plan
-
 from measured import WITHOUT_SKIP, Measured, Subject, same_ms, subject
 from models import MODELS
 from pages import start_page

@@ -12,9 +12,9 @@ import tempfile
 from typing import Any
 
 import torch
+
 from acplan import AcplanError, Trace, profile, trace
 from acplan.program import run_acplan
-
 from pages import start_page
 from zoo import EXAMPLES
 

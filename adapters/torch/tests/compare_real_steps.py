@@ -128,8 +128,7 @@ def _print_facts() -> None:
     attention = sum(result.has_same_attention for result in found)
     operators = sum(not result.difference() for result in found)
     print(
-        f"\n{len(found)} steps: attention the same in {attention}, all operators in "
-        f"{operators}"
+        f"\n{len(found)} steps: attention the same in {attention}, all operators in {operators}"
     )
 
 

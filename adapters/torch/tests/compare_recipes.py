@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, Trace
-
 from measured import SAME, WITH_SKIP, WITHOUT_SKIP, Measured, Subject, subject
 from models import MODELS
 from pages import start_page
@@ -166,9 +165,7 @@ def _decisions(names: list[str], unit: dict[str, Any]) -> tuple[PlannedOperator,
     return tuple(decisions)
 
 
-def _plans(
-    at: Subject, of_torch: list[dict[str, Any]]
-) -> Iterator[tuple[str, Plan | str]]:
+def _plans(at: Subject, of_torch: list[dict[str, Any]]) -> Iterator[tuple[str, Plan | str]]:
     """Or why there is none."""
     yield from recipes(at.example, at.traced)
     for found in of_torch:

@@ -21,13 +21,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import acplan
 import torch
+
+import acplan
 from acplan import AcplanError, Plan, plan
 from acplan.files import read_json, write_json
 from acplan.planning import PLAN_OPTIONS
 from acplan.program import find_program
-
 from measured import SAME, Subject, subject
 from models import MODELS
 from models_further import FURTHER
@@ -387,7 +387,17 @@ def _main(arguments: list[str]) -> None:
                     print(_table_row(row), flush=True)
     _summarise([row for row in rows if row.share >= 0])
     print(_LEAST)
-    print(_head(["model", "baseline", *(c for k in _KINDS for c in (k, "ms")), "change", "re-traced"]))
+    print(
+        _head(
+            [
+                "model",
+                "baseline",
+                *(c for k in _KINDS for c in (k, "ms")),
+                "change",
+                "re-traced",
+            ]
+        )
+    )
     for row in rows:
         if row.share < 0:
             print(_least_row(row))

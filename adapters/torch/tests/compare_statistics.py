@@ -11,10 +11,9 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from acplan import Trace, profile, trace
 from torch import nn
 
+from acplan import Trace, profile, trace
 from pages import start_page
 from torch_statistics import ModuleMemory, SACStats, TorchStatistics, torch_statistics
 from zoo import EXAMPLES
@@ -97,9 +96,7 @@ def models() -> dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]]:
     return {name: make().on_meta for name, make in EXAMPLES.items()}
 
 
-def compare(
-    model: nn.Module, inputs: dict[str, Any], light_hooks: bool = True
-) -> Comparison:
+def compare(model: nn.Module, inputs: dict[str, Any], light_hooks: bool = True) -> Comparison:
     traced = trace(model, workspaces=False, **inputs)
     data = profile(traced).data
     torchs = torch_statistics(model, inputs, light_hooks)
@@ -151,11 +148,7 @@ def _memory_rows(module: dict[str, Any], theirs: ModuleMemory) -> Iterator[Row]:
 
 
 def _operator_rows(fqn: str, ours: dict[str, Any], theirs: SACStats) -> Iterator[Row]:
-    places = [
-        place
-        for place, name in enumerate(ours["func_names"])
-        if name not in _LEFT_OUT
-    ]
+    places = [place for place, name in enumerate(ours["func_names"]) if name not in _LEFT_OUT]
     new = {place: index for index, place in enumerate(places)}
 
     def kept(key: str) -> list[Any]:

@@ -37,15 +37,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # e3nn 0.4.4, which MACE asks for, reads a table of its own that holds slices.
 os.environ.setdefault("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
 
-import acplan
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+import acplan
 from acplan import AcplanError, Plan, Trace
 from acplan.measuring import verifying
 from acplan.tracing import default_loss
 from acplan.training_steps import TrainingStep
-from torch import Tensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
 from measured import same_ms
 from third_party import all_entries
 from third_party.page import print_page, wrong
@@ -128,9 +128,7 @@ def _traced(entry: Entry, found: Result) -> tuple[Trace, dict[str, Any]]:
     options = {"values": "real"}
     step = entry.made()
     return (
-        acplan.trace(
-            step.model, *step.args, progress=False, **{**step.options(), **options}
-        ),
+        acplan.trace(step.model, *step.args, progress=False, **{**step.options(), **options}),
         options,
     )
 
@@ -151,7 +149,9 @@ def _wrong_when_traced(
 ) -> list[str]:
     step = entry.made()
     step_ms = sum(op["runtime_ms"] for op in traced.data["operators"])
-    with verifying(step.model, *step.args, of=traced, **{**step.options(), **options}) as verified:
+    with verifying(
+        step.model, *step.args, of=traced, **{**step.options(), **options}
+    ) as verified:
         return [_said(_again, verified, plan, step_ms) for plan in plans]
 
 
@@ -225,7 +225,9 @@ def real_step(entry: Entry, plan: Plan | None) -> Left:
             optimizer.zero_grad()
     if plan is not None:
         acplan.remove(model)
-    for name, value in itertools.chain(step.model.named_parameters(), step.model.named_buffers()):
+    for name, value in itertools.chain(
+        step.model.named_parameters(), step.model.named_buffers()
+    ):
         left[f"{name} at the end"] = value.detach().clone()
     return left
 
@@ -339,7 +341,9 @@ def _apart(find: Find, entry: Entry) -> Result:
     """The result of a process of its own: no step ends the others."""
     began = time.monotonic()
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=_told, args=(find, entry, theirs))
+    process = multiprocessing.get_context("fork").Process(
+        target=_told, args=(find, entry, theirs)
+    )
     process.start()
     theirs.close()
     try:
@@ -391,7 +395,9 @@ def _be_quiet() -> None:
 def _run(find: Find, names: Sequence[str], path: pathlib.Path | None) -> None:
     entries = all_entries()
     unknown = [
-        n for n in names if n not in entries and not any(e.package == n for e in entries.values())
+        n
+        for n in names
+        if n not in entries and not any(e.package == n for e in entries.values())
     ]
     if unknown:
         sys.exit(f"compare_third_party.py: expected packages or steps, found {unknown}")

@@ -1,11 +1,12 @@
 """Times traces of the bundled models beside another version of the adapter, in turns.
 
-    ACPLAN=../../build/release/cli/acplan PYTHONPATH=. python tests/compare_trace_times.py OTHER 5
+    export ACPLAN=../../build/release/cli/acplan PYTHONPATH=. OMP_NUM_THREADS=1
+    python tests/compare_trace_times.py OTHER 7 [MODEL...]
 
-in adapters/torch; OTHER is another checkout's adapters/torch, and the number that of rounds. A
-model's time is the median of its rounds, not the least: a collection by Python's garbage
-collector, which comes in some rounds, is a part of what a user waits for. Prints a table in
-Markdown.
+in adapters/torch; OTHER is another checkout's adapters/torch, and the number that of rounds.
+Without models, all are traced. A model's time is the median of its rounds, not the least: a
+collection by Python's garbage collector, which comes in some rounds, is a part of what a user
+waits for. Prints a table in Markdown.
 """
 
 import os
@@ -62,12 +63,12 @@ def _seconds(of: subprocess.Popen[str], name: str) -> float:
     return float(_answer(of.stdout))
 
 
-def main(other: pathlib.Path, rounds: int) -> None:
+def main(other: pathlib.Path, rounds: int, names: list[str]) -> None:
     from write_traces import _BUNDLED
 
     both = [_started(adapter) for adapter in (other, _HERE.parent)]
     print("| model | other, s | this, s | this / other |\n|---|---:|---:|---:|", flush=True)
-    for name in _BUNDLED:
+    for name in names or _BUNDLED:
         turns = [[_seconds(one, name) for one in both] for _ in range(rounds)]
         before, now = map(statistics.median, zip(*turns))
         print(f"| {name} | {before:.2f} | {now:.2f} | {now / before:.2f} |", flush=True)
@@ -79,4 +80,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["serve"]:
         _serve()
     else:
-        main(pathlib.Path(sys.argv[1]).resolve(), int(sys.argv[2]))
+        main(pathlib.Path(sys.argv[1]).resolve(), int(sys.argv[2]), sys.argv[3:])

@@ -27,20 +27,19 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import acplan
 import numpy
 import torch
 import transformers
+from torch.utils._pytree import tree_map_only
+
+import acplan
 from acplan import AcplanError, Plan, Trace
 from acplan.measuring import verifying
 from acplan.tracing import default_loss
+from architectures import Architecture
 from measured import same_ms
 from pages import start_page
-from torch import nn
-from torch.utils._pytree import tree_map_only
 from zoo_models import EXCEPTIONS, ZOO
-
-from architectures import Architecture
 
 _PAGE = """
 Tiny models of many architectures, made from their configurations: no weights, no network.
@@ -144,9 +143,7 @@ def _wrong_when_traced(
             if seen.first_difference() is not None:
                 found.append(" ".join(str(seen).split("\n")))
             elif seen.measured_bytes != plan.peak_bytes:
-                found.append(
-                    f"peak {seen.measured_bytes:,}, planned {plan.peak_bytes:,}"
-                )
+                found.append(f"peak {seen.measured_bytes:,}, planned {plan.peak_bytes:,}")
             elif seen.measured_bytes > plan.budget_bytes:
                 found.append("over the budget")
             elif not same_ms(seen.measured_ms - step_ms, plan.recompute_ms):
@@ -167,9 +164,7 @@ def _wrong_when_run(architecture: Architecture, plans: Sequence[Plan]) -> list[s
     return [f"real step: {difference} differs" if difference else "" for difference in found]
 
 
-def _real_step(
-    architecture: Architecture, plan: Plan | None
-) -> dict[str, torch.Tensor | None]:
+def _real_step(architecture: Architecture, plan: Plan | None) -> dict[str, torch.Tensor | None]:
     """Loss, gradients and buffers after a forward and a backward pass."""
     model = architecture.make().train()
     if plan is not None:

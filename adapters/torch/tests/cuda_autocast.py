@@ -77,9 +77,7 @@ def as_on_cuda() -> Iterator[None]:
                 )
                 library.impl(operator, kernel, _KEY, allow_override=True)
         for operator in _of_the_cpu_alone():
-            library.impl(
-                operator, torch.library.fallthrough_kernel, _KEY, allow_override=True
-            )
+            library.impl(operator, torch.library.fallthrough_kernel, _KEY, allow_override=True)
         yield
 
 
@@ -100,9 +98,7 @@ def cast_as_single(tensor: Tensor) -> Tensor:
 
 def _is_cast(value: Any) -> bool:
     return (
-        isinstance(value, Tensor)
-        and value.is_floating_point()
-        and value.dtype != torch.float64
+        isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
     )
 
 
@@ -195,7 +191,5 @@ def _of_the_cpu_alone() -> Iterator[Any]:
         if name.startswith("aten::") and bare not in ours:
             operator = _operator(bare)
             # Those that autocast itself needs are there for CUDA as well.
-            if not torch._C._dispatch_has_kernel_for_dispatch_key(
-                name, "AutocastCUDA"
-            ):
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA"):
                 yield operator

@@ -118,9 +118,7 @@ def _marked_attention(
     query, key, value = (cast_as_half(t) for t in (query, key, value))
     if attn_mask is not None:
         attn_mask = cast_as_half(attn_mask)
-    return _attention(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-    )
+    return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
 @torch.library.custom_op("acplan_marks::dropout", mutates_args=())

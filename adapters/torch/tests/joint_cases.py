@@ -8,12 +8,13 @@ from unittest import mock
 
 import torch
 import torch._inductor.lowering
-from acplan.fake_cuda import fake_cuda
 from torch import nn
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_map
+
+from acplan.fake_cuda import fake_cuda
 
 Graphs = tuple[GraphModule, GraphModule]
 
@@ -65,9 +66,7 @@ def joint_of(
                 from torch._inductor.virtualized import V
 
                 # Constants are folded, and padding is timed, on the device itself.
-                alone = config.patch(
-                    joint_graph_constant_folding=False, shape_padding=False
-                )
+                alone = config.patch(joint_graph_constant_folding=False, shape_padding=False)
                 with V.set_fake_mode(mode), alone:
                     module = joint_graph_passes(module)
             found.append(Joint(module, joint_inputs, options))

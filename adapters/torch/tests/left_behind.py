@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-import acplan
 import numpy
 import torch
 import torch._dynamo
@@ -34,12 +33,14 @@ import torch._functorch.config
 import torch._inductor.config
 import torch.utils.checkpoint
 import transformers.utils.import_utils
-from acplan import values
-from acplan.values import ValuedFakeTensorMode
 from torch import nn
 from torch._functorch import partitioners
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
+
+import acplan
+from acplan import values
+from acplan.values import ValuedFakeTensorMode
 
 
 class Block(nn.Module):
@@ -117,7 +118,10 @@ def _of_attributes(path: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _of_process() -> Iterator[tuple[str, Any]]:
-    yield "modes", (_len_torch_dispatch_stack(), len(torch.overrides._get_current_function_mode_stack()))
+    yield (
+        "modes",
+        (_len_torch_dispatch_stack(), len(torch.overrides._get_current_function_mode_stack())),
+    )
     yield "grad", (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
     yield "threads of autograd", torch._C._is_multithreading_enabled()
     for device in ("cpu", "cuda"):

@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+
 from acplan import Plan, Trace, Verification, plan, trace
 from acplan.measuring import verifying
 from acplan.program import run_acplan
-from torch import nn
-
 from zoo import Example
 
 WITHOUT_SKIP = {"decisions": "save,recompute"}
@@ -44,7 +44,6 @@ class Measured:
             and self.peak_bytes == self.predicted_bytes
             and same_ms(self.recompute_ms, self.predicted_ms)
         )
-
 
     def is_as_promised(self, planned: Plan, budget: int) -> bool:
         """As predicted, within the budget, and what the plan says of itself."""
@@ -80,9 +79,7 @@ class Subject:
     def _verified(self) -> Callable[[Plan], Verification]:
         """On fake tensors that are there until the subject ends."""
         return self.until_end.enter_context(
-            verifying(
-                self.model, of=self.traced, autocast=self.autocast, **self.inputs
-            )
+            verifying(self.model, of=self.traced, autocast=self.autocast, **self.inputs)
         )
 
     def plan(self, budget: int | str, **options: Any) -> Plan:

@@ -20,9 +20,7 @@ def _tokens(batch: int, length: int, vocabulary: int) -> Callable[[], dict[str, 
     return inputs
 
 
-def _images(
-    batch: int, size: int, *, labels: bool = True
-) -> Callable[[], dict[str, Any]]:
+def _images(batch: int, size: int, *, labels: bool = True) -> Callable[[], dict[str, Any]]:
     def inputs() -> dict[str, Any]:
         found = {"pixel_values": torch.rand(batch, 3, size, size)}
         return found | ({"labels": torch.randint(0, 10, (batch,))} if labels else {})
@@ -63,9 +61,7 @@ def _mixtral() -> nn.Module:
 
 
 def _bert() -> nn.Module:
-    config = transformers.BertConfig(
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
+    config = transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return transformers.BertForMaskedLM(config)
 
 
@@ -81,9 +77,7 @@ class _Clip(nn.Module):
 
 
 def _clip_inputs() -> dict[str, Any]:
-    return {"input_ids": torch.randint(0, 49408, (32, 77))} | _images(
-        32, 224, labels=False
-    )()
+    return {"input_ids": torch.randint(0, 49408, (32, 77))} | _images(32, 224, labels=False)()
 
 
 def _whisper_inputs() -> dict[str, Any]:
@@ -120,9 +114,7 @@ MODELS: dict[str, Case] = {
     ),
     "Llama, 8 layers, bf16, 2 x 4096": (_llama(8), _tokens(2, 4096, 128256)),
     "ViT base, 32 x 224": (
-        lambda: transformers.ViTForImageClassification(
-            transformers.ViTConfig(num_labels=10)
-        ),
+        lambda: transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=10)),
         _images(32, 224),
     ),
     "T5 small, 8 x 512": (
@@ -140,9 +132,7 @@ MODELS: dict[str, Case] = {
     ),
     "Whisper base, 8 x 30 s": (_whisper, _whisper_inputs),
     "Swin tiny, 32 x 224": (
-        lambda: transformers.SwinForImageClassification(
-            transformers.SwinConfig(num_labels=10)
-        ),
+        lambda: transformers.SwinForImageClassification(transformers.SwinConfig(num_labels=10)),
         _images(32, 224),
     ),
     "CLIP, 32 x 224": (_Clip, _clip_inputs),

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
 from acplan import Plan, PlannedModule, offloading
 from acplan.host_link import Copy, Link, Queues, Streams
-from torch.multiprocessing.reductions import StorageWeakRef
 
 
 def with_offload(plan: Plan, chance: random.Random, share: float = 0.7) -> Plan:
@@ -19,9 +20,7 @@ def with_offload(plan: Plan, chance: random.Random, share: float = 0.7) -> Plan:
     return Plan(tuple(_offloading(module, chance, share) for module in plan.modules))
 
 
-def _offloading(
-    module: PlannedModule, chance: random.Random, share: float
-) -> PlannedModule:
+def _offloading(module: PlannedModule, chance: random.Random, share: float) -> PlannedModule:
     operators = tuple(
         dataclasses.replace(op, offload=op.save and chance.random() < share)
         for op in module.operators
@@ -53,14 +52,10 @@ class LateQueues:
         self._told = told
         self._is_late = is_late
 
-    def send(
-        self, source: torch.Tensor, host: torch.Tensor, after: Copy | None
-    ) -> Copy:
+    def send(self, source: torch.Tensor, host: torch.Tensor, after: Copy | None) -> Copy:
         return self._copy(f"send {len(host)}", source, host)
 
-    def fetch(
-        self, host: torch.Tensor, target: torch.Tensor, after: Copy | None
-    ) -> Copy:
+    def fetch(self, host: torch.Tensor, target: torch.Tensor, after: Copy | None) -> Copy:
         return self._copy(f"fetch {len(host)}", host, target)
 
     def _copy(self, name: str, source: torch.Tensor, target: torch.Tensor) -> Copy:

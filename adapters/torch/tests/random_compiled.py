@@ -15,11 +15,12 @@ import sys
 import warnings
 from typing import Any
 
-import acplan
 import torch
 import torch._dynamo
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+import acplan
 
 WIDTH = 8
 

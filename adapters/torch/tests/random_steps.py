@@ -7,19 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acplan import Plan, apply
 from torch import nn
 
+from acplan import Plan, apply
 from skipping import plan_by_chance, recorded_step, units_by_chance
-from test_never_ends import BLOCKS, Chance, STEPS, _net, _x
+from test_never_ends import BLOCKS, STEPS, Chance, _net, _x
 
 
 def legal_plan(net: nn.Module, seed: int) -> Plan:
     """Of both blocks, or of modules by chance."""
     torch.manual_seed(1)
-    data = recorded_step(
-        copy.deepcopy(net), lambda of: of(_x()).float().square().mean()
-    )
+    data = recorded_step(copy.deepcopy(net), lambda of: of(_x()).float().square().mean())
     chance = random.Random(seed)
     fqns = BLOCKS if seed % 2 else units_by_chance(data, chance)
     return plan_by_chance(data, fqns, chance)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy
 import torch
-from acplan.tracing import step_on_fakes
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from acplan.tracing import step_on_fakes
 from device_marks import device_marks
 
 # What acplan.recorder does not see either.
@@ -70,9 +70,7 @@ class _Log(TorchDispatchMode):
         return out
 
 
-def _is_move(
-    name: str, args: tuple[Any, ...], out: Any, given: dict[str, Any]
-) -> bool:
+def _is_move(name: str, args: tuple[Any, ...], out: Any, given: dict[str, Any]) -> bool:
     """Between the CPU and the device, where the CPU's step has nothing to move but
     may copy."""
     return (
@@ -100,9 +98,7 @@ def _compare_assigned_numbers(operators: list[Seen]) -> None:
 
 def _of_any_type(seen: Seen) -> Seen:
     without = re.compile(r"dtype=torch\.\w+|float32|int32")
-    return Seen(
-        seen.name, without.sub("", seen.arguments), without.sub("", seen.results)
-    )
+    return Seen(seen.name, without.sub("", seen.arguments), without.sub("", seen.results))
 
 
 def _described(value: Any) -> str:

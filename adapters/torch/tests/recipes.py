@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from acplan import Plan, PlannedModule, PlannedOperator, Trace
 from torch._functorch.partitioners import get_default_op_list
 
+from acplan import Plan, PlannedModule, PlannedOperator, Trace
 from zoo import Example
 
 # What torchtitan's selective checkpointing of operators saves, but for every second
@@ -62,9 +62,7 @@ def _whole(blocks: Sequence[str]) -> Plan:
     return Plan(tuple(PlannedModule(block) for block in blocks))
 
 
-def _policy(
-    traced: Trace, fqn: str, saved: Collection[str]
-) -> tuple[PlannedOperator, ...]:
+def _policy(traced: Trace, fqn: str, saved: Collection[str]) -> tuple[PlannedOperator, ...]:
     """Saves all random operators, or none: what is drawn after one that is saved is
     something else when the unit runs again."""
     products = 0
@@ -79,8 +77,7 @@ def _policy(
     if any(save and draws for save, draws in zip(saves, random)):
         saves = [save or draws for save, draws in zip(saves, random)]
     return tuple(
-        PlannedOperator(operator["name"], save)
-        for operator, save in zip(operators, saves)
+        PlannedOperator(operator["name"], save) for operator, save in zip(operators, saves)
     )
 
 

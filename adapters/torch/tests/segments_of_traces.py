@@ -87,9 +87,7 @@ def with_segment(data: dict[str, Any], run: list[int]) -> dict[str, Any]:
     return data
 
 
-def _around(
-    data: dict[str, Any], group: list[dict[str, Any]], module: int
-) -> dict[str, Any]:
+def _around(data: dict[str, Any], group: list[dict[str, Any]], module: int) -> dict[str, Any]:
     first, last = group[0], group[-1]
     given = {storage for call in group for storage in call["inputs"]}
     begun = [c["backward_start"] for c in group if c["backward_start"] is not None]

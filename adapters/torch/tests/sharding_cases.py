@@ -1,6 +1,7 @@
 """Training steps under fully_shard with and without a plan, on two processes."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import pathlib
@@ -13,6 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from acplan import (
     AcplanError,
     Plan,
@@ -25,12 +33,6 @@ from acplan import (
 from rank import leave
 from segments_of_traces import longest_runs, name_of, with_segment
 from skipping import Unit, recorded_step
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 BLOCKS = 3
 _BFLOAT16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
@@ -103,9 +105,7 @@ def plans(dtype: torch.dtype) -> dict[str, Plan]:
         "none": Plan(()),
         "blocks": Plan(tuple(PlannedModule(name) for name in names)),
         "policies": Plan(tuple(PlannedModule(name, of_block) for name in names)),
-        "offloading": Plan(
-            tuple(PlannedModule(name, offloading(of_block)) for name in names)
-        ),
+        "offloading": Plan(tuple(PlannedModule(name, offloading(of_block)) for name in names)),
         "mixed": Plan(
             (
                 PlannedModule(names[0]),
@@ -168,9 +168,7 @@ CASES = [
 ]
 
 
-def _model(
-    case: Case, mesh: DeviceMesh, plan: Plan, strict: bool = True
-) -> nn.Module:
+def _model(case: Case, mesh: DeviceMesh, plan: Plan, strict: bool = True) -> nn.Module:
     torch.manual_seed(0)
     net: nn.Module = Net()
     options: dict[str, Any] = {"mesh": mesh}
@@ -217,11 +215,9 @@ def _check(case: Case, mesh: DeviceMesh, rank: int) -> None:
 
 def _check_runs(mesh: DeviceMesh, rank: int) -> None:
     """Blocks as one unit; where each wrapper is sharded, each block as one."""
-    for layout, is_first, is_mixed in itertools.product(
-        LAYOUTS, (True, False), (False, True)
-    ):
+    for layout, is_first, is_mixed in itertools.product(LAYOUTS, (True, False), (False, True)):
         dtype = torch.bfloat16 if is_mixed else torch.float32
-        step = recorded_step(Net().to(dtype), lambda of: _loss(of, dtype))
+        step = recorded_step(Net().to(dtype), functools.partial(_loss, dtype=dtype))
         run = longest_runs(step)[0]
         unit = Unit(with_segment(step, run), name_of(step, run))
         saved = {k for k, name in enumerate(unit.names) if "addmm" in name}
@@ -301,6 +297,17 @@ def _epoch(net: nn.Module, rank: int) -> list[torch.Tensor]:
     return values
 
 
+def _attending(plan: Plan, is_first: bool, options: dict[str, Any]) -> nn.Module:
+    """Returns the sharded net with a plan, which is applied before sharding if it is first."""
+    torch.manual_seed(0)
+    net: nn.Module = AttendingNet()
+    if is_first:
+        net = apply(net, plan)
+    _blocks(net, lambda module: fully_shard(module, **options))
+    fully_shard(net, **options)
+    return net if is_first else apply(net, plan)
+
+
 def _check_epoch(mesh: DeviceMesh, rank: int) -> None:
     """As a plan for CUDA names the operators, and blocks are sharded with it."""
     names = [
@@ -310,25 +317,14 @@ def _check_epoch(mesh: DeviceMesh, rank: int) -> None:
     operators = tuple(
         PlannedOperator(name, "addmm" in name or "attention" in name) for name in names
     )
-    plan = Plan(
-        tuple(PlannedModule(f"AttendingNet.blocks.{k}", operators) for k in range(3))
-    )
+    plan = Plan(tuple(PlannedModule(f"AttendingNet.blocks.{k}", operators) for k in range(3)))
     for is_first, has_mixed_precision in itertools.product((True, False), repeat=2):
         options: dict[str, Any] = {"mesh": mesh}
         if has_mixed_precision:
             options["mp_policy"] = _BFLOAT16
 
-        def model(of: Plan) -> nn.Module:
-            torch.manual_seed(0)
-            net: nn.Module = AttendingNet()
-            if is_first:
-                net = apply(net, of)
-            _blocks(net, lambda module: fully_shard(module, **options))
-            fully_shard(net, **options)
-            return net if is_first else apply(net, of)
-
-        expected = _epoch(model(Plan(())), rank)
-        planned = model(plan)
+        expected = _epoch(_attending(Plan(()), is_first, options), rank)
+        planned = _attending(plan, is_first, options)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = _epoch(planned, rank)

@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
+from torch import nn
+
 from acplan import Plan, PlannedModule, PlannedOperator
 from acplan.recorder import Recorder
-from torch import nn
 
 
 def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[str, Any]:
@@ -34,9 +34,7 @@ def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[st
                 "results": operator.results,
                 "mutates": operator.mutates,
                 "view": operator.is_view,
-                "creates": [
-                    s for s in operator.outputs if recorder.storages[s].born == place
-                ],
+                "creates": [s for s in operator.outputs if recorder.storages[s].born == place],
             }
             for place, operator in enumerate(recorder.operators)
         ],
@@ -58,9 +56,7 @@ class Unit:
             for index, call in enumerate(data["calls"])
             if names[call["module"]] == fqn and not call.get("no_grad")
         ]
-        runs = {
-            tuple(op["name"] for op in self._operators(call)) for call in self._calls
-        }
+        runs = {tuple(op["name"] for op in self._operators(call)) for call in self._calls}
         if len(runs) != 1:
             raise ValueError(f"{fqn}: {len(runs)} lists of operators")
         if any(map(self._writes_to_arguments, self._calls)):
@@ -154,9 +150,7 @@ class Unit:
         return found
 
 
-def plan_by_chance(
-    data: dict[str, Any], fqns: Sequence[str], chance: random.Random
-) -> Plan:
+def plan_by_chance(data: dict[str, Any], fqns: Sequence[str], chance: random.Random) -> Plan:
     """Skips what nobody needs, given random operators of these units that are saved."""
     planned = []
     for fqn in fqns:

@@ -17,11 +17,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import acplan
 import numpy
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import acplan
 
 WIDTH = 6
 COUNTER = 0
@@ -422,9 +423,7 @@ def result_of(seed: int, is_traced: bool) -> dict[str, str]:
         except (acplan.AcplanError, RuntimeError) as error:
             results[kind] = f"refused: {type(error).__name__}: {error}"
             continue
-        places = [
-            k for k, pair in enumerate(zip(expected, values)) if not are_equal(*pair)
-        ]
+        places = [k for k, pair in enumerate(zip(expected, values)) if not are_equal(*pair)]
         is_equal = not places and len(values) == len(expected)
         results[kind] = "equal" if is_equal else f"differs at {places[:5]}"
     return results

@@ -2,13 +2,13 @@ import copy
 import itertools
 import pathlib
 
-import acplan
 import pytest
 import torch
 import transformers
-from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, apply, trace
 from torch import nn
 
+import acplan
+from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, apply, trace
 from zoo import EXAMPLES, plans
 
 
@@ -132,9 +132,7 @@ def test_transformers_returns_what_units_make() -> None:
             [f"{layers}.0", f"{layers}.1.mlp"],
         ),
     ):
-        planned = apply(
-            copy.deepcopy(start), Plan(tuple(PlannedModule(fqn) for fqn in fqns))
-        )
+        planned = apply(copy.deepcopy(start), Plan(tuple(PlannedModule(fqn) for fqn in fqns)))
         found = planned(tokens, labels=tokens, **wanted)
         assert torch.equal(found.loss, expected.loss)
         for name in ("router_logits", "hidden_states", "attentions"):
@@ -166,8 +164,7 @@ def test_caches_do_not_grow_where_layers_run_again() -> None:
     assert found.past_key_values is None
     assert torch.equal(found.loss, expected.loss)
     assert all(
-        torch.equal(p.grad, g)
-        for p, g in zip(model.parameters(), gradients, strict=True)
+        torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True)
     )
     acplan.remove(model)
     assert model.config.use_cache

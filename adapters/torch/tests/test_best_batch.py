@@ -3,13 +3,14 @@
 import random
 from typing import Any
 
-import acplan
 import pytest
 import torch
-from acplan.__main__ import main
-from acplan import Trace
-from acplan.batches import Interpolation, _Search, step_ms_of
 from torch import nn
+
+import acplan
+from acplan import Trace
+from acplan.__main__ import main
+from acplan.batches import Interpolation, _Search, step_ms_of
 
 _FAST = {"decisions": "save,recompute"}
 
@@ -44,9 +45,7 @@ def _inputs(size: int) -> torch.Tensor:
     return torch.empty(size, 32, 64, device="meta")
 
 
-def _every(
-    model: nn.Module, inputs_of: Any, sizes: Any, budget: int
-) -> dict[int, float]:
+def _every(model: nn.Module, inputs_of: Any, sizes: Any, budget: int) -> dict[int, float]:
     rates = {}
     for size in sizes:
         traced = acplan.trace(model, inputs_of(size))

@@ -6,12 +6,13 @@ import json
 import pathlib
 from typing import Any
 
-import acplan
 import pytest
 import torch
 import transformers
-from acplan import Plan, PlannedModule
 from torch import nn
+
+import acplan
+from acplan import Plan, PlannedModule
 
 TOKENS = torch.arange(16).reshape(2, 8) + 3
 
@@ -45,7 +46,10 @@ def _t5() -> nn.Module:
     return transformers.T5ForConditionalGeneration(config)
 
 
-LAYERS = {_llama: "LlamaForCausalLM.model.layers", _t5: "T5ForConditionalGeneration.decoder.block"}
+LAYERS = {
+    _llama: "LlamaForCausalLM.model.layers",
+    _t5: "T5ForConditionalGeneration.decoder.block",
+}
 
 
 def _plan(make: Any) -> Plan:

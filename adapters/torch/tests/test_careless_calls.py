@@ -11,15 +11,16 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import acplan
 import pytest
 import torch
+from torch import nn
+
+import acplan
 from acplan import AcplanError
 from acplan.__main__ import main
 from acplan.dry_runs import compiles_fakes
-from acplan.huggingface import first_line
 from acplan.files import require_writable, write_json
-from torch import nn
+from acplan.huggingface import first_line
 
 _FAST = {"decisions": "save,recompute", "progress": False}
 

@@ -13,14 +13,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-import acplan
 import pytest
 import torch
 import transformers
+from torch import nn
+
+import acplan
 from acplan import AcplanError, kept_state
 from acplan.applying import has_plan
 from test_training_runs import Sentences, _equal, _llama
-from torch import nn
 
 pytest.importorskip("accelerate")
 from test_trainers import (  # noqa: E402
@@ -394,7 +395,8 @@ _RANK = """
     def make():
         raise KeyboardInterrupt
 
-    dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+    rank = int(sys.argv[2])
+    dist.init_process_group("gloo", init_method=sys.argv[1], rank=rank, world_size=2)
     try:
         made_once(make)
     except BaseException as error:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+
 from acplan import Trace, trace
 from acplan.__main__ import main
 
@@ -73,9 +74,7 @@ def _trace_of(arguments: Sequence[str]) -> dict[str, Any]:
         ("vit", ["--image-size", "64", "--batch", "3"], None),
     ],
 )
-def test_models_of_many_kinds_are_traced(
-    name: str, flags: list[str], root: str | None
-) -> None:
+def test_models_of_many_kinds_are_traced(name: str, flags: list[str], root: str | None) -> None:
     data = _trace_of(["--hf-config", name, "--batch", "2", *_changes(name), *flags])
     assert root is None or data["model"]["root_class"] == root
     assert data["model"]["batch"] == (3 if "3" in flags else 2)
@@ -289,9 +288,7 @@ def test_one_line_says_what_is_wrong(
     assert said.out == ""
     assert said.err.startswith("acplan: ") and said.err.count("\n") == 1, said.err
     assert message in said.err
-    left = sorted(
-        path.name for path in tmp_path.iterdir() if path.name != "__pycache__"
-    )
+    left = sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__")
     assert left == before
 
 
@@ -324,9 +321,7 @@ def test_debug_shows_the_traceback(factory: None) -> None:
 def test_plans_of_profiles(capsys: Any) -> None:
     profile = str(_DATA / "transformer4.json.gz")
     flags = ["--max-units", "4", "--without-states", "--ac-units", "@units.txt"]
-    pathlib.Path("units.txt").write_text(
-        "\n".join(f"Transformer.layers.{k}" for k in range(4))
-    )
+    pathlib.Path("units.txt").write_text("\n".join(f"Transformer.layers.{k}" for k in range(4)))
     code = main(["plan", profile, "--budget", "1.6GiB", *flags, "-o", "plan.json"])
     assert code == 0
     assert "optimal: no plan within the budget" in capsys.readouterr().out
@@ -342,9 +337,7 @@ def test_plans_and_verifies_models(factory: None, capsys: Any) -> None:
     assert main(["plan", *model, "--budget", "85%", "-o", "a.json"]) == 0
     assert main(["trace", *model, "-o", "t.json"]) == 0
     assert main(["plan", "t.json", "--budget", "85%", "-o", "b.json"]) == 0
-    plans = [
-        json.loads(pathlib.Path(name).read_text()) for name in ("a.json", "b.json")
-    ]
+    plans = [json.loads(pathlib.Path(name).read_text()) for name in ("a.json", "b.json")]
     assert plans[0]["modules"] == plans[1]["modules"] != []
     capsys.readouterr()
     for name, bytes_, code in [("over.json", 1000, 1), ("within.json", 1 << 40, 0)]:

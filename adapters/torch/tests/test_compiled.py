@@ -9,23 +9,22 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import acplan
 import pytest
 import torch
 import torch.nn.functional as F
-from acplan import AcplanError, CompiledPlan, compiling, step_planning
-from acplan.compiled_memory import optimizer_bytes, size_bytes
-from acplan.partitioning import choosing
-from acplan.remat import evaluate_graph
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import partitioners
 from torch._inductor.utils import fresh_inductor_cache
 from torch.utils.checkpoint import checkpoint
 
-needs_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None, reason="needs a C++ compiler"
-)
+import acplan
+from acplan import AcplanError, CompiledPlan, compiling, step_planning
+from acplan.compiled_memory import optimizer_bytes, size_bytes
+from acplan.partitioning import choosing
+from acplan.remat import evaluate_graph
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 
 
 class Block(nn.Module):
@@ -82,8 +81,7 @@ class Images(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.convolutions = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3))
-            for _ in range(3)
+            nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)) for _ in range(3)
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -282,9 +280,7 @@ def test_what_the_model_checkpoints_itself_runs_again() -> None:
         torch.manual_seed(0)
         model, x = Mlp(dropout, is_checkpointed=True).train(), torch.randn(64, 32)
         plan, found = _compiled(model, x, "100%")
-        again = [
-            n["op"] for n in plan.graph["nodes"] if n["name"] in plan.data["recomputed"]
-        ]
+        again = [n["op"] for n in plan.graph["nodes"] if n["name"] in plan.data["recomputed"]]
         assert again.count("aten.gelu.default") == 3
         assert again.count("aten.native_dropout.default") == (3 if dropout else 0)
         assert dropout or plan.verify().first_difference() is None
@@ -298,9 +294,7 @@ def test_what_the_model_checkpoints_itself_runs_again() -> None:
 
 def test_shapes_may_be_symbols() -> None:
     model, x = _made("mlp")
-    compiled = acplan.compile(
-        model, "min", backend="aot_eager", dynamic=True, strict=True
-    )
+    compiled = acplan.compile(model, "min", backend="aot_eager", dynamic=True, strict=True)
     for size in (64, 48):
         x = torch.randn(size, 32)
         found = _step(compiled, x)
@@ -325,9 +319,7 @@ def test_where_nothing_fits_the_least_budget_is_told() -> None:
     model, x = _made("mlp")
     least, _ = _compiled(model, x, "min")
     torch._dynamo.reset()
-    with pytest.raises(
-        Exception, match=f"fits 1,000 bytes; one needs {least.peak_bytes:,}"
-    ):
+    with pytest.raises(Exception, match=f"fits 1,000 bytes; one needs {least.peak_bytes:,}"):
         _compiled(model, x, 1000)
     torch._dynamo.reset()
     with pytest.warns(UserWarning, match="one needs .* which is planned for") as told:
@@ -339,9 +331,7 @@ def test_where_nothing_fits_the_least_budget_is_told() -> None:
 @pytest.mark.parametrize("where", ["plan_graph", "JointGraph"])
 def test_a_run_never_ends_for_want_of_a_plan(where: str) -> None:
     model, x = _made("mlp")
-    broken = mock.patch.object(
-        compiling, where, side_effect=ValueError("broken\nby hand")
-    )
+    broken = mock.patch.object(compiling, where, side_effect=ValueError("broken\nby hand"))
     with broken, pytest.warns(UserWarning, match="as PyTorch does: broken$"):
         compiled = acplan.compile(model, "min", backend="aot_eager")
         found = _step(compiled, x)

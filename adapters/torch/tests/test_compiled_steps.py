@@ -5,9 +5,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import acplan
 import pytest
 import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+import acplan
 from acplan.compiling import partitioner
 from acplan.dry_runs import compiles_fakes
 from acplan.joint_steps import joint_step
@@ -15,9 +18,6 @@ from acplan.recorded_steps import RecordedGraph
 from acplan.remat import evaluate_graph, plan_graph
 from acplan.step_peaks import run_graphs
 from acplan.step_planning import Compilation, StepPlan
-from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
-
 
 pytestmark = pytest.mark.skipif(not compiles_fakes(), reason="needs PyTorch 2.11")
 
@@ -166,9 +166,7 @@ def _kept_in_all(plan: StepPlan, kept: set[str]) -> dict[str, Any]:
 def test_together_is_no_worse_than_one_after_another() -> None:
     model = _net(1, 3)
     made = partitioner("100%", model=model, fused=False)
-    step = Compilation(model, backend="aot_eager").record(
-        made._joint_graph, (_x(),), {}
-    )
+    step = Compilation(model, backend="aot_eager").record(made._joint_graph, (_x(),), {})
     assert len(step.forward) == 3
     joint = joint_step(step, "net")
     everything = plan_graph(joint.data, "100%")["peak_bytes"]

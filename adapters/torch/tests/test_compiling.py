@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
 from acplan import (
     AcplanError,
     Plan,
@@ -20,11 +25,6 @@ from acplan import (
 from segments_of_traces import longest_runs, name_of, with_segment
 from sharding_cases import BLOCKS, Net, policy
 from skipping import Unit, recorded_step
-from torch import nn
-from torch._dynamo.backends.common import aot_autograd
-from functorch.compile import make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
-
 
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 

@@ -74,9 +74,7 @@ def _config(kind: str) -> Any:
 
 def _traced(config: Any) -> tuple[torch.nn.Module, acplan.Trace]:
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=torch.bfloat16
-        )
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
     traced = acplan.trace(
         model.train(),

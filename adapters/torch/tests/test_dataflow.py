@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch import nn
+from torch._functorch.aot_autograd import aot_export_joint_simple
+from torch.utils.flop_counter import FlopCounterMode
+
 from acplan import AcplanError
 from acplan.__main__ import main
 from acplan.dataflow import dataflow_graph
 from acplan.files import read_json, write_json
 from acplan.program import run_acplan
-from torch import nn
-from torch._functorch.aot_autograd import aot_export_joint_simple
-from torch.utils.flop_counter import FlopCounterMode
-
 
 Graph = dict[str, Any]
 

@@ -125,9 +125,7 @@ def test_convolutions_keep_channels_last() -> None:
 
 
 def test_gradients_of_activations_have_kernels() -> None:
-    model = torch.nn.Sequential(
-        torch.nn.Linear(16, 16), torch.nn.SiLU(), torch.nn.Mish()
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.SiLU(), torch.nn.Mish())
     names = operators(model, 4, 16)
     assert "silu_backward" in names and "mish_backward" in names
 
@@ -210,9 +208,7 @@ def test_shapes_of_the_cpu_where_fake_tensors_have_none() -> None:
         assert low.device.type == "cuda" and tuple(high.shape) == (4,)
         return linear(x) * low[:, None]
 
-    assert "_aminmax.dim" in operators(
-        Calling(torch.nn.Linear(16, 16), smallest), 4, 16
-    )
+    assert "_aminmax.dim" in operators(Calling(torch.nn.Linear(16, 16), smallest), 4, 16)
 
 
 @needs_no_cuda
@@ -280,14 +276,10 @@ def test_run_times_of_what_pytorch_does_not_count() -> None:
     one = 1e3 * flops / device.bfloat16
     assert milliseconds(aten._grouped_mm.default, a, b) == pytest.approx(one)
     transposed = b[0].mT.expand(8, 512, 1024)
-    assert milliseconds(aten._grouped_mm.default, transposed, a.mT) == (
-        pytest.approx(one)
-    )
+    assert milliseconds(aten._grouped_mm.default, transposed, a.mT) == (pytest.approx(one))
     sequence = a.view(64, 64, 1024)
     weights = [b[0].mT, b[0].mT, b[0, 0]]
-    assert milliseconds(aten._cudnn_rnn.default, sequence, weights) == (
-        pytest.approx(2 * one)
-    )
+    assert milliseconds(aten._cudnn_rnn.default, sequence, weights) == (pytest.approx(2 * one))
     assert milliseconds(aten._cudnn_rnn_backward.default, sequence, weights) == (
         pytest.approx(4 * one)
     )

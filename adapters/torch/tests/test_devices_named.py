@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from acplan import Trace, apply, plan, trace, verify
 from torch import nn
 from torch.utils.checkpoint import get_device_states, set_device_states
+
+from acplan import Trace, apply, plan, trace, verify
 
 
 def _body() -> nn.Sequential:
@@ -164,8 +165,7 @@ def test_generators_of_the_device(values: str) -> None:
         return model(x).mean()
 
     names = [
-        o["name"]
-        for o in trace(_body(), _X, forward_fn=step, values=values).data["operators"]
+        o["name"] for o in trace(_body(), _X, forward_fn=step, values=values).data["operators"]
     ]
     assert asked and all(map(all, asked))
     assert torch.Generator is before

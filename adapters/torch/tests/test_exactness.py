@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from acplan import plan, trace
 from acplan.measuring import verifying
-
 from zoo import EXAMPLES, plans
 
 _OF_FEW_PARAMETERS = ("unet", "custom", "noted", "writing", "shared")
@@ -48,9 +48,7 @@ def test_predicted_is_measured_at_every_operator(
         ("writing", {"optimizer": "adafactor"}),
     ],
 )
-def test_so_it_is_with_microbatches_and_updates(
-    name: str, options: dict[str, Any]
-) -> None:
+def test_so_it_is_with_microbatches_and_updates(name: str, options: dict[str, Any]) -> None:
     example = EXAMPLES[name]()
     model, inputs = example.on_meta()
     options = {"accumulate": 2, **options}

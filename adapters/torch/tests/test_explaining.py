@@ -5,16 +5,17 @@ import json
 import pathlib
 from typing import Any
 
-import acplan
 import pytest
 import torch
 import transformers
+from torch import nn
+from torch.nn import functional as F
+
+import acplan
 from acplan.__main__ import main
 from acplan.explaining import _helpful
 from acplan.levers import LEVERS, NotApplicable, with_levers
 from acplan.training_steps import TrainingStep
-from torch import nn
-from torch.nn import functional as F
 
 _FAST = {"time_limit": 0.2}
 
@@ -85,9 +86,7 @@ def test_bf16_state_halves_it() -> None:
     step = TrainingStep.of(model, (x,), {})
 
     def state_of(trace: acplan.Trace) -> int:
-        return sum(
-            s["bytes"] for s in trace.data["storages"] if s["category"] == "optimizer"
-        )
+        return sum(s["bytes"] for s in trace.data["storages"] if s["category"] == "optimizer")
 
     with with_levers(step, [LEVERS["optimizer: bf16 state"]]) as changed:
         half = acplan.trace(model, x, **changed.options())
@@ -179,9 +178,7 @@ def test_the_fused_loss_is_the_models(make: Any) -> None:
     # Gradients that the loss makes are read by the program as well.
     assert acplan.explain(traced, **_FAST).peak_bytes == traced.peak_bytes
     assert traced.peak_bytes < before.peak_bytes
-    assert not any(
-        s["bytes"] >= logits and s["born"] >= 0 for s in traced.data["storages"]
-    )
+    assert not any(s["bytes"] >= logits and s["born"] >= 0 for s in traced.data["storages"])
     # And afterwards the model is as it was.
     model.eval()
     torch.testing.assert_close(model(**inputs).loss, wanted)
@@ -230,9 +227,9 @@ def test_a_loss_that_is_not_of_logits_alone_is_refused() -> None:
         model, (), {**inputs, "loss_fn": lambda output: output.logits.square().mean()}
     )
     del step.kwargs["labels"]
-    with pytest.raises(NotApplicable, match="cross entropy of its logits"):
-        with with_levers(step, [LEVERS["loss: fused with the last layer"]]) as changed:
-            acplan.trace(model, **changed.options())
+    fails = pytest.raises(NotApplicable, match="cross entropy of its logits")
+    with fails, with_levers(step, [LEVERS["loss: fused with the last layer"]]) as changed:
+        acplan.trace(model, **changed.options())
 
 
 def test_the_best_of_each_sort_is_set_together() -> None:

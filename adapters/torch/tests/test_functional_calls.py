@@ -3,13 +3,14 @@ again, so it does not. Nor do units within transforms of functions."""
 
 import warnings
 
-import acplan
 import pytest
 import torch
-from acplan import AcplanError, Plan, PlannedModule, PlanMismatchWarning
 from torch import nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, grad_and_value, hessian, jacrev, jvp, vmap
+
+import acplan
+from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
 
 PLAN = Plan((PlannedModule("Sequential.0"), PlannedModule("Sequential.1")))
 
@@ -33,7 +34,9 @@ def _gradients(model: nn.Module) -> list[torch.Tensor]:
 def test_gradients_are_those_of_the_parameters_that_were_given() -> None:
     expected = _gradients(_model())
     planned = acplan.apply(_model(), PLAN)
-    with pytest.warns(PlanMismatchWarning, match="Sequential.0: it runs with other param") as told:
+    with pytest.warns(
+        PlanMismatchWarning, match="Sequential.0: it runs with other param"
+    ) as told:
         found = _gradients(planned)
     assert len([w for w in told if w.category is PlanMismatchWarning]) == 2  # units
     torch.testing.assert_close(found, expected)

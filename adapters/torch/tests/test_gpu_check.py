@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from acplan import AcplanError, gpu_check
 from acplan.__main__ import main
 from acplan.gpu_check import Row, blocks_of, fitting_trace, print_header, print_row
 from acplan.gpu_check_models import CheckedModel, checked_models
-from torch import nn
 
 _SMALL = checked_models(is_small=True)
 
@@ -164,9 +165,7 @@ def test_rows_of_a_gpu() -> None:
         "cuda": "13.0", "cudnn": 92000, "date": "2026-01-31",
     }  # fmt: skip
     print_header(header, table)
-    assert "NVIDIA H200, 141.0 GiB, torch 2.13.0, CUDA 13.0, cuDNN 92000" in (
-        table.getvalue()
-    )
+    assert "NVIDIA H200, 141.0 GiB, torch 2.13.0, CUDA 13.0, cuDNN 92000" in (table.getvalue())
 
 
 def test_batches_are_halved_until_they_fit() -> None:

@@ -5,13 +5,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import acplan
 import pytest
 import torch
-from acplan import AcplanError, Plan, PlannedModule, PlanMismatchWarning
 from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import mse_loss, softplus
+
+import acplan
+from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -166,7 +167,10 @@ _CASES = {
     "clones": _Case(_mlp, 1.0, 2, {"forward_fn": _clones}),
     "two passes": _Case(_mlp, 0.8, 2, {"forward_fn": _two_passes}),
     "two players": _Case(
-        lambda: nn.ModuleDict({"makes": _mlp(2), "judges": _mlp(2)}), 0.7, 2, {"forward_fn": _game}
+        lambda: nn.ModuleDict({"makes": _mlp(2), "judges": _mlp(2)}),
+        0.7,
+        2,
+        {"forward_fn": _game},
     ),
     "LBFGS": _Case(
         lambda: _Layers(lambda: _mlp(1)),
@@ -211,7 +215,10 @@ def test_optimizers_whose_step_runs_the_model_leave_room_for_gradients() -> None
     [
         (lambda m, x: m(x).sum().backward(), "expected a scalar tensor, found .*NoneType"),
         (lambda m, x: m(x).sum().detach(), "forward_fn: expected a loss that has a gradient"),
-        (lambda m, x: _spent(m(x).tanh().sum()), "a backward pass has freed what the loss needs"),
+        (
+            lambda m, x: _spent(m(x).tanh().sum()),
+            "a backward pass has freed what the loss needs",
+        ),
     ],
 )
 def test_the_last_backward_pass_is_left_to_acplan(forward_fn: Any, message: str) -> None:
@@ -227,7 +234,9 @@ def _spent(loss: torch.Tensor) -> torch.Tensor:
 def test_several_optimizers_are_refused_with_the_way_out() -> None:
     model = nn.Linear(4, 4)
     given: Any = [torch.optim.SGD(model.parameters()), torch.optim.SGD(model.parameters())]
-    with pytest.raises(AcplanError, match="found list; of several optimizers trace the step of"):
+    with pytest.raises(
+        AcplanError, match="found list; of several optimizers trace the step of"
+    ):
         acplan.trace(model, torch.randn(2, 4), optimizer=given)
 
 
@@ -259,7 +268,9 @@ def _plans_that_skip() -> list[Plan]:
     return plans
 
 
-def _values(model: nn.Module, loss_of: Callable[..., torch.Tensor]) -> list[torch.Tensor | None]:
+def _values(
+    model: nn.Module, loss_of: Callable[..., torch.Tensor]
+) -> list[torch.Tensor | None]:
     torch.manual_seed(2)
     x = torch.randn(8, 16, requires_grad=True)
     loss_of(model, x).backward()

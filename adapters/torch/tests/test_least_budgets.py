@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import acplan
-
 from compare_plain_checkpoints import complaint_of
 from shared_and_repeated import MODELS
 

@@ -13,18 +13,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import acplan
 import pytest
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+import acplan
 from acplan import AcplanError, Plan, PlannedModule, kept_state
 from acplan.compiled_memory import optimizer_bytes
 from acplan.compiling import partitioner
 from acplan.dry_runs import compiles_fakes
 from acplan.step_planning import Compilation, StepPlan
-from torch import nn
-from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
-
 from left_behind import Block, Case, state_of
 
 compiled_steps = pytest.mark.skipif(not compiles_fakes(), reason="needs PyTorch 2.11")

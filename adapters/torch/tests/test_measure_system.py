@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from acplan import measure_system
 from acplan.__main__ import main
 from acplan.measure_system import Ranks, product_share
@@ -142,9 +143,7 @@ def test_wrong_flags_are_a_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output = tmp_path / "mine.json"
-    assert (
-        main(["measure-system", "--device", "cpu", *arguments, "-o", str(output)]) == 2
-    )
+    assert main(["measure-system", "--device", "cpu", *arguments, "-o", str(output)]) == 2
     error = capsys.readouterr().err
     assert complaint in error and error.count("\n") == 1
     assert not output.exists()
@@ -159,6 +158,4 @@ def test_a_folder_that_is_not_there_is_refused_before_anything_runs(
 
 def test_one_rank_sends_nothing() -> None:
     ranks = Ranks()
-    assert not measure_collectives(
-        Clock("cpu", 1), SMALL, ranks.near_group, ranks.near, "near"
-    )
+    assert not measure_collectives(Clock("cpu", 1), SMALL, ranks.near_group, ranks.near, "near")

@@ -3,6 +3,7 @@ without the plan, bit for bit, and no run ends."""
 
 import contextlib
 import copy
+import functools
 import gc
 import random
 import warnings
@@ -12,15 +13,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply, remove
-from acplan import PlannedOperator as Op
-from sharding_cases import Names, operators_of
 from torch import nn
 from torch.distributed._composable import checkpoint as composable
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     checkpoint_wrapper,
 )
 from torch.utils.checkpoint import checkpoint
+
+from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply, remove
+from acplan import PlannedOperator as Op
+from sharding_cases import Names, operators_of
 
 WIDTH = 8
 
@@ -38,9 +40,7 @@ class Block(nn.Module):
         )
         self.dropout = dropout
 
-    def forward(
-        self, x: torch.Tensor, mask: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         batch, length, _ = x.shape
         qkv = self.qkv(self.norm(x)).view(batch, length, 3, 2, WIDTH // 2)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()
@@ -77,18 +77,14 @@ def _net(block: Callable[[], nn.Module] = Block) -> Net:
 
 
 def _x(batch: int = 2) -> torch.Tensor:
-    return torch.randn(
-        batch, 3, WIDTH, generator=torch.Generator().manual_seed(batch)
-    )
+    return torch.randn(batch, 3, WIDTH, generator=torch.Generator().manual_seed(batch))
 
 
 def _plan(operators: Sequence[Op], names: Sequence[str] = BLOCKS) -> Plan:
     return Plan(tuple(PlannedModule(name, tuple(operators)) for name in names))
 
 
-def _operators(
-    saves: Callable[[str], bool], module: nn.Module | None = None
-) -> list[Op]:
+def _operators(saves: Callable[[str], bool], module: nn.Module | None = None) -> list[Op]:
     names = operators_of(module or _net().blocks[0], _x())
     return [Op(name, saves(name)) for name in names]
 
@@ -248,9 +244,7 @@ STEPS: dict[str, Step] = {
 
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize(
-    "change", [lambda net: net, _dropped_elsewhere, _without_dropout]
-)
+@pytest.mark.parametrize("change", [lambda net: net, _dropped_elsewhere, _without_dropout])
 def test_steps_that_were_not_planned(
     name: str, change: Callable[[nn.Module], nn.Module]
 ) -> None:
@@ -267,9 +261,7 @@ def test_units_in_units() -> None:
             plan = Plan(
                 (
                     *_plan(_operators(SAVES[outer])).modules,
-                    PlannedModule(
-                        "Net.blocks.1.mlp", tuple(Op(n, saved in n) for n in of_mlp)
-                    ),
+                    PlannedModule("Net.blocks.1.mlp", tuple(Op(n, saved in n) for n in of_mlp)),
                     PlannedModule("Net.blocks.0.out"),
                 )
             )
@@ -350,7 +342,7 @@ def test_random_modules_with_random_policies(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(30):
         of = chance.randrange(1 << 20)
-        net = _net(lambda: Chance(of))
+        net = _net(functools.partial(Chance, of))
         names = operators_of(net.blocks[0], _x())
         modules = [PlannedModule(name, _wrong(chance, names)) for name in BLOCKS]
         if chance.random() < 0.3:
@@ -482,9 +474,7 @@ def test_remove_takes_a_plan_back() -> None:
         )
     )
     planned = apply(net, plan)
-    assert planned is not net and list(planned.state_dict()) == list(
-        _net().state_dict()
-    )
+    assert planned is not net and list(planned.state_dict()) == list(_net().state_dict())
     planned.load_state_dict(_net().state_dict())
     assert remove(planned) is net and list(net.modules()) == modules
     assert remove(net) is net
@@ -506,9 +496,7 @@ def test_units_with_hooks_stay_and_can_be_planned_again() -> None:
         loss.backward()
     assert "aten.native_layer_norm.default" not in names.seen
     net.zero_grad()
-    assert _equal(
-        _run(apply(net, plan), _forward_backward), _run(_net(), _forward_backward)
-    )
+    assert _equal(_run(apply(net, plan), _forward_backward), _run(_net(), _forward_backward))
     with pytest.raises(AcplanError, match="remove"):
         apply(net, plan)
 

@@ -10,11 +10,12 @@ import re
 import sys
 from typing import Any
 
-import acplan
 import pytest
 import torch
-from acplan import figures, showing
 from torch import nn
+
+import acplan
+from acplan import figures, showing
 
 
 class _Balanced(html.parser.HTMLParser):
@@ -42,7 +43,10 @@ def _elements(text: str) -> set[str]:
 
 
 def _values() -> dict[str, Any]:
-    model, x = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)), torch.randn(512, 64)
+    model, x = (
+        nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)),
+        torch.randn(512, 64),
+    )
     traced = acplan.trace(model, x)
     planned = acplan.plan(traced, "100%")
     return {

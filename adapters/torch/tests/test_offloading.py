@@ -12,20 +12,30 @@ from typing import Any
 
 import pytest
 import torch
-from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply, remove
-from acplan import PlannedOperator as Op
-from acplan import offloading, plan, trace, verify
-from acplan.host_link import Buffer, Copy, Link, Queues
-from acplan.measuring import simulate
 from torch import nn
 
+from acplan import (
+    AcplanError,
+    Plan,
+    PlanMismatchWarning,
+    PlannedModule,
+    apply,
+    offloading,
+    plan,
+    remove,
+    trace,
+    verify,
+)
+from acplan import PlannedOperator as Op
+from acplan.host_link import Buffer, Copy, Link, Queues
+from acplan.measuring import simulate
 from models import _larger
 from offloading import Links, other_links, with_offload
 from random_steps import legal_plan, outcome, require_equal_outcomes
 from segments_of_traces import segments_by_chance
 from sharding_cases import operators_of
 from skipping import plan_by_chance, recorded_step, units_by_chance
-from test_never_ends import Net, STEPS, _forward_backward, _net, _x
+from test_never_ends import STEPS, Net, _forward_backward, _net, _x
 from test_segments import _is_unit
 from test_skipping import _ARCHITECTURES, _loss, _model, _step
 from zoo import EXAMPLES
@@ -77,8 +87,7 @@ def test_gradients_are_equal_with_any_legal_plan(name: str, links: Links) -> Non
 
 @pytest.mark.parametrize(
     ("name", "autocast"),
-    [(name, None) for name in ("unet", "writing", "shared")]
-    + [("resnet", torch.bfloat16)],
+    [(name, None) for name in ("unet", "writing", "shared")] + [("resnet", torch.bfloat16)],
 )
 def test_predicted_is_measured_at_every_operator(
     name: str, autocast: torch.dtype | None
@@ -294,9 +303,7 @@ def test_units_that_send_nothing_count(links: Links) -> None:
         [[0, 1, 2, 0, 1, 2], [1], [2, 0]],
     ],
 )
-def test_units_in_any_order(
-    orders: list[list[int]], kind: str, links: Links
-) -> None:
+def test_units_in_any_order(orders: list[list[int]], kind: str, links: Links) -> None:
     links.kind = kind
 
     def losses(model: nn.Module) -> list[torch.Tensor]:

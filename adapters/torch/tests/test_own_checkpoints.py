@@ -62,9 +62,7 @@ class _Net(nn.Module):
 def _selectively(block: nn.Module, x: torch.Tensor) -> Any:
     def policy(context: Any, func: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         is_saved = func is torch.ops.aten.addmm.default
-        return (
-            CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.MUST_RECOMPUTE
-        )
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.MUST_RECOMPUTE
 
     contexts = functools.partial(create_selective_checkpoint_contexts, policy)
     return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
@@ -174,9 +172,7 @@ class _OffloadedCheckpointer(torch.autograd.Function):
 
 
 def _by_library(net: _Net) -> _Net:
-    apply_activation_checkpointing(
-        net, check_fn=lambda module: isinstance(module, _Block)
-    )
+    apply_activation_checkpointing(net, check_fn=lambda module: isinstance(module, _Block))
     return net
 
 
@@ -203,9 +199,7 @@ class _InSequence(_Net):
 
 _KINDS: dict[str, Callable[[], nn.Module]] = {
     "of a module": lambda: _Net(lambda m, x: checkpoint(m, x, use_reentrant=False)),
-    "of a module, re-entrant": lambda: _Net(
-        lambda m, x: checkpoint(m, x, use_reentrant=True)
-    ),
+    "of a module, re-entrant": lambda: _Net(lambda m, x: checkpoint(m, x, use_reentrant=True)),
     "of a call of a module": lambda: _Net(
         lambda m, x: checkpoint(m.__call__, x, use_reentrant=False)
     ),
@@ -213,9 +207,7 @@ _KINDS: dict[str, Callable[[], nn.Module]] = {
         lambda m, x: checkpoint(functools.partial(m), x, use_reentrant=False)
     ),
     "selective": lambda: _Net(_selectively),
-    "CheckpointFunction": lambda: _Net(
-        lambda m, x: CheckpointFunction.apply(m, True, x)
-    ),
+    "CheckpointFunction": lambda: _Net(lambda m, x: CheckpointFunction.apply(m, True, x)),
     "in sequence": _InSequence,
     "composable": _composable,
     "wrappers": lambda: _by_library(_Net()),

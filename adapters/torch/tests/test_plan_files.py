@@ -7,20 +7,19 @@ import io
 import json
 import pathlib
 import pickle
-import warnings
 from collections.abc import Callable
-from typing import Any
 
-import acplan
 import pytest
 import torch
+from torch import nn
+
+import acplan
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
 from acplan.fingerprints import KEY
 from segments_of_traces import longest_runs, name_of, with_segment
 from sharding_cases import Net
 from skipping import Unit, recorded_step
 from test_training_runs import _gpt2
-from torch import nn
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),

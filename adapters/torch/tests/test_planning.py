@@ -9,16 +9,16 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import acplan
 import pytest
 import torch
-from acplan import AcplanError, Plan, PlannedModule, Profile, progress
-from acplan.program import Outcome, call_acplan, find_program
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointWrapper,
 )
 
+import acplan
+from acplan import AcplanError, Plan, PlannedModule, Profile, progress
+from acplan.program import Outcome, call_acplan, find_program
 from zoo import EXAMPLES
 
 _DATA = pathlib.Path(__file__).parents[3] / "data" / "profiles"
@@ -111,9 +111,7 @@ def _layers(*numbers: int) -> list[str]:
     ],
 )
 def test_options_are_the_flags(options: dict[str, Any], flags: list[str]) -> None:
-    run = call_acplan(
-        ["plan", str(_TRANSFORMER), "--budget", "1.6GiB", "--json", *flags]
-    )
+    run = call_acplan(["plan", str(_TRANSFORMER), "--budget", "1.6GiB", "--json", *flags])
     expected = json.loads(run.out)
     found = acplan.plan(_TRANSFORMER, "1.6GiB", **options).data
     for data in (expected, found):
@@ -168,9 +166,7 @@ def test_module_plans_are_figures_and_not_applied() -> None:
 
 def test_warnings_of_the_program_are_logged(caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "acplan"):
-        acplan.plan(
-            _TRANSFORMER, "3GiB", ac_units=["Transformer.layers.0.attention_norm"]
-        )
+        acplan.plan(_TRANSFORMER, "3GiB", ac_units=["Transformer.layers.0.attention_norm"])
     assert any("leaf" in record.message for record in caplog.records)
 
 
@@ -193,9 +189,7 @@ def _program(path: pathlib.Path, body: str) -> str:
     return str(path)
 
 
-def test_the_program_is_found_in_order(
-    tmp_path: pathlib.Path, monkeypatch: Any
-) -> None:
+def test_the_program_is_found_in_order(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
     chosen = _program(tmp_path / "chosen", "exit 0")
     scripts = tmp_path / "prefix" / "bin"
     on_path = tmp_path / "path"
@@ -307,8 +301,7 @@ class _Blocks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
-            for _ in range(4)
+            nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -347,9 +340,7 @@ def test_auto_checkpoint_lowers_the_peak() -> None:
     traced = acplan.trace(model, **inputs)
     plan = acplan.plan(traced, "min")
     assert plan.modules
-    assert acplan.verify(model, plan, of=traced, **inputs).measured_bytes < (
-        traced.peak_bytes
-    )
+    assert acplan.verify(model, plan, of=traced, **inputs).measured_bytes < (traced.peak_bytes)
     planned = acplan.auto_checkpoint(model, budget="min", progress=False, **inputs)
     assert planned is model
     wrapped = [m for m in model.modules() if isinstance(m, CheckpointWrapper)]

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from acplan import AcplanError
 
+from acplan import AcplanError
 from compare_recipes import compare
 from measured import Subject, same_ms, subject
 from recipes import recipes

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from acplan import Plan, PlannedModule, apply, plan, trace
-from acplan.measuring import verifying
 from torch import nn
 
+from acplan import Plan, PlannedModule, apply, plan, trace
+from acplan.measuring import verifying
 from test_skipping import _step
 from zoo import EXAMPLES, images, tokens
 

@@ -16,7 +16,6 @@ from architectures import Architecture, architectures
 from compare_real_steps import cases, facts
 from real_steps import Case, compare, real_pass
 
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from acplan import AcplanError, PlanMismatchWarning, apply, plan, trace, verify
 from acplan.devices import find_device
 from acplan.real_values import Limits
 from acplan.tracing import step_on_fakes
 from acplan.values import value_of
 from steps_by_values import MODELS
-from torch import nn
 
 
 def _loss(output: torch.Tensor) -> torch.Tensor:

@@ -5,8 +5,9 @@ import pathlib
 import re
 from typing import Any
 
-import acplan
 import pytest
+
+import acplan
 from acplan import AcplanError
 
 TRACE = pathlib.Path(__file__).parents[3] / "data/traces/gpt2_tiny.json.gz"

@@ -3,11 +3,12 @@
 import types
 from collections.abc import Callable
 
-import acplan
 import pytest
 import torch
-from acplan import AcplanError, Plan, PlannedModule
 from torch import nn
+
+import acplan
+from acplan import AcplanError, Plan, PlannedModule
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.*"),

@@ -14,12 +14,22 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
-from acplan import Trace, apply, plan, remove, trace, verify
-from acplan.applying import applied
-from acplan.measuring import simulate, verifying
 from torch import nn
 
+import acplan
+from acplan import (
+    AcplanError,
+    Plan,
+    PlanMismatchWarning,
+    PlannedModule,
+    Trace,
+    apply,
+    remove,
+    trace,
+    verify,
+)
+from acplan.applying import applied
+from acplan.measuring import simulate, verifying
 from models import _larger
 from segments_of_traces import longest_runs, name_of, segments_by_chance, with_segment
 from skipping import Unit, plan_by_chance, recorded_step, shares
@@ -86,7 +96,7 @@ def test_predicted_is_measured_at_every_operator(
 def test_plans_of_acplan_have_runs_and_are_exact() -> None:
     model, inputs = _larger("gpt2", 8)().on_meta()
     traced = trace(model, **inputs)
-    planned = plan(traced, "75%", segments=2, decisions="save,recompute")
+    planned = acplan.plan(traced, "75%", segments=2, decisions="save,recompute")
     names = [module.fqn.rpartition(".")[2] for module in planned.modules]
     assert any("-" in name for name in names), names
     result = verify(model, planned, of=traced, **inputs)
@@ -360,9 +370,7 @@ def _in_half_precision(net: Net, x: torch.Tensor) -> torch.Tensor:
     return x.float()
 
 
-def _in_an_object(
-    net: Net, x: torch.Tensor, kind: type[State] = Released
-) -> torch.Tensor:
+def _in_an_object(net: Net, x: torch.Tensor, kind: type[State] = Released) -> torch.Tensor:
     for block in net.blocks:
         x = block(kind(x), mask=_MASK)["out"][0]
     return x
@@ -494,6 +502,10 @@ def test_backward_can_be_run_twice() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
+def _note_result(made: list[Any], *call: Any) -> None:
+    made.append(weakref.ref(call[2]))
+
+
 def test_nothing_is_held_that_is_not_needed() -> None:
     """Without the garbage collector: a frame is not held by what it holds."""
     for program in (in_order, _computing, _writing):
@@ -501,7 +513,7 @@ def test_nothing_is_held_that_is_not_needed() -> None:
             net = _of(apply(_net(), plan), program)
             held = weakref.ref(net.first)
             made = []
-            net.first.register_forward_hook(lambda *a: made.append(weakref.ref(a[2])))
+            net.first.register_forward_hook(functools.partial(_note_result, made))
             gc.disable()
             try:
                 x = _X.clone().requires_grad_()

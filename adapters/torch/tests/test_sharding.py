@@ -4,9 +4,10 @@ import json
 import pathlib
 
 import pytest
-import sharding_cases
 import torch
 import torch.multiprocessing
+
+import sharding_cases
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.cpu.Stream, "record_event"),
@@ -20,10 +21,7 @@ Results = list[dict[str, str]]
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("sharding")
     torch.multiprocessing.spawn(sharding_cases.run, (str(folder),), nprocs=2)
-    return [
-        json.loads(pathlib.Path(folder, f"{rank}.json").read_text())
-        for rank in range(2)
-    ]
+    return [json.loads(pathlib.Path(folder, f"{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.mark.parametrize("case", sharding_cases.CASES, ids=str)

@@ -16,19 +16,18 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
-from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply
+from torch import nn
+
+from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply, caches, trace
 from acplan import PlannedOperator as Op
-from acplan import caches, trace
 from acplan.measuring import verifying
 from acplan.standing_in import StandIn
 from acplan.tracing import default_loss
-from torch import nn
-
 from architectures import architectures
 from random_steps import legal_plan, outcome, require_equal_outcomes
 from sharding_cases import Names, operators_of
 from skipping import Unit, plan_by_chance, recorded_step, shares, units_by_chance
-from test_never_ends import Counting, Net, STEPS, _forward_backward, _net, _x
+from test_never_ends import STEPS, Counting, _forward_backward, _net, _x
 from zoo import EXAMPLES
 
 _ARCHITECTURES = (
@@ -62,9 +61,7 @@ def _loss(model: nn.Module, inputs: dict[str, Any], autocast: bool) -> torch.Ten
         return default_loss(model(**inputs))
 
 
-def _step(
-    model: nn.Module, inputs: dict[str, Any], autocast: bool
-) -> list[torch.Tensor]:
+def _step(model: nn.Module, inputs: dict[str, Any], autocast: bool) -> list[torch.Tensor]:
     """All that a step leaves behind, and what is drawn next."""
     loss = _loss(model, inputs, autocast)
     loss.backward()
@@ -132,9 +129,7 @@ def test_units_that_are_called_with_keywords_and_draw() -> None:
 
 def _saved_by_chance(unit: Unit, chance: random.Random) -> set[int]:
     """The operators of a dropout together: they write to one mask."""
-    saved = {
-        k for k in range(len(unit.names)) if unit.can_save(k) and chance.random() < 0.3
-    }
+    saved = {k for k in range(len(unit.names)) if unit.can_save(k) and chance.random() < 0.3}
     for place, name in enumerate(unit.names):
         if "bernoulli_" in name and chance.random() < 0.5:
             saved |= {place - 1, place, place + 1}
@@ -217,9 +212,7 @@ def _planned(
         names = {name, f"{name} {seen[name]}"}
         seen[name] += 1
         results = [saves[n] for n in names if n in saves]
-        operators.append(
-            Op(full, bool(results), bool(names & {*skips}), *results[:1])
-        )
+        operators.append(Op(full, bool(results), bool(names & {*skips}), *results[:1]))
     assert {*skips, *saves} <= {*seen} | {f"{n} {k}" for n in seen for k in range(9)}
     plan = Plan((PlannedModule("Model.unit", tuple(operators)),))
     return apply(model, plan, strict=strict)
@@ -383,12 +376,10 @@ def test_dropouts_are_decided_one_by_one() -> None:
     assert count == dict.fromkeys(draws, 3)
     for _ in range(12):
         saves: dict[str, tuple[int, ...] | None] = {
-            f"{name} {k}": None
-            for name in draws[:2]
-            for k in range(3)
-            if chance.random() < 0.5
+            f"{name} {k}": None for name in draws[:2] for k in range(3) if chance.random() < 0.5
         }
         _same(forward, (), saves)
+
     # The last but one adds what nobody needs again; the others draw as they did.
     def scaled(unit: Unit1, x: torch.Tensor) -> torch.Tensor:
         y = unit.linear(x)
@@ -396,8 +387,9 @@ def test_dropouts_are_decided_one_by_one() -> None:
         torch.rand(2, generator=own.manual_seed(3))
         return y * torch.rand_like(y) * torch.rand(3, 4, generator=own)
 
-    again = _same(scaled, ["rand_like.default 0", "add.Tensor", "sum.default",
-                           "rand.generator 0"])
+    again = _same(
+        scaled, ["rand_like.default 0", "add.Tensor", "sum.default", "rand.generator 0"]
+    )
     assert again.count("rand_like.default") == again.count("rand.generator") == 1
 
 
@@ -608,7 +600,10 @@ def test_plan_files(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("op", "message"),
     [
-        ({"decision": "keep"}, "expected a decision of save, recompute, skip, offload, found 'k"),
+        (
+            {"decision": "keep"},
+            "expected a decision of save, recompute, skip, offload, found 'k",
+        ),
         ({"decision": "skip", "results": [0]}, "expected results of a saved operator"),
         ({"decision": "save", "results": [1, 0]}, r"ascending from 0 on, found \[1, 0\]"),
         ({"decision": "save", "results": [-1]}, r"from 0 on, found \[-1\]"),

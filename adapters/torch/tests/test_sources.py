@@ -6,13 +6,14 @@ import pathlib
 import sys
 from typing import Any
 
-import acplan
 import pytest
 import torch
+from torch import nn
+
+import acplan
 from acplan.__main__ import main
 from acplan.sources import SourceLines, file_of
 from acplan.tracing import Trace
-from torch import nn
 
 
 class _Gate(torch.autograd.Function):

@@ -1,8 +1,8 @@
 """Statistics of a trace are those of PyTorch's estimators, or it is known why not."""
 
 import pytest
-from acplan import AcplanError, profile
 
+from acplan import AcplanError, profile
 from compare_statistics import compare, models, reasons
 
 # Of every module of every model.

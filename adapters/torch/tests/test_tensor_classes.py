@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_map
 

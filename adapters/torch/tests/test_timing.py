@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from acplan import DEVICES, AcplanError, trace
 from acplan.recorder import Recorder
 from acplan.timing import MeasuredDevice, _known_as, measured_device
-from torch import nn
 from zoo import EXAMPLES
 
 

@@ -10,6 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools import ilp_utils
+from torch.distributed._tools.sac_estimator import SACStats
+from torch.utils._pytree import tree_leaves
+
 from acplan import (
     AcplanError,
     Profile,
@@ -18,11 +24,6 @@ from acplan import (
     plan,
     sac_milp,
 )
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed._tools import ilp_utils
-from torch.distributed._tools.sac_estimator import SACStats
-from torch.utils._pytree import tree_leaves
 
 _GIB = 2**30
 _ROOT = pathlib.Path(__file__).parents[3]
@@ -82,9 +83,7 @@ def test_from_torch_plans_as_the_profile_does(transformer: Profile) -> None:
     assert info == before
 
 
-def test_from_torch_takes_what_torch_computes(
-    tmp_path: pathlib.Path, monkeypatch: Any
-) -> None:
+def test_from_torch_takes_what_torch_computes(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
     info = _aggregated(monkeypatch)
     profile = from_torch(info)
     profile.save(tmp_path / "info.json")
@@ -350,12 +349,8 @@ def _random_stats(chance: random.Random) -> SACStats:
     ]
     return SACStats(
         func_names=[f"op{op}" for op in range(count)],
-        runtimes=[
-            0.0 if op in views else chance.randint(0, 8) / 4 for op in range(count)
-        ],
-        memory=[
-            0 if op in views else 512 * chance.randint(0, 8) for op in range(count)
-        ],
+        runtimes=[0.0 if op in views else chance.randint(0, 8) / 4 for op in range(count)],
+        memory=[0 if op in views else 512 * chance.randint(0, 8) for op in range(count)],
         view_like_ops=views,
         rand_ops=[op for op in others if chance.random() < 0.3],
         saved_autograd_ops=[],

@@ -68,9 +68,7 @@ class _FailsInBackward(torch.autograd.Function):
         (_FailsInBackward.apply, "in the backward pass", "_FailsInBackward"),
     ],
 )
-def test_what_pytorch_raises_has_the_line_of_the_user(
-    then: Any, place: str, said: str
-) -> None:
+def test_what_pytorch_raises_has_the_line_of_the_user(then: Any, place: str, said: str) -> None:
     with pytest.raises(AcplanError, match=place) as raised:
         _trace(then)
     text = str(raised.value)

@@ -1,14 +1,15 @@
+import gc
 import gzip
 import json
-import gc
 import pathlib
 import subprocess
 import sys
 
 import pytest
 import torch
-from acplan import AcplanError, trace
 from torch import nn
+
+from acplan import AcplanError, trace
 
 
 def _net() -> nn.Sequential:
@@ -87,9 +88,7 @@ def test_saves_whole_files(tmp_path: pathlib.Path) -> None:
     traced.save(tmp_path / "t.json")
     traced.save(tmp_path / "t.json.gz")
     assert json.loads((tmp_path / "t.json").read_text()) == traced.data
-    assert json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes())) == (
-        traced.data
-    )
+    assert json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes())) == (traced.data)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t.json", "t.json.gz"]
 
 

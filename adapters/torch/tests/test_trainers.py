@@ -11,15 +11,16 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import acplan
-import acplan.torchtitan
 import pytest
 import torch
 import transformers
+from torch import nn
+
+import acplan
+import acplan.torchtitan
 from acplan import AcplanError
 from test_examples import EXAMPLES, TESTS, _output_of_two
 from test_training_runs import Sentences, _equal, _gpt2, _llama
-from torch import nn
 
 pytest.importorskip("accelerate")
 import accelerate  # noqa: E402
@@ -131,7 +132,7 @@ def test_the_step_of_the_trainer_is_traced(
     """Its batch, the loss that it makes and what autocast does to it: to the byte the
     step that is given by hand."""
     trainer = _trainer(tmp_path, _llama(), bf16=True, optim="adamw_torch_fused")
-    found = _traced_for(lambda: _plan(trainer), monkeypatch)
+    found = _traced_for(functools.partial(_plan, trainer), monkeypatch)
     batch = torch.utils.data.default_collate([Sentences(8, seed=2)[k] for k in range(8)])
     step = {"optimizer": "adamw-fused", "autocast": "bf16", "clip_grad_norm": 1.0}
     by_hand = acplan.trace(_llama(), **batch, **step, accumulate=2)
@@ -147,9 +148,7 @@ def test_the_step_of_the_trainer_is_traced(
     assert found.peak_bytes == pytest.approx(by_hand.peak_bytes, rel=0.01)
 
 
-def _traced_for(
-    plan: Callable[[], object], monkeypatch: pytest.MonkeyPatch
-) -> acplan.Trace:
+def _traced_for(plan: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> acplan.Trace:
     """What is traced while a plan is made."""
     from acplan import trainers
 
@@ -170,7 +169,7 @@ def test_accumulated_gradients_count(
     peaks = []
     for count in (1, 2):
         trainer = _trainer(tmp_path, _llama(), gradient_accumulation_steps=count)
-        peaks.append(_traced_for(lambda: _plan(trainer), monkeypatch).peak_bytes)
+        peaks.append(_traced_for(functools.partial(_plan, trainer), monkeypatch).peak_bytes)
     gradients = sum(p.numel() * p.element_size() for p in _llama().parameters())
     assert peaks[0] < peaks[1] <= peaks[0] + 2 * gradients
 

@@ -3,9 +3,10 @@
 import pathlib
 from typing import Any
 
-import acplan
 import pytest
 import torch
+
+import acplan
 from test_training_runs import _equal, _llama
 
 pytest.importorskip("accelerate")

@@ -8,12 +8,13 @@ import random
 import warnings
 from typing import Any
 
-import acplan
 import pytest
 import torch
 import transformers
-from acplan import Plan, PlanMismatchWarning, PlannedModule, PlannedOperator
 from torch import nn
+
+import acplan
+from acplan import Plan, PlanMismatchWarning, PlannedModule, PlannedOperator
 
 BATCH = 8
 SAMPLES = 65

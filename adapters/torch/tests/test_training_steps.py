@@ -8,11 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import acplan
 import pytest
 import torch
-from acplan import AcplanError, Trace, trace
-from acplan.__main__ import main
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     checkpoint_wrapper,
@@ -20,6 +17,10 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from torch.utils.checkpoint import checkpoint
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.optimization import Adafactor
+
+import acplan
+from acplan import AcplanError, Trace, trace
+from acplan.__main__ import main
 
 
 def _net() -> nn.Sequential:
@@ -112,9 +113,7 @@ def test_an_optimizer_of_the_model_is_made_again_and_left_alone() -> None:
     steps = 4 * 4
     assert _before(traced, "optimizer") == 2 * _WEIGHTS + steps
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-    assert all(
-        torch.equal(m, optimizer.state[p]["exp_avg"]) for p, m in moments.items()
-    )
+    assert all(torch.equal(m, optimizer.state[p]["exp_avg"]) for p, m in moments.items())
     wrapped = torch.optim.SGD(model.parameters())  # as trainers do
     wrapped.optimizer = optimizer  # type: ignore[attr-defined]
     assert trace(model, _X, optimizer=wrapped).data == traced.data
@@ -192,9 +191,7 @@ def test_what_cannot_be_faked_says_so() -> None:
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             raise TypeError("expected a pointer\nand more")
 
-    message = (
-        "the update with Pointers does not run on fake tensors: TypeError: expected"
-    )
+    message = "the update with Pointers does not run on fake tensors: TypeError: expected"
     with pytest.raises(AcplanError, match=message) as raised:
         trace(_net(), _X, optimizer=Pointers)
     assert "\n" not in str(raised.value)
@@ -203,7 +200,9 @@ def test_what_cannot_be_faked_says_so() -> None:
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             raise TypeError("expected a closure")
 
-    with pytest.raises(AcplanError, match="a closure; where its step runs the model again, let"):
+    with pytest.raises(
+        AcplanError, match="a closure; where its step runs the model again, let"
+    ):
         trace(_net(), _X, optimizer=Sharpness)
 
 
@@ -242,12 +241,8 @@ def test_averaged_weights() -> None:
 
 def test_a_step_of_ones_own() -> None:
     def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        norm = nn.utils.clip_grad_norm_(
-            model.parameters(), 1.0, error_if_nonfinite=True
-        )
-        if not torch.isfinite(norm) or any(
-            p.grad.isnan().any() for p in model.parameters()
-        ):
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        if not torch.isfinite(norm) or any(p.grad.isnan().any() for p in model.parameters()):
             raise AssertionError("gradients are finite")
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)

@@ -7,16 +7,17 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import acplan
 import pytest
 import torch
 import triton
 import triton.language as tl
-from acplan.triton_kernels import stored_to
 from torch import nn
 from triton.runtime.autotuner import Autotuner, Config, Heuristics
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
+
+import acplan
+from acplan.triton_kernels import stored_to
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -227,7 +228,9 @@ def test_any_decisions_give_equal_gradients() -> None:
             tuple(
                 acplan.PlannedModule(
                     f"Sequential.{k}",
-                    tuple(acplan.PlannedOperator(name, chance.random() < 0.5) for name in names),
+                    tuple(
+                        acplan.PlannedOperator(name, chance.random() < 0.5) for name in names
+                    ),
                 )
                 for k in range(3)
             )
@@ -237,7 +240,12 @@ def test_any_decisions_give_equal_gradients() -> None:
 
 def test_a_kernel_whose_parameters_are_tuned_is_one_operator() -> None:
     kernel: Any = Autotuner(
-        InterpretedFunction(_forward), ["x", "y", "n", "B"], [Config({"B": _B})], ["n"], None, None
+        InterpretedFunction(_forward),
+        ["x", "y", "n", "B"],
+        [Config({"B": _B})],
+        ["n"],
+        None,
+        None,
     )
 
     class Tuned(nn.Linear):

@@ -6,12 +6,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import acplan
 import pytest
-import stateful_modules
 import torch
-from stateful_modules import ACTIONS, Block, Model, Part, are_equal, outcome
 from torch import nn
+
+import acplan
+import stateful_modules
+from stateful_modules import ACTIONS, Block, Model, Part, are_equal, outcome
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,15 +83,11 @@ def test_a_plan_saves_what_reads_a_buffer_that_is_written_to() -> None:
     trace = acplan.trace(model, x, loss_fn=_loss, optimizer="sgd", workspaces=False)
     plan = acplan.plan(trace, "min")
     assert plan.peak_bytes < 0.75 * trace.peak_bytes
-    check = acplan.verify(
-        model, plan, x, of=trace, loss_fn=_loss, optimizer="sgd", values=True
-    )
+    check = acplan.verify(model, plan, x, of=trace, loss_fn=_loss, optimizer="sgd", values=True)
     assert check.first_difference() is None
     assert check.values is not None and check.values.is_equal and check.values.exact
     decisions = {
-        operator.name: operator.decision
-        for unit in plan.modules
-        for operator in unit.operators
+        operator.name: operator.decision for unit in plan.modules for operator in unit.operators
     }
     assert {"aten.lerp_.Scalar", "aten.lerp_.Tensor"}.isdisjoint(
         name for name, decision in decisions.items() if decision == "recompute"
@@ -155,7 +152,11 @@ class _Looking(nn.Module):
 def test_a_saved_view_of_what_is_gone_is_refused() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), _Looking())
-    decisions = (("aten.t.default", True), ("aten.mm.default", False), ("aten.sin.default", False))
+    decisions = (
+        ("aten.t.default", True),
+        ("aten.mm.default", False),
+        ("aten.sin.default", False),
+    )
     operators = tuple(acplan.PlannedOperator(*decision) for decision in decisions)
     plan = acplan.Plan((acplan.PlannedModule("Sequential.1", operators),))
     loss = acplan.apply(model, plan)(torch.randn(4, 8)).sum()

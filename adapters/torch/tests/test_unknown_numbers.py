@@ -11,12 +11,13 @@ from collections.abc import Callable
 from math import isfinite, log
 from typing import Any
 
-import acplan
 import numpy as np
 import pytest
 import torch
-from acplan import AcplanError
 from torch import nn
+
+import acplan
+from acplan import AcplanError
 
 Idiom = Callable[[Any, torch.Tensor, torch.Tensor], Any]
 
@@ -27,9 +28,7 @@ class Logging(nn.Module):
     def __init__(self, *idioms: Idiom) -> None:
         super().__init__()
         self.idioms = idioms
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in idioms
-        )
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in idioms)
         self.metrics: dict[str, Any] = collections.defaultdict(float)
         self.history: list[Any] = []
         self.kept: list[Any] = []
@@ -86,8 +85,8 @@ def _guards(model: Any, x: Any, loss: Any) -> None:
 
 
 def _text(model: Any, x: Any, loss: Any) -> None:
-    texts = [f"{loss:.3f}", f"{loss.item():>9.4f}", "%.3f %d" % (loss, loss.long())]
-    texts += ["{:.2e}".format(loss.item()), str(loss.item()), repr([loss.item()])]
+    texts = [f"{loss:.3f}", f"{loss.item():>9.4f}", "%.3f %d" % (loss, loss.long())]  # noqa: UP031
+    texts += [f"{loss.item():.2e}", str(loss.item()), repr([loss.item()])]
     texts += [json.dumps({"loss": loss.item(), "row": x[0].tolist()})]
     logging.getLogger(__name__).info("loss %.3f", loss.item())
     model.kept.append(texts)
@@ -105,7 +104,7 @@ def _plain(model: Any, x: Any, loss: Any) -> None:
     model.metrics["right"] = bool((x > 0).all())
     # PyTorch takes `float` for a data type, although the name is another class meanwhile.
     model.metrics["type"] = float(x.to(float).sum(dtype=float) + torch.zeros(3, dtype=int)[0])
-    assert float is type(1.0) or float == type(1.0)
+    assert float is float or float == float  # noqa: E721
     assert isinstance(model.metrics["plain"], float)
     model.kept.extend(map(float, [loss, loss]))
 
@@ -116,7 +115,7 @@ def _counts(model: Any, x: Any, loss: Any) -> None:
     model.metrics["row"] = x[count - count].mean().item()
     model.metrics["accuracy"] = right, count / x.numel(), 2 * count // 3
     if right > 0.5:
-        warnings.warn("more than half")
+        warnings.warn("more than half", stacklevel=1)
     if count == 0:
         print("none")
 
@@ -374,7 +373,5 @@ def test_values_of_saved_tensors_are_theirs() -> None:
             made = torch.linspace(0, 1, 5, device=x.device)
             return Ordered.apply(Ordered.apply(self.layer(x), times), made)
 
-    trace = acplan.trace(
-        Solver(), torch.randn(4, 8), torch.linspace(0, 1, 5), values="known"
-    )
+    trace = acplan.trace(Solver(), torch.randn(4, 8), torch.linspace(0, 1, 5), values="known")
     assert not trace.notes

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from acplan import AcplanError, trace
-from acplan.values import ValuedFakeTensorMode, as_in_training, value_of
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
+
+from acplan import AcplanError, trace
+from acplan.values import ValuedFakeTensorMode, as_in_training, value_of
 
 
 class Asking(nn.Module):
@@ -77,9 +78,7 @@ def _through_views(ids: torch.Tensor) -> torch.Tensor:
         (_through_views, 2),
     ],
 )
-def test_values_follow_from_those_of_inputs(
-    ask: Callable[..., Any], expected: int
-) -> None:
+def test_values_follow_from_those_of_inputs(ask: Callable[..., Any], expected: int) -> None:
     assert int(ask(_IDS)) == expected  # As it really is.
     assert layers_run(ask, _IDS) == expected
 

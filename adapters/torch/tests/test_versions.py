@@ -4,9 +4,10 @@ import subprocess
 import sys
 from unittest import mock
 
-import acplan
 import pytest
 import torch
+
+import acplan
 from acplan import AcplanError, compiling
 
 _ROOT = pathlib.Path(__file__).parents[3]
@@ -18,15 +19,11 @@ def test_the_package_has_the_version_of_the_program() -> None:
 
 def test_a_pytorch_without_fully_shard_is_refused_in_one_line() -> None:
     code = (
-        "import torch.distributed.fsdp\n"
-        "del torch.distributed.fsdp.FSDPModule\n"
-        "import acplan\n"
+        "import torch.distributed.fsdp\ndel torch.distributed.fsdp.FSDPModule\nimport acplan\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 1
-    expected = (
-        "AcplanError: expected PyTorch 2.6 or later, with torch.distributed, found"
-    )
+    expected = "AcplanError: expected PyTorch 2.6 or later, with torch.distributed, found"
     assert expected in run.stderr.splitlines()[-1]
     assert "ImportError" not in run.stderr
 

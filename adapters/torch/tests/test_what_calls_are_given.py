@@ -7,11 +7,12 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-import acplan
 import pytest
 import torch
-from acplan import Plan, PlannedModule
 from torch import nn
+
+import acplan
+from acplan import Plan, PlannedModule
 
 WIDTH = 8
 X = torch.arange(4.0 * WIDTH).reshape(4, WIDTH) / 32

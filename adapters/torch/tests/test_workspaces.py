@@ -29,9 +29,7 @@ def _blocks(*sizes: int) -> int:
     return sum(-(-size // 512) * 512 for size in sizes)
 
 
-def _heads(
-    heads: int = 4, rows: int = 256, width: int = 64, **options: Any
-) -> torch.Tensor:
+def _heads(heads: int = 4, rows: int = 256, width: int = 64, **options: Any) -> torch.Tensor:
     """As projections make them: [batch, heads, rows, width] of rows of all heads."""
     return _empty(2, rows, heads, width, **options).transpose(1, 2)
 

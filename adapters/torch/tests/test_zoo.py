@@ -1,11 +1,11 @@
 """A few models of the zoo, each planned at three budgets: compare_zoo.py has them all."""
 
-import acplan
 import pytest
 import torch
 import transformers
 from torch import nn
 
+import acplan
 import architectures_diffusers
 import architectures_further_diffusers
 from compare_zoo import _first_difference, result_of

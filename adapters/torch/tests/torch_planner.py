@@ -18,11 +18,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import acplan
 import torch
 from torch.distributed._tools import ilp_utils
 from torch.distributed._tools.sac_estimator import SACStats
 
+import acplan
 from models import MODELS
 from torch_statistics import (
     estimate_operators,
@@ -55,13 +55,9 @@ def _torch_plans(name: str) -> Iterator[TorchPlan]:
             if not sum(stats.memory) or not sum(stats.runtimes):
                 del operators.sac_mod_stats[fqn]  # By which it divides.
         device = next(
-            device
-            for device in memory.get_tracker_snapshot("peak")
-            if device.type == "cuda"
+            device for device in memory.get_tracker_snapshot("peak") if device.type == "cuda"
         )
-        info = ilp_utils.aggregate_stats(
-            step.model, memory, runtimes, operators, device
-        )
+        info = ilp_utils.aggregate_stats(step.model, memory, runtimes, operators, device)
     graph = ilp_utils.parse_module_info(info)
     peak, _ = ilp_utils.get_peak_memory_runtime_baseline(graph)
     yield {"statistics": True}

@@ -7,15 +7,16 @@ from typing import Any
 from unittest import mock
 
 import torch
-from acplan.devices import find_device
-from acplan.recorder import tensors_in
-from acplan.tracing import Step, step_on_fakes
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed._tools import mod_tracker
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _ModState
 from torch.distributed._tools.runtime_estimator import RuntimeEstimator
 from torch.distributed._tools.sac_estimator import SACEstimator, SACStats
+
+from acplan.devices import find_device
+from acplan.recorder import tensors_in
+from acplan.tracing import Step, step_on_fakes
 
 _MODE = "operator-level-cost-model"
 _CATEGORIES = (
@@ -131,9 +132,7 @@ def _light_hook(
 
 def track_memory(step: Step, optimizer: torch.optim.Optimizer) -> MemTracker:
     tracker = MemTracker()
-    tracker.track_external(
-        step.model, optimizer, *tensors_in((step.args, step.kwargs))
-    )
+    tracker.track_external(step.model, optimizer, *tensors_in((step.args, step.kwargs)))
     with tracker:
         loss = step.loss()
         loss.backward()

@@ -12,13 +12,14 @@ import warnings
 from typing import Any
 
 import accelerate
-import acplan
 import torch
 import torch.distributed as dist
 import transformers
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch._subclasses.fake_tensor import is_fake
+
+import acplan
 
 sys.path.insert(0, os.path.dirname(__file__))
 from test_training_runs import Sentences, _llama  # noqa: E402
@@ -66,9 +67,7 @@ def _with_trainer(is_planned: bool, is_mixed: bool, has_adapters: bool = False) 
         return losses, dict(trainer.model.state_dict()), _units(plan)
 
 
-def _with_accelerate(
-    is_planned: bool, is_mixed: bool, has_adapters: bool = False
-) -> Result:
+def _with_accelerate(is_planned: bool, is_mixed: bool, has_adapters: bool = False) -> Result:
     AcceleratorState._reset_state(True)
     PartialState(cpu=True, backend="gloo")
     # accelerate shards on devices other than the CPU only.

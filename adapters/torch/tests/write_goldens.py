@@ -11,7 +11,6 @@ import sys
 
 from acplan import trace
 from acplan.measuring import measure
-
 from zoo import EXAMPLES, plans
 
 

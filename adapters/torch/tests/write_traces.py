@@ -9,7 +9,6 @@ import pathlib
 import sys
 
 from acplan import trace
-
 from models import MODELS
 from zoo import EXAMPLES
 

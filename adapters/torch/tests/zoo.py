@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 import transformers
-from acplan import Plan, PlannedModule, PlannedOperator, Trace
 from torch import nn
+
+from acplan import Plan, PlannedModule, PlannedOperator, Trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,9 +268,7 @@ def _swin() -> Example:
         drop_path_rate=0.1,
         num_labels=10,
     )
-    blocks = tuple(
-        f"swin.encoder.layers.{k}.blocks.{j}" for k in range(2) for j in range(2)
-    )
+    blocks = tuple(f"swin.encoder.layers.{k}.blocks.{j}" for k in range(2) for j in range(2))
     return Example(
         lambda: transformers.SwinForImageClassification(config),
         images(2, 32),
@@ -453,9 +452,7 @@ def plans(example: Example, trace: Trace, seeds: int = 2) -> Iterator[tuple[str,
         every = chance.random() < 0.5
         return Plan(
             tuple(
-                PlannedModule(
-                    f"{root}.{path}", _policy(trace, f"{root}.{path}", chance, every)
-                )
+                PlannedModule(f"{root}.{path}", _policy(trace, f"{root}.{path}", chance, every))
                 for path in paths
             )
         )

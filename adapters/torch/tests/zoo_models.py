@@ -1,11 +1,10 @@
 """The models of compare_zoo.py: those whose real steps are compared, and more."""
 
-from architectures import Architecture
-
 import architectures_diffusers
 import architectures_further
 import architectures_further_diffusers
 import architectures_transformers
+from architectures import Architecture
 
 ZOO: dict[str, Architecture] = (
     architectures_transformers.ARCHITECTURES

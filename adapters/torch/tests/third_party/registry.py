@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy
 import torch
-from acplan.training_steps import TrainingStep
 from torch import Tensor
+
+from acplan.training_steps import TrainingStep
 
 Make = Callable[[], TrainingStep]
 

@@ -3,9 +3,9 @@
 import functools
 from typing import Any
 
-from acplan.training_steps import TrainingStep
 from torch import nn
 
+from acplan.training_steps import TrainingStep
 from third_party.registry import words
 
 _VOCABULARY = [

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acplan.training_steps import TrainingStep
 from torch import nn
 from torch.nn import functional as F
 
+from acplan.training_steps import TrainingStep
 from third_party.registry import add, entry, words
 from third_party.small_models import causal, small_llama
 
@@ -33,8 +33,12 @@ for _name, _make in {
     "BOFT": lambda p: p.BOFTConfig(boft_block_size=8, **_LAYERS),
     "VeRA": lambda p: p.VeraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj"]),
     "FourierFT": lambda p: p.FourierFTConfig(n_frequency=16, **_LAYERS),
-    "prompt tuning": lambda p: p.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
-    "prefix tuning": lambda p: p.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+    "prompt tuning": lambda p: p.PromptTuningConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=4
+    ),
+    "prefix tuning": lambda p: p.PrefixTuningConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=4
+    ),
     "P-tuning": lambda p: p.PromptEncoderConfig(
         task_type="CAUSAL_LM", num_virtual_tokens=4, encoder_hidden_size=16
     ),

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acplan.training_steps import TrainingStep
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from acplan.training_steps import TrainingStep
 from third_party.registry import add, entry
 
 # --- Graphs ---
@@ -126,7 +126,9 @@ def variational_graph_autoencoder() -> TrainingStep:
         z = model.encode(x, edges)
         return model.recon_loss(z, edges) + model.kl_loss() / len(x)
 
-    return TrainingStep(VGAE(Encoder()), (torch.randn(6, 8), torch.tensor(_EDGES)), forward_fn=loss)
+    return TrainingStep(
+        VGAE(Encoder()), (torch.randn(6, 8), torch.tensor(_EDGES)), forward_fn=loss
+    )
 
 
 # --- Molecules and symmetry ---
@@ -300,7 +302,9 @@ def message_passing_of_molecules() -> TrainingStep:
     from rdkit import Chem
 
     featurize = SimpleMoleculeMolGraphFeaturizer()
-    graphs = BatchMolGraph([featurize(Chem.MolFromSmiles(s)) for s in ("CCO", "c1ccccc1", "CN")])
+    graphs = BatchMolGraph(
+        [featurize(Chem.MolFromSmiles(s)) for s in ("CCO", "c1ccccc1", "CN")]
+    )
     model = MPNN(
         BondMessagePassing(d_h=16, depth=2),
         MeanAggregation(),

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acplan.training_steps import TrainingStep
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from acplan.training_steps import TrainingStep
 from third_party.registry import add, classes, entry, words
 from third_party.small_models import causal, small_llama
 
@@ -245,7 +245,9 @@ def memory_as_context() -> TrainingStep:
         num_tokens=64, dim=16, depth=2, segment_len=8, num_persist_mem_tokens=2,
         num_longterm_mem_tokens=2, dim_head=8, heads=2,
     )  # fmt: skip
-    return TrainingStep(model, (words(1, 17),), {"return_loss": True}, loss_fn=lambda loss: loss)
+    return TrainingStep(
+        model, (words(1, 17),), {"return_loss": True}, loss_fn=lambda loss: loss
+    )
 
 
 @entry("soft-moe-pytorch")
@@ -262,7 +264,9 @@ def performer() -> TrainingStep:
     model = AutoregressiveWrapper(
         PerformerLM(num_tokens=64, max_seq_len=16, dim=32, depth=2, heads=2, causal=False)
     )
-    return TrainingStep(model, (words(2, 17),), {"return_loss": True}, loss_fn=lambda loss: loss)
+    return TrainingStep(
+        model, (words(2, 17),), {"return_loss": True}, loss_fn=lambda loss: loss
+    )
 
 
 @entry("reformer-pytorch")

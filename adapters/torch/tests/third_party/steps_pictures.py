@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acplan.training_steps import TrainingStep
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from acplan.training_steps import TrainingStep
 from third_party.registry import add, classes, entry, images
 
 
@@ -76,7 +76,9 @@ def homography_by_warping() -> TrainingStep:
 def perceptual_loss_of_a_decoder() -> TrainingStep:
     import lpips
 
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1)
+    )
     judge = lpips.LPIPS(net="squeeze", pretrained=False, pnet_rand=True, verbose=False)
     both = nn.ModuleDict({"decoder": model, "judge": judge})
 
@@ -90,7 +92,9 @@ def perceptual_loss_of_a_decoder() -> TrainingStep:
 def ms_ssim_of_a_decoder() -> TrainingStep:
     from pytorch_msssim import MS_SSIM
 
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1)
+    )
     similar = MS_SSIM(data_range=1.0, win_size=5)
     return TrainingStep(
         model, (images(2, 96),), forward_fn=lambda model, x: 1 - similar(model(x), x)
@@ -163,7 +167,9 @@ def dino_loss_and_momentum_teacher() -> TrainingStep:
         def __init__(self) -> None:
             super().__init__()
             self.body = timm.create_model("test_resnet", num_classes=16)
-            self.head = DINOProjectionHead(16, 32, 16, 24, batch_norm=False, freeze_last_layer=-1)
+            self.head = DINOProjectionHead(
+                16, 32, 16, 24, batch_norm=False, freeze_last_layer=-1
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self.body(x))

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acplan.training_steps import TrainingStep
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from acplan.training_steps import TrainingStep
 from third_party.registry import add, entry, own
 
 # --- Operators and physics ---
@@ -42,7 +42,8 @@ def u_shaped_operator() -> TrainingStep:
 
     model = UNO(
         in_channels=1, out_channels=1, hidden_channels=8, n_layers=3,
-        channel_mlp_skip="linear", uno_out_channels=[8, 8, 8], uno_n_modes=[[4, 4], [4, 4], [4, 4]],
+        channel_mlp_skip="linear", uno_out_channels=[8, 8, 8],
+        uno_n_modes=[[4, 4], [4, 4], [4, 4]],
         uno_scalings=[[1.0, 1.0], [0.5, 0.5], [2.0, 2.0]],
     )  # fmt: skip
     return TrainingStep(model, (torch.randn(2, 1, 16, 16),))

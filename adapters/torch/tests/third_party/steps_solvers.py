@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acplan.training_steps import TrainingStep
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from acplan.training_steps import TrainingStep
 from third_party.registry import add, entry, own
 
 # --- Gaussian processes ---
@@ -158,10 +158,14 @@ def latent_stochastic_equation() -> TrainingStep:
     def loss(model: nn.Module, y: Tensor, times: Tensor) -> Tensor:
         brown = torchsde.BrownianInterval(0.0, 1.0, size=y.shape, device=y.device, entropy=7)
         return (
-            torchsde.sdeint(model, y, times, bm=brown, dt=0.25, method="euler")[-1].square().mean()
+            torchsde.sdeint(model, y, times, bm=brown, dt=0.25, method="euler")[-1]
+            .square()
+            .mean()
         )
 
-    return TrainingStep(Equation(), (torch.randn(3, 4), torch.tensor([0.0, 1.0])), forward_fn=loss)
+    return TrainingStep(
+        Equation(), (torch.randn(3, 4), torch.tensor([0.0, 1.0])), forward_fn=loss
+    )
 
 
 @entry("torchcde")
@@ -226,7 +230,9 @@ def masked_autoregressive_flow() -> TrainingStep:
     from nflows.flows import MaskedAutoregressiveFlow
 
     model = MaskedAutoregressiveFlow(4, 16, 2, 1, batch_norm_between_layers=True)
-    return TrainingStep(model, (torch.randn(8, 4),), forward_fn=lambda m, x: -m.log_prob(x).mean())
+    return TrainingStep(
+        model, (torch.randn(8, 4),), forward_fn=lambda m, x: -m.log_prob(x).mean()
+    )
 
 
 @entry("nflows", "nflows.flows", "nflows.transforms")
@@ -246,7 +252,9 @@ def spline_coupling_flow() -> TrainingStep:
         )
 
     model = Flow(CompositeTransform([layer(), LULinear(4), layer()]), StandardNormal([4]))
-    return TrainingStep(model, (torch.randn(8, 4),), forward_fn=lambda m, x: -m.log_prob(x).mean())
+    return TrainingStep(
+        model, (torch.randn(8, 4),), forward_fn=lambda m, x: -m.log_prob(x).mean()
+    )
 
 
 def _zuko(make: Callable[[Any], nn.Module]) -> TrainingStep:

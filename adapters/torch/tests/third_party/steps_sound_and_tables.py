@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acplan.training_steps import TrainingStep
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from acplan.training_steps import TrainingStep
 from third_party.registry import add, classes, entry, own
 
 # --- Sound ---
@@ -57,7 +57,8 @@ def tacotron() -> TrainingStep:
     model = Tacotron2(
         n_mels=8, n_symbol=20, symbol_embedding_dim=16, encoder_embedding_dim=16,
         encoder_n_convolution=1, attention_rnn_dim=16, attention_hidden_dim=8,
-        attention_location_n_filter=4, decoder_rnn_dim=16, prenet_dim=8, postnet_n_convolution=2,
+        attention_location_n_filter=4, decoder_rnn_dim=16, prenet_dim=8,
+        postnet_n_convolution=2,
         postnet_embedding_dim=8,
     )  # fmt: skip
 
@@ -144,7 +145,14 @@ def dual_path_rnn_and_permutations() -> TrainingStep:
     from asteroid.models import DPRNNTasNet
 
     model = DPRNNTasNet(
-        2, n_filters=16, kernel_size=4, stride=2, bn_chan=8, hid_size=8, chunk_size=8, n_repeats=1
+        2,
+        n_filters=16,
+        kernel_size=4,
+        stride=2,
+        bn_chan=8,
+        hid_size=8,
+        chunk_size=8,
+        n_repeats=1,
     )
     criterion = PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx")
     return TrainingStep(
@@ -158,7 +166,13 @@ def dual_path_rnn_and_permutations() -> TrainingStep:
 def seanet_autoencoder() -> TrainingStep:
     from encodec.modules import SEANetDecoder, SEANetEncoder
 
-    options = {"dimension": 8, "n_filters": 4, "n_residual_layers": 1, "ratios": [4, 2], "lstm": 1}
+    options = {
+        "dimension": 8,
+        "n_filters": 4,
+        "n_residual_layers": 1,
+        "ratios": [4, 2],
+        "lstm": 1,
+    }
     model = nn.Sequential(SEANetEncoder(**options), SEANetDecoder(**options))
     return TrainingStep(model, (torch.randn(2, 1, 64),))
 
@@ -315,7 +329,9 @@ def spiking_convolutions() -> TrainingStep:
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         functional.reset_net(model)
-        return sum((model(x) for _ in range(3)), torch.zeros((), device=x.device)).square().mean()
+        return (
+            sum((model(x) for _ in range(3)), torch.zeros((), device=x.device)).square().mean()
+        )
 
     return TrainingStep(model, (torch.rand(2, 1, 8, 8),), forward_fn=loss)
 

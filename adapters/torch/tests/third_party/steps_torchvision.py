@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acplan.training_steps import TrainingStep
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from acplan.training_steps import TrainingStep
 from third_party.registry import add, classes, classifying, entry, images
 
 
@@ -64,7 +64,9 @@ def _swin() -> TrainingStep:
 def _maxvit() -> TrainingStep:
     from torchvision.models import MaxVit
 
-    model = MaxVit((64, 64), 16, 4, [16, 32], [1, 1], 8, stochastic_depth_prob=0.2, num_classes=10)
+    model = MaxVit(
+        (64, 64), 16, 4, [16, 32], [1, 1], 8, stochastic_depth_prob=0.2, num_classes=10
+    )
     return classifying(model, images())
 
 
@@ -95,7 +97,9 @@ def _detector(make: Callable[[Any], nn.Module], **targets: bool) -> TrainingStep
         losses: dict[str, Tensor] = model(pictures, targets)
         return torch.stack(list(losses.values())).sum()
 
-    return TrainingStep(make(detection), (list(images(2, 64)), _boxes(**targets)), forward_fn=loss)
+    return TrainingStep(
+        make(detection), (list(images(2, 64)), _boxes(**targets)), forward_fn=loss
+    )
 
 
 _SMALL = {
@@ -114,7 +118,8 @@ def mask_rcnn() -> TrainingStep:
         from torchvision.models.detection import mask_rcnn as parts
 
         return d.MaskRCNN(
-            _backbone(), min_size=64, max_size=64, mask_roi_pool=_rois(14), mask_head=parts.MaskRCNNHeads(32, (32,), 1),
+            _backbone(), min_size=64, max_size=64, mask_roi_pool=_rois(14),
+            mask_head=parts.MaskRCNNHeads(32, (32,), 1),
             mask_predictor=parts.MaskRCNNPredictor(32, 32, 3), **_box_heads(d, 3),
         )  # fmt: skip
 

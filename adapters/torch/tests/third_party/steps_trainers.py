@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acplan.training_steps import TrainingStep
 from torch import Tensor, nn
 
+from acplan.training_steps import TrainingStep
 from third_party.registry import add
 from third_party.small_models import small, small_llama, tokenizer
 
@@ -209,7 +209,9 @@ for _name, (_loss, _columns, _labels) in {
     ),
     "CoSENT": (lambda m, s: m.CoSENTLoss(s), 2, torch.tensor([0.1, 0.5, 0.9, 0.3])),
     "triplet": (lambda m, s: m.TripletLoss(s), 3, None),
-    "batch-hard triplet": (lambda m, s: m.BatchHardTripletLoss(s), 1, torch.tensor([0, 0, 1, 1])),
+    "batch-hard triplet": (
+        lambda m, s: m.BatchHardTripletLoss(s), 1, torch.tensor([0, 0, 1, 1])
+    ),
     "contrastive": (
         lambda m, s: m.OnlineContrastiveLoss(s), 2, torch.tensor([1, 0, 1, 0])
     ),

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acplan.training_steps import TrainingStep
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from acplan.training_steps import TrainingStep
 from third_party.registry import add, classes, classifying, entry, images
 
 
@@ -17,7 +17,9 @@ def _smp(kind: str) -> TrainingStep:
     model = getattr(smp, kind)(encoder_name="mobilenet_v2", encoder_weights=None, classes=3)
     dice = smp.losses.DiceLoss("multiclass")
     labels = torch.randint(0, 3, (2, 64, 64))
-    return TrainingStep(model, (images(), labels), forward_fn=lambda model, x, y: dice(model(x), y))
+    return TrainingStep(
+        model, (images(), labels), forward_fn=lambda model, x, y: dice(model(x), y)
+    )
 
 
 for _name in ("Unet", "UnetPlusPlus", "FPN", "DeepLabV3Plus", "Segformer"):
@@ -91,7 +93,9 @@ def _yolo_boxes() -> dict[str, Tensor]:
     return {
         "batch_idx": torch.tensor([0.0, 0.0, 1.0]),
         "cls": torch.tensor([[1.0], [2.0], [0.0]]),
-        "bboxes": torch.tensor([[0.5, 0.5, 0.4, 0.3], [0.3, 0.3, 0.2, 0.2], [0.6, 0.4, 0.5, 0.5]]),
+        "bboxes": torch.tensor(
+            [[0.5, 0.5, 0.4, 0.3], [0.3, 0.3, 0.2, 0.2], [0.6, 0.4, 0.5, 0.5]]
+        ),
     }
 
 
