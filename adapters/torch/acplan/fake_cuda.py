@@ -8,13 +8,7 @@ Where CUDA is there, PyTorch asks the real one.
 
 import contextlib
 import ctypes
-import functools
-import hashlib
 import os
-import pathlib
-import shutil
-import subprocess
-import tempfile
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -37,10 +31,8 @@ from acplan.attention_kernels import (
 )
 from acplan.device_operators import operators_of_cuda, shapes_of_device_operators
 from acplan.devices import DEVICES, Device
-from acplan.errors import AcplanError
+from acplan.guard_library import cuda_guard
 from acplan.one_thread import replaced_here
-
-_SOURCE = pathlib.Path(__file__).with_name("cuda_guard.cpp")
 
 
 @contextlib.contextmanager
@@ -56,7 +48,7 @@ def fake_cuda(device: Device | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _answers_of(device: Device) -> Iterator[None]:
-    guard = _guard()
+    guard = cuda_guard()
     platform = platform_of(device)
     # Held here as long as C++ has it.
     choice = _ChooseAttention(lambda call: _choose_attention(call.contents, platform))
@@ -89,40 +81,6 @@ def platform_of(device: Device) -> Platform:
         installed or cudnn_version_of(version),
         device.is_rocm,
     )
-
-
-@functools.cache
-def _guard() -> ctypes.CDLL:
-    source = _SOURCE.read_bytes()
-    key = hashlib.sha256(source + torch.__version__.encode()).hexdigest()[:16]
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    library = cache / "acplan" / f"cuda_guard_{key}.so"
-    if not library.exists():
-        _build(library)
-    return ctypes.CDLL(str(library))
-
-
-def _build(library: pathlib.Path) -> None:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        raise AcplanError(
-            "PyTorch finds no CUDA device, so tracing needs a C++ compiler to build a "
-            "stand-in for it; found neither $CXX nor g++ nor clang++"
-        )
-    home = pathlib.Path(torch.__file__).parent
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        built = pathlib.Path(folder) / library.name
-        command = [
-            compiler, "-O1", "-shared", "-fPIC", "-std=c++20",
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-            f"-I{home}/include", f"-I{home}/include/torch/csrc/api/include",
-            str(_SOURCE), f"-L{home}/lib", "-lc10", "-ltorch_cpu", "-o", str(built),
-        ]  # fmt: skip
-        run = subprocess.run(command, capture_output=True, text=True)
-        if run.returncode != 0:
-            raise AcplanError(f"{' '.join(command)}\nfailed:\n{run.stderr.strip()}")
-        built.replace(library)
 
 
 _DIMENSIONS = 8
