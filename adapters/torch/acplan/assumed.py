@@ -4,7 +4,6 @@ finite, how long a step is."""
 import contextlib
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
@@ -14,6 +13,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from acplan.following import suspended
+from acplan.one_thread import set_attribute
 from acplan.recorder import tensors_in
 from acplan.standing_in import is_run_inside
 
@@ -51,7 +51,7 @@ class Assumed(TorchDispatchMode):
                 if not torch.cuda.is_available():
                     # Optimizers with kernels of their own wait for them.
                     stack.enter_context(
-                        mock.patch.object(torch.cuda, "synchronize", _wait_for_nothing)
+                        set_attribute(torch.cuda, "synchronize", _wait_for_nothing)
                     )
                 yield
         finally:

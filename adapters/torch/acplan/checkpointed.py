@@ -10,7 +10,6 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.utils.checkpoint
@@ -19,7 +18,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 
 from acplan import caches
-from acplan.one_thread import here
+from acplan.one_thread import here, set_attribute
 
 _LOGGER = logging.getLogger("acplan")
 
@@ -47,7 +46,7 @@ def without_checkpointing(
         undo.enter_context(caches.switched_off(model))
         inner = _unwrapped(model, undo, found)
         for owner, attribute, value in _plain(found, left):
-            undo.enter_context(mock.patch.object(owner, attribute, value))
+            undo.enter_context(set_attribute(owner, attribute, value))
         if is_told:
             undo.callback(_tell, found, left)
         yield inner

@@ -5,7 +5,6 @@ import contextlib
 import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses import fake_impls, fake_tensor
@@ -14,6 +13,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map, tree_unflatten
 
 from acplan.errors import AcplanError
+from acplan.one_thread import set_attribute
 
 _aten = torch.ops.aten
 Fake = Callable[..., Any]
@@ -32,11 +32,25 @@ def shapes_of_device_operators() -> Iterator[None]:
     take them in lists, as they do tensors on the device."""
     known = {operator: _as_implementation(fake) for operator, fake in _fakes().items()}
     with contextlib.ExitStack() as replaced:
-        replaced.enter_context(mock.patch.dict(fake_impls.op_implementations_dict, known))
+        replaced.enter_context(_implementations(known))
         for owner in map(importlib.import_module, _MODULES_OF_LISTS):
             types = [*owner._foreach_supported_types, FakeTensor]
-            replaced.enter_context(mock.patch.object(owner, "_foreach_supported_types", types))
+            replaced.enter_context(set_attribute(owner, "_foreach_supported_types", types))
         yield
+
+
+@contextlib.contextmanager
+def _implementations(known: dict[Any, Any]) -> Iterator[None]:
+    """Adds these to the table by which fake tensors know operators, within the block."""
+    table = fake_impls.op_implementations_dict
+    before = {operator: table[operator] for operator in known if operator in table}
+    table.update(known)
+    try:
+        yield
+    finally:
+        for operator in known:
+            del table[operator]
+        table.update(before)
 
 
 @contextlib.contextmanager
@@ -48,7 +62,7 @@ def operators_of_cuda() -> Iterator[None]:
         for name in KERNELS_OF_CUDA:
             if hasattr(_aten, name) and not _has_cuda_kernel(name):
                 library.impl(name, _never_runs, "CUDA")
-        with mock.patch.object(fake_tensor, "run_fallback_kernel", _on_the_cpu):
+        with set_attribute(fake_tensor, "run_fallback_kernel", _on_the_cpu):
             yield
     finally:
         library._destroy()

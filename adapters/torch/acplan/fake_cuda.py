@@ -13,7 +13,6 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.utils.checkpoint
@@ -32,7 +31,7 @@ from acplan.attention_kernels import (
 from acplan.device_operators import operators_of_cuda, shapes_of_device_operators
 from acplan.devices import DEVICES, Device
 from acplan.guard_library import cuda_guard
-from acplan.one_thread import replaced_here
+from acplan.one_thread import replaced_here, set_attribute
 
 
 @contextlib.contextmanager
@@ -61,7 +60,7 @@ def _answers_of(device: Device) -> Iterator[None]:
     try:
         with contextlib.ExitStack() as replaced:
             replaced.enter_context(operators_of_cuda())
-            replaced.enter_context(mock.patch.object(torch, "Generator", _generators()))
+            replaced.enter_context(set_attribute(torch, "Generator", _generators()))
             for owner, name, value in _replacements(device, platform):
                 replaced.enter_context(replaced_here(owner, name, value))
             yield

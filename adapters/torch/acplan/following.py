@@ -23,12 +23,12 @@ import math
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from acplan.asking import answer_of, asker, is_formatting, line_of
+from acplan.one_thread import set_attribute
 from acplan.standing_in import StandIn
 
 # What is written of an unknown number.
@@ -150,7 +150,7 @@ class Following:
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Replaces something until the end of the trace."""
-        patch = mock.patch.object(owner, name, value, create=True)
+        patch = set_attribute(owner, name, value, create=True)
         self._put_back.enter_context(patch)
 
     def _replaces_in(self, frame: FrameType) -> bool:

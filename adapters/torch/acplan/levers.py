@@ -7,14 +7,13 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from acplan.errors import AcplanError
 from acplan.losses import linear_cross_entropy
-from acplan.one_thread import replaced_here
+from acplan.one_thread import replaced_here, set_attribute
 from acplan.optimizers import (
     OPTIMIZERS,
     OptimizerFn,
@@ -251,11 +250,9 @@ def _fused_loss(step: TrainingStep) -> Iterator[TrainingStep]:
         return loss
 
     with contextlib.ExitStack() as undo:
-        undo.enter_context(mock.patch.object(layer, "forward", layer_forward))
+        undo.enter_context(set_attribute(layer, "forward", layer_forward))
         if _has_causal_loss(owner):
-            undo.enter_context(
-                mock.patch.object(owner, "_loss_function", causal_loss, create=True)
-            )
+            undo.enter_context(set_attribute(owner, "_loss_function", causal_loss, create=True))
         undo.enter_context(replaced_here(torch.nn.functional, "cross_entropy", cross_entropy))
         yield dataclasses.replace(step, loss_fn=loss_fn)
 

@@ -6,7 +6,6 @@ import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -16,6 +15,7 @@ from acplan.applying import Plan, has_plan
 from acplan.devices import Device
 from acplan.errors import AcplanError
 from acplan.kept_state import objects_kept
+from acplan.one_thread import set_attribute
 from acplan.planning import Budget
 from acplan.trainers import TrainerStep, checkpoint_step, require_read_again
 from acplan.values import random_state_kept
@@ -192,9 +192,9 @@ def _by_itself(module: Any) -> Iterator[None]:
                 undo.callback(setattr, module, name, value)
                 setattr(module, name, copy.copy(value))
         for name in ("log", "log_dict"):
-            undo.enter_context(mock.patch.object(module, name, _not_logged))
+            undo.enter_context(set_attribute(module, name, _not_logged))
         plain = functools.partial(type(module).forward, module)
-        undo.enter_context(mock.patch.object(module, "forward", plain))
+        undo.enter_context(set_attribute(module, "forward", plain))
         yield
 
 

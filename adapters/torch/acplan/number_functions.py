@@ -8,12 +8,12 @@ import math
 import numbers
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from acplan.following import Following, followed, session_now, set_followed
+from acplan.one_thread import set_attribute
 from acplan.standing_in import StandIn
 from acplan.unknown_numbers import (
     Number,
@@ -42,11 +42,11 @@ def following(session: Following) -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:
             for cls, name in itertools.product((FakeTensor, StandIn), methods):
-                patch = mock.patch.object(cls, name, methods[name], create=True)
+                patch = set_attribute(cls, name, methods[name], create=True)
                 stack.enter_context(patch)
             for owner, name in functions:
                 compared = _compares(getattr(owner, name))
-                patch = mock.patch.object(owner, name, compared, create=True)
+                patch = set_attribute(owner, name, compared, create=True)
                 stack.enter_context(patch)
             yield
     finally:

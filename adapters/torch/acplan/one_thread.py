@@ -7,7 +7,27 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
+
+
+@contextlib.contextmanager
+def set_attribute(owner: Any, name: str, value: Any, create: bool = False) -> Iterator[None]:
+    """Sets an attribute of a module, class or object within the block, for all threads. At the
+    end the owner's own attribute is what it was, or gone where it had none: what it inherits
+    is there again. Raises AttributeError where there is no such attribute, unless it is to
+    `create` one."""
+    own = vars(owner)
+    is_own = name in own
+    if not is_own and not create:
+        getattr(owner, name)
+    before = own.get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if is_own:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)
 
 
 def here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,19 +44,19 @@ def here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..
 
 
 def replaced_here(owner: Any, name: str, other: Any) -> Any:
-    """mock.patch.object, which holds in this thread alone: for functions and properties,
-    and for constants of modules."""
+    """Replaces an attribute within the block for this thread alone: a function, a property,
+    or a constant of a module. Others are replaced for all threads."""
     # Of some modules of PyTorch it is their class that has the functions.
     original = vars(owner).get(name, getattr(owner, name, None))
     if isinstance(other, property) and isinstance(original, property):
         assert original.fget is not None and other.fget is not None
-        return mock.patch.object(owner, name, property(here(original.fget, other.fget)))
+        return set_attribute(owner, name, property(here(original.fget, other.fget)))
     if callable(other) and callable(original):
-        return mock.patch.object(owner, name, here(original, other))
+        return set_attribute(owner, name, here(original, other))
     plainly: Any = types.ModuleType.__setattr__
     if type(owner).__setattr__ is plainly and name in vars(owner):
         return _constant_here(owner, name, other)
-    return mock.patch.object(owner, name, other)
+    return set_attribute(owner, name, other)
 
 
 @contextlib.contextmanager

@@ -6,12 +6,11 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from acplan.one_thread import here, replaced_here
+from acplan.one_thread import here, replaced_here, set_attribute
 
 ValueOf = Callable[[torch.Tensor], torch.Tensor | None]
 
@@ -41,7 +40,7 @@ def plain_fakes(value_of: ValueOf) -> Iterator[None]:
     """
     moves = replaced_here(torch.nn.Module, "_apply", _moved)
     made = staticmethod(here(_made_apart, _made_plain))
-    with mock.patch.object(FakeTensor, "__new__", made), moves:
+    with set_attribute(FakeTensor, "__new__", made), moves:
         try:
             yield
         finally:

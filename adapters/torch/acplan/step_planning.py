@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 import torch._functorch.config
@@ -19,6 +18,7 @@ from acplan.dry_runs import RecordedStep, record_step
 from acplan.errors import AcplanError
 from acplan.joint_steps import JointStep
 from acplan.measuring import Step, Verification
+from acplan.one_thread import set_attribute
 from acplan.partitioning import Chooser, choosing
 from acplan.recorded_steps import Graphs, MakeJoint, StepRecorder
 from acplan.step_peaks import run_graphs
@@ -183,7 +183,7 @@ class Compilation:
             for block in self.blocks:
                 # In one context: what is compiled for one is there for its equals.
                 compiled = call.dynamo_ctx(block._call_impl)
-                undo.enter_context(mock.patch.object(block, "_compiled_call_impl", compiled))
+                undo.enter_context(set_attribute(block, "_compiled_call_impl", compiled))
             return record_step(recorder, self.model, self.model, given, region)
 
     def _backend(self, recorder: StepRecorder) -> Callable[..., Any]:
@@ -228,7 +228,7 @@ def partitioning_by(partitioner: Callable[..., Any]) -> Iterator[None]:
     from torch._inductor import compile_fx
 
     uncached = torch._functorch.config.patch(enable_autograd_cache=False)
-    with uncached, mock.patch.object(compile_fx, _PARTITION, partitioner):
+    with uncached, set_attribute(compile_fx, _PARTITION, partitioner):
         yield
 
 

@@ -7,7 +7,6 @@ import functools
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
-from unittest import mock
 
 import torch
 
@@ -16,6 +15,7 @@ from acplan.applying import Plan, apply, require_no_checkpoints
 from acplan.devices import Device
 from acplan.errors import AcplanError
 from acplan.kept_state import objects_kept, read_once
+from acplan.one_thread import set_attribute
 from acplan.planning import (
     PLAN_OPTIONS,
     Budget,
@@ -111,7 +111,7 @@ def autocast_forward(model: torch.nn.Module, autocast: str | None) -> Iterator[N
             outputs = original(*args, **kwargs)
         return _in_float32(outputs)
 
-    with mock.patch.object(model, "forward", forward):
+    with set_attribute(model, "forward", forward):
         yield
 
 

@@ -8,10 +8,11 @@ the transform, and their gradients are made there and then.
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.autograd import forward_ad
+
+from acplan.one_thread import set_attribute
 
 _DISABLES_HOOKS = "disable_saved_tensors_hooks"
 _peek: Callable[[], object] = torch._C._functorch.peek_interpreter_stack
@@ -61,8 +62,8 @@ def without_hooks(on_transform: Callable[[], None]) -> Iterator[None]:
     enters: Any = dual.__enter__
     leaves: Any = dual.__exit__
     with (
-        mock.patch.object(torch.autograd.graph, _DISABLES_HOOKS, disable),
-        mock.patch.object(dual, "__enter__", enter),
-        mock.patch.object(dual, "__exit__", leave),
+        set_attribute(torch.autograd.graph, _DISABLES_HOOKS, disable),
+        set_attribute(dual, "__enter__", enter),
+        set_attribute(dual, "__exit__", leave),
     ):
         yield

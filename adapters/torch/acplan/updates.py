@@ -8,7 +8,6 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -20,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acplan.assumed import Assumed
 from acplan.errors import AcplanError
+from acplan.one_thread import set_attribute
 from acplan.optimizers import needs_closure
 
 # Of torch.optim.LBFGS, in its state: a tensor for each of so many steps.
@@ -184,8 +184,8 @@ def fakes_as_plain_tensors() -> Iterator[None]:
         for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
             module = importlib.import_module(name)
             types = [*module._foreach_supported_types, FakeTensor]
-            stack.enter_context(mock.patch.object(module, "_foreach_supported_types", types))
-        stack.enter_context(mock.patch.object(FakeTensor, "__deepcopy__", _copied))
+            stack.enter_context(set_attribute(module, "_foreach_supported_types", types))
+        stack.enter_context(set_attribute(FakeTensor, "__deepcopy__", _copied))
         yield
 
 

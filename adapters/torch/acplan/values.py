@@ -18,7 +18,6 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses import fake_tensor
@@ -35,6 +34,7 @@ from acplan.asking import line_of_error
 from acplan.errors import AcplanError
 from acplan.following import Following, UnknownValue, followed
 from acplan.interrupts import give_way
+from acplan.one_thread import set_attribute
 from acplan.plain_fakes import plain_fakes
 from acplan.scripted import by_operators
 from acplan.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
@@ -451,15 +451,15 @@ def as_in_training() -> Iterator[None]:
     compiled runs as if it had not."""
     # What it cannot fake it logs with a traceback, and raises.
     data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined]
-    moved = mock.patch.object(FakeTensor, "data", data, create=True)
-    quiet = mock.patch.object(fake_tensor.log, "disabled", True)
-    asked = mock.patch.object(torch._subclasses, "FakeTensor", _AskedFakeTensor)
-    lists = mock.patch.object(FakeTensor, "tolist", _to_list)
-    arrays = mock.patch.object(FakeTensor, "numpy", _to_numpy, create=True)
-    array = mock.patch.object(FakeTensor, "__array__", _to_array, create=True)
-    text = mock.patch.object(FakeTensor, "__format__", _formatted)
-    padding = mock.patch.object(torch._VF, "_pad_packed_sequence", _pad_packed_sequence)
-    lengths = mock.patch.object(torch, "ctc_loss", _ctc_loss)
+    moved = set_attribute(FakeTensor, "data", data, create=True)
+    quiet = set_attribute(fake_tensor.log, "disabled", True)
+    asked = set_attribute(torch._subclasses, "FakeTensor", _AskedFakeTensor)
+    lists = set_attribute(FakeTensor, "tolist", _to_list)
+    arrays = set_attribute(FakeTensor, "numpy", _to_numpy, create=True)
+    array = set_attribute(FakeTensor, "__array__", _to_array, create=True)
+    text = set_attribute(FakeTensor, "__format__", _formatted)
+    padding = set_attribute(torch._VF, "_pad_packed_sequence", _pad_packed_sequence)
+    lengths = set_attribute(torch, "ctc_loss", _ctc_loss)
     plain = plain_fakes(value_of)
     replaced = (quiet, asked, lists, arrays, array, text, padding, moved)
     with contextlib.ExitStack() as undo:
