@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs what is missing and runs every check: all tests in the release build
 # (warnings are errors), all tests again under AddressSanitizer and UBSan, the
-# PyTorch adapter's tests, pages in a browser, the wheel, programs by HiGHS, the format, and
-# what scripts/lint.sh checks. The last line is "N passed, M failed", where N and M count the
-# tests of all; a build or check that fails counts as one failure.
+# PyTorch adapter's tests, pages in a browser, the wheel, programs by HiGHS, the format
+# check and scripts/lint.sh. The last line is "N passed, M failed": N and M count the tests
+# of all these, and a build or check that fails counts as one failure.
 #
-# With --quick, for between two edits: the release build's tests, the adapter's
-# that say most in a minute, format and lint.
+# With --quick, which is for between two edits, it runs the release build's tests, those of
+# the adapter's that say most in a minute, the format check and scripts/lint.sh.
 set -euo pipefail
 quick=
 case "$*" in

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks what is committed without running it: Python by ruff (findings, format) and, for the
-# package, by mypy; spelling by codespell; no file over 500 kB and none that a tool generates.
+# Checks what is committed without running it: ruff reads all Python (findings and format),
+# mypy the package, codespell the spelling; files of more than 500 kB, and files that a tool
+# generates, are refused.
 # Prints every finding, and fails where there is one. Needs the tools in build/venv, where
 # run-tests.sh installs them, or on the PATH.
 set -euo pipefail
@@ -8,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PWD/build/venv/bin:$PATH"
 
 failed=0
-# check NAME COMMAND...: a failure if the command has findings.
+# check NAME COMMAND...: runs the command, and notes a failure if it has findings.
 check() {
   local name=$1
   shift

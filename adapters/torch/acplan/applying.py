@@ -182,15 +182,16 @@ class Plan:
             raise AcplanError(f"plan: it does not say its {' '.join(keys)}")
         return value
 
-    def _number(self, *keys: str) -> float:
-        """A figure that a file may have otherwise."""
+    def _number(self, *keys: str) -> int | float:
+        """Returns a figure as the file has it: bytes are whole numbers. Raises AcplanError
+        where it is no number, or too large a one."""
         value = self._figure(*keys)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not abs(value) <= _MOST:
-            raise AcplanError(
-                f"plan: {' '.join(keys)}: expected a number, found " + repr(value)[:40]
-            )
-        return float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if abs(value) <= _MOST:
+                return value
+        raise AcplanError(
+            f"plan: {' '.join(keys)}: expected a number, found " + repr(value)[:40]
+        )
 
     @property
     def status(self) -> str:
@@ -637,10 +638,10 @@ def _is_idle(module: torch.nn.Module) -> bool:
 
 
 def _inside(module: torch.nn.Module) -> torch.nn.Module:
-    inside: Any = module
-    while _is_idle(inside) and not _carries_more(inside):
-        inside = inside._checkpoint_wrapped_module
-    return inside  # type: ignore[no-any-return]
+    while isinstance(module, _Unit) and _is_idle(module) and not _carries_more(module):
+        inside: torch.nn.Module = module._checkpoint_wrapped_module
+        module = inside
+    return module
 
 
 def _carries_more(unit: torch.nn.Module) -> bool:

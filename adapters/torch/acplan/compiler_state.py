@@ -37,6 +37,7 @@ def compiler_as_it_was(region: int | None) -> Iterator[None]:
             if region is not None:
                 _invalidate(_entries(code, region))
             elif before.get(id(code), 0) != len(_entries(code, None)):
+                # From C++; no version of PyTorch declares it there.
                 eval_frame.reset_code(code)  # type: ignore[attr-defined]
 
 

@@ -294,6 +294,7 @@ def _generators() -> type:
             named = torch.device(device)
             if named.type != "cuda" or threading.get_ident() != owner:
                 return torch._C.Generator(device)
+            # The stubs of PyTorch declare no __new__, and a device that can be set.
             made = super().__new__(cls, "cpu")  # type: ignore[call-arg]
             made.named = torch.device("cuda", named.index or 0)
             return made

@@ -18,7 +18,7 @@ import pathlib
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from acplan import showing
 from acplan.errors import AcplanError
@@ -48,12 +48,14 @@ _SCRIPT = """
 })();
 """
 
+_T = TypeVar("_T")
+
 # What values are of, by their identity: a plan does not keep its trace alive, and is
 # pickled without it.
 _MADE_OF: dict[int, tuple[Callable[[], Any], ...]] = {}
 
 
-def remember(value: Any, *sources: Any) -> Any:
+def remember(value: _T, *sources: Any) -> _T:
     """The value; what it was made of is known as long as others hold that."""
     key = id(value)
     _MADE_OF[key] = tuple(map(_weakly, sources))

@@ -182,8 +182,7 @@ def verify(
         if values:
             raise
         check = ValueCheck(skipped=str(error))
-    verification = dataclasses.replace(verification, values=check)
-    return remember(verification, of, plan)  # type: ignore[no-any-return]
+    return remember(dataclasses.replace(verification, values=check), of, plan)
 
 
 # Options of acplan.trace that say nothing of the step.

@@ -161,8 +161,9 @@ class Compilation:
             block.compile(**arguments, **self.kwargs)
         if self.blocks:
             return self.model
-        compiled: Any = torch.compile(self.model, **arguments, **self.kwargs)
-        return compiled  # type: ignore[no-any-return]
+        compiler: Any = torch.compile
+        compiled: torch.nn.Module = compiler(self.model, **arguments, **self.kwargs)
+        return compiled
 
     def record(
         self, make_joint: MakeJoint, args: tuple[Any, ...], kwargs: dict[str, Any]

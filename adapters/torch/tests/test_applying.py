@@ -168,3 +168,9 @@ def test_caches_do_not_grow_where_layers_run_again() -> None:
     )
     acplan.remove(model)
     assert model.config.use_cache
+
+
+def test_bytes_of_a_plan_are_whole_numbers_however_large() -> None:
+    most = 2**62 + 1  # which no float is
+    plan = Plan((), data={"peak_bytes": most, "baseline": {"peak_bytes": most + 2}})
+    assert (plan.peak_bytes, plan.baseline_peak_bytes) == (most, most + 2)
