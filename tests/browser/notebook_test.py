@@ -24,7 +24,7 @@ os.environ.setdefault("ACPLAN", str(ROOT / "build/release/cli/acplan"))
 from torch import nn, randn  # noqa: E402
 
 import acplan  # noqa: E402
-from acplan import figures, showing  # noqa: E402
+from acplan._files import charts, display  # noqa: E402
 
 
 def _values() -> dict[str, object]:
@@ -93,7 +93,7 @@ def _data(frame: Frame) -> dict:
 
 def test_outputs_are_the_charts_of_the_report(browser, values, tmp_path):
     outputs = [value._repr_html_() for value in values.values()]
-    assert all(len(text) <= figures.MOST for text in outputs)
+    assert all(len(text) <= charts.MOST for text in outputs)
     with Notebook(browser, tmp_path / "n.html", outputs) as notebook:
         frames = dict(zip(values, notebook.frames(), strict=True))
         sections = {
@@ -138,7 +138,7 @@ def test_the_pointer_reads_the_step(browser, values, tmp_path):
     with Notebook(browser, tmp_path / "n.html", [values["trace"]._repr_html_()]) as notebook:
         [frame] = notebook.frames()
         frame.click("text=Go to the peak")
-        assert f"{showing.size(values['trace'].peak_bytes)}:" in frame.text_content("#reading")
+        assert f"{display.size(values['trace'].peak_bytes)}:" in frame.text_content("#reading")
         frame.fill("#sample", "0")
         assert frame.text_content("#reading").startswith("step 1 of")
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """check_sizes.py ROOT: fails, with a line for each violation, where a source or header
-under ROOT is too large to read in one go: a file of more than 500 lines, a class of more
-than 200 or with more than 8 data members (names that end in _: a struct of values may
-have as many as its file format), a function of more than 60 lines or 5 parameters.
+under ROOT, or a module of the Python package, is too large to read in one go: a file of more
+than 500 lines, a class of more than 200 or with more than 8 data members (private ones, whose
+names end or, in Python, begin with _: a struct of values may have as many as its file format),
+a function of more than 60 lines or 5 parameters. Parameters of Python that can only be given
+by name do not count, as each call says which is which; nor do docstrings, of the length.
 
 What cannot keep them stands in sizes.txt, a line each: the place, and the reason why. An
 entry that nothing needs any more is a violation, too.
@@ -10,12 +12,14 @@ entry that nothing needs any more is a violation, too.
 The sources are formatted, so braces tell where things begin and end: no parser is needed.
 """
 
+import ast
 import pathlib
 import re
 import sys
 from collections.abc import Iterator
 
 FOLDERS = ("graph", "solver", "costmodel", "problems", "cli")
+PACKAGE = "adapters/torch/acplan"
 FILE_LINES = 500
 CLASS_LINES = 200
 CLASS_MEMBERS = 8
@@ -120,6 +124,57 @@ def violations_of(path: str, source: str) -> Iterator[tuple[str, str]]:
                 header_start = i + 1
 
 
+def _lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Returns how many lines a class or function has, but for its docstring."""
+    docstring = ast.get_docstring(node, clean=False)
+    text = 0 if docstring is None else docstring.count("\n") + 1
+    return (node.end_lineno or node.lineno) - node.lineno + 1 - text
+
+
+def _private_members_of(node: ast.ClassDef) -> set[str]:
+    return {
+        part.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute)
+        and isinstance(part.ctx, ast.Store)
+        and isinstance(part.value, ast.Name)
+        and part.value.id == "self"
+        and part.attr.startswith("_")
+    }
+
+
+def python_violations_of(path: str, source: str) -> Iterator[tuple[str, str]]:
+    """As violations_of, for a module of Python."""
+    lines = source.count("\n")
+    if lines > FILE_LINES:
+        yield path, f"{lines} lines, more than {FILE_LINES}"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            place = f"{path}: {node.name}"
+            members = len(_private_members_of(node))
+            if _lines_of(node) > CLASS_LINES:
+                yield place, f"{_lines_of(node)} lines, more than {CLASS_LINES}"
+            if members > CLASS_MEMBERS:
+                yield place, f"{members} data members, more than {CLASS_MEMBERS}"
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            place = f"{path}: {node.name}"
+            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+            count = len(names) - (names[:1] in (["self"], ["cls"]))
+            if _lines_of(node) > FUNCTION_LINES:
+                yield place, f"{_lines_of(node)} lines, more than {FUNCTION_LINES}"
+            if count > PARAMETERS:
+                yield place, f"{count} parameters, more than {PARAMETERS}"
+
+
+def _violations(root: pathlib.Path) -> Iterator[tuple[str, str]]:
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".h", ".cc"):
+                yield from violations_of(str(path.relative_to(root)), path.read_text())
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        yield from python_violations_of(str(path.relative_to(root)), path.read_text())
+
+
 def _main(root: pathlib.Path) -> int:
     listed = {}
     exceptions = root / "tests/structure/sizes.txt"
@@ -130,16 +185,11 @@ def _main(root: pathlib.Path) -> int:
                 listed[place] = reason.strip()
     status = 0
     unused = set(listed)
-    for folder in FOLDERS:
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix not in (".h", ".cc"):
-                continue
-            name = str(path.relative_to(root))
-            for place, what in violations_of(name, path.read_text()):
-                unused.discard(place)
-                if not listed.get(place):
-                    print(f"{place}: {what}")
-                    status = 1
+    for place, what in _violations(root):
+        unused.discard(place)
+        if not listed.get(place):
+            print(f"{place}: {what}")
+            status = 1
     for place in sorted(unused):
         print(f"tests/structure/sizes.txt: nothing of {place} is too large")
         status = 1

@@ -4,11 +4,14 @@
 - a COIN-OR header is included outside of the two files that wrap COIN-OR;
 - an #include "..." is no path from the root;
 - a header does not begin with #pragma once (comments may come before);
-- x.cc does not include its own x.h first.
+- x.cc does not include its own x.h first;
+- a module of the Python package imports what its room may not know, or unittest;
+- a module of the package is neither in a room nor one that users import.
 
-All folders share one include root, so the compiler notices none of this.
+All folders share one include root, so the compiler notices none of this; nor does Python.
 """
 
+import ast
 import pathlib
 import re
 import sys
@@ -92,6 +95,31 @@ MAY_LINK = {
     "cli": ("base", "graph", "solver", "costmodel", "problems", "cli"),
 }
 
+PACKAGE = "adapters/torch/acplan"
+
+# What a room of the Python package may know besides itself. Order: from the bottom up.
+ROOM_MAY_KNOW: dict[str, tuple[str, ...]] = {
+    "_base": (),
+    "_files": ("_base",),
+    "_device": ("_base",),
+    "_fakes": ("_base", "_files", "_device"),
+    # What runs in training is not built on what traces: neither _fakes nor _step.
+    "_apply": ("_base", "_files"),
+    "_step": ("_base", "_files", "_device", "_fakes"),
+    "_program": ("_base", "_files"),
+    "_verify": ("_base", "_files", "_device", "_fakes", "_apply", "_step", "_program"),
+    "_graphs": ("_base", "_files", "_device", "_program"),
+    "_compile": ("_base", "_files", "_device", "_fakes", "_step", "_program", "_graphs"),
+    "_advise": ("_base", "_files", "_device", "_step", "_program"),
+    "_trainers": (
+        "_base", "_files", "_device", "_fakes", "_apply", "_step", "_program", "_verify",
+    ),
+    "_peers": ("_base", "_files", "_step", "_program"),
+}  # fmt: skip
+
+# Modules in no room: the face, which knows all rooms and of which no room knows anything.
+FACE = ("__init__", "__main__", "accelerate", "lightning", "torchtitan", "transformers")
+
 WRAPS_COIN_OR = re.compile(r"solver/(cbc|clp|lp)_\w+\.cc$")
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
@@ -156,8 +184,49 @@ def _check(root: pathlib.Path) -> Iterator[str]:
                     yield f'{path}: does not include "{own}" first'
 
 
+def imports_of(source: str) -> Iterator[str]:
+    """Yields the modules that a Python module imports, wherever it does: of `from acplan import
+    x` the module acplan.x."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            name = "." * node.level + (node.module or "")
+            if name == "acplan":
+                yield from (f"acplan.{alias.name}" for alias in node.names)
+            else:
+                yield name
+
+
+def python_violations_of(path: str, source: str) -> Iterator[str]:
+    """`path` is relative to the package."""
+    folder, _, name = path.rpartition("/")
+    if folder not in ROOM_MAY_KNOW and (folder or name.removesuffix(".py") not in FACE):
+        yield "is in no room, and is no module that users import"
+        return
+    for module in imports_of(source):
+        first, _, rest = module.partition(".")
+        known = (folder, *ROOM_MAY_KNOW.get(folder, ()))
+        if first == "unittest":
+            yield "unittest is for tests"
+        elif module.startswith("."):
+            yield f'write "acplan" in place of the dots of {module}'
+        elif first == "acplan" and folder and rest.split(".")[0] not in known:
+            yield f"{folder} may not know {module} (only: {', '.join(known)})"
+
+
+def _check_package(root: pathlib.Path) -> Iterator[str]:
+    package = root / PACKAGE
+    for file in sorted(package.rglob("*.py")):
+        path = str(file.relative_to(package))
+        for violation in python_violations_of(path, file.read_text()):
+            yield f"{PACKAGE}/{path}: {violation}"
+        if path.endswith("/__init__.py") and any(imports_of(file.read_text())):
+            yield f"{PACKAGE}/{path}: imports nothing, it says what the room is"
+
+
 def _main(root: pathlib.Path) -> int:
-    found = list(_check(root))
+    found = [*_check(root), *_check_package(root)]
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

@@ -3,10 +3,13 @@
 import importlib
 from typing import Any
 
-from acplan._version import __version__
-from acplan.applying import Plan, PlannedModule, PlannedOperator, apply, remove
-from acplan.batches import BestBatch, best_batch
-from acplan.compiling import (
+from acplan._advise.best_batch import BestBatch, best_batch
+from acplan._advise.explain import Explanation, explain
+from acplan._advise.levers import LEVERS
+from acplan._apply.apply import apply, remove
+from acplan._base.errors import AcplanError, PlanMismatchWarning
+from acplan._base.package import __version__
+from acplan._compile.compile import (
     CompiledPlan,
     Partitioner,
     compile,
@@ -14,24 +17,24 @@ from acplan.compiling import (
     partitioner,
     verify_compiled,
 )
-from acplan.dataflow import dataflow_graph
-from acplan.devices import DEVICES, Device
-from acplan.errors import AcplanError, PlanMismatchWarning
-from acplan.explaining import Explanation, explain
-from acplan.levers import LEVERS
-from acplan.losses import linear_cross_entropy
-from acplan.measuring import Verification, verify
-from acplan.optimizers import OPTIMIZERS
-from acplan.planning import auto_checkpoint, plan
-from acplan.profiles import Profile, from_torch, profile
-from acplan.reporting import report
-from acplan.step_planning import StepPlan
-from acplan.tables import Comparison, Frontier, compare, frontier
-from acplan.torch_lookalikes import (
-    get_optimal_checkpointing_policy_per_module,
-    sac_milp,
-)
-from acplan.tracing import Trace, trace
+from acplan._compile.step_plan import StepPlan
+from acplan._device.devices import DEVICES, Device
+from acplan._files.display import set_chart
+from acplan._files.plan_file import Plan, PlannedModule, PlannedOperator
+from acplan._files.profile_file import Profile
+from acplan._files.trace_file import Trace
+from acplan._files.verification import Verification
+from acplan._peers.dataflow import dataflow_graph
+from acplan._peers.sac_milp import get_optimal_checkpointing_policy_per_module, sac_milp
+from acplan._program.frontier import Comparison, Frontier, compare, frontier
+from acplan._program.plan import plan
+from acplan._program.profile import from_torch, profile
+from acplan._program.report import report
+from acplan._step.linear_cross_entropy import linear_cross_entropy
+from acplan._step.optimizers import OPTIMIZERS
+from acplan._step.trace import trace
+from acplan._trainers.plain_loop import auto_checkpoint
+from acplan._verify.verify import verify
 
 __all__ = [
     "DEVICES",
@@ -72,6 +75,7 @@ __all__ = [
     "remove",
     "report",
     "sac_milp",
+    "set_chart",
     "trace",
     "verify",
     "verify_compiled",

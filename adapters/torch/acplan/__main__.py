@@ -8,22 +8,22 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from acplan.applying import Plan
-from acplan.capacity import Capacity
-from acplan.dataflow import dataflow_graph
-from acplan.devices import DEVICES
-from acplan.errors import AcplanError
-from acplan.exploring import add_batch, add_explain
-from acplan.files import require_writable, write_json
-from acplan.gpu_check import add_parser as add_gpu_check
-from acplan.huggingface import TASKS, Sizes, first_line, step_of_config
-from acplan.measure_system import add_parser as add_measure_system
-from acplan.measuring import verify
-from acplan.optimizers import OPTIMIZERS
-from acplan.planning import PLAN_OPTIONS, plan, require_within_budget
-from acplan.precision import AUTOCASTS, DTYPES
-from acplan.tracing import VALUES, Trace, trace
-from acplan.training_steps import TrainingStep, step_of_factory
+from acplan._advise.commands import add_batch, add_explain
+from acplan._base.errors import AcplanError
+from acplan._device.devices import DEVICES
+from acplan._files.json_files import require_writable, write_json
+from acplan._files.plan_file import Plan
+from acplan._files.trace_file import Capacity, Trace
+from acplan._peers.dataflow import dataflow_graph
+from acplan._program.plan import PLAN_OPTIONS, plan
+from acplan._step.autocast import AUTOCASTS, DTYPES
+from acplan._step.hugging_face import TASKS, Sizes, first_line, step_of_config
+from acplan._step.optimizers import OPTIMIZERS
+from acplan._step.trace import VALUES, trace
+from acplan._step.training_step import TrainingStep, step_of_factory
+from acplan._verify.gpu_check import add_parser as add_gpu_check
+from acplan._verify.measure_system import add_parser as add_measure_system
+from acplan._verify.verify import require_within_budget, verify
 
 
 class _Parser(argparse.ArgumentParser):

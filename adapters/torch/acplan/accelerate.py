@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
-from acplan.applying import Plan
-from acplan.arguments import require_attributes, require_function, require_module
-from acplan.devices import Device
-from acplan.errors import AcplanError
-from acplan.planning import PLAN_OPTIONS, Budget
-from acplan.selecting import class_name_of
-from acplan.tracing import LossFn, default_loss
-from acplan.trainers import (
+from acplan._base.arguments import require_attributes, require_function, require_module
+from acplan._base.errors import AcplanError
+from acplan._base.modules import class_name_of
+from acplan._device.devices import Device
+from acplan._files.plan_file import Plan
+from acplan._program.plan import PLAN_OPTIONS, Budget
+from acplan._step.step import default_loss
+from acplan._step.training_step import LossFn
+from acplan._trainers.trainer_step import (
     TrainerStep,
     autocast_forward,
     checkpoint_step,

@@ -11,14 +11,15 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from acplan.applying import Plan, has_plan
-from acplan.devices import Device
-from acplan.errors import AcplanError
-from acplan.kept_state import objects_kept
-from acplan.one_thread import set_attribute
-from acplan.planning import Budget
-from acplan.trainers import TrainerStep, checkpoint_step, require_read_again
-from acplan.values import random_state_kept
+from acplan._apply.apply import has_plan
+from acplan._base.errors import AcplanError
+from acplan._base.patching import set_attribute
+from acplan._device.devices import Device
+from acplan._fakes.known_values import random_state_kept
+from acplan._fakes.restored_state import objects_kept
+from acplan._files.plan_file import Plan
+from acplan._program.plan import Budget
+from acplan._trainers.trainer_step import TrainerStep, checkpoint_step, require_read_again
 
 try:
     from lightning.pytorch import Callback

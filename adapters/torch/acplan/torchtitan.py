@@ -9,14 +9,14 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from acplan.applying import Plan
-from acplan.arguments import require_attributes, require_module, whole_number
-from acplan.devices import Device
-from acplan.errors import AcplanError
-from acplan.optimizers import OPTIMIZERS
-from acplan.planning import Budget
-from acplan.selecting import class_name_of
-from acplan.trainers import TrainerStep, checkpoint_step, master_bytes
+from acplan._base.arguments import require_attributes, require_module, whole_number
+from acplan._base.errors import AcplanError
+from acplan._base.modules import class_name_of
+from acplan._device.devices import Device
+from acplan._files.plan_file import Plan
+from acplan._program.plan import Budget
+from acplan._step.optimizers import OPTIMIZERS
+from acplan._trainers.trainer_step import TrainerStep, checkpoint_step, master_bytes
 
 # Of the model's output and the labels.
 TitanLoss = Callable[[Any, torch.Tensor], torch.Tensor]

@@ -7,20 +7,21 @@ from typing import Any
 
 import torch
 
-from acplan.accelerate import Setup
-from acplan.applying import Plan, apply, has_plan
-from acplan.arguments import require_attributes, require_mapping
-from acplan.devices import Device
-from acplan.errors import AcplanError
-from acplan.kept_state import objects_kept
-from acplan.planning import Budget
-from acplan.trainers import (
+from acplan._apply.apply import apply, has_plan
+from acplan._base.arguments import require_attributes, require_mapping
+from acplan._base.errors import AcplanError
+from acplan._device.devices import Device
+from acplan._fakes.known_values import random_state_kept
+from acplan._fakes.restored_state import objects_kept
+from acplan._files.plan_file import Plan
+from acplan._program.plan import Budget
+from acplan._trainers.trainer_step import (
     TrainerStep,
     checkpoint_step,
     require_checkpoints_off,
     require_read_again,
 )
-from acplan.values import random_state_kept
+from acplan.accelerate import Setup
 
 _NUM_ITEMS = "num_items_in_batch"
 _ORIGINAL = "_acplan_model_init"

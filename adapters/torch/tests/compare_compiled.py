@@ -20,12 +20,12 @@ from unittest import mock
 from torch._functorch import config, partitioners
 from torch.fx import Node
 
-from acplan.devices import DEVICES
-from acplan.files import read_json, write_json
-from acplan.graph_peaks import run_step
-from acplan.joint_graphs import JointGraph
-from acplan.partitioning import choosing
-from acplan.remat import plan_graph
+from acplan._device.devices import DEVICES
+from acplan._files.json_files import read_json, write_json
+from acplan._graphs.graph_memory import run_step
+from acplan._graphs.joint_graph import JointGraph
+from acplan._graphs.pytorch_partitioner import choosing
+from acplan._graphs.remat import plan_graph
 from compare_compiled_eager import NAMES, TEXT, rows_of
 from joint_cases import Joint, joint_of
 from models_compiled import MODELS

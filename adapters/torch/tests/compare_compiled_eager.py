@@ -8,11 +8,11 @@ import torch
 from torch._functorch import partitioners
 
 import acplan
-from acplan.devices import DEVICES
-from acplan.files import read_json, write_json
-from acplan.joint_graphs import JointGraph
-from acplan.partitioning import choosing
-from acplan.remat import plan_graph
+from acplan._device.devices import DEVICES
+from acplan._files.json_files import read_json, write_json
+from acplan._graphs.joint_graph import JointGraph
+from acplan._graphs.pytorch_partitioner import choosing
+from acplan._graphs.remat import plan_graph
 from joint_cases import joint_of
 from models_compiled import MODELS
 

@@ -22,13 +22,12 @@ from torch import nn
 from torch._functorch import config
 
 import acplan
-from acplan import compiling
-from acplan.compiling import partitioner
-from acplan.joint_steps import JointStep, joint_step, of_model
-from acplan.recorded_steps import Graphs, RecordedGraph
-from acplan.remat import plan_graph
-from acplan.step_peaks import run_graphs
-from acplan.step_planning import Compilation, plan_of
+from acplan._compile.compile import partitioner
+from acplan._compile.joint_step import JointStep, joint_step, of_model
+from acplan._compile.step_memory import run_graphs
+from acplan._compile.step_plan import Compilation, plan_of
+from acplan._compile.step_recorder import Graphs, RecordedGraph
+from acplan._graphs.remat import plan_graph
 
 _TEXT = """
 Steps that PyTorch makes several graphs of, on fake CPU tensors, with Inductor's decompositions
@@ -196,7 +195,7 @@ class MeasuredStep:
         made = partitioner(budget, model=self.model, device="a100")
         graphs: dict[str, Graphs] = {}
         for key, graph in self.graphs.items():
-            with mock.patch.object(compiling, "_frame_name", lambda k=key: k):
+            with mock.patch.object(compile, "_frame_name", lambda k=key: k):
                 graphs[key] = self._planned(made, graph)
         return self.of(graphs)
 

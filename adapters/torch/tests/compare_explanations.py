@@ -13,8 +13,8 @@ import torch
 import transformers
 
 import acplan
-from acplan.explaining import Measured
-from acplan.showing import size
+from acplan._advise.explain import Measured
+from acplan._files.display import size
 from models import MODELS
 from pages import start_page
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import acplan
 from acplan import AcplanError, Plan, PlannedModule
-from acplan.measuring import measuring
+from acplan._verify.verify import measuring
 from architectures import architectures
 from shared_and_repeated import MODELS
 
@@ -61,7 +61,7 @@ def plain_peaks(model: nn.Module, inputs: dict[str, Any], options: Any) -> dict[
 def gradients(model: nn.Module, inputs: dict[str, Any], autocast: bool) -> Any:
     torch.manual_seed(0)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        loss = acplan.tracing.default_loss(model(**inputs))
+        loss = acplan._step.step.default_loss(model(**inputs))
     loss.backward()
     return [p.grad for p in model.parameters()]
 

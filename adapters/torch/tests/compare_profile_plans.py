@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from acplan import AcplanError, Trace, profile, trace
-from acplan.program import run_acplan
+from acplan._base.program import run_acplan
 from pages import start_page
 from zoo import EXAMPLES
 

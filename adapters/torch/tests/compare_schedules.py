@@ -25,9 +25,9 @@ import torch
 
 import acplan
 from acplan import AcplanError, Plan, plan
-from acplan.files import read_json, write_json
-from acplan.planning import PLAN_OPTIONS
-from acplan.program import find_program
+from acplan._base.program import find_program
+from acplan._files.json_files import read_json, write_json
+from acplan._program.plan import PLAN_OPTIONS
 from measured import SAME, Subject, subject
 from models import MODELS
 from models_further import FURTHER

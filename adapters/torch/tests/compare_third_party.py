@@ -43,9 +43,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import acplan
 from acplan import AcplanError, Plan, Trace
-from acplan.measuring import verifying
-from acplan.tracing import default_loss
-from acplan.training_steps import TrainingStep
+from acplan._step.step import default_loss
+from acplan._step.training_step import TrainingStep
+from acplan._verify.verify import verifying
 from measured import same_ms
 from third_party import all_entries
 from third_party.page import print_page, wrong

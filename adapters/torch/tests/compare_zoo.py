@@ -34,8 +34,8 @@ from torch.utils._pytree import tree_map_only
 
 import acplan
 from acplan import AcplanError, Plan, Trace
-from acplan.measuring import verifying
-from acplan.tracing import default_loss
+from acplan._step.step import default_loss
+from acplan._verify.verify import verifying
 from architectures import Architecture
 from measured import same_ms
 from pages import start_page

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_map
 
-from acplan.fake_cuda import fake_cuda
+from acplan._device.fake_cuda import fake_cuda
 
 Graphs = tuple[GraphModule, GraphModule]
 

@@ -39,8 +39,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 import acplan
-from acplan import values
-from acplan.values import ValuedFakeTensorMode
+from acplan._fakes import known_values
+from acplan._fakes.known_values import ValuedFakeTensorMode
 
 
 class Block(nn.Module):
@@ -166,8 +166,8 @@ def _applied(case: Case) -> None:
 
 
 def _planned(case: Case, by_block: bool) -> None:
-    from acplan.compiling import partitioner
-    from acplan.step_planning import Compilation
+    from acplan._compile.compile import partitioner
+    from acplan._compile.step_plan import Compilation
 
     made = partitioner("100%", model=case.model, strict=True, fused=False)
     blocks = tuple(case.model.blocks) if by_block else ()
@@ -193,7 +193,7 @@ def error_at(count: int) -> Iterator[None]:
     left = [count]
 
     def counted(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-        left[0] -= values._can_end_at(func)
+        left[0] -= known_values._can_end_at(func)
         if left[0] == 0:
             left[0] = -1
             raise Midway

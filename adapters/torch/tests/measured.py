@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from acplan import Plan, Trace, Verification, plan, trace
-from acplan.measuring import verifying
-from acplan.program import run_acplan
+from acplan._base.program import run_acplan
+from acplan._verify.verify import verifying
 from zoo import Example
 
 WITHOUT_SKIP = {"decisions": "save,recompute"}

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from acplan import Plan, PlannedModule, offloading
-from acplan.host_link import Copy, Link, Queues, Streams
+from acplan import Plan, PlannedModule
+from acplan._apply import offload
+from acplan._apply.host_link import Copy, Link, Queues, Streams
 
 
 def with_offload(plan: Plan, chance: random.Random, share: float = 0.7) -> Plan:
@@ -197,6 +198,6 @@ def other_links() -> Iterator[Links]:
     """While it lasts, copies on the CPU are made at other times."""
     links = Links()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offloading, "queues_of", links.make)
-        patch.setattr(offloading, "Link", links.of)
+        patch.setattr(offload, "queues_of", links.make)
+        patch.setattr(offload, "Link", links.of)
         yield links

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from acplan.tracing import step_on_fakes
+from acplan._step.step import step_on_fakes
 from device_marks import device_marks
 
 # What acplan.recorder does not see either.

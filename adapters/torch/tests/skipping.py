@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from acplan import Plan, PlannedModule, PlannedOperator
-from acplan.recorder import Recorder
+from acplan._step.recorder import Recorder
 
 
 def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from acplan import trace
-from acplan.attention_kernels import (
+from acplan._device.attention_kernels import (
     DEFAULT_ORDER,
     Attention,
     Kernel,
@@ -20,8 +20,8 @@ from acplan.attention_kernels import (
     choose,
     cudnn_version_of,
 )
-from acplan.devices import DEVICES
-from acplan.fake_cuda import platform_of, switches_now
+from acplan._device.devices import DEVICES
+from acplan._device.fake_cuda import platform_of, switches_now
 
 MATH, FLASH, EFFICIENT, CUDNN = Kernel
 BF16, FP16, FP32, FP64 = (

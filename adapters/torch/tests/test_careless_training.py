@@ -19,8 +19,9 @@ import transformers
 from torch import nn
 
 import acplan
-from acplan import AcplanError, kept_state
-from acplan.applying import has_plan
+from acplan import AcplanError
+from acplan._apply.apply import has_plan
+from acplan._fakes import restored_state
 from test_training_runs import Sentences, _equal, _llama
 
 pytest.importorskip("accelerate")
@@ -262,7 +263,7 @@ def test_dictionaries_by_tensors_are_put_back() -> None:
     model = nn.Linear(2, 2)
     model.states = {p: {} for p in model.parameters()}
     before = [*model.states]
-    with kept_state.state_kept(model):
+    with restored_state.state_kept(model):
         model.states[model.weight] = 3
     assert all(a is b for a, b in zip(model.states, before, strict=True))
     assert [*model.states.values()] == [{}, {}]

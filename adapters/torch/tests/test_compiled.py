@@ -19,10 +19,11 @@ from torch._inductor.utils import fresh_inductor_cache
 from torch.utils.checkpoint import checkpoint
 
 import acplan
-from acplan import AcplanError, CompiledPlan, compiling, step_planning
-from acplan.compiled_memory import optimizer_bytes, size_bytes
-from acplan.partitioning import choosing
-from acplan.remat import evaluate_graph
+from acplan import AcplanError, CompiledPlan
+from acplan._compile import compile, step_plan
+from acplan._compile.held_memory import optimizer_bytes, size_bytes
+from acplan._graphs.pytorch_partitioner import choosing
+from acplan._graphs.remat import evaluate_graph
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 
@@ -219,7 +220,7 @@ def test_inductor_draws_the_masks_of_dropout_once() -> None:
 @needs_compiler
 def test_inductor_of_a_pytorch_without_an_option_for_partitioners() -> None:
     model, x = _made("dropout")
-    with mock.patch.object(step_planning, "PartitionerBase", object), fresh_inductor_cache():
+    with mock.patch.object(step_plan, "PartitionerBase", object), fresh_inductor_cache():
         plan, found = _compiled(model, x, "min", backend="inductor", mode="default")
         torch._dynamo.reset()
         model, x = _made("dropout")
@@ -238,7 +239,7 @@ def test_steps_of_a_pytorch_that_compiles_no_fakes() -> None:
         return acplan.compile(net, "100%", backend="aot_eager", blocks=parts, **kwargs)
 
     x = torch.randn(4, 8, requires_grad=True)
-    with mock.patch.object(compiling, "compiles_fakes", lambda: False):
+    with mock.patch.object(compile, "compiles_fakes", lambda: False):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             model(False, strict=True)(x).sum().backward()
@@ -331,7 +332,7 @@ def test_where_nothing_fits_the_least_budget_is_told() -> None:
 @pytest.mark.parametrize("where", ["plan_graph", "JointGraph"])
 def test_a_run_never_ends_for_want_of_a_plan(where: str) -> None:
     model, x = _made("mlp")
-    broken = mock.patch.object(compiling, where, side_effect=ValueError("broken\nby hand"))
+    broken = mock.patch.object(compile, where, side_effect=ValueError("broken\nby hand"))
     with broken, pytest.warns(UserWarning, match="as PyTorch does: broken$"):
         compiled = acplan.compile(model, "min", backend="aot_eager")
         found = _step(compiled, x)
@@ -346,7 +347,7 @@ def test_a_run_never_ends_for_want_of_a_plan(where: str) -> None:
 
 def test_a_choice_that_pytorch_refuses_is_left_to_it() -> None:
     model, x = _made("mlp")
-    wrong = mock.patch.object(compiling.JointGraph, "saved_nodes", lambda self, kept: [])
+    wrong = mock.patch.object(compile.JointGraph, "saved_nodes", lambda self, kept: [])
     with wrong, pytest.warns(UserWarning, match="a graph is partitioned as PyTorch does"):
         compiled = acplan.compile(model, "min", backend="aot_eager")
         found = _step(compiled, x)
@@ -450,7 +451,7 @@ def test_a_graph_is_told_what_others_hold() -> None:
     torch.manual_seed(0)
     model, x = _Broken(), torch.randn(64, 32)
     partitioner = acplan.partitioner("100%", model=model, fused=False, strict=True)
-    compiled = torch.compile(model, backend=compiling._aot_eager(partitioner))
+    compiled = torch.compile(model, backend=compile._aot_eager(partitioner))
     found = _step(compiled, x)
     first, second = partitioner.plans
     sizes = [

@@ -11,13 +11,13 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import acplan
-from acplan.compiling import partitioner
-from acplan.dry_runs import compiles_fakes
-from acplan.joint_steps import joint_step
-from acplan.recorded_steps import RecordedGraph
-from acplan.remat import evaluate_graph, plan_graph
-from acplan.step_peaks import run_graphs
-from acplan.step_planning import Compilation, StepPlan
+from acplan._compile.compile import partitioner
+from acplan._compile.fake_step import compiles_fakes
+from acplan._compile.joint_step import joint_step
+from acplan._compile.step_memory import run_graphs
+from acplan._compile.step_plan import Compilation, StepPlan
+from acplan._compile.step_recorder import RecordedGraph
+from acplan._graphs.remat import evaluate_graph, plan_graph
 
 pytestmark = pytest.mark.skipif(not compiles_fakes(), reason="needs PyTorch 2.11")
 

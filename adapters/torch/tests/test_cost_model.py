@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import acplan
-from acplan.program import run_acplan
+from acplan._base.program import run_acplan
 
 transformers = pytest.importorskip("transformers")
 

@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from acplan import AcplanError
 from acplan.__main__ import main
-from acplan.dataflow import dataflow_graph
-from acplan.files import read_json, write_json
-from acplan.program import run_acplan
+from acplan._base.program import run_acplan
+from acplan._files.json_files import read_json, write_json
+from acplan._peers.dataflow import dataflow_graph
 
 Graph = dict[str, Any]
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from acplan import AcplanError, trace
-from acplan.device_operators import KERNELS_OF_CUDA
-from acplan.devices import DEVICES
-from acplan.fake_cuda import fake_cuda
+from acplan._device.device_operators import KERNELS_OF_CUDA
+from acplan._device.devices import DEVICES
+from acplan._device.fake_cuda import fake_cuda
 
 needs_no_cuda = pytest.mark.skipif(
     torch.cuda.is_available(), reason="where CUDA is, nothing is replaced"

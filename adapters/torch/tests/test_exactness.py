@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from acplan import plan, trace
-from acplan.measuring import verifying
+from acplan._verify.verify import verifying
 from zoo import EXAMPLES, plans
 
 _OF_FEW_PARAMETERS = ("unet", "custom", "noted", "writing", "shared")

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 import acplan
 from acplan.__main__ import main
-from acplan.explaining import _helpful
-from acplan.levers import LEVERS, NotApplicable, with_levers
-from acplan.training_steps import TrainingStep
+from acplan._advise.explain import _helpful
+from acplan._advise.levers import LEVERS, NotApplicable, with_levers
+from acplan._step.training_step import TrainingStep
 
 _FAST = {"time_limit": 0.2}
 

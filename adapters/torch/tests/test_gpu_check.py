@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from acplan import AcplanError, gpu_check
+from acplan import AcplanError
 from acplan.__main__ import main
-from acplan.gpu_check import Row, blocks_of, fitting_trace, print_header, print_row
-from acplan.gpu_check_models import CheckedModel, checked_models
+from acplan._verify import gpu_check
+from acplan._verify.gpu_check import Row, blocks_of, fitting_trace, print_header, print_row
+from acplan._verify.gpu_check_models import CheckedModel, checked_models
 
 _SMALL = checked_models(is_small=True)
 

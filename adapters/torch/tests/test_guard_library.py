@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from acplan import AcplanError
-from acplan.guard_library import cuda_guard, load_guard
+from acplan._device.guard_library import cuda_guard, load_guard
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,12 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import acplan
-from acplan import AcplanError, Plan, PlannedModule, kept_state
-from acplan.compiled_memory import optimizer_bytes
-from acplan.compiling import partitioner
-from acplan.dry_runs import compiles_fakes
-from acplan.step_planning import Compilation, StepPlan
+from acplan import AcplanError, Plan, PlannedModule
+from acplan._compile.compile import partitioner
+from acplan._compile.fake_step import compiles_fakes
+from acplan._compile.held_memory import optimizer_bytes
+from acplan._compile.step_plan import Compilation, StepPlan
+from acplan._fakes import restored_state
 from left_behind import Block, Case, state_of
 
 compiled_steps = pytest.mark.skipif(not compiles_fakes(), reason="needs PyTorch 2.11")
@@ -126,7 +127,7 @@ def test_containers_of_classes_of_their_own_are_put_back() -> None:
     model = nn.Linear(2, 2)
     model.own, model.ordered = Stubborn(a=1), collections.OrderedDict(a=1, b=2)
     model.inner = [{1}, [2]]
-    with kept_state.state_kept(model):
+    with restored_state.state_kept(model):
         model.own["b"] = 2
         model.ordered["c"] = model.ordered.pop("a")
         model.inner[0].add(3)
@@ -326,7 +327,7 @@ def test_other_threads_have_pytorch_as_it_is() -> None:
 def test_a_signal_waits_until_the_model_is_what_it_was(
     call: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_back, came = kept_state._put_back, []
+    put_back, came = restored_state._put_back, []
 
     def interrupted(*args: Any) -> None:
         if not came:
@@ -334,7 +335,7 @@ def test_a_signal_waits_until_the_model_is_what_it_was(
             os.kill(os.getpid(), signal.SIGINT)
         put_back(*args)
 
-    monkeypatch.setattr(kept_state, "_put_back", interrupted)
+    monkeypatch.setattr(restored_state, "_put_back", interrupted)
     model = Model()
     before = state_of(model)
     with pytest.raises(KeyboardInterrupt):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from acplan import measure_system
 from acplan.__main__ import main
-from acplan.measure_system import Ranks, product_share
-from acplan.program import find_program
-from acplan.system_kernels import SMALL, Clock, Point, measure_collectives
+from acplan._base.program import find_program
+from acplan._verify import measure_system
+from acplan._verify.measure_system import Ranks, product_share
+from acplan._verify.system_kernels import SMALL, Clock, Point, measure_collectives
 
 _CONFIG = pathlib.Path(__file__).parents[3] / "data/training/models/llama-3.1-8b.json"
 # With the least and the most that the program reads.

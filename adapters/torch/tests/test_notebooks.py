@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import acplan
-from acplan import figures, showing
+from acplan._files import charts, display
 
 
 class _Balanced(html.parser.HTMLParser):
@@ -126,7 +126,7 @@ def test_the_reason_is_said_where_there_is_no_report(
         without.setenv("ACPLAN", "/none/acplan")
         page = values["trace"]._repr_html_()
         assert {"svg", "small"} <= _elements(page) and "/none/acplan" in page
-    monkeypatch.setattr(figures, "MOST", 1000)
+    monkeypatch.setattr(charts, "MOST", 1000)
     page = values["trace"]._repr_html_()
     assert {"svg", "small"} <= _elements(page) and "iframe" not in _elements(page)
     assert "acplan.report writes them into a file" in page
@@ -136,14 +136,18 @@ def test_charts_keep_the_peak(values: dict[str, Any]) -> None:
     live = values["trace"].live_bytes
     assert max(live) == values["trace"].peak_bytes
     points = [(float(k), float(b)) for k, b in enumerate(live * 50)]
-    thin = showing.thinned(points)
+    thin = display.thinned(points)
     assert len(thin) <= 400 and max(y for _, y in thin) == max(live)
-    assert showing.size(max(live)) in values["trace"]._repr_html_()
+    assert display.size(max(live)) in values["trace"]._repr_html_()
 
 
-def test_charts_can_be_replaced(values: dict[str, Any], monkeypatch: Any) -> None:
-    monkeypatch.setattr(showing, "chart", lambda *given: "<figure></figure>")
-    assert "figure" in _elements(values["trace"]._repr_html_())
+def test_charts_can_be_replaced(values: dict[str, Any]) -> None:
+    acplan.set_chart(lambda *_: "<figure></figure>")
+    try:
+        assert "figure" in _elements(values["trace"]._repr_html_())
+    finally:
+        acplan.set_chart(None)
+    assert "figure" not in _elements(values["trace"]._repr_html_())
 
 
 def test_tables_have_sizes_and_few_digits(values: dict[str, Any]) -> None:
@@ -154,7 +158,7 @@ def test_tables_have_sizes_and_few_digits(values: dict[str, Any]) -> None:
 
 
 def test_names_are_escaped() -> None:
-    page = showing.page("<b>", {"<i>": "<u>"}, showing.table([{"<a>": "<p>"}]))
+    page = display.page("<b>", {"<i>": "<u>"}, display.table([{"<a>": "<p>"}]))
     assert _elements(page) == {"div", "b", "table", "thead", "tbody", "tr", "th", "td"}
 
 

@@ -20,15 +20,15 @@ from acplan import (
     PlanMismatchWarning,
     PlannedModule,
     apply,
-    offloading,
     plan,
     remove,
     trace,
     verify,
 )
 from acplan import PlannedOperator as Op
-from acplan.host_link import Buffer, Copy, Link, Queues
-from acplan.measuring import simulate
+from acplan._apply import offload
+from acplan._apply.host_link import Buffer, Copy, Link, Queues
+from acplan._verify.verify import simulate
 from models import _larger
 from offloading import Links, other_links, with_offload
 from random_steps import legal_plan, outcome, require_equal_outcomes
@@ -120,7 +120,7 @@ def test_plans_of_acplan_are_exact_on_the_device_and_the_host(
             sent.append(len(source))
             return super().send(source, buffer)
 
-    monkeypatch.setattr(offloading, "Link", Counting)
+    monkeypatch.setattr(offload, "Link", Counting)
     model, inputs = _larger("gpt2", 3)().on_meta()
     traced = trace(model, **inputs)
     options = {"decisions": "save,recompute,skip", "segments": "auto"}

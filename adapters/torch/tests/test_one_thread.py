@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from acplan.one_thread import replaced_here, set_attribute
+from acplan._base.patching import replaced_here, set_attribute
 
 
 class Base:

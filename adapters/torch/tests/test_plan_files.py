@@ -15,7 +15,7 @@ from torch import nn
 
 import acplan
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
-from acplan.fingerprints import KEY
+from acplan._files.fingerprint import KEY
 from segments_of_traces import longest_runs, name_of, with_segment
 from sharding_cases import Net
 from skipping import Unit, recorded_step
@@ -80,10 +80,10 @@ def test_a_plan_made_on_meta_is_applied_from_its_file(plan_file: pathlib.Path) -
     torch.manual_seed(0)
     model, x = Tower(), torch.randn(64, 64, 64)
     planned = acplan.apply(copy.deepcopy(model), plan_file, strict=True)
-    assert acplan.applying.has_plan(planned)
+    assert acplan._apply.apply.has_plan(planned)
     expected, found = _gradients(model, x), _gradients(planned, x)
     assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
-    assert acplan.applying.has_plan(acplan.apply(Tower(), str(plan_file)))
+    assert acplan._apply.apply.has_plan(acplan.apply(Tower(), str(plan_file)))
 
 
 def test_a_trace_that_was_saved_makes_the_same_plan(tmp_path: pathlib.Path) -> None:
@@ -151,17 +151,17 @@ def test_the_first_difference_is_named(name: str, plan_file: pathlib.Path) -> No
     model = make()
     with pytest.raises(AcplanError, match=message):
         acplan.apply(model, plan_file)
-    assert not acplan.applying.has_plan(model)
+    assert not acplan._apply.apply.has_plan(model)
 
 
 def test_what_does_no_harm_is_no_difference(plan_file: pathlib.Path) -> None:
     with torch.device("meta"):
-        assert acplan.applying.has_plan(acplan.apply(Tower(), plan_file))
+        assert acplan._apply.apply.has_plan(acplan.apply(Tower(), plan_file))
     model = acplan.apply(Tower(), plan_file)
-    assert acplan.applying.has_plan(acplan.apply(acplan.remove(model), plan_file))
+    assert acplan._apply.apply.has_plan(acplan.apply(acplan.remove(model), plan_file))
     # As a mixed precision policy of fully_shard has it.
     planned = acplan.apply(Tower().bfloat16(), plan_file, param_dtype=torch.float32)
-    assert acplan.applying.has_plan(planned)
+    assert acplan._apply.apply.has_plan(planned)
     with pytest.raises(AcplanError, match=r"expected float32\[64\], found bfloat16"):
         acplan.apply(Tower(), plan_file, param_dtype=torch.bfloat16)
 
@@ -181,7 +181,7 @@ def test_versions() -> None:
 def test_plans_that_do_not_say_for_which_model(plan_file: pathlib.Path) -> None:
     data = json.loads(_plan_text())
     del data[KEY]
-    assert acplan.applying.has_plan(acplan.apply(Tower(), Plan.of(data)))
+    assert acplan._apply.apply.has_plan(acplan.apply(Tower(), Plan.of(data)))
 
 
 def _of_tower() -> tuple[nn.Module, torch.Tensor]:
@@ -249,14 +249,14 @@ def test_copies_have_the_plan(kind: str, how: str) -> None:
     expected = _gradients(model, x)
     for _ in range(2):
         copied = COPIES[how](planned)
-        assert acplan.applying.has_plan(copied)
+        assert acplan._apply.apply.has_plan(copied)
         for of in (planned, copied):
             assert all(map(torch.equal, _gradients(of, x), expected))
     # The same operators run again in the copy.
     assert _backward_operators(copied, x) == _backward_operators(planned, x)
     assert _backward_operators(copied, x) > _backward_operators(model, x)
     acplan.remove(planned)
-    assert acplan.applying.has_plan(copied) and not acplan.applying.has_plan(planned)
+    assert acplan._apply.apply.has_plan(copied) and not acplan._apply.apply.has_plan(planned)
     plain = acplan.remove(copied)
     assert str(plain) == str(model)
     assert all(map(torch.equal, _gradients(plain, x), expected))

@@ -17,8 +17,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 
 import acplan
-from acplan import AcplanError, Plan, PlannedModule, Profile, progress
-from acplan.program import Outcome, call_acplan, find_program
+from acplan import AcplanError, Plan, PlannedModule, Profile
+from acplan._base import progress
+from acplan._base.program import Outcome, call_acplan, find_program
 from zoo import EXAMPLES
 
 _DATA = pathlib.Path(__file__).parents[3] / "data" / "profiles"
@@ -197,7 +198,7 @@ def test_the_program_is_found_in_order(tmp_path: pathlib.Path, monkeypatch: Any)
         place.mkdir(parents=True)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "none"))
-    monkeypatch.setattr("acplan.program._built", lambda: str(tmp_path / "built"))
+    monkeypatch.setattr("acplan._base.program._built", lambda: str(tmp_path / "built"))
     monkeypatch.setenv("PATH", str(on_path))
     monkeypatch.delenv("ACPLAN", raising=False)
     with pytest.raises(AcplanError) as raised:
@@ -324,7 +325,7 @@ def test_traces_are_planned_as_traces_or_by_their_profile(
         plan = acplan.plan(source, "80%")
         assert plan.data["memory_model"] == "trace"
         assert plan.peak_bytes == max(
-            step.live_bytes for step in acplan.measuring.simulate(traced, plan)
+            step.live_bytes for step in acplan._verify.verify.simulate(traced, plan)
         )
         by_profile = acplan.plan(source, "80%", memory_model="snapshot")
         assert by_profile.data["memory_model"] == "snapshot"

@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 from acplan import Plan, PlannedModule, apply, plan, trace
-from acplan.measuring import verifying
+from acplan._verify.verify import verifying
 from test_skipping import _step
 from zoo import EXAMPLES, images, tokens
 

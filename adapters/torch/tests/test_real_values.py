@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from acplan import AcplanError, PlanMismatchWarning, apply, plan, trace, verify
-from acplan.devices import find_device
-from acplan.real_values import Limits
-from acplan.tracing import step_on_fakes
-from acplan.values import value_of
+from acplan._device.devices import find_device
+from acplan._fakes.known_values import value_of
+from acplan._fakes.real_values import Limits
+from acplan._step.step import step_on_fakes
+from acplan._step.training_step import TrainingStep
 from steps_by_values import MODELS
 
 
@@ -146,7 +147,7 @@ def _values_of_gradients(
 ) -> list[torch.Tensor | None]:
     limits = Limits.of_the_machine()
     with step_on_fakes(
-        model, inputs, {}, None, "sgd", None, device=find_device(device), real=limits
+        TrainingStep(model, inputs, optimizer="sgd"), find_device(device), real=limits
     ) as (step, _):
         step.loss().backward()
         # As they are before the update.
@@ -198,8 +199,8 @@ def test_nothing_long_is_computed_unasked() -> None:
 
 def test_no_more_memory_is_taken_than_there_is() -> None:
     limits = Limits(most_bytes=10_000)
-    given = (_Asking(), (torch.zeros(1000, 8),), {}, None, "sgd", None)
-    step = step_on_fakes(*given, real=limits)
+    training = TrainingStep(_Asking(), (torch.zeros(1000, 8),), optimizer="sgd")
+    step = step_on_fakes(training, real=limits)
     with pytest.raises(AcplanError, match="more than the 9.77 KiB of memory"), step:
         pass
     assert limits.bytes <= limits.most_bytes
@@ -224,8 +225,8 @@ def test_what_the_cpu_cannot_compute_is_named() -> None:
 
 def test_memory_of_values_goes_with_their_tensors() -> None:
     limits = Limits.of_the_machine()
-    given = (_Asking(), (torch.randn(64, 8),), {}, None, "sgd", None)
-    with step_on_fakes(*given, real=limits) as (step, optimizer):
+    training = TrainingStep(_Asking(), (torch.randn(64, 8),), optimizer="sgd")
+    with step_on_fakes(training, real=limits) as (step, optimizer):
         first = limits.bytes
         step.run(optimizer)
         assert limits.bytes == first

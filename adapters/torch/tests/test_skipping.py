@@ -18,11 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply, caches, trace
+from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply, trace
 from acplan import PlannedOperator as Op
-from acplan.measuring import verifying
-from acplan.standing_in import StandIn
-from acplan.tracing import default_loss
+from acplan._base import kv_caches
+from acplan._base.stand_ins import StandIn
+from acplan._step.step import default_loss
+from acplan._verify.verify import verifying
 from architectures import architectures
 from random_steps import legal_plan, outcome, require_equal_outcomes
 from sharding_cases import Names, operators_of
@@ -49,7 +50,7 @@ def _model(name: str) -> tuple[nn.Module, dict[str, Any]]:
     inputs = next(iter(architecture.variants.values()))
     model = architecture.make().train()
     # As apply does.
-    caches.switch_off(model)
+    kv_caches.switch_off(model)
     return model, inputs()
 
 

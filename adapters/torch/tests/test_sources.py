@@ -12,8 +12,8 @@ from torch import nn
 
 import acplan
 from acplan.__main__ import main
-from acplan.sources import SourceLines, file_of
-from acplan.tracing import Trace
+from acplan._base.source_lines import SourceLines, file_of
+from acplan._files.trace_file import Trace
 
 
 class _Gate(torch.autograd.Function):

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_map
 
 import acplan
-from acplan.applying import Plan, PlannedModule, PlannedOperator
+from acplan._files.plan_file import Plan, PlannedModule, PlannedOperator
 
 _ROWS, _WIDTH = 32, 16
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from acplan import DEVICES, AcplanError, trace
-from acplan.recorder import Recorder
-from acplan.timing import MeasuredDevice, _known_as, measured_device
+from acplan._device.operator_timing import MeasuredDevice, _known_as, measured_device
+from acplan._step.recorder import Recorder
 from zoo import EXAMPLES
 
 

@@ -19,6 +19,7 @@ from torch import nn
 import acplan
 import acplan.torchtitan
 from acplan import AcplanError
+from acplan._trainers import trainer_step
 from test_examples import EXAMPLES, TESTS, _output_of_two
 from test_training_runs import Sentences, _equal, _gpt2, _llama
 
@@ -150,7 +151,6 @@ def test_the_step_of_the_trainer_is_traced(
 
 def _traced_for(plan: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> acplan.Trace:
     """What is traced while a plan is made."""
-    from acplan import trainers
 
     traces: list[acplan.Trace] = []
 
@@ -158,7 +158,7 @@ def _traced_for(plan: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> 
         traces.append(acplan.trace(*args, **kwargs))
         return traces[-1]
 
-    monkeypatch.setattr(trainers, "trace", kept)
+    monkeypatch.setattr(trainer_step, "trace", kept)
     plan()
     return traces[0]
 
@@ -196,7 +196,7 @@ def test_models_that_the_trainer_makes(tmp_path: pathlib.Path) -> None:
     trainer.train()
     expected = _trainer(tmp_path, None, model_init=lambda: _llama())
     expected.train()
-    assert acplan.applying.has_plan(trainer.model)
+    assert acplan._apply.apply.has_plan(trainer.model)
     assert _losses(trainer) == _losses(expected) and _equal(trainer.model, expected.model)
 
 
@@ -249,7 +249,7 @@ def test_what_the_trainer_cannot_have(
     trainer = _trainer(tmp_path, _llama(), **options)
     with pytest.raises(AcplanError, match=message):
         _plan(trainer, **ours)
-    assert not acplan.applying.has_plan(trainer.model)
+    assert not acplan._apply.apply.has_plan(trainer.model)
 
 
 def test_a_trainer_that_has_trained_is_refused(tmp_path: pathlib.Path) -> None:
@@ -356,7 +356,7 @@ def test_lightning(options: dict[str, Any]) -> None:
     expected = _fitted(lightning, [], **options)
     callback = acplan.lightning.AcplanCallback("min", verify=True, time_limit=1)
     found = _fitted(lightning, [callback], **options)
-    assert callback.plan.modules and acplan.applying.has_plan(found)
+    assert callback.plan.modules and acplan._apply.apply.has_plan(found)
     assert found.seen == expected.seen and len(found.seen) >= 3
     assert len(found.outputs) == len(found.seen)
     assert _equal(found, expected)
@@ -415,7 +415,7 @@ def test_torchtitan(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         monkeypatch,
     )
-    assert traced.accumulate == 2 and acplan.applying.has_plan(planned)
+    assert traced.accumulate == 2 and acplan._apply.apply.has_plan(planned)
     assert planned.state_dict().keys() == expected.state_dict().keys()
     planned.to_empty(device="cpu").load_state_dict(expected.state_dict())
     tokens = torch.randint(64, (8, 256))

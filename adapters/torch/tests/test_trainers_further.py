@@ -43,7 +43,7 @@ def test_transformers_trainer_with_a_scaler(
     names = {operator["name"] for operator in traced.data["operators"]}
     assert any("amp_foreach_non_finite_check" in name for name in names)
     trainer.train()
-    assert acplan.applying.has_plan(trainer.model)
+    assert acplan._apply.apply.has_plan(trainer.model)
     assert _losses(trainer) == _losses(expected) and len(_losses(trainer)) == 3
     assert _equal(trainer.model, expected.model)
     scale = trainer.accelerator.scaler.get_scale()

@@ -17,7 +17,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 import acplan
-from acplan.triton_kernels import stored_to
+from acplan._base.triton_kernels import stored_to
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from acplan import AcplanError, trace
-from acplan.values import ValuedFakeTensorMode, as_in_training, value_of
+from acplan._fakes.known_values import ValuedFakeTensorMode, as_in_training, value_of
 
 
 class Asking(nn.Module):

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import acplan
-from acplan import workspaces
-from acplan.devices import DEVICES
-from acplan.workspaces import persistent_bytes, workspace_bytes
+from acplan._device import workspaces
+from acplan._device.devices import DEVICES
+from acplan._device.workspaces import persistent_bytes, workspace_bytes
 
 aten = torch.ops.aten
 BF16 = torch.bfloat16

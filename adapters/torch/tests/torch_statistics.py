@@ -14,9 +14,10 @@ from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _ModSt
 from torch.distributed._tools.runtime_estimator import RuntimeEstimator
 from torch.distributed._tools.sac_estimator import SACEstimator, SACStats
 
-from acplan.devices import find_device
-from acplan.recorder import tensors_in
-from acplan.tracing import Step, step_on_fakes
+from acplan._base.tensors import tensors_in
+from acplan._device.devices import find_device
+from acplan._step.step import Step, step_on_fakes
+from acplan._step.training_step import TrainingStep
 
 _MODE = "operator-level-cost-model"
 _CATEGORIES = (
@@ -102,7 +103,7 @@ def second_step(
     with (
         mock.patch.object(RuntimeEstimator, "_roofline_estimate", _estimate),
         mock.patch("builtins.print"),
-        step_on_fakes(model, (), inputs, None, None, autocast) as step_and_optimizer,
+        step_on_fakes(TrainingStep(model, (), inputs, autocast=autocast)) as step_and_optimizer,
     ):
         yield step_and_optimizer
 

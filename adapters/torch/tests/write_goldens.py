@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 from acplan import trace
-from acplan.measuring import measure
+from acplan._verify.verify import measure
 from zoo import EXAMPLES, plans
 
 

@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from acplan.training_steps import TrainingStep
+from acplan._step.training_step import TrainingStep
 
 Make = Callable[[], TrainingStep]
 

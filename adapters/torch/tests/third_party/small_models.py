@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from acplan.training_steps import TrainingStep
+from acplan._step.training_step import TrainingStep
 from third_party.registry import words
 
 _VOCABULARY = [

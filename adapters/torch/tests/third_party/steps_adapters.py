@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from acplan.training_steps import TrainingStep
+from acplan._step.training_step import TrainingStep
 from third_party.registry import add, entry, words
 from third_party.small_models import causal, small_llama
 

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from acplan.training_steps import TrainingStep
+from acplan._step.training_step import TrainingStep
 from third_party.registry import add, classes, classifying, entry, images
 
 # By name, what the model is made with.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acplan.training_steps import TrainingStep
+from acplan._step.training_step import TrainingStep
 from third_party.registry import add
 from third_party.small_models import small, small_llama, tokenizer
 

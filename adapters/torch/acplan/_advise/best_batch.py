@@ -1,0 +1,550 @@
+"""acplan.best_batch: the batch, or the sequence, that trains most in a second within a
+budget, together with its plan.
+
+Memory and run-time of most operators are affine in the size. So a step of a size that was
+not traced is interpolated between its neighbours that were: the same operators, with bytes
+and milliseconds on the line between theirs. Plans of such steps steer the search. They are
+never the answer: the size that is returned, and the largest one, are traced themselves, the
+plan is made on that trace, and where it turns out to be another than was expected, the
+search goes on with one trace more. Sizes whose operators are not those of their neighbours
+are traced when they are asked for.
+
+The search. Without a plan nothing is recomputed, so of these sizes the fastest is found by
+run-times alone. Beyond them a larger size recomputes no less: of sizes between a and b none
+is faster than its own run-time with the recomputation of a. What that bound excludes is not
+planned.
+"""
+
+import bisect
+import dataclasses
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from acplan._base.arguments import require_module, whole_number
+from acplan._base.errors import AcplanError
+from acplan._base.progress import progress_bar
+from acplan._base.tensors import block_bytes
+from acplan._device.devices import Device
+from acplan._files.plan_file import Plan
+from acplan._files.trace_file import Trace
+from acplan._program.plan import PLAN_OPTIONS, Budget, plan, require_sayable
+from acplan._step.hugging_face import first_line
+from acplan._step.step_errors import StepError
+from acplan._step.trace import trace
+
+_LOGGER = logging.getLogger("acplan")
+_INFEASIBLE = (3, 4)  # exit codes: proven, and nothing found in time
+_MOST = 1 << 16
+_MOST_BYTES = 1 << 53  # that a trace can have
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A size with the best plan that was found for it, traced or interpolated."""
+
+    size: int
+    plan: Plan
+    step_ms: float  # of a microbatch, with what the plan adds
+    is_traced: bool
+
+    @property
+    def per_second(self) -> float:
+        return 1000 * self.size / self.step_ms
+
+    def __repr__(self) -> str:
+        return f"<Step of {self.size}: {self.per_second:.2f} a second>"
+
+
+@dataclasses.dataclass(frozen=True)
+class BestBatch:
+    """`best` trains most in a second, `largest` is the largest that fits; both are of
+    traces of their own. `traced` are the sizes that were traced, `planned` how many plans
+    were made. `bound` is what no size exceeds by the estimate of the search; `notes` say
+    where memory is not affine in the size."""
+
+    best: Step
+    largest: Step
+    bound: float
+    traced: tuple[int, ...]
+    planned: int
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [
+            f"most a second   {self.best.size}: {self.best.per_second:,.2f} a second, "
+            f"step {self.best.step_ms:,.2f} ms, {len(self.best.plan.modules)} units",
+            f"largest         {self.largest.size}: {self.largest.per_second:,.2f} a second, "
+            f"step {self.largest.step_ms:,.2f} ms, {len(self.largest.plan.modules)} units",
+            f"traced          {len(self.traced)} sizes: "
+            + ", ".join(map(str, self.traced))
+            + f"; {self.planned} plans",
+            *(f"note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def best_batch(
+    model: torch.nn.Module,
+    inputs_of: Callable[[int], Any],
+    *,
+    budget: Budget,
+    sizes: Sequence[int] | None = None,
+    tolerance: float = 0.001,
+    device: str | Device = "a100",
+    progress: bool | None = None,
+    **kwargs: Any,
+) -> BestBatch:
+    """The size that trains most samples in a second within the budget, its plan, and the
+    largest size that fits at all.
+
+    inputs_of: of a size the model's inputs: a dict of keyword arguments, a tuple of
+               arguments, or one tensor. What a size is, is theirs to say: a batch, a
+               sequence.
+    budget:    a size in bytes or such as "40GiB".
+    sizes:     which there are to choose from, ascending; by default 1, 2, 3, ...
+    tolerance: sizes are not looked at that can be faster by this share only.
+    kwargs:    options of acplan.plan and of acplan.trace.
+
+    Memory is taken to grow with the size: where the smallest does not fit, AcplanError says
+    so, and none is looked at beyond one that does not.
+    """
+    require_module(model)
+    if not callable(inputs_of):
+        raise AcplanError(
+            f"inputs_of: expected a function of a size, found {type(inputs_of).__name__}"
+        )
+    is_number = isinstance(tolerance, (int, float))
+    if not is_number or not tolerance >= 0:
+        raise AcplanError(f"tolerance: expected a number from 0 on, found {tolerance!r}")
+    options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    candidates = _candidates(sizes)
+    require_sayable(budget)
+    if isinstance(budget, str) and (budget.strip() == "min" or "%" in budget):
+        raise AcplanError(
+            f"budget: expected a size such as '40GiB', which is the same for every "
+            f"batch, found {budget!r}"
+        )
+
+    def traced(size: int) -> Trace:
+        inputs = inputs_of(size)
+        _require_growth(inputs_of, candidates, size, inputs)
+        args, given = _arguments(inputs)
+        return trace(model, *args, device=device, progress=False, **given, **kwargs)
+
+    with progress_bar(progress, unit="plan") as phase:
+        of_size = functools.partial(_of_size, traced)
+        make_plan = functools.partial(plan, budget=budget, progress=False, **options)
+        search = _Search(candidates, of_size, make_plan, tolerance, phase("best batch", None))
+        return search.run()
+
+
+def _candidates(sizes: Sequence[int] | None) -> Sequence[int]:
+    if sizes is None:
+        return range(1, _MOST)
+    if not isinstance(sizes, range):
+        if isinstance(sizes, str) or not isinstance(sizes, Iterable):
+            raise AcplanError(f"sizes: expected numbers above 0, ascending, found {sizes!r}")
+        sizes = [whole_number(size, "sizes", 1) for size in sizes]
+    if not sizes or sizes[0] < 1 or any(a >= b for a, b in _neighbours(sizes)):
+        raise AcplanError("sizes: expected numbers above 0, ascending")
+    return sizes
+
+
+def _neighbours(sizes: Sequence[int]) -> Iterable[tuple[int, int]]:
+    if isinstance(sizes, range):  # as its first two
+        return itertools.pairwise(sizes[:2])
+    return itertools.pairwise(sizes)
+
+
+_T = TypeVar("_T")
+
+
+def _of_size(traced: Callable[[int], _T], size: int) -> _T:
+    """Of errors, whoever raises them, the size is told."""
+    try:
+        return traced(size)
+    except AcplanError as error:
+        ways = " (sizes= says which there are)" if isinstance(error, StepError) else ""
+        raise AcplanError(f"size {size}: {error}{ways}", error.exit_code) from error
+    except Exception as error:  # the model's own, PyTorch's, or that of inputs_of
+        raise AcplanError(
+            f"size {size}: {type(error).__name__}: {first_line(error)} (sizes= says which "
+            "there are)"
+        ) from error
+
+
+def _require_growth(
+    inputs_of: Callable[[int], Any], sizes: Sequence[int], size: int, inputs: Any
+) -> None:
+    """Raises AcplanError where the inputs of a size are those of the one before: slices
+    of data that have ended, say, of which more and more were trained in a second."""
+    place = sizes.index(size)
+    if place == 0:
+        return
+    before = sizes[place - 1]
+    if _described(inputs_of(before)) == _described(inputs):
+        raise AcplanError(
+            f"inputs_of: expected inputs that grow with the size, found those of {before} "
+            "again; sizes= says which there are"
+        )
+
+
+def _described(inputs: Any) -> list[Any]:
+    """Shapes and values; what is neither equals nothing."""
+    return [
+        (leaf.shape, leaf.dtype)
+        if isinstance(leaf, torch.Tensor)
+        else (type(leaf), leaf)
+        if leaf is None or isinstance(leaf, (bool, int, float, str))
+        else object()
+        for leaf in tree_leaves(_arguments(inputs))
+    ]
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, tuple):
+        return inputs, {}
+    return (inputs,), {}
+
+
+class Interpolation:
+    """Traces by size, and what lies between them."""
+
+    def __init__(self, traced: Callable[[int], Trace]) -> None:
+        self._trace = traced
+        self._known: dict[int, Trace] = {}
+        self._plain: dict[int, _Plain] = {}
+        self._alike: dict[tuple[int, int], bool] = {}
+        self.sizes: list[int] = []
+        self.off: dict[int, str] = {}  # by size, what was not as its neighbours said
+
+    def trace_of(self, size: int) -> Trace:
+        """Of the size itself."""
+        if size not in self._known:
+            expected = self.between(size)
+            found = self._trace(size)
+            if len(self.sizes) > 1:
+                difference = _difference(expected, _Plain.of(found.data))
+                if difference:
+                    self.off[size] = difference
+            self._known[size] = found
+            self._plain[size] = _Plain.of(found.data)
+            bisect.insort(self.sizes, size)
+        return self._known[size]
+
+    def is_traced(self, size: int) -> bool:
+        return size in self._known
+
+    def between(self, size: int) -> Trace | None:
+        """The size's trace, or what its neighbours say of it; None where they differ."""
+        if size in self._known:
+            return self._known[size]
+        if len(self.sizes) < 2:
+            return None
+        low, high = self._neighbours(size)
+        if not self._are_alike(low, high):
+            return None
+        share = (size - low) / (high - low)
+        return _interpolated(self._plain[low], self._plain[high], share)
+
+    def ms(self, size: int) -> float:
+        """Without a plan: of the size's trace, or on the line between its neighbours."""
+        if size in self._known or len(self.sizes) < 2:
+            return step_ms_of(self.trace_of(size))
+        low, high = self._neighbours(size)
+        low_ms, high_ms = self.ms(low), self.ms(high)
+        return low_ms + (high_ms - low_ms) * (size - low) / (high - low)
+
+    def _neighbours(self, size: int) -> tuple[int, int]:
+        """The two last ones, or the two first, where it is not between any."""
+        place = min(max(bisect.bisect(self.sizes, size), 1), len(self.sizes) - 1)
+        return self.sizes[place - 1], self.sizes[place]
+
+    def _are_alike(self, low: int, high: int) -> bool:
+        if (low, high) not in self._alike:
+            self._alike[low, high] = _same_operators(self._plain[low], self._plain[high])
+        return self._alike[low, high]
+
+    def of(self, size: int) -> Trace:
+        return self.between(size) or self.trace_of(size)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plain:
+    """A trace's data without the workspaces of kernels, which come and go with sizes;
+    and how large they are, by operator."""
+
+    data: dict[str, Any]
+    workspaces: dict[int, int]
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> "_Plain":
+        storages, operators = data["storages"], data["operators"]
+        workspaces: dict[int, int] = {}
+        place: dict[int, int] = {}
+        for index, storage in enumerate(storages):
+            born = storage["born"]
+            if born >= 0 and index not in operators[born]["outputs"]:
+                size = block_bytes(storage["bytes"])
+                workspaces[born] = workspaces.get(born, 0) + size
+            else:
+                place[index] = len(place)
+        renamed = _renamed(data, place)
+        renamed["storages"] = [storages[index] for index in place]
+        return cls(renamed, workspaces)
+
+    def with_workspaces(self) -> Trace:
+        """One of each operator that has any."""
+        operators, storages = list(self.data["operators"]), list(self.data["storages"])
+        for op, size in sorted(self.workspaces.items()):
+            made = operators[op]
+            creates = [*made["creates"], len(storages)]
+            operators[op] = {**made, "creates": creates}
+            storages.append(
+                {"bytes": size, "category": "temporary", "born": op, "freed": op + 1}
+                | ({"scope_end": op + 1} if op < self.data["forward_end"] else {})
+            )
+        made_trace = Trace({**self.data, "operators": operators, "storages": storages})
+        most = max(made_trace.live_bytes, default=0)
+        made_trace.data["measured"] = {"peak_bytes": most}
+        return made_trace
+
+
+# Where a trace names storages: in lists, and one by one.
+_LISTS = {
+    "modules": ("parameters", "buffers"),
+    "calls": ("inputs", "outputs"),
+    "operators": ("reads", "creates", "outputs", "mutates"),
+}
+_ONE = ("tensors", "saved")
+
+
+def _renamed(data: dict[str, Any], place: Mapping[int, int]) -> dict[str, Any]:
+    """With other numbers of storages; those that have none are left out."""
+    changed = dict(data)
+    for name, keys in _LISTS.items():
+        changed[name] = [
+            {
+                **row,
+                **{
+                    key: [place[index] for index in row[key] if index in place]
+                    for key in keys
+                    if key in row
+                },
+            }
+            for row in data[name]
+        ]
+    for name in _ONE:
+        changed[name] = [{**row, "storage": place[row["storage"]]} for row in data[name]]
+    return changed
+
+
+def _interpolated(low: _Plain, high: _Plain, share: float) -> Trace:
+    def between(a: float, b: float) -> float:
+        return max(0.0, a + (b - a) * share)
+
+    def mixed(name: str, key: str) -> list[dict[str, Any]]:
+        pairs = zip(low.data[name], high.data[name], strict=True)
+        return [{**a, key: between(a[key], b[key])} for a, b in pairs]
+
+    storages = mixed("storages", "bytes")
+    for storage in storages:
+        storage["bytes"] = round(storage["bytes"])
+    workspaces = {
+        op: round(between(low.workspaces.get(op, 0), high.workspaces.get(op, 0)))
+        for op in {*low.workspaces, *high.workspaces}
+    }
+    data = {
+        **low.data,
+        "storages": storages,
+        "operators": mixed("operators", "runtime_ms"),
+    }
+    return _Plain(data, workspaces).with_workspaces()
+
+
+def _same_operators(low: _Plain, high: _Plain) -> bool:
+    a, b = low.data, high.data
+    names = ("forward_end", "backward_end", "calls", "tensors", "saved")
+    if any(a[name] != b[name] for name in names):
+        return False
+    return all(
+        _all_but(a[name], keys) == _all_but(b[name], keys)
+        for name, keys in (("storages", {"bytes"}), ("operators", {"runtime_ms", "source"}))
+    )
+
+
+def _all_but(rows: Sequence[dict[str, Any]], keys: set[str]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k not in keys} for row in rows]
+
+
+def _difference(expected: Trace | None, found: _Plain) -> str:
+    """What a trace has otherwise than it was interpolated: "" where nothing."""
+    before = None if expected is None else _Plain.of(expected.data)
+    if before is None or not _same_operators(before, found):
+        return "runs other operators than its neighbours"
+    pairs = zip(before.data["storages"], found.data["storages"], strict=True)
+    off = [abs(a["bytes"] - b["bytes"]) for a, b in pairs]
+    off += [
+        abs(before.workspaces.get(op, 0) - found.workspaces.get(op, 0))
+        for op in {*before.workspaces, *found.workspaces}
+    ]
+    wrong = [count for count in off if count]
+    if not wrong:
+        return ""
+    return f"{len(wrong):,} storages are not affine, by up to {max(wrong):,} bytes"
+
+
+def step_ms_of(of: Trace) -> float:
+    return float(sum(operator["runtime_ms"] for operator in of.data["operators"]))
+
+
+class _Search:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        traced: Callable[[int], Trace],
+        make_plan: Callable[[Trace], Plan],
+        tolerance: float,
+        tick: Callable[[], object],
+    ) -> None:
+        self._sizes = sizes
+        self._steps = Interpolation(traced)
+        self._make_plan = make_plan
+        self._tolerance = tolerance
+        self._tick = tick
+        self._planned = 0
+        # With the number of traces then: an interpolation is of its neighbours.
+        self._found: dict[tuple[int, int], Step | None] = {}
+
+    def run(self) -> BestBatch:
+        self._steps.trace_of(self._sizes[0])
+        if self._step(0) is None:
+            _of_size(
+                lambda size: self._plan_of(self._steps.trace_of(size)), self._sizes[0]
+            )  # raises, and says why
+        # A size of one broadcasts, which others do not.
+        for place in (1, 3):
+            if place < len(self._sizes):
+                self._steps.trace_of(self._sizes[place])
+        largest = self._largest()
+        while True:
+            best, bound = self._best(self._sizes.index(largest.size))
+            if best.is_traced:
+                break
+            self._steps.trace_of(best.size)
+        return BestBatch(
+            best,
+            largest,
+            bound,
+            tuple(self._steps.sizes),
+            self._planned,
+            tuple(f"{size}: {what}" for size, what in self._steps.off.items()),
+        )
+
+    def _plan_of(self, of: Trace) -> Plan:
+        self._planned += 1
+        self._tick()
+        return self._make_plan(of)
+
+    def _step(self, place: int) -> Step | None:
+        """None where nothing fits."""
+        size = self._sizes[place]
+        of = self._steps.of(size)
+        is_traced = self._steps.is_traced(size)
+        key = (size, -1 if is_traced else len(self._steps.sizes))
+        if key not in self._found:
+            self._found[key] = self._planned_step(size, of, is_traced)
+        return self._found[key]
+
+    def _planned_step(self, size: int, of: Trace, is_traced: bool) -> Step | None:
+        if not is_traced and of.peak_bytes > _MOST_BYTES:
+            return None  # of a size far beyond those that were traced
+        try:
+            found = self._plan_of(of)
+        except AcplanError as error:
+            if error.exit_code not in _INFEASIBLE:
+                raise
+            return None
+        added = found.recompute_ms + (found.stall_ms or 0)
+        return Step(size, found, step_ms_of(of) + added, is_traced)
+
+    def _largest(self) -> Step:
+        """By its own trace; and the next one's says that it does not fit."""
+        fits, too_large = 0, len(self._sizes)
+        reach = 8
+        while True:
+            # Beyond what was traced there may be much.
+            while too_large == len(self._sizes) and fits < len(self._sizes) - 1:
+                place = min(fits + reach, len(self._sizes) - 1)
+                fits, too_large = self._narrowed(place, fits, too_large)
+                reach *= 2
+            while too_large - fits > 1:
+                middle = (fits + too_large) // 2
+                fits, too_large = self._narrowed(middle, fits, too_large)
+            # Both by their own traces; where that changes anything, once more.
+            self._steps.trace_of(self._sizes[fits])
+            if too_large < len(self._sizes):
+                self._steps.trace_of(self._sizes[too_large])
+            found = self._step(fits)
+            beyond = None if too_large == len(self._sizes) else self._step(too_large)
+            if found is not None and beyond is None:
+                return found
+            if found is None:
+                fits, too_large = 0, fits
+            else:
+                fits, too_large, reach = too_large, len(self._sizes), 1
+
+    def _narrowed(self, place: int, fits: int, too_large: int) -> tuple[int, int]:
+        if self._step(place) is None:
+            return fits, place
+        return place, too_large
+
+    def _best(self, last: int) -> tuple[Step, float]:
+        """Of the sizes up to this one; and what none exceeds."""
+        free = self._last_without_a_plan(last)
+        fastest = max(range(free + 1), key=self._rate_without_a_plan)
+        ends = {place: self._step(place) for place in {0, fastest, free, last}}
+        best = max((s for s in ends.values() if s), key=lambda s: s.per_second)
+        bound = best.per_second
+        open_intervals = [(free, last)] if free < last else []
+        while open_intervals:
+            low, high = open_intervals.pop()
+            if high - low < 2:
+                continue
+            of_low = self._step(low)
+            added = of_low.step_ms - self._steps.ms(of_low.size) if of_low else 0.0
+            most = max(self._rate(place, added) for place in range(low + 1, high))
+            if most <= best.per_second * (1 + self._tolerance):
+                bound = max(bound, most)
+                continue
+            middle = (low + high) // 2
+            found = self._step(middle)
+            if found is not None and found.per_second > best.per_second:
+                best = found
+            open_intervals += [(low, middle), (middle, high)]
+        return best, max(bound, best.per_second)
+
+    def _rate(self, place: int, added_ms: float) -> float:
+        size = self._sizes[place]
+        return 1000 * size / (self._steps.ms(size) + added_ms)
+
+    def _rate_without_a_plan(self, place: int) -> float:
+        return self._rate(place, 0)
+
+    def _last_without_a_plan(self, last: int) -> int:
+        """The last place up to which plans recompute nothing."""
+        low, high = 0, last + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = self._step(middle)
+            is_free = found is not None and not found.plan.modules
+            low, high = (middle, high) if is_free else (low, middle)
+        return low

@@ -1,0 +1,152 @@
+"""The commands `explain` and `batch` of python -m acplan."""
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from acplan._advise.best_batch import best_batch
+from acplan._advise.explain import explain
+from acplan._advise.levers import LEVERS
+from acplan._base.errors import AcplanError
+from acplan._files.json_files import require_writable, write_json
+from acplan._program.plan import PLAN_OPTIONS
+from acplan._step.hugging_face import Sizes, most_positions, step_of_config
+from acplan._step.training_step import TrainingStep
+
+Steps = Callable[[argparse.Namespace], TrainingStep]
+
+
+def add_explain(parser: argparse.ArgumentParser, step_of: Steps) -> None:
+    """`step_of` the flags of a model."""
+    parser.add_argument(
+        "file", nargs="?", metavar="TRACE", help="a trace, for no model: without levers"
+    )
+    parser.add_argument("--budget", metavar="SIZE", help="says what lacks to it")
+    parser.add_argument(
+        "--levers",
+        metavar="A,B",
+        help=f"which to measure: all (default), none, or of {', '.join(LEVERS)}",
+    )
+    parser.add_argument("--top", type=int, default=10, metavar="N")
+    parser.add_argument("-o", "--output", metavar="FILE", help="JSON, .json[.gz]")
+    _add_plan_flags(parser)
+    parser.set_defaults(run=lambda flags: _explain(flags, step_of))
+
+
+def add_batch(parser: argparse.ArgumentParser, step_of: Steps) -> None:
+    parser.add_argument("--budget", required=True, metavar="SIZE")
+    parser.add_argument(
+        "--over",
+        choices=("batch", "seq"),
+        default="batch",
+        help="what is chosen; default: batch",
+    )
+    parser.add_argument("--multiple-of", type=int, default=1, metavar="N", help="of the size")
+    parser.add_argument("--most", type=int, metavar="N", help="the largest size tried")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the best plan")
+    _add_plan_flags(parser)
+    parser.set_defaults(run=lambda flags: _batch(flags, step_of))
+
+
+_PLAN_FLAGS = (
+    "decisions",
+    "segments",
+    "time_limit",
+    "ac_units",
+    "reserve",
+    "world_size",
+    "fsdp_units",
+)
+
+
+def _add_plan_flags(parser: argparse.ArgumentParser) -> None:
+    flags = parser.add_argument_group("flags of `acplan plan`")
+    for name in _PLAN_FLAGS:
+        flags.add_argument("--" + name.replace("_", "-"), metavar="VALUE")
+
+
+def _plan_options(flags: argparse.Namespace) -> dict[str, Any]:
+    given = vars(flags)
+    return {name: given[name] for name in PLAN_OPTIONS if given.get(name) is not None}
+
+
+def _explain(flags: argparse.Namespace, step_of: Steps) -> int:
+    if flags.output:
+        require_writable(flags.output)
+    sources = (flags.file, flags.hf_config, flags.factory)
+    if sum(source is not None for source in sources) != 1:
+        raise AcplanError("explain: expected one of TRACE, --hf-config and --factory")
+    options = {"budget": flags.budget, "top": flags.top, **_plan_options(flags)}
+    if flags.file:
+        if flags.levers not in (None, "none"):
+            raise AcplanError("--levers: only with --hf-config or --factory")
+        found = explain(flags.file, **options)
+    else:
+        step = step_of(flags)
+        named = {"all": True, "none": False, None: True}
+        levers = named[flags.levers] if flags.levers in named else flags.levers.split(",")
+        found = explain(
+            step.model,
+            *step.args,
+            levers=levers,
+            device=flags.device or "a100",
+            workspaces=not flags.no_workspaces,
+            source=not flags.no_source,
+            progress=False if flags.no_progress else None,
+            **options,
+            **step.options(),
+        )
+    if flags.output:
+        measured = [dataclasses.asdict(lever) for lever in found.levers]
+        write_json(flags.output, {**found.data, "levers": measured})
+    print(found, end="")
+    return 0
+
+
+def _batch(flags: argparse.Namespace, step_of: Steps) -> int:
+    if flags.output:
+        require_writable(flags.output)
+    if flags.hf_config is None:
+        raise AcplanError("batch: expected --hf-config; in Python acplan.best_batch")
+    if flags.multiple_of < 1 or (flags.most is not None and flags.most < 1):
+        raise AcplanError("batch: --multiple-of and --most: expected 1 or more")
+    if getattr(flags, flags.over) is not None:
+        raise AcplanError(f"--{flags.over}: is what is chosen, with --over {flags.over}")
+    step = step_of(flags)
+
+    def inputs_of(size: int) -> Any:
+        sizes = {"batch": flags.batch or 8, "seq": flags.seq, flags.over: size}
+        return step_of_config(
+            flags.hf_config,
+            Sizes(sizes["batch"], sizes["seq"], flags.image_size),
+            flags.set or (),
+            flags.dtype or "float32",
+            flags.task or "auto",
+        ).kwargs
+
+    most = flags.most or flags.multiple_of * 4096
+    if flags.over == "seq":
+        most = min(most, most_positions(step.model.config) or most)
+    if most < flags.multiple_of:
+        raise AcplanError(
+            f"--multiple-of: expected {most} or less, the largest size that is tried, found "
+            f"{flags.multiple_of}"
+        )
+    options = {k: v for k, v in step.options().items() if k not in step.kwargs}
+    found = best_batch(
+        step.model,
+        inputs_of,
+        budget=flags.budget,
+        sizes=range(flags.multiple_of, most + 1, flags.multiple_of),
+        device=flags.device or "a100",
+        workspaces=not flags.no_workspaces,
+        source=not flags.no_source,
+        progress=not flags.no_progress,
+        **_plan_options(flags),
+        **options,
+    )
+    if flags.output:
+        found.best.plan.save(flags.output)
+    print(found, end="")
+    return 0

@@ -1,0 +1,293 @@
+"""acplan.explain: where the memory of a step goes, and what would help."""
+
+import dataclasses
+import pathlib
+import tempfile
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from acplan._advise.levers import LEVERS, Lever, with_levers
+from acplan._base.errors import AcplanError
+from acplan._base.program import call_acplan
+from acplan._base.progress import progress_bar
+from acplan._device.devices import Device
+from acplan._files.charts import figure
+from acplan._files.display import Rows, page, plain, size, table
+from acplan._files.display import to_pandas as frame_of
+from acplan._files.json_files import read_json
+from acplan._files.plan_file import Plan, plan_given
+from acplan._files.trace_file import Trace
+from acplan._program.plan import (
+    PLAN_OPTIONS,
+    Budget,
+    Source,
+    plan_flags,
+    size_text,
+    source_path,
+)
+from acplan._step.hugging_face import first_line
+from acplan._step.trace import trace
+from acplan._step.training_step import TrainingStep
+
+_TOGETHER = "together"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A step with a lever, as its own trace has it; or why there is none."""
+
+    lever: str
+    how: str
+    peak_bytes: int | None = None  # without a plan
+    least_bytes: int | None = None  # of the least budget that was found
+    is_least_proven: bool = False
+    step_ms: float | None = None  # of an iteration, without a plan
+    why_not: str = ""
+
+    @property
+    def is_measured(self) -> bool:
+        return self.peak_bytes is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """`data` is as docs/file_formats.md has it, `acplan.explanation`; `text` what the
+    program says. The first of `levers` is the step as it is."""
+
+    data: dict[str, Any] = dataclasses.field(repr=False)
+    text: str = dataclasses.field(repr=False)
+    levers: tuple[Measured, ...] = ()
+    # The trace of the step as it is, or its path.
+    of: Source | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Without a plan."""
+        return int(self.data["baseline"]["peak_bytes"])
+
+    @property
+    def least_bytes(self) -> int:
+        """The least budget that a plan was found for."""
+        return int(self.data["least"]["peak_bytes"])
+
+    @property
+    def lines(self) -> Rows:
+        """What is in memory at the peak without a plan, by the line of Python that made
+        it; empty where the trace has none."""
+        return list(self.data["baseline"]["lines"])
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """What is in memory at the peak without a plan."""
+        return dict(self.data["baseline"]["by_kind"])
+
+    def __repr__(self) -> str:
+        return (
+            f"<Explanation of {plain(self.data['model'])}: peak {self.peak_bytes:,} bytes, "
+            f"least budget {self.least_bytes:,}>"
+        )
+
+    @property
+    def rows(self) -> Rows:
+        """What is in memory at the peak without a plan, by what made it."""
+        return [
+            {key: row[key] for key in ("operator", "phase", "bytes", "fixed_bytes")}
+            for row in self.data["baseline"]["operators"]
+        ]
+
+    def to_pandas(self) -> Any:
+        return frame_of(self.rows)
+
+    def _repr_html_(self) -> str:
+        kinds = [{"kind": k, "bytes": size(v)} for k, v in self.by_kind.items() if v]
+        measured = [
+            {
+                "lever": m.lever,
+                "peak": size(m.peak_bytes or 0),
+                "least budget": size(m.least_bytes or 0),
+                "step ms": f"{m.step_ms:,.1f}",
+            }
+            for m in self.levers
+            if m.is_measured
+        ]
+        facts = {"peak": size(self.peak_bytes), "least budget": size(self.least_bytes)}
+        title = f"Memory of {self.data['model']}"
+        charts = figure(["memory", "lines"], self.of)
+        return page(title, facts, charts, table(kinds), table(measured, len(measured)))
+
+    def __str__(self) -> str:
+        return self.text + ("\n" + levers_text(self.levers) if self.levers else "")
+
+
+def explain(
+    of: torch.nn.Module | Source,
+    *args: Any,
+    budget: Budget | None = None,
+    plan: Plan | None = None,
+    levers: bool | Iterable[str] = True,
+    device: str | Device = "a100",
+    workspaces: bool = True,
+    source: bool = True,
+    progress: bool | None = False,
+    top: int = 10,
+    **kwargs: Any,
+) -> Explanation:
+    """Where the memory of a training step goes at its peak, what of it no plan can
+    discard, what the least budget consists of, and what would help.
+
+    of:      a model, whose step is traced with what acplan.trace takes; or a trace, or
+             the path of one, of which no lever can be measured.
+    budget:  says what lacks to it.
+    plan:    its peak beside.
+    levers:  which of acplan.LEVERS to measure: all, none (False), or these. Each is set,
+             the step traced again, and the model left as it was; none is estimated.
+    source:  says of which line of Python what is in memory is.
+    kwargs:  options of acplan.plan, such as decisions and time_limit, are for the least
+             budget, of which world_size and fsdp_units make all bytes those of a rank;
+             all else is for the trace.
+    """
+    options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    if not isinstance(of, torch.nn.Module):
+        if args or kwargs:
+            raise AcplanError("explain: a trace takes no arguments of a model")
+        data, text = _ask(of, options, budget, plan, top)
+        return Explanation(data, text, of=of)
+    chosen = _chosen(levers)
+    step = TrainingStep.of(of, args, kwargs)
+    with progress_bar(progress, unit="trace") as phase:
+        tick = phase("explain", len(chosen) + 1)
+
+        def traced(changed: TrainingStep, source: bool = False) -> Trace:
+            found = trace(
+                changed.model,
+                *changed.args,
+                device=device,
+                workspaces=workspaces,
+                source=source,
+                **changed.options(),
+            )
+            tick()
+            return found
+
+        own = traced(step, source)
+        data, text = _ask(own, options, budget, plan, top)
+        if not chosen:
+            return Explanation(data, text, of=own)
+        measured = [_measured("as it is", "", own, data)]
+        for lever in chosen:
+            measured.append(_measure([lever], step, traced, options))
+        together = _helpful(measured[0], chosen, measured[1:])
+        if len(together) > 1:
+            measured.append(_measure(together, step, traced, options))
+    return Explanation(data, text, tuple(measured), own)
+
+
+def _chosen(levers: bool | Iterable[str]) -> list[Lever]:
+    if isinstance(levers, bool):
+        return list(LEVERS.values()) if levers else []
+    if not isinstance(levers, Iterable):
+        raise AcplanError(f"levers: expected True, False or names, found {levers!r}")
+    chosen = [levers] if isinstance(levers, str) else list(levers)
+    for name in chosen:
+        if name not in LEVERS:
+            raise AcplanError(f"levers: expected some of {', '.join(LEVERS)}, found {name!r}")
+    return [LEVERS[name] for name in chosen]
+
+
+def _ask(
+    of: Source, options: dict[str, Any], budget: Budget | None, plan: Plan | None, top: int
+) -> tuple[dict[str, Any], str]:
+    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
+        folder = pathlib.Path(name)
+        written = folder / "explanation.json"
+        flags = list(plan_flags(options, folder))
+        if budget is not None:
+            flags += ["--budget", size_text("budget", budget)]
+        if plan is not None:
+            plan_given(plan).save(folder / "of.plan.json")
+            flags += ["--plan", str(folder / "of.plan.json")]
+        outcome = call_acplan(
+            ["explain", str(source_path(of, folder, "explain")), "--top", str(top)]
+            + [*flags, "-o", str(written)]
+        ).require_success()
+        return read_json(written), outcome.out
+
+
+def _measured(name: str, how: str, traced: Trace, data: dict[str, Any]) -> Measured:
+    step_ms = sum(operator["runtime_ms"] for operator in traced.data["operators"])
+    return Measured(
+        name,
+        how,
+        int(data["baseline"]["peak_bytes"]),
+        int(data["least"]["peak_bytes"]),
+        bool(data["least"]["proven"]),
+        step_ms * traced.accumulate,
+    )
+
+
+def _measure(
+    levers: Sequence[Lever], step: TrainingStep, traced: Any, options: dict[str, Any]
+) -> Measured:
+    names = " + ".join(lever.name for lever in levers)
+    how = levers[0].how if len(levers) == 1 else ""
+    name = names if len(levers) == 1 else f"{_TOGETHER}: {names}"
+    try:
+        with with_levers(step, levers) as changed:
+            found = traced(changed)
+        return _measured(name, how, found, _ask(found, options, None, None, 1)[0])
+    except Exception as error:  # the model's own, or PyTorch's
+        return Measured(name, how, why_not=first_line(error))
+
+
+def _helpful(
+    own: Measured, levers: Sequence[Lever], measured: Sequence[Measured]
+) -> list[Lever]:
+    """Of each group the one with the least budget, and then the least peak, where one of
+    both is less than without."""
+    best: dict[str, tuple[tuple[int, int], Lever]] = {}
+    for lever, found in zip(levers, measured, strict=True):
+        if lever.group == "microbatch":
+            continue
+        if found.least_bytes is None or found.peak_bytes is None:
+            continue
+        assert own.least_bytes is not None and own.peak_bytes is not None
+        needs = found.least_bytes, found.peak_bytes
+        is_less = needs[0] < own.least_bytes or needs[1] < own.peak_bytes
+        if is_less and (lever.group not in best or needs < best[lever.group][0]):
+            best[lever.group] = needs, lever
+    return [lever for _, lever in best.values()]
+
+
+def levers_text(levers: Sequence[Measured]) -> str:
+    """A table of at most 100 columns, a line for each that was not measured, and names that
+    the table has cut."""
+    rows = [("lever, traced", "peak, no plan", "least budget", "step")]
+    rows += [(_cut(m.lever), *_cells(m)) for m in levers if m.is_measured]
+    widths = [max(len(row[k]) for row in rows) for k in range(4)]
+    lines = [
+        f"{name:<{widths[0]}}  {peak:>{widths[1]}}  {least:>{widths[2]}}  {ms:>{widths[3]}}"
+        for name, peak, least, ms in rows
+    ]
+    cut = [m.lever for m in levers if m.is_measured and _cut(m.lever) != m.lever]
+    whole = [line for name in cut for line in textwrap.wrap(name, 100, subsequent_indent="  ")]
+    lines = [line.rstrip() for line in lines]
+    return "\n".join([*lines, *whole, *_not_measured(levers)]) + "\n"
+
+
+def _cells(measured: Measured) -> tuple[str, str, str]:
+    assert measured.peak_bytes is not None and measured.least_bytes is not None
+    least = size(measured.least_bytes) + ("" if measured.is_least_proven else " found")
+    return size(measured.peak_bytes), least, f"{measured.step_ms:,.1f} ms"
+
+
+def _not_measured(levers: Sequence[Measured]) -> Iterator[str]:
+    for found in levers:
+        if not found.is_measured:
+            yield _cut(f"not measured: {found.lever}: {found.why_not}", 100)
+
+
+def _cut(text: str, width: int = 50) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."

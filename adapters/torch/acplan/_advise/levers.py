@@ -1,0 +1,418 @@
+"""What a user can set to need less memory besides a plan: each is a training step that
+is a little different, to be traced like the step itself."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from acplan._base.errors import AcplanError
+from acplan._base.patching import replaced_here, set_attribute
+from acplan._step.linear_cross_entropy import linear_cross_entropy
+from acplan._step.optimizers import (
+    OPTIMIZERS,
+    OptimizerFn,
+    OptimizerLike,
+    named_optimizer,
+    optimizer_like,
+)
+from acplan._step.step import default_loss
+from acplan._step.training_step import TrainingStep
+
+
+class NotApplicable(AcplanError):
+    """The step has nothing that the lever would change."""
+
+
+Setting = Callable[[TrainingStep], AbstractContextManager[TrainingStep]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lever:
+    """`how` is what to write in one's own code."""
+
+    name: str
+    how: str
+    setting: Setting
+    # Of levers of one group at most one can be set.
+    group: str
+
+
+# --- The optimizer
+
+
+def _remade(step: TrainingStep) -> OptimizerFn:
+    """A function of the parameters, in the model's order, that makes its optimizer."""
+    wanted = step.optimizer
+    if isinstance(wanted, torch.optim.Optimizer):
+        known = [p for p in step.model.parameters() if p.requires_grad]
+
+        def like(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+            now = {id(old): new for old, new in zip(known, parameters, strict=True)}
+            trained = {id(parameter) for parameter in parameters}
+            return optimizer_like(wanted, trained, lambda p: now.get(id(p), p))
+
+        return like
+    if isinstance(wanted, str):
+        return named_optimizer(wanted)
+    return OPTIMIZERS["adamw"] if wanted is None else wanted
+
+
+def _optimizer_setting(
+    change: Callable[[torch.optim.Optimizer], torch.optim.Optimizer],
+) -> Setting:
+    @contextlib.contextmanager
+    def setting(step: TrainingStep) -> Iterator[TrainingStep]:
+        make = _remade(step)
+        made: OptimizerLike = lambda parameters: change(make(parameters))  # noqa: E731
+        yield dataclasses.replace(step, optimizer=made)
+
+    return setting
+
+
+def _implemented(
+    fused: bool, foreach: bool
+) -> Callable[[torch.optim.Optimizer], torch.optim.Optimizer]:
+    def change(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        groups = optimizer.param_groups
+        now = []
+        for group in groups:
+            if "foreach" not in group or (fused and "fused" not in group):
+                name = type(optimizer).__name__
+                raise NotApplicable(f"{name} has no such implementation")
+            is_fused = bool(group.get("fused"))
+            # None: PyTorch's choice, which is foreach on CUDA.
+            is_foreach = not is_fused and group["foreach"] is not False
+            now.append((is_fused, is_foreach))
+        if all(found == (fused, foreach) for found in now):
+            raise NotApplicable("it is set so already")
+        for group in groups:
+            group["foreach"] = foreach
+            if "fused" in group:
+                group["fused"] = fused
+        return optimizer
+
+    return change
+
+
+class _HalfStates(torch.optim.Optimizer):
+    """Its states are bfloat16 between steps; an update reads and writes one parameter's
+    at a time, in the type that the optimizer itself has them in."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+        self.param_groups = inner.param_groups
+        self.state = inner.state
+
+    # Traces give no closure; PyTorch declares an overload for each.
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        groups = self.inner.param_groups
+        for group in groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_of(parameter, group)
+        self.inner.param_groups = groups
+
+    def _step_of(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        own: dict[str, Any] = {"params": [parameter]}
+        if "foreach" in group:
+            own["foreach"] = False
+        self.inner.param_groups = [{**group, **own}]
+        state = self.inner.state[parameter]
+        kept = [k for k, v in state.items() if _is_half(v, parameter)]
+        for key in kept:
+            state[key] = state[key].to(parameter.dtype)
+        self.inner.step()
+        state = self.inner.state[parameter]
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                state[key] = value.to(torch.bfloat16)
+
+
+def _is_half(value: Any, parameter: torch.Tensor) -> bool:
+    is_state = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+    return is_state and value.dtype == torch.bfloat16
+
+
+def _with_half_states(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    types = {p.dtype for group in optimizer.param_groups for p in group["params"]}
+    if types == {torch.bfloat16}:
+        raise NotApplicable("parameters, and so the state, are bfloat16 already")
+    return _HalfStates(optimizer)
+
+
+def _keeping_gradients(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    # Of this optimizer alone, which is the trace's own.
+    kept = functools.partial(type(optimizer).zero_grad, optimizer, set_to_none=False)
+    optimizer.zero_grad = kept  # type: ignore[method-assign]
+    return optimizer
+
+
+@contextlib.contextmanager
+def _gradients_kept(step: TrainingStep) -> Iterator[TrainingStep]:
+    if step.step_fn is not None:
+        raise NotApplicable("step_fn says what happens to gradients")
+    with _optimizer_setting(_keeping_gradients)(step) as changed:
+        yield changed
+
+
+@contextlib.contextmanager
+def _gradients_dropped(step: TrainingStep) -> Iterator[TrainingStep]:
+    own = step.step_fn
+    if own is None:
+        raise NotApplicable("they are set to None after the update already")
+
+    def step_fn(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        own(model, optimizer)
+        for parameter in model.parameters():
+            parameter.grad = None
+
+    yield dataclasses.replace(step, step_fn=step_fn)
+
+
+# --- The loss
+
+
+def _with_output_layer(model: torch.nn.Module) -> tuple[Any, torch.nn.Linear]:
+    """The model of transformers that makes logits, and its last layer."""
+    module: Any
+    for module in model.modules():
+        # Wrappers hand on what they are asked for, and do not make the loss.
+        if not hasattr(type(module), "get_output_embeddings"):
+            continue
+        layer = module.get_output_embeddings()
+        if isinstance(layer, torch.nn.Linear):
+            return module, layer
+    raise NotApplicable("the model is none of transformers with logits of tokens")
+
+
+@contextlib.contextmanager
+def _fused_loss(step: TrainingStep) -> Iterator[TrainingStep]:
+    """The last layer hands on what it is given, and the loss computes both."""
+    owner, layer = _with_output_layer(step.model)
+    plain = torch.nn.functional.cross_entropy
+    seen: list[torch.Tensor] = []
+    losses: list[torch.Tensor] = []
+
+    def layer_forward(hidden: torch.Tensor) -> torch.Tensor:
+        seen[:] = [hidden]
+        losses.clear()
+        return hidden
+
+    def of_hidden(hidden: torch.Tensor, target: torch.Tensor, **options: Any) -> Any:
+        loss = linear_cross_entropy(
+            hidden.reshape(-1, hidden.shape[-1]),
+            layer.weight,
+            target.reshape(-1),
+            layer.bias,
+            **options,
+        )
+        losses.append(loss)
+        return loss
+
+    def cross_entropy(source: torch.Tensor, target: torch.Tensor, **options: Any) -> Any:
+        if not seen or source.shape[-1] != seen[0].shape[-1]:
+            return plain(source, target, **options)
+        if options.get("label_smoothing") or options.get("weight") is not None:
+            raise NotApplicable("its loss smooths or weighs labels")
+        names = ("ignore_index", "reduction")
+        known = {name: options[name] for name in names if name in options}
+        return of_hidden(source, target, **known)
+
+    def causal_loss(
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        vocab_size: int,
+        num_items_in_batch: Any = None,
+        ignore_index: int = -100,
+        shift_labels: torch.Tensor | None = None,
+        **_: Any,
+    ) -> Any:
+        if shift_labels is None:
+            padded = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)
+            shift_labels = padded[..., 1:].contiguous()
+        if num_items_in_batch is None:
+            return of_hidden(logits, shift_labels, ignore_index=ignore_index)
+        total = of_hidden(logits, shift_labels, ignore_index=ignore_index, reduction="sum")
+        return total / num_items_in_batch
+
+    def loss_fn(output: Any) -> torch.Tensor:
+        if len(losses) != 1:
+            raise NotApplicable("its loss is not the cross entropy of its logits alone")
+        loss: torch.Tensor = (step.loss_fn or default_loss)(output)
+        return loss
+
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(set_attribute(layer, "forward", layer_forward))
+        if _has_causal_loss(owner):
+            undo.enter_context(set_attribute(owner, "_loss_function", causal_loss, create=True))
+        undo.enter_context(replaced_here(torch.nn.functional, "cross_entropy", cross_entropy))
+        yield dataclasses.replace(step, loss_fn=loss_fn)
+
+
+def _has_causal_loss(owner: Any) -> bool:
+    found = getattr(owner, "loss_function", None)
+    return getattr(found, "__name__", "") == "ForCausalLMLoss"
+
+
+# --- The inputs
+
+
+@contextlib.contextmanager
+def _half_microbatch(step: TrainingStep) -> Iterator[TrainingStep]:
+    leaves, shape = tree_flatten((step.args, step.kwargs))
+    tensors = [v for v in leaves if isinstance(v, torch.Tensor) and v.dim() > 0]
+    sizes = {tensor.shape[0] for tensor in tensors}
+    if len(sizes) != 1:
+        raise NotApplicable("the first dimensions of the inputs are not all the batch")
+    size = sizes.pop()
+    if size % 2:
+        raise NotApplicable(f"the batch is {size}, which has no half")
+    halves = [
+        v[: size // 2] if isinstance(v, torch.Tensor) and v.dim() > 0 else v for v in leaves
+    ]
+    # Views would be of the whole input's memory.
+    halves = [v.clone() if isinstance(v, torch.Tensor) else v for v in halves]
+    args, kwargs = tree_unflatten(halves, shape)
+    yield dataclasses.replace(step, args=args, kwargs=kwargs, accumulate=2 * step.accumulate)
+
+
+@contextlib.contextmanager
+def _channels_last(step: TrainingStep) -> Iterator[TrainingStep]:
+    found = [
+        (module, name, parameter)
+        for module in step.model.modules()
+        for name, parameter in module._parameters.items()
+        if parameter is not None and parameter.dim() == 4
+    ]
+    if not found:
+        raise NotApplicable("the model has no two-dimensional convolution")
+    optimizer = _remade(step)
+    stand_ins: dict[int, torch.nn.Parameter] = {}
+    with contextlib.ExitStack() as undo:
+        for module, name, parameter in found:
+            if id(parameter) not in stand_ins:
+                made = torch.empty_like(
+                    parameter, device="meta", memory_format=torch.channels_last
+                )
+                stand_ins[id(parameter)] = torch.nn.Parameter(made, parameter.requires_grad)
+            undo.callback(module._parameters.__setitem__, name, parameter)
+            module._parameters[name] = stand_ins[id(parameter)]
+        leaves, shape = tree_flatten((step.args, step.kwargs))
+        last = [
+            v.contiguous(memory_format=torch.channels_last)
+            if isinstance(v, torch.Tensor) and v.dim() == 4
+            else v
+            for v in leaves
+        ]
+        args, kwargs = tree_unflatten(last, shape)
+        yield dataclasses.replace(step, args=args, kwargs=kwargs, optimizer=optimizer)
+
+
+def _attention(implementation: str) -> Setting:
+    @contextlib.contextmanager
+    def setting(step: TrainingStep) -> Iterator[TrainingStep]:
+        modules = step.model.modules()
+        by_name = (m for m in modules if hasattr(m, "set_attn_implementation"))
+        model: Any = next(by_name, None)
+        if model is None:
+            raise NotApplicable("the model is none of transformers")
+        configs = _configurations(model.config)
+        before = [(c, getattr(c, "_attn_implementation", None)) for c in configs]
+        if all(known in (implementation, None) for _, known in before):
+            raise NotApplicable("it is set so already")
+        try:
+            model.set_attn_implementation(implementation)
+            if model.config._attn_implementation != implementation:
+                raise NotApplicable(f"the model has no attention {implementation!r}")
+            yield step
+        finally:
+            for config, known in before:
+                config._attn_implementation_internal = known
+
+    return setting
+
+
+def _configurations(config: Any) -> list[Any]:
+    found = [config]
+    for name in getattr(config, "sub_configs", {}):
+        part = getattr(config, name, None)
+        if part is not None:
+            found += _configurations(part)
+    return found
+
+
+def _levers() -> Iterator[Lever]:
+    for name, fused, foreach in (
+        ("fused", True, False),
+        ("foreach", False, True),
+        ("for-loop", False, False),
+    ):
+        yield Lever(
+            f"optimizer: {name}",
+            f"fused={fused}, foreach={foreach} of the optimizer",
+            _optimizer_setting(_implemented(fused, foreach)),
+            "implementation",
+        )
+    yield Lever(
+        "optimizer: bf16 state",
+        "an optimizer that keeps its state in bfloat16",
+        _optimizer_setting(_with_half_states),
+        "implementation",
+    )
+    yield Lever(
+        "gradients: kept",
+        "optimizer.zero_grad(set_to_none=False)",
+        _gradients_kept,
+        "gradients",
+    )
+    yield Lever(
+        "gradients: None after the update",
+        "optimizer.zero_grad() at the end of step_fn",
+        _gradients_dropped,
+        "gradients",
+    )
+    yield Lever(
+        "loss: fused with the last layer",
+        "acplan.linear_cross_entropy, which computes both in chunks",
+        _fused_loss,
+        "loss",
+    )
+    yield Lever(
+        "half the microbatch",
+        "half the batch, accumulate twice as often",
+        _half_microbatch,
+        "microbatch",
+    )
+    yield Lever(
+        "channels_last",
+        "model and inputs .to(memory_format=torch.channels_last)",
+        _channels_last,
+        "channels_last",
+    )
+    for implementation in ("sdpa", "eager"):
+        yield Lever(
+            f"attention: {implementation}",
+            f"model.set_attn_implementation({implementation!r})",
+            _attention(implementation),
+            "attention",
+        )
+
+
+LEVERS: Mapping[str, Lever] = {lever.name: lever for lever in _levers()}
+
+
+@contextlib.contextmanager
+def with_levers(step: TrainingStep, levers: Sequence[Lever]) -> Iterator[TrainingStep]:
+    """The step with all of them set; afterwards the model is as it was."""
+    with contextlib.ExitStack() as stack:
+        for lever in levers:
+            step = stack.enter_context(lever.setting(step))
+        yield step

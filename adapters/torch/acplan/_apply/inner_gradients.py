@@ -1,0 +1,70 @@
+"""Modules of which a gradient within forward is a part (_step/inner_passes.py).
+
+A checkpoint would make such a module run again for that gradient, while it is still called.
+So what autograd saves in it is kept until the call ends, and only then is it the checkpoint's.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from acplan._apply.recompute_mode import copy_marks, top_hooks
+
+
+class _Held:
+    """What autograd has of a saved tensor."""
+
+    __slots__ = ("packed", "tensor", "__weakref__")
+
+    def __init__(self, packed: Any, tensor: torch.Tensor) -> None:
+        self.packed = packed
+        self.tensor: torch.Tensor | None = tensor
+
+
+def hold(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls a module in a checkpoint, in forward and again."""
+    hooks = None if torch.compiler.is_compiling() else top_hooks()
+    if hooks is None:
+        return module(*args, **kwargs)
+    save, unsave = hooks
+    held: list[weakref.ref[_Held]] = []
+
+    def pack(tensor: torch.Tensor) -> _Held:
+        # Not with its graph, which has what is returned here.
+        one = _Held(save(tensor), tensor.detach())
+        held.append(weakref.ref(one))
+        return one
+
+    def unpack(one: _Held) -> torch.Tensor:
+        found: torch.Tensor = unsave(one.packed) if one.tensor is None else one.tensor
+        return found
+
+    copy_marks(save, pack)
+    setattr(pack, _BENEATH, hooks)
+    torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+    try:
+        return module(*args, **kwargs)
+    finally:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+        for ref in held:
+            if (found := ref()) is not None:
+                found.tensor = None
+
+
+def let_go(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls a module inside of one that holds, of which nothing is held."""
+    hooks = None if torch.compiler.is_compiling() else top_hooks()
+    if hooks is None or not hasattr(hooks[0], _BENEATH):
+        return module(*args, **kwargs)
+    while hasattr(hooks[0], _BENEATH):
+        hooks = getattr(hooks[0], _BENEATH)
+    torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
+    try:
+        return module(*args, **kwargs)
+    finally:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+_BENEATH = "acplan_beneath"

@@ -1,0 +1,331 @@
+"""Saved results that wait in the host's memory until they are needed.
+
+A plan may *offload* what it saves of an operator. It is copied to the host as soon as it is
+made, and the device's memory is let go (*released*) when the next unit's call in forward
+ends; it comes back (is *fetched*) into new memory when that call begins to run again,
+which backward does before it runs this one again. So both copies have the time of another
+unit to be made in, and what waits for them, waits on the device: at the release, and where
+the unit itself runs again. Where no call follows, backward's first recomputation is the end
+of forward, and the unit's own recomputation fetches.
+
+What moves is a storage, once a call, and with it all that the call saved of it. The host
+has it as it was made, and what is written to it later is sent again. Where a unit is called
+otherwise than planned, or runs again in another order or never, a copy is made later or not
+at all, and no result changes: a call fetches what it has not been brought before it runs
+again.
+"""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from acplan._apply.host_link import Buffer, Copy, Link, queues_of
+from acplan._apply.tape import Saved, Tape, each, memory_of
+from acplan._base.stand_ins import has_plain_shape
+from acplan._base.tensors import tensors_of
+
+
+@contextlib.contextmanager
+def _unseen() -> Iterator[Sequence[Any]]:
+    """What runs here no mode sees: nor those who count operators, whom it yields, nor
+    those who decide about them. Fake tensors stay fake."""
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(torch._C._AutoDispatchBelowADInplaceOrView())
+        modes = undo.enter_context(_disable_current_modes())
+        for mode in modes:
+            if isinstance(mode, FakeTensorMode):
+                undo.enter_context(mode)
+        yield modes
+
+
+class Cargo:
+    """A storage on its way to the host and back."""
+
+    def __init__(self, tensor: torch.Tensor, link: Link) -> None:
+        self._link = link
+        self._device = tensor.device
+        # All of its bytes on the device, as long as they are there, or will be.
+        self._bytes: torch.Tensor | None = _bytes_of(tensor)
+        self._buffer: Buffer | None = link.take(self._bytes.numel())
+        self._copy: Copy | None = link.send(self._bytes, self._buffer)
+
+    def send_again(self) -> None:
+        """It has been written to since."""
+        if self._bytes is not None and self._buffer is not None:
+            self._copy = self._link.send(self._bytes, self._buffer)
+
+    def release(self) -> None:
+        """The device may use its memory for something else."""
+        self._wait()
+
+    def fetch(self, observers: Iterable[Any]) -> None:
+        assert self._buffer is not None
+        size = self._buffer.size
+        self._bytes = torch.empty(size, dtype=torch.uint8, device=self._device)
+        self._copy = self._link.fetch(self._buffer, self._bytes)
+        for observer in observers:
+            on_fetch = getattr(observer, "on_fetch", None)
+            if on_fetch is not None:
+                on_fetch(self._bytes)
+
+    def view(self, away: "Away") -> torch.Tensor:
+        assert self._bytes is not None
+        flat = self._bytes.view(away.dtype)
+        return flat.as_strided(away.size, away.stride, away.offset)
+
+    def close(self) -> None:
+        """Whatever is under way is waited for; the host needs no copy any more."""
+        self._wait()
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            self._link.give_back(buffer)
+
+    def _wait(self) -> None:
+        copy, self._copy = self._copy, None
+        if copy is not None and self._bytes is not None:
+            copy.wait(self._bytes)
+        self._bytes = None
+
+    def __del__(self) -> None:
+        # Of a graph that nobody ran backward through.
+        with contextlib.suppress(Exception):
+            self.close()
+
+
+class Away:
+    """In place of a saved tensor that is with the host."""
+
+    __slots__ = ("cargo", "size", "stride", "offset", "dtype")
+
+    def __init__(self, tensor: torch.Tensor, cargo: Cargo) -> None:
+        self.cargo = cargo
+        self.size = tensor.shape
+        self.stride = tensor.stride()
+        self.offset = tensor.storage_offset()
+        self.dtype = tensor.dtype
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Of all of its storage."""
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.as_strided((count,), (1,), 0).view(torch.uint8)
+
+
+def _is_movable(tensor: torch.Tensor) -> bool:
+    if not has_plain_shape(tensor, True) or memory_of(tensor) is None:
+        return False
+    size = tensor.untyped_storage().nbytes()
+    return size > 0 and size % tensor.element_size() == 0
+
+
+class Freight:
+    """What one call of a unit has with the host, from forward until it runs again."""
+
+    _HELD, _RELEASED, _FETCHED, _LANDED = range(4)
+
+    def __init__(self, traffic: "Traffic", chain: "_Chain", tape: Tape, sends: bool) -> None:
+        """`sends`: the plan offloads something here."""
+        tape.freight = self
+        self.sends = sends
+        self.before: Callable[[], Freight | None] = _nothing
+        self.chain = chain
+        self._traffic = traffic
+        self._tape = weakref.ref(tape)
+        self._state = self._HELD
+        self._offloaded: list[Saved] = []
+        # By memory, in the order in which it was made.
+        self._cargo: dict[int | None, Cargo] = {}
+
+    # Forward
+
+    def send(self, saved: Saved) -> None:
+        self._offloaded.append(saved)
+        for tensor in tensors_of(saved.value):
+            key = memory_of(tensor)
+            if key not in self._cargo and _is_movable(tensor):
+                with _unseen():
+                    self._cargo[key] = Cargo(tensor, self._traffic.link_of(tensor))
+
+    def send_again(self, written: Sequence[torch.Tensor]) -> None:
+        for key in {memory_of(tensor) for tensor in written}:
+            if key in self._cargo:
+                with _unseen():
+                    self._cargo[key].send_again()
+
+    def release(self) -> None:
+        """What is only held for this call's recomputation, the device lets go of."""
+        tape = self._tape()
+        if self._state != self._HELD:
+            return
+        self._state = self._RELEASED
+        if tape is None or not self._cargo:
+            return
+        if tape.outputs_changed():
+            tape.drop()
+        values = [saved.value for saved in self._offloaded]
+        self._close_but(set(map(memory_of, tensors_of(values))))
+        with _unseen():
+            for saved in tape.saved():
+                if saved.has_value:
+                    saved.value = each(saved.value, self._away)
+            for cargo in self._cargo.values():
+                cargo.release()
+        tape.forget_outputs(self._cargo.keys())
+
+    def _away(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        cargo = self._cargo.get(memory_of(value))
+        return value if cargo is None else Away(value, cargo)
+
+    # Backward
+
+    def fetch(self) -> None:
+        """Asks for it, if it is away."""
+        tape = self._tape()
+        if self._state != self._RELEASED:
+            return
+        self._state = self._FETCHED
+        if tape is None or not self._cargo:
+            return
+        leaves = (tree_leaves(saved.value) for saved in tape.saved())
+        wanted = {leaf.cargo for of in leaves for leaf in of if type(leaf) is Away}
+        self._close_but({key for key, cargo in self._cargo.items() if cargo in wanted})
+        with _unseen() as observers:
+            for cargo in self._cargo.values():
+                cargo.fetch(observers)
+            for saved in tape.saved():
+                if saved.has_value:
+                    saved.value = each(saved.value, _back)
+
+    def land(self) -> None:
+        """All of it is there for what comes now."""
+        self._state = self._LANDED
+        self._close_but(set())
+
+    def drop(self) -> None:
+        """Nothing of it is needed."""
+        self._close_but(set())
+
+    def _close_but(self, keys: set[int | None]) -> None:
+        for key in [key for key in self._cargo if key not in keys]:
+            self._cargo.pop(key).close()
+
+    # The recomputation
+
+    def begin(self) -> None:
+        self._traffic.begin(self)
+
+    def end(self) -> None:
+        self._traffic.end()
+
+
+def _nothing() -> None:
+    return None
+
+
+def _back(value: Any) -> Any:
+    return value.cargo.view(value) if type(value) is Away else value
+
+
+class _Chain:
+    """The calls of units that one thread makes in forward: which was the last one."""
+
+    def __init__(self) -> None:
+        self.last: Callable[[], Freight | None] = _nothing
+        # Calls of units that are under way, in forward or again.
+        self.depth = 0
+
+    def add(self, freight: Freight) -> None:
+        self.close()
+        freight.before, self.last = self.last, weakref.ref(freight)
+
+    def close(self) -> None:
+        """What the last call offloads, nobody waits for any longer."""
+        last = self.last()
+        if last is not None:
+            last.release()
+
+
+class Traffic:
+    """Between the host and the devices that units of one plan run on: which call of a
+    unit follows which. Calls in units, and in recomputations, have no part in it."""
+
+    def __init__(self) -> None:
+        self._threads = threading.local()
+        self._links: dict[torch.device, Link] = {}
+        self._lock = threading.RLock()
+
+    def __reduce__(self) -> Any:
+        return Traffic, ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Traffic":
+        return Traffic()
+
+    def start(self, tape: Tape, sends: bool) -> Freight | None:
+        """Of a call of a unit; of one inside another call there is none."""
+        chain = self._chain()
+        return None if chain.depth > 0 else Freight(self, chain, tape, sends)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Of a call."""
+        chain = self._chain()
+        chain.depth += 1
+        try:
+            yield
+        finally:
+            chain.depth -= 1
+
+    def ended(self, freight: Freight) -> None:
+        """The call in forward."""
+        with self._lock:
+            freight.chain.add(freight)
+
+    def begin(self, freight: Freight) -> None:
+        """The call runs again."""
+        with self._lock:
+            freight.chain.close()
+            freight.chain.last = _nothing
+            freight.fetch()
+            before = freight.before()
+            if before is not None:
+                before.fetch()
+            freight.land()
+        self._chain().depth += 1
+
+    def end(self) -> None:
+        self._chain().depth -= 1
+
+    def link_of(self, tensor: torch.Tensor) -> Link:
+        with self._lock:
+            link = self._links.get(tensor.device)
+            if link is None:
+                link = self._links[tensor.device] = Link(queues_of(tensor))
+            return link
+
+    def _chain(self) -> _Chain:
+        chain: _Chain | None = getattr(self._threads, "chain", None)
+        if chain is None:
+            chain = self._threads.chain = _Chain()
+        return chain
+
+
+class Begins:
+    """Tells of a recomputation that has nothing else to tell."""
+
+    def __init__(self, freight: Freight) -> None:
+        self._freight = freight
+
+    def __enter__(self) -> None:
+        self._freight.begin()
+
+    def __exit__(self, *_: Any) -> None:
+        self._freight.end()

@@ -1,0 +1,50 @@
+"""What callers give wrongly, said in one line before any work is done."""
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from acplan._base.errors import AcplanError
+
+
+def require_module(model: Any, name: str = "model") -> None:
+    """Raises AcplanError for what is no torch.nn.Module."""
+    if not isinstance(model, torch.nn.Module):
+        raise AcplanError(f"{name}: expected a module, found {type(model).__name__}")
+
+
+def require_function(value: Any, name: str, of: str) -> None:
+    """Raises AcplanError for what is given and cannot be called; `of` says of what it is
+    a function."""
+    if value is not None and not callable(value):
+        raise AcplanError(f"{name}: expected a function of {of}, found {type(value).__name__}")
+
+
+def require_mapping(value: Any, name: str) -> None:
+    """Raises AcplanError for what has no names of inputs."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise AcplanError(
+            f"{name}: expected a dict of inputs by name, found {type(value).__name__}"
+        )
+
+
+def require_attributes(value: Any, name: str, kind: str, attributes: str) -> None:
+    """Raises AcplanError for what is not what others call a `kind`: it lacks one of these
+    attributes, which are separated by spaces."""
+    if isinstance(value, torch.nn.Module) or not all(
+        hasattr(value, attribute) for attribute in attributes.split()
+    ):
+        raise AcplanError(f"{name}: expected {kind}, found {type(value).__name__}")
+
+
+def whole_number(value: Any, name: str, least: int) -> int:
+    """The number; raises AcplanError for what is none, or less."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least or isinstance(value, bool):
+        raise AcplanError(f"{name}: expected a whole number, {least} or more, found {value!r}")
+    return number

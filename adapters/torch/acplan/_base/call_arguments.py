@@ -1,0 +1,181 @@
+"""What a call is given, as it is when the call is made.
+
+A unit runs its module again in backward, and the caller may have changed what it gave by
+then: a list that grows with each layer, a dictionary that is filled, an object of its own
+whose attributes are set. So the recomputation is given copies: of lists, tuples, dictionaries,
+sets and deques, of classes derived from them, and of objects of classes written in Python,
+down to what holds nothing more. Tensors, modules, functions and classes are themselves, as
+are objects that cannot be made without calling their class, that are released (`__del__`),
+or that belong to PyTorch or to other threads.
+
+Forward itself is given what its caller gave, so that what it writes there is seen; each
+recomputation has a copy of its own, so that nothing is written twice. Copies hold the tensors
+of the call alone, and not those that are added later: the memory is that of the trace.
+"""
+
+import collections
+import enum
+import types
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from acplan._base.object_parts import (
+    attributes_of,
+    elements_of,
+    is_a,
+    is_of_others,
+    slots_filled,
+)
+
+# Of one container; longer ones are copied, and what they hold is not looked into.
+_MOST_ELEMENTS = 4096
+Change = Callable[[Any], Any]
+_PLAIN = frozenset(
+    [torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor, torch.Size]
+    + [torch.dtype, torch.device, type(None), bool, int, float, complex, str, bytes]
+)
+_THEMSELVES = (
+    torch.nn.Module, torch.Size, torch.Generator, type, enum.Enum, types.ModuleType,
+    types.FunctionType, types.BuiltinFunctionType, types.MethodType, str, bytes, int, float,
+)  # fmt: skip
+
+
+def holds_nothing(args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether all arguments are tensors, numbers and the like, of which there is nothing to
+    copy. By far the most calls are."""
+    given = (*args, *kwargs.values())
+    return _PLAIN.issuperset(map(type, given))
+
+
+def copied(given: Any) -> Any:
+    return Copies().of(given)
+
+
+def tensors_given(*given: Any) -> list[torch.Tensor]:
+    """Those that a call holds as long as it may run again, each once."""
+    copies = Copies()
+    for value in given:
+        copies.of(value)
+    return copies.tensors
+
+
+def _same(thing: Any) -> Any:
+    return thing
+
+
+class Copies:
+    """Of several values that may have things in common, and the tensors in them. In copies
+    `of_tensor` says what stands for a tensor, and `of_other` for what cannot be copied."""
+
+    def __init__(self, of_tensor: Change = _same, of_other: Change = _same) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._of_tensor = of_tensor
+        self._of_other = of_other
+        # What a thing became, by its id, which it keeps as it is held.
+        self._made: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, thing: Any) -> Any:
+        kind = type(thing)
+        if issubclass(kind, torch.Tensor):
+            if id(thing) not in self._made:
+                self._made[id(thing)] = (thing, self._of_tensor(thing))
+                self.tensors.append(thing)
+            return self._made[id(thing)][1]
+        if kind in _PLAIN or issubclass(kind, _THEMSELVES):
+            return thing
+        if kind is weakref.ref:
+            # A part that knows what it is of knows the copy.
+            of = self._made.get(id(thing()))
+            return thing if of is None else weakref.ref(of[1])
+        if id(thing) not in self._made:
+            made = _new(thing)
+            self._made[id(thing)] = (thing, made)
+            made = self._filled(thing, made)
+            self._made[id(thing)] = (thing, made)
+        return self._made[id(thing)][1]
+
+    def _filled(self, thing: Any, made: Any) -> Any:
+        """The copy, with what it holds; the thing itself where there is none."""
+        if is_a(thing, tuple):
+            made = self._tuple(thing)
+        elif made is thing:
+            return self._of_other(thing)
+        elif is_a(thing, dict):
+            kind: Any = _base(thing, _DICTIONARIES)
+            keep = dict.__len__(thing) > _MOST_ELEMENTS
+            for key, value in [*dict.items(thing)]:
+                kind.__setitem__(made, key, value if keep else self.of(value))
+        elif (elements := elements_of(thing)) is not None:
+            kind = _base(thing, _SEQUENCES)
+            if len(elements) <= _MOST_ELEMENTS and not is_a(thing, set):
+                elements = [self.of(element) for element in elements]
+            (kind.update if kind is set else kind.extend)(made, elements)
+        if made is not thing:
+            self._fill_attributes(thing, made)
+        return made
+
+    def _tuple(self, thing: Any) -> Any:
+        """Another one only where something in it is: nobody can change a tuple."""
+        before = elements_of(thing) or []
+        elements = [self.of(element) for element in before]
+        if all(new is old for new, old in zip(elements, before)):
+            return thing
+        try:
+            return tuple.__new__(type(thing), elements)
+        except TypeError:  # as of what operators return, which is made in C
+            return type(thing)(elements)
+
+    def _fill_attributes(self, thing: Any, made: Any) -> None:
+        attributes, own = attributes_of(thing), attributes_of(made)
+        if attributes is not None and own is not None:
+            own.update({name: self.of(value) for name, value in attributes.items()})
+        for slot, value in slots_filled(thing).items():
+            slot.__set__(made, self.of(value))
+
+
+_DICTIONARIES = (collections.OrderedDict, dict)
+_SEQUENCES = (list, collections.deque, set)
+
+
+def _base(thing: Any, kinds: tuple[type, ...]) -> Any:
+    return next((kind for kind in kinds if is_a(thing, kind)), None)
+
+
+def _new(thing: Any) -> Any:
+    """An empty one of its class, or itself where none can be made."""
+    kind: Any = type(thing)
+    base = _base(thing, (*_DICTIONARIES, *_SEQUENCES))
+    try:
+        if base is collections.deque:
+            made = base.__new__(kind)
+            collections.deque.__init__(made, (), thing.maxlen)
+            return made
+        if issubclass(kind, collections.defaultdict):
+            made = collections.defaultdict.__new__(kind)
+            collections.defaultdict.__init__(made, thing.default_factory)
+            return made
+        if base is not None:
+            return base.__new__(kind)
+        if not _is_of_its_users(thing, kind):
+            return thing
+        return object.__new__(kind)
+    except Exception:  # by whoever wrote the class
+        return thing
+
+
+# What is released must not be twice, and what is called is code.
+_NOT_COPIED = frozenset({"__del__", "__call__"})
+
+
+def _is_of_its_users(thing: Any, kind: type) -> bool:
+    """Whether it is an object of a class written in Python that only holds things."""
+    if any(not _NOT_COPIED.isdisjoint(vars(base)) for base in kind.__mro__):
+        return False
+    if is_of_others(thing):
+        return False
+    if attributes_of(thing) is None and not slots_filled(thing):
+        return False
+    return str(kind.__module__).partition(".")[0] not in ("torch", "builtins")

@@ -1,0 +1,16 @@
+"""Generators of random numbers."""
+
+import torch
+
+_CPU = torch.device("cpu")
+
+
+def default_generator(device: torch.device) -> torch.Generator | None:
+    if device == _CPU or device.type == "cpu":
+        return torch.default_generator
+    of_type = getattr(getattr(torch, device.type, None), "default_generators", ())
+    index = device.index or 0
+    found = of_type[index] if index < len(of_type) else None
+    # On fake tensors there may be no device, and nothing is drawn: what answers then is
+    # none of it.
+    return found if found is not None and found.device.type == device.type else None

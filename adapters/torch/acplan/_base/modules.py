@@ -1,0 +1,30 @@
+"""Modules: their classes, and whose parameters they use."""
+
+import torch
+
+from acplan._base.errors import AcplanError
+
+try:
+    from torch.distributed.fsdp import FSDPModule as FSDPModule
+except ImportError:
+    raise AcplanError(
+        f"expected PyTorch 2.6 or later, with torch.distributed, found {torch.__version__}"
+    ) from None
+
+
+def borrows_parameters(module: torch.nn.Module) -> bool:
+    """Whether `torch.func.functional_call` has put tensors in the place of parameters, of the
+    module or of those inside. FSDP does so as well, and again in backward."""
+    if getattr(module, "_is_fsdp_managed_module", False):
+        return False
+    return any(
+        value is not None and not isinstance(value, torch.nn.Parameter)
+        for inside in module.modules()
+        for value in inside._parameters.values()
+    )
+
+
+def class_name_of(module: torch.nn.Module) -> str:
+    """The name of its class, be it sharded or not: fully_shard makes another one."""
+    classes = type(module).__mro__
+    return next(c for c in classes if not issubclass(c, FSDPModule)).__name__

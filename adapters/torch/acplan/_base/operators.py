@@ -1,0 +1,146 @@
+"""Operators: what follows from their schemas and arguments, and what schemas do not say."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import checkpoint
+
+from acplan._base.tensors import tensors_of
+
+# Of which autocast keeps some.
+CAST = torch.ops.aten._to_copy.default
+# A view of which neither schema nor autograd says that it is one. From PyTorch 2.15 on
+# linear layers return it, where a ReLU in place then writes to their product.
+_UNNAMED_VIEW = torch.ops.aten._unsafe_view.default
+# A tensor of nothing, and what gives it other memory: the weights of recurrent modules are
+# put together so, and up to PyTorch 2.11 checkpoints hang on one what they are called with.
+EMPTY = torch.ops.aten.empty.memory_format
+_SETS_MEMORY = frozenset(
+    [torch.ops.aten.set_.source_Storage] + [torch.ops.aten.set_.source_Storage_storage_offset]
+)
+STATISTICS = ("running_mean", "running_var")
+_IN_TRAINING = ("training", "train", "use_input_stats")
+_ONLY_SELF = ((0, "self"),)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Traits:
+    """What the modes need to know of an operator, whatever it is called with.
+
+    is_view:    by its schema, and so by autograd.
+    only_shows: it reads nothing of the memory that it makes another tensor of.
+    """
+
+    is_ignored: bool
+    is_plain: bool
+    is_mutable: bool
+    is_random: bool
+    dropout_place: int
+    is_cast: bool
+    is_view: bool
+    only_shows: bool
+    writes: bool
+    changes_shape: bool
+    may_be_of_nothing: bool
+
+
+@functools.cache
+def traits_of(func: Any) -> Traits:
+    schema = getattr(func, "_schema", None)
+    arguments = schema.arguments if schema else ()
+    names = [argument.name for argument in arguments]
+    is_mutable = bool(schema and schema.is_mutable)
+    # What libraries register may draw without a tag that says so.
+    is_random = getattr(func, "namespace", "") not in ("aten", "prim", "prims") or (
+        torch.Tag.nondeterministic_seeded in func.tags
+    )
+    is_cast = func is CAST
+    is_view = not is_mutable and any(argument.alias_info for argument in arguments)
+    return Traits(
+        is_ignored=func in checkpoint.SAC_IGNORED_OPS,
+        is_plain=not (is_mutable or is_random or is_cast or "running_mean" in names),
+        is_mutable=is_mutable,
+        is_random=is_random,
+        dropout_place=names.index("dropout_p") if "dropout_p" in names else -1,
+        is_cast=is_cast,
+        is_view=is_view,
+        only_shows=is_view or func is _UNNAMED_VIEW,
+        # Schemas do not always say that statistics are written to.
+        writes=is_mutable or "running_mean" in names,
+        changes_shape=torch.Tag.inplace_view in getattr(func, "tags", ()),
+        may_be_of_nothing=func is EMPTY or func in _SETS_MEMORY,
+    )
+
+
+def draws(traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Attention is tagged as random, and draws nothing where it drops nothing out."""
+    if not traits.is_random or traits.dropout_place < 0:
+        return traits.is_random
+    given = args[traits.dropout_place :]
+    return bool(given[0] if given else kwargs.get("dropout_p"))
+
+
+def is_kept_cast(tensor: torch.Tensor) -> bool:
+    """Whether autocast keeps casts of it, so that the recomputation, which has no
+    such casts at hand, runs them when forward did not, or elsewhere."""
+    return (
+        tensor.is_leaf
+        and tensor.requires_grad
+        and tensor.dtype == torch.float32
+        and not tensor._is_view()
+    )
+
+
+def is_of_nothing(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an operator makes a tensor of nothing, or gives one other memory. Neither
+    computes anything, and policies see neither."""
+    if func is EMPTY:
+        return [*args[0]] == [0]
+    return func in _SETS_MEMORY and args[0].numel() == 0
+
+
+def statistics_of(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[torch.Tensor]:
+    """Returns the running statistics that a normalisation moves on. In training it only
+    writes to them, whatever its schema says."""
+    places = _places_of_statistics(func)
+    if not places:
+        return []
+    given = {name: args[k] if k < len(args) else kwargs.get(name) for k, name in places}
+    if any(given.get(name) is False for name in _IN_TRAINING):
+        return []
+    return [value for value in given.values() if isinstance(value, torch.Tensor)]
+
+
+@functools.cache
+def _places_of_statistics(func: Any) -> tuple[tuple[int, str], ...]:
+    schema = getattr(func, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema else []
+    if STATISTICS[0] not in names:
+        return ()
+    known = STATISTICS + _IN_TRAINING
+    return tuple((place, name) for place, name in enumerate(names) if name in known)
+
+
+@functools.cache
+def _places_written(func: Any) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Returns the tensors that an operator writes to in place, as its schema has it."""
+    places = _places_written(func)
+    if args and places == _ONLY_SELF and isinstance(args[0], torch.Tensor):
+        return [args[0]]
+    found: list[torch.Tensor] = []
+    for place, name in places:
+        found += tensors_of(args[place] if place < len(args) else kwargs.get(name))
+    return found

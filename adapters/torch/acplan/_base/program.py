@@ -1,0 +1,200 @@
+"""The program `acplan`: where it is, and how it is called."""
+
+import dataclasses
+import functools
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from acplan._base.errors import AcplanError
+from acplan._base.interrupts import interrupted_as_ever
+from acplan._base.package import FOLDER
+
+_LOGGER = logging.getLogger("acplan")
+
+# What this package writes for the program has no name that its user knows.
+_OWN_FILE = re.compile(rf"{re.escape(tempfile.gettempdir())}/acplan-\w+/(\w+)\.json")
+_EXPLAIN_OWN_FILE = re.compile(rf"acplan explain {_OWN_FILE.pattern} --budget \S+")
+_JSON_ERRORS = ("--errors", "json")
+# In the source tree.
+_BUILT = "build/release/cli/acplan"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    exit_code: int
+    out: str
+    errors: tuple[str, ...] = ()
+
+    def require_success(self) -> "Outcome":
+        if self.exit_code == 0:
+            return self
+        raise AcplanError(self.message, max(self.exit_code, 1))
+
+    @property
+    def message(self) -> str:
+        """What the program says is wrong, on one line."""
+        if self.errors:
+            return self.errors[-1]
+        ended = f"it ended with {self.exit_code} and said nothing"
+        return f"the program acplan failed: {ended}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Said:
+    """What the program writes on stderr with `--errors json`."""
+
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, stderr: str) -> "_Said":
+        errors: list[str] = []
+        warnings: list[str] = []
+        for line in stderr.splitlines():
+            data = _json_object(line)
+            if "warning" in data:
+                warnings.append(str(data["warning"]))
+            elif "error" in data:
+                error = _EXPLAIN_OWN_FILE.sub(r"acplan.explain(\1)", str(data["error"]))
+                errors.append(_OWN_FILE.sub(r"the \1", error))
+            elif line.strip():  # of the system, where the program crashes
+                errors.append(line)
+        return cls(tuple(errors), tuple(warnings))
+
+
+def _json_object(line: str) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def find_program() -> str:
+    """$ACPLAN, else the first `acplan` among the scripts of this Python, on the PATH,
+    and in the source tree that this package is run from."""
+    chosen = os.environ.get("ACPLAN")
+    if chosen:
+        if _is_program(chosen):
+            return chosen
+        raise AcplanError(f"$ACPLAN: {chosen!r} is no program that can be run")
+    places = list(_places())
+    for place in places:
+        if _is_program(place):
+            return place
+    on_path = shutil.which("acplan")
+    if on_path:
+        return on_path
+    built = _built()
+    if built and _is_program(built):
+        return built
+    looked = ["$ACPLAN (not set)", *places, "the PATH", *([built] if built else [])]
+    raise AcplanError(
+        f"there is no program acplan; looked at {', '.join(looked)}: it comes "
+        "with the package where pip installs that, or set ACPLAN to its path"
+    )
+
+
+def _places() -> Iterator[str]:
+    folders = dict.fromkeys([sysconfig.get_path("scripts"), f"{sys.prefix}/bin"])
+    return (str(pathlib.Path(folder) / "acplan") for folder in folders)
+
+
+def _built() -> str | None:
+    parents = FOLDER.resolve().parents
+    if len(parents) < 3 or not (parents[2] / "cli" / "command.h").exists():
+        return None
+    return str(parents[2] / _BUILT)
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+@functools.cache
+def _require_command(program: str, command: str) -> None:
+    """Raises AcplanError where the program is no acplan that has the command."""
+    try:
+        run = subprocess.run(
+            [program, command, "--help"], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise AcplanError(f"{program}: {error}") from None
+    if run.returncode == 0 and f"acplan {command}" in run.stdout:
+        return
+    raise AcplanError(
+        f"{program} does not know the command {command!r}: this package needs the "
+        "program acplan of its own version"
+    )
+
+
+def call_acplan(
+    arguments: Sequence[str], each_second: Callable[[], object] | None = None
+) -> Outcome:
+    """Runs `acplan ARGUMENTS`. Its warnings are logged, each once: what a model is
+    like does not change from command to command.
+
+    Ctrl-C goes to the program, which ends with the best that it has; where it has
+    nothing, KeyboardInterrupt is raised.
+    """
+    with interrupted_as_ever():
+        return _called(arguments, each_second)
+
+
+def _called(arguments: Sequence[str], each_second: Callable[[], object] | None) -> Outcome:
+    program = find_program()
+    _require_command(program, arguments[0])
+    # In a session of its own, the program gets Ctrl-C from here alone.
+    process = subprocess.Popen(
+        [program, *arguments, *_JSON_ERRORS],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    interrupted: KeyboardInterrupt | None = None
+    try:
+        while True:
+            try:
+                out, err = process.communicate(timeout=1 if each_second else None)
+                break
+            except subprocess.TimeoutExpired:
+                if each_second:
+                    each_second()
+            except KeyboardInterrupt as interrupt:
+                if interrupted:
+                    raise
+                interrupted = interrupt
+                process.send_signal(signal.SIGINT)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if interrupted and process.returncode != 0:
+        raise interrupted
+    said = _Said.parse(err)
+    for warning in said.warnings:
+        _warn_once(warning)
+    return Outcome(process.returncode, out, said.errors)
+
+
+@functools.cache
+def _warn_once(warning: str) -> None:
+    _LOGGER.warning("%s", warning)
+
+
+def run_acplan(arguments: Sequence[str]) -> str:
+    """What `acplan ARGUMENTS` prints."""
+    return call_acplan(arguments).require_success().out

@@ -1,0 +1,136 @@
+"""Which line of Python each operator of a traced step is from."""
+
+import bisect
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from acplan._base.package import FOLDER
+
+# Who calls operators for others: their frames say nothing of the model.
+_FOLDERS = tuple(
+    os.path.join(os.path.realpath(os.path.dirname(path)), "")
+    for path in (torch.__file__, FOLDER / "__init__.py")
+)
+_STANDARD = os.path.join(os.path.realpath(sysconfig.get_paths()["stdlib"]), "")
+_PACKAGES = ("site-packages", "dist-packages")
+_NONE = -1
+
+
+class SourceLines:
+    """The distinct lines of a step, and for each operator the innermost one outside of
+    PyTorch, of acplan and of Python's own library, or -1 where there is none.
+
+    An operator that autograd runs has no such frame, but a node of the graph: its line
+    is that of the forward operator before which the node was numbered, as PyTorch's
+    profiler has it. What is called around the step, by those in `around`, is none of it.
+    """
+
+    def __init__(self, around: Iterable[CodeType] = ()) -> None:
+        # By the identity of code, which is faster than code itself and lives as long as
+        # `_codes`: a file to name, none to name (""), or the end of the step (None).
+        self._codes: list[CodeType] = list(around)
+        self._files: dict[int, str | None] = dict.fromkeys(map(id, self._codes))
+        self._by_place: dict[tuple[int, int], int] = {}
+        self._by_line: dict[tuple[str, int, str], int] = {}
+        # Of operators that no node of autograd runs: the number of the next node then,
+        # ascending, and the line of the first operator that saw it.
+        self._next_nodes: list[int] = []
+        self._lines: list[int] = []
+
+    def of_operator(self) -> int:
+        """The line of the operator that runs, as an index into the table."""
+        line = self._of_frames()
+        node = torch._C._current_autograd_node()
+        if line == _NONE and node is not None:
+            return self._of_node(node._sequence_nr())
+        number = torch._C._autograd._get_sequence_nr()
+        if not self._next_nodes or number > self._next_nodes[-1]:
+            self._next_nodes.append(number)
+            self._lines.append(line)
+        return line
+
+    def table(self) -> list[dict[str, Any]]:
+        return [
+            {"file": file, "line": line, "function": function}
+            for file, line, function in self._by_line
+        ]
+
+    def _of_frames(self) -> int:
+        # No local of a frame is looked at: that would keep tensors alive.
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            key = id(code)
+            if key not in self._files:
+                self._files[key] = file_of(code.co_filename)
+                self._codes.append(code)
+            file = self._files[key]
+            if file is None:
+                break
+            if file:
+                return self._line_at(file, frame)
+            frame = frame.f_back
+        return _NONE
+
+    def _line_at(self, file: str, frame: FrameType) -> int:
+        place = (id(frame.f_code), frame.f_lasti)
+        found = self._by_place.get(place)
+        if found is None:
+            line = (file, frame.f_lineno or 1, frame.f_code.co_name)
+            found = self._by_line.setdefault(line, len(self._by_line))
+            self._by_place[place] = found
+        return found
+
+    def _of_node(self, number: int) -> int:
+        # A node takes its number before its operator runs.
+        place = bisect.bisect_right(self._next_nodes, number)
+        return self._lines[place] if place < len(self._lines) else _NONE
+
+
+def place_in_python() -> str:
+    """The innermost line outside of PyTorch and acplan that runs now, `model.py:12`, or ""."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = file_of(frame.f_code.co_filename)
+        if file:
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def file_of(name: str) -> str:
+    """The file as it is shown, "" for one that is of no interest: its path in the package
+    that it was installed with, or from the working directory on, or its name alone, so
+    that no folder of a user is told."""
+    if name.startswith("<"):
+        return name if name == "<stdin>" else ""
+    path = os.path.realpath(name)
+    parts = path.split(os.sep)
+    for package in _PACKAGES:
+        if package in parts:
+            if path.startswith(_FOLDERS):
+                return ""
+            last = len(parts) - 1 - parts[::-1].index(package)
+            return "/".join(parts[last + 1 :])
+    if path.startswith((*_FOLDERS, _STANDARD)):
+        return ""
+    cell = _cell_of(name)
+    if cell:
+        return cell
+    here = os.path.relpath(path)
+    return parts[-1] if here.startswith(os.pardir) else here.replace(os.sep, "/")
+
+
+def _cell_of(name: str) -> str:
+    """What a notebook calls the cell that it wrote to this file: In[3]."""
+    shell = sys.modules.get("IPython.core.interactiveshell")
+    if shell is None or not shell.InteractiveShell.initialized():
+        return ""
+    named = shell.InteractiveShell.instance().compile.format_code_name(name)
+    return str(named[1]) if named else ""

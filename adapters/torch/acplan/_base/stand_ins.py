@@ -1,0 +1,272 @@
+"""Tensors without memory, in place of results that a recomputation does not make.
+
+A plan skips an operator where nothing that runs again, and no backward node, reads what
+it makes. Python's code of the module runs all the same, so it is handed a tensor with the
+shape, the strides, the type and the device of the result, and nothing in it. Autograd
+hangs its graph on it as on any other, so that what a recomputation saves is as much, and
+in the same order, as in forward.
+
+What would compute with it ends with an error that names both operators, so that no number
+is ever made of it. Views of it are made by shape.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode_stack,
+    is_traceable_wrapper_subclass_type,
+)
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import SAC_IGNORED_OPS
+
+from acplan._base.errors import AcplanError
+
+_make = torch.Tensor._make_wrapper_subclass
+_STRIDED = torch.strided
+
+
+class Origin:
+    """The operator whose result is not made: of which unit, and where in it; and the
+    place of the one that made the memory, -1 if it is from outside the unit."""
+
+    __slots__ = ("fqn", "place", "func", "made_at")
+
+    def __init__(self, fqn: str, place: int, func: Any, made_at: int) -> None:
+        self.fqn = fqn
+        self.place = place
+        self.func = func
+        self.made_at = made_at
+
+    def refuse(self, reader: Any) -> NoReturn:
+        raise AcplanError(
+            f"{self.fqn}: {reader} needs what operator {self.place}, {self.func}, made, "
+            "and the plan does not make it again (it skips the operator, or saves other "
+            "results of it); trace the model as it is trained and plan anew"
+        )
+
+
+class Shape:
+    """What a stand-in has of a tensor."""
+
+    __slots__ = ("size", "stride", "dtype", "device")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.size = tensor.shape
+        self.stride = tensor.stride()
+        self.dtype = tensor.dtype
+        self.device = tensor.device
+
+
+class Turned(Shape):
+    """Of a tensor that is read through a conjugation, or through a change of sign."""
+
+    __slots__ = ("is_conj", "is_neg")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(tensor)
+        self.is_conj = tensor.is_conj()
+        self.is_neg = tensor.is_neg()
+
+    def turn(self, made: torch.Tensor) -> None:
+        torch._C._set_conj(made, self.is_conj)
+        torch._C._set_neg(made, self.is_neg)
+
+
+SHAPES = frozenset([Shape, Turned])
+
+
+def shape_of(tensor: torch.Tensor) -> Shape:
+    return Turned(tensor) if tensor.is_conj() or tensor.is_neg() else Shape(tensor)
+
+
+@functools.cache
+def is_run_inside(kind: type) -> bool:
+    """Whether a class of tensors runs operators on plain ones that it holds, as quantised
+    weights do, which are then the operators that count. Those of torch.distributed are
+    one operator each."""
+    is_of_ranks = kind.__module__.startswith("torch.distributed.")
+    return is_traceable_wrapper_subclass_type(kind) and not is_of_ranks
+
+
+class StandIn(torch.Tensor):
+    """Has no memory; nothing can be computed with it."""
+
+    # By which libraries tell whose tensor it is.
+    __module__ = torch.Tensor.__module__
+
+    origin: Origin
+
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if any(map(is_run_inside, types)):
+            return NotImplemented
+        kwargs = kwargs or {}
+        found = next(stand_ins((args, kwargs)))
+        if func is torch.ops.prim.device.default:
+            return found.device
+        if func in SAC_IGNORED_OPS or is_view(func):
+            return by_shape(func, args, kwargs, found.origin)
+        found.origin.refuse(func)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"StandIn({tuple(self.shape)}, {self.dtype}, {self.origin.func})"
+
+    def __format__(self, form: str) -> str:
+        # A number that forward saw is handed out, as for a plain tensor.
+        if self.dim() == 0:
+            return format(self.item(), form)
+        return object.__format__(self, form)
+
+    # What reads memory past the dispatcher: libraries of kernels, and other arrays. A unit
+    # that does so runs again with nothing skipped.
+
+    def data_ptr(self) -> NoReturn:
+        self._read_by("data_ptr()")
+
+    def untyped_storage(self) -> NoReturn:
+        self.origin.refuse("untyped_storage()")
+
+    def numpy(self, *_: Any, **__: Any) -> NoReturn:
+        self._read_by("numpy()")
+
+    def tolist(self) -> Any:
+        if self.device.type == "cpu":
+            self._read_by("tolist()")
+        return self.cpu().tolist()  # An operator, which may have been saved.
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        self._read_by("__array__()")
+
+    def __dlpack__(self, *_: Any, **__: Any) -> NoReturn:
+        self._read_by("__dlpack__()")
+
+    def _read_by(self, reader: str) -> NoReturn:
+        for mode in reversed(_get_current_dispatch_mode_stack()):
+            if hasattr(mode, "begin_again"):
+                mode.begin_again()
+        self.origin.refuse(reader)
+
+
+def stand_in(shape: Shape, origin: Origin) -> StandIn:
+    # By position, which is quicker.
+    made: StandIn = _make(
+        StandIn, shape.size, shape.stride, None, None, shape.dtype, _STRIDED, shape.device
+    )
+    torch._C._set_throw_on_mutable_data_ptr(made)
+    made.origin = origin
+    if type(shape) is Turned:
+        shape.turn(made)
+    return made
+
+
+@contextlib.contextmanager
+def one_hot_as_in_forward() -> Iterator[None]:
+    """While it lasts, one_hot() of a stand-in runs the operators that it runs of a tensor on a
+    GPU: of tensors with a dispatch of their own PyTorch compares each with all classes."""
+    original = torch.nn.functional.one_hot
+
+    def one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        is_at_a_place = type(tensor) is StandIn and tensor.device.type == "cuda"
+        if not is_at_a_place or num_classes < 0:
+            return original(tensor, num_classes)
+        shape = (*tensor.shape, num_classes)
+        made = torch.zeros(shape, dtype=torch.int64, device=tensor.device)
+        return made.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+    torch.nn.functional.one_hot = one_hot
+    try:
+        yield
+    finally:
+        torch.nn.functional.one_hot = original
+
+
+def stand_ins(values: Any) -> Iterator[StandIn]:
+    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, StandIn))
+
+
+def has_plain_shape(tensor: torch.Tensor, is_view: bool) -> bool:
+    """Whether shape and strides are all that there is to know of it: a view that is read
+    through a conjugation is more."""
+    if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
+        return False
+    if tensor.dtype in _COMMON:
+        return not (is_view and tensor.is_neg())
+    return not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+
+
+def can_be_stood_in_for(tensor: torch.Tensor) -> bool:
+    """Whether Python sees nothing else of it: a tensor of another class is more."""
+    is_plain = type(tensor) in _PLAIN and tensor.layout is _STRIDED
+    return is_plain and not tensor.is_quantized
+
+
+_COMMON = frozenset(
+    [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.bool]
+    + [torch.int64, torch.int32]
+)
+_PLAIN = frozenset([torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor, StandIn])
+
+
+def is_view(func: Any) -> bool:
+    schema = getattr(func, "_schema", None)
+    if schema is None or schema.is_mutable:
+        return False
+    return any(argument.alias_info for argument in schema.arguments)
+
+
+def by_shape(
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    origin: Origin,
+) -> Any:
+    """What an operator makes of stand-ins: others of the shapes of its results."""
+    device: Any = next(stand_ins((args, kwargs))).device
+    if kwargs.get("device") is not None:
+        device = torch.device(kwargs["device"])
+
+    def on_meta(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return torch.device("meta")
+        if not isinstance(value, torch.Tensor):
+            return value
+        made = torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device="meta"
+        )
+        shape = shape_of(value)
+        if isinstance(shape, Turned):
+            shape.turn(made)
+        return made
+
+    def named(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        shape = shape_of(value)
+        shape.device = device
+        return stand_in(shape, origin)
+
+    # Not for those who count operators.
+    with no_dispatch():
+        made = func(*tree_map(on_meta, args), **tree_map(on_meta, dict(kwargs)))
+        return tree_map(named, made)
+
+
+def reshape(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """What an operator does to the shape of a stand-in, its first argument."""
+    given = args[0]
+    made = by_shape(func, args, kwargs, given.origin)
+    with no_dispatch():
+        given.data = made

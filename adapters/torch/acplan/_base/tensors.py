@@ -1,0 +1,58 @@
+"""Tensors in values, and their kinds."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from acplan._base.stand_ins import StandIn
+
+# CUDA's caching allocator hands out memory in blocks of so many bytes.
+BLOCK_BYTES = 512
+
+LAYOUTS_BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)
+SPARSE_LAYOUTS = frozenset(
+    [torch.sparse_coo, *LAYOUTS_BY_ROWS, torch.sparse_csc, torch.sparse_bsc]
+)
+
+# Most of what operators are given beside tensors: traces ask this of each, many times.
+_NO_TENSORS = {int, float, bool, str, type(None), torch.dtype, torch.device}
+
+
+def block_bytes(size: int) -> int:
+    """Returns a size in bytes, rounded up to whole blocks of the allocator."""
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    return tensor.layout in SPARSE_LAYOUTS
+
+
+def tensors_of(*values: Any) -> list[torch.Tensor]:
+    """Returns the tensors among the arguments or results of an operator, in order: alone,
+    or in lists, tuples and dictionaries. Quicker than a pytree, which knows more."""
+    tensors: list[torch.Tensor] = []
+    _add_tensors(values, tensors)
+    return tensors
+
+
+def _add_tensors(values: Iterable[Any], tensors: list[torch.Tensor]) -> None:
+    for value in values:
+        if type(value) in _NO_TENSORS:
+            continue
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            _add_tensors(value, tensors)
+        elif isinstance(value, dict) and value:
+            _add_tensors(value.values(), tensors)
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """Returns the tensors in a pytree that own memory: all but stand-ins."""
+    return [
+        leaf
+        for leaf in tree_leaves(values)
+        if issubclass(type(leaf), torch.Tensor) and not isinstance(leaf, StandIn)
+    ]

@@ -1,0 +1,517 @@
+"""acplan as the partitioner of torch.compile: what the compiled forward saves is the plan's
+choice, and what backward needs besides is computed again inside its kernels."""
+
+import dataclasses
+import functools
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from acplan._base.arguments import require_module
+from acplan._base.errors import AcplanError
+from acplan._base.package import __version__
+from acplan._compile.fake_step import compiles_fakes
+from acplan._compile.first_call import plan_at_first_call
+from acplan._compile.held_memory import (
+    GraphBytes,
+    StepMemory,
+    require_budget,
+    require_time_limit,
+    size_bytes,
+)
+from acplan._compile.joint_step import joint_step, of_model
+from acplan._compile.step_plan import (
+    PARTITIONER_OPTION,
+    Compilation,
+    PartitionerBase,
+    StepPlan,
+    blocks_of,
+    inductor_takes_partitioners,
+    options_of,
+    partitioning_by,
+    plan_of,
+)
+from acplan._compile.step_recorder import Graphs, hash_of
+from acplan._device.devices import DEVICES, Device, find_device
+from acplan._device.operator_timing import measured_device
+from acplan._files.verification import Step, Verification
+from acplan._graphs.backward_order import BackwardOrder
+from acplan._graphs.graph_memory import run_step
+from acplan._graphs.joint_graph import JointGraph
+from acplan._graphs.pytorch_partitioner import choosing
+from acplan._graphs.remat import plan_graph
+from acplan._program.plan import Budget, size_text
+from acplan._step.optimizers import OptimizerLike, named_optimizer
+
+# From 2.8 on. What counts beside a graph cannot be told without.
+_TELLS_STATIC_INPUTS = "static_lifetime_input_indices" in (
+    inspect.signature(min_cut_rematerialization_partition).parameters
+)
+
+_LOGGER = logging.getLogger("acplan")
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledPlan:
+    """The plan of one graph: data of the files `acplan.remat` and `acplan.graph`, and the
+    two graphs that PyTorch made by it."""
+
+    name: str
+    data: dict[str, Any]
+    graph: dict[str, Any]
+    forward: GraphModule
+    backward: GraphModule
+    num_fwd_outputs: int
+
+    @property
+    def status(self) -> str:
+        return str(self.data["status"])
+
+    @property
+    def peak_bytes(self) -> int:
+        """Predicted, of the graphs as they are, node by node."""
+        return int(self.data["peak_bytes"])
+
+    @property
+    def recompute_ms(self) -> float:
+        return float(self.data["recompute_ms"])
+
+    @property
+    def bound_ms(self) -> float:
+        """No choice within the budget recomputes less."""
+        return float(self.data["bound_ms"])
+
+    @property
+    def saved(self) -> tuple[str, ...]:
+        """The names of the nodes that forward saves."""
+        return tuple(self.data["saved"])
+
+    def verify(self) -> Verification:
+        """The memory that was predicted beside that of the two graphs, run node by node on
+        fake tensors."""
+        listed = {node["name"] for node in self.graph["nodes"]}
+        forward, backward = run_step(
+            self.forward, self.backward, self.num_fwd_outputs, self.graph["held_bytes"]
+        )
+        return Verification(
+            tuple(Step(s["node"], s["bytes"]) for s in self.data["memory"]),
+            tuple(step for step in (*forward, *backward) if step.name in listed),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<CompiledPlan {self.name}: {self.status}, peak {self.peak_bytes:,} bytes, "
+            f"{self.recompute_ms:.3f} ms again>"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    data: dict[str, Any]
+    graph: dict[str, Any]
+    saved: list[Node]
+    order: BackwardOrder
+    key: str = ""  # of a graph of a step that is planned
+
+
+class Partitioner(PartitionerBase):  # type: ignore[misc]
+    """What acplan.partitioner makes. `plans` has those of the graphs that were partitioned
+    in this process; of graphs that came from PyTorch's cache there is none."""
+
+    def __init__(
+        self,
+        budget: Budget,
+        device: Device,
+        memory: StepMemory,
+        *,
+        strict: bool,
+        is_fused: bool,
+        time_limit: float | None,
+    ) -> None:
+        self.plans: list[CompiledPlan] = []
+        self.step_plan: StepPlan | None = None
+        self._budget = size_text("budget", budget)
+        self._device = device
+        self._memory = memory
+        self._strict = strict
+        self._is_fused = is_fused
+        self._time_limit = time_limit
+        self._told: set[str] = set()
+
+    def uuid(self) -> str:
+        """What PyTorch's caches tell plans apart by."""
+        return repr(
+            (
+                "acplan", __version__, self._budget, self._device.name,
+                self._memory.key(),
+                self._strict, self._is_fused, self._time_limit,
+                self.step_plan and self.step_plan.key,
+            )
+        )  # fmt: skip
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        # Inductor's cache keys are made of its pickled options.
+        return str, (self.uuid(),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Partitioner":
+        return self  # a copy of a compiled model is compiled by the same
+
+    def __call__(
+        self,
+        gm: GraphModule,
+        joint_inputs: Sequence[object],
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: list[int] | None = None,
+        **kwargs: Any,
+    ) -> Graphs:
+        found: list[_Found] = []
+
+        def choose(joint_graph: Graph, node_info: Any) -> list[Node] | None:
+            try:
+                found.append(self._planned(gm, node_info, num_fwd_outputs))
+            except Exception as error:
+                self._fall_back(error)
+                return None
+            return found[-1].saved
+
+        partition = functools.partial(
+            min_cut_rematerialization_partition,
+            gm,
+            joint_inputs,
+            num_fwd_outputs=num_fwd_outputs,
+            static_lifetime_input_indices=static_lifetime_input_indices,
+            **kwargs,
+        )
+        try:
+            with choosing(choose):
+                forward, backward = partition()
+            if not found:
+                return forward, backward
+            backward = found[-1].order.applied(backward)
+        except Exception as error:
+            if not found or self._strict:
+                raise
+            self._fall_back(error)
+            return partition()
+        self._remember(found[-1], (forward, backward), num_fwd_outputs)
+        return forward, backward
+
+    def plan_step(
+        self, compilation: Compilation, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Plans all graphs of a step together: those that the model, compiled so, runs
+        when it is called with these arguments. Where that fails, they are planned one
+        after another, with one warning; with `strict` that is an error."""
+        try:
+            if not compiles_fakes():
+                raise AcplanError(
+                    f"PyTorch {torch.__version__} compiles no step on fake tensors; "
+                    "expected 2.11 or newer"
+                )
+            _refuse_meta(compilation.model)
+            step = compilation.record(self._joint_graph, args, kwargs)
+            if not step.forward:
+                raise AcplanError("no graph with a backward pass is compiled")
+            if len(step.forward) == 1:
+                return
+            name = type(compilation.model).__name__
+            inputs = joint_step(step, name).inputs
+            held = self._memory.beside_step(of_model(step, inputs)) + step.elsewhere_bytes
+            joint = joint_step(step, name, held)
+            data = self._within_budget(joint.data)
+            self.step_plan = plan_of(step, joint, data)
+        except Exception as error:
+            if self._strict:
+                raise
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            self._warn(
+                f"the graphs of the step are planned one after another, not together: {reason}"
+            )
+        else:
+            _LOGGER.info("%r", self.step_plan)
+
+    def _joint_graph(
+        self, module: GraphModule, node_info: Any, num_fwd_outputs: int
+    ) -> JointGraph:
+        return JointGraph(
+            module, node_info, num_fwd_outputs, self._device, is_fused=self._is_fused
+        )
+
+    def _planned(self, module: GraphModule, node_info: Any, num_fwd_outputs: int) -> _Found:
+        with _disable_current_modes():
+            joint = self._joint_graph(module, node_info, num_fwd_outputs)
+            if self.step_plan is not None:
+                key = hash_of(joint, joint.data(""))
+                if key in self.step_plan.shares:
+                    saved = joint.saved_nodes(self.step_plan.shares[key])
+                    return _Found({}, {}, saved, joint.order, key)
+                told = "a graph is none of the step that was planned"
+                if self._strict:
+                    raise AcplanError(told)
+                self._warn(f"{told}: it is planned for itself")
+            inputs = joint.input_bytes(node_info.static_lifetime_input_nodes)
+            sizes = GraphBytes(inputs, joint.input_bytes() - inputs)
+            frame = _frame_name()
+            graph = joint.data(_name_of(module), self._memory.beside(frame, sizes))
+            data = self._within_budget(graph)
+            saved = joint.saved_nodes(data["saved"])
+            self._memory.plan_is(
+                frame,
+                dataclasses.replace(
+                    sizes, saved=int(data["saved_bytes"]), outputs=joint.returned_bytes()
+                ),
+            )
+            return _Found(data, graph, saved, joint.order)
+
+    def _within_budget(self, graph: dict[str, Any]) -> dict[str, Any]:
+        data = plan_graph(graph, self._budget, self._time_limit)
+        if data["status"] not in ("infeasible", "no_solution"):
+            return data
+        if "least_bytes" not in data:
+            raise AcplanError("no plan keeps the rules of the compiled graph")
+        least = int(data["least_bytes"])
+        which = "fits" if data["status"] == "infeasible" else "was found that fits"
+        told = (
+            f"budget: no plan of the compiled graph {which} {data['budget_bytes']:,} bytes; "
+            f"one needs {least:,}"
+        )
+        if self._strict:
+            raise AcplanError(told, exit_code=3)
+        self._warn(f"{told}, which is planned for")
+        return plan_graph(graph, least, self._time_limit)
+
+    def _fall_back(self, error: Exception) -> None:
+        if self._strict:
+            raise error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        self._warn(f"a graph is partitioned as PyTorch does: {reason}")
+
+    def _warn(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            warnings.warn(message, stacklevel=2)
+
+    def _remember(self, found: _Found, graphs: Graphs, num_fwd_outputs: int) -> None:
+        # Inductor changes the graphs that it gets.
+        forward, backward = (_copy(module) for module in graphs)
+        if found.key:
+            assert self.step_plan is not None
+            self.step_plan.modules[found.key] = (forward, backward)
+            return
+        plan = CompiledPlan(
+            found.graph["model"]["name"], found.data, found.graph,
+            forward, backward, num_fwd_outputs,
+        )  # fmt: skip
+        self.plans.append(plan)
+        _LOGGER.info("%r", plan)
+
+
+def _refuse_meta(model: torch.nn.Module) -> None:
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    found = next((name for name, tensor in tensors if tensor.is_meta), None)
+    if found is not None:
+        raise AcplanError(
+            f"{found} is on the meta device, where nothing is trained; call the model "
+            "after to_empty(device=...), which keeps what is compiled"
+        )
+
+
+def _copy(module: GraphModule) -> GraphModule:
+    graph = Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return GraphModule(module, graph)
+
+
+def _frame_name() -> str:
+    """Of the code that is compiled, for whatever shapes."""
+    try:
+        from torch._guards import CompileContext
+
+        compile_id = CompileContext.current_compile_id()
+    except (ImportError, AttributeError):
+        compile_id = None
+    frame = getattr(compile_id, "frame_id", None)
+    return "" if frame is None else str(frame)
+
+
+def _name_of(module: GraphModule) -> str:
+    try:
+        from torch._functorch._aot_autograd.logging_utils import get_aot_graph_name
+
+        return str(get_aot_graph_name())
+    except (ImportError, AttributeError, AssertionError):
+        return type(module).__name__
+
+
+def _device_of(device: str | Device | None) -> Device:
+    if device == "cuda":
+        return measured_device()
+    if device is not None:
+        return find_device(device)
+    if torch.cuda.is_available():
+        name = torch.cuda.get_device_name()
+        known = (d for d in DEVICES.values() if d.product == name)
+        return next(known, DEVICES["a100"])
+    return DEVICES["a100"]
+
+
+def partitioner(
+    budget: Budget,
+    *,
+    model: torch.nn.Module | None = None,
+    optimizer: OptimizerLike = None,
+    held: int | str = 0,
+    strict: bool = False,
+    device: str | Device | None = None,
+    fused: bool = True,
+    time_limit: float | None = None,
+) -> Partitioner:
+    """What torch.compile takes as options={"custom_partitioner_fn": ...} (PyTorch 2.9 and
+    newer), and aot_autograd and aot_module_simplified as partition_fn (2.8): of each graph,
+    it saves what makes backward compute least again while the step stays within the budget.
+
+    budget:     bytes, "20GiB", a share such as "60%" of what the step needs if everything
+                is saved, or "min".
+    model:      whose parameters and buffers count besides what the graph has of them.
+    optimizer:  what it keeps counts, too: an instance, a name of OPTIMIZERS, a class.
+    held:       bytes or a size that the step needs besides.
+    strict:     raises AcplanError where nothing fits, which tells the least budget, or
+                where acplan fails. Else that budget is planned for, or PyTorch
+                partitions, with one warning.
+    device:     whose run-times count: a name of DEVICES, "cuda" to measure operators on
+                the one that is there; by default the one that is there, if known, else
+                an A100.
+    fused:      run-times of Inductor's kernels; False: of each operator by itself.
+    time_limit: seconds to search.
+    """
+    if not _TELLS_STATIC_INPUTS:
+        raise AcplanError(
+            f"partitioner: PyTorch {torch.__version__} tells no partitioner which inputs "
+            "are parameters; expected 2.8 or newer"
+        )
+    beside = size_bytes("held", held)
+    require_budget(budget)
+    require_time_limit(time_limit)
+    if isinstance(optimizer, str):
+        named_optimizer(optimizer)
+    if optimizer is not None and model is None:
+        raise AcplanError("optimizer: its memory is that of a model's parameters; give model")
+    return Partitioner(
+        budget,
+        _device_of(device),
+        StepMemory(model, optimizer, beside),
+        strict=strict,
+        is_fused=fused,
+        time_limit=time_limit,
+    )
+
+
+def compile(
+    model: torch.nn.Module,
+    budget: Budget,
+    *,
+    blocks: Iterable[torch.nn.Module] | None = None,
+    optimizer: OptimizerLike = None,
+    held: int | str = 0,
+    strict: bool = False,
+    device: str | Device | None = None,
+    time_limit: float | None = None,
+    backend: str = "inductor",
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """torch.compile(model, ...), whose training step stays within the budget: see
+    acplan.partitioner. backend is "inductor" or "aot_eager"; mode, options, dynamic and
+    fullgraph are torch.compile's.
+
+    blocks: these modules of the model are compiled, each for itself, by their method
+            compile, and the model is returned.
+
+    At its first call with gradients, all graphs that the step runs are found by a step on
+    fake tensors, and planned together. acplan.compiled_plans(compiled) has that plan, or
+    where the step is one graph the plan of that.
+    """
+    require_module(model, "compile")
+    if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
+        raise AcplanError("compile: the model is compiled already, by torch.compile")
+    chosen = options_of(backend, mode, options)
+    compilation = Compilation(model, blocks_of(model, blocks), backend, chosen, kwargs)
+    made = partitioner(
+        budget,
+        model=model,
+        optimizer=optimizer,
+        held=held,
+        strict=strict,
+        device=device,
+        fused=backend != "aot_eager",
+        time_limit=time_limit,
+    )
+    compiled = compilation.apply(_arguments(made, compilation))
+    object.__setattr__(compiled, _ATTRIBUTE, made)
+    is_one_graph = bool(kwargs.get("fullgraph")) and not compilation.blocks
+    can_be_planned = not compilation.is_shared and (compiles_fakes() or compilation.blocks)
+    if can_be_planned and not is_one_graph:
+        plan_at_first_call(compiled, made.plan_step, compilation)
+    return compiled
+
+
+_ATTRIBUTE = "_acplan_partitioner"
+
+
+def compiled_plans(compiled: Any) -> tuple[CompiledPlan | StepPlan, ...]:
+    """The plan of the step of what acplan.compile returned, where it is several graphs,
+    and those of the other graphs, as far as it has run."""
+    made = vars(compiled).get(_ATTRIBUTE) if hasattr(compiled, "__dict__") else None
+    if not isinstance(made, Partitioner):  # or what a copy has of one
+        raise AcplanError("compiled_plans: expected what acplan.compile returns")
+    return _plans_of(made)
+
+
+def _plans_of(made: Partitioner) -> tuple[CompiledPlan | StepPlan, ...]:
+    return (*([made.step_plan] if made.step_plan else []), *made.plans)
+
+
+def verify_compiled(compiled: Any) -> tuple[Verification, ...]:
+    """Of the step, and of each graph that was planned for itself, the memory predicted
+    beside that of the graphs run node by node on fake tensors."""
+    is_made = isinstance(compiled, Partitioner)
+    plans = _plans_of(compiled) if is_made else compiled_plans(compiled)
+    return tuple(plan.verify() for plan in plans)
+
+
+def _arguments(made: Partitioner, compilation: Compilation) -> dict[str, Any]:
+    if compilation.backend == "aot_eager":
+        return {"backend": _aot_eager(made)}
+    if not inductor_takes_partitioners():
+        return {"backend": _inductor(made, compilation.options)}
+    options = compilation.options | {PARTITIONER_OPTION: made}
+    return {"backend": "inductor", "options": options}
+
+
+def _inductor(made: Partitioner, options: dict[str, Any]) -> Callable[..., Any]:
+    """Inductor of PyTorch 2.8, which has no option for a partitioner."""
+    compiled = torch._TorchCompileInductorWrapper(None, options, None)
+
+    def backend(module: GraphModule, inputs: Sequence[Any]) -> Any:
+        with partitioning_by(made):
+            return compiled(module, inputs)
+
+    return backend
+
+
+def _aot_eager(made: Partitioner) -> Callable[..., Any]:
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    return aot_autograd(
+        fw_compiler=boxed_nop, partition_fn=made, keep_inference_input_mutations=True
+    )

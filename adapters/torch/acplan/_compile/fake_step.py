@@ -1,0 +1,221 @@
+"""A training step of a compiled model on fake tensors, which computes nothing and leaves
+no trace in the model."""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import _disable_current_modes
+
+from acplan._base.errors import AcplanError
+from acplan._base.patching import replaced_here
+from acplan._base.tensors import tensors_in
+from acplan._compile.dynamo_state import compiler_as_it_was
+from acplan._compile.step_recorder import Run, StepRecorder, held_by, numbers_of
+from acplan._fakes.known_values import ValuedFakeTensorMode, give_value, random_state_kept
+from acplan._fakes.restored_state import (
+    copied_with,
+    fake_beside,
+    state_kept,
+    without_saved_hooks,
+)
+from acplan._step.step import alone, default_loss
+
+Backend = Callable[..., Any]
+Compile = Callable[[torch.nn.Module, Backend], Callable[..., Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedStep:
+    """The runs of a step, and what its memory is.
+
+    forward, backward: in the order in which they ran.
+    bytes_of:   what each storage takes, by number.
+    of_model:   storages of parameters and buffers.
+    returned:   what the model returns, which its caller has.
+    gradients:  what is a parameter's gradient, or that of an input, after the step.
+    seeds:      what backward begins with.
+    elsewhere_bytes: gradients that no graph has made, and what autograd keeps for the
+                model's own code between graphs.
+    """
+
+    forward: tuple[Run, ...]
+    backward: tuple[Run, ...]
+    bytes_of: tuple[int, ...]
+    of_model: frozenset[int]
+    returned: frozenset[int]
+    gradients: frozenset[int]
+    seeds: frozenset[int]
+    elsewhere_bytes: int
+
+
+@functools.cache
+def compiles_fakes() -> bool:
+    """Whether Dynamo compiles for tensors that are fakes of another mode than its own, as
+    those of a recorded step are: from PyTorch 2.11 on."""
+    with FakeTensorMode():
+        other = torch.empty(1)
+    with tracing(TracingContext(FakeTensorMode())):
+        try:
+            detect_fake_mode([other])
+        except AssertionError:
+            return False
+    return True
+
+
+def record_step(
+    recorder: StepRecorder,
+    model: torch.nn.Module,
+    call: Callable[..., Any],
+    given: tuple[tuple[Any, ...], dict[str, Any]],
+    region: int | None = None,
+) -> RecordedStep:
+    """Runs `call`, the compiled model or the model with compiled parts, on fakes of what
+    is given, and backward from its loss; where there is none, from the mean of the first
+    tensor of floating-point numbers that it returns. `region`: of Dynamo's caches, in
+    which `call` compiles, where it has one of its own."""
+    mode = ValuedFakeTensorMode()
+    mode.cache_enabled = False
+    numbers = recorder.storages
+    with _on_its_own(region), mode, _faked(model, mode) as fake:
+        args, kwargs = copied_with(given, fake)
+        of_model = numbers_of(numbers, [*model.parameters(), *model.buffers()])
+        inputs = [t for t in held_by((args, kwargs)) if t.requires_grad]
+        with torch.enable_grad():
+            output = call(*args, **kwargs)
+            loss = _loss_of(output)
+        returned = numbers_of(numbers, held_by(output))
+        kept = numbers_of(numbers, _kept_by_autograd(loss))
+        seed = torch.ones_like(loss)
+        seeds = {numbers.number(seed)}
+        recorder.is_backward = True
+        with torch.autocast(loss.device.type, enabled=False):
+            loss.backward(seed)
+        recorder.require_order()
+        trained = [p for p in model.parameters() if p.requires_grad]
+        gradients = numbers_of(numbers, [t.grad for t in (*trained, *inputs)])
+        made = {g for run in recorder.backward_runs for g in run.gradients.values()}
+        bytes_of = tuple(size for size, _ in numbers.bytes_on)
+        known = {s for run in recorder.runs for s in (*run.made, *run.inputs.values())}
+        elsewhere = (gradients - made) | (kept - known - of_model)
+    return RecordedStep(
+        tuple(recorder.runs),
+        tuple(recorder.backward_runs),
+        bytes_of,
+        frozenset(of_model),
+        frozenset(returned),
+        frozenset(gradients),
+        frozenset(seeds),
+        sum(bytes_of[storage] for storage in elsewhere),
+    )
+
+
+@contextlib.contextmanager
+def _on_its_own(region: int | None) -> Iterator[None]:
+    """No other thread, no mode and no hook of the user's takes part in what is run."""
+    with (
+        alone(),
+        torch.autograd.set_multithreading_enabled(False),
+        _disable_current_modes(),
+        without_saved_hooks(),
+        _of_values(),
+        compiler_as_it_was(region),
+        random_state_kept(),
+        _unasked(),
+    ):
+        yield
+
+
+def _kept_by_autograd(loss: torch.Tensor) -> list[torch.Tensor]:
+    """What operators have saved for their backward."""
+    found: list[torch.Tensor] = []
+    left, seen = [loss.grad_fn], {loss.grad_fn, None}
+    while left:
+        node: Any = left.pop()
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                with contextlib.suppress(RuntimeError):
+                    found += tensors_in(getattr(node, name))
+        for source, _ in node.next_functions if node is not None else ():
+            if source not in seen:
+                seen.add(source)
+                left.append(source)
+    return found
+
+
+@contextlib.contextmanager
+def _of_values() -> Iterator[None]:
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise AcplanError(
+            f"what the model runs between graphs depends on values: {error}"
+        ) from error
+
+
+def _loss_of(output: Any) -> torch.Tensor:
+    if isinstance(output, torch.Tensor) and output.dim() == 0:
+        return output
+    loss: torch.Tensor = default_loss(output)
+    return loss
+
+
+@contextlib.contextmanager
+def _unasked() -> Iterator[None]:
+    """While it lasts, transformers takes no fake tensor for a sign that it is traced: what
+    it then does not look at decides what the graphs are given, such as masks."""
+    library = sys.modules.get("transformers.utils.import_utils")
+    if not hasattr(library, "is_fake_tensor"):
+        yield
+        return
+    with replaced_here(library, "is_fake_tensor", lambda _: False):
+        yield
+
+
+@contextlib.contextmanager
+def _faked(
+    model: torch.nn.Module, mode: FakeTensorMode
+) -> Iterator[Callable[[torch.Tensor], Any]]:
+    """Replaces every tensor of the model by a fake one, and whatever the step changes in
+    its modules by what it was."""
+    fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def fake(value: torch.Tensor) -> torch.Tensor:
+        if id(value) not in fakes:
+            made = fake_beside(mode, value)
+            give_value(made, value)
+            if isinstance(value, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
+            else:
+                made.requires_grad_(value.requires_grad)
+            vars(made).update(_marks_for_dynamo(value))
+            fakes[id(value)] = (made, value)  # the original keeps its id
+        return fakes[id(value)][0]
+
+    with state_kept(model):
+        for module in model.modules():
+            for values in (vars(module), *vars(module).values()):
+                for name, value in [*values.items()] if isinstance(values, dict) else ():
+                    if isinstance(value, torch.Tensor):
+                        values[name] = fake(value)
+        yield fake
+
+
+def _marks_for_dynamo(tensor: torch.Tensor) -> dict[str, Any]:
+    """What the model's user said of its sizes, by torch._dynamo.mark_dynamic say."""
+    marks = {k: v for k, v in vars(tensor).items() if k.startswith(_MARKS)}
+    return copy.deepcopy(marks)
+
+
+_MARKS = ("_dynamo_", "_has_dynamo_")

@@ -1,0 +1,200 @@
+"""What a training step holds beside the graphs that a compiler makes of it."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from acplan._base.errors import AcplanError
+from acplan._base.tensors import block_bytes
+from acplan._fakes.restored_state import fake_beside
+from acplan._program.plan import Budget, size_text
+from acplan._step.optimizers import OptimizerLike, make_optimizer
+
+_UNITS = {"": 1, "B": 1} | {
+    f"{letter}{kind}": base**power
+    for power, letter in enumerate("kMGTP", 1)
+    for kind, base in (("B", 1000), ("iB", 1024))
+}
+_UNITS["KiB"] = _UNITS.pop("kiB")
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphBytes:
+    """Of one graph: parameters and buffers of the model among its inputs, its other
+    inputs, and when it was planned what it saves and what its forward pass returns."""
+
+    static: int
+    inputs: int
+    saved: int = 0
+    outputs: int = 0
+
+
+class StepMemory:
+    """What a step holds beside each of its graphs, which are planned one after the other
+    in the order of forward.
+
+    While a graph runs, forward or backward, there are the model and its optimizer; what
+    the graphs before it save and return, less what comes back as its inputs; and, in
+    backward, the gradients of the graphs behind it. What those save is gone by then.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module | None, optimizer: OptimizerLike, held: int
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._held = held
+        self._of_optimizer: int | None = None
+        self._graphs: dict[str, GraphBytes] = {}
+
+    def key(self) -> tuple[int, ...]:
+        """What it is told of the step, for caches."""
+        return (self._of_model(), self._trained(), self._held, self._kept_by_optimizer())
+
+    def beside(self, name: str, graph: GraphBytes) -> int:
+        """`name`: the same for graphs that stand for one another, of other shapes."""
+        before = self._before(name)
+        returned = sum(g.outputs for g in before)
+        found = max(0, self._of_model() - graph.static)
+        found += sum(g.saved for g in before)
+        found += max(0, returned - graph.inputs)
+        with_gradients = graph.static + sum(g.static for g in before)
+        found += max(0, self._trained() - with_gradients)
+        return found + self._held + self._kept_by_optimizer()
+
+    def beside_step(self, in_graphs: int) -> int:
+        """What is held beside all graphs of a step, which have so many bytes of the model
+        and its gradients."""
+        found = max(0, self._of_model() - in_graphs)
+        return found + self._held + self._kept_by_optimizer()
+
+    def plan_is(self, name: str, graph: GraphBytes) -> None:
+        self._graphs[name] = graph
+
+    def _before(self, name: str) -> list[GraphBytes]:
+        found = []
+        for other, graph in self._graphs.items():
+            if other == name:
+                break
+            found.append(graph)
+        return found
+
+    def _of_model(self) -> int:
+        return 0 if self._model is None else model_bytes(self._model)
+
+    def _trained(self) -> int:
+        if self._model is None:
+            return 0
+        return _blocks(_on_device(p for p in self._model.parameters() if p.requires_grad))
+
+    def _kept_by_optimizer(self) -> int:
+        if self._model is None:
+            return 0
+        if self._of_optimizer is None:
+            self._of_optimizer = optimizer_bytes(self._model, self._optimizer)
+        return self._of_optimizer
+
+
+def size_bytes(name: str, value: int | str) -> int:
+    """Bytes, or a size such as "1.5GiB"."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    if isinstance(value, str) and found and found[2] in _UNITS:
+        return int(float(found[1]) * _UNITS[found[2]])
+    raise AcplanError(f'{name}: expected bytes or a size such as "2GiB", found {value!r}')
+
+
+def require_budget(budget: Budget) -> None:
+    """Raises AcplanError for what no program would take for one."""
+    text = "" if isinstance(budget, bool) else size_text("budget", budget).strip()
+    share = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*%", text)
+    is_known = float(share[1]) > 0 if share else text == "min" or _is_size(text)
+    if not is_known:
+        raise AcplanError(
+            'budget: expected bytes, a size such as "60GiB", a share such as "60%" or '
+            f'"min", found {budget!r}'
+        )
+
+
+def _is_size(text: str) -> bool:
+    try:
+        return size_bytes("budget", text) > 0
+    except AcplanError:
+        return False
+
+
+def require_time_limit(seconds: float | None) -> None:
+    if seconds is None:
+        return
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or not seconds >= 0:
+        raise AcplanError(f"time_limit: expected seconds from 0 on, found {seconds!r}")
+
+
+def _blocks(tensors: Iterable[torch.Tensor]) -> int:
+    """What the allocator has for these, each memory once."""
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        # Tensors of subclasses, such as DTensor, have their own share inside.
+        local = getattr(tensor, "_local_tensor", tensor)
+        storage = local.untyped_storage()
+        sizes[storage._cdata] = block_bytes(int(storage.nbytes()))
+    return sum(sizes.values())
+
+
+def model_bytes(model: torch.nn.Module) -> int:
+    """Of parameters and buffers on the device that most of them are on."""
+    return _blocks(_on_device([*model.parameters(), *model.buffers()]))
+
+
+def _on_device(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    tensors = [*tensors]
+    accelerated = [t for t in tensors if t.device.type not in ("cpu", "meta")]
+    return accelerated or tensors
+
+
+def optimizer_bytes(model: torch.nn.Module, optimizer: OptimizerLike) -> int:
+    """What the optimizer keeps from step to step. One that has not stepped yet is made to
+    on fake tensors; None has nothing."""
+    if optimizer is None:
+        return 0
+    if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
+        return _blocks(_on_device(_states(optimizer)))
+    with _disable_current_modes(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        memo: dict[int, torch.nn.Parameter] = {}
+
+        def fake(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            if id(value) not in memo:
+                memo[id(value)] = torch.nn.Parameter(
+                    fake_beside(mode, value), requires_grad=value.requires_grad
+                )
+            return memo[id(value)]
+
+        made = make_optimizer(optimizer, _Fakes(model, fake), fake)
+        for parameter in memo.values():
+            if parameter.requires_grad:
+                parameter.grad = torch.empty_like(parameter)
+        made.step()
+        return _blocks(_on_device(_states(made)))
+
+
+class _Fakes(torch.nn.Module):
+    """Fakes of a model's parameters."""
+
+    def __init__(self, model: torch.nn.Module, fake: Any) -> None:
+        super().__init__()
+        self.of = torch.nn.ParameterList([fake(p) for p in model.parameters()])
+
+
+def _states(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for state in optimizer.state.values():
+        values = state.values() if isinstance(state, dict) else [state]
+        yield from (value for value in values if isinstance(value, torch.Tensor))

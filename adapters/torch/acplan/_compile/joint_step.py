@@ -1,0 +1,211 @@
+"""The graphs of a step as one joint graph: forward of each in order, then backward of each
+in order, with what passes from one to another as one buffer.
+
+- What a graph makes for itself is a buffer of each run of it. Runs of one graph share what
+  is decided: the nodes of a later run are `tied` to those of the first.
+- What forward of a graph returns, and another graph takes, is there until forward has
+  ended, as the frames between which it passes have it until they return; and kept from
+  there on where backward of any graph needs it: a graph cannot make what another
+  one has made. So it is made by a node of its own, right before the one that really does,
+  that never runs again. What the model returns, or no graph takes, stays to the end.
+- Gradients that one graph hands to another are there until that has read them, those of
+  parameters to the end, others until the graph has run that makes them.
+- Parameters, inputs and what the model's own code makes between graphs are there during the
+  whole step.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from acplan._compile.fake_step import RecordedStep
+from acplan._compile.step_recorder import Run
+from acplan._graphs.joint_graph import BACKWARD, FORWARD
+
+
+@dataclasses.dataclass(frozen=True)
+class JointStep:
+    """data:   the file `acplan.graph` of the whole step.
+    inputs: storages that are there during the whole step."""
+
+    data: dict[str, Any]
+    inputs: frozenset[int]
+
+    def shares(self, step: RecordedStep, saved: Iterable[str]) -> dict[str, list[str]]:
+        """Of each graph, by its key, what it saves of its own."""
+        chosen = set(saved)
+        found: dict[str, list[str]] = {}
+        for place, run in enumerate(step.forward):
+            own = found.setdefault(run.graph.key, [])
+            for buffer in run.graph.data["buffers"]:
+                is_new = buffer["name"] not in own
+                if is_new and global_name(place, buffer["name"]) in chosen:
+                    own.append(buffer["name"])
+        return found
+
+
+def global_name(place: int, name: str) -> str:
+    return f"{place}.{name}"
+
+
+def joint_step(step: RecordedStep, name: str, held_bytes: int = 0) -> JointStep:
+    """held_bytes: beside what is in `step`."""
+    return _Builder(step).build(name, held_bytes)
+
+
+class _Builder:
+    def __init__(self, step: RecordedStep) -> None:
+        self._step = step
+        self._buffers: list[dict[str, Any]] = []
+        self._nodes: list[dict[str, Any]] = []
+        self._buffer_of: dict[int, int] = {}  # a storage
+        self._constants: dict[tuple[str, int], int] = {}  # of graphs
+        self._inputs: set[int] = set()  # storages
+        # Of each run in the order of forward: its buffers here, by their places there.
+        self._maps: list[dict[int, int]] = []
+        self._first_nodes: dict[tuple[str, str], int] = {}
+        self._taken = {i for run in step.forward for i in run.inputs.values()}
+
+    def build(self, name: str, held_bytes: int) -> JointStep:
+        for place, run in enumerate(self._step.forward):
+            self._add_forward(place, run)
+        made = {s for run in self._step.forward for s in run.outputs.values()}
+        passed = (made & self._taken) - self._inputs
+        there = [self._buffer_of[s] for s in passed if s in self._buffer_of]
+        self._nodes.append(_end("end of forward", FORWARD, there))
+        places = {id(run): place for place, run in enumerate(self._step.forward)}
+        for run in self._step.backward:
+            self._add_backward(places[id(run)], run)
+        data = {
+            "format": "acplan.graph",
+            "version": 1,
+            "model": {"name": name},
+            "held_bytes": held_bytes,
+            "buffers": self._buffers,
+            "nodes": self._nodes,
+            "forward_outputs": self._returned(),
+            "backward_outputs": self._gradients(),
+        }
+        return JointStep(data, frozenset(self._inputs))
+
+    def _add_forward(self, place: int, run: Run) -> None:
+        here: dict[int, int] = {}
+        self._maps.append(here)
+        data = run.graph.data
+        made = {b for node in data["nodes"] for b in node["makes"]}
+        for number, buffer in enumerate(data["buffers"]):
+            if number in made:
+                here[number] = self._add_buffer(place, buffer)
+            elif buffer.get("from") != BACKWARD:
+                here[number] = self._input(run, number, buffer)
+        handed_on = {b for b in run.outputs if b in made}
+        for b in handed_on:
+            self._buffer_of.setdefault(run.outputs[b], here[b])
+        for node in data["nodes"]:
+            if node["stage"] == BACKWARD:
+                continue
+            for b in node["makes"]:
+                if b in handed_on:
+                    self._add_output(place, run, here[b], data["buffers"][b]["name"])
+            self._add_node(place, run, node, handed_on)
+
+    def _add_output(self, place: int, run: Run, buffer: int, name: str) -> None:
+        made = _end(f"{place}.{name} is made", FORWARD, ())
+        self._nodes.append(made | {"makes": [buffer], "again": False})
+
+    def _add_node(
+        self, place: int, run: Run, node: Mapping[str, Any], handed_on: set[int]
+    ) -> None:
+        here = self._maps[place]
+        left = [b for b in node["makes"] if b not in handed_on]
+        made = dict(node)
+        made["name"] = global_name(place, node["name"])
+        made["reads"] = list(dict.fromkeys(here[b] for b in node["reads"]))
+        made["makes"] = [here[b] for b in left]
+        if left and len(left) < len(node["makes"]):
+            made["again"] = False  # it would make what it hands on a second time
+        if left and node["stage"] != BACKWARD:
+            first = self._first_nodes.setdefault(
+                (run.graph.key, node["name"]), len(self._nodes)
+            )
+            if first != len(self._nodes):
+                made["tied_to"] = first
+        self._nodes.append(made)
+
+    def _add_backward(self, place: int, run: Run) -> None:
+        here, data = self._maps[place], run.graph.data
+        for number, buffer in enumerate(data["buffers"]):
+            if buffer.get("from") == BACKWARD:
+                here[number] = self._tangent(place, run, number, buffer)
+        for node in data["nodes"]:
+            if node["stage"] == BACKWARD:
+                self._add_node(place, run, node, set())
+        for b, storage in run.gradients.items():
+            self._buffer_of.setdefault(storage, here[b])
+        there = {here[b] for b in data["backward_outputs"]}
+        self._nodes.append(_end(f"{place}.end of backward", BACKWARD, there))
+
+    # --- buffers
+
+    def _add_buffer(self, place: int, buffer: Mapping[str, Any]) -> int:
+        made = dict(buffer) | {"name": global_name(place, buffer["name"])}
+        self._buffers.append(made)
+        return len(self._buffers) - 1
+
+    def _input(self, run: Run, number: int, buffer: Mapping[str, Any]) -> int:
+        """What forward of a graph is given, or has for a constant."""
+        storage = run.inputs.get(number)
+        if storage is None:
+            key = (run.graph.key, number)
+            if key not in self._constants:
+                self._constants[key] = self._add_buffer(len(self._maps) - 1, buffer)
+            return self._constants[key]
+        if storage not in self._buffer_of:
+            self._buffer_of[storage] = self._add_buffer(len(self._maps) - 1, buffer)
+            self._inputs.add(storage)
+        return self._buffer_of[storage]
+
+    def _tangent(self, place: int, run: Run, number: int, buffer: Mapping[str, Any]) -> int:
+        storage = run.tangents.get(number)
+        if storage is None or storage not in self._buffer_of:
+            added = self._add_buffer(place, buffer)
+            if storage is None:
+                return added
+            self._buffer_of[storage] = added
+        return self._buffer_of[storage]
+
+    # --- what stays
+
+    def _returned(self) -> list[int]:
+        stays: dict[int, None] = {}
+        for place, run in enumerate(self._step.forward):
+            for number, storage in run.outputs.items():
+                is_kept = storage in self._step.returned or storage not in self._taken
+                if is_kept:
+                    stays[self._maps[place][number]] = None
+        return list(stays)
+
+    def _gradients(self) -> list[int]:
+        stays: dict[int, None] = {}
+        for place, run in enumerate(self._step.forward):
+            for number, storage in run.gradients.items():
+                if storage in self._step.gradients:
+                    stays[self._maps[place][number]] = None
+        return list(stays)
+
+
+def _end(name: str, stage: str, reads: Iterable[int]) -> dict[str, Any]:
+    """A node that computes nothing."""
+    return {
+        "name": name,
+        "op": "",
+        "stage": stage,
+        "ms": 0.0,
+        "reads": sorted(set(reads)),
+        "makes": [],
+    }
+
+
+def of_model(step: RecordedStep, inputs: frozenset[int]) -> int:
+    """Bytes of the model's parameters and buffers that graphs are given."""
+    return sum(step.bytes_of[i] for i in inputs & step.of_model)

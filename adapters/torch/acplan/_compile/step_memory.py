@@ -1,0 +1,195 @@
+"""What the graphs of a step hold in memory, found by running them one after another.
+
+Of the plan nothing is known here but the graphs that PyTorch made of it, and which storages
+pass from one to another (_compile/step_recorder.py): they run node by node on fake tensors,
+and the memory of what is left is added up. How long what passes between graphs is there says
+_compile/joint_step.py.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
+
+from acplan._compile.fake_step import RecordedStep
+from acplan._compile.joint_step import global_name
+from acplan._compile.step_recorder import Run
+from acplan._files.verification import Step
+from acplan._graphs.graph_memory import Memory, Pass, device_type_of_graphs
+from acplan._graphs.joint_graph import JointGraph
+from acplan._graphs.node_values import FakeRun
+
+Modules = Mapping[str, tuple[GraphModule, GraphModule]]
+"""Of graphs, by their keys, forward and backward."""
+
+
+def run_graphs(step: RecordedStep, modules: Modules, held_bytes: int) -> list[Step]:
+    """The nodes of all graphs as they run, with the bytes in use while they do."""
+    return _StepOfGraphs(step, modules, held_bytes).run()
+
+
+class _StepOfGraphs:
+    def __init__(self, step: RecordedStep, modules: Modules, held_bytes: int) -> None:
+        self._step = step
+        self._modules = modules
+        every = [module for pair in modules.values() for module in pair]
+        self._memory = Memory(device_type_of_graphs(*every), held_bytes)
+        self._run = FakeRun(*every)
+        self._values: dict[int, Any] = {}  # a storage
+        self._saved: dict[int, dict[str, Any]] = {}  # a run, by its place
+        # What is dropped no more has a name no other may get.
+        self._passes: list[Pass] = []
+        self._steps: list[Step] = []
+        self._places = {id(run): k for k, run in enumerate(step.forward)}
+        self._passed = _passed(step)
+
+    def run(self) -> list[Step]:
+        self._hold_inputs()
+        for place, run in enumerate(self._step.forward):
+            self._run_forward(place, run)
+        taken = {s for run in self._step.forward for s in run.inputs.values()}
+        for storage in (self._passed & taken) - self._step.returned:
+            self._memory.drop(self._values[storage])
+        self._hold_tangents()
+        for run in self._step.backward:
+            self._run_backward(self._places[id(run)], run)
+        return self._steps
+
+    def _hold_inputs(self) -> None:
+        """What is there during the whole step."""
+        seen: set[str] = set()
+        for run in self._step.forward:
+            forward, backward = self._modules[run.graph.key]
+            for node in forward.graph.find_nodes(op="placeholder"):
+                storage = _storage_of(run.graph.joint, node, run.inputs)
+                if storage is None or storage in {*self._passed, *self._values}:
+                    continue
+                self._values[storage] = self._run.placeholder(node)
+                self._memory.hold(self._values[storage])
+            if run.graph.key not in seen:
+                seen.add(run.graph.key)
+                for module in (forward, backward):
+                    for node in module.graph.find_nodes(op="get_attr"):
+                        self._memory.hold(self._run.attribute(node))
+
+    def _run_forward(self, place: int, run: Run) -> None:
+        module, _ = self._modules[run.graph.key]
+        given = self._given(run, module, run.inputs)
+        done = self._pass(place, run, module, given, keeps_inputs=True)
+        returned = _returned(module)
+        count = run.graph.num_fwd_outputs
+        saved = [node for node in returned[count:] if isinstance(node, Node)]
+        self._saved[place] = {node.name: done.values[node] for node in saved}
+        for node in saved:
+            self._memory.hold(done.values[node])
+        for node in dict.fromkeys(returned[:count]):
+            self._hand_on(run, node, done)
+        self._let_go(done, returned, "call_function")
+
+    def _hand_on(self, run: Run, node: Any, done: Pass) -> None:
+        if not isinstance(node, Node):
+            return
+        storage = _storage_of(run.graph.joint, node, run.outputs)
+        if storage is None or storage in self._values:
+            return
+        self._values[storage] = done.values[node]
+        self._memory.hold(done.values[node])
+
+    def _let_go(self, done: Pass, returned: list[Any], *ops: str) -> None:
+        """What a pass holds for its outputs, which are held by now for whoever has them."""
+        for node in {n for n in returned if isinstance(n, Node)}:
+            if node.op in ops:
+                self._memory.drop(done.values[node])
+
+    def _hold_tangents(self) -> None:
+        """Those that no graph makes."""
+        made = {s for run in self._step.backward for s in run.gradients.values()}
+        for run in self._step.backward:
+            _, module = self._modules[run.graph.key]
+            for node in module.graph.find_nodes(op="placeholder"):
+                storage = _storage_of(run.graph.joint, node, run.tangents)
+                if storage is None or storage in made or not node.users:
+                    continue
+                if storage not in self._values:
+                    self._values[storage] = self._run.placeholder(node)
+                self._memory.hold(self._values[storage])
+
+    def _run_backward(self, place: int, run: Run) -> None:
+        _, module = self._modules[run.graph.key]
+        given = self._given(run, module, run.tangents) | self._saved.pop(place)
+        done = self._pass(place, run, module, given, keeps_inputs=False)
+        returned = _returned(module)
+        takers = self._takers()
+        for node in dict.fromkeys(returned):
+            if not isinstance(node, Node):
+                continue
+            storage = _storage_of(run.graph.joint, node, run.gradients)
+            if storage is None or storage in self._values:
+                continue
+            self._values[storage] = done.values[node]
+            for _ in range(takers[storage] + (storage in self._step.gradients)):
+                self._memory.hold(done.values[node])
+        self._let_go(done, returned, "call_function", "placeholder")
+
+    def _takers(self) -> Counter[int]:
+        """How many backward passes read what comes from another one."""
+        found: Counter[int] = Counter()
+        for run in self._step.backward:
+            _, module = self._modules[run.graph.key]
+            for node in module.graph.find_nodes(op="placeholder"):
+                storage = _storage_of(run.graph.joint, node, run.tangents)
+                if storage is not None and node.users:
+                    found[storage] += 1
+        return found
+
+    def _given(
+        self, run: Run, module: GraphModule, storages: Mapping[int, int]
+    ) -> dict[str, Any]:
+        given = {}
+        for node in module.graph.find_nodes(op="placeholder"):
+            storage = _storage_of(run.graph.joint, node, storages)
+            if storage is not None and storage in self._values:
+                given[node.name] = self._run.shaped(node, self._values[storage])
+        return given
+
+    def _pass(
+        self,
+        place: int,
+        run: Run,
+        module: GraphModule,
+        given: dict[str, Any],
+        *,
+        keeps_inputs: bool,
+    ) -> Pass:
+        done = Pass(module, self._run, self._memory)
+        self._passes.append(done)
+        done.run(given, keeps_inputs=keeps_inputs)
+        listed = {node["name"] for node in run.graph.data["nodes"]}
+        self._steps += [
+            Step(global_name(place, step.name), step.live_bytes)
+            for step in done.steps
+            if step.name in listed
+        ]
+        return done
+
+
+def _passed(step: RecordedStep) -> set[int]:
+    """What a graph makes and hands out."""
+    made: set[int] = set()
+    given: set[int] = set()
+    for run in step.forward:
+        given |= {*run.inputs.values()} - made
+        made |= {*run.outputs.values()} - given
+    return made
+
+
+def _storage_of(joint: JointGraph, node: Node, storages: Mapping[int, int]) -> int | None:
+    found = [b for b in joint.buffers_of(node.name) if b in storages]
+    return storages[found[0]] if found else None
+
+
+def _returned(module: GraphModule) -> list[Any]:
+    (output,) = module.graph.find_nodes(op="output")
+    return list(tree_leaves(output.args))

@@ -1,0 +1,137 @@
+"""Run-times of operators, measured one by one on the CUDA device that is there."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_map
+
+from acplan._base.errors import AcplanError
+from acplan._device.devices import DEVICES, Device
+
+Clock = Callable[[Callable[[], Any]], float]
+"""Milliseconds that one call takes."""
+
+_WARM_UPS = 3
+_CALLS = 10
+
+
+def cuda_clock(call: Callable[[], Any]) -> float:
+    for _ in range(_WARM_UPS):
+        call()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(_CALLS):
+        call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / _CALLS
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredDevice(Device):
+    """Runs each operator, once for all of the same shapes, on tensors of its own, so
+    that a model needs not fit on the device. Where one cannot run, says so and takes
+    the roofline."""
+
+    place: torch.device
+    clock: Clock = cuda_clock
+    known_ms: dict[Hashable, float] = dataclasses.field(default_factory=dict)
+
+    def runtime_ms(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        read: Sequence[torch.Tensor],
+        written: Sequence[torch.Tensor],
+    ) -> float:
+        key = _signature(func, args, kwargs)
+        if key not in self.known_ms:
+            try:
+                found = self._measured_ms(func, args, kwargs)
+            except (RuntimeError, TypeError, ValueError) as error:
+                reason = str(error).partition("\n")[0]
+                warnings.warn(
+                    f"{func} cannot be measured ({reason}); its time is the roofline "
+                    f"of {self.name}",
+                    stacklevel=2,
+                )
+                found = super().runtime_ms(func, args, kwargs, out, read, written)
+            self.known_ms[key] = found
+        return self.known_ms[key]
+
+    def _measured_ms(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+        forked = [self.place] if self.place.type == "cuda" else []
+        with (
+            _disable_current_modes(),
+            torch.no_grad(),
+            torch.random.fork_rng(devices=forked),
+        ):
+            real_args, real_kwargs = tree_map(self._real, (args, kwargs))
+            return self.clock(lambda: func(*real_args, **real_kwargs))
+
+    def _real(self, value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return self._place_of(value)
+        if not isinstance(value, torch.Tensor):
+            return value
+        ends = (stride * (size - 1) for size, stride in zip(value.shape, value.stride()))
+        length = 1 + sum(ends) if value.numel() else 0
+        # Zeros are indices that every table has.
+        make = torch.rand if value.dtype in _RANDOM else torch.zeros
+        place = self._place_of(value.device)
+        storage = make(length, dtype=value.dtype, device=place)
+        return storage.as_strided(value.shape, value.stride())
+
+    def _place_of(self, device: torch.device) -> torch.device:
+        return self.place if device.type == "cuda" else device
+
+
+_RANDOM = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+    leaves, shape = tree_flatten((args, kwargs))
+    return (
+        func,
+        str(shape),
+        tuple(
+            (leaf.shape, leaf.stride(), leaf.dtype, leaf.device.type)
+            if isinstance(leaf, torch.Tensor)
+            else repr(leaf)
+            for leaf in leaves
+        ),
+    )
+
+
+def measured_device() -> MeasuredDevice:
+    """The current CUDA device; its roofline is that of the one in DEVICES which its
+    name says, or of an A100."""
+    if not torch.cuda.is_available():
+        raise AcplanError(
+            "device: 'cuda' measures run-times, and PyTorch finds no CUDA device; "
+            f"expected one of {', '.join(DEVICES)}"
+        )
+    name = torch.cuda.get_device_name()
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    known = dataclasses.asdict(DEVICES[_known_as(name)]) | {
+        "name": name,
+        "product": name,
+        "capability": (properties.major, properties.minor),
+        "multiprocessors": properties.multi_processor_count,
+        "memory": properties.total_memory,
+        "is_rocm": torch.version.hip is not None,
+    }
+    place = torch.device("cuda", torch.cuda.current_device())
+    return MeasuredDevice(**known, place=place)
+
+
+def _known_as(name: str) -> str:
+    plain = name.lower().replace(" ", "")
+    fitting = [k for k in DEVICES if all(part in plain for part in k.split("-"))]
+    return max(fitting, key=len, default="a100")

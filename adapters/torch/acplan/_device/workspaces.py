@@ -1,0 +1,414 @@
+"""Memory that a device's kernels take from PyTorch's allocator beside their results,
+which fake tensors do not show: docs/workspaces.md has the formulas and their sources.
+
+What cuDNN and cuBLASLt ask for by heuristics of their own is not among it.
+"""
+
+import functools
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from acplan._base.tensors import block_bytes
+from acplan._device.devices import Device
+
+_HALF = (torch.float16, torch.bfloat16)
+_INDEX = 8  # bytes of an int64
+
+Arguments = dict[str, Any]
+
+
+def workspace_bytes(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, device: Device
+) -> int:
+    """What the operator allocates while it runs and frees before it ends."""
+    name = func._schema.name.removeprefix("aten::")
+    model = _MODELS.get(name)
+    if model is None or _is_on_the_cpu(out, args):
+        return 0
+    return model(_bound(func, args, kwargs), device)
+
+
+def persistent_bytes(device: Device) -> int:
+    """What stays from the first matrix product on: cuBLAS' workspace, of a handle each
+    for the program's thread and autograd's."""
+    return 2 * _blocks(_cublas_workspace(device))
+
+
+def _is_on_the_cpu(out: Any, args: tuple[Any, ...]) -> bool:
+    for value in (out, *args):
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(tensor, torch.Tensor):
+                return tensor.device.type == "cpu"
+    return True
+
+
+def _bound(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    parameters = func._schema.arguments
+    defaults = {p.name: p.default_value for p in parameters if p.has_default_value()}
+    given = {parameter.name: value for parameter, value in zip(parameters, args)}
+    return defaults | given | kwargs
+
+
+def _blocks(*sizes: int) -> int:
+    """Allocations of these sizes, which live at one time."""
+    return sum(map(block_bytes, sizes))
+
+
+def _pytorch() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+# --- cuBLAS
+
+
+def _cublas_workspace(device: Device) -> int:
+    config = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+    chosen = re.findall(r":([0-9]+):([0-9]+)", config)
+    if chosen:
+        return sum(int(size) * int(count) * 1024 for size, count in chosen)
+    if device.is_rocm:
+        return 128 * 2**20 if device.capability[0] == 9 else 32 * 2**20
+    is_large = device.capability == (9, 0) or (
+        _pytorch() >= (2, 11) and device.capability[0] in (9, 10, 12)
+    )
+    return 32 * 2**20 if is_large else (4096 * 2 + 16 * 8) * 1024
+
+
+# --- Attention
+
+
+def _flash_forward(given: Arguments, device: Device) -> int:
+    if device.is_rocm or given["dropout_p"]:
+        return 0
+    batch, heads, rows, width = given["query"].shape
+    columns = given["key"].shape[2]
+    block = 256 if width <= 64 else 128 if width <= 128 else 64
+    splits = _flash_splits(
+        batch * heads * -(-rows // 64),
+        device.multiprocessors * 2,
+        -(-columns // block),
+    )
+    if splits <= 1:
+        return 0
+    each = 4 * splits * batch * heads * rows
+    return _blocks(each, each * _flash_width(width))
+
+
+def _flash_splits(blocks: int, processors: int, column_blocks: int) -> int:
+    """num_splits_heuristic: the least that keeps most processors busy."""
+    if blocks >= 0.8 * processors:
+        return 1
+    efficiency = {}
+    for splits in range(1, min(128, processors, column_blocks) + 1):
+        each = -(-column_blocks // splits)
+        if splits == 1 or each != -(-column_blocks // (splits - 1)):
+            waves = blocks * splits / processors
+            efficiency[splits] = waves / math.ceil(waves)
+    best = max(efficiency.values(), default=0)
+    return next((s for s, found in efficiency.items() if found >= 0.85 * best), 1)
+
+
+def _flash_width(width: int) -> int:
+    return -(-width // 32) * 32 if width <= 192 else 256
+
+
+def _flash_backward(given: Arguments, device: Device) -> int:
+    if device.is_rocm:
+        return 0
+    query, key = given["query"], given["key"]
+    batch, heads, rows, width = query.shape
+    key_heads, columns = key.shape[1:3]
+    rounded = -(-rows // 128) * 128
+    copies = 1
+    if torch.are_deterministic_algorithms_enabled():
+        copies = -(-device.multiprocessors // (batch * heads))
+    sizes = [
+        4 * copies * batch * rounded * heads * _flash_width(width),  # dq_accum
+        4 * batch * heads * rounded,  # softmax_d
+        *_uncontiguous(given["grad_out"], given["out"]),
+    ]
+    if key_heads != heads:
+        # dk and dv of every head of the query.
+        sizes += 2 * [batch * columns * heads * width * query.element_size()]
+    return _blocks(*sizes)
+
+
+def _uncontiguous(*tensors: torch.Tensor) -> list[int]:
+    """Copies of tensors that are not contiguous as [batch, rows, heads, width]."""
+    return [
+        tensor.numel() * tensor.element_size()
+        for tensor in tensors
+        if not tensor.transpose(1, 2).is_contiguous()
+    ]
+
+
+def _efficient_backward(given: Arguments, device: Device) -> int:
+    if device.is_rocm:
+        return 0
+    query, key, value = given["query"], given["key"], given["value"]
+    batch, heads, rows, width = query.shape
+    columns, value_width = key.shape[2], value.shape[3]
+    is_half = query.dtype in _HALF
+    block_i, block_j, is_in_registers = _efficient_tile(
+        max(width, value_width), is_half, bool(given["dropout_p"]), device.capability
+    )
+    sums = 0
+    if is_half and not is_in_registers:
+        splits = -(-columns // block_j)
+        if batch * heads >= 256 and columns <= 2 * block_j:
+            splits = 1
+        splits = max(1, min(splits, 200 // (batch * heads)))
+        if torch.are_deterministic_algorithms_enabled():
+            splits = 1
+        for size in (width, value_width):
+            sums += splits * block_j * -(-size // block_i) * block_i
+    tiles = -(-rows // block_i) * -(-width // block_i)
+    sums += tiles * (4 + block_i * block_i)
+    workspace = 4 * batch * heads * (-(-sums // 4) * 4)
+    delta = 4 * batch * heads * rows
+    has_own_delta = is_half and (is_in_registers or device.capability != (7, 0))
+    if has_own_delta:
+        return _blocks(delta, workspace)
+    # The product of the gradient and the result, in float32, then its sums.
+    product = _blocks(4 * value_width * batch * heads * rows, delta)
+    return max(product, _blocks(delta, workspace))
+
+
+def _efficient_tile(
+    width: int, is_half: bool, has_dropout: bool, capability: tuple[int, int]
+) -> tuple[int, int, bool]:
+    """Of the first kernel that fits: rows of queries, of keys, and whether gradients
+    stay in registers. Those of 128 rows fit into the shared memory of large chips."""
+    is_large = capability in ((8, 0), (9, 0)) or capability[0] == 10
+    if width <= 64:
+        return 64, 64, is_half
+    if is_half and width <= 96 and capability in ((8, 6), (8, 9)) and not has_dropout:
+        return 128, 64, True
+    if not is_large:
+        return 64, 64, False
+    if is_half and width <= 128:
+        return 128, 128, True
+    return 128, 64, False
+
+
+def _cudnn_attention_backward(given: Arguments, device: Device) -> int:
+    query, key = given["query"], given["key"]
+    batch, heads, rows, width = query.shape
+    sizes = [4 * batch * heads * rows * width, 4 * batch * heads * rows]
+    if key.shape[1] != heads:
+        sizes += 2 * [batch * heads * key.shape[2] * width * query.element_size()]
+    # One workspace.
+    return _blocks(sum(sizes))
+
+
+# --- Norms
+
+
+def _group_norm(given: Arguments, device: Device) -> int:
+    each = given["N"] * given["C"] * _accumulator(given["input"].dtype)
+    return _blocks(each, each)
+
+
+def _group_norm_backward(given: Arguments, device: Device) -> int:
+    size = _accumulator(given["input"].dtype)
+    channels = given["N"] * given["C"] * size
+    groups = given["N"] * given["group"] * size
+    return _blocks(channels, channels, channels, groups, groups)
+
+
+def _accumulator(dtype: torch.dtype) -> int:
+    return 4 if dtype in _HALF else dtype.itemsize
+
+
+def _foreach_norm(given: Arguments, device: Device) -> int:
+    tensors = given["self"]
+    if not tensors:
+        return 0
+    chunks = max(-(-tensor.numel() // 65536) for tensor in tensors)
+    return _blocks(len(tensors) * chunks * _accumulator(tensors[0].dtype))
+
+
+# --- Indices
+
+
+def _sorted_pairs(count: int) -> int:
+    """cub's radix sort of pairs of 64 bits: another pair of buffers."""
+    return 2 * _INDEX * count
+
+
+def _embedding_backward(given: Arguments, device: Device) -> int:
+    gradient, indices = given["grad_output"], given["indices"]
+    count, width = indices.numel(), gradient.shape[-1]
+    copied = 0
+    if not gradient.is_contiguous():
+        copied = gradient.numel() * gradient.element_size()
+    if count <= 3072 and not given["scale_grad_by_freq"]:
+        return _blocks(copied)
+    size = indices.element_size()
+    segments = min(count, given["num_weights"])
+    partials = count // 10 + segments
+    ordered = _blocks(copied, size * count, size * count)
+    sorting = _blocks(size * count, _sorted_pairs(count))
+    summing = _blocks(
+        size * count,
+        size * segments,
+        size * segments,
+        size * partials,
+        partials * width * _accumulator(gradient.dtype),
+    )
+    return ordered + max(sorting, summing)
+
+
+def _index_put(given: Arguments, device: Device) -> int:
+    if not given["accumulate"]:
+        return 0
+    indices = [index for index in given["indices"] if index is not None]
+    if not indices or any(index.dtype == torch.bool for index in indices):
+        return 0
+    count = torch.broadcast_shapes(*(index.shape for index in indices)).numel()
+    each = _INDEX * count
+    # The places, sorted, their order, and the numbers that are sorted along.
+    return _blocks(each, each, each, each, _sorted_pairs(count))
+
+
+# --- Samplers
+
+
+def _grid_copies(given: Arguments, device: Device) -> int:
+    """What cuDNN wants in one piece."""
+    grid = given["grid"]
+    copied = [] if grid.is_contiguous() else [grid]
+    others = (given["self"], given.get("grad_output"))
+    copied += [t for t in others if t is not None and 0 in t.stride()]
+    return _blocks(*(t.numel() * t.element_size() for t in copied))
+
+
+# --- Reductions
+
+
+def _reduction(given: Arguments, device: Device) -> int:
+    tensor = given["self"]
+    dims = given.get("dim")
+    if dims is None or dims == []:
+        dims = range(tensor.dim())
+    elif isinstance(dims, int):
+        dims = [dims]
+    dtype = given.get("dtype") or tensor.dtype
+    return _reduction_bytes(
+        tuple(tensor.shape),
+        tensor.stride(),
+        [dim % max(tensor.dim(), 1) for dim in dims],
+        8 if not dtype.is_floating_point else _accumulator(dtype),
+        device,
+    )
+
+
+def _reduction_bytes(
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dims: Iterable[int],
+    size: int,
+    device: Device,
+) -> int:
+    """setReduceConfig: partial sums of blocks, where blocks share an output."""
+    reduced, kept = _iterated(shape, strides, set(dims))
+    outputs = math.prod(length for length, _ in kept)
+    inputs = math.prod(length for length, _ in reduced)
+    if outputs * inputs == 0:
+        return 0
+    is_inner = not kept or (bool(reduced) and reduced[0][1] < kept[0][1])
+    vector = 1
+    if is_inner:
+        x, y = inputs, outputs
+        if reduced and reduced[0][1] == 1 and x >= 128 and len(reduced) == 1:
+            x //= 4
+    else:
+        x, y = outputs, inputs
+        if kept[0][1] == 1:
+            vector = _common_vector(kept[0][0], [s for _, s in reduced + kept[1:]])
+            x //= vector
+    width, height = _block_of(x, y, 512 // vector, 64 if device.is_rocm else 32)
+    step_in, step_out = (width, 1) if is_inner else (1, width)
+    per_thread = -(-inputs // step_in)
+    if per_thread < min(height * 16, 256):
+        return 0  # warps share no output, and so blocks do not
+    step_in *= height
+    per_thread = -(-inputs // step_in)
+    grid = -(-(outputs // vector) // step_out)
+    threads = _threads_per_multiprocessor(device.capability)
+    target = device.multiprocessors * (threads // (width * height))
+    if per_thread < 256 or grid > target:
+        return 0
+    fewest = 128 if device.is_rocm else 16
+    blocks = max(min(-(-target // grid), -(-per_thread // fewest)), -(-per_thread // 256))
+    if blocks <= 1:
+        return 0
+    staged = size * outputs * blocks * (1 if is_inner else width * vector)
+    return _blocks(staged, 4 * grid)
+
+
+_Dimensions = list[tuple[int, int]]
+
+
+def _iterated(
+    shape: Sequence[int], strides: Sequence[int], dims: set[int]
+) -> tuple[_Dimensions, _Dimensions]:
+    """Lengths and strides as TensorIterator goes through them: what is reduced and
+    what is kept, innermost first, neighbours in one."""
+    groups: tuple[_Dimensions, _Dimensions] = ([], [])
+    places = sorted(range(len(shape)), key=lambda place: strides[place])
+    for place in places:
+        if shape[place] == 1:
+            continue
+        group = groups[0 if place in dims else 1]
+        if group and group[-1][0] * group[-1][1] == strides[place]:
+            group[-1] = (group[-1][0] * shape[place], group[-1][1])
+        else:
+            group.append((shape[place], strides[place]))
+    return groups
+
+
+def _common_vector(length: int, strides: Iterable[int]) -> int:
+    return functools.reduce(math.gcd, [length, *strides], 4)
+
+
+def _block_of(x: int, y: int, most: int, warp: int) -> tuple[int, int]:
+    x, y = (min(most, 1 << max(n, 1).bit_length() - 1) for n in (x, y))
+    width = min(x, warp)
+    height = min(y, most // width)
+    return min(x, most // height), height
+
+
+def _threads_per_multiprocessor(capability: tuple[int, int]) -> int:
+    if capability == (7, 5):
+        return 1024
+    return 1536 if capability in ((8, 6), (8, 9)) or capability[0] == 12 else 2048
+
+
+_MODELS: dict[str, Callable[[Arguments, Device], int]] = {
+    "_scaled_dot_product_flash_attention": _flash_forward,
+    "_scaled_dot_product_flash_attention_backward": _flash_backward,
+    "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
+    "_scaled_dot_product_cudnn_attention_backward": _cudnn_attention_backward,
+    "native_group_norm": _group_norm,
+    "native_group_norm_backward": _group_norm_backward,
+    "_foreach_norm": _foreach_norm,
+    "embedding_dense_backward": _embedding_backward,
+    "cudnn_grid_sampler": _grid_copies,
+    "cudnn_grid_sampler_backward": _grid_copies,
+    "index_put": _index_put,
+    "index_put_": _index_put,
+    "_index_put_impl_": _index_put,
+    "_unsafe_index_put": _index_put,
+    "sum": _reduction,
+    "mean": _reduction,
+    "amax": _reduction,
+    "amin": _reduction,
+    "linalg_vector_norm": _reduction,
+}

@@ -1,0 +1,137 @@
+"""What an update asks of values that fake tensors do not have: whether gradients are
+finite, how long a step is."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+from torch.utils.weak import WeakIdKeyDictionary
+
+from acplan._base.patching import set_attribute
+from acplan._base.stand_ins import is_run_inside
+from acplan._base.tensors import tensors_in
+from acplan._fakes.followed_numbers import suspended
+
+# Where kernels are that run for fake tensors, too.
+_FAKED_BY = (
+    "Meta",
+    "CompositeImplicitAutograd",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+)
+_ITEM = torch.ops.aten._local_scalar_dense.default
+
+
+class Assumed(TorchDispatchMode):
+    """Where it is `asked`, `.item()` has an answer: for tensors of one element that
+    come from constants the right one, else the one that holds if all floating-point
+    numbers are 1. So no gradient is infinite or NaN, a GradScaler lets the optimizer
+    step, and Adafactor's parameters have a length above its threshold.
+
+    An operator that only writes and that PyTorch has no fake of does nothing: nobody
+    could tell.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._is_asked = False
+        self._known: Any = WeakIdKeyDictionary()
+
+    @contextlib.contextmanager
+    def asked(self) -> Iterator[None]:
+        self._is_asked = True
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(suspended())
+                if not torch.cuda.is_available():
+                    # Optimizers with kernels of their own wait for them.
+                    stack.enter_context(
+                        set_attribute(torch.cuda, "synchronize", _wait_for_nothing)
+                    )
+                yield
+        finally:
+            self._is_asked = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if any(map(is_run_inside, types)):
+            return NotImplemented
+        kwargs = kwargs or {}
+        if not self._is_asked:
+            return func(*args, **kwargs)
+        if func is _ITEM:
+            try:
+                return func(*args, **kwargs)
+            except DataDependentOutputException:
+                return self._value(args[0])
+        if _only_writes(func):
+            return None
+        out = func(*args, **kwargs)
+        if isinstance(out, FakeTensor):
+            self._note(func, args, kwargs, out)
+        return out
+
+    def _note(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: FakeTensor
+    ) -> None:
+        read = tensors_in((args, kwargs))
+        from_known = out.numel() == 1 and all(self._is_known(t) for t in read)
+        is_answer = out.dtype == torch.bool and bool(read)
+        value = self._computed(func, args, kwargs) if from_known or is_answer else None
+        if value is None:
+            self._known.pop(out, None)
+        else:
+            self._known[out] = value
+
+    def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Its result if each tensor had one element, the value that is assumed."""
+
+        def real(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                shape = [1] * value.dim()
+                return torch.full(shape, self._value(value), dtype=value.dtype)
+            return torch.device("cpu") if isinstance(value, torch.device) else value
+
+        with no_dispatch():
+            try:
+                out = func(*tree_map(real, args), **tree_map(real, kwargs))
+                return out.flatten()[0].item()
+            except (IndexError, NotImplementedError, RuntimeError):
+                return None  # not for such shapes, or not on a CPU
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        return tensor in self._known or not isinstance(tensor, FakeTensor)
+
+    def _value(self, tensor: torch.Tensor) -> Any:
+        if tensor in self._known:
+            return self._known[tensor]
+        if not isinstance(tensor, FakeTensor) and tensor.numel() == 1:
+            with no_dispatch():
+                return tensor.item()
+        if tensor.dtype == torch.bool:
+            return False
+        return 1.0 if tensor.is_floating_point() else 1
+
+
+def _only_writes(func: Any) -> bool:
+    """Whether it writes to its arguments, returns nothing, and has no fake."""
+    schema = func._schema
+    if schema.returns or not schema.is_mutable:
+        return False
+    return not any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key) for key in _FAKED_BY
+    )
+
+
+def _wait_for_nothing(device: Any = None) -> None:
+    pass

@@ -1,0 +1,163 @@
+"""Fake tensors that autograd takes for plain ones, and that leave nothing behind."""
+
+import contextlib
+import functools
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from acplan._base.patching import here, replaced_here, set_attribute
+
+ValueOf = Callable[[torch.Tensor], torch.Tensor | None]
+
+_make = FakeTensor.__new__
+_NAME = "__torch_dispatch__"
+_DISPATCH = FakeTensor.__dict__[_NAME]
+# What holds the results of a cache, and no more.
+_HOLDERS = (dict, list, tuple)
+_CACHE = functools._lru_cache_wrapper
+_LOOKED_FOR = frozenset({FakeTensor, _CACHE})
+_LINK = "functools._lru_list_elem"
+
+
+@contextlib.contextmanager
+def plain_fakes(value_of: ValueOf) -> Iterator[None]:
+    """While it lasts, fake tensors are made without a dispatch of their own.
+
+    Where a view is written to, autograd makes it anew if its tensors have such a
+    dispatch, by operators that no real step runs: after each `relu_` on the output of
+    a linear layer, say. The mode that the tensors belong to must be active whenever
+    they are used; those that are still held at the end become real, with their value
+    if they have one, else empty.
+
+    A module that is moved to where it is already, or given the type that it has, stays as
+    it is, as with plain tensors: PyTorch would swap fake ones, which it cannot where
+    others look at them.
+    """
+    moves = replaced_here(torch.nn.Module, "_apply", _moved)
+    made = staticmethod(here(_made_apart, _made_plain))
+    with set_attribute(FakeTensor, "__new__", made), moves:
+        try:
+            yield
+        finally:
+            _leave_nothing(value_of)
+
+
+_move: Any = torch.nn.Module._apply
+
+
+def _moved(
+    module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+) -> torch.nn.Module:
+    if recurse:
+        for child in module.children():
+            child._apply(fn)
+    own = (*module._parameters.values(), *module._buffers.values())
+    tensors = [tensor for tensor in own if tensor is not None]
+    if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+        with torch.no_grad():
+            if all(fn(tensor) is tensor for tensor in tensors):
+                return module
+            if not torch.__future__.get_overwrite_module_params_on_conversion():
+                return _moved_one_by_one(module, fn)
+    moved: torch.nn.Module = _move(module, fn, False)
+    return moved
+
+
+def _moved_one_by_one(
+    module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.nn.Module:
+    """As with plain tensors: parameters stay the same objects as long as they can."""
+    for name, parameter in module._parameters.items():
+        if parameter is None:
+            continue
+        made = fn(parameter)
+        if torch._has_compatible_shallow_copy_type(parameter, made):
+            parameter.data = made
+        else:
+            module._parameters[name] = torch.nn.Parameter(made, parameter.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = fn(buffer)
+    return module
+
+
+# PyTorch looks at the class once, when a tensor is made.
+_MAKING = threading.RLock()
+
+
+def _made_plain(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:
+    with _MAKING:
+        setattr(FakeTensor, _NAME, torch._C._disabled_torch_dispatch_impl)
+        try:
+            return _make(cls, *args, **kwargs)
+        finally:
+            setattr(FakeTensor, _NAME, _DISPATCH)
+
+
+def _made_apart(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:
+    """By another thread, as PyTorch makes it."""
+    with _MAKING:
+        return _make(cls, *args, **kwargs)
+
+
+def _leave_nothing(value_of: ValueOf) -> None:
+    """Empties the caches of functions that hold fake tensors, as those for position
+    embeddings of detectors: who calls one again would be given a fake one."""
+    # Of a million objects and more.
+    found = [thing for thing in gc.get_objects() if type(thing) in _LOOKED_FOR]
+    fakes = [thing for thing in found if type(thing) is FakeTensor]
+    for cache in found:
+        if type(cache) is _CACHE and _holds_fakes(cache):
+            cache.cache_clear()
+    for fake in filter(_is_plain, fakes):
+        _make_real(fake, value_of(fake))
+
+
+def _is_plain(fake: FakeTensor) -> bool:
+    if not hasattr(fake, "fake_device"):  # an error has left it half made
+        return False
+    return not torch._C._dispatch_keys(fake).has(torch._C.DispatchKey.Python)
+
+
+def _make_real(fake: FakeTensor, value: torch.Tensor | None) -> None:
+    """Kernels would read memory that is not there."""
+    if fake.fake_device.type == "cuda" and not _has_cuda():
+        return  # There are no kernels either.
+    if fake.layout is not torch.strided:
+        return  # Nothing can be put in the place of its parts.
+    if value is None:
+        value = torch.empty(0, dtype=fake.dtype)
+    with torch.no_grad():
+        fake.data = value.to(fake.fake_device)
+
+
+def _has_cuda() -> bool:
+    # Not torch.cuda.is_available(), which is told that there is a fake one.
+    count = getattr(torch._C, "_cuda_getDeviceCount", lambda: 0)
+    return int(count()) > 0
+
+
+def _holds_fakes(cache: Any) -> bool:
+    if cache.cache_info().currsize == 0:
+        return False
+    seen: set[int] = set()
+    found = gc.get_referents(cache)
+    while found:
+        held = found.pop()
+        if isinstance(held, FakeTensor):
+            return True
+        if id(held) in seen or not (isinstance(held, _HOLDERS) or _is_link(held)):
+            continue
+        seen.add(id(held))
+        found.extend(gc.get_referents(held))
+    return False
+
+
+def _is_link(thing: Any) -> bool:
+    kind = type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}" == _LINK

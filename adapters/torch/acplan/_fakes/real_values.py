@@ -1,0 +1,426 @@
+"""A traced step with the values of a real one.
+
+Every operator is computed on the CPU beside the fake one of the device, from copies of the
+model's own weights, buffers and inputs, so that whatever the model asks of what it computes
+(`.item()`, a branch, `nonzero`) has the answer of this batch, forward and backward. Names,
+kernels and bytes stay those of the device.
+
+The step runs several times to be recorded, each time from the same values: those that were
+there after the first step, whose update changes none (nothing asks an update for what it
+writes, and the values of an optimizer's states would need as much memory again). Random
+numbers are those of the CPU's generator from one seed, and a recomputation draws them again
+as a device's would.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import pathlib
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_map
+
+from acplan._base import generators
+from acplan._base.errors import AcplanError
+from acplan._base.patching import replaced_here
+from acplan._base.tensors import tensors_of
+from acplan._device.cpu_operators import in_float32, on_the_cpu, read_on_the_cpu
+from acplan._device.devices import flops_of
+from acplan._fakes.known_values import UNKNOWN, ValuedFakeTensorMode, set_value, value_of
+from acplan._fakes.row_capacity import most_rows_of, with_most_rows
+from acplan._files import display
+from acplan._files.trace_file import Capacity
+
+_LOGGER = logging.getLogger("acplan")
+_VALUE = "_acplan_value"
+_REAL = (torch.Tensor, torch.nn.Parameter)
+
+# Of what nobody asked for: seconds of a CPU.
+_MOST_FLOPS = 300e9
+_MOST_BYTES = 2 << 30
+# What an element that is written takes, in FLOPs of a product.
+_PER_ELEMENT = 16
+# Of the memory that is free, the share that may be used.
+_SHARE = 0.9
+# Operators of a step with more rows, beside one with those of the batch.
+_MOST_TIMES = 10
+
+
+class NoValues(AcplanError):
+    """The model, or what it is given, has none."""
+
+
+class TooMuch(AcplanError):
+    """More would have to be computed, or kept, than is allowed."""
+
+
+@dataclasses.dataclass
+class Limits:
+    """What a step may compute and keep, and what it has computed."""
+
+    most_bytes: float
+    most_flops: float = float("inf")
+    bytes: int = 0
+    peak_bytes: int = 0
+    flops: float = 0.0
+
+    @classmethod
+    def of_the_machine(cls) -> "Limits":
+        return cls(_SHARE * free_bytes())
+
+    @classmethod
+    def unasked(cls) -> "Limits":
+        return cls(min(_MOST_BYTES, _SHARE * free_bytes()), _MOST_FLOPS)
+
+    def require_room(self, size: int) -> None:
+        if self.bytes + size > self.most_bytes:
+            raise TooMuch(
+                f"real values take more than the {display.size(self.most_bytes)} of memory "
+                "that they may have: trace a smaller batch, or fewer layers"
+            )
+
+    def add_flops(self, flops: int) -> None:
+        self.flops += flops
+        if self.flops > self.most_flops:
+            raise TooMuch(
+                f"a step with real values computes more than {self.most_flops:.0e} FLOPs"
+            )
+
+    def watch(self, value: torch.Tensor) -> None:
+        """Counts the memory of a value for as long as it is there."""
+        storage = value.untyped_storage()
+        if storage.__dict__.get("is_counted"):
+            return
+        storage.__dict__["is_counted"] = True
+        size = storage.nbytes()
+        self.bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.bytes)
+
+        def on_free() -> None:
+            self.bytes -= size
+
+        weakref.finalize(storage, on_free).atexit = False
+
+
+class RealValuesMode(ValuedFakeTensorMode):
+    """Fake tensors that have values, whatever is computed."""
+
+    def __init__(
+        self,
+        device: str,
+        limits: Limits,
+        capacity: Capacity = 1,
+        tick: Callable[[], object] = int,
+    ) -> None:
+        super().__init__(device)
+        self.is_first = True
+        self.count = 0
+        self.capacity = capacity
+        self._most: float = float("inf")
+        self.is_real = True
+        self.limits = limits
+        self.not_computed = ""
+        self._tick = tick
+
+    def knows(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        if not self.is_real:
+            return super().knows(func, args, kwargs)
+        is_written = func._schema.is_mutable
+        return all(
+            _has_value(tensor, but_real=is_written)
+            for tensor in tensors_of(read_on_the_cpu(func, args, kwargs))
+        )
+
+    def has_room_for(self, tensor: torch.Tensor) -> bool:
+        return tensor.layout == torch.strided if self.is_real else super().has_room_for(tensor)
+
+    def computed(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any = None
+    ) -> Any:
+        if not self.is_real:
+            return super().computed(func, args, kwargs, out)
+        made = tensors_of(out)
+        self.limits.require_room(sum(t.numel() * t.element_size() for t in made))
+        flops = flops_of(func, tuple(args), dict(kwargs), out)
+        self.limits.add_flops(flops + _PER_ELEMENT * sum(t.numel() for t in made))
+        self._tick()
+        self._count()
+        with no_dispatch():
+            given, options = tree_map(_real, [*args]), tree_map(_real, dict(kwargs))
+            is_padded = self.capacity != 1 and not self.is_first
+            if is_padded:
+                given = with_most_rows(func, given, self.capacity)
+            value = self._run(func, given, options)
+            if is_padded and value is not UNKNOWN:
+                value = most_rows_of(func, given, value, self.capacity)
+            if not any(made.alias_info for made in func._schema.returns):
+                value = _laid_out_as(out, value)
+        for tensor in tensors_of(value):
+            self.limits.watch(tensor)
+        return value
+
+    def begin(self) -> None:
+        """A step begins, the first one or one that is recorded."""
+        if self.is_first and self.count:
+            self.is_first = False
+            self._most = _MOST_TIMES * self.count
+            self.limits.most_flops = float("inf")  # it takes no longer than that again
+        self.count = 0
+
+    def _count(self) -> None:
+        self.count += 1
+        if self.capacity != 1 and self.count > self._most:
+            raise AcplanError(
+                f"capacity: with {self.capacity} times the rows the step has more than "
+                f"{_MOST_TIMES} times the operators: a loop may wait for fewer rows; say a "
+                "smaller capacity, or none"
+            )
+
+    def _run(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        try:
+            return (on_the_cpu(func) or func)(*args, **kwargs)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            if not func._schema.returns:
+                raise  # What only checks has found something.
+            with contextlib.suppress(RuntimeError, IndexError, TypeError, ValueError):
+                return in_float32(func, args, kwargs)
+            if not self.not_computed:
+                text = str(error).strip().splitlines() or [type(error).__name__]
+                self.not_computed = f"the CPU does not compute {func}: {text[0]}"
+            return UNKNOWN
+
+    def give_value(self, fake: torch.Tensor, value: torch.Tensor) -> None:
+        fake.__dict__.pop(_VALUE, None)
+        if type(value) not in _REAL or value.layout != torch.strided:
+            return
+        if value.device.type == "meta" or value.is_quantized:
+            return
+        self.limits.require_room(value.numel() * fake.element_size())
+        with no_dispatch():
+            made = value.detach().to("cpu", fake.dtype, copy=True)
+            if made.stride() != value.stride() and 0 not in value.stride():
+                made = torch.empty_strided(value.shape, value.stride(), dtype=fake.dtype)
+                made.copy_(value.detach())
+            self.limits.watch(made)
+            set_value(fake, made)
+
+
+def _laid_out_as(out: Any, value: Any) -> Any:
+    """New memory of the device's layout, which the CPU's kernel may have another of."""
+    if isinstance(out, (list, tuple)) and isinstance(value, (list, tuple)):
+        return [*map(_laid_out_as, out, value)]
+    if not isinstance(out, torch.Tensor) or not isinstance(value, torch.Tensor):
+        return value
+    if out.shape != value.shape or out.stride() == value.stride() or 0 in out.stride():
+        return value
+    made = torch.empty_strided(out.shape, out.stride(), dtype=value.dtype)
+    return made.copy_(value)
+
+
+def _has_value(tensor: torch.Tensor, but_real: bool) -> bool:
+    if isinstance(tensor, FakeTensor):
+        return value_of(tensor) is not None
+    is_strided = type(tensor) in _REAL and tensor.layout == torch.strided
+    return is_strided and not but_real and tensor.device.type != "meta"
+
+
+def _real(leaf: Any) -> Any:
+    if isinstance(leaf, FakeTensor):
+        return value_of(leaf)
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().cpu().clone()  # What it becomes part of may be written to.
+    if isinstance(leaf, torch.device) and leaf.type != "meta":
+        return torch.device("cpu")
+    # Those of the user's would be moved on, and not be the same at the next run.
+    return None if isinstance(leaf, torch.Generator) else leaf
+
+
+@dataclasses.dataclass
+class _Noted:
+    """A fake tensor with the value that it has at the start of each step."""
+
+    fake: torch.Tensor
+    value: torch.Tensor
+
+
+class Beginning:
+    """The values from which each recorded step begins."""
+
+    def __init__(self, mode: RealValuesMode) -> None:
+        self._mode = mode
+        self._noted: dict[int, _Noted] = {}
+        self._kept: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        self._is_complete = False
+        self._started_s = time.monotonic()
+
+    def add(self, fake: torch.Tensor, value: torch.Tensor) -> None:
+        """A tensor of the model's, or of what it is given, with the user's own value."""
+        if fake.__dict__.get(_VALUE) is not None:
+            with no_dispatch():
+                self._noted[id(fake)] = _Noted(fake, value.detach())
+
+    def of_trace(self) -> dict[str, Any]:
+        """Returns what a trace says of it."""
+        capacity = self._mode.capacity
+        return {"values": "real"} | ({} if capacity == 1 else {"capacity": capacity})
+
+    def put_back(self) -> None:
+        """What the step before has written is what it was."""
+        if not self._is_complete:
+            return
+        self._mode.begin()
+        with no_dispatch():
+            for noted in self._noted.values():
+                _put_back(noted.fake, noted.value)
+            for holder, name, value in self._kept:
+                tensor = holder.get(name)
+                if tensor is None or not _is_another(tensor, self._noted):
+                    continue
+                if _is_alike(tensor, value):
+                    _put_back(tensor, value)
+
+    def note(self, model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> None:
+        """After forward and backward of the first step: what modules keep from then on.
+        Inputs are those of another batch each time."""
+        if self._is_complete:
+            return
+        self._is_complete = True
+        self._mode.begin()
+        given = {id(tensor) for tensor in inputs}
+        with no_dispatch():
+            for noted in self._noted.values():
+                value = value_of(noted.fake)
+                if value is None or id(noted.fake) in given:
+                    continue
+                # Most are the user's own still, and are not kept twice.
+                if not _is_equal(value, noted.value):
+                    noted.value = value.clone()
+            for module in model.modules():
+                for holder in (module._buffers, vars(module)):
+                    self._note_of(holder)
+        _LOGGER.info(
+            "trace: the first step with real values took %.1f s and %s; the step runs %s "
+            "times more", time.monotonic() - self._started_s,
+            display.size(self._mode.limits.peak_bytes), "two or three",
+        )  # fmt: skip
+
+    def _note_of(self, holder: dict[str, Any]) -> None:
+        for name, tensor in holder.items():
+            if _is_another(tensor, self._noted):
+                value = value_of(tensor)
+                if value is not None:
+                    self._kept.append((holder, name, value.clone()))
+
+    @contextlib.contextmanager
+    def update(self, model: torch.nn.Module, is_own: bool) -> Iterator[None]:
+        """What follows the backward pass: values of weights and gradients are unknown to
+        it, unless it is the user's own."""
+        if is_own:
+            yield
+            return
+        gradients = (p.grad for p in model.parameters() if p.grad is not None)
+        _forget(noted.fake for noted in self._noted.values())
+        _forget(gradients)
+        self._mode.is_real = False
+        try:
+            yield
+        finally:
+            self._mode.is_real = True
+
+
+def _is_another(tensor: Any, noted: Mapping[int, Any]) -> bool:
+    return isinstance(tensor, FakeTensor) and id(tensor) not in noted
+
+
+def _is_alike(tensor: torch.Tensor, value: torch.Tensor) -> bool:
+    return tensor.shape == value.shape and tensor.dtype == value.dtype
+
+
+def _forget(fakes: Iterable[torch.Tensor]) -> None:
+    for fake in fakes:
+        value = fake.__dict__.get(_VALUE)
+        if value is not None:
+            value.untyped_storage().is_unknown = True
+
+
+def _is_equal(value: torch.Tensor, other: torch.Tensor) -> bool:
+    is_alike = (value.dtype, value.device) == (other.dtype, other.device)
+    return is_alike and torch.equal(value, other)
+
+
+def _put_back(fake: torch.Tensor, value: torch.Tensor) -> None:
+    now = fake.__dict__.get(_VALUE)
+    if now is None or now.shape != value.shape or 0 in now.stride():
+        set_value(fake, value.to("cpu", fake.dtype, copy=True))
+        return
+    now.untyped_storage().is_unknown = False
+    now.copy_(value)
+
+
+@contextlib.contextmanager
+def drawn_again() -> Iterator[None]:
+    """While it lasts, what draws for the device draws from the CPU's generator: whoever
+    runs a module again sets that to where it was."""
+
+    def generator_of(device: torch.device) -> torch.Generator | None:
+        return torch.default_generator
+
+    with replaced_here(generators, "default_generator", generator_of):
+        yield
+
+
+def require_values(
+    model: torch.nn.Module,
+    inputs: Iterable[torch.Tensor],
+    limits: Limits,
+    is_empty: bool = False,
+) -> None:
+    """Raises an error where the model, or what it is given, has no values, unless it
+    `is_empty` yet, or their copies and gradients alone have no room; says what they take."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    given = [("an input", tensor) for tensor in inputs]
+    for name, tensor in (*named, *given):
+        is_known = tensor.device.type != "meta" or not tensor.is_floating_point()
+        if not is_known and not is_empty:
+            raise NoValues(
+                f"real values need weights and inputs: {name} is on the meta device; make the "
+                "model and its inputs on the CPU, with fewer layers where they are too large"
+            )
+    trained = [p for p in model.parameters() if p.requires_grad]
+    tensors = [*(t for _, t in named), *trained, *(t for _, t in given)]
+    size = sum(t.numel() * t.element_size() for t in tensors)
+    _LOGGER.info(
+        "trace: the step runs with real values on the CPU: weights, gradients and inputs "
+        "take %s of the %s that there are, what it computes comes on top",
+        display.size(size), display.size(limits.most_bytes),
+    )  # fmt: skip
+    limits.require_room(size)
+
+
+_GROUP = pathlib.Path("/sys/fs/cgroup")
+
+
+def about_real_values(capacity: Capacity) -> str:
+    """Returns the note of a trace with real values."""
+    rows = {1: "how many rows", "all": "with all rows that values may select"}
+    many = rows.get(capacity, f"with {capacity} times the rows that values select")
+    return f"traced with real values: what runs, {many}, is as with these inputs and weights"
+
+
+def free_bytes() -> float:
+    """Memory that this process may still have; infinite where nobody says."""
+    found = [float("inf")]
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(1024.0 * int(line.split()[1]))
+    with contextlib.suppress(OSError, ValueError):
+        most = float((_GROUP / "memory.max").read_text())
+        found.append(most - float((_GROUP / "memory.current").read_text()))
+    return min(found)

@@ -1,0 +1,422 @@
+"""What functions that are given with a model reach, such as its loss: put back, and moved.
+
+A step runs the code of `forward_fn`, `loss_fn` and the like on fake tensors, and that may keep
+some: in a scheduler that it closes over, in a criterion's attributes, in a global dictionary.
+So what their code can reach is noted before and put back after: variables of closures, globals
+that the code names, default arguments, the objects of bound methods, arguments of partials,
+and from there on attributes, elements and attributes of classes; and the globals of the files
+that the model's classes are from, and attributes of these classes. Libraries' globals are not
+looked into.
+
+Put back is what has changed. Notes of what runs stay: lists that have only grown, by what
+holds no tensor of the step. Of globals and attributes of classes only those are put back
+that hold tensors of the step.
+
+Modules that are reached, a criterion say, are on the device as the model is. Another tensor
+lies where its owner has it, on the CPU, and stays there as long as nothing else is asked: code
+may copy it to the device itself. Where it meets tensors of the device in an operator that
+takes no others, labels in a closure say, the step begins again with that tensor on the device,
+where its owner would have had to put it; and at last with the device in each attribute that
+says the CPU, a LightningModule's or an Accelerator's say, as it would where the model is.
+"""
+
+import collections
+import contextlib
+import functools
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from acplan._base.object_parts import (
+    MOST_ELEMENTS,
+    attributes_of,
+    elements_of,
+    is_a,
+    is_of_others,
+    slots_filled,
+)
+from acplan._base.tensors import tensors_of
+from acplan._base.torchscript import holders_of
+from acplan._fakes.restored_state import undone
+
+_MISSING = object()
+_LEAVES = (
+    str, bytes, int, float, complex, type(None), torch.dtype, torch.device,
+    torch.storage.UntypedStorage, types.BuiltinFunctionType, types.CodeType,
+)  # fmt: skip
+_LIBRARIES = ("torch", "numpy", "builtins", "acplan")
+_PACKAGES = ("site-packages", "dist-packages")
+_STANDARD = sysconfig.get_paths()["stdlib"]
+Change = Callable[[torch.Tensor], Any]
+
+
+class FunctionsGiven:
+    """What these functions reach, and what the files of the model's classes hold."""
+
+    def __init__(self, model: torch.nn.Module, functions: Iterable[Any]) -> None:
+        self.tensors: dict[int, torch.Tensor] = {}
+        self._of_model = {id(module) for module in model.modules()}
+        self._things: dict[int, Any] = {}
+        # Globals and attributes of classes, by their owner and name.
+        self._names: list[tuple[Any, str, Any]] = []
+        self._spaces: list[tuple[Any, frozenset[str]]] = []
+        self._walk([f for f in functions if f is not None and not isinstance(f, str)])
+        # What holds tensors that may be moved.
+        self._holders, self.movable = [*self._things.values()], dict(self.tensors)
+        self._names_given = len(self._names)
+        kinds = {type(module) for module in model.modules()}
+        self._walk(self._named_by(kinds))
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """At the end all of it is what it was."""
+        with _disable_current_modes():
+            noted = [u for thing in self._things.values() for u in undone(thing, _is_note)]
+            noted += [functools.partial(_put_name_back, *name) for name in self._names]
+            noted += [functools.partial(_drop_new, *space) for space in self._spaces]
+            noted += [
+                functools.partial(_put_gradient_back, tensor, tensor.grad)
+                for tensor in self.tensors.values()
+                if tensor.is_leaf and tensor.requires_grad
+            ]
+        try:
+            yield
+        finally:
+            with _disable_current_modes(), contextlib.ExitStack() as undo:
+                for one in noted:
+                    undo.callback(one)
+
+    def move_modules(self, fake: Change) -> list[torch.Tensor]:
+        """Moves the modules that are not the model's; returns what stands for their tensors."""
+        moved = []
+        for module in self._holders:
+            if not is_a(module, torch.nn.Module):
+                continue
+            for values in holders_of(module):
+                for name, value in [*values.items()]:
+                    if is_a(value, torch.Tensor) and not is_a(value, FakeTensor):
+                        values[name] = fake(value)
+                        moved.append(values[name])
+        return moved
+
+    def move(self, tensors: Iterable[int], fake: Change) -> list[torch.Tensor]:
+        """Puts others in the place of these tensors, by their ids, in all that holds them."""
+        others = {key: fake(self.movable[key]) for key in tensors}
+        if not others:
+            return []
+        replace_in(self._holders, others)
+        self._replace_names(functools.partial(_replaced, others))
+        return [*others.values()]
+
+    def move_devices(self, model: torch.nn.Module) -> bool:
+        """Puts the device in the place of the CPU where that is an attribute, an element or a
+        variable, in all that holds some and in the model's modules: that is where their owner
+        had the model. Returns whether there are any."""
+        changed = []
+
+        def moved(value: Any) -> Any:
+            if not is_a(value, torch.device) or value.type != "cpu":
+                return value
+            changed.append(value)
+            return torch.device("cuda", 0)
+
+        for thing in (*map(vars, model.modules()), *self._holders):
+            _replace_within(thing, moved)
+        self._replace_names(moved)
+        return bool(changed)
+
+    def _replace_names(self, replaced: Callable[[Any], Any]) -> None:
+        for owner, name, _ in self._names[: self._names_given]:
+            value = _named(owner, name)
+            if replaced(value) is not value:
+                _set_name(owner, name, replaced(value))
+
+    def _walk(self, roots: Iterable[Any]) -> None:
+        left = [*roots]
+        while left:
+            thing = left.pop()
+            if is_a(thing, torch.Tensor):
+                self.tensors.setdefault(id(thing), thing)
+                continue
+            if is_a(thing, _LEAVES) or id(thing) in self._things:
+                continue
+            if id(thing) in self._of_model or is_a(thing, torch.optim.Optimizer):
+                continue
+            if is_a(thing, types.ModuleType):
+                continue
+            self._things[id(thing)] = thing
+            left += self._parts(thing)
+
+    def _parts(self, thing: Any) -> list[Any]:
+        if is_a(thing, type):
+            return self._of_class(thing)
+        if is_a(thing, types.FunctionType):
+            return self._of_function(thing)
+        if is_a(thing, types.CellType):
+            return _contents(thing)
+        if is_a(thing, types.MethodType):
+            return [thing.__self__, thing.__func__]
+        if is_a(thing, (staticmethod, classmethod)):
+            return [thing.__func__]
+        if is_a(thing, property):
+            return [f for f in (thing.fget, thing.fset) if f is not None]
+        if is_of_others(thing):
+            return []
+        found: list[Any] = [type(thing)]
+        if is_a(thing, functools.partial):
+            found += [thing.func, thing.args, thing.keywords]
+        if is_a(thing, functools._lru_cache_wrapper):
+            found.append(thing.__wrapped__)
+        elements = elements_of(thing)
+        if elements is not None and len(elements) <= MOST_ELEMENTS:
+            found += elements
+        attributes = attributes_of(thing)
+        if attributes is not None:
+            found.append(attributes)
+        return [*found, *slots_filled(thing).values()]
+
+    def _of_function(self, function: types.FunctionType) -> list[Any]:
+        found: list[Any] = [*(function.__closure__ or ())]
+        if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES:
+            return found
+        found += [function.__kwdefaults__ or {}, function.__dict__]
+        self._note_name(function, "__defaults__", function.__defaults__)
+        found += function.__defaults__ or ()
+        if _is_of_a_library(function.__code__.co_filename):
+            return found
+        names = {*_names_in(function.__code__)}
+        for name in names:
+            value = function.__globals__.get(name, _MISSING)
+            found += self._global(function.__globals__, name, value, names)
+        return found
+
+    def _global(
+        self, owner: dict[str, Any], name: str, value: Any, names: set[str]
+    ) -> list[Any]:
+        if not is_a(value, types.ModuleType):
+            self._note_name(owner, name, value)
+            return [] if value is _MISSING else [value]
+        if _is_of_a_library(getattr(value, "__file__", None) or "<frozen>"):
+            return []
+        found = []
+        for inner in names & vars(value).keys():
+            held = vars(value)[inner]
+            if not is_a(held, types.ModuleType):
+                self._note_name(vars(value), inner, held)
+                found.append(held)
+        return found
+
+    def _of_class(self, kind: type) -> list[Any]:
+        module = sys.modules.get(kind.__module__)
+        if str(kind.__module__).partition(".")[0] in _LIBRARIES or module is None:
+            return []
+        if _is_of_a_library(getattr(module, "__file__", None) or ""):
+            return []
+        found: list[Any] = [*kind.__bases__]
+        for name, value in [*vars(kind).items()]:
+            if not name.startswith("__") or name in ("__init__", "__call__"):
+                self._note_name(kind, name, value)
+                found.append(value)
+        return found
+
+    def _named_by(self, kinds: Iterable[type]) -> list[Any]:
+        """What the files hold that classes are from, and the classes, as data."""
+        found: list[Any] = []
+        bases = {base for kind in kinds for base in kind.__mro__}
+        modules = {base.__module__ for base in bases}
+        for name in sorted(modules):
+            module = sys.modules.get(name)
+            if module is None or name.partition(".")[0] in _LIBRARIES:
+                continue
+            found += self._data_of(vars(module), vars(module))
+        for base in bases:
+            if str(base.__module__).partition(".")[0] not in _LIBRARIES:
+                found += self._data_of(base, vars(base))
+        return found
+
+    def _data_of(self, owner: Any, names: Mapping[str, Any]) -> list[Any]:
+        found: list[Any] = []
+        self._spaces.append((owner, frozenset(names)))
+        for name, value in [*names.items()]:
+            found += self._datum(owner, name, value)
+        return found
+
+    def _datum(self, owner: Any, name: str, value: Any) -> list[Any]:
+        if is_a(value, types.FunctionType) and not name.startswith("__"):
+            return [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        is_code = is_a(value, (type, types.ModuleType))
+        if name.startswith("__") or is_code or is_of_others(value):
+            return []
+        self._note_name(owner, name, value)
+        is_data = is_a(value, (dict, list, set)) or not _is_of_a_library(
+            getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""
+        )
+        return [value] if is_data else []
+
+    def _note_name(self, owner: Any, name: str, value: Any) -> None:
+        self._names.append((owner, name, value))
+
+
+class Origins(TorchDispatchMode):
+    """Follows which of these tensors others on the CPU are made of, up to an operator that
+    refuses one of them: `met` are their ids."""
+
+    def __init__(self, tensors: dict[int, torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.met: set[int] = set()
+        self._tensors = tensors
+        self._made_of: Any = WeakTensorKeyDictionary()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        read = [t for t in tensors_of(args, kwargs or {}) if t.device.type == "cpu"]
+        try:
+            out = func(*args, **(kwargs or {}))
+        except RuntimeError as error:
+            if is_of_devices(error):
+                self.met |= {k for t in read if t.dim() > 0 for k in self._origins(t)}
+            raise
+        origins = {key for tensor in read for key in self._origins(tensor)}
+        if origins:
+            for tensor in tensors_of(out):
+                if tensor.device.type == "cpu":
+                    self._made_of[tensor] = origins
+        return out
+
+    def _origins(self, tensor: torch.Tensor) -> set[int]:
+        known = self._tensors.get(id(tensor))
+        found: set[int] = {id(tensor)} if known is tensor else set()
+        return found | (self._made_of.get(tensor) or set())
+
+
+def is_of_devices(error: BaseException) -> bool:
+    """Whether tensors of several devices met in an operator that takes those of one."""
+    text = f"{type(error).__name__} {error}"
+    return "DeviceMismatch" in text or "FakeTensor Device Propagation" in text
+
+
+def _contents(cell: types.CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
+@functools.cache
+def _is_of_a_library(file: str) -> bool:
+    return any(f"/{name}/" in file for name in _PACKAGES) or file.startswith(
+        (_STANDARD, "<frozen")
+    )
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+def _is_note(added: list[Any]) -> bool:
+    """Whether none of what a list has grown by holds tensors of the step."""
+    return not any(map(holds_fakes, added))
+
+
+def holds_fakes(thing: Any, depth: int = 6) -> bool:
+    if is_a(thing, torch.Tensor):
+        return is_a(thing, FakeTensor)
+    if depth == 0 or is_a(thing, (*_LEAVES, type, types.ModuleType, torch.nn.Module)):
+        return False
+    if is_a(thing, types.CellType):
+        return any(holds_fakes(inner, depth - 1) for inner in _contents(thing))
+    parts = [*(elements_of(thing) or ())[:MOST_ELEMENTS], *slots_filled(thing).values()]
+    parts += (attributes_of(thing) or {}).values()
+    if is_a(thing, types.FunctionType):
+        parts += thing.__closure__ or ()
+    return any(holds_fakes(part, depth - 1) for part in parts)
+
+
+def _put_gradient_back(tensor: torch.Tensor, gradient: torch.Tensor | None) -> None:
+    if tensor.grad is not gradient:
+        tensor.grad = gradient
+
+
+def _named(owner: Any, name: str) -> Any:
+    if isinstance(owner, dict):
+        return owner.get(name, _MISSING)
+    return vars(owner).get(name) if isinstance(owner, type) else getattr(owner, name)
+
+
+def _set_name(owner: Any, name: str, value: Any) -> None:
+    if value is _MISSING:
+        owner.pop(name, None) if isinstance(owner, dict) else delattr(owner, name)
+    elif isinstance(owner, dict):
+        owner[name] = value
+    else:
+        setattr(owner, name, value)
+
+
+def _drop_new(owner: Any, before: frozenset[str]) -> None:
+    for name in [*(owner if isinstance(owner, dict) else vars(owner))]:
+        if name not in before and holds_fakes(_named(owner, name)):
+            _set_name(owner, name, _MISSING)
+
+
+def _put_name_back(owner: Any, name: str, before: Any) -> None:
+    now = _named(owner, name)
+    if now is not before and (holds_fakes(now) or is_a(now, torch.device)):
+        _set_name(owner, name, before)
+
+
+def replace_in(things: Iterable[Any], others: dict[int, torch.Tensor]) -> None:
+    """Puts other tensors, by the ids of those that are there, in what holds them."""
+    replaced = functools.partial(_replaced, others)
+    for thing in things:
+        _replace_within(thing, replaced)
+
+
+def _replaced(others: dict[int, torch.Tensor], value: Any) -> Any:
+    """A tensor's other one; a tuple with some of them."""
+    if id(value) in others:
+        return others[id(value)]
+    if not is_a(value, tuple):
+        return value
+    before = elements_of(value) or []
+    new = [_replaced(others, element) for element in before]
+    if all(a is b for a, b in zip(new, before)):
+        return value
+    return tuple.__new__(type(value), new)
+
+
+def _replace_within(thing: Any, replaced: Callable[[Any], Any]) -> None:
+    if is_a(thing, types.CellType):
+        for value in _contents(thing):
+            if replaced(value) is not value:
+                thing.cell_contents = replaced(value)
+    elif is_a(thing, dict):
+        for key, value in [*dict.items(thing)]:
+            if replaced(value) is not value:
+                dict.__setitem__(thing, key, replaced(value))
+    elif is_a(thing, (list, collections.deque)):
+        kind: Any = list if is_a(thing, list) else collections.deque
+        for place, value in enumerate(elements_of(thing) or ()):
+            if replaced(value) is not value:
+                kind.__setitem__(thing, place, replaced(value))
+    elif is_a(thing, functools.partial):
+        if replaced(thing.args) is not thing.args:
+            state = (thing.func, replaced(thing.args), thing.keywords, thing.__dict__)
+            thing.__setstate__(state)
+    for slot, value in slots_filled(thing).items():
+        if replaced(value) is not value:
+            slot.__set__(thing, replaced(value))

@@ -1,0 +1,362 @@
+"""What a step on fake tensors may change besides tensors, and has to leave as it was.
+
+A step runs the model's own code, and that writes to more than parameters and buffers: to
+attributes of modules, to lists and dictionaries in them, to objects that they hold, to the
+variables of hooks, to generators of random numbers. Here all of it that can be reached from
+the modules is noted before, and put back after. Only what has changed is written to, so that
+what refuses to be written to, or belongs to somebody else by now, is left alone.
+
+Variables of functions are put back where nobody asked for the step, as when a model is
+compiled. Who asks for a trace may have hooks that note what runs in it.
+
+Not reached are global variables, what objects written in C hide, and what threads pass to
+one another.
+"""
+
+import collections
+import contextlib
+import copy
+import functools
+import io
+import random
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.modules.module as modules_of_torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from acplan._base import torchscript
+from acplan._base.errors import AcplanError
+from acplan._base.object_parts import (
+    MOST_ELEMENTS,
+    attributes_of,
+    elements_of,
+    is_a,
+    is_of_others,
+    slots_filled,
+    slots_of,
+)
+
+_PASSED_BY = (
+    str, bytes, int, float, complex, type(None), type, types.ModuleType, torch.Tensor,
+    torch.dtype, torch.device, torch.storage.UntypedStorage,
+)  # fmt: skip
+_GLOBAL_HOOKS = "_global_"
+
+
+@contextlib.contextmanager
+def state_kept(model: torch.nn.Module, of_functions: bool = True) -> Iterator[list[Any]]:
+    """At the end, what is reached from the model, which it yields, is what it was at the
+    beginning. `of_functions`: what functions have for variables, too, as those of hooks."""
+    with _disable_current_modes():
+        reached = [*_reached([*model.modules(), *_global_hooks()], of_functions)]
+        noted = [undo for thing in reached for undo in undone(thing)]
+    try:
+        yield reached
+    finally:
+        # All of them, whichever raises.
+        with _disable_current_modes(), contextlib.ExitStack() as undo:
+            for one in noted:
+                undo.callback(one)
+
+
+@contextlib.contextmanager
+def objects_kept(*roots: Any) -> Iterator[None]:
+    """The same for what is reached from these things, such as a trainer, a data collator
+    or a data set, but for modules and what is in them."""
+    with _disable_current_modes():
+        reached = _reached(roots, but=(torch.nn.Module, torch.optim.Optimizer))
+        noted = [undo for thing in reached for undo in undone(thing)]
+    try:
+        yield
+    finally:
+        with _disable_current_modes(), contextlib.ExitStack() as undo:
+            for one in noted:
+                undo.callback(one)
+
+
+def read_once(data: Any, with_files: bool) -> str:
+    """The class of an iterator that data, a loader or a sampler reads from, which cannot
+    be read again; "" where there is none. `with_files`: a file is one, too; data with
+    places seek in theirs."""
+    found = (thing for thing in _reached([data]) if is_a(thing, Iterator))
+    but = () if with_files else (io.IOBase,)
+    return next((type(t).__name__ for t in found if not is_a(t, but)), "")
+
+
+def without_saved_hooks() -> contextlib.AbstractContextManager[object]:
+    """While it lasts, hooks of the user's for what autograd saves are not called: of
+    torch.autograd.graph.saved_tensors_hooks the last ones are."""
+    are_there = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    if not are_there:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(_same, _same)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def fake_beside(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    """A fake of a real tensor, with nothing in common: who writes to the fake does not
+    raise the count of the real one's versions, of which autograd would take it that what
+    it has saved was written to. From PyTorch 2.15 on what detach() makes while a fake mode
+    is on counts with the tensor that it is of."""
+    with _disable_current_modes():
+        own = tensor.detach()
+    return mode.from_tensor(own)
+
+
+def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
+    """A copy of what a model is given, in which each tensor is what `of_tensor` says:
+    whatever the model does with it, takes from it or writes to it, is done to the copy.
+
+    Raises AcplanError for what cannot be copied, and for iterators, which can be read
+    once.
+    """
+    for thing in _reached([given]):
+        if is_a(thing, Iterator):
+            raise AcplanError(
+                f"what the model is given has a {type(thing).__name__}, which can be read "
+                "once: give what it is made of"
+            )
+    try:
+        with _Copies(of_tensor):
+            return copy.deepcopy(given, _shared_by(given, of_tensor))
+    except Exception as error:  # of any class, by whoever wrote it
+        raise AcplanError(
+            f"what the model is given cannot be copied: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _shared_by(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> dict[int, Any]:
+    """What a copy has of the original: modules. Parameters are no plain tensors."""
+    memo: dict[int, Any] = {}
+    for thing in _reached([given]):
+        if is_a(thing, torch.nn.Module):
+            memo[id(thing)] = thing
+        elif is_parameter(thing):
+            memo[id(thing)] = of_tensor(thing)
+    return memo
+
+
+class _Copies(TorchFunctionMode):
+    """While it is on, what is made of a tensor stands for its copy."""
+
+    def __init__(self, of_tensor: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self._of_tensor = of_tensor
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is not torch.Tensor.__deepcopy__:
+            return func(*args, **(kwargs or {}))
+        tensor, memo = args
+        # A tensor is one, however often it is given.
+        memo[id(tensor)] = made = self._of_tensor(tensor)
+        return made
+
+
+Undo = Callable[[], object]
+
+
+def _global_hooks() -> list[Any]:
+    found = vars(modules_of_torch)
+    return [found[name] for name in found if name.startswith(_GLOBAL_HOOKS)]
+
+
+def _reached(
+    roots: Iterable[Any], of_functions: bool = True, but: tuple[type, ...] = ()
+) -> Iterator[Any]:
+    """All things from there on, each once, without what functions reach where not asked,
+    and without those of the classes in `but`."""
+    left = [*roots]
+    seen: dict[int, Any] = {}
+    while left:
+        thing = left.pop()
+        if id(thing) in seen:
+            continue
+        if is_a(thing, _PASSED_BY) and not is_parameter(thing):
+            continue
+        if but and is_a(thing, but):
+            continue
+        seen[id(thing)] = thing  # which keeps its id
+        yield thing
+        if of_functions or not is_a(thing, types.FunctionType):
+            left += _parts_of(thing)
+
+
+def not_of_optimizers(things: Iterable[Any]) -> list[Any]:
+    """These things without the groups of parameters of optimizers, and of what has them, as
+    wrappers of optimizers do."""
+    found = [*things]
+    groups = [
+        group
+        for thing in found
+        if is_a(thing, dict)
+        for group in elements_of(dict.get(thing, "param_groups")) or []
+    ]
+    theirs = {id(part) for group in groups for part in [group, *_parts_of(group)]}
+    return [thing for thing in found if id(thing) not in theirs]
+
+
+def tensors_beside(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Those that attributes of parameters have, such as the scales of quantised ones, at any
+    depth, but for those of modules."""
+    but = (torch.nn.Module, torch.optim.Optimizer)
+    things = _reached([*map(vars, parameters)], of_functions=False, but=but)
+    parts = (part for thing in things for part in _parts_of(thing))
+    return [part for part in parts if is_a(part, torch.Tensor)]
+
+
+def is_parameter(thing: Any) -> bool:
+    return is_a(thing, torch.Tensor) and isinstance(thing, torch.nn.Parameter)
+
+
+def _parts_of(thing: Any) -> list[Any]:
+    if is_parameter(thing):
+        return [*filter(None, [attributes_of(thing)])]
+    if is_of_others(thing):
+        return []
+    if is_a(thing, types.FunctionType):
+        return [*filter(_is_filled, thing.__closure__ or ())]
+    if is_a(thing, types.CellType):
+        return [thing.cell_contents] if _is_filled(thing) else []
+    if is_a(thing, types.MethodType):
+        return [thing.__self__, thing.__func__]
+    found: list[Any] = []
+    if is_a(thing, functools.partial):
+        found += [thing.func, *thing.args, *thing.keywords.values()]
+    elements = elements_of(thing)
+    if elements is not None and len(elements) <= MOST_ELEMENTS:
+        found += elements
+    attributes = attributes_of(thing)
+    if attributes is not None:
+        found.append(attributes)
+    found += slots_filled(thing).values()
+    return found
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+# Of what has been added to a list: whether it stays there.
+Stays = Callable[[list[Any]], bool]
+
+
+def undone(thing: Any, stays: Stays | None = None) -> Iterator[Undo]:
+    """What puts a thing back to what it is now, but for lists that have only grown, by
+    what stays."""
+    if is_a(thing, torch.jit.ScriptModule):
+        yield functools.partial(_put_in_script, thing, torchscript.Attributes(thing).items())
+    elif is_a(thing, types.CellType):
+        if _is_filled(thing):
+            yield functools.partial(_put_in_cell, thing, thing.cell_contents)
+    elif is_a(thing, dict):
+        yield functools.partial(_put_back, thing, tuple(dict.items(thing)))
+    elif is_a(thing, (list, collections.deque)):
+        yield functools.partial(_put_back, thing, elements_of(thing), stays)
+    elif is_a(thing, set):
+        yield functools.partial(_put_back, thing, set(thing))
+    elif is_a(thing, functools.partial):
+        before = (thing.func, thing.args, thing.keywords, thing.__dict__)
+        yield functools.partial(_put_in_partial, thing, before)
+    elif is_a(thing, random.Random):
+        yield functools.partial(thing.setstate, thing.getstate())
+    elif is_a(thing, torch.Generator):
+        if thing.device.type == "cpu":
+            yield functools.partial(thing.set_state, thing.get_state())
+    elif slots_of(type(thing)):  # type: ignore[arg-type]
+        yield functools.partial(_put_in_slots, thing, slots_filled(thing))
+    elif numpy := sys.modules.get("numpy"):
+        if is_a(thing, numpy.random.RandomState):
+            yield functools.partial(thing.set_state, thing.get_state())
+        elif is_a(thing, numpy.random.Generator):
+            bits = thing.bit_generator
+            yield functools.partial(setattr, bits, "state", bits.state)
+
+
+def _put_in_script(module: torch.nn.Module, before: list[tuple[str, Any]]) -> None:
+    own = torchscript.Attributes(module)
+    for (name, value), (_, now) in zip(before, own.items()):
+        if now is not value:
+            own[name] = value
+
+
+def _put_in_cell(cell: types.CellType, value: Any) -> None:
+    if not _is_filled(cell) or cell.cell_contents is not value:
+        cell.cell_contents = value
+
+
+def _put_in_partial(thing: Any, before: tuple[Any, ...]) -> None:
+    if thing.args is not before[1]:
+        thing.__setstate__(before)
+
+
+def _put_in_slots(thing: Any, before: dict[types.MemberDescriptorType, Any]) -> None:
+    now = slots_filled(thing)
+    for slot in now:
+        if slot not in before:
+            slot.__delete__(thing)
+    for slot, value in before.items():
+        if slot not in now or now[slot] is not value:
+            slot.__set__(thing, value)
+
+
+def _put_back(container: Any, before: Any, stays: Stays | None = None) -> None:
+    """The elements that it had, in their order: of a dictionary the pairs."""
+    if _is_as_before(container, before):
+        return
+    added = None if stays is None else _added(container, before)
+    if stays is not None and added is not None and stays(added):
+        return
+    kinds = (collections.OrderedDict, dict, list, collections.deque, set)
+    # Classes made of these may refuse what the model itself did another way.
+    kind: Any = next(kind for kind in kinds if is_a(container, kind))
+    kind.clear(container)
+    if is_a(container, dict):
+        for key, value in before:
+            kind.__setitem__(container, key, value)
+        return
+    add = kind.update if isinstance(before, set) else kind.extend
+    add(container, before)
+
+
+def _added(container: Any, before: Any) -> list[Any] | None:
+    """What has been added to the end of what a list had; None where it is another one."""
+    if not is_a(container, (list, collections.deque)):
+        return None
+    now: list[Any] = elements_of(container) or []
+    is_longer = len(now) >= len(before)
+    is_grown = is_longer and all(a is b for a, b in zip(now, before))
+    return now[len(before) :] if is_grown else None
+
+
+def _is_as_before(container: Any, before: Any) -> bool:
+    """By identity: what is equal may be another one, and classes may not compare."""
+    if is_a(container, dict):
+        found = [*dict.items(container)]
+        return len(found) == len(before) and all(
+            name is old and value is was for (name, value), (old, was) in zip(found, before)
+        )
+    elements = elements_of(container) or []
+    if isinstance(before, set):
+        return {*map(id, elements)} == {*map(id, before)}
+    return len(elements) == len(before) and all(
+        value is old for value, old in zip(elements, before)
+    )

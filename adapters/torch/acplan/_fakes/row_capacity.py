@@ -1,0 +1,74 @@
+"""Rows that values select, as many as there may be.
+
+How many tokens an expert gets, or how many boxes are left, is another number with each
+batch. A plan that is to hold for all of them is made of a step with the most: what selects
+rows by values then selects so many times as many as it does with this batch (the last one
+again and again), at most all there are.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from acplan._base.errors import AcplanError
+from acplan._files.trace_file import Capacity
+
+_aten = torch.ops.aten
+_BY_MASKS = (
+    _aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default,
+    _aten._index_put_impl_.default, _aten._unsafe_index.Tensor,
+    _aten._unsafe_index_put.default,
+)  # fmt: skip
+_MASKS = (torch.bool, torch.uint8)
+
+
+def require_capacity(capacity: Any) -> None:
+    """Raises AcplanError for what is no capacity."""
+    is_number = isinstance(capacity, (int, float)) and not isinstance(capacity, bool)
+    if capacity == "all" or (is_number and 1 <= capacity < math.inf):
+        return
+    raise AcplanError(
+        'capacity: expected a number from 1 on or "all", how many times as many rows as with '
+        f"this batch values may select, found {capacity!r}"
+    )
+
+
+def with_most_rows(func: Any, args: Sequence[Any], capacity: Capacity) -> list[Any]:
+    """Returns the arguments of an operator on the CPU, with places in place of masks."""
+    if func not in _BY_MASKS or not any(map(_is_mask, args[1])):
+        return [*args]
+    places: list[Any] = []
+    for index in args[1]:
+        if _is_mask(index):
+            rows = _padded(index.nonzero(), index.numel(), capacity)
+            places += rows.unbind(1)
+        else:
+            places.append(index)
+    return [args[0], places, *args[2:]]
+
+
+def most_rows_of(func: Any, args: Sequence[Any], found: Any, capacity: Capacity) -> Any:
+    """Returns what an operator has selected, with as many rows as there may be."""
+    if func is _aten.nonzero.default:
+        return _padded(found, args[0].numel(), capacity)
+    if func is _aten.masked_select.default:
+        most = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape))
+        return _padded(found, most, capacity)
+    if str(func) == "torchvision.nms.default":
+        return _padded(found, args[0].shape[0], capacity)
+    return found
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype in _MASKS
+
+
+def _padded(rows: torch.Tensor, most: int, capacity: Capacity) -> torch.Tensor:
+    count = rows.shape[0]
+    wanted = most if capacity == "all" else min(most, math.ceil(count * float(capacity)))
+    if wanted <= count:
+        return rows
+    last = rows[-1:] if count else rows.new_zeros(1, *rows.shape[1:])
+    return torch.cat([rows, last.expand(wanted - count, *rows.shape[1:])])

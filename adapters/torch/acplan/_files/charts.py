@@ -1,0 +1,142 @@
+"""The charts of `acplan report` in a notebook.
+
+A figure is some sections of the program's page, in a frame of its own. The page holds its
+data and the library that draws it, so it asks no network, and it is the page that `acplan
+report` writes: one set of charts. It lies compressed in the frame's `srcdoc`, a quarter of
+a megabyte, which the classic notebook, JupyterLab and VS Code show alike. A MIME type such
+as application/vnd.vega.v5+json would be smaller, and shows nothing where a front end has
+no renderer of it, as the classic notebook has not; besides it would lack the readings at
+the pointer. What the frame shows before its script runs, and where none may run, is the
+plain chart of _files/display.py.
+"""
+
+import base64
+import gzip
+import html
+import os
+import pathlib
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from acplan._base.errors import AcplanError
+from acplan._base.program import run_acplan
+from acplan._files import display
+from acplan._files.json_files import write_json
+
+# Of the HTML of one figure, in bytes.
+MOST = 1 << 20
+
+
+class Saved(Protocol):
+    """A trace, a profile or a plan."""
+
+    def save(self, path: str) -> None: ...
+
+
+Source = Saved | str | os.PathLike[str]
+
+_SCRIPT = """
+(async () => {
+  const packed = Uint8Array.from(atob("%s"), (c) => c.charCodeAt(0));
+  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const page = await new Response(unpacked).text();
+  document.open();
+  document.write(page);
+  document.close();
+})();
+"""
+
+_T = TypeVar("_T")
+
+# What values are of, by their identity: a plan does not keep its trace alive, and is
+# pickled without it.
+_MADE_OF: dict[int, tuple[Callable[[], Any], ...]] = {}
+
+
+def remember(value: _T, *sources: Any) -> _T:
+    """The value; what it was made of is known as long as others hold that."""
+    key = id(value)
+    _MADE_OF[key] = tuple(map(_weakly, sources))
+    weakref.finalize(value, _MADE_OF.pop, key, None).atexit = False
+    return value
+
+
+def _weakly(source: Any) -> Callable[[], Any]:
+    if isinstance(source, (str, os.PathLike)):
+        return lambda: source
+    return weakref.ref(source)
+
+
+def made_of(value: Any) -> tuple[Any, ...] | None:
+    """What was remembered of it, None where that is not known any more."""
+    sources = tuple(source() for source in _MADE_OF.get(id(value), ()))
+    return sources if sources and None not in sources else None
+
+
+def figure(
+    parts: Sequence[str],
+    of: Source | None,
+    plain: str = "",
+    *,
+    plan: Saved | None = None,
+    frontier: dict[str, Any] | None = None,
+) -> str:
+    """These sections of the report of a trace or a profile, with a plan or a frontier.
+
+    In its place `plain` and the reason in a line, where the report cannot be made or is
+    larger than MOST; `plain` alone where there is nothing to report of, and where
+    acplan.set_chart has put another chart in its place.
+    """
+    if of is None or display.chart is not display.own_chart:
+        return plain
+    try:
+        made = _framed(_page(parts, of, plan, frontier), plain)
+    except AcplanError as error:
+        return plain + _note(f"without the charts of acplan report: {error}")
+    if len(made) > MOST:
+        return plain + _note(
+            f"without the charts of acplan report, of {len(made):,} bytes: "
+            "acplan.report writes them into a file"
+        )
+    return made
+
+
+def _page(
+    parts: Sequence[str],
+    of: Source,
+    plan: Saved | None,
+    frontier: dict[str, Any] | None,
+) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
+        folder = pathlib.Path(name)
+        flags = ["--parts", ",".join(parts)]
+        if isinstance(of, (str, os.PathLike)):
+            files = [os.fspath(of)]
+        else:
+            files = [str(folder / "step.json")]
+            of.save(files[0])
+        if plan is not None:
+            files.append(str(folder / "plan"))
+            plan.save(files[-1])
+        if frontier is None:
+            flags += ["--points", "0"]
+        else:
+            flags += ["--frontier", str(folder / "frontier.json")]
+            write_json(flags[-1], frontier)
+        run_acplan(["report", *files, *flags, "-o", str(folder / "page.html")])
+        return (folder / "page.html").read_bytes()
+
+
+def _framed(page: bytes, plain: str) -> str:
+    packed = base64.b64encode(gzip.compress(page, mtime=0)).decode()
+    inside = f"{plain}<script>{_SCRIPT % packed}</script>"
+    return (
+        '<iframe title="Charts of acplan report" style="width: 100%; height: 560px; '
+        f'border: 0" srcdoc="{html.escape(inside)}"></iframe>'
+    )
+
+
+def _note(text: str) -> str:
+    return f"<div><small>{html.escape(text)}</small></div>"

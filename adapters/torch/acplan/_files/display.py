@@ -1,0 +1,138 @@
+"""How acplan's values look in a notebook, and how they become tables of pandas."""
+
+import html
+import importlib
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from acplan._base.errors import AcplanError
+
+Rows = Sequence[Mapping[str, Any]]
+Points = Sequence[tuple[float, float]]
+
+_WIDTH, _HEIGHT, _LEFT, _BELOW = 560, 150, 70, 22
+
+
+def size(count: float) -> str:
+    """As the program writes it: 9.27 GiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+def plain(text: object) -> str:
+    """Without characters that move a terminal's cursor or turn its text around: names of
+    files that others wrote are shown."""
+    return "".join(
+        c if unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") else ascii(c)[1:-1]
+        for c in str(text)
+    )
+
+
+def to_pandas(rows: Rows) -> Any:
+    try:
+        pandas = importlib.import_module("pandas")
+    except ImportError:
+        raise AcplanError("to_pandas needs pandas: pip install 'acplan[pandas]'") from None
+    return pandas.DataFrame(list(rows))
+
+
+def page(title: str, facts: Mapping[str, object], *parts: str) -> str:
+    """A title, what is to be said in words, and charts or tables below."""
+    said = " · ".join(
+        f"{html.escape(name)} <b>{html.escape(str(value))}</b>" for name, value in facts.items()
+    )
+    return (
+        f'<div class="acplan"><div><b>{html.escape(plain(title))}</b></div>'
+        f"<div>{said}</div>{''.join(parts)}</div>"
+    )
+
+
+def table(rows: Rows, most: int = 12) -> str:
+    """The first rows; what is left out is said."""
+    if not rows:
+        return ""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td>{html.escape(_cell(name, v))}</td>" for name, v in row.items())
+        + "</tr>"
+        for row in rows[:most]
+    )
+    more = f"<div>and {len(rows) - most:,} more</div>" if len(rows) > most else ""
+    return (
+        f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{more}"
+    )
+
+
+def _cell(name: str, value: object) -> str:
+    if isinstance(value, (int, float)) and name.endswith("bytes"):
+        return size(value)
+    return f"{value:.4g}" if isinstance(value, float) else plain(value)
+
+
+def own_chart(label: str, series: Mapping[str, Points], line: float | None = None) -> str:
+    """Lines over a common axis from 0 up, in bytes; `line` is one across."""
+    points = [point for found in series.values() for point in found]
+    if not points:
+        return ""
+    widest = max(x for x, _ in points) or 1
+    narrowest = min(x for x, _ in points)
+    highest = max([y for _, y in points] + ([line] if line is not None else [])) or 1
+    span = (widest - narrowest) or 1
+
+    def at(x: float, y: float) -> str:
+        across = _LEFT + (x - narrowest) / span * (_WIDTH - _LEFT - 5)
+        return f"{across:.1f},{8 + (1 - y / highest) * (_HEIGHT - _BELOW - 8):.1f}"
+
+    drawn = []
+    for place, (name, found) in enumerate(series.items()):
+        dashes = "" if place == 0 else ' stroke-dasharray="5 3"'
+        drawn.append(
+            f'<polyline fill="none" stroke="currentColor"{dashes} points="'
+            + " ".join(at(x, y) for x, y in thinned(found))
+            + f'"><title>{html.escape(name)}</title></polyline>'
+        )
+    if line is not None:
+        start, end = at(narrowest, line), at(widest, line)
+        drawn.append(
+            f'<polyline fill="none" stroke="#c33" points="{start} {end}">'
+            "<title>budget</title></polyline>"
+        )
+    return (
+        f'<svg role="img" aria-label="{html.escape(label)}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-size="11" '
+        f'fill="currentColor"><text x="0" y="14">{size(highest)}</text>'
+        f'<text x="0" y="{_HEIGHT - _BELOW}">0</text>'
+        f'<text x="{_LEFT}" y="{_HEIGHT - 5}">{html.escape(label)}</text>'
+        f"{''.join(drawn)}</svg>"
+    )
+
+
+def thinned(points: Points, most: int = 400) -> Points:
+    """The highest of each of so many runs of points, so that no peak is lost."""
+    if len(points) <= most:
+        return points
+    each = len(points) / most
+    starts = [int(k * each) for k in range(most)] + [len(points)]
+    return [max(points[a:b], key=lambda point: point[1]) for a, b in zip(starts, starts[1:])]
+
+
+Chart = Callable[[str, Mapping[str, Points], float | None], str]
+
+# What draws where the charts of the report cannot (charts.py).
+chart: Chart = own_chart
+
+
+def set_chart(draw: Chart | None) -> None:
+    """Draws the charts of notebooks with a function of one's own; None: with acplan's.
+
+    `draw` takes the label of the axis, series of points (x, bytes) by name, and the bytes of
+    a line across, or None. It returns HTML.
+    """
+    global chart
+    chart = draw or own_chart

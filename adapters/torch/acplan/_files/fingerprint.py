@@ -1,0 +1,159 @@
+"""Which model a plan is for: its modules, and of what shape and type their parameters
+are. A trace says so of each module, a plan made of it of all. Devices, values, buffers
+and the number of ranks are no part of it, so that a plan made on the meta device is for
+the model on every rank."""
+
+import itertools
+import warnings
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    _CHECKPOINT_WRAPPED_MODULE as _WRAPPED,
+)
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    ActivationWrapper,
+)
+
+from acplan._base.errors import AcplanError, PlanMismatchWarning
+from acplan._base.modules import class_name_of
+from acplan._base.package import __version__
+
+# Of a plan file: for which model, and by which versions it was made.
+KEY = "made_for"
+# Of a module in a trace.
+WEIGHTS = "weights"
+
+_Modules = Sequence[Mapping[str, Any]]
+
+
+_FROZEN, _FROZEN_AT_TIMES = ", frozen", ", frozen at times"
+
+
+def weights_of(
+    module: torch.nn.Module,
+    dtype: torch.dtype | None = None,
+    trained_before: Container[int] | None = None,
+) -> dict[str, str]:
+    """The parameters of the module itself, such as `bfloat16[4096, 64]`, those of
+    floating point with the data type where it is given. `trained_before` names those that
+    required a gradient before a step, which may have changed that."""
+    return {
+        name: _text(parameter, dtype)
+        if trained_before is None
+        or (id(parameter) in trained_before) == parameter.requires_grad
+        else _text(parameter, dtype).removesuffix(_FROZEN) + _FROZEN_AT_TIMES
+        for name, parameter in module._parameters.items()
+        if parameter is not None
+    }
+
+
+def made_for(modules: _Modules) -> dict[str, Any] | None:
+    """What a plan says of the model, by the modules of its trace."""
+    if not all(WEIGHTS in module for module in modules):
+        return None  # of a version that did not write them
+    keys = ("fqn", "class", WEIGHTS)
+    return {
+        "acplan": __version__,
+        "torch": torch.__version__,
+        "modules": [{key: module[key] for key in keys} for module in modules],
+    }
+
+
+def require_made_for(
+    of_plan: Mapping[str, Any], model: torch.nn.Module, dtype: torch.dtype | None
+) -> None:
+    """Raises AcplanError, with the first difference, where the model is another one;
+    where only PyTorch's version is, a PlanMismatchWarning says so."""
+    try:
+        expected = [_described(module) for module in of_plan["modules"]]
+        made_by = str(of_plan["torch"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise AcplanError(f"plan: {KEY}: {error!r}") from None
+    difference = _difference(expected, list(_modules(model, dtype)))
+    if difference is not None:
+        raise AcplanError(
+            f"plan: it was made for another model: {difference} (made by acplan "
+            f"{of_plan.get('acplan')}, PyTorch {made_by})"
+        )
+    if _release(made_by) != _release(torch.__version__):
+        warnings.warn(
+            f"the plan was made with PyTorch {made_by}, and this is "
+            f"{torch.__version__}, where modules may run other operators; what the plan "
+            "does not know is recomputed",
+            PlanMismatchWarning,
+            stacklevel=3,
+        )
+
+
+_Described = tuple[str, str, dict[str, str]]
+
+
+def _described(module: Mapping[str, Any]) -> _Described:
+    return module["fqn"], module["class"], dict(module[WEIGHTS].items())
+
+
+def _modules(model: torch.nn.Module, dtype: torch.dtype | None) -> Iterator[_Described]:
+    """Without what only wraps a module."""
+    root = ""
+    for path, module in model.named_modules():
+        if isinstance(module, ActivationWrapper):
+            continue
+        parts = [part for part in path.split(".") if part not in ("", _WRAPPED)]
+        root = root or class_name_of(module)
+        name = ".".join([root, *parts])
+        yield name, class_name_of(module), weights_of(module, dtype)
+
+
+def _difference(expected: Sequence[_Described], found: Sequence[_Described]) -> str | None:
+    if expected and expected[0][1] != found[0][1]:
+        return (
+            f"expected a {expected[0][1]}, found a {found[0][1]}; apply plans before "
+            "torch.compile or DistributedDataParallel wraps the model"
+        )
+    of_found = {name for name, _, _ in found}
+    for ours, theirs in itertools.zip_longest(expected, found):
+        if ours is None or (theirs and ours[0] != theirs[0] and ours[0] in of_found):
+            return f"expected no module {theirs[0]}, found a {theirs[1]}"
+        name, kind, weights = ours
+        if theirs is None or name != theirs[0]:
+            return f"expected a module {name}, a {kind}, found none"
+        if kind != theirs[1]:
+            return f"{name}: expected a {kind}, found a {theirs[1]}"
+        for weight in dict.fromkeys([*weights, *theirs[2]]):
+            of_plan, of_model = weights.get(weight), theirs[2].get(weight)
+            if of_plan != of_model and not _is_frozen_at_times(of_plan, of_model):
+                text = f"expected {of_plan or 'none'}, found {of_model or 'none'}"
+                return f"{name}.{weight}: {text}{_hint(of_plan, of_model)}"
+    return None
+
+
+def _is_frozen_at_times(of_plan: str | None, of_model: str | None) -> bool:
+    if of_plan is None or of_model is None or not of_plan.endswith(_FROZEN_AT_TIMES):
+        return False
+    return of_plan.removesuffix(_FROZEN_AT_TIMES) == of_model.removesuffix(_FROZEN)
+
+
+def _hint(of_plan: str | None, of_model: str | None) -> str:
+    if not of_plan or not of_model:
+        return ""
+    dtype, _, shape = of_plan.partition("[")
+    if shape != of_model.partition("[")[2]:
+        return ""
+    return (
+        f"; where a mixed precision policy of fully_shard makes it {dtype}, say "
+        f"param_dtype=torch.{dtype}"
+    )
+
+
+def _text(parameter: torch.nn.Parameter, dtype: torch.dtype | None) -> str:
+    if dtype is None or not parameter.is_floating_point():
+        dtype = parameter.dtype
+    sizes = ", ".join(map(str, parameter.shape))
+    frozen = "" if parameter.requires_grad else _FROZEN
+    return f"{str(dtype).removeprefix('torch.')}[{sizes}]{frozen}"
+
+
+def _release(version: str) -> list[str]:
+    return version.split(".")[:2]

@@ -1,0 +1,91 @@
+"""JSON files, gzipped where the name ends in .gz."""
+
+import contextlib
+import gzip
+import json
+import os
+import pathlib
+import secrets
+from typing import Any
+
+from acplan._base.errors import AcplanError
+
+PathLike = str | os.PathLike[str]
+
+_GZIP = b"\x1f\x8b"
+
+
+def path_of(path: PathLike, name: str = "path") -> pathlib.Path:
+    """Raises AcplanError for what is none."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise AcplanError(f"{name}: expected a file's path, found {type(path).__name__}")
+    return pathlib.Path(path)
+
+
+def read_json(path: PathLike) -> Any:
+    file = path_of(path)
+    try:
+        raw = file.read_bytes()
+        return json.loads(gzip.decompress(raw) if raw[:2] == _GZIP else raw)
+    except (ValueError, EOFError, RecursionError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise AcplanError(f"{path}: {reason or error}") from None
+
+
+def write_json(path: PathLike, data: Any) -> None:
+    """Writes the file whole or not at all: the one that a link names, where it is a link.
+    What is no regular file, such as a pipe or /dev/null, is written to and stays."""
+    target = path_of(path)
+    try:
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, TypeError) as error:
+        raise AcplanError(f"{path}: cannot be written as JSON: {error}") from None
+    if target.suffix == ".gz":
+        text = gzip.compress(text, mtime=0)
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(text)
+        else:
+            _replace(pathlib.Path(os.path.realpath(target)), text)
+    except OSError as error:
+        raise AcplanError(f"{path}: {error.strerror}") from None
+
+
+def _replace(target: pathlib.Path, text: bytes) -> None:
+    neighbour = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}")
+    try:
+        _write_new(neighbour, text)
+        neighbour.replace(target)
+    finally:
+        neighbour.unlink(missing_ok=True)
+
+
+def _write_new(path: pathlib.Path, text: bytes) -> None:
+    """Has its name when it is whole, where the file system has files without one: who is
+    killed meanwhile leaves none behind."""
+    try:
+        with contextlib.ExitStack() as opened:
+            folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, folder)
+            flags = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
+            file = opened.enter_context(open(os.open(path.parent, flags, 0o666), "wb"))
+            file.write(text)
+            file.flush()
+            # With a folder of its own it follows the link that /proc has.
+            os.link(f"/proc/self/fd/{file.fileno()}", path.name, dst_dir_fd=folder)
+    except (OSError, AttributeError):
+        path.write_bytes(text)
+
+
+def require_writable(path: PathLike) -> None:
+    """Refuses what `write_json` would fail at, before the work is done."""
+    target = path_of(path)
+    if target.is_dir():
+        raise AcplanError(f"{path}: expected a file's name, found a folder")
+    if not target.parent.is_dir():
+        raise AcplanError(f"{path}: there is no folder {str(target.parent)!r}")
+    if target.exists() and not target.is_file():
+        if not os.access(target, os.W_OK):
+            raise AcplanError(f"{path}: cannot be written to")
+    elif not os.access(target.parent, os.W_OK):
+        raise AcplanError(f"{path}: the folder {str(target.parent)!r} is read-only")

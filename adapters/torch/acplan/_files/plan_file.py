@@ -1,0 +1,297 @@
+"""A plan, and its file."""
+
+import dataclasses
+import os
+from typing import Any
+
+from acplan._base.errors import AcplanError
+from acplan._files import display
+from acplan._files.charts import figure, made_of
+from acplan._files.json_files import read_json, write_json
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedOperator:
+    """An operator of a module to checkpoint: saved, or else recomputed, or skipped
+    where nothing that is recomputed, and no gradient, needs what it makes.
+
+    Of a saved operator all results are kept, or those of the tensors that it makes
+    whose places are in `results`; if it is offloaded, in the host's memory.
+    """
+
+    name: str
+    save: bool
+    skip: bool = False
+    results: tuple[int, ...] | None = None
+    offload: bool = False
+
+    def __post_init__(self) -> None:
+        if self.save and self.skip:
+            raise AcplanError(f"plan: {self.name} is both saved and skipped")
+        if self.offload and not self.save:
+            raise AcplanError(f"plan: {self.name} is offloaded, and not saved")
+        if self.results is None:
+            return
+        places = list(self.results)
+        if not self.save or places != sorted({*places}) or min(places, default=0) < 0:
+            raise AcplanError(
+                f"plan: {self.name}: expected results of a saved operator, ascending "
+                f"from 0 on, found {places}"
+            )
+
+    @property
+    def decision(self) -> str:
+        if self.save:
+            return "offload" if self.offload else "save"
+        return "skip" if self.skip else "recompute"
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> "PlannedOperator":
+        """As a plan file has it."""
+        name, decision, results = data["name"], data["decision"], data.get("results")
+        if decision not in ("save", "recompute", "skip", "offload"):
+            raise AcplanError(
+                f"plan: {name}: expected a decision of save, recompute, skip, offload, "
+                f"found {decision!r}"
+            )
+        if results is not None:
+            is_list = isinstance(results, list)
+            if not is_list or any(type(place) is not int for place in results):
+                raise AcplanError(
+                    f"plan: {name}: results: expected whole numbers, found {results!r}"
+                )
+            results = tuple(results)
+        is_offloaded = decision == "offload"
+        is_saved = is_offloaded or decision == "save"
+        return cls(name, is_saved, decision == "skip", results, is_offloaded)
+
+    def data(self, index: int) -> dict[str, Any]:
+        found = {"index": index, "name": self.name, "decision": self.decision}
+        if self.results is not None:
+            found["results"] = list(self.results)
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedModule:
+    """A module to checkpoint, or a run of modules, by the names of their parent and of
+    the first and the last: `GPT.h.0-2`. Without operators, all of it is recomputed."""
+
+    fqn: str
+    operators: tuple[PlannedOperator, ...] = ()
+    discard_ratio: float = 1.0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PlannedModule":
+        return self  # nobody can change it, and it may be long
+
+    @property
+    def offloads(self) -> bool:
+        return any(operator.offload for operator in self.operators)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to checkpoint, and the plan file that says so (docs/file_formats.md)."""
+
+    modules: tuple[PlannedModule, ...]
+    data: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    text: str = dataclasses.field(default="", repr=False, compare=False)
+
+    @classmethod
+    def of(cls, data: dict[str, Any], text: str = "") -> "Plan":
+        """`text` is what `acplan plan` printed about it."""
+        if not isinstance(data, dict):
+            raise AcplanError(f"plan: expected a dict, found {type(data).__name__}")
+        if data.get("format") != "acplan.plan" or data.get("version") != 1:
+            raise AcplanError(
+                "plan: expected format acplan.plan, version 1, found "
+                f"{data.get('format')!r}, {data.get('version')!r}"
+            )
+        if data.get("status") not in ("optimal", "feasible"):
+            raise AcplanError(f"plan: there is none, it is {data.get('status')!r}")
+        try:
+            modules = tuple(_planned(module) for module in data["modules"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise AcplanError(f"plan: modules: {error!r}") from None
+        return cls(modules, data, text)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Plan":
+        return cls.of(read_json(path))
+
+    def save(self, path: str | os.PathLike[str], model: str | None = None) -> None:
+        """Writes a plan file; one made by hand is a plan for the model named."""
+        if not self.data and model is None:
+            raise AcplanError("plan: made by hand, it needs the name of its model")
+        data = self.data or {
+            "format": "acplan.plan",
+            "version": 1,
+            "model": model,
+            "budget_bytes": 1 << 53,
+            "world_size": 1,
+            "memory_model": "snapshot",
+            "status": "feasible",
+            "modules": [
+                {
+                    "fqn": module.fqn,
+                    "discard_ratio": 1,
+                    "memory_budget": 0,
+                    "ops": [
+                        operator.data(index) for index, operator in enumerate(module.operators)
+                    ],
+                }
+                for module in self.modules
+            ],
+        }
+        write_json(path, data)
+
+    def _figure(self, *keys: str) -> Any:
+        value: Any = self.data
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
+            raise AcplanError(f"plan: it does not say its {' '.join(keys)}")
+        return value
+
+    def _number(self, *keys: str) -> int | float:
+        """Returns a figure as the file has it: bytes are whole numbers. Raises AcplanError
+        where it is no number, or too large a one."""
+        value = self._figure(*keys)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if abs(value) <= _MOST:
+                return value
+        raise AcplanError(
+            f"plan: {' '.join(keys)}: expected a number, found " + repr(value)[:40]
+        )
+
+    @property
+    def status(self) -> str:
+        """`optimal`, or `feasible` where a limit was hit first."""
+        return str(self._figure("status"))
+
+    @property
+    def budget_bytes(self) -> int:
+        return int(self._number("budget_bytes"))
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self._number("peak_bytes"))
+
+    @property
+    def baseline_peak_bytes(self) -> int:
+        """Without the plan, of one device."""
+        return int(self._number("baseline", "peak_bytes"))
+
+    @property
+    def recompute_ms(self) -> float:
+        return float(self._number("recompute_ms"))
+
+    @property
+    def stall_ms(self) -> float | None:
+        """How long the step waits for the host, where offload was asked for."""
+        offload = self.data.get("offload")
+        return None if offload is None else float(offload["stall_ms"])
+
+    @property
+    def bound_ms(self) -> float:
+        """No plan recomputes less: proven."""
+        return float(self._number("bound_ms"))
+
+    @property
+    def gap(self) -> float:
+        """Between both, relative to what the plan recomputes."""
+        return float(self._number("gap"))
+
+    @property
+    def overhead(self) -> float:
+        """Recomputation relative to the step without it."""
+        return float(self._number("overhead"))
+
+    def to_pandas(self) -> Any:
+        """A table of the units: name, operators, how many of them are saved."""
+        return display.to_pandas(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        known = {m["fqn"]: m for m in self.data.get("modules", ())}
+        return [
+            {
+                "unit": module.fqn,
+                "operators": len(module.operators),
+                "saved": sum(operator.save for operator in module.operators),
+                "skipped": sum(operator.skip for operator in module.operators),
+                "offloaded": sum(operator.offload for operator in module.operators),
+                "recompute_ms": known.get(module.fqn, {}).get("recompute_ms"),
+            }
+            for module in self.modules
+        ]
+
+    def _facts(self) -> dict[str, str]:
+        units = {"units": str(len(self.modules))}
+        if "recompute_ms" not in self.data:
+            return units
+        wrong = self._wrong_figure()
+        if wrong:
+            return {**units, "figures": wrong}
+        return {
+            "status": self.status,
+            **units,
+            "peak": f"{display.size(self.peak_bytes)} of {display.size(self.budget_bytes)}",
+            "recomputes": f"{self.recompute_ms:.3f} ms",
+        }
+
+    def _wrong_figure(self) -> str:
+        """What is wrong with the figures of a file that others have written to, as far as
+        they are shown: who looks at a plan is told, and nothing is raised."""
+        try:
+            for key in ("peak_bytes", "budget_bytes", "recompute_ms", "overhead"):
+                self._number(key)
+            self._number("baseline", "peak_bytes")
+        except AcplanError as error:
+            return str(error)
+        return ""
+
+    def __repr__(self) -> str:
+        of = display.plain(f" for {self.data['model']}" if "model" in self.data else "")
+        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
+        return f"<Plan{of}: {display.plain(facts)}>"
+
+    def _repr_html_(self) -> str:
+        of = f" for {self.data['model']}" if "model" in self.data else ""
+        step = made_of(self)
+        charts = figure(["memory"], step[0], plan=self) if step else ""
+        return display.page(f"Plan{of}", self._facts(), charts, display.table(self._rows()))
+
+    def __str__(self) -> str:
+        if self.text:
+            return self.text
+        names = display.plain(", ".join(module.fqn for module in self.modules))
+        text = f"{len(self.modules)} modules to checkpoint: {names or 'none'}"
+        if "recompute_ms" not in self.data or self._wrong_figure():
+            return text
+        return (
+            f"{self.status}: peak {self.peak_bytes:,} bytes of {self.budget_bytes:,} "
+            f"(without a plan {self.baseline_peak_bytes:,}), recomputes "
+            f"{self.recompute_ms:.3f} ms ({self.overhead:+.2%})\n{text}"
+        )
+
+
+_MOST = 1e300  # of a number that a plan tells
+
+
+def _planned(module: dict[str, Any]) -> PlannedModule:
+    if not isinstance(module["fqn"], str):
+        raise ValueError(f"fqn: expected a name, found {module['fqn']!r}")
+    return PlannedModule(
+        module["fqn"],
+        tuple(map(PlannedOperator.of, module.get("ops", ()))),
+        float(module.get("discard_ratio", 1)),
+    )
+
+
+def plan_given(plan: Any) -> Plan:
+    """A plan, or the one that the file with this path has."""
+    if isinstance(plan, Plan):
+        return plan
+    if isinstance(plan, (str, os.PathLike)):
+        return Plan.load(plan)
+    raise AcplanError(f"plan: expected a Plan or the path of one, found {type(plan).__name__}")

@@ -1,0 +1,69 @@
+"""A profile, and its file."""
+
+import dataclasses
+import os
+from typing import Any
+
+from acplan._base.errors import AcplanError
+from acplan._files import display
+from acplan._files.charts import figure
+from acplan._files.json_files import read_json, write_json
+
+_MODULE_INFO = ("mod_order", "mod_stats")
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """A profile as `acplan` reads it: docs/file_formats.md, `acplan.profile`, or the
+    ModuleInfo of PyTorch that it takes instead."""
+
+    data: dict[str, Any] = dataclasses.field(repr=False)
+
+    @classmethod
+    def of(cls, data: Any) -> "Profile":
+        if not isinstance(data, dict):
+            raise AcplanError(f"profile: expected a dict, found {type(data).__name__}")
+        if "format" in data or not all(key in data for key in _MODULE_INFO):
+            found = data.get("format"), data.get("version")
+            if found != ("acplan.profile", 1):
+                raise AcplanError(
+                    "profile: expected format acplan.profile, version 1, found "
+                    f"{found[0]!r}, {found[1]!r}"
+                )
+        return cls(data)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Profile":
+        return cls.of(read_json(path))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the file whole or not at all; `.gz` is gzipped."""
+        write_json(path, self.data)
+
+    @property
+    def modules(self) -> list[dict[str, Any]]:
+        """Each with its `fqn`, `is_leaf` and costs."""
+        modules = self.data.get("modules", self.data.get("mod_stats"))
+        return modules if isinstance(modules, list) else []
+
+    @property
+    def _model(self) -> str:
+        model = self.data.get("model")
+        return str(model.get("name", "")) if isinstance(model, dict) else ""
+
+    def to_pandas(self) -> Any:
+        """A table of the modules, with what is a number or a text of each."""
+        plain_types = (str, int, float, bool, type(None))
+        return display.to_pandas(
+            [
+                {k: v for k, v in module.items() if isinstance(v, plain_types)}
+                for module in self.modules
+            ]
+        )
+
+    def __repr__(self) -> str:
+        model = display.plain(self._model or "a model")
+        return f"<Profile of {model}: {len(self.modules):,} modules>"
+
+    def _repr_html_(self) -> str:
+        return display.page(repr(self)[1:-1], {}, figure(["memory", "map"], self))

@@ -1,0 +1,149 @@
+"""The memory of a step with its plan, predicted and re-traced."""
+
+import dataclasses
+import math
+from typing import Any
+
+from acplan._files import display
+from acplan._files.charts import figure, made_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """An operator that runs, the bytes in use while it does, and its run-time, by the
+    roofline where it is re-traced."""
+
+    name: str
+    live_bytes: int
+    runtime_ms: float = dataclasses.field(default=0.0, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueCheck:
+    """Losses, gradients and buffers with the plan beside those without it.
+
+    `compared` counts the values; `differences` names those that differ, with the largest
+    difference; `exact`: all are equal to the bit. `skipped` says why nothing was compared,
+    or is "".
+    """
+
+    compared: int = 0
+    differences: tuple[str, ...] = ()
+    exact: bool = True
+    skipped: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.differences
+
+    def __str__(self) -> str:
+        if self.skipped:
+            return f"values were not compared: {self.skipped}"
+        if self.differences:
+            more = len(self.differences) - 3
+            text = "; ".join(self.differences[:3]) + (f" and {more} more" if more > 0 else "")
+            return f"VALUES DIFFER from those without the plan: {text}"
+        how = "to the bit" if self.exact else "but for rounding"
+        compared = f"{self.compared:,} losses, gradients and buffers"
+        return f"{compared} equal those without the plan {how}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """A plan's peak as predicted from the trace of the model without it, and as seen
+    when the model with it is traced again, on fake tensors: what is called measured
+    here. Operator by operator."""
+
+    predicted: tuple[Step, ...]
+    measured: tuple[Step, ...]
+    # Losses, gradients and buffers on real tensors; None: nobody asked.
+    values: ValueCheck | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def predicted_bytes(self) -> int:
+        return max((step.live_bytes for step in self.predicted), default=0)
+
+    @property
+    def measured_bytes(self) -> int:
+        return max((step.live_bytes for step in self.measured), default=0)
+
+    @property
+    def predicted_ms(self) -> float:
+        """Run-time of all operators, those that run again included."""
+        return math.fsum(step.runtime_ms for step in self.predicted)
+
+    @property
+    def measured_ms(self) -> float:
+        return math.fsum(step.runtime_ms for step in self.measured)
+
+    @property
+    def error(self) -> float:
+        """Of the predicted peak, relative to the re-traced one."""
+        if self.measured_bytes == 0:
+            return 0.0
+        return self.predicted_bytes / self.measured_bytes - 1
+
+    @property
+    def runs_the_same_operators(self) -> bool:
+        return [s.name for s in self.predicted] == [s.name for s in self.measured]
+
+    def first_difference(self) -> tuple[int, Step | None, Step | None] | None:
+        """Where both part: the place, what was predicted, what ran when re-traced."""
+        longest = max(len(self.predicted), len(self.measured))
+        for place in range(longest):
+            predicted = self.predicted[place] if place < len(self.predicted) else None
+            measured = self.measured[place] if place < len(self.measured) else None
+            if predicted != measured:
+                return place, predicted, measured
+        return None
+
+    def to_pandas(self) -> Any:
+        """A table of the operators as re-traced, with the bytes predicted beside."""
+        return display.to_pandas(
+            [
+                {
+                    "name": step.name,
+                    "runtime_ms": step.runtime_ms,
+                    "predicted_bytes": self.predicted[k].live_bytes
+                    if k < len(self.predicted)
+                    else None,
+                    "measured_bytes": step.live_bytes,
+                }
+                for k, step in enumerate(self.measured)
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return f"<Verification: {str(self).splitlines()[0]}>"
+
+    def _repr_html_(self) -> str:
+        steps = {"re-traced": self.measured, "predicted": self.predicted}
+        curves = {
+            name: [(float(k), float(step.live_bytes)) for k, step in enumerate(found)]
+            for name, found in steps.items()
+        }
+        charts = display.chart("operators of the step", curves, None)
+        made = made_of(self)
+        # The report's is of what was predicted.
+        if made and self.first_difference() is None:
+            charts = figure(["memory"], made[0], charts, plan=made[1])
+        return display.page(
+            "Verification",
+            {"peak": display.size(self.measured_bytes), "error": f"{self.error:+.4%}"},
+            charts,
+        )
+
+    def __str__(self) -> str:
+        text = (
+            f"predicted peak {self.predicted_bytes:,} bytes, re-traced "
+            f"{self.measured_bytes:,} ({self.error:+.4%})"
+        )
+        difference = self.first_difference()
+        if difference is None:
+            text += f", equal at all {len(self.measured):,} operators"
+        else:
+            place, predicted, measured = difference
+            text += (
+                f"\nthey part at operator {place}: predicted {predicted}, re-traced {measured}"
+            )
+        return text if self.values is None else f"{text}\n{self.values}"

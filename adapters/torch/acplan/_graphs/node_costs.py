@@ -1,0 +1,124 @@
+"""Run-times of the nodes of a compiler's graph, by a roofline of kernels.
+
+Inductor writes the kernels of pointwise operators and reductions itself, and puts what is
+computed again into the kernel that reads it: that costs nothing, but where the reader is a
+kernel of its own (a matrix product, a convolution, attention, whatever Inductor calls as it
+is), which needs its operands in memory. A reduction costs the reading of what it reduces.
+"""
+
+import functools
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.utils.flop_counter import flop_registry
+
+from acplan._base.tensors import tensors_in
+from acplan._device.devices import Device
+from acplan._graphs.node_values import Values, distinct_storages
+
+
+class GraphCosts:
+    """Milliseconds of nodes on a device; with `is_fused` as Inductor would run them, else
+    each operator by itself."""
+
+    def __init__(
+        self, device: Device, values: Values, views: AbstractSet[Node], is_fused: bool
+    ) -> None:
+        self._device = device
+        self._values = values
+        self._views = views
+        self._is_fused = is_fused
+
+    def ms(self, node: Node) -> float:
+        """Of a node that makes tensors and is no view."""
+        alone = self._alone_ms(node)
+        if not self._is_fused or is_kernel_of_its_own(node.target):
+            return alone
+        if self._is_read_by_a_kernel(node):
+            return alone
+        if self._is_reduction(node):
+            return self._bytes_ms([self._values[source] for source in node.all_input_nodes])
+        return 0.0
+
+    def _alone_ms(self, node: Node) -> float:
+        made = self._values[node]
+        read = [self._values[source] for source in node.all_input_nodes]
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return self._bytes_ms([*read, made])
+        args = torch.fx.map_arg(node.args, self._values.__getitem__)
+        kwargs = torch.fx.map_arg(node.kwargs, self._values.__getitem__)
+        tensors = tensors_in(read)
+        try:
+            return self._device.runtime_ms(
+                node.target, args, dict(kwargs), made, tensors, tensors_in(made)
+            )
+        except (ValueError, TypeError, RuntimeError, AssertionError):
+            return self._bytes_ms([*read, made])  # no FLOPs are known of such arguments
+
+    def _bytes_ms(self, values: Sequence[Any]) -> float:
+        moved = sum(int(t.untyped_storage().nbytes()) for _, t in distinct_storages(values))
+        return moved / self._device.bandwidth * 1e3
+
+    def _is_reduction(self, node: Node) -> bool:
+        if _has_tag(node.target, "pointwise"):
+            return False
+        made = max((t.numel() for t in tensors_in(self._values[node])), default=0)
+        read = (self._values[source] for source in node.all_input_nodes)
+        sizes = [t.numel() for value in read for t in tensors_in(value)]
+        # What gathers reads a few rows of a large table, and reduces nothing.
+        is_gather = _name(node.target) in _GATHERS
+        return not is_gather and made < max(sizes, default=0)
+
+    def _is_read_by_a_kernel(self, node: Node) -> bool:
+        """Whether one of the readers, of views too, is a kernel of its own."""
+        left, seen = [node], {node}
+        while left:
+            for user in left.pop().users:
+                if user.op != "call_function" or user in seen:
+                    continue
+                seen.add(user)
+                if user in self._views:
+                    left.append(user)
+                elif is_kernel_of_its_own(user.target):
+                    return True
+        return False
+
+
+_GATHERS = ("aten::embedding", "aten::gather", "aten::index", "aten::index_select")
+
+
+def _name(target: Any) -> str:
+    schema = getattr(target, "_schema", None)
+    return "" if schema is None else str(schema.name)
+
+
+def _has_tag(target: Any, name: str) -> bool:
+    tag = getattr(torch.Tag, name, None)
+    return tag is not None and tag in getattr(target, "tags", ())
+
+
+@functools.cache
+def is_kernel_of_its_own(target: Any) -> bool:
+    """Whether Inductor calls the operator as it is, instead of writing a kernel that
+    others may be fused with."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return isinstance(target, torch._ops.HigherOrderOperator)
+    if target._overloadpacket in flop_registry:
+        return True
+    lowerings, fallbacks = _lowerings()
+    packet = target._overloadpacket
+    if target in fallbacks or packet in fallbacks:
+        return True
+    return target not in lowerings and packet not in lowerings
+
+
+@functools.cache
+def _lowerings() -> tuple[Any, Any]:
+    from torch._inductor import inductor_prims, lowering
+
+    # Made where random numbers are replaced; they are lowered when a graph is.
+    prims = {value for value in vars(inductor_prims).values() if callable(value)}
+    return {*lowering.lowerings, *prims}, set(lowering.fallbacks)

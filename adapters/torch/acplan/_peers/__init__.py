@@ -1,0 +1,4 @@
+"""Functions of other planners, solved by acplan; dataflow graphs.
+
+It knows _step, _program and what they know. Start with sac_milp.py.
+"""

@@ -1,0 +1,149 @@
+"""acplan.frontier and acplan.compare: several plans side by side."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from acplan._base.errors import AcplanError
+from acplan._base.program import call_acplan, run_acplan
+from acplan._base.progress import progress_bar
+from acplan._files import display
+from acplan._files.charts import figure, made_of, remember
+from acplan._files.json_files import path_of, read_json
+from acplan._files.plan_file import Plan
+from acplan._program.plan import Budget, Source, plan_flags, size_text, source_path
+
+_INFEASIBLE = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Frontier:
+    """`data` is as docs/file_formats.md has it, `acplan.frontier`."""
+
+    data: dict[str, Any] = dataclasses.field(repr=False)
+    text: str = dataclasses.field(default="", repr=False, compare=False)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """By ascending budget; without those that there are none of."""
+        found = ("optimal", "feasible")
+        return [Plan.of(p) for p in self.data["plans"] if p["status"] in found]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One of each budget."""
+        keys = ("budget_bytes", "status", "peak_bytes", "recompute_ms", "bound_ms", "gap")
+        return [
+            {key: plan.get(key) for key in keys}
+            | {"units": len(plan["modules"]) if plan.get("modules") is not None else None}
+            for plan in self.data["plans"]
+        ]
+
+    def to_pandas(self) -> Any:
+        return display.to_pandas(self.rows)
+
+    def __repr__(self) -> str:
+        model, plans = display.plain(self.data["model"]), self.data["plans"]
+        return f"<Frontier of {model}: {len(plans)} budgets>"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        points = [(p.recompute_ms, float(p.peak_bytes)) for p in self.plans]
+        plain = display.chart("peak by ms recomputed", {"plans": sorted(points)}, None)
+        step = made_of(self)
+        return display.page(
+            f"Frontier of {self.data['model']}",
+            {"budgets": len(self.data["plans"])},
+            figure(["frontier"], step[0], plain, frontier=self.data) if step else plain,
+            display.table(self.rows),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """`data` is what `acplan compare --json` prints."""
+
+    data: dict[str, Any] = dataclasses.field(repr=False)
+    text: str = dataclasses.field(default="", repr=False, compare=False)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The baseline, where the program has it, and one of each plan."""
+        return [dict(row) for row in self.data["plans"]]
+
+    def to_pandas(self) -> Any:
+        return display.to_pandas(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.data['plans'])} plans>"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return display.page("Comparison", {}, display.table(self.rows))
+
+
+def frontier(
+    of: Source,
+    *,
+    points: int | None = None,
+    budgets: Sequence[Budget] | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> Frontier:
+    """The optimal plan at each of many budgets: `acplan frontier`.
+
+    points:  so many, evenly from the least that any plan needs to what the model needs
+             without one; or
+    budgets: these, as acplan.plan takes them.
+    options: those of acplan.plan.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="acplan-") as name,
+        progress_bar(progress, unit="s") as phase,
+    ):
+        folder = pathlib.Path(name)
+        flags = list(plan_flags(options, folder))
+        if points is not None:
+            flags.append(f"--points={points}")
+        if budgets is not None:
+            is_one = isinstance(budgets, str) or not isinstance(budgets, Iterable)
+            given = [budgets] if is_one else list(budgets)
+            if not given:
+                raise AcplanError("budgets: expected one or more, found none")
+            each = ",".join(size_text("budgets", budget) for budget in given)
+            flags.append(f"--budgets={each}")
+        written = folder / "frontier.json"
+        outcome = call_acplan(
+            ["frontier", str(source_path(of, folder, "frontier")), *flags, "-o", str(written)],
+            phase("frontier", None),
+        )
+        if outcome.exit_code != _INFEASIBLE or not written.exists():
+            outcome.require_success()
+        found: Frontier = remember(Frontier(read_json(written), outcome.out), of)
+        return found
+
+
+def compare(of: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
+    """The step without a plan and with each of these, side by side: `acplan compare`."""
+    if not plans:
+        raise AcplanError("compare: expected plans, found none")
+    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
+        folder = pathlib.Path(name)
+        arguments = ["compare", str(source_path(of, folder, "compare"))]
+        for place, plan in enumerate(plans):
+            path: Any = plan
+            if isinstance(plan, Plan):
+                path = folder / f"plan-{place}.json"
+                plan.save(path)
+            arguments.append(str(path_of(path, "plans")))
+        text = run_acplan(arguments)
+        found = run_acplan([*arguments, "--json"])
+    return Comparison(json.loads(found), text)

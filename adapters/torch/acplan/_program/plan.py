@@ -1,0 +1,240 @@
+"""acplan.plan and acplan.auto_checkpoint."""
+
+import difflib
+import logging
+import operator
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from acplan._base.errors import AcplanError
+from acplan._base.program import call_acplan
+from acplan._base.progress import progress_bar
+from acplan._files.charts import remember
+from acplan._files.fingerprint import KEY, made_for
+from acplan._files.json_files import read_json
+from acplan._files.plan_file import Plan
+from acplan._files.profile_file import Profile
+from acplan._files.trace_file import DIFFERENTIATES, Trace
+
+Source = Trace | Profile | str | os.PathLike[str]
+Budget = int | str
+
+_LOGGER = logging.getLogger("acplan")
+
+
+def plan(of: Source, budget: Budget, *, progress: bool | None = None, **options: Any) -> Plan:
+    """The plan with the least recomputation within the budget, optimal and checked.
+
+    of:      a trace, a profile, or the path of a file with either.
+    budget:  what a rank may use at its peak: bytes, "60GiB", a share of what it uses
+             without a plan such as "75%", or "min", the least that any plan needs.
+    options: the flags of `acplan plan` (docs/command_line.md): reserve, memory_model,
+             world_size, without_states, ac_units, fsdp_units, max_units, granularity,
+             decisions, segments, offload (of a link such as "25GB/s"), host_memory,
+             tradeoff, save, recompute, engine, gap, time_limit, seed. Units, and the
+             patterns of save and recompute, may be lists.
+    progress: shows that the search goes on, if tqdm is installed, once it has for two
+             seconds; by default where somebody watches, on a terminal or in a notebook.
+
+    Where no plan fits, raises AcplanError, which tells the smallest budget that one
+    does. A plan that is not proven to be optimal is logged as a warning: time_limit,
+    "none" or seconds, is five seconds where operators may be skipped, as they may in
+    plans of traces. Ctrl-C ends the search with the best plan so far.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="acplan-") as name,
+        progress_bar(progress, unit="s") as phase,
+    ):
+        folder = pathlib.Path(name)
+        flags = list(plan_flags(options, folder))
+        written = folder / "plan.json"
+        outcome = call_acplan(
+            ["plan", str(source_path(of, folder)), "--budget"]
+            + [size_text("budget", budget), *flags, "-o", str(written)],
+            phase("plan", None),
+        )
+        outcome.require_success()
+        data = {**read_json(written), **_made_for(of)}
+        found: Plan = remember(Plan.of(data, outcome.out + _note(of)), of)
+    _tell_of_limit(found)
+    return found
+
+
+def _made_for(of: Source) -> dict[str, Any]:
+    """Of traces, which know their model."""
+    data = of.data if isinstance(of, Trace) else None
+    if isinstance(of, (str, os.PathLike)):
+        data = read_json(of)
+    if not isinstance(data, dict) or data.get("format") != "acplan.trace":
+        return {}
+    modules = data.get("modules", ())
+    found = made_for(modules)
+    holding = {
+        m["fqn"]: m[DIFFERENTIATES] for m in modules if isinstance(m.get(DIFFERENTIATES), bool)
+    }
+    return ({} if found is None else {KEY: found}) | (
+        {DIFFERENTIATES: holding} if holding else {}
+    )
+
+
+def _note(of: Source) -> str:
+    if not isinstance(of, Trace) or of.accumulate == 1:
+        return ""
+    return (
+        f"note: run-times are those of one of {of.accumulate} microbatches, with its "
+        "share of the update\n"
+    )
+
+
+def _tell_of_limit(found: Plan) -> None:
+    limit = found.data.get("limit")
+    if limit in (None, "gap", "interrupted"):  # nothing, or what was asked for
+        return
+    why = "without a proof" if limit == "unproven" else f"stopped by the {limit} limit"
+    if found.stall_ms is not None:
+        _LOGGER.warning(
+            "plan: feasible, %s: it recomputes %.3f ms and waits %.3f ms for the host; no "
+            "bound is known of plans that offload",
+            why,
+            found.recompute_ms,
+            found.stall_ms,
+        )
+        return
+    _LOGGER.warning(
+        "plan: feasible, %s: it recomputes %.3f ms, and no plan recomputes less than "
+        "%.3f ms (gap %.2f%%)",
+        why,
+        found.recompute_ms,
+        found.bound_ms,
+        100 * found.gap,
+    )
+
+
+def source_path(of: Source, folder: pathlib.Path, asked_by: str = "plan") -> pathlib.Path:
+    """The file of what is asked about; one that is not a file yet is written."""
+    if isinstance(of, (Trace, Profile)):
+        path = folder / f"{type(of).__name__.lower()}.json"
+        of.save(path)
+        return path
+    if isinstance(of, (str, os.PathLike)):
+        return pathlib.Path(of)
+    raise AcplanError(
+        f"{asked_by}: expected a Trace, a Profile or a path, found {type(of).__name__}"
+    )
+
+
+def size_text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return str(operator.index(value))
+    except TypeError:
+        raise AcplanError(
+            f'{name}: expected bytes or a size such as "60GiB", found {value!r}'
+        ) from None
+
+
+def require_sayable(budget: Any) -> None:
+    """Raises AcplanError for what can be no budget, before anything is traced for it."""
+    text = size_text("budget", budget).strip()
+    if text != "min" and not any(sign.isdigit() for sign in text):
+        raise AcplanError(
+            'budget: expected bytes, a size such as "60GiB", a share such as "60%" or '
+            f'"min", found {budget!r}'
+        )
+
+
+Option = Callable[[str, Any, pathlib.Path], list[str]]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _size_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
+    return [f"{_flag(name)}={size_text(name, value)}"]
+
+
+def _value_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise AcplanError(f"{name}: expected a number or a name, found {value!r}")
+    return [f"{_flag(name)}={value}"]
+
+
+def _switch_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
+    if not isinstance(value, bool):
+        raise AcplanError(f"{name}: expected True or False, found {value!r}")
+    return [_flag(name)] if value else []
+
+
+def _names_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
+    if isinstance(value, str):
+        return [f"{_flag(name)}={value}"]
+    path = folder / name
+    path.write_text("\n".join(_strings(name, value)))
+    return [f"{_flag(name)}=@{path}"]
+
+
+def _patterns_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
+    if isinstance(value, str):
+        return [f"{_flag(name)}={value}"]
+    patterns = _strings(name, value)
+    return [f"{_flag(name)}={'|'.join(patterns)}"] if patterns else []
+
+
+def _strings(name: str, value: Any) -> Sequence[str]:
+    try:
+        values = list(value)
+    except TypeError:
+        values = [None]
+    if all(isinstance(entry, str) for entry in values):
+        return values
+    raise AcplanError(f"{name}: expected a list of names, found {value!r}")
+
+
+PLAN_OPTIONS: Mapping[str, Option] = {
+    "reserve": _size_option,
+    "memory_model": _value_option,
+    "world_size": _value_option,
+    "without_states": _switch_option,
+    "ac_units": _names_option,
+    "fsdp_units": _names_option,
+    "max_units": _value_option,
+    "granularity": _value_option,
+    "decisions": _value_option,
+    "segments": _value_option,
+    "offload": _value_option,
+    "host_memory": _size_option,
+    "tradeoff": _value_option,
+    "save": _patterns_option,
+    "recompute": _patterns_option,
+    "engine": _value_option,
+    "gap": _value_option,
+    "time_limit": _value_option,
+    "seed": _value_option,
+}
+
+
+# Without it, plans that skip are recomputed as a whole, and those with runs refused.
+_MAY_SKIP = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+
+
+def plan_flags(options: Mapping[str, Any], folder: pathlib.Path) -> Iterator[str]:
+    if not _MAY_SKIP and options.get("decisions") is None:
+        options = {**options, "decisions": "save,recompute"}
+    for name, value in options.items():
+        option = PLAN_OPTIONS.get(name)
+        if option is None:
+            known = ", ".join(PLAN_OPTIONS)
+            near = difflib.get_close_matches(name, PLAN_OPTIONS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {known}"
+            raise AcplanError(f"plan: unknown option {name!r}; {hint}")
+        if value is not None:
+            yield from option(name, value, folder)

@@ -1,0 +1,78 @@
+"""acplan.Profile: what a model costs, module by module."""
+
+import math
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from acplan._base.errors import AcplanError
+from acplan._base.program import run_acplan
+from acplan._files.json_files import path_of
+from acplan._files.profile_file import _MODULE_INFO, Profile
+from acplan._files.trace_file import Trace
+
+
+def profile(trace: Trace | str | os.PathLike[str]) -> Profile:
+    """What the modules of a traced step cost, for planning: `acplan profile`."""
+    with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
+        return Profile.load(profile_file(trace, pathlib.Path(folder)))
+
+
+def profile_file(trace: Trace | str | os.PathLike[str], folder: pathlib.Path) -> pathlib.Path:
+    """A file in the folder with the profile of a trace."""
+    source = pathlib.Path(folder / "trace.json")
+    if isinstance(trace, Trace):
+        trace.save(source)
+    else:
+        source = path_of(trace, "profile")
+    written = folder / "profile.json"
+    run_acplan(["profile", str(source), "-o", str(written)])
+    return written
+
+
+def from_torch(module_info: Mapping[str, Any]) -> Profile:
+    """The profile in the ModuleInfo that PyTorch's aggregate_stats returns
+    (torch.distributed._tools.ilp_utils): with trade-off fits, without operators, so
+    that plans are made of modules. It is not changed."""
+    for key in _MODULE_INFO:
+        if not isinstance(module_info, Mapping) or key not in module_info:
+            raise AcplanError(
+                f"module_info: expected the key {key!r} of a ModuleInfo of "
+                "torch.distributed._tools.ilp_utils, found none"
+            )
+    return Profile(
+        {
+            "mod_order": plain(module_info["mod_order"]),
+            "mod_stats": [_plain_stats(stats) for stats in module_info["mod_stats"]],
+        }
+    )
+
+
+def _plain_stats(stats: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = plain(stats)
+    curve = stats.get("tradeoff_curve")
+    if isinstance(curve, Mapping):
+        values["tradeoff_curve"] = list(_points(curve))
+    return values
+
+
+def _points(curve: Mapping[Any, Any]) -> Iterator[list[float]]:
+    for point in curve.items():
+        x, y = (float(value) for value in point)
+        if math.isfinite(x) and math.isfinite(y):
+            yield [x, y]
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: no tuples, no NumPy numbers, null for what is not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

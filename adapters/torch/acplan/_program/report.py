@@ -1,0 +1,64 @@
+"""acplan.report: a page that shows where the memory of a step goes."""
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator, Mapping
+
+from acplan._base.errors import AcplanError
+from acplan._base.program import run_acplan
+from acplan._files.json_files import path_of
+from acplan._files.plan_file import Plan
+from acplan._files.profile_file import Profile
+from acplan._files.trace_file import Trace
+from acplan._program.plan import source_path
+
+PathLike = str | os.PathLike[str]
+
+
+def report(
+    of: Trace | Profile | PathLike,
+    output: PathLike,
+    plans: Plan | PathLike | Mapping[str, Plan | PathLike] | None = None,
+    *,
+    points: int = 8,
+    time_limit: float | str | None = None,
+) -> pathlib.Path:
+    """Writes a page that any browser shows, without a network: `acplan report`.
+
+    of:         a trace, a profile, or the path of a file with either.
+    output:     the page's file, written whole or not at all. Returned.
+    plans:      what is shown beside no plan: a plan, or several by name.
+    points:     budgets of the frontier that is drawn; 0: none.
+    time_limit: seconds for the frontier, or "none"; ten by default.
+    """
+    written = path_of(output, "output")
+    flags = ["--points", str(points)]
+    if time_limit is not None:
+        flags += ["--time-limit", str(time_limit)]
+    named = plans if isinstance(plans, Mapping) else {"plan": plans}
+    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
+        folder = pathlib.Path(name)
+        files = [str(source_path(of, folder, "report")), *_plan_files(named, folder)]
+        run_acplan(["report", *files, *flags, "-o", str(written)])
+    return written
+
+
+def _plan_files(
+    plans: Mapping[str, Plan | PathLike | None], folder: pathlib.Path
+) -> Iterator[str]:
+    """A file for each plan, called as the page is to call it."""
+    for name, plan in plans.items():
+        if isinstance(plan, Plan):
+            if not name or pathlib.PurePath(name).name != name:
+                raise AcplanError(f"report: plans: expected a name, found {name!r}")
+            path = folder / "plans" / name
+            path.parent.mkdir(exist_ok=True)
+            plan.save(path)
+            yield str(path)
+        elif isinstance(plan, (str, os.PathLike)):
+            yield os.fspath(plan)
+        elif plan is not None:
+            raise AcplanError(
+                f"report: plans: expected a Plan or a path, found {type(plan).__name__}"
+            )

@@ -1,0 +1,228 @@
+"""Backward passes within the forward pass: which modules of a step with one may be units.
+
+`torch.autograd.grad` in a forward, a loss or a forward_fn, and a `backward()` before the last
+one, run a pass of autograd while the forward pass of the step goes on. A checkpoint runs its
+module again once for each pass that asks for something saved in it, and a plan is exact where
+that is one pass, which begins after the call has ended. So that a module is no unit where two
+passes ask for what a call of it saved, or one runs while it is called.
+
+But for one kind: where `torch.autograd.grad(..., create_graph=True)` runs in the forward of a
+module, and asks for nothing but what that call saved, it is as any other part of the module.
+What the call saves is kept until it ends (_apply/inner_gradients.py), so that the pass makes
+nothing run again; and the recomputation, which the last pass asks for, runs the pass again as
+it was. Modules inside of it that the pass asks for something are then no units, as they would
+be asked twice; what others save is not kept.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Protocol
+
+import torch
+
+from acplan._base.source_lines import place_in_python
+
+
+class Call(Protocol):
+    module: int
+    parent: int
+    end: int
+    no_grad: bool
+
+
+class Saved(Protocol):
+    call: int
+    unpacked: int | None
+    unpacks: int
+    local_end: int | None
+
+
+def current_pass() -> int:
+    """Names the pass of autograd that runs; -1: none does."""
+    return torch._C._current_graph_task_id()
+
+
+@dataclasses.dataclass
+class _Pass:
+    """One that begins in the forward pass: the calls that are open then, and those that are
+    open later; whether it may be a part of one; and what it asks for, and when."""
+
+    begins_in: tuple[int, ...]
+    makes_graph: bool
+    runs_in: set[int] = dataclasses.field(default_factory=set)
+    requests: list[tuple[Saved, int]] = dataclasses.field(default_factory=list)
+    closed_in: int | None = None
+
+
+class InnerPasses:
+    """What a recorder sees of them."""
+
+    def __init__(self) -> None:
+        self._place: str | None = None  # the line of Python that runs the first one
+        self._passes: dict[int, _Pass] = {}
+        self._asking: dict[int, set[int]] = {}  # by call: the passes, of any kind
+        self._borrowing: set[int] = set()
+        self._excluded: set[int] = set()
+        self._are_borrowing: set[int] = set()
+
+    def borrows(self, call: int) -> None:
+        """Is told of a call with parameters that are not the module's own."""
+        self._borrowing.add(call)
+
+    def runs(self, open_calls: Sequence[int]) -> _Pass:
+        """Is told of an operator of one, or of a request for a saved tensor."""
+        if self._place is None:
+            self._place = place_in_python()
+        found = self._passes.get(current_pass())
+        if found is None:
+            makes_graph = torch.is_grad_enabled() and not _accumulates()
+            found = _Pass(tuple(open_calls), makes_graph)
+            self._passes[current_pass()] = found
+        found.runs_in.update(open_calls)
+        return found
+
+    def asks(self, saved: Saved, time: int, open_calls: Sequence[int] | None) -> None:
+        """Is told of a request for a saved tensor, in forward with the calls that are
+        open."""
+        self._asking.setdefault(saved.call, set()).add(current_pass())
+        if open_calls is not None:
+            self.runs(open_calls).requests.append((saved, time))
+            return
+        saved.unpacks += 1
+        if saved.unpacked is None:
+            saved.unpacked = time
+
+    def settle(self, calls: Sequence[Call], saved: Sequence[Saved]) -> dict[int, bool]:
+        """Marks the calls of modules that may be no units, and returns the modules of which
+        passes are a part: True; and those inside of them that these passes ask nothing:
+        False. Requests of other passes are requests as any."""
+        for one in self._passes.values():
+            one.closed_in = _closed_in(one, calls)
+            for of, time in one.requests if one.closed_in is None else ():
+                of.unpacks += 1
+                of.unpacked = time if of.unpacked is None else min(time, of.unpacked)
+        for one in self._passes.values():
+            for of, _ in one.requests:
+                if of.unpacked is None:
+                    of.local_end = None
+        self._excluded = _exclude(self._barred(calls), calls)
+        self._are_borrowing = _exclude(self._borrowing, calls)
+        return self._parts(calls, {of.call for of in saved})
+
+    def _parts(self, calls: Sequence[Call], saving: set[int]) -> dict[int, bool]:
+        closed = [one for one in self._passes.values() if one.closed_in is not None]
+        if not closed:
+            return {}
+        holding = {c for one in closed if (c := one.closed_in) is not None}
+        asked = {of.call for one in closed for of, _ in one.requests}
+        asked = holding | {around for c in asked for around in _around(c, calls)}
+        saving = {around for c in saving for around in _around(c, calls)}
+        within = [c for c in saving if c not in holding and holding & {*_around(c, calls)}]
+        busy = {calls[c].module for c in asked}
+        apart = {calls[c].module for c in within} - busy
+        return dict.fromkeys(apart, False) | {calls[c].module: True for c in holding}
+
+    def _barred(self, calls: Sequence[Call]) -> Iterator[int]:
+        asking = [set(self._asking.get(c, ())) for c in range(len(calls))]
+        closed: list[set[int]] = [set() for _ in calls]
+        for number, one in self._passes.items():
+            if one.closed_in is not None:
+                closed[one.closed_in].add(number)
+        for c in reversed(range(len(calls))):
+            if (parent := calls[c].parent) >= 0:
+                asking[parent] |= asking[c]
+                closed[parent] |= closed[c]
+        running: list[set[int]] = [set() for _ in calls]
+        for number, one in self._passes.items():
+            for c in one.runs_in:
+                running[c].add(number)
+        of_others = {n for n, one in self._passes.items() if one.closed_in is not None}
+        for c in range(len(calls)):
+            left = asking[c] - closed[c]
+            if running[c] - closed[c] or len(left) > 1 or left & of_others:
+                yield c
+
+    def notes(self) -> list[str]:
+        """What the trace says of modules that may be no units."""
+        return [*self._notes_of_passes(), *self._notes_of_parameters()]
+
+    def _notes_of_parameters(self) -> Iterator[str]:
+        if self._are_borrowing:
+            yield (
+                f"{_units(self._are_borrowing)}, called with other parameters than the "
+                "module's own (torch.func.functional_call), which are gone in backward"
+            )
+
+    def _notes_of_passes(self) -> Iterator[str]:
+        if not self._excluded:
+            return
+        who = "a backward pass runs within the backward pass"
+        if self._place is not None:
+            who = f"{self._place or 'a forward'} computes gradients within the forward pass"
+        yield (
+            f"{who}: {_units(self._excluded)}, as more than one backward pass reads what is "
+            "saved there, or one runs while the module is called"
+        )
+
+
+def _units(modules: Collection[int]) -> str:
+    count = len(modules)
+    return f"{count} module{'s' * (count > 1)} may be no unit{'s' * (count > 1)} of a plan"
+
+
+def _exclude(barred: Iterable[int], calls: Sequence[Call]) -> set[int]:
+    """Marks all calls of the modules of these calls, and returns those of them that may
+    have been units."""
+    modules = {calls[c].module for c in barred}
+    found = {call.module for call in calls if call.module in modules and not call.no_grad}
+    for call in calls:
+        call.no_grad |= call.module in modules
+    return found
+
+
+def _accumulates() -> bool:
+    """Whether the pass adds to the gradients of leaves, which it must not do twice."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in _ENTRIES:
+            return frame.f_code is not torch.autograd.grad.__code__
+        frame = frame.f_back
+    return True
+
+
+_ENTRIES = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
+
+
+def _around(call: int, calls: Sequence[Call]) -> Iterator[int]:
+    """The call and those around it."""
+    while call >= 0:
+        yield call
+        call = calls[call].parent
+
+
+def _closed_in(one: _Pass, calls: Sequence[Call]) -> int | None:
+    """The innermost call that a pass is a part of, and all that it asks for."""
+    if not one.makes_graph:
+        return None
+    asked = {saved.call for saved, _ in one.requests}
+    common = functools.reduce(
+        set.intersection, (set(_around(c, calls)) for c in asked), set(one.begins_in)
+    )
+    return max((c for c in common if not calls[c].no_grad), default=None)
+
+
+def held_until(calls: Sequence[Call], parts: Mapping[int, bool]) -> list[int | None]:
+    """By call: until when what it saves is kept, as the outermost call around it of which a
+    pass is a part has ended then. None: it is not."""
+    ends: list[int | None] = []
+    apart: list[bool] = []
+    for call in calls:
+        above = ends[call.parent] if call.parent >= 0 else None
+        is_apart = call.parent >= 0 and apart[call.parent]
+        kind = parts.get(call.module)
+        apart.append(kind is False or (is_apart and kind is None))
+        ends.append(call.end if above is None and kind else above)
+    return [None if is_apart else end for end, is_apart in zip(ends, apart)]

@@ -1,0 +1,187 @@
+"""Optimizers of a traced step: by name, by class, by a function, or like one that the
+user has."""
+
+import difflib
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from acplan._base.errors import AcplanError
+
+OptimizerFn = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+OptimizerLike = OptimizerFn | torch.optim.Optimizer | str | None
+
+
+class _Blockwise(torch.optim.Optimizer):
+    """The memory of bitsandbytes' AdamW (0.45), whose own kernels need a GPU: what it
+    keeps of each parameter, and nothing besides while it steps."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter], bits: int, is_paged: bool) -> None:
+        super().__init__(parameters, {})
+        self._bits = bits
+        self._is_paged = is_paged
+        self._maps: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state |= self._states_of(parameter)
+                parameter.add_(parameter.grad)
+                for moment in ("state1", "state2"):
+                    state[moment].zero_()
+
+    def _states_of(self, parameter: torch.nn.Parameter) -> dict[str, Any]:
+        count = parameter.numel()
+        is_small = self._bits == 32 or count < 4096
+        # Paged memory is managed memory, which is not the allocator's.
+        device = "cpu" if self._is_paged and count >= 1e5 else parameter.device
+        state = {
+            moment: torch.zeros_like(
+                parameter,
+                dtype=torch.float32 if is_small else torch.uint8,
+                device=device,
+            )
+            for moment in ("state1", "state2")
+        }
+        if is_small:
+            return state
+        if not self._maps:
+            self._maps = [torch.empty(256, device=parameter.device) for _ in range(2)]
+        blocks = -(-count // 256)
+        for place, of_map in enumerate(self._maps, 1):
+            state[f"qmap{place}"] = of_map
+            state[f"absmax{place}"] = torch.zeros(blocks, device=parameter.device)
+        return state
+
+
+def _named(name: str, **options: Any) -> OptimizerFn:
+    # Looked up when it is used: not every PyTorch has all of them.
+    return lambda parameters: getattr(torch.optim, name)(parameters, **options)
+
+
+def _blockwise(bits: int, is_paged: bool) -> OptimizerFn:
+    return lambda parameters: _Blockwise(parameters, bits, is_paged)
+
+
+# With the implementation that PyTorch chooses on CUDA where the name says none.
+OPTIMIZERS: Mapping[str, OptimizerFn] = {
+    "adamw": _named("AdamW"),
+    "adamw-fused": _named("AdamW", fused=True),
+    "adamw-foreach": _named("AdamW", foreach=True),
+    "adamw-for-loop": _named("AdamW", foreach=False),
+    "adamw-capturable": _named("AdamW", capturable=True),
+    "adamw-8bit": _blockwise(8, False),
+    "paged-adamw": _blockwise(32, True),
+    "paged-adamw-8bit": _blockwise(8, True),
+    "adam": _named("Adam"),
+    "adam-fused": _named("Adam", fused=True),
+    "sgd": _named("SGD", lr=1e-3),
+    "sgd-fused": _named("SGD", lr=1e-3, fused=True),
+    "momentum": _named("SGD", lr=1e-3, momentum=0.9),
+    "rmsprop": _named("RMSprop"),
+    "adagrad": _named("Adagrad"),
+    "adafactor": _named("Adafactor"),
+}
+
+# What transformers' TrainingArguments call some of them.
+_ALIASES: Mapping[str, str] = {
+    "adamw-torch": "adamw",
+    "adamw-torch-fused": "adamw-fused",
+    "adamw-bnb-8bit": "adamw-8bit",
+    "paged-adamw-32bit": "paged-adamw",
+}
+
+
+def make_optimizer(
+    wanted: OptimizerLike,
+    model: torch.nn.Module,
+    fake: Callable[[Any], Any],
+) -> torch.optim.Optimizer:
+    """The optimizer of the model, whose parameters are fakes of those that a given
+    optimizer has."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise AcplanError("no parameter of the model requires a gradient")
+    if isinstance(wanted, torch.optim.Optimizer):
+        return optimizer_like(wanted, {id(p) for p in trained}, fake)
+    if isinstance(wanted, str):
+        wanted = named_optimizer(wanted)
+    if wanted is None:
+        wanted = OPTIMIZERS["adamw"]
+    if not callable(wanted):
+        several = isinstance(wanted, (list, tuple, dict))
+        hint = (
+            "; of several optimizers trace the step of each, with its own loss"
+            if several
+            else ""
+        )
+        raise AcplanError(
+            "optimizer: expected a name, a function of the parameters, a class or a "
+            f"torch.optim.Optimizer, found {type(wanted).__name__}{hint}"
+        )
+    return wanted(trained)
+
+
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step runs forward and backward by itself, as that of LBFGS does."""
+    given = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return given is not None and given.default is inspect.Parameter.empty
+
+
+def named_optimizer(name: str) -> OptimizerFn:
+    key = name.lower().replace("_", "-")
+    key = _ALIASES.get(key, key)
+    if key in OPTIMIZERS:
+        return OPTIMIZERS[key]
+    near = difflib.get_close_matches(key, OPTIMIZERS, 1)
+    raise AcplanError(
+        f"optimizer: expected one of {', '.join(OPTIMIZERS)}, found {name!r}"
+        + (f"; did you mean {near[0]}?" if near else "")
+    )
+
+
+def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """What wrappers of trainers have inside."""
+    inner = getattr(optimizer, "optimizer", None)
+    return _innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
+
+
+def optimizer_like(
+    optimizer: torch.optim.Optimizer, trained: set[int], fake: Callable[[Any], Any]
+) -> torch.optim.Optimizer:
+    """Another one of its class, with its groups and their options, as it is before its
+    first step. `trained` are the ids of the fakes that it may step."""
+    optimizer = _innermost(optimizer)
+    groups: Sequence[dict[str, Any]] = optimizer.param_groups
+    of_it = {id(p): p for group in groups for p in group["params"]}
+
+    def faked(value: Any) -> Any:
+        return fake(value) if id(value) in of_it else value
+
+    faked_ids = {id(fake(p)) for p in of_it.values() if p.requires_grad}
+    if not faked_ids & trained:
+        raise AcplanError(
+            "optimizer: none of its parameters is a trained one of the model: make it "
+            "from the parameters of the model that is traced"
+        )
+    # Not by its __init__, whose arguments nobody knows. What hides a method is bound
+    # to the original: schedulers and trainers do so with `step`.
+    kept = {
+        name: value
+        for name, value in vars(optimizer).items()
+        if not callable(getattr(type(optimizer), name, None))
+    }
+    made = object.__new__(type(optimizer))
+    vars(made).update(tree_map(faked, kept))
+    made.param_groups = [tree_map(faked, group) for group in groups]
+    made.state = defaultdict(dict)
+    return made

@@ -1,0 +1,435 @@
+"""A training step on fake tensors."""
+
+import contextlib
+import dataclasses
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import _disable_current_modes
+
+from acplan._base.errors import AcplanError, DependsOnValues
+from acplan._base.interrupts import uninterrupted
+from acplan._base.stand_ins import is_run_inside
+from acplan._base.tensors import is_sparse, tensors_in
+from acplan._base.torchscript import holders_of
+from acplan._base.triton_kernels import watch_launches
+from acplan._device.devices import Device
+from acplan._device.fake_cuda import fake_cuda
+from acplan._fakes.assumed_values import Assumed
+from acplan._fakes.branches import line_of_error
+from acplan._fakes.followed_numbers import BegunAnew, Following
+from acplan._fakes.known_values import (
+    LOST_ZERO,
+    ValuedFakeTensorMode,
+    as_in_training,
+    depends_on_values,
+    give_defaults,
+    start_of_step,
+)
+from acplan._fakes.number_functions import following
+from acplan._fakes.real_values import (
+    Beginning,
+    Limits,
+    RealValuesMode,
+    drawn_again,
+)
+from acplan._fakes.restored_functions import FunctionsGiven, Origins, is_of_devices, replace_in
+from acplan._fakes.restored_state import (
+    copied_with,
+    not_of_optimizers,
+    state_kept,
+    tensors_beside,
+    without_saved_hooks,
+)
+from acplan._fakes.sparse_fakes import fake_of_sparse
+from acplan._step.autocast import Autocast, autocast_as_it_was, autocast_of
+from acplan._step.optimizers import make_optimizer
+from acplan._step.step_errors import told_with_line
+from acplan._step.training_step import ForwardFn, LossFn, TrainingStep
+from acplan._step.update import Updating, fakes_as_plain_tensors
+
+_LAST = (
+    "of several backward passes a step, leave the last one to acplan: return its loss, before "
+    "loss.backward()"
+)
+_FREED = "through the graph a second time"
+
+# While a step is traced, PyTorch and the model are not as others expect them.
+_ALONE = threading.RLock()
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    model: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    loss_fn: LossFn
+    autocast: Autocast | None
+    forward_fn: ForwardFn | None = None
+    updating: Updating | None = None
+    notes: tuple[str, ...] = ()
+    beginning: Beginning | None = None
+    # Tensors on the device that the functions above hold.
+    held: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    # Parameters, by identity, that require a gradient before the step.
+    trained: frozenset[int] = frozenset()
+
+    def loss(self) -> torch.Tensor:
+        """What backward begins with."""
+        start_of_step()
+        if self.beginning is not None:
+            gc.collect()  # of values that earlier steps have left in cycles
+            self.beginning.put_back()
+        loss = self.loss_of(self.model, *self.args, **self.kwargs)
+        return loss if self.updating is None else self.updating.scaled(loss)
+
+    @property
+    def accumulate(self) -> int:
+        return 1 if self.updating is None else self.updating.accumulate
+
+    def run_earlier(self) -> None:
+        """The microbatches before the last one, as far as they leave gradients."""
+        if self.accumulate > 1:
+            self.backward(self.loss())
+
+    def states(self) -> list[torch.Tensor]:
+        """What the update keeps from step to step, besides the optimizer's."""
+        return [] if self.updating is None else self.updating.states()
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """All that follows the backward pass."""
+        if self.updating is None:
+            return
+        if self.beginning is None:
+            self.updating.run(self.model, optimizer)
+            return
+        self.beginning.note(self.model, tensors_in((self.args, self.kwargs)))
+        with self.beginning.update(self.model, self.updating.is_own):
+            self.updating.run(self.model, optimizer)
+
+    def run(self, optimizer: torch.optim.Optimizer) -> None:
+        """An iteration."""
+        self.run_earlier()
+        self.backward(self.loss())
+        self.update(optimizer)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """The last backward pass of a microbatch."""
+        name = "forward_fn" if self.forward_fn is not None else "the loss"
+        if not loss.requires_grad:
+            raise AcplanError(
+                f"{name}: expected a loss that has a gradient, found one without; {_LAST}"
+            )
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            if _FREED not in str(error):
+                raise
+            raise AcplanError(
+                f"{name}: a backward pass has freed what the loss needs already; {_LAST}"
+            ) from error
+
+    def loss_of(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        context = contextlib.nullcontext() if self.autocast is None else self.autocast.context()
+        with context:
+            if self.forward_fn is None:
+                loss = self.loss_fn(model(*args, **kwargs))
+            else:
+                loss = self.forward_fn(model, *args, **kwargs)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            found = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss)
+            name = "loss_fn" if self.forward_fn is None else "forward_fn"
+            hint = f"; {_LAST}" if self.forward_fn is not None and loss is None else ""
+            raise AcplanError(f"{name}: expected a scalar tensor, found {found}{hint}")
+        return loss
+
+
+def default_loss(output: Any) -> Any:
+    loss = getattr(output, "loss", None)
+    if loss is None and isinstance(output, dict):
+        loss = output.get("loss")
+    if loss is not None:
+        return loss
+    for tensor in tensors_in(output):
+        if tensor.is_floating_point():
+            return tensor.float().mean()
+    raise AcplanError(
+        "the model returns neither a `loss` nor a floating-point tensor: give a loss_fn"
+    )
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """No other thread traces, or compiles: while one does, all hear that they do. Signals
+    wait for the next operator."""
+    compiler = sys.modules.get("torch._dynamo.convert_frame")
+    compiles = getattr(compiler, "compile_lock", contextlib.nullcontext())
+    with uninterrupted(), _ALONE, compiles, _without_collections():
+        yield
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Python collects no cycles by itself: when it would depends on all that the process
+    has made before, and with it the bytes that are live, of tensors in cycles. So these
+    stay, which is the most that a step can need of them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def step_on_fakes(
+    training: TrainingStep,
+    device: Device | None = None,
+    *,
+    real: Limits | None = None,
+    tick: Callable[[], object] = int,
+) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
+    """Yields a training step on fake tensors, after a first one, and its optimizer.
+
+    The tensors are on a fake CUDA device of this kind. `real`: the step has real values,
+    within these limits; `tick` is called after each operator that is computed.
+    """
+    if training.loss_fn is not None and training.forward_fn is not None:
+        raise AcplanError("loss_fn: forward_fn makes the loss, give one of both")
+    with contextlib.closing(Following()) as session:
+        while True:
+            answers = "" if device is None else device.name
+            mode = ValuedFakeTensorMode(answers)
+            if real is not None:
+                mode = RealValuesMode(answers, real, training.capacity, tick)
+            session.begin()
+            with contextlib.ExitStack() as stack:
+                assumed = _enter_fakes(stack, device, session, mode)
+                once = _run_on_fakes(training, session, mode, assumed)
+                try:
+                    step_and_optimizer = stack.enter_context(once)
+                except BegunAnew:
+                    continue
+                yield step_and_optimizer
+                return
+
+
+def _enter_fakes(
+    stack: contextlib.ExitStack,
+    device: Device | None,
+    session: Following,
+    mode: ValuedFakeTensorMode,
+) -> Assumed:
+    """Enters all that makes a step run on fake tensors, and leave nothing behind."""
+    watch_launches()
+    assumed = Assumed()
+    for context in (
+        told_with_line(),
+        alone(),
+        _disable_current_modes(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        # Autograd has no threads for the device where it ran before without one. Of other
+        # modes some switch them on.
+        torch.autograd.set_multithreading_enabled(False),
+        without_saved_hooks(),
+        autocast_as_it_was(),
+        fake_cuda(device),
+        drawn_again() if isinstance(mode, RealValuesMode) else contextlib.nullcontext(),
+        as_in_training(),
+        following(session),
+        fakes_as_plain_tensors(),
+        mode,
+        assumed,
+    ):
+        stack.enter_context(context)
+    return assumed
+
+
+@contextlib.contextmanager
+def _run_on_fakes(
+    training: TrainingStep, session: Following, mode: ValuedFakeTensorMode, assumed: Assumed
+) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
+    model = training.model
+    beginning = Beginning(mode) if isinstance(mode, RealValuesMode) else None
+    functions = FunctionsGiven(
+        model,
+        (training.loss_fn, training.forward_fn, training.step_fn, training.optimizer),
+    )
+    with (
+        functions.kept(),
+        _faked(model, mode, training.param_dtype, beginning) as fake,
+    ):
+        given = (training.args, training.kwargs)
+        held = functions.move_modules(fake)
+        inputs = copied_with(given, fake)
+        session.notes += give_defaults(model.forward, given, inputs)
+        optimizer = make_optimizer(training.optimizer, model, fake)
+        was_training = model.training
+        model.train()
+        try:
+            step = Step(
+                model,
+                inputs[0],
+                inputs[1],
+                loss_fn=training.loss_fn or default_loss,
+                autocast=autocast_of(training.autocast),
+                forward_fn=training.forward_fn,
+                updating=Updating(training.update, model, assumed),
+                beginning=beginning,
+                held=held,
+                trained=frozenset(id(p) for p in model.parameters() if p.requires_grad),
+            )
+            held += _first_run(step, optimizer, functions, fake)
+            notes = _notes_of_history(step, optimizer, session)
+            yield dataclasses.replace(step, notes=notes), optimizer
+            session.require_none_failed()
+        except Exception as error:
+            # The user's code may have caught the first one.
+            cause = session.first_error or error
+            if not isinstance(cause, _OF_VALUES):
+                _tell(error)
+                raise
+            text = depends_on_values(cause, given, inputs)
+            if isinstance(mode, RealValuesMode) and mode.not_computed:
+                text += f"; {mode.not_computed}"
+            raise DependsOnValues(text) from error
+        finally:
+            model.train(was_training)
+
+
+def _notes_of_history(
+    step: Step, optimizer: torch.optim.Optimizer, session: Following
+) -> tuple[str, ...]:
+    """Brings a step that has run once to where any later one begins, and returns what is
+    to be said of it."""
+    if session.has_numbers:
+        # The step before it may have left some behind.
+        step.run(optimizer)
+    session.can_begin_anew = False
+    session.require_none_failed()
+    assert step.updating is not None
+    return (*session.notes, *step.updating.fill_history(optimizer))
+
+
+def _first_run(
+    step: Step,
+    optimizer: torch.optim.Optimizer,
+    functions: FunctionsGiven,
+    fake: Callable[[Any], Any],
+) -> list[torch.Tensor]:
+    """Runs a step, and begins again where a tensor of the functions that are given has to
+    be on the device; returns those that it has moved."""
+    moved: dict[int, torch.Tensor] = {}
+    origins: Origins | None = None
+    while True:
+        try:
+            with origins or contextlib.nullcontext():
+                step.run(optimizer)
+            return [*moved.values()]
+        except RuntimeError as error:
+            if not is_of_devices(error):
+                raise
+            met = set() if origins is None else origins.met - moved.keys()
+            if functions.movable and (origins is None or met):
+                moved |= zip(met, functions.move(met, fake))
+                origins = Origins(functions.movable)
+            elif not functions.move_devices(step.model):
+                raise AcplanError(_of_devices(error)) from error
+            step.model.zero_grad()
+
+
+def _of_devices(error: RuntimeError) -> str:
+    line = line_of_error(error)
+    return (
+        "a tensor on the CPU meets tensors of the device in one operator, which a GPU "
+        "would refuse as well: make it on the device of what it meets, keep it in a buffer "
+        f"of the model, or give it as an input ({str(error).strip().splitlines()[0]}"
+        f"{f', at {line}' if line else ''})"
+    )
+
+
+def _tell(error: Exception) -> None:
+    """Raises what says of an error of PyTorch what to do."""
+    if isinstance(error, UnsupportedOperatorException):
+        raise AcplanError(
+            f"{error}: PyTorch has no fake of this operator, so that what runs it "
+            "cannot be traced; have the model take another way, for jagged "
+            "tensors attention in half precision"
+        ) from error
+    text = str(error)
+    if isinstance(error, RuntimeError) and "invalid gradient" in text and "meta" in text:
+        raise AcplanError(LOST_ZERO) from error
+
+
+_OF_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+@contextlib.contextmanager
+def _faked(
+    model: torch.nn.Module,
+    mode: ValuedFakeTensorMode,
+    param_dtype: torch.dtype | None = None,
+    beginning: Beginning | None = None,
+) -> Iterator[Callable[[Any], Any]]:
+    """Replaces every tensor of the model by a fake one on the device."""
+    fakes: dict[int, Any] = {}
+
+    def plain(value: torch.Tensor) -> torch.Tensor:
+        is_cast = isinstance(value, torch.nn.Parameter) and value.is_floating_point()
+        dtype = param_dtype if is_cast and param_dtype else value.dtype
+        with mode, torch.no_grad():
+            made = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="cuda")
+        mode.give_value(made, value)
+        return made
+
+    def inside(value: Any) -> Any:
+        names, context = value.__tensor_flatten__()
+        parts = {name: fake(getattr(value, name)) for name in names}
+        unflatten = type(value).__tensor_unflatten__
+        return unflatten(parts, context, value.size(), value.stride())
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in fakes:
+            if is_run_inside(type(value)):
+                made = inside(value)
+            elif is_sparse(value):
+                made = fake_of_sparse(value, fake)
+            else:
+                made = plain(value)
+            if isinstance(value, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
+                for name, attribute in vars(value).items():
+                    vars(made).setdefault(name, fake(attribute))
+            else:
+                made.requires_grad_(value.requires_grad)
+            if beginning is not None:
+                beginning.add(made, value)
+            fakes[id(value)] = (made, value)  # the original keeps its id
+        return fakes[id(value)][0]
+
+    with state_kept(model, of_functions=False) as reached:
+        for module in model.modules():
+            for values in holders_of(module):
+                for name, value in list(values.items()):
+                    if isinstance(value, torch.Tensor):
+                        values[name] = fake(value)
+        for tensor in tensors_beside(model.parameters()):
+            fake(tensor)
+        # In lists, dictionaries and objects, too, where it is one of these; an optimizer
+        # that the model reaches, as a LightningModule does its trainer's, keeps its own.
+        others = {key: made for key, (made, _) in fakes.items()}
+        replace_in(not_of_optimizers(reached), others)
+        yield fake

@@ -1,0 +1,119 @@
+"""Exceptions of PyTorch in a step that is traced, told with the user's line.
+
+What the model, its loss or a library raises is theirs and passes as it is. What PyTorch
+raises about an operator, or acplan about a tensor of its own, says nothing of the model: it
+becomes an AcplanError, chained from it, with the innermost line outside of both.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from types import TracebackType
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+
+from acplan._base.errors import AcplanError
+from acplan._base.package import FOLDER
+from acplan._base.source_lines import file_of
+
+# With lines of their own, or no fault at all.
+_PASSED_BY = (AcplanError, DataDependentOutputException, DynamicOutputShapeException)
+_OF_ACPLAN = os.path.join(FOLDER, "")
+_OF_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+_STEP_FILE = os.path.join(_OF_ACPLAN, "_step/step.py")
+_MOST_CHARACTERS = 300
+
+_NO_FORM = (
+    "the operator has no form for tensors without data: register one with "
+    "torch.library.register_fake"
+)
+# What the message has, and what to do about it.
+_WAYS_OUT = (
+    (
+        "same device",
+        "a tensor that is neither an input, a parameter nor a buffer stays where it is: "
+        "register it as a buffer, make it on the device of another tensor, or give it "
+        "as an input",
+    ),
+    (
+        "sparse",
+        "sparse tensors of this form have no memory that a trace can count: use dense "
+        "ones there",
+    ),
+    (
+        "modified by an inplace operation",
+        "write x = x + y where x += y changes what backward needs",
+    ),
+    (
+        "does not require grad and does not have a grad_fn",
+        "the loss comes from no parameter with gradients: give a loss_fn, or unfreeze some",
+    ),
+    ("dtype", "give `autocast` as the training loop has it, or cast the tensor"),
+    (
+        "cannot be multiplied|reduction dim|shape|size of tensor|broadcast",
+        "give inputs of the shapes that the model is trained with",
+    ),
+    ("meta|fake", _NO_FORM),
+)
+# By what calls for it there.
+_PASSES = {
+    "run_step": "in the backward pass",
+    "run": "in the backward pass",
+    "run_earlier": "in the backward pass",
+    "loss": "in the forward pass",
+    "loss_of": "in the forward pass",
+    "update": "in the update",
+}
+_WAY_OUT = "run the step without acplan: where it fails, too, mend it; else report this line"
+
+
+class StepError(AcplanError):
+    """PyTorch's, of an operator of the step."""
+
+
+@contextlib.contextmanager
+def told_with_line() -> Iterator[None]:
+    try:
+        yield
+    except _PASSED_BY:
+        raise
+    except Exception as error:
+        place = _place_of(error)
+        if place is None:
+            raise
+        raise StepError(_text(error, place)) from error
+
+
+def _place_of(error: Exception) -> str | None:
+    """Where the step was: at a line of the user, or in one of its passes. None where the
+    error is the user's own, or of no step."""
+    place, is_of_others = "", True
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        path = os.path.abspath(code.co_filename)
+        if path.startswith(_OF_ACPLAN):
+            is_of_others = True
+            if path == _STEP_FILE and code.co_name in _PASSES:
+                place = _PASSES[code.co_name]
+        elif path.startswith(_OF_TORCH):
+            is_of_others = True
+        elif place and (file := file_of(code.co_filename)):
+            place = f"at {file}:{traceback.tb_lineno}"
+            is_of_others = False
+        traceback = traceback.tb_next
+    return place if place and is_of_others else None
+
+
+def _text(error: Exception, place: str) -> str:
+    said = " ".join(str(error).split())
+    if len(said) > _MOST_CHARACTERS:
+        said = said[:_MOST_CHARACTERS] + " ..."
+    what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    ways = (way for part, way in _WAYS_OUT if re.search(part, what, re.IGNORECASE))
+    return f"{what} ({place} of the traced step); {next(ways, _WAY_OUT)}"

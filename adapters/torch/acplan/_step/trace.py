@@ -1,0 +1,219 @@
+"""acplan.trace: one training step of a model, without running it."""
+
+import dataclasses
+import logging
+from typing import Any
+
+import torch
+
+from acplan._base.arguments import require_function, require_module
+from acplan._base.errors import AcplanError, DependsOnValues
+from acplan._base.progress import Phase, progress_bar
+from acplan._base.source_lines import SourceLines
+from acplan._base.tensors import tensors_in
+from acplan._device.devices import Device, find_device
+from acplan._device.operator_timing import measured_device
+from acplan._fakes.real_values import (
+    Limits,
+    NoValues,
+    TooMuch,
+    about_real_values,
+    require_values,
+)
+from acplan._fakes.row_capacity import require_capacity
+from acplan._files.trace_file import Capacity, Trace
+from acplan._step.autocast import AutocastLike
+from acplan._step.checkpointing_off import without_checkpointing
+from acplan._step.optimizers import OptimizerLike
+from acplan._step.recorder import Recorder
+from acplan._step.run_step import (
+    AROUND_STEPS,
+    recasts_of,
+    require_same_step,
+    run_step,
+)
+from acplan._step.step import Step, alone, step_on_fakes
+from acplan._step.trace_data import Recorded, trace_data
+from acplan._step.training_step import ForwardFn, LossFn, TrainingStep
+from acplan._step.update import StepFn
+
+_LOGGER = logging.getLogger("acplan")
+
+# Of trace(values=...).
+VALUES = ("auto", "known", "real")
+
+
+def trace(
+    model: torch.nn.Module,
+    *args: Any,
+    loss_fn: LossFn | None = None,
+    forward_fn: ForwardFn | None = None,
+    param_dtype: torch.dtype | None = None,
+    optimizer: OptimizerLike = None,
+    device: str | Device = "a100",
+    autocast: AutocastLike = None,
+    accumulate: int = 1,
+    clip_grad_norm: float | None = None,
+    clip_grad_value: float | None = None,
+    grad_scaler: bool = False,
+    ema: float | bool = False,
+    step_fn: StepFn | None = None,
+    workspaces: bool = True,
+    source: bool = True,
+    values: str = "auto",
+    capacity: Capacity = 1,
+    progress: bool | None = None,
+    **kwargs: Any,
+) -> Trace:
+    """Traces the second training step of `model(*args, **kwargs)`.
+
+    The model may be on any device, "meta" included; it is left as it was. Nothing
+    is computed: parameters, inputs and all else are fake tensors on a CUDA device.
+    Where the model checkpoints by itself, that is switched off, and said.
+
+    loss_fn:   from the model's output to a scalar; by default the output's `loss`,
+               or the mean of its first floating-point tensor.
+    forward_fn: of the model, args and kwargs, the loss, where a trainer does more than
+               `loss_fn(model(*args, **kwargs))`; the model as a whole is then no
+               candidate for a plan.
+    param_dtype: of the parameters of floating point, where they compute in another type
+               than their own: that of fully_shard's MixedPrecisionPolicy.
+    optimizer: a name of acplan.OPTIMIZERS or of transformers' TrainingArguments; an
+               optimizer of this model, such as the one that trains it; or a class or
+               function of its parameters. By default torch.optim.AdamW, with the
+               implementation that it chooses on CUDA (foreach).
+    device:    whose kernels run, where PyTorch finds no CUDA device, and whose roofline
+               gives the run-times: a name of acplan.DEVICES; "cuda": they are
+               measured on the CUDA device that is there.
+    autocast:  of the forward pass, if any: "bf16", "fp16", a data type, or a
+               torch.autocast.
+    accumulate: the microbatches of an iteration, each of them `args` and `kwargs`. What
+               is traced is the last one, with the gradients of those before, and the
+               update; run-times are those of a microbatch, of the update its share.
+    clip_grad_norm, clip_grad_value: what gradients are clipped to, as
+               torch.nn.utils.clip_grad_norm_ and clip_grad_value_ do.
+    grad_scaler: the loss is scaled by a torch.amp.GradScaler.
+    ema:       weights are averaged after each update, by a
+               torch.optim.swa_utils.AveragedModel: True, or the decay.
+    step_fn:   what follows the backward pass, of the model and its optimizer, in place
+               of all that: it clips, steps, and sets gradients to None.
+    workspaces: counts what the device's kernels allocate beside their results
+               (docs/workspaces.md).
+    source:    keeps of each operator the line of Python that it is from: its file, as
+               installed or from the working directory on, its number, and its function.
+    values:    "real": all that the step computes is computed on the CPU, too, from the
+               model's own weights and inputs, so that what it decides by values (rows of
+               an expert, an early exit) is as with this batch; "known": nothing is
+               computed but what follows from whole numbers, masks and constants; "auto":
+               the second one, and the first one where the step needs it and takes seconds.
+    capacity:  of rows that values select (nonzero, masks), as many times as many as with
+               this batch, or "all": a plan of such a trace holds for fewer, too.
+    progress:  shows a bar beyond two seconds, if tqdm is installed; by default where
+               somebody watches, on a terminal or in a notebook.
+    """
+    training = TrainingStep(
+        model, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
+        clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values, capacity,
+    )  # fmt: skip
+    _require_options(training)
+    target = measured_device() if device == "cuda" else find_device(device)
+    with (
+        progress_bar(progress) as phase,
+        alone(),
+        without_checkpointing(model) as plain,
+    ):
+        recording = _Recording(
+            dataclasses.replace(training, model=plain), target, phase, workspaces, source
+        )
+        return recording.with_values(values)
+
+
+def _require_options(training: TrainingStep) -> None:
+    require_module(training.model)
+    require_capacity(training.capacity)
+    if training.values not in VALUES:
+        raise AcplanError(
+            f"values: expected one of {', '.join(VALUES)}, found {training.values!r}"
+        )
+    require_function(training.loss_fn, "loss_fn", "the model's output")
+    require_function(training.forward_fn, "forward_fn", "the model and what it is given")
+    _ = training.update  # which refuses what it cannot be
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recording:
+    """A step that is to be traced, and what is to be seen of it."""
+
+    training: TrainingStep
+    device: Device
+    phase: Phase
+    workspaces: bool
+    source: bool
+
+    def with_values(self, values: str) -> Trace:
+        """Returns the trace with values as `trace` has them."""
+        if values == "real":
+            limits = Limits.of_the_machine()
+            self._require_values(limits)
+            return self._traced(limits)
+        try:
+            return self._traced(None)
+        except DependsOnValues as error:
+            if values == "known":
+                raise DependsOnValues(
+                    f'{error}; values="real" computes them on the CPU'
+                ) from error
+            return self._traced_unasked(error)
+
+    def _require_values(self, limits: Limits) -> None:
+        inputs = tensors_in((self.training.args, self.training.kwargs))
+        require_values(self.training.model, inputs, limits)
+
+    def _traced_unasked(self, error: DependsOnValues) -> Trace:
+        """Traces with real values, where that takes little time and memory."""
+        limits = Limits.unasked()
+        try:
+            self._require_values(limits)
+            _LOGGER.warning(
+                "trace: what the model runs depends on values that it computes: it is "
+                "computed on the CPU, too, and what runs is as with these inputs and weights"
+            )
+            return self._traced(limits)
+        except TooMuch as much:
+            raise DependsOnValues(
+                f'{error}; values="real" computes them on the CPU, which is not done '
+                f"unasked, as {much}"
+            ) from None
+        except NoValues as no_values:
+            raise DependsOnValues(
+                f'{error}; values="real" computes them on the CPU, but {no_values}'
+            ) from None
+
+    def _traced(self, real: Limits | None) -> Trace:
+        tick = self.phase("trace: first step", None) if real else int
+        with step_on_fakes(self.training, self.device, real=real, tick=tick) as (
+            step,
+            optimizer,
+        ):
+            if real is not None:
+                about = about_real_values(self.training.capacity)
+                step = dataclasses.replace(step, notes=(*step.notes, about))
+            return self._recorded(step, optimizer)
+
+    def _recorded(self, step: Step, optimizer: torch.optim.Optimizer) -> Trace:
+        kernels = self.device if self.workspaces else None
+        sources = SourceLines(around=AROUND_STEPS) if self.source else None
+        full = Recorder(
+            self.device,
+            self.phase("trace: what is kept", None),
+            kernels=kernels,
+            sources=sources,
+        )
+        marks = run_step(full, step, optimizer, full.recording_saved())
+        # Once more, to see when all but autograd let go of a storage.
+        scopes = Recorder(None, self.phase("trace: until when", full.now), kernels=kernels)
+        run_step(scopes, step, optimizer, scopes.dropping_saved())
+        require_same_step(full, scopes)
+        recasts = recasts_of(full, step, optimizer, marks.forward_end)
+        data = trace_data(step, self.device, Recorded(full, scopes, marks, recasts))
+        return Trace(data if sources is None else data | {"sources": sources.table()})

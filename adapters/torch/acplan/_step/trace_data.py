@@ -1,0 +1,261 @@
+"""What a recorder has seen, as the data of a trace."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from acplan._base.torchscript import notes_of_scripts
+from acplan._device.devices import Device
+from acplan._files.fingerprint import WEIGHTS, weights_of
+from acplan._files.trace_file import DIFFERENTIATES
+from acplan._step.host_reads import with_reads_of_host
+from acplan._step.inner_passes import held_until
+from acplan._step.recorder import Call, Operator, Recorder, Saved
+from acplan._step.run_step import (
+    Marks,
+    peak_of,
+)
+from acplan._step.step import Step
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """What was seen of a step: in full; until when all but autograd hold its storages; where
+    its passes end; and by operator, the casts that autocast kept from before it."""
+
+    full: Recorder
+    scopes: Recorder
+    marks: Marks
+    recasts: Mapping[int, list[int]]
+
+
+def trace_data(step: Step, device: Device, recorded: Recorded) -> dict[str, Any]:
+    """Returns the data of a trace (docs/file_formats.md)."""
+    recorder, marks = recorded.full, recorded.marks
+    holding = recorder.inner_passes.settle(recorder.calls, recorder.saved)
+    _hold_during(holding, recorder, recorded.scopes)
+    _settle(recorder, marks)
+    return {
+        "format": "acplan.trace",
+        "version": 1,
+        "model": {
+            "name": type(step.model).__name__,
+            "root_class": type(step.model).__name__,
+        },
+        "device": {
+            "name": device.name,
+            "peak_flops": device.bfloat16,
+            "bandwidth": device.bandwidth,
+        },
+        **({"accumulate": step.accumulate} if step.accumulate > 1 else {}),
+        "forward_end": marks.forward_end,
+        "backward_end": marks.backward_end,
+        "modules": _modules(step, marks, holding),
+        "calls": [_call(call) for call in recorder.calls],
+        "operators": _operators(recorder, recorded.recasts),
+        "storages": _storages(recorded),
+        "tensors": [
+            {
+                "storage": tensor.storage,
+                "base": tensor.base,
+                "scope_end": recorded.scopes.tensors[index].freed,
+            }
+            for index, tensor in enumerate(recorder.tensors)
+        ],
+        "saved": [_saved(saved) for saved in with_reads_of_host(recorder, marks.forward_end)],
+        "measured": {"peak_bytes": peak_of(recorder)},
+        "workspaces": recorder.counts_workspaces,
+        "notes": [
+            *step.notes,
+            *recorder.inner_passes.notes(),
+            *notes_of_scripts(step.model),
+        ],
+        **({} if step.beginning is None else step.beginning.of_trace()),
+    }
+
+
+def _operators(recorder: Recorder, recasts: Mapping[int, list[int]]) -> list[dict[str, Any]]:
+    creates: list[list[int]] = [[] for _ in range(recorder.now)]
+    for index, storage in enumerate(recorder.storages):
+        if storage.born >= 0:
+            creates[storage.born].append(index)
+    return [
+        _operator(operator, creates[k], recasts.get(k))
+        for k, operator in enumerate(recorder.operators)
+    ]
+
+
+def _storages(recorded: Recorded) -> list[dict[str, Any]]:
+    return [
+        {
+            "bytes": storage.bytes if storage.on_device else 0,
+            "category": storage.category,
+            "born": storage.born,
+            "freed": storage.freed,
+        }
+        | (
+            {"scope_end": recorded.scopes.storages[index].freed}
+            if 0 <= storage.born < recorded.marks.forward_end
+            else {}
+        )
+        for index, storage in enumerate(recorded.full.storages)
+    ]
+
+
+def _hold_during(parts: dict[int, bool], recorder: Recorder, scopes: Recorder) -> None:
+    """What autograd saves in calls of which a pass is a part is there until they end, as if
+    the program held it."""
+    if not parts:
+        return
+    ends = held_until(recorder.calls, parts)
+    for saved in recorder.saved:
+        end = ends[saved.call] if saved.call >= 0 else None
+        if end is None:
+            continue
+        until = end if saved.released is None else min(end, saved.released)
+        for of in (scopes.storages[saved.storage], scopes.tensors[saved.tensor]):
+            if of.freed is not None:
+                of.freed = max(of.freed, until)
+
+
+def _settle(recorder: Recorder, marks: Marks) -> None:
+    """Fills in what the recording alone does not say."""
+    was_saved = {saved.storage for saved in recorder.saved}
+    for index, storage in enumerate(recorder.storages):
+        if storage.category:
+            continue
+        # Losses that make gradients in the forward pass, fused ones, hand them over.
+        is_of_forward = 0 <= storage.born < marks.forward_end
+        if index in marks.gradients and not is_of_forward:
+            storage.category = "gradient"
+        elif index in was_saved and is_of_forward:
+            storage.category = "activation"
+        else:
+            storage.category = "temporary"
+    for call in recorder.calls:
+        if call.backward_start is None:
+            call.backward_end = None
+        elif call.backward_end is None:
+            call.backward_end = marks.backward_end
+        else:
+            call.backward_end = max(call.backward_end, call.backward_start)
+    _add_state_read(recorder, marks)
+    _add_statistics_written(recorder, marks)
+    for saved in recorder.saved:
+        if saved.unpacked is None:
+            continue
+        if saved.local_end is None:
+            saved.local_end = marks.backward_end
+        saved.local_end = max(saved.local_end, saved.unpacked)
+        if saved.released is None:
+            continue
+        # A backward node that returns what it unpacked hands it on.
+        storage = recorder.storages[saved.storage]
+        if storage.freed is not None:
+            storage.freed = max(storage.freed, saved.local_end)
+
+
+def _add_state_read(recorder: Recorder, marks: Marks) -> None:
+    """Adds to the inputs of each call what it reads that is no argument, and that all others
+    let go of within the step, as of attributes that are given another tensor: a unit holds
+    it until it has run again. Casts that autocast keeps are made again."""
+    casts = {
+        storage
+        for operator in recorder.operators[: marks.forward_end]
+        if operator.cast_of is not None
+        for storage in operator.outputs
+    }
+    for call in recorder.calls:
+        read = {
+            storage
+            for operator in recorder.operators[call.start : call.end]
+            if not operator.is_view
+            for storage in operator.reads
+            if storage not in casts
+        }
+        states = (
+            storage
+            for storage in read
+            if recorder.storages[storage].born < call.start
+            and recorder.storages[storage].freed is not None
+        )
+        call.inputs = sorted({*call.inputs, *states})
+
+
+def _add_statistics_written(recorder: Recorder, marks: Marks) -> None:
+    """Says of normalisations that they write to their running statistics, which schemas
+    leave out, where other operators read those."""
+    forward = recorder.operators[: marks.forward_end]
+    moved = {storage for operator in forward for storage in operator.statistics}
+    read = {
+        storage
+        for operator in forward
+        if moved and not operator.is_view
+        for storage in operator.reads
+        if storage in moved and storage not in operator.statistics
+    }
+    for operator in forward:
+        written = read.intersection(operator.statistics)
+        if written:
+            operator.mutates = sorted({*operator.mutates, *written})
+
+
+def _call(call: Call) -> dict[str, Any]:
+    data = dataclasses.asdict(call)
+    if not data.pop("no_grad"):
+        return data
+    return data | {"no_grad": True}
+
+
+def _saved(saved: Saved) -> dict[str, Any]:
+    data = dataclasses.asdict(saved)
+    data["unpacked_again"] = data.pop("unpacks") > 1
+    for flag in ("requires_grad", "unpacked_again"):
+        if not data[flag]:
+            del data[flag]
+    return data
+
+
+def _operator(
+    operator: Operator, creates: list[int], recasts: list[int] | None
+) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "name": operator.name,
+        "call": operator.call,
+        "runtime_ms": operator.runtime_ms,
+        "reads": operator.reads,
+        "creates": creates,
+        "outputs": operator.outputs,
+    }
+    if operator.results:
+        data["results"] = operator.results
+    if operator.is_view:
+        data["view"] = True
+    if operator.is_random:
+        data["random"] = True
+    if operator.is_opaque:
+        data["opaque"] = True
+    if operator.mutates:
+        data["mutates"] = operator.mutates
+    if recasts:
+        data["recasts"] = recasts
+    if operator.source >= 0:
+        data["source"] = operator.source
+    return data
+
+
+def _modules(step: Step, marks: Marks, holding: dict[int, bool]) -> list[dict[str, Any]]:
+    root = type(step.model).__name__
+    return [
+        {
+            "fqn": f"{root}.{path}" if path else root,
+            "class": type(module).__name__,
+            "parameters": parameters,
+            "buffers": buffers,
+            WEIGHTS: weights_of(module, trained_before=step.trained),
+            **({DIFFERENTIATES: holding[place]} if place in holding else {}),
+        }
+        for place, ((path, module), (parameters, buffers)) in enumerate(
+            zip(step.model.named_modules(), marks.own)
+        )
+    ]

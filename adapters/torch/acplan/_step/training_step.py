@@ -1,0 +1,123 @@
+"""A model with what its training step takes, from a function of the user's."""
+
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from acplan._base.errors import AcplanError
+from acplan._files.trace_file import Capacity
+from acplan._step.autocast import AutocastLike
+from acplan._step.optimizers import OptimizerLike
+from acplan._step.update import StepFn, Update
+
+LossFn = Callable[[Any], torch.Tensor]
+# Returns the loss of the model and what it is given.
+ForwardFn = Callable[..., torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingStep:
+    """What acplan.trace takes; `about` is added to what a trace says of its model."""
+
+    model: torch.nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    loss_fn: LossFn | None = None
+    forward_fn: ForwardFn | None = None
+    param_dtype: torch.dtype | None = None
+    optimizer: OptimizerLike = None
+    autocast: AutocastLike = None
+    accumulate: int = 1
+    clip_grad_norm: float | None = None
+    clip_grad_value: float | None = None
+    grad_scaler: bool = False
+    ema: float | bool = False
+    step_fn: StepFn | None = None
+    values: str = "auto"
+    capacity: Capacity = 1
+    about: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> "TrainingStep":
+        """From keyword arguments that are options of the step or the model's own."""
+        options = {name: kwargs[name] for name in STEP_OPTIONS if name in kwargs}
+        own = {name: kwargs[name] for name in kwargs if name not in STEP_OPTIONS}
+        return cls(model, args, own, **options)
+
+    @property
+    def update(self) -> Update:
+        names = (field.name for field in dataclasses.fields(Update))
+        return Update(**{name: getattr(self, name) for name in names})
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of acplan.trace and acplan.verify."""
+        return {name: getattr(self, name) for name in STEP_OPTIONS} | self.kwargs
+
+
+# Of a training step, what acplan.trace takes besides the model and its arguments.
+STEP_OPTIONS = tuple(
+    field.name
+    for field in dataclasses.fields(TrainingStep)
+    if field.name not in ("model", "args", "kwargs", "about")
+)
+
+_KEYS = ("model", "args", "kwargs", *STEP_OPTIONS)
+
+
+def step_of_factory(name: str) -> TrainingStep:
+    """What the function `package.module:function` returns: a model; or a tuple of it,
+    its arguments and its keyword arguments, of which the last or both may be missing;
+    or a dict with `model` and any of args, kwargs and the options of acplan.trace that
+    say what a step is, such as loss_fn, optimizer, autocast and accumulate."""
+    made = _function(name)()
+    if isinstance(made, torch.nn.Module):
+        made = {"model": made}
+    elif isinstance(made, tuple) and 1 <= len(made) <= 3:
+        made = dict(zip(_KEYS, made))
+    if not isinstance(made, dict):
+        raise AcplanError(
+            f"{name}: expected it to return (model, args, kwargs) or a dict, found "
+            f"{type(made).__name__}"
+        )
+    unknown = [key for key in made if key not in _KEYS]
+    if unknown:
+        raise AcplanError(f"{name}: expected the keys {', '.join(_KEYS)}, found {unknown[0]!r}")
+    if not isinstance(made.get("model"), torch.nn.Module):
+        raise AcplanError(
+            f"{name}: expected a torch.nn.Module as model, found "
+            f"{type(made.get('model')).__name__}"
+        )
+    args, kwargs = made.get("args") or (), made.get("kwargs") or {}
+    if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
+        raise AcplanError(
+            f"{name}: expected a tuple of arguments and a dict of keyword arguments, "
+            f"found {type(args).__name__} and {type(kwargs).__name__}"
+        )
+    return TrainingStep(**{**made, "args": tuple(args), "kwargs": kwargs})
+
+
+def _function(name: str) -> Callable[[], Any]:
+    module_name, separator, attribute = name.partition(":")
+    if not (module_name and separator and attribute):
+        raise AcplanError(f"--factory: expected package.module:function, found {name!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise AcplanError(f"--factory: {module_name!r}: {error}") from None
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise AcplanError(f"--factory: {module_name!r} has no {attribute!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise AcplanError(f"--factory: {name!r} is no function")
+    function: Callable[[], Any] = found
+    return function

@@ -1,0 +1,228 @@
+"""What a training step does besides forward and backward: microbatches, clipping, loss
+scaling, the optimizer, averages of weights."""
+
+import contextlib
+import dataclasses
+import importlib
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from acplan._base.errors import AcplanError
+from acplan._base.patching import set_attribute
+from acplan._fakes.assumed_values import Assumed
+from acplan._step.optimizers import needs_closure
+
+# Of torch.optim.LBFGS, in its state: a tensor for each of so many steps.
+_HISTORIES = ("old_dirs", "old_stps", "ro")
+StepFn = Callable[[torch.nn.Module, torch.optim.Optimizer], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """The options of acplan.trace that say how gradients become weights."""
+
+    accumulate: int = 1
+    clip_grad_norm: float | None = None
+    clip_grad_value: float | None = None
+    grad_scaler: bool = False
+    ema: float | bool = False
+    step_fn: StepFn | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            is_count = operator.index(self.accumulate) >= 1
+        except TypeError:
+            is_count = False
+        if not is_count or isinstance(self.accumulate, bool):
+            raise AcplanError(
+                "accumulate: expected a number of microbatches, 1 or more, found "
+                f"{self.accumulate!r}"
+            )
+        for name in ("clip_grad_norm", "clip_grad_value"):
+            _require_positive(name, getattr(self, name))
+        if not isinstance(self.grad_scaler, bool):
+            raise AcplanError(
+                f"grad_scaler: expected True or False, found {self.grad_scaler!r}"
+            )
+        if not isinstance(self.ema, bool) and not _is_number(self.ema, 0, 1):
+            raise AcplanError(
+                f"ema: expected True, False or a decay from 0 to 1, found {self.ema!r}"
+            )
+        self._require_one_owner()
+
+    def _require_one_owner(self) -> None:
+        if self.step_fn is None:
+            return
+        if not callable(self.step_fn):
+            raise AcplanError(
+                "step_fn: expected a function of the model and its optimizer, found "
+                f"{type(self.step_fn).__name__}"
+            )
+        for name in ("clip_grad_norm", "clip_grad_value", "grad_scaler", "ema"):
+            if getattr(self, name) not in (None, False):
+                raise AcplanError(
+                    f"{name}: step_fn does all that follows the backward pass, this too"
+                )
+
+
+def _require_positive(name: str, value: Any) -> None:
+    if value is not None and not _is_number(value, 0, math.inf):
+        raise AcplanError(f"{name}: expected a number above 0, found {value!r}")
+
+
+def _is_number(value: Any, above: float, most: float) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and above < value <= most
+
+
+class Updating:
+    """An Update at work on one model of fake tensors."""
+
+    def __init__(self, update: Update, model: torch.nn.Module, assumed: Assumed):
+        self._update = update
+        self._assumed = assumed
+        self._scaler = torch.amp.GradScaler("cuda") if update.grad_scaler else None
+        self._average: AveragedModel | None = None
+        if update.ema is not False:
+            decay = 0.999 if update.ema is True else update.ema
+            with assumed.asked():
+                self._average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+
+    @property
+    def accumulate(self) -> int:
+        return self._update.accumulate
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a function of the user's does it."""
+        return self._update.step_fn is not None
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """What backward begins with."""
+        if self.accumulate > 1:
+            loss = loss / self.accumulate
+        return loss if self._scaler is None else self._scaler.scale(loss)
+
+    def states(self) -> list[torch.Tensor]:
+        """What it keeps from step to step, besides the optimizer's."""
+        found = list(self._average.state_dict().values()) if self._average else []
+        if self._scaler is not None:
+            # They have no public name.
+            found += [self._scaler._scale, self._scaler._growth_tracker]
+        return [value for value in found if isinstance(value, torch.Tensor)]
+
+    def run(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """All that follows the backward pass."""
+        with self._assumed.asked(), _told(optimizer):
+            if self._update.step_fn is not None:
+                self._update.step_fn(model, optimizer)
+                return
+            self._clip(model, optimizer)
+            if self._scaler is None:
+                _step(optimizer)
+            else:
+                self._scaler.step(optimizer)
+                self._scaler.update()
+            if self._average is not None:
+                self._average.update_parameters(model)
+            optimizer.zero_grad()
+
+    def fill_history(self, optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+        """Makes what LBFGS keeps of earlier steps as much as it ever is, and returns what
+        the trace says of such an optimizer."""
+        if self._update.step_fn is not None or not needs_closure(optimizer):
+            return ()
+        groups = optimizer.param_groups
+        trained = [p for group in groups for p in group["params"] if p.requires_grad]
+        given = [p.grad for p in trained]
+        for parameter in trained:
+            parameter.grad = parameter.detach().clone()
+        with self._assumed.asked(), _told(optimizer):
+            _step(optimizer)
+            for state in optimizer.state.values():
+                for name in _HISTORIES:
+                    if kept := state.get(name):
+                        missing = groups[0].get("history_size", 0) - len(kept)
+                        kept += [torch.empty_like(kept[0]) for _ in range(missing)]
+            _step(optimizer)
+        for parameter, gradient in zip(trained, given):
+            parameter.grad = gradient
+        size = sum(p.nbytes for p in trained)
+        return (
+            f"{type(optimizer).__name__} runs the model several times a step, and this is "
+            f"the first time; later it holds a copy of the gradients, {size:,} bytes: keep "
+            "them as reserve",
+        )
+
+    def _clip(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        norm, value = self._update.clip_grad_norm, self._update.clip_grad_value
+        if norm is None and value is None:
+            return
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer)
+        if norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+        if value is not None:
+            torch.nn.utils.clip_grad_value_(model.parameters(), value)
+
+
+@contextlib.contextmanager
+def fakes_as_plain_tensors() -> Iterator[None]:
+    """PyTorch chooses implementations of optimizers and clipping by the type of tensors,
+    and copies a plain one to one with a storage of its own."""
+    with contextlib.ExitStack() as stack:
+        for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
+            module = importlib.import_module(name)
+            types = [*module._foreach_supported_types, FakeTensor]
+            stack.enter_context(set_attribute(module, "_foreach_supported_types", types))
+        stack.enter_context(set_attribute(FakeTensor, "__deepcopy__", _copied))
+        yield
+
+
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    """With gradients that are there, as if the closure of one that needs it made them."""
+    if not needs_closure(optimizer):
+        optimizer.step()
+        return
+    device = optimizer.param_groups[0]["params"][0].device
+    loss: Any = torch.ones((), device=device)
+    optimizer.step(lambda: loss)
+
+
+def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
+    made = tensor.detach().clone()
+    if isinstance(tensor, torch.nn.Parameter):
+        made = torch.nn.Parameter(made, tensor.requires_grad)
+    memo[id(tensor)] = made
+    return made
+
+
+@contextlib.contextmanager
+def _told(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Errors name the optimizer, which may do what fake tensors cannot."""
+    try:
+        yield
+    except (AcplanError, DataDependentOutputException, DynamicOutputShapeException):
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        hint = (
+            "; where its step runs the model again, let forward_fn do what comes before the "
+            "last backward pass, and step_fn what follows"
+            if "closure" in str(error)
+            else ""
+        )
+        raise AcplanError(
+            f"the update with {type(optimizer).__name__} does not run on fake tensors: "
+            f"{type(error).__name__}: {lines[0] if lines else 'no message'}{hint}"
+        ) from error

@@ -1,0 +1,43 @@
+"""acplan.auto_checkpoint: the plan of a training loop that is nobody else's."""
+
+from typing import Any
+
+import torch
+
+from acplan._apply.apply import apply, require_no_checkpoints
+from acplan._device.devices import Device
+from acplan._program.plan import PLAN_OPTIONS, Budget, plan, require_sayable
+from acplan._step.trace import trace
+from acplan._verify.verify import require_within_budget
+from acplan._verify.verify import verify as verify_plan
+
+
+def auto_checkpoint(
+    model: torch.nn.Module,
+    *args: Any,
+    budget: Budget,
+    device: str | Device = "a100",
+    progress: bool | None = None,
+    verify: bool = False,
+    **kwargs: Any,
+) -> torch.nn.Module:
+    """Checkpoints the model, in place, so that training it on `model(*args, **kwargs)`
+    stays within the budget and recomputes least: acplan.trace, plan and apply.
+
+    budget and what acplan.plan takes besides, such as `reserve`, are for the plan;
+    device and what acplan.trace says of the step, such as loss_fn, optimizer, autocast
+    and accumulate, are for the trace; other keyword arguments are the model's.
+
+    progress: shows a bar beyond two seconds, if tqdm is installed; by default where
+              somebody watches.
+    verify:   traces the model again with the plan, and raises AcplanError where its
+              peak is over the budget; the model is then as it was.
+    """
+    options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    require_no_checkpoints(model)
+    require_sayable(budget)
+    traced = trace(model, *args, device=device, progress=progress, **kwargs)
+    planned = plan(traced, budget, progress=progress, **options)
+    if verify:
+        require_within_budget(planned, verify_plan(model, planned, *args, of=traced, **kwargs))
+    return apply(model, planned)

@@ -1,0 +1,154 @@
+"""What the modules for trainers share: a step as the trainer runs it, planned once, and
+applied on every rank."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from acplan._apply.apply import apply, require_no_checkpoints
+from acplan._base.errors import AcplanError
+from acplan._base.patching import set_attribute
+from acplan._base.tensors import tensors_in
+from acplan._device.devices import Device
+from acplan._fakes.restored_state import objects_kept, read_once
+from acplan._files.plan_file import Plan
+from acplan._program.plan import PLAN_OPTIONS, Budget, plan, require_sayable
+from acplan._step.autocast import autocast_of
+from acplan._step.trace import trace
+from acplan._trainers.once_per_rank import made_once
+from acplan._verify.verify import require_within_budget
+from acplan._verify.verify import verify as verify_plan
+
+_LOGGER = logging.getLogger("acplan")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainerStep:
+    """A step of a trainer, for acplan.trace, and what its plan is made and applied
+    with: options of acplan.plan, and the type in which parameters compute. `noting` are
+    the things, such as the trainer, that may note down what the step makes: they are
+    afterwards what they were."""
+
+    model: torch.nn.Module
+    inputs: Mapping[str, Any]
+    trace_options: Mapping[str, Any]
+    plan_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    param_dtype: torch.dtype | None = None
+    noting: tuple[Any, ...] = ()
+
+
+def checkpoint_step(
+    step: TrainerStep,
+    budget: Budget,
+    device: str | Device,
+    verify: bool,
+    options: Mapping[str, Any],
+) -> Plan:
+    """Traces and plans the step on the first rank, and applies the plan on each, in
+    place. `options` are those of acplan.plan that the user gives, before the step's."""
+    unknown = [name for name in options if name not in PLAN_OPTIONS]
+    if unknown:
+        raise AcplanError(
+            f"unknown option {unknown[0]!r}; known are those of acplan.plan: "
+            f"{', '.join(PLAN_OPTIONS)}"
+        )
+    require_no_checkpoints(step.model)
+    require_sayable(budget)
+
+    def make() -> Plan:
+        options_of_step = {**step.trace_options, **step.inputs}
+        with objects_kept(*step.noting):
+            traced = trace(step.model, device=device, **options_of_step)
+        found = plan(traced, budget, **{**step.plan_options, **options})
+        if verify:
+            with objects_kept(*step.noting):
+                again = verify_plan(step.model, found, of=traced, **options_of_step)
+            require_within_budget(found, again)
+        return found
+
+    found = made_once(make)
+    planned = apply(step.model, found, param_dtype=step.param_dtype)
+    assert planned is step.model  # traced with forward_fn, it is no unit
+    _LOGGER.info("%s", _told(found, step.inputs))
+    return found
+
+
+def _told(made: Plan, inputs: Mapping[str, Any]) -> str:
+    shapes = "; ".join(
+        f"{name} {' '.join(found)}"
+        for name, value in inputs.items()
+        if (found := [str(list(t.shape)) for t in tensors_in(value) if t.dim() > 0])
+    )
+    return (
+        f"{made.status} plan for {shapes}: peak {made.peak_bytes:,} of "
+        f"{made.budget_bytes:,} bytes (without a plan {made.baseline_peak_bytes:,}), "
+        f"{made.overhead:.2%} of the step's time is recomputed"
+    )
+
+
+@contextlib.contextmanager
+def autocast_forward(model: torch.nn.Module, autocast: str | None) -> Iterator[None]:
+    """While it lasts the model runs under autocast and gives out fractions as float32,
+    as accelerate has it."""
+    chosen = autocast_of(autocast)
+    if chosen is None:
+        yield
+        return
+    original = model.forward
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with chosen.context():
+            outputs = original(*args, **kwargs)
+        return _in_float32(outputs)
+
+    with set_attribute(model, "forward", forward):
+        yield
+
+
+def _in_float32(outputs: Any) -> Any:
+    if isinstance(outputs, torch.Tensor):
+        is_half = outputs.dtype in (torch.float16, torch.bfloat16)
+        return outputs.float() if is_half else outputs
+    if isinstance(outputs, Mapping):
+        return type(outputs)(**{k: _in_float32(v) for k, v in outputs.items()})
+    if isinstance(outputs, (list, tuple)):
+        values = [_in_float32(value) for value in outputs]
+        is_named = hasattr(outputs, "_fields")
+        return type(outputs)(*values) if is_named else type(outputs)(values)
+    return outputs
+
+
+def master_bytes(model: torch.nn.Module, dtype: torch.dtype, ranks: int) -> int:
+    """What a rank of fully_shard keeps in float32 and a trace with parameters of this
+    type does not have: of weights, gradients and two moments."""
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return -(-trained * max(0, 4 - dtype.itemsize) * 4 // ranks)
+
+
+def require_read_again(loader: Any) -> None:
+    """Raises AcplanError for a loader of which the batch that is planned for would be
+    lost to the training."""
+    parts = {"loader": loader}
+    if isinstance(loader, torch.utils.data.DataLoader):  # which has workers of its own
+        names = ("dataset", "sampler", "batch_sampler", "collate_fn")
+        parts = {name: getattr(loader, name, None) for name in names}
+    is_in_order = isinstance(parts.get("dataset"), torch.utils.data.IterableDataset)
+    for name, part in parts.items():
+        kind = read_once(part, name == "loader" or is_in_order)
+        if kind:
+            raise AcplanError(
+                f"the train data read a {kind}, which can be read once: give a batch as batch="
+            )
+
+
+def require_checkpoints_off(is_on: Any, switch: str) -> None:
+    if is_on:
+        raise AcplanError(
+            f"{switch} checkpoints every block, in place of a plan: switch it off"
+        )

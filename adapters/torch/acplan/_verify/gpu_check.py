@@ -1,0 +1,549 @@
+"""python -m acplan gpu-check: real training steps beside what plans say of them."""
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import gc
+import math
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
+
+import torch
+from torch import nn
+
+from acplan._apply.apply import apply
+from acplan._base.errors import AcplanError
+from acplan._base.program import find_program
+from acplan._device.devices import DEVICES
+from acplan._files.json_files import require_writable, write_json
+from acplan._files.plan_file import Plan, PlannedModule
+from acplan._files.trace_file import Trace
+from acplan._files.verification import Step
+from acplan._program.plan import plan
+from acplan._step.recorder import Recorder
+from acplan._step.trace import trace
+from acplan._verify.gpu_check_models import CheckedModel, checked_models
+from acplan._verify.verify import is_of_a_frame, simulate
+
+PLANS = ("none", "blocks", "80%", "60%", "min", "offload")
+_WARM_UPS = 2
+# Of the memory of a device, for a model without a plan.
+_SHARE = 0.85
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Training steps that ran."""
+
+    operators: tuple[str, ...]
+    losses: tuple[float, ...]
+    step_ms: float
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A model with a plan: what was predicted, what was measured, where they differ.
+    Or `note`, why there is no such plan; or the error that ended it."""
+
+    model: str
+    plan: str
+    batch: int | None = None
+    budget_bytes: int | None = None
+    predicted_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    predicted_ms: float | None = None
+    measured_ms: float | None = None
+    predicted_overhead: float | None = None
+    measured_overhead: float | None = None
+    operators: int | None = None
+    operators_differ: str | None = None
+    losses_differ: str | None = None
+    note: str | None = None
+    error: str | None = None
+    stall_ms: float | None = None  # of predicted_ms: it waits for the host
+
+    @property
+    def memory_error(self) -> float | None:
+        """Of the predicted peak, relative to what was allocated."""
+        if self.predicted_bytes is None or not self.allocated_bytes:
+            return None
+        return self.predicted_bytes / self.allocated_bytes - 1
+
+    @property
+    def is_over_budget(self) -> bool:
+        return (
+            self.budget_bytes is not None
+            and self.allocated_bytes is not None
+            and self.allocated_bytes > self.budget_bytes
+        )
+
+    @property
+    def is_good(self) -> bool:
+        return not (
+            self.error or self.operators_differ or self.losses_differ or self.is_over_budget
+        )
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the sub-command to those of `python -m acplan`."""
+    parser = commands.add_parser(
+        "gpu-check", help="run models with plans on the GPU, beside the predictions"
+    )
+    known = ", ".join(checked_models(is_small=True))
+    parser.add_argument("--models", metavar="NAME,...", help=f"of {known}; default: all")
+    plans = ", ".join(PLANS).replace("%", "%%")
+    parser.add_argument("--plans", metavar="NAME,...", help=f"of {plans}; default: all")
+    parser.add_argument(
+        "--device",
+        choices=["cuda", "cpu"],
+        default="cuda",
+        help="cpu: small models, and no memory is measured; default: cuda",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=5, metavar="N", help="that are timed; default: 5"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="results, .json[.gz]")
+    parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
+    parser.set_defaults(run=_run_command)
+
+
+def _run_command(flags: argparse.Namespace) -> int:
+    if flags.output:
+        require_writable(flags.output)
+    if flags.steps < 1:
+        raise AcplanError(f"--steps: expected a number above 0, found {flags.steps}")
+    if flags.device == "cuda" and not torch.cuda.is_available():
+        raise AcplanError(
+            "gpu-check: expected a CUDA device, PyTorch finds none; --device cpu runs "
+            "small models without one"
+        )
+    models = checked_models(is_small=flags.device == "cpu")
+    names = _names("--models", flags.models, list(models))
+    plans = _names("--plans", flags.plans, PLANS)
+    find_program()
+    header = machine(flags.device)
+    print_header(header, sys.stdout)
+    rows = []
+    for name in names:
+        for row in check(name, models[name], plans, flags.device, flags.steps):
+            print_row(row, sys.stdout)
+            rows.append(row)
+    good = sum(row.is_good for row in rows)
+    print(f"\n{good} of {len(rows)} equal and within their budgets")
+    if flags.output:
+        write_json(flags.output, to_data(header, rows))
+    return 0 if good == len(rows) else 1
+
+
+def _names(flag: str, text: str | None, known: Sequence[str]) -> Sequence[str]:
+    if text is None:
+        return known
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise AcplanError(f"{flag}: expected names of {', '.join(known)}, found {name!r}")
+    return list(dict.fromkeys(names))
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What the results are of."""
+    found: dict[str, Any] = {
+        "device": platform.processor() or platform.machine(),
+        "memory_bytes": None,
+        "torch": torch.__version__,
+        "cuda": None,
+        "cudnn": None,
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+    }
+    if device == "cuda":
+        found["device"] = torch.cuda.get_device_name()
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        found["memory_bytes"] = properties.total_memory
+        found["cuda"] = torch.version.cuda or torch.version.hip
+        found["cudnn"] = torch.backends.cudnn.version()
+    return found
+
+
+def to_data(header: dict[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "format": "acplan.gpu_check",
+        "version": 1,
+        **header,
+        "rows": [
+            dataclasses.asdict(row) | {"memory_error": row.memory_error, "good": row.is_good}
+            for row in rows
+        ],
+    }
+
+
+def check(
+    name: str,
+    make: Callable[[], CheckedModel],
+    plans: Sequence[str],
+    device: str,
+    steps: int,
+) -> Iterator[Row]:
+    """The rows of a model. What fails is a row, not the end."""
+    memory = math.inf
+    if device == "cuda":
+        memory = _SHARE * torch.cuda.get_device_properties(0).total_memory
+    try:
+        model = make()
+        traced, batch = fitting_trace(model, device, memory)
+        base = _measure(model, None, batch, device, steps)
+        noise = base.losses
+        if device == "cuda":
+            noise = _measure(model, None, batch, device, steps).losses
+    except Exception as error:
+        for label in plans:
+            yield Row(name, label, error=_told(error))
+        return
+    blank = Row(name, "", batch)
+    for label in plans:
+        row = dataclasses.replace(blank, plan=label)
+        try:
+            yield _checked(row, model, traced, base, noise, device, steps)
+        except AcplanError as error:
+            has_no_plan = error.exit_code in (3, 4)  # proven, and not
+            told = _told(error)
+            is_error = not has_no_plan
+            yield (
+                dataclasses.replace(row, error=told)
+                if is_error
+                else dataclasses.replace(row, note=told)
+            )
+        except Exception as error:
+            yield dataclasses.replace(row, error=_told(error))
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, AcplanError):
+        return " ".join(str(error).split())
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'without a message'}"
+
+
+def _checked(
+    row: Row,
+    model: CheckedModel,
+    traced: Trace,
+    base: Measured,
+    noise: tuple[float, ...],
+    device: str,
+    steps: int,
+) -> Row:
+    assert row.batch is not None
+    planned = _plan_of(row.plan, model, traced, device)
+    stall_ms = None if planned is None else planned.stall_ms
+    without = _steps_of(traced)
+    predicted = without if planned is None else simulate(traced, planned)
+    measured = base
+    if planned is not None:
+        measured = _measure(model, planned, row.batch, device, steps)
+    predicted_ms = math.fsum(step.runtime_ms for step in predicted) + (stall_ms or 0)
+    without_ms = math.fsum(step.runtime_ms for step in without)
+    peak = max(step.live_bytes for step in predicted) if planned else traced.peak_bytes
+    return dataclasses.replace(
+        row,
+        budget_bytes=planned.budget_bytes if planned and planned.data else None,
+        predicted_bytes=peak,
+        allocated_bytes=measured.allocated_bytes,
+        reserved_bytes=measured.reserved_bytes,
+        predicted_ms=predicted_ms,
+        stall_ms=stall_ms,
+        measured_ms=measured.step_ms,
+        predicted_overhead=predicted_ms / without_ms - 1 if without_ms else None,
+        measured_overhead=measured.step_ms / base.step_ms - 1,
+        operators=len(measured.operators),
+        operators_differ=_difference([step.name for step in predicted], measured.operators),
+        losses_differ=_losses_differ(measured.losses, base.losses, noise),
+    )
+
+
+def _steps_of(traced: Trace) -> tuple[Step, ...]:
+    return tuple(
+        Step(operator["name"], 0, operator["runtime_ms"])
+        for operator in traced.data["operators"]
+    )
+
+
+def _difference(predicted: Sequence[str], measured: Sequence[str]) -> str | None:
+    for place, (one, other) in enumerate(zip(predicted, measured)):
+        if one != other:
+            return f"operator {place}: predicted {one}, measured {other}"
+    if len(predicted) != len(measured):
+        return f"predicted {len(predicted)} operators, measured {len(measured)}"
+    return None
+
+
+def _losses_differ(
+    found: Sequence[float], base: Sequence[float], again: Sequence[float]
+) -> str | None:
+    """Bit for bit, or by no more than twice what two runs without a plan do."""
+    if list(found) == list(base):
+        return None
+    noise = max(abs(a - b) for a, b in zip(base, again))
+    worst = max(abs(a - b) for a, b in zip(found, base))
+    if worst <= 2 * noise:
+        return None
+    return f"by {worst:.3g}; two runs without a plan by {noise:.3g}"
+
+
+# --- Plans
+
+
+def _plan_of(label: str, model: CheckedModel, traced: Trace, device: str) -> Plan | None:
+    if label == "none":
+        return None
+    if label == "blocks":
+        return Plan(tuple(PlannedModule(fqn) for fqn in blocks_of(_on_meta(model))))
+    if label == "offload":
+        rate = _link_rate(device)
+        skips = "save,recompute,skip"
+        return plan(traced, "80%", offload=rate, decisions=skips, segments="auto")
+    return plan(traced, label)
+
+
+def _link_rate(device: str) -> str:
+    """Of the link to the host: of both ways the slower one, while the other is busy."""
+    if device == "cpu":
+        return "25GB/s"
+    size, copies = 1 << 28, 8
+    host = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    on_device = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2)]
+    ways = [torch.cuda.Stream(), torch.cuda.Stream()]
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(copies):
+        with torch.cuda.stream(ways[0]):
+            host[0].copy_(on_device[0], non_blocking=True)
+        with torch.cuda.stream(ways[1]):
+            on_device[1].copy_(host[1], non_blocking=True)
+    torch.cuda.synchronize()
+    return f"{size * copies / (time.perf_counter() - start) / 1e9:.3g}GB/s"
+
+
+def blocks_of(model: nn.Module) -> list[str]:
+    """Names of what the outermost lists of modules hold, without those that are a
+    single layer; of the root's own modules, where there are no such lists."""
+    root = type(model).__name__
+    found: list[str] = []
+    for path, module in model.named_modules():
+        if not isinstance(module, (nn.ModuleList, nn.Sequential)):
+            continue
+        if any(f"{path}.".startswith(f"{block}.") for block in found):
+            continue
+        found += [
+            f"{path}.{name}" if path else name
+            for name, part in module.named_children()
+            if any(part.children())
+        ]
+    found = found or [name for name, _ in model.named_children()]
+    return [f"{root}.{path}" for path in found]
+
+
+def _on_meta(model: CheckedModel) -> nn.Module:
+    with torch.device("meta"):
+        return model.make()
+
+
+def _optimizer(parameters: Any) -> torch.optim.Optimizer:
+    # In lists, which CUDA takes by default and the CPU does not.
+    return torch.optim.AdamW(parameters, lr=1e-4, foreach=True)
+
+
+def fitting_trace(model: CheckedModel, device: str, memory: float) -> tuple[Trace, int]:
+    """The trace for the largest batch, halved as often as it must be, that fits into
+    this memory without a plan."""
+    batch = model.batch
+    while True:
+        inputs: dict[str, Any] = model.inputs(batch)
+        traced = trace(
+            _on_meta(model),
+            optimizer=_optimizer,
+            device="cuda" if device == "cuda" else DEVICES["a100"],
+            autocast=model.autocast,
+            **inputs,
+        )
+        if traced.peak_bytes <= memory:
+            return traced, batch
+        if batch == 1:
+            raise AcplanError(
+                f"a batch of one needs {traced.peak_bytes:,} bytes without a plan, of "
+                f"{memory:,.0f}"
+            )
+        batch //= 2
+
+
+# --- Measurements
+
+
+def _measure(
+    model: CheckedModel, planned: Plan | None, batch: int, device: str, steps: int
+) -> Measured:
+    _clean(device)
+    before = torch.cuda.memory_allocated() if device == "cuda" else 0
+    torch.manual_seed(0)
+    with torch.device(device):
+        made = model.make()
+    inputs = {name: value.to(device) for name, value in model.inputs(batch).items()}
+    made.train()
+    if planned is not None:
+        made = apply(made, planned)
+    optimizer = _optimizer([p for p in made.parameters() if p.requires_grad])
+    losses: list[float] = []
+
+    def step() -> None:
+        torch.manual_seed(len(losses))
+        with _autocast(model, device):
+            loss = made(**inputs)["loss"]
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+
+    for _ in range(_WARM_UPS):
+        step()
+    operators = _operators_of(made, model, inputs, optimizer, device, len(losses))
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    times = [_timed(step, device) for _ in range(steps)]
+    allocated = reserved = None
+    if device == "cuda":
+        allocated = torch.cuda.max_memory_allocated() - before
+        reserved = torch.cuda.max_memory_reserved()
+    return Measured(operators, tuple(losses), statistics.median(times), allocated, reserved)
+
+
+def _operators_of(
+    made: nn.Module,
+    model: CheckedModel,
+    inputs: dict[str, torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    device: str,
+    seed: int,
+) -> tuple[str, ...]:
+    """A step as in the trace, in which nothing reads the loss."""
+    torch.manual_seed(seed)
+    recorder = Recorder()
+    with recorder:
+        with _autocast(model, device):
+            loss = made(**inputs)["loss"]
+        loss.backward()
+        del loss
+        optimizer.step()
+        optimizer.zero_grad()
+    return tuple(
+        operator.name
+        for operator in recorder.operators
+        if not is_of_a_frame(recorder, operator)
+    )
+
+
+def _autocast(model: CheckedModel, device: str) -> contextlib.AbstractContextManager[Any]:
+    if model.autocast is None:
+        return contextlib.nullcontext()
+    return torch.autocast(device, dtype=model.autocast)
+
+
+def _timed(step: Callable[[], None], device: str) -> float:
+    if device == "cpu":
+        start = time.perf_counter()
+        step()
+        return (time.perf_counter() - start) * 1e3
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    step()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+def _clean(device: str) -> None:
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+# --- The table
+
+_COLUMNS = (
+    ("model", 10), ("plan", 7), ("batch", 6), ("budget", 9), ("predicted", 10),
+    ("allocated", 10), ("error", 7), ("reserved", 9), ("pred ms", 9), ("ms", 9),
+    ("pred +", 8), ("meas +", 8), ("operators", 10), ("losses", 7),
+)  # fmt: skip
+
+
+def print_header(header: dict[str, Any], to: TextIO) -> None:
+    memory = header["memory_bytes"]
+    parts = [
+        header["device"],
+        f"{memory / 2**30:.1f} GiB" if memory else "memory not measured",
+        f"torch {header['torch']}",
+        f"CUDA {header['cuda']}" if header["cuda"] else "no CUDA",
+        f"cuDNN {header['cudnn']}" if header["cudnn"] else "no cuDNN",
+        header["date"],
+    ]
+    print(", ".join(parts), file=to)
+    print("Memory in GiB, overhead (+) over no plan.", file=to)
+    print(_line([name for name, _ in _COLUMNS]), file=to, flush=True)
+
+
+def print_row(row: Row, to: TextIO) -> None:
+    cells = [
+        row.model,
+        row.plan,
+        _shown(row.batch, "d"),
+        _gib(row.budget_bytes),
+        _gib(row.predicted_bytes),
+        _gib(row.allocated_bytes) + ("!" if row.is_over_budget else ""),
+        _shown(row.memory_error, "+.1%"),
+        _gib(row.reserved_bytes),
+        _shown(row.predicted_ms, ".2f"),
+        _shown(row.measured_ms, ".2f"),
+        _shown(row.predicted_overhead, "+.1%"),
+        _shown(row.measured_overhead, "+.1%"),
+        _verdict(row, row.operators_differ),
+        _verdict(row, row.losses_differ),
+    ]
+    print(_line(cells), file=to, flush=True)
+    for what, told in (
+        ("error", row.error),
+        ("note", row.note),
+        ("operators", row.operators_differ),
+        ("losses", row.losses_differ),
+    ):
+        if told:
+            print(f"  {what}: {told}", file=to, flush=True)
+
+
+def _verdict(row: Row, difference: str | None) -> str:
+    if row.operators is None:
+        return "-"
+    return "differ" if difference else "equal"
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _gib(value: int | None) -> str:
+    return "-" if value is None else f"{value / 2**30:.3f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    texts = [
+        cell.ljust(width) if place < 2 else cell.rjust(width)
+        for place, (cell, (_, width)) in enumerate(zip(cells, _COLUMNS))
+    ]
+    return " ".join(texts).rstrip()

@@ -1,0 +1,174 @@
+"""The values of a step with a plan beside those without it, on real tensors.
+
+Two copies of the model take the same steps from the same random states, one of them with
+the plan. Losses, gradients, buffers and what is drawn next must be the same. The copies run
+where the model is, on the CPU for most; kernels there have other names for a few operators
+than on a GPU, which the plan then recomputes.
+"""
+
+import contextlib
+import copy
+import random
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from acplan._apply.apply import apply
+from acplan._base.errors import AcplanError, PlanMismatchWarning
+from acplan._fakes.known_values import random_state_kept
+from acplan._fakes.restored_state import objects_kept
+from acplan._files.plan_file import Plan
+from acplan._files.verification import ValueCheck
+from acplan._step.autocast import autocast_of
+from acplan._step.checkpointing_off import without_checkpointing
+from acplan._step.step import default_loss
+from acplan._step.training_step import TrainingStep
+
+if TYPE_CHECKING:
+    from acplan._files.trace_file import Trace
+
+# Above these a step on a CPU takes long: what the trace counts of it.
+_MOST_BYTES = 1 << 28
+_MOST_MS = 0.5
+_MOST_OPERATORS = 4000
+_SEED = 1
+_STEPS = 2
+
+
+def is_small(trace: "Trace") -> bool:
+    """Returns whether a step of this trace takes moments on a CPU."""
+    operators = trace.data["operators"]
+    runtime_ms = sum(operator["runtime_ms"] for operator in operators)
+    return (
+        trace.peak_bytes <= _MOST_BYTES
+        and runtime_ms <= _MOST_MS
+        and len(operators) <= _MOST_OPERATORS
+    )
+
+
+def compare_values(step: TrainingStep, plan: Plan) -> ValueCheck:
+    """Takes steps with the plan and without it, on copies of the model.
+
+    Raises AcplanError where the model or what it is given cannot be run or copied, such as
+    one on the meta device.
+    """
+    given = tree_leaves((step.args, step.kwargs))
+    tensors = [*step.model.parameters(), *step.model.buffers(), *given]
+    if any(isinstance(t, torch.Tensor) and t.device.type == "meta" for t in tensors):
+        raise AcplanError("values: the model or what it is given is on the meta device")
+    functions = (step.loss_fn, step.forward_fn)
+    with objects_kept(*functions), random_state_kept(), torch.enable_grad():
+        try:
+            expected = _outcome(step, None)
+            values = _outcome(step, plan)
+            check = _compared(expected, values)
+            if check.differences:
+                # What differs from one time to the next without a plan proves nothing.
+                again = _compared(expected, _outcome(step, None))
+                if again.differences:
+                    return ValueCheck(
+                        skipped="the step without the plan differs from one time to the "
+                        f"next, too: {again.differences[0]}"
+                    )
+        except AcplanError:
+            raise
+        except Exception as error:  # of the user's code, or of PyTorch on this device
+            raise AcplanError(
+                f"values: the step does not run where the model is: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    return check
+
+
+def _outcome(step: TrainingStep, plan: Plan | None) -> dict[str, Any]:
+    """Returns what some steps of a copy of the model leave, by name."""
+    _seed()
+    model = copy.deepcopy(step.model).train()
+    model.zero_grad(set_to_none=True)
+    values: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        model = stack.enter_context(without_checkpointing(model, is_told=False))
+        if plan is not None:
+            model = apply(model, plan)
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", PlanMismatchWarning)
+        for k in range(_STEPS):
+            args, kwargs = copy.deepcopy((step.args, step.kwargs))
+            loss = _loss(step, model, args, kwargs)
+            loss.backward()  # gradients of steps add up
+            values[f"loss of step {k}"] = loss.detach().clone()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                values[f"gradient of {name}"] = parameter.grad
+        values |= {f"buffer {name}": t.clone() for name, t in model.named_buffers()}
+        values["next random numbers"] = torch.rand(3)
+        values["Python's next random number"] = torch.tensor(random.random())
+    return values
+
+
+def _seed() -> None:
+    torch.manual_seed(_SEED)
+    random.seed(_SEED)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(_SEED)
+
+
+def _loss(step: TrainingStep, model: torch.nn.Module, args: Any, kwargs: Any) -> torch.Tensor:
+    with _autocast(step, model):
+        if step.forward_fn is not None:
+            return step.forward_fn(model, *args, **kwargs)
+        loss_fn = step.loss_fn or default_loss
+        loss: torch.Tensor = loss_fn(model(*args, **kwargs))
+        return loss
+
+
+@contextlib.contextmanager
+def _autocast(step: TrainingStep, model: torch.nn.Module) -> Iterator[None]:
+    autocast = autocast_of(step.autocast)
+    if autocast is None:
+        yield
+        return
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    with torch.autocast(device, autocast.dtype, cache_enabled=autocast.keeps_casts):
+        yield
+
+
+def _compared(expected: dict[str, Any], values: dict[str, Any]) -> ValueCheck:
+    differences = [f"{name} is there once" for name in expected.keys() ^ values.keys()]
+    is_exact = True
+    for name in expected.keys() & values.keys():
+        one, other = (_dense(side[name]) for side in (expected, values))
+        if one.shape == other.shape and torch.equal(one, other):
+            continue
+        is_exact = False
+        off = _difference(one, other)
+        if off > _tolerance(one):
+            differences.append(f"{name} by {off:.3g} of its largest")
+    return ValueCheck(len(expected), tuple(sorted(differences)), is_exact)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    # What is no number in both is equal.
+    return tensor.nan_to_num() if tensor.is_floating_point() else tensor
+
+
+def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    if one.shape != other.shape:
+        return float("inf")
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    one, other = one.to(wide), other.to(wide)
+    largest = max(float(one.abs().max()), 1e-30)
+    return float((one - other).abs().max()) / largest
+
+
+def _tolerance(tensor: torch.Tensor) -> float:
+    """Returns what sums in another order may make of it, as kernels with threads have it."""
+    is_rounded = tensor.is_floating_point() or tensor.is_complex()
+    return 16 * torch.finfo(tensor.dtype).eps if is_rounded else 0.0

@@ -1,0 +1,214 @@
+"""acplan.verify: the model with its plan, traced again on fake tensors."""
+
+import contextlib
+import csv
+import dataclasses
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from acplan._apply.apply import applied
+from acplan._base.arguments import require_module
+from acplan._base.errors import AcplanError
+from acplan._base.program import run_acplan
+from acplan._device.devices import DEVICES, find_device
+from acplan._fakes.real_values import Limits
+from acplan._files.charts import remember
+from acplan._files.plan_file import Plan, plan_given
+from acplan._files.trace_file import Trace
+from acplan._files.verification import Step, ValueCheck, Verification
+from acplan._step.checkpointing_off import without_checkpointing
+from acplan._step.recorder import Operator, Recorder
+from acplan._step.run_step import peak_of, run_step, timeline_of
+from acplan._step.step import alone, step_on_fakes
+from acplan._step.trace import trace
+from acplan._step.training_step import TrainingStep
+from acplan._verify.value_check import compare_values, is_small
+
+
+def verify(
+    model: torch.nn.Module,
+    plan: Plan,
+    *args: Any,
+    of: Trace | None = None,
+    values: bool | str | None = None,
+    **kwargs: Any,
+) -> Verification:
+    """Predicts the plan's memory over a training step, and traces the step again with
+    the plan applied, on fake tensors: no GPU is asked.
+
+    Arguments and options as for acplan.trace, microbatches as `of` has them; `of` is
+    the model's trace where there is one. The model comes without the plan and is left
+    so.
+
+    values: takes steps of copies of the model with the plan and without it, on real
+    tensors where the model is, and compares losses, gradients, buffers and random states
+    (`Verification.values`). By default where that takes moments. A smaller batch in
+    `args`, without `of`, makes a larger model affordable. As text it is acplan.trace's.
+    """
+    require_module(model)
+    plan = plan_given(plan)
+    if isinstance(values, str):
+        kwargs["values"], values = values, None
+    if of is None:
+        of = trace(model, *args, **kwargs)
+    with verifying(model, *args, of=of, **kwargs) as verified:
+        verification = verified(plan)
+    if values is False or not (values or is_small(of)):
+        return verification
+    own = {name: kwargs[name] for name in kwargs if name not in _OF_TRACES}
+    try:
+        check = compare_values(TrainingStep.of(model, args, own), plan)
+    except AcplanError as error:
+        if values:
+            raise
+        check = ValueCheck(skipped=str(error))
+    return remember(dataclasses.replace(verification, values=check), of, plan)
+
+
+# Options of acplan.trace that say nothing of the step.
+_OF_TRACES = ("progress", "workspaces", "source", "device")
+
+
+@contextlib.contextmanager
+def verifying(
+    model: torch.nn.Module, *args: Any, of: Trace | None = None, **kwargs: Any
+) -> Iterator[Callable[[Plan], Verification]]:
+    """`verify` for one plan after the other, on the same fake tensors."""
+    if of is None:
+        of = trace(model, *args, **kwargs)
+    accumulate = kwargs.setdefault("accumulate", of.accumulate)
+    if accumulate != of.accumulate:
+        raise AcplanError(
+            f"verify: accumulate is {accumulate!r}, and {of.accumulate} in the trace"
+        )
+    capacity = kwargs.setdefault("capacity", of.capacity)
+    if capacity != of.capacity:
+        raise AcplanError(f"verify: capacity is {capacity!r}, and {of.capacity!r} in the trace")
+    for name in (*_OF_TRACES, "values"):
+        kwargs.pop(name, None)
+    real = Limits.of_the_machine() if of.has_real_values else None
+    traced_for = of.data["device"]["name"]
+    kwargs["device"] = traced_for if traced_for in DEVICES else "a100"
+    with (
+        _simulating(of) as simulated,
+        measuring(model, *args, workspaces=of.workspaces, real=real, **kwargs) as measured,
+    ):
+        yield lambda plan: remember(Verification(simulated(plan), measured(plan)), of, plan)
+
+
+def measure(model: torch.nn.Module, plan: Plan, *args: Any, **kwargs: Any) -> tuple[Step, ...]:
+    """The operators of a training step of the model with the plan, on fake tensors;
+    options as for acplan.trace."""
+    with measuring(model, *args, **kwargs) as measured:
+        return measured(plan)
+
+
+@contextlib.contextmanager
+def measuring(
+    model: torch.nn.Module,
+    *args: Any,
+    device: str = "a100",
+    workspaces: bool = True,
+    real: Limits | None = None,
+    **kwargs: Any,
+) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
+    """`measure` for one plan after the other: a first step runs without any. `real`: with
+    real values, within these limits."""
+    step = TrainingStep.of(model, args, kwargs)
+    on = find_device(device)
+
+    with (
+        alone(),
+        without_checkpointing(model, is_told=False) as plain,
+        step_on_fakes(dataclasses.replace(step, model=plain), on, real=real) as (
+            on_fakes,
+            optimizer,
+        ),
+    ):
+
+        def measured(plan: Plan) -> tuple[Step, ...]:
+            recorder = Recorder(on, kernels=on if workspaces else None)
+            plain.zero_grad(set_to_none=True)  # where a step with a plan failed
+            with applied(plain, plan) as planned:
+                run_step(recorder, dataclasses.replace(on_fakes, model=planned), optimizer)
+            return _steps(recorder)
+
+        yield measured
+
+
+def _steps(recorder: Recorder) -> tuple[Step, ...]:
+    live = timeline_of(recorder)
+    assert max(live, default=0) == peak_of(recorder)
+    return tuple(
+        Step(operator.name, live_bytes, operator.runtime_ms)
+        for operator, live_bytes in zip(recorder.operators, live)
+        if not is_of_a_frame(recorder, operator)
+    )
+
+
+def is_of_a_frame(recorder: Recorder, operator: Operator) -> bool:
+    # Checkpoints of older PyTorch versions begin with a tensor without elements.
+    made = [recorder.storages[index] for index in operator.outputs]
+    return operator.name == "aten.empty.memory_format" and not any(
+        storage.bytes or storage.on_device for storage in made
+    )
+
+
+def simulate(of: Trace, plan: Plan) -> tuple[Step, ...]:
+    """The operators of a training step with the plan, by `acplan simulate`."""
+    with _simulating(of) as simulated:
+        return simulated(plan)
+
+
+@contextlib.contextmanager
+def _simulating(of: Trace) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
+    """`simulate` for one plan after the other."""
+    with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
+        files = pathlib.Path(folder)
+        of.save(files / "trace.json")
+
+        def simulated(plan: Plan) -> tuple[Step, ...]:
+            plan.save(files / "plan.json", model=of.data["model"]["name"])
+            try:
+                run_acplan(
+                    ["simulate", f"{files}/trace.json", f"{files}/plan.json"]
+                    + ["--timeline", f"{files}/steps.csv"]
+                )
+            except AcplanError as error:
+                told = str(error).replace(f"{files}/plan.json: ", "")
+                raise AcplanError(told) from None
+            with (files / "steps.csv").open(newline="") as file:
+                return tuple(_step_of(row, of) for row in csv.DictReader(file))
+
+        yield simulated
+
+
+def _step_of(row: dict[str, str], of: Trace) -> Step:
+    runtime_ms = of.data["operators"][int(row["operator"])]["runtime_ms"]
+    return Step(row["name"], int(row["live_bytes"]), runtime_ms)
+
+
+def require_within_budget(planned: Plan, verification: Verification) -> None:
+    """Raises AcplanError where the re-traced peak is over the plan's budget."""
+    data = planned.data
+    if (
+        data.get("world_size", 1) != 1
+        or data.get("without_states")
+        or data.get("memory_model") == "torch"
+    ):
+        raise AcplanError(
+            "verify: what is traced again is a whole step on one device, and the plan is "
+            "for several ranks or leaves a part of the memory out"
+        )
+    usable = planned.budget_bytes - int(data.get("reserve_bytes", 0))
+    if verification.measured_bytes > usable:
+        raise AcplanError(
+            f"verify: the plan peaks at {verification.measured_bytes:,} bytes, the "
+            f"budget is {usable:,}: keep a reserve of at least "
+            f"{verification.measured_bytes - usable:,} bytes",
+            exit_code=1,
+        )
