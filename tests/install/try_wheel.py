@@ -25,7 +25,7 @@ with torch.device("meta"):
 """
 _FACTS = """
 import importlib.metadata, pathlib, acplan
-from acplan.program import find_program
+from acplan._base.program import find_program
 
 about = importlib.metadata.metadata("acplan")
 print(acplan.__version__, about["Version"])

@@ -22,6 +22,7 @@ from torch import nn
 from torch._functorch import config
 
 import acplan
+from acplan._compile import compile as compiling
 from acplan._compile.compile import partitioner
 from acplan._compile.joint_step import JointStep, joint_step, of_model
 from acplan._compile.step_memory import run_graphs
@@ -195,7 +196,7 @@ class MeasuredStep:
         made = partitioner(budget, model=self.model, device="a100")
         graphs: dict[str, Graphs] = {}
         for key, graph in self.graphs.items():
-            with mock.patch.object(compile, "_frame_name", lambda k=key: k):
+            with mock.patch.object(compiling, "_frame_name", lambda k=key: k):
                 graphs[key] = self._planned(made, graph)
         return self.of(graphs)
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 from acplan._step.step import step_on_fakes
 from device_marks import device_marks
 
-# What acplan.recorder does not see either.
+# What acplan._step.recorder does not see either.
 _INVISIBLE = ("aten.detach.default", "prim.device.default")
 _PLACES = ("device", "pin_memory")
 # Their sizes are those of the result; a -1 among them is as good.

@@ -166,7 +166,7 @@ def test_what_is_planned_already_is_refused_before_it_is_traced(
 ) -> None:
     trainer = _trainer(tmp_path, _llama())
     _plan(trainer)
-    monkeypatch.setattr(acplan.trainers, "trace", None)
+    monkeypatch.setattr("acplan._trainers.trainer_step.trace", None)
     with pytest.raises(AcplanError, match="has a plan already"):
         _plan(trainer)
     for budget in ("lots", None, True, 1.5):
@@ -391,7 +391,7 @@ def test_steps_that_lightning_cannot_have_planned() -> None:
 _RANK = """
     import os, sys
     import torch.distributed as dist
-    from acplan.ranks import made_once
+    from acplan._trainers.once_per_rank import made_once
 
     def make():
         raise KeyboardInterrupt

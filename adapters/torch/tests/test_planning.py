@@ -378,7 +378,9 @@ def test_verify_raises_over_the_budget(monkeypatch: Any) -> None:
     class Over:
         measured_bytes = 1 << 50
 
-    monkeypatch.setattr(acplan.measuring, "verify", lambda *args, **kwargs: Over())
+    monkeypatch.setattr(
+        "acplan._trainers.plain_loop.verify_plan", lambda *args, **kwargs: Over()
+    )
     with pytest.raises(AcplanError, match="over|peaks at 1,125,899,906,842,624 bytes"):
         acplan.auto_checkpoint(model, x, budget="80%", verify=True, progress=False)
     assert not any("Checkpoint" in type(m).__name__ for m in model.modules())

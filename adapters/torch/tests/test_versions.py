@@ -9,6 +9,7 @@ import torch
 
 import acplan
 from acplan import AcplanError
+from acplan._compile import compile as compiling
 
 _ROOT = pathlib.Path(__file__).parents[3]
 
@@ -33,7 +34,7 @@ def test_a_pytorch_that_tells_partitioners_too_little_is_refused() -> None:
         f"partitioner: PyTorch {torch.__version__} tells no partitioner which inputs are "
         "parameters; expected 2.8 or newer"
     )
-    with mock.patch.object(compile, "_TELLS_STATIC_INPUTS", False):
+    with mock.patch.object(compiling, "_TELLS_STATIC_INPUTS", False):
         with pytest.raises(AcplanError, match=f"^{re.escape(message)}$"):
             acplan.partitioner("min")
         with pytest.raises(AcplanError, match=f"^{re.escape(message)}$"):

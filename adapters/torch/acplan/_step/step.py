@@ -206,6 +206,8 @@ def step_on_fakes(
     """
     if training.loss_fn is not None and training.forward_fn is not None:
         raise AcplanError("loss_fn: forward_fn makes the loss, give one of both")
+    # It asks for the device that is there, not for the fake one.
+    training = dataclasses.replace(training, autocast=autocast_of(training.autocast))
     with contextlib.closing(Following()) as session:
         while True:
             answers = "" if device is None else device.name
@@ -233,26 +235,25 @@ def _enter_fakes(
     """Enters all that makes a step run on fake tensors, and leave nothing behind."""
     watch_launches()
     assumed = Assumed()
-    for context in (
-        told_with_line(),
-        alone(),
-        _disable_current_modes(),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        # Autograd has no threads for the device where it ran before without one. Of other
-        # modes some switch them on.
-        torch.autograd.set_multithreading_enabled(False),
-        without_saved_hooks(),
-        autocast_as_it_was(),
-        fake_cuda(device),
-        drawn_again() if isinstance(mode, RealValuesMode) else contextlib.nullcontext(),
-        as_in_training(),
-        following(session),
-        fakes_as_plain_tensors(),
-        mode,
-        assumed,
-    ):
-        stack.enter_context(context)
+    enter = stack.enter_context
+    enter(told_with_line())
+    enter(alone())
+    enter(_disable_current_modes())
+    enter(torch.inference_mode(False))
+    enter(torch.enable_grad())
+    # Autograd has no threads for the device where it ran before without one. Of other
+    # modes some switch them on.
+    enter(torch.autograd.set_multithreading_enabled(False))
+    enter(without_saved_hooks())
+    enter(autocast_as_it_was())
+    enter(fake_cuda(device))
+    if isinstance(mode, RealValuesMode):
+        enter(drawn_again())
+    enter(as_in_training())
+    enter(following(session))
+    enter(fakes_as_plain_tensors())
+    enter(mode)
+    enter(assumed)
     return assumed
 
 
