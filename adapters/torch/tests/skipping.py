@@ -10,7 +10,9 @@ from typing import Any
 from torch import nn
 
 from acplan import Plan, PlannedModule, PlannedOperator
+from acplan._step.module_calls import ModuleCalls
 from acplan._step.recorder import Recorder
+from acplan._step.saved_tensors import recording_saved
 
 
 def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[str, Any]:
@@ -19,10 +21,11 @@ def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[st
     names = [name for name, _ in model.named_modules()]
     root = type(model).__name__
     recorder = Recorder()
+    log = recorder.log
     with recorder:
-        with recorder.watching_calls(model.modules()), recorder.recording_saved():
+        with ModuleCalls(log).watched(model.modules()), recording_saved(log):
             loss = step(model)
-        recorder.end_forward()
+        log.is_forward = False
         loss.backward()
     return {
         "modules": [{"fqn": f"{root}.{name}" if name else root} for name in names],
@@ -34,14 +37,14 @@ def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[st
                 "results": operator.results,
                 "mutates": operator.mutates,
                 "view": operator.is_view,
-                "creates": [s for s in operator.outputs if recorder.storages[s].born == place],
+                "creates": [s for s in operator.outputs if log.storages[s].born == place],
             }
-            for place, operator in enumerate(recorder.operators)
+            for place, operator in enumerate(log.operators)
         ],
-        "calls": [vars(call) for call in recorder.calls],
-        "saved": [vars(saved) for saved in recorder.saved],
-        "tensors": [{"storage": tensor.storage} for tensor in recorder.tensors],
-        "storages": [{"born": storage.born} for storage in recorder.storages],
+        "calls": [vars(call) for call in log.calls],
+        "saved": [vars(saved) for saved in log.saved],
+        "tensors": [{"storage": tensor.storage} for tensor in log.tensors],
+        "storages": [{"born": storage.born} for storage in log.storages],
     }
 
 

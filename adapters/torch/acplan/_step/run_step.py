@@ -10,8 +10,10 @@ import torch
 from acplan._base.errors import AcplanError
 from acplan._base.tensors import tensors_in
 from acplan._files.trace_file import live_bytes
+from acplan._step.module_calls import ModuleCalls
 from acplan._step.recorder import Recorder
 from acplan._step.step import Step
+from acplan._step.step_log import StepLog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +28,11 @@ class Marks:
 def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) -> None:
     """What is there before the step, in an order of its own."""
 
+    log = recorder.log
+
     def add(values: Any, category: str) -> None:
-        for index in recorder.storages_of(values):
-            storage = recorder.storages[index]
+        for index in log.storages_of(values):
+            storage = log.storages[index]
             storage.category = storage.category or category
 
     for parameter in step.model.parameters():
@@ -41,18 +45,18 @@ def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) 
     for state in (*optimizer.state.values(), step.states()):
         add(state, "optimizer")
     recorder.add_persistent_workspace()
-    for storage in _attributes(recorder, step.model):
-        known = recorder.storages[storage]
+    for storage in _attributes(log, step.model):
+        known = log.storages[storage]
         known.category = known.category or "activation"
 
 
-def _attributes(recorder: Recorder, model: torch.nn.Module) -> Iterator[int]:
+def _attributes(log: StepLog, model: torch.nn.Module) -> Iterator[int]:
     """Yields the storages of tensors that modules keep as plain attributes."""
     for module in model.modules():
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules") or "hooks" in name:
                 continue
-            yield from map(recorder.storage_of, recorder.plain(tensors_in(value)))
+            yield from map(log.storage_of, log.plain(tensors_in(value)))
 
 
 def run_step(
@@ -64,27 +68,29 @@ def run_step(
     """Forward, backward and optimizer step. With hooks of the recorder for what
     autograd saves, the model must be without checkpointing."""
     step.run_earlier()
+    log = recorder.log
+    calls = ModuleCalls(log)
     with recorder:
         _register(recorder, step, optimizer)
-        own = [_own_storages(recorder, module) for module in step.model.modules()]
+        own = [_own_storages(log, module) for module in step.model.modules()]
         is_whole = step.forward_fn is not None
         with contextlib.ExitStack() as watching:
             if saved_hooks:
                 modules = step.model.modules()
-                watching.enter_context(recorder.watching_calls(modules, but_root=is_whole))
+                watching.enter_context(calls.watched(modules, but_root=is_whole))
                 watching.enter_context(saved_hooks)
                 if is_whole:
-                    watching.enter_context(recorder.call_of_root())
+                    watching.enter_context(calls.root_called())
             loss = step.loss()
-        recorder.end_forward()
-        forward_end = recorder.now
+        log.is_forward = False
+        forward_end = log.now
         step.backward(loss)
         del loss
-        recorder.ignore_gradients()
-        backward_end = recorder.now
-        gradients = frozenset(recorder.storages_of([p.grad for p in step.model.parameters()]))
+        calls.ignore_gradients()
+        backward_end = log.now
+        gradients = frozenset(log.storages_of([p.grad for p in step.model.parameters()]))
         step.update(optimizer)
-    for operator in recorder.operators[backward_end:]:
+    for operator in log.operators[backward_end:]:
         operator.runtime_ms /= step.accumulate
     return Marks(forward_end, backward_end, gradients, own)
 
@@ -93,7 +99,7 @@ def run_step(
 AROUND_STEPS = (Step.loss_of.__code__, run_step.__code__)
 
 
-def require_same_step(full: Recorder, scopes: Recorder) -> None:
+def require_same_step(full: StepLog, scopes: StepLog) -> None:
     names = [operator.name for operator in full.operators]
     again = [operator.name for operator in scopes.operators]
     if names == again:
@@ -119,7 +125,7 @@ def require_same_step(full: Recorder, scopes: Recorder) -> None:
 
 
 def recasts_of(
-    full: Recorder, step: Step, optimizer: torch.optim.Optimizer, forward_end: int
+    full: StepLog, step: Step, optimizer: torch.optim.Optimizer, forward_end: int
 ) -> dict[int, list[int]]:
     """By operator: the casts before it that autocast kept from earlier, in the order
     in which it would make them."""
@@ -133,7 +139,7 @@ def recasts_of(
     again = run_step(forgetful, step, optimizer).forward_end
     found: dict[int, list[int]] = {}
     place = 0
-    for operator in forgetful.operators[:again]:
+    for operator in forgetful.log.operators[:again]:
         expected = full.operators[place]
         kept = operator.cast_of
         # Storages of the step itself may have other numbers in another run of it.
@@ -146,16 +152,16 @@ def recasts_of(
     return found
 
 
-def _own_storages(recorder: Recorder, module: torch.nn.Module) -> tuple[list[int], list[int]]:
-    parameters = recorder.storages_of(list(module.parameters(recurse=False)))
-    return parameters, recorder.storages_of(list(module.buffers(recurse=False)))
+def _own_storages(log: StepLog, module: torch.nn.Module) -> tuple[list[int], list[int]]:
+    parameters = log.storages_of(list(module.parameters(recurse=False)))
+    return parameters, log.storages_of(list(module.buffers(recurse=False)))
 
 
-def timeline_of(recorder: Recorder) -> list[int]:
+def timeline_of(log: StepLog) -> list[int]:
     """Bytes in use while each operator runs, storages rounded up to 512."""
-    storages = ((s.born, s.freed, s.bytes) for s in recorder.storages if s.on_device)
-    return live_bytes(storages, recorder.now)
+    storages = ((s.born, s.freed, s.bytes) for s in log.storages if s.on_device)
+    return live_bytes(storages, log.now)
 
 
-def peak_of(recorder: Recorder) -> int:
-    return max(timeline_of(recorder), default=0)
+def peak_of(log: StepLog) -> int:
+    return max(timeline_of(log), default=0)

@@ -32,6 +32,7 @@ from acplan._step.run_step import (
     require_same_step,
     run_step,
 )
+from acplan._step.saved_tensors import dropping_saved, recording_saved
 from acplan._step.step import Step, alone, step_on_fakes
 from acplan._step.trace_data import Recorded, trace_data
 from acplan._step.training_step import ForwardFn, LossFn, TrainingStep
@@ -209,11 +210,11 @@ class _Recording:
             kernels=kernels,
             sources=sources,
         )
-        marks = run_step(full, step, optimizer, full.recording_saved())
+        marks = run_step(full, step, optimizer, recording_saved(full.log))
         # Once more, to see when all but autograd let go of a storage.
-        scopes = Recorder(None, self.phase("trace: until when", full.now), kernels=kernels)
-        run_step(scopes, step, optimizer, scopes.dropping_saved())
-        require_same_step(full, scopes)
-        recasts = recasts_of(full, step, optimizer, marks.forward_end)
+        scopes = Recorder(None, self.phase("trace: until when", full.log.now), kernels=kernels)
+        run_step(scopes, step, optimizer, dropping_saved(scopes.log))
+        require_same_step(full.log, scopes.log)
+        recasts = recasts_of(full.log, step, optimizer, marks.forward_end)
         data = trace_data(step, self.device, Recorded(full, scopes, marks, recasts))
         return Trace(data if sources is None else data | {"sources": sources.table()})

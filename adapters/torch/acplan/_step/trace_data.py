@@ -10,12 +10,14 @@ from acplan._files.fingerprint import WEIGHTS, weights_of
 from acplan._files.trace_file import DIFFERENTIATES
 from acplan._step.host_reads import with_reads_of_host
 from acplan._step.inner_passes import held_until
-from acplan._step.recorder import Call, Operator, Recorder, Saved
+from acplan._step.recorder import Recorder
+from acplan._step.records import Call, Operator, Saved
 from acplan._step.run_step import (
     Marks,
     peak_of,
 )
 from acplan._step.step import Step
+from acplan._step.step_log import StepLog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +33,10 @@ class Recorded:
 
 def trace_data(step: Step, device: Device, recorded: Recorded) -> dict[str, Any]:
     """Returns the data of a trace (docs/file_formats.md)."""
-    recorder, marks = recorded.full, recorded.marks
-    holding = recorder.inner_passes.settle(recorder.calls, recorder.saved)
-    _hold_during(holding, recorder, recorded.scopes)
-    _settle(recorder, marks)
+    log, marks = recorded.full.log, recorded.marks
+    holding = log.inner_passes.settle(log.calls, log.saved)
+    _hold_during(holding, log, recorded.scopes.log)
+    _settle(log, marks)
     return {
         "format": "acplan.trace",
         "version": 1,
@@ -51,37 +53,37 @@ def trace_data(step: Step, device: Device, recorded: Recorded) -> dict[str, Any]
         "forward_end": marks.forward_end,
         "backward_end": marks.backward_end,
         "modules": _modules(step, marks, holding),
-        "calls": [_call(call) for call in recorder.calls],
-        "operators": _operators(recorder, recorded.recasts),
+        "calls": [_call(call) for call in log.calls],
+        "operators": _operators(log, recorded.recasts),
         "storages": _storages(recorded),
         "tensors": [
             {
                 "storage": tensor.storage,
                 "base": tensor.base,
-                "scope_end": recorded.scopes.tensors[index].freed,
+                "scope_end": recorded.scopes.log.tensors[index].freed,
             }
-            for index, tensor in enumerate(recorder.tensors)
+            for index, tensor in enumerate(log.tensors)
         ],
-        "saved": [_saved(saved) for saved in with_reads_of_host(recorder, marks.forward_end)],
-        "measured": {"peak_bytes": peak_of(recorder)},
-        "workspaces": recorder.counts_workspaces,
+        "saved": [_saved(saved) for saved in with_reads_of_host(log, marks.forward_end)],
+        "measured": {"peak_bytes": peak_of(log)},
+        "workspaces": recorded.full.counts_workspaces,
         "notes": [
             *step.notes,
-            *recorder.inner_passes.notes(),
+            *log.inner_passes.notes(),
             *notes_of_scripts(step.model),
         ],
         **({} if step.beginning is None else step.beginning.of_trace()),
     }
 
 
-def _operators(recorder: Recorder, recasts: Mapping[int, list[int]]) -> list[dict[str, Any]]:
-    creates: list[list[int]] = [[] for _ in range(recorder.now)]
-    for index, storage in enumerate(recorder.storages):
+def _operators(log: StepLog, recasts: Mapping[int, list[int]]) -> list[dict[str, Any]]:
+    creates: list[list[int]] = [[] for _ in range(log.now)]
+    for index, storage in enumerate(log.storages):
         if storage.born >= 0:
             creates[storage.born].append(index)
     return [
         _operator(operator, creates[k], recasts.get(k))
-        for k, operator in enumerate(recorder.operators)
+        for k, operator in enumerate(log.operators)
     ]
 
 
@@ -94,21 +96,21 @@ def _storages(recorded: Recorded) -> list[dict[str, Any]]:
             "freed": storage.freed,
         }
         | (
-            {"scope_end": recorded.scopes.storages[index].freed}
+            {"scope_end": recorded.scopes.log.storages[index].freed}
             if 0 <= storage.born < recorded.marks.forward_end
             else {}
         )
-        for index, storage in enumerate(recorded.full.storages)
+        for index, storage in enumerate(recorded.full.log.storages)
     ]
 
 
-def _hold_during(parts: dict[int, bool], recorder: Recorder, scopes: Recorder) -> None:
+def _hold_during(parts: dict[int, bool], log: StepLog, scopes: StepLog) -> None:
     """What autograd saves in calls of which a pass is a part is there until they end, as if
     the program held it."""
     if not parts:
         return
-    ends = held_until(recorder.calls, parts)
-    for saved in recorder.saved:
+    ends = held_until(log.calls, parts)
+    for saved in log.saved:
         end = ends[saved.call] if saved.call >= 0 else None
         if end is None:
             continue
@@ -118,10 +120,10 @@ def _hold_during(parts: dict[int, bool], recorder: Recorder, scopes: Recorder) -
                 of.freed = max(of.freed, until)
 
 
-def _settle(recorder: Recorder, marks: Marks) -> None:
+def _settle(log: StepLog, marks: Marks) -> None:
     """Fills in what the recording alone does not say."""
-    was_saved = {saved.storage for saved in recorder.saved}
-    for index, storage in enumerate(recorder.storages):
+    was_saved = {saved.storage for saved in log.saved}
+    for index, storage in enumerate(log.storages):
         if storage.category:
             continue
         # Losses that make gradients in the forward pass, fused ones, hand them over.
@@ -132,16 +134,16 @@ def _settle(recorder: Recorder, marks: Marks) -> None:
             storage.category = "activation"
         else:
             storage.category = "temporary"
-    for call in recorder.calls:
+    for call in log.calls:
         if call.backward_start is None:
             call.backward_end = None
         elif call.backward_end is None:
             call.backward_end = marks.backward_end
         else:
             call.backward_end = max(call.backward_end, call.backward_start)
-    _add_state_read(recorder, marks)
-    _add_statistics_written(recorder, marks)
-    for saved in recorder.saved:
+    _add_state_read(log, marks)
+    _add_statistics_written(log, marks)
+    for saved in log.saved:
         if saved.unpacked is None:
             continue
         if saved.local_end is None:
@@ -150,25 +152,25 @@ def _settle(recorder: Recorder, marks: Marks) -> None:
         if saved.released is None:
             continue
         # A backward node that returns what it unpacked hands it on.
-        storage = recorder.storages[saved.storage]
+        storage = log.storages[saved.storage]
         if storage.freed is not None:
             storage.freed = max(storage.freed, saved.local_end)
 
 
-def _add_state_read(recorder: Recorder, marks: Marks) -> None:
+def _add_state_read(log: StepLog, marks: Marks) -> None:
     """Adds to the inputs of each call what it reads that is no argument, and that all others
     let go of within the step, as of attributes that are given another tensor: a unit holds
     it until it has run again. Casts that autocast keeps are made again."""
     casts = {
         storage
-        for operator in recorder.operators[: marks.forward_end]
+        for operator in log.operators[: marks.forward_end]
         if operator.cast_of is not None
         for storage in operator.outputs
     }
-    for call in recorder.calls:
+    for call in log.calls:
         read = {
             storage
-            for operator in recorder.operators[call.start : call.end]
+            for operator in log.operators[call.start : call.end]
             if not operator.is_view
             for storage in operator.reads
             if storage not in casts
@@ -176,16 +178,16 @@ def _add_state_read(recorder: Recorder, marks: Marks) -> None:
         states = (
             storage
             for storage in read
-            if recorder.storages[storage].born < call.start
-            and recorder.storages[storage].freed is not None
+            if log.storages[storage].born < call.start
+            and log.storages[storage].freed is not None
         )
         call.inputs = sorted({*call.inputs, *states})
 
 
-def _add_statistics_written(recorder: Recorder, marks: Marks) -> None:
+def _add_statistics_written(log: StepLog, marks: Marks) -> None:
     """Says of normalisations that they write to their running statistics, which schemas
     leave out, where other operators read those."""
-    forward = recorder.operators[: marks.forward_end]
+    forward = log.operators[: marks.forward_end]
     moved = {storage for operator in forward for storage in operator.statistics}
     read = {
         storage

@@ -444,8 +444,8 @@ def _operators_of(
         optimizer.zero_grad()
     return tuple(
         operator.name
-        for operator in recorder.operators
-        if not is_of_a_frame(recorder, operator)
+        for operator in recorder.log.operators
+        if not is_of_a_frame(recorder.log, operator)
     )
 
 

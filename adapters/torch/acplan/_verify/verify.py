@@ -21,9 +21,11 @@ from acplan._files.plan_file import Plan, plan_given
 from acplan._files.trace_file import Trace
 from acplan._files.verification import Step, ValueCheck, Verification
 from acplan._step.checkpointing_off import without_checkpointing
-from acplan._step.recorder import Operator, Recorder
+from acplan._step.recorder import Recorder
+from acplan._step.records import Operator
 from acplan._step.run_step import peak_of, run_step, timeline_of
 from acplan._step.step import alone, step_on_fakes
+from acplan._step.step_log import StepLog
 from acplan._step.trace import trace
 from acplan._step.training_step import TrainingStep
 from acplan._verify.value_check import compare_values, is_small
@@ -135,24 +137,24 @@ def measuring(
             plain.zero_grad(set_to_none=True)  # where a step with a plan failed
             with applied(plain, plan) as planned:
                 run_step(recorder, dataclasses.replace(on_fakes, model=planned), optimizer)
-            return _steps(recorder)
+            return _steps(recorder.log)
 
         yield measured
 
 
-def _steps(recorder: Recorder) -> tuple[Step, ...]:
-    live = timeline_of(recorder)
-    assert max(live, default=0) == peak_of(recorder)
+def _steps(log: StepLog) -> tuple[Step, ...]:
+    live = timeline_of(log)
+    assert max(live, default=0) == peak_of(log)
     return tuple(
         Step(operator.name, live_bytes, operator.runtime_ms)
-        for operator, live_bytes in zip(recorder.operators, live)
-        if not is_of_a_frame(recorder, operator)
+        for operator, live_bytes in zip(log.operators, live)
+        if not is_of_a_frame(log, operator)
     )
 
 
-def is_of_a_frame(recorder: Recorder, operator: Operator) -> bool:
+def is_of_a_frame(log: StepLog, operator: Operator) -> bool:
     # Checkpoints of older PyTorch versions begin with a tensor without elements.
-    made = [recorder.storages[index] for index in operator.outputs]
+    made = [log.storages[index] for index in operator.outputs]
     return operator.name == "aten.empty.memory_format" and not any(
         storage.bytes or storage.on_device for storage in made
     )

@@ -1,0 +1,79 @@
+"""The records of a step: what ran, in which memory, for whom, and what was saved."""
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(eq=False)
+class Storage:
+    """A piece of memory. `born`: the operator that made it, or -1 for one from before the
+    step; `freed`: how many operators had run when it was freed, or None."""
+
+    bytes: int
+    born: int
+    on_device: bool
+    freed: int | None = None
+    category: str = ""
+
+
+@dataclasses.dataclass(eq=False)
+class Tensor:
+    """A view of a storage; `base` is the tensor that it was made from, or -1."""
+
+    storage: int
+    base: int
+    shape: tuple[Any, ...]
+    freed: int | None = None
+
+
+@dataclasses.dataclass
+class Operator:
+    """An operator that ran. `reads`, `outputs` and `mutates` are storages, `results` are
+    tensors; `call` is the innermost call that it ran in, or -1."""
+
+    name: str
+    call: int
+    runtime_ms: float
+    reads: list[int]
+    outputs: list[int]
+    results: list[int]
+    mutates: list[int]
+    is_view: bool
+    is_random: bool
+    is_opaque: bool
+    cast_of: int | None  # the trained leaf whose cast autocast keeps until it ends
+    source: int  # its line in the table of sources, or -1
+    # Running statistics that it moves on and reads nothing of.
+    statistics: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Call:
+    """A call of a module, from operator `start` up to `end`; `parent` is the call around it,
+    or -1."""
+
+    module: int
+    parent: int
+    start: int
+    end: int
+    inputs: list[int]
+    arguments: list[int]
+    outputs: list[int]
+    no_grad: bool
+    backward_start: int | None = None
+    backward_end: int | None = None
+
+
+@dataclasses.dataclass
+class Saved:
+    """A tensor that autograd saved in a call. Times count operators."""
+
+    storage: int
+    tensor: int
+    requires_grad: bool
+    packed: int
+    call: int
+    unpacked: int | None = None
+    unpacks: int = 0
+    local_end: int | None = None
+    released: int | None = None

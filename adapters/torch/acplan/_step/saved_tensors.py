@@ -1,0 +1,159 @@
+"""What autograd saves in a step: hooks that record from when to when."""
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from acplan._base.stand_ins import Shape, Turned, is_run_inside, shape_of
+from acplan._base.tensors import is_sparse
+from acplan._fakes.known_values import set_value, value_of
+from acplan._fakes.sparse_fakes import made_of, structure_of
+from acplan._step.records import Saved
+from acplan._step.step_log import StepLog, on_death
+
+_Remade = Callable[[Sequence[torch.Tensor]], torch.Tensor]
+
+
+def recording_saved(log: StepLog) -> torch.autograd.graph.saved_tensors_hooks:
+    """Returns hooks with which autograd keeps what it keeps, and the log says from when to
+    when."""
+    return _saved_hooks(log, keeps=True)
+
+
+def dropping_saved(log: StepLog) -> torch.autograd.graph.saved_tensors_hooks:
+    """Returns hooks with which autograd keeps nothing and is given stand-ins, so that a
+    storage is freed when everything but autograd has let go of it."""
+    return _saved_hooks(log, keeps=False)
+
+
+class _Kept:
+    """The value that autograd holds in place of a tensor that it saved. A tensor that
+    consists of several is `remade` of others of their shapes."""
+
+    __slots__ = ("tensor", "remade", "shapes", "saved", "__weakref__")
+
+    def __init__(
+        self,
+        tensor: torch.Tensor | None,
+        remade: _Remade | None,
+        parts: Iterable[torch.Tensor],
+        saved: list[Saved],
+    ) -> None:
+        self.tensor = tensor
+        self.remade = remade
+        self.shapes = [(shape_of(part), value_of(part)) for part in parts]
+        self.saved = saved
+
+
+def _saved_hooks(log: StepLog, keeps: bool) -> torch.autograd.graph.saved_tensors_hooks:
+    def pack(tensor: torch.Tensor) -> _Kept:
+        last = log.operators[-1].results if log.operators else []
+        parts = log.plain([tensor])
+        saved = [
+            Saved(
+                storage=log.storage_of(part),
+                tensor=log.tensor_of(part, among=last) if part is tensor else -1,
+                requires_grad=tensor.requires_grad,
+                packed=log.now,
+                call=log.open_call,
+            )
+            for part in parts
+        ]
+        log.saved += saved
+        with log.quiet():
+            remade = _remade(tensor) if _needs_stand_in(tensor) else None
+        kept = _Kept(_to_keep(log, tensor, keeps), remade, parts, saved)
+
+        def on_release() -> None:
+            for part in saved:
+                part.released = log.now
+
+        on_death(kept, on_release)
+        return kept
+
+    def unpack(kept: _Kept) -> torch.Tensor:
+        open_calls = log.open_calls if log.is_forward else None
+        for saved in kept.saved:
+            log.inner_passes.asks(saved, log.now, open_calls)
+        return _stand_in(log, kept)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
+def _to_keep(log: StepLog, tensor: torch.Tensor, keeps: bool) -> torch.Tensor | None:
+    if not _needs_stand_in(tensor):
+        return tensor
+    if not keeps:
+        return None
+    if not tensor.requires_grad:
+        return tensor
+    # Its own graph node would hold an operator's result, and that the node.
+    with log.quiet():
+        return tensor.detach()
+
+
+def _stand_in(log: StepLog, kept: _Kept) -> torch.Tensor:
+    # A checkpointed tensor is let go by the backward node that unpacks it, the original only
+    # after that node. To see when, the node gets a tensor with a storage of its own, which
+    # costs nothing where tensors are fake.
+    if kept.tensor is not None and (
+        not _needs_stand_in(kept.tensor)
+        # Where the pass makes a graph, what it saves in turn is the original.
+        or (log.is_forward and torch.is_grad_enabled())
+    ):
+        for saved in kept.saved:
+            saved.local_end = log.now
+        return kept.tensor
+    parts = [
+        _part(log, shape, value, saved)
+        for (shape, value), saved in zip(kept.shapes, kept.saved)
+    ]
+    if kept.remade is None:
+        return parts[0]
+    with log.quiet(), torch.no_grad():
+        return kept.remade(parts)
+
+
+def _part(log: StepLog, shape: Shape, value: torch.Tensor | None, saved: Saved) -> torch.Tensor:
+    with log.quiet(), torch.no_grad():
+        part = torch.empty_strided(
+            shape.size, shape.stride, dtype=shape.dtype, device=shape.device
+        )
+    set_value(part, value)
+    # Backward reads what a conjugate is one of, without a copy.
+    if isinstance(shape, Turned):
+        shape.turn(part)
+    log.stand_in(part.untyped_storage(), saved)
+    return part
+
+
+def _needs_stand_in(tensor: torch.Tensor) -> bool:
+    # Not a parameter, which its module holds, nor what lies on the CPU.
+    is_parameter = tensor.is_leaf and tensor.requires_grad
+    return tensor.device.type == "cuda" and not is_parameter
+
+
+def _remade(tensor: torch.Tensor) -> _Remade | None:
+    """Returns the function that makes a tensor like this one, which consists of others, of
+    others; None for one that is a single piece of memory."""
+    if is_sparse(tensor):
+        return functools.partial(made_of, structure_of(tensor))
+    if not is_run_inside(type(tensor)):
+        return None
+    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    inner = (getattr(tensor, name) for name in names)
+    # By their offsets jagged tensors are known to be of one shape.
+    fixed = [None if part.is_floating_point() else part for part in inner]
+    size, stride = tensor.size(), tensor.stride()
+    unflatten = type(tensor).__tensor_unflatten__  # type: ignore[attr-defined]
+
+    def remake(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        inner = {
+            name: part if before is None else before
+            for name, part, before in zip(names, parts, fixed, strict=True)
+        }
+        tensor: torch.Tensor = unflatten(inner, context, size, stride)
+        return tensor
+
+    return remake

@@ -1,0 +1,187 @@
+"""The log of a step: its operators, storages, tensors, calls and saved tensors, in order."""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from acplan._base import transforms
+from acplan._base.stand_ins import is_run_inside
+from acplan._base.tensors import tensors_in
+from acplan._fakes.sparse_fakes import sparse_parts
+from acplan._step.inner_passes import InnerPasses
+from acplan._step.records import Call, Operator, Saved, Storage, Tensor
+
+_STRIDED = torch.strided
+_PLAIN = frozenset([torch.Tensor, torch._subclasses.FakeTensor])
+
+
+class StepLog:
+    """All records of a step, by their numbers. Times count operators.
+
+    A storage and a tensor have a number from when they are first seen until they are freed,
+    after which others may be at their addresses. In `quiet()` nothing is logged.
+    """
+
+    def __init__(self) -> None:
+        self.operators: list[Operator] = []
+        self.storages: list[Storage] = []
+        self.tensors: list[Tensor] = []
+        self.calls: list[Call] = []
+        self.saved: list[Saved] = []
+        self.inner_passes = InnerPasses()
+        # Storages on the host that Python's own code reads, as no operator does.
+        self.read_on_host: list[int] = []
+        self.open_calls: list[int] = []
+        self.is_forward = True
+        self.is_quiet = False
+        self._numbers: dict[int, int] = {}
+        self._tensor_numbers: dict[int, int] = {}
+        # By storage, and by view of it: the tensor that was made last.
+        self._latest: dict[Any, int] = {}
+
+    @property
+    def now(self) -> int:
+        return len(self.operators)
+
+    @property
+    def open_call(self) -> int:
+        """The innermost call that is under way, or -1."""
+        return self.open_calls[-1] if self.open_calls else -1
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        before, self.is_quiet = self.is_quiet, True
+        try:
+            yield
+        finally:
+            self.is_quiet = before
+
+    def storage_of(self, tensor: torch.Tensor, born: int = -1) -> int:
+        """Returns the number of a tensor's storage; one not seen before was born then."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        known = self._numbers.get(key)
+        if known is not None:
+            return known
+        number = len(self.storages)
+        entry = Storage(storage.nbytes(), born, tensor.device.type == "cuda")
+        self.storages.append(entry)
+        self._numbers[key] = number
+
+        def on_free() -> None:
+            if self._numbers.get(key) == number:
+                del self._numbers[key]
+            entry.freed = self.now
+
+        on_death(storage, on_free)
+        return number
+
+    def stand_in(self, storage: torch.UntypedStorage, saved: Saved) -> None:
+        """Takes a storage for that of a saved tensor, until it is freed."""
+        key = storage._cdata
+        self._numbers[key] = saved.storage
+
+        def on_free() -> None:
+            self._numbers.pop(key, None)
+            saved.local_end = self.now
+
+        on_death(storage, on_free)
+
+    def storages_of(self, values: Any, born: int = -1) -> list[int]:
+        """Returns the numbers of all storages that values have, in ascending order."""
+        parts = self.plain(tensors_in(values))
+        return sorted({self.storage_of(part, born) for part in parts})
+
+    def plain(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the tensors with memory that these are, or consist of."""
+        if all(map(_has_memory, tensors)):
+            return tensors
+        parts: list[torch.Tensor] = []
+        with self.quiet():
+            for tensor in map(transforms.unwrapped, tensors):
+                if _has_memory(tensor):
+                    parts.append(tensor)
+                elif is_run_inside(type(tensor)):
+                    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+                    parts += self.plain([getattr(tensor, name) for name in names])
+                else:
+                    parts += sparse_parts(tensor)
+        return parts
+
+    def tensor_of(self, tensor: torch.Tensor, among: Iterable[int] = ()) -> int:
+        """Returns the number of a tensor. Autograd hands on copies of what it was given; the
+        tensor most like it, first of all among these, stands for a copy."""
+        storage = self.storage_of(tensor)
+        known = self._tensor_numbers.get(tensor._cdata)
+        if known is not None and self.tensors[known].storage == storage:
+            return known
+        view = _view_of(tensor, storage)
+        for number in among:
+            if self.tensors[number].shape == view:
+                return number
+        number = self._latest.get(view, self._latest.get(storage, -1))
+        return number if number >= 0 else self.add_tensor(tensor, -1)
+
+    def add_tensor(self, tensor: torch.Tensor, base: int) -> int:
+        """Numbers a new tensor, made from another one or from none (-1)."""
+        storage = self.storage_of(tensor)
+        key, number = tensor._cdata, len(self.tensors)
+        entry = Tensor(storage, base, _view_of(tensor, storage))
+        self.tensors.append(entry)
+        self._tensor_numbers[key] = number
+        self._latest[entry.shape] = self._latest[storage] = number
+
+        def on_free() -> None:
+            if self._tensor_numbers.get(key) == number:
+                del self._tensor_numbers[key]
+            entry.freed = self.now
+
+        on_death(tensor, on_free)
+        return number
+
+    def add_results(
+        self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+    ) -> list[int]:
+        """Numbers the tensors that an operator of the forward pass makes."""
+        if not self.is_forward:
+            return []
+        bases: dict[int, int] = {}
+        for tensor in read:
+            bases.setdefault(self.storage_of(tensor), self.tensor_of(tensor))
+        arguments = {id(tensor) for tensor in read}
+        return [
+            self.add_tensor(tensor, bases.get(self.storage_of(tensor), -1))
+            for tensor in written
+            if id(tensor) not in arguments
+        ]
+
+    def latest_tensor_of(self, storage: int) -> int:
+        """Returns the number of the last tensor that was made in a storage, or -1."""
+        places = range(len(self.tensors) - 1, -1, -1)
+        return next((k for k in places if self.tensors[k].storage == storage), -1)
+
+    def is_within(self, call: int, other: int) -> bool:
+        """Returns whether a call is another one, or was made during it."""
+        while call > other:
+            call = self.calls[call].parent
+        return call == other
+
+
+def on_death(thing: Any, action: Callable[[], None]) -> None:
+    """Calls `action` when a thing is freed, unless the interpreter ends before."""
+    weakref.finalize(thing, action).atexit = False
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor is one piece of memory."""
+    if type(tensor) not in _PLAIN and is_run_inside(type(tensor)):
+        return False
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.layout is _STRIDED and not is_wrapped
+
+
+def _view_of(tensor: torch.Tensor, storage: int) -> tuple[Any, ...]:
+    return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
