@@ -15,7 +15,7 @@ from acplan._apply.apply import has_plan
 from acplan._base.errors import AcplanError
 from acplan._base.patching import set_attribute
 from acplan._device.devices import Device
-from acplan._fakes.known_values import random_state_kept
+from acplan._fakes.random_states import random_state_kept
 from acplan._fakes.restored_state import objects_kept
 from acplan._files.plan_file import Plan
 from acplan._program.plan import Budget

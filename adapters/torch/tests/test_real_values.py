@@ -10,8 +10,8 @@ from torch import nn
 
 from acplan import AcplanError, PlanMismatchWarning, apply, plan, trace, verify
 from acplan._device.devices import find_device
-from acplan._fakes.known_values import value_of
 from acplan._fakes.real_values import Limits
+from acplan._fakes.tensor_values import value_of
 from acplan._step.step import step_on_fakes
 from acplan._step.training_step import TrainingStep
 from steps_by_values import MODELS

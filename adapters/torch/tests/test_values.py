@@ -14,7 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from acplan import AcplanError, trace
-from acplan._fakes.known_values import ValuedFakeTensorMode, as_in_training, value_of
+from acplan._fakes.known_values import ValuedFakeTensorMode
+from acplan._fakes.tensor_values import value_of
+from acplan._fakes.value_readers import as_in_training
 
 
 class Asking(nn.Module):

@@ -23,13 +23,15 @@ from acplan._base.patching import replaced_here
 from acplan._base.tensors import tensors_in
 from acplan._compile.dynamo_state import compiler_as_it_was
 from acplan._compile.step_recorder import Run, StepRecorder, held_by, numbers_of
-from acplan._fakes.known_values import ValuedFakeTensorMode, give_value, random_state_kept
+from acplan._fakes.known_values import ValuedFakeTensorMode
+from acplan._fakes.random_states import random_state_kept
 from acplan._fakes.restored_state import (
     copied_with,
     fake_beside,
     state_kept,
     without_saved_hooks,
 )
+from acplan._fakes.tensor_values import give_value
 from acplan._step.step import alone, default_loss
 
 Backend = Callable[..., Any]

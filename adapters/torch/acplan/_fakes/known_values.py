@@ -10,13 +10,9 @@ with an unknown value is unknown from then on. Activations depend on parameters,
 values nobody reads, and stay unknown, so that nothing large is ever computed.
 """
 
-import contextlib
 import functools
 import importlib
-import inspect
-import random
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,29 +28,26 @@ from torch.utils._pytree import tree_map
 
 from acplan._base.errors import AcplanError
 from acplan._base.interrupts import give_way
-from acplan._base.operators import written_by
-from acplan._base.patching import set_attribute
 from acplan._base.tensors import tensors_of
-from acplan._base.torchscript import by_operators
 from acplan._base.triton_kernels import is_launch
 from acplan._fakes.branches import line_of_error
 from acplan._fakes.followed_numbers import Following, UnknownValue, followed
-from acplan._fakes.plain_fakes import plain_fakes
 from acplan._fakes.sparse_fakes import SparseFakes, asks_of_sparse, concerns_sparse
-from acplan._fakes.unknown_arrays import array_of_unknown, list_of_unknown
+from acplan._fakes.tensor_values import (
+    DISCRETE,
+    MOST_DISCRETE,
+    MOST_FRACTIONS,
+    forget_written,
+    give_value,
+    is_small,
+    set_value,
+    value_of,
+)
 from acplan._fakes.unknown_numbers import NUMBERS_IN_OPERATORS, kind_of, without_numbers
 
 _aten = torch.ops.aten
 
-# Elements. A larger tensor decides nothing that a smaller one does not decide before,
-# and of fractions not even many of those are looked at.
-_MOST_ELEMENTS = 1 << 22
-_MOST_FRACTIONS = 1 << 15
-_SEED = 0
 
-_DISCRETE = frozenset(
-    [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-)
 UNKNOWN = object()
 
 # What is made has nothing of the values of what it is like. What is empty is taken for
@@ -148,7 +141,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
             value = _of_finite_numbers(func, args, out)
         _attach(out, value)
         if value is UNKNOWN:
-            _forget_written(func, args, kwargs)
+            forget_written(func, args, kwargs)
         return out
 
     def knows(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -157,7 +150,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
 
     def has_room_for(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor may have a value."""
-        return _is_small(tensor)
+        return is_small(tensor)
 
     def computed(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any = None
@@ -316,18 +309,6 @@ def _can_end_at(func: Any) -> bool:
     return any(r.type.kind() in ("TensorType", "ListType") for r in made)
 
 
-def value_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The value of a tensor, on the CPU, where it is known."""
-    if not isinstance(tensor, FakeTensor):
-        is_small = type(tensor) in _REAL and _is_small(tensor)
-        return tensor if is_small and tensor.device.type == "cpu" else None
-    value = tensor.__dict__.get("_acplan_value")
-    if value is None or value.untyped_storage().__dict__.get("is_unknown"):
-        return None
-    # A tensor's `data` can be set behind everybody's back.
-    return value if value.shape == tensor.shape else None
-
-
 def _takes_numbers(func: Any) -> bool:
     return bool(fake_tensor.should_allow_numbers_as_tensors(func))
 
@@ -341,277 +322,6 @@ LOST_ZERO = (
     "torch.func.jacrev(torch.func.jacrev(f)) in place of torch.func.hessian(f), and of "
     "jacfwd(jacrev(f))"
 )
-_REAL = (torch.Tensor, torch.nn.Parameter)
-
-
-def give_value(fake: torch.Tensor, value: torch.Tensor) -> None:
-    """Gives a fake tensor a copy of a real one's value, if it is small, else none; one on
-    the meta device has none, a parameter changes."""
-    fake.__dict__.pop("_acplan_value", None)
-    if isinstance(value, torch.nn.Parameter):
-        return
-    if value.device.type == "meta" or isinstance(value, FakeTensor):
-        return
-    if value.is_sparse or value.is_quantized or value.is_nested:
-        return
-    if _is_small(value):
-        with no_dispatch():
-            set_value(fake, value.detach().cpu().clone())
-
-
-def _default_value(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
-    """The value that an input on the meta device is taken to have, by its name:
-    nothing is padded, nothing is packed. Masks are true everywhere, positions count
-    from 0, labels and types are 0, and other integers, tokens say, are 3, which no
-    library takes for padding or an end."""
-    if tensor.dtype not in _DISCRETE or not _is_small(tensor):
-        return None
-    with no_dispatch():
-        if "mask" in name or tensor.dtype == torch.bool:
-            return torch.ones(tensor.shape, dtype=tensor.dtype)
-        if "position" in name and tensor.dim() > 0 and not name.startswith(_PLACES):
-            return torch.arange(tensor.shape[-1], dtype=tensor.dtype).expand(tensor.shape)
-        is_zero = name.startswith(_PLACES) or "label" in name or "type" in name
-        return torch.full(tensor.shape, 0 if is_zero else 3, dtype=tensor.dtype)
-
-
-_PLACES = ("start_position", "end_position")
-
-
-def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> list[str]:
-    """Gives the fakes of a model's inputs on the meta device their default values, and
-    says so. Both are pairs of arguments and keyword arguments."""
-    names = []
-    for (name, value), (_, fake) in zip(_named(forward, inputs), _named(forward, fakes)):
-        # One tensor may be several inputs, tokens and labels say: the first counts.
-        if value.device.type != "meta" or value_of(fake) is not None:
-            continue
-        default = _default_value(name, fake)
-        if default is not None:
-            set_value(fake, default)
-            names.append(name)
-    if not names:
-        return []
-    return [
-        f"on the meta device {', '.join(dict.fromkeys(names))} have no values: traced as "
-        "without padding and packed sequences; give real tensors where there are any"
-    ]
-
-
-def _named(
-    forward: Callable[..., Any], inputs: tuple[Sequence[Any], Mapping[str, Any]]
-) -> list[tuple[str, torch.Tensor]]:
-    """Tensors with the names by which a model takes them, or a mapping in them."""
-    args, kwargs = inputs
-    try:
-        signature = inspect.signature(forward)
-        given: Any = signature.bind_partial(*args, **kwargs).arguments
-    except (TypeError, ValueError):
-        given = {**kwargs, "": args}
-    return list(_leaves("", given))
-
-
-def _leaves(name: str, values: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(values, torch.Tensor):
-        yield name, values
-    elif isinstance(values, Mapping):
-        for key, value in values.items():
-            yield from _leaves(str(key), value)
-    elif isinstance(values, (list, tuple)):
-        for value in values:
-            yield from _leaves(name, value)
-
-
-@contextlib.contextmanager
-def as_in_training() -> Iterator[None]:
-    """While it lasts, libraries that ask whether they are traced hear that they are
-    not, tensors with values give them out as real ones do, and code that torch.jit has
-    compiled runs as if it had not."""
-    # What it cannot fake it logs with a traceback, and raises.
-    data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined]
-    moved = set_attribute(FakeTensor, "data", data, create=True)
-    quiet = set_attribute(fake_tensor.log, "disabled", True)
-    asked = set_attribute(torch._subclasses, "FakeTensor", _AskedFakeTensor)
-    lists = set_attribute(FakeTensor, "tolist", _to_list)
-    arrays = set_attribute(FakeTensor, "numpy", _to_numpy, create=True)
-    array = set_attribute(FakeTensor, "__array__", _to_array, create=True)
-    text = set_attribute(FakeTensor, "__format__", _formatted)
-    padding = set_attribute(torch._VF, "_pad_packed_sequence", _pad_packed_sequence)
-    lengths = set_attribute(torch, "ctc_loss", _ctc_loss)
-    plain = plain_fakes(value_of)
-    replaced = (quiet, asked, lists, arrays, array, text, padding, moved)
-    with contextlib.ExitStack() as undo:
-        for one in (*replaced, random_state_kept(), plain, lengths, by_operators()):
-            undo.enter_context(one)
-        yield
-
-
-def start_of_step() -> None:
-    """Random numbers that decide what runs, layers that are dropped say, are the same
-    at every step that is recorded."""
-    random.seed(_SEED)
-    with no_dispatch():
-        torch.default_generator.manual_seed(_SEED)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(_SEED)
-
-
-@contextlib.contextmanager
-def random_state_kept() -> Iterator[None]:
-    """At the end the random states of PyTorch, NumPy and Python are what they were."""
-    state = random.getstate()
-    numpy = sys.modules.get("numpy")
-    of_numpy = numpy.random.get_state() if numpy else None
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(state)
-        if numpy:
-            numpy.random.set_state(of_numpy)
-
-
-class _Asked(type):
-    """transformers asks `isinstance(x, torch._subclasses.FakeTensor)` before it looks
-    at values. PyTorch itself, which asks the same, hears the truth."""
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return _asks_as_torch() and isinstance(instance, FakeTensor)
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return _asks_as_torch() and issubclass(subclass, FakeTensor)
-
-
-class _AskedFakeTensor(metaclass=_Asked):
-    pass
-
-
-def _asks_as_torch() -> bool:
-    # The frame of what asked, two above this one.
-    name = str(sys._getframe(2).f_globals.get("__name__", ""))
-    return name == "torch" or name.startswith("torch.")
-
-
-# Called with what Python's own code, rather than an operator, reads.
-readers: list[Callable[[torch.Tensor], None]] = []
-
-
-def _tell_readers(tensor: torch.Tensor) -> None:
-    for reader in readers:
-        reader(tensor)
-
-
-def _to_list(tensor: torch.Tensor) -> Any:
-    if tensor.device.type != "cpu":
-        tensor = tensor.cpu()
-    _tell_readers(tensor)
-    if value_of(tensor) is None and followed() is not None:
-        return list_of_unknown(tensor)
-    with no_dispatch():
-        return _known(tensor, "tolist").tolist()
-
-
-def _to_numpy(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-    if tensor.device.type != "cpu":
-        raise TypeError(
-            f"can't convert {tensor.device} device type tensor to numpy. Use "
-            "Tensor.cpu() to copy the tensor to host memory first."
-        )
-    _tell_readers(tensor)
-    if value_of(tensor) is None and followed() is not None:
-        return array_of_unknown(tensor)
-    with no_dispatch():
-        return _known(tensor, "numpy").numpy()
-
-
-def _to_array(tensor: FakeTensor, dtype: Any = None, *_: Any, **__: Any) -> Any:
-    array = _to_numpy(tensor)
-    return array if dtype is None else array.astype(dtype, copy=False)
-
-
-def _pad_packed_sequence(
-    data: torch.Tensor,
-    batch_sizes: torch.Tensor,
-    batch_first: bool,
-    padding_value: float,
-    total_length: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """With the operators of PyTorch's own, which writes lengths where a fake tensor has
-    no memory: rows of steps with as many sequences are copied at once."""
-    if not isinstance(data, FakeTensor):
-        padded: tuple[torch.Tensor, torch.Tensor] = _PAD_PACKED(
-            data, batch_sizes, batch_first, padding_value, total_length
-        )
-        return padded
-    with no_dispatch():
-        sizes: list[int] = batch_sizes.tolist()
-    steps = max(total_length, len(sizes))
-    out = torch.full(
-        (steps, sizes[0], *data.shape[1:]),
-        padding_value,
-        dtype=data.dtype,
-        layout=data.layout,
-        device=data.device,
-    )
-    lengths = torch.empty(sizes[0], dtype=torch.int64, layout=torch.strided)
-    ends = [k for k, size in enumerate(sizes) if [*sizes, 0][k + 1] != size]
-    row = first = 0
-    for end in ends:
-        count, size = end + 1 - first, sizes[end]
-        part = data.narrow(0, row, count * size)
-        place = out.narrow(0, first, count).narrow(1, 0, size)
-        place.copy_(part.view(count, size, *data.shape[1:]))
-        row, first = row + count * size, end + 1
-    with no_dispatch():
-        found = torch.tensor([sum(size > k for size in sizes) for k in range(sizes[0])])
-        set_value(lengths, found)
-    return (out.transpose(0, 1) if batch_first else out), lengths
-
-
-_PAD_PACKED = torch._VF._pad_packed_sequence
-
-
-def _ctc_loss(
-    log_probs: torch.Tensor,
-    targets: torch.Tensor,
-    input_lengths: Any,
-    target_lengths: Any,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """With lengths on the device, wherever they are: PyTorch's kernel reads numbers on the
-    host, and makes a tensor of them after that, but has no form of it for fake tensors."""
-    lengths = [
-        torch.as_tensor(some, device=log_probs.device)
-        for some in (input_lengths, target_lengths)
-    ]
-    loss: torch.Tensor = _CTC_LOSS(log_probs, targets, *lengths, *args, **kwargs)
-    return loss
-
-
-_CTC_LOSS: Any = torch.ctc_loss
-
-
-def _set_data(tensor: FakeTensor, data: torch.Tensor) -> None:
-    torch.Tensor.data.__set__(tensor, data)  # type: ignore[attr-defined]
-    tensor.__dict__.pop("_acplan_value", None)
-    value = value_of(data)
-    if value is not None and isinstance(data, FakeTensor):
-        set_value(tensor, value)
-
-
-def _formatted(tensor: FakeTensor, form: str) -> str:
-    """In a message a single number is shown, for which it is copied to the host."""
-    if tensor.dim() == 0 and (value_of(tensor) is not None or followed() is not None):
-        return format(tensor.item(), form)
-    return object.__format__(tensor, form)
-
-
-def _known(tensor: torch.Tensor, what: str) -> torch.Tensor:
-    value = value_of(tensor)
-    if value is None:
-        raise DataDependentOutputException(what)  # type: ignore[arg-type]
-    return value
 
 
 def depends_on_values(error: Exception, given: Any, inputs: Any) -> str:
@@ -638,16 +348,11 @@ def depends_on_values(error: Exception, given: Any, inputs: Any) -> str:
 def _too_many_for_values(tensors: Iterable[torch.Tensor]) -> str:
     """How many numbers the first of these has that has more than are looked at."""
     for tensor in tensors:
-        if tensor.dtype in _DISCRETE and tensor.numel() > _MOST_ELEMENTS:
+        if tensor.dtype in DISCRETE and tensor.numel() > MOST_DISCRETE:
             return f"{tensor.numel():,} whole numbers"
-        if tensor.dtype not in _DISCRETE and tensor.numel() > _MOST_FRACTIONS:
+        if tensor.dtype not in DISCRETE and tensor.numel() > MOST_FRACTIONS:
             return f"{tensor.numel():,} fractions"
     return ""
-
-
-def _is_small(tensor: torch.Tensor) -> bool:
-    most = _MOST_ELEMENTS if tensor.dtype in _DISCRETE else _MOST_FRACTIONS
-    return tensor.layout == torch.strided and tensor.numel() <= most
 
 
 def _is_known(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -737,19 +442,6 @@ def _attach(out: Any, value: Any) -> None:
     elif isinstance(out, FakeTensor) and isinstance(value, torch.Tensor):
         if out.shape == value.shape:
             set_value(out, value)
-
-
-def set_value(fake: torch.Tensor, value: torch.Tensor | None) -> None:
-    """Says what a fake tensor's value is; None: nobody knows."""
-    fake.__dict__["_acplan_value"] = value
-
-
-def _forget_written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    for tensor in written_by(func, args, kwargs):
-        value = tensor.__dict__.get("_acplan_value")
-        if value is not None:
-            # So are all views of that memory.
-            value.untyped_storage().is_unknown = True
 
 
 def _device_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:

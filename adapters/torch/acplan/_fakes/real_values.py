@@ -32,8 +32,9 @@ from acplan._base.patching import replaced_here
 from acplan._base.tensors import tensors_of
 from acplan._device.cpu_operators import in_float32, on_the_cpu, read_on_the_cpu
 from acplan._device.devices import flops_of
-from acplan._fakes.known_values import UNKNOWN, ValuedFakeTensorMode, set_value, value_of
+from acplan._fakes.known_values import UNKNOWN, ValuedFakeTensorMode
 from acplan._fakes.row_capacity import most_rows_of, with_most_rows
+from acplan._fakes.tensor_values import set_value, value_of
 from acplan._files import display
 from acplan._files.trace_file import Capacity
 

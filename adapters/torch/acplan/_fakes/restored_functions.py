@@ -122,7 +122,7 @@ class FunctionsGiven:
         changed = []
 
         def moved(value: Any) -> Any:
-            if not is_a(value, torch.device) or value.type != "cpu":
+            if not (is_a(value, torch.device) and value.type == "cpu"):
                 return value
             changed.append(value)
             return torch.device("cuda", 0)
@@ -205,13 +205,11 @@ class FunctionsGiven:
             return [] if value is _MISSING else [value]
         if _is_of_a_library(getattr(value, "__file__", None) or "<frozen>"):
             return []
-        found = []
-        for inner in names & vars(value).keys():
-            held = vars(value)[inner]
-            if not is_a(held, types.ModuleType):
-                self._note_name(vars(value), inner, held)
-                found.append(held)
-        return found
+        inner = {name: vars(value)[name] for name in names & vars(value).keys()}
+        data = {name: v for name, v in inner.items() if not is_a(v, types.ModuleType)}
+        for inner_name, datum in data.items():
+            self._note_name(vars(value), inner_name, datum)
+        return [*data.values()]
 
     def _of_class(self, kind: type) -> list[Any]:
         module = sys.modules.get(kind.__module__)
@@ -255,13 +253,17 @@ class FunctionsGiven:
         if name.startswith("__") or is_code or is_of_others(value):
             return []
         self._note_name(owner, name, value)
-        is_data = is_a(value, (dict, list, set)) or not _is_of_a_library(
-            getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""
-        )
-        return [value] if is_data else []
+        return [value] if _is_data(value) else []
 
     def _note_name(self, owner: Any, name: str, value: Any) -> None:
         self._names.append((owner, name, value))
+
+
+def _is_data(value: Any) -> bool:
+    """Returns whether a global variable or an attribute of a class is the user's data."""
+    module = sys.modules.get(type(value).__module__)
+    is_of_a_library = _is_of_a_library(getattr(module, "__file__", None) or "")
+    return is_a(value, (dict, list, set)) or not is_of_a_library
 
 
 class Origins(TorchDispatchMode):

@@ -9,7 +9,7 @@ from acplan._files import display
 from acplan._files.charts import figure
 from acplan._files.json_files import read_json, write_json
 
-_MODULE_INFO = ("mod_order", "mod_stats")
+MODULE_INFO_KEYS = ("mod_order", "mod_stats")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Profile:
     def of(cls, data: Any) -> "Profile":
         if not isinstance(data, dict):
             raise AcplanError(f"profile: expected a dict, found {type(data).__name__}")
-        if "format" in data or not all(key in data for key in _MODULE_INFO):
+        if "format" in data or not all(key in data for key in MODULE_INFO_KEYS):
             found = data.get("format"), data.get("version")
             if found != ("acplan.profile", 1):
                 raise AcplanError(

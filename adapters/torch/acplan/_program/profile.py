@@ -10,7 +10,7 @@ from typing import Any
 from acplan._base.errors import AcplanError
 from acplan._base.program import run_acplan
 from acplan._files.json_files import path_of
-from acplan._files.profile_file import _MODULE_INFO, Profile
+from acplan._files.profile_file import MODULE_INFO_KEYS, Profile
 from acplan._files.trace_file import Trace
 
 
@@ -36,7 +36,7 @@ def from_torch(module_info: Mapping[str, Any]) -> Profile:
     """The profile in the ModuleInfo that PyTorch's aggregate_stats returns
     (torch.distributed._tools.ilp_utils): with trade-off fits, without operators, so
     that plans are made of modules. It is not changed."""
-    for key in _MODULE_INFO:
+    for key in MODULE_INFO_KEYS:
         if not isinstance(module_info, Mapping) or key not in module_info:
             raise AcplanError(
                 f"module_info: expected the key {key!r} of a ModuleInfo of "

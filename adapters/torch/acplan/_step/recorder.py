@@ -20,7 +20,7 @@ from acplan._base.tensors import tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._device.devices import Device
 from acplan._device.workspaces import persistent_bytes, workspace_bytes
-from acplan._fakes.known_values import readers
+from acplan._fakes.value_readers import readers
 from acplan._step.inner_passes import current_pass
 from acplan._step.records import Operator, Storage
 from acplan._step.step_log import StepLog

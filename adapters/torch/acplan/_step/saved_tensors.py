@@ -7,8 +7,8 @@ import torch
 
 from acplan._base.stand_ins import Shape, Turned, is_run_inside, shape_of
 from acplan._base.tensors import is_sparse
-from acplan._fakes.known_values import set_value, value_of
 from acplan._fakes.sparse_fakes import made_of, structure_of
+from acplan._fakes.tensor_values import set_value, value_of
 from acplan._step.records import Saved
 from acplan._step.step_log import StepLog, on_death
 

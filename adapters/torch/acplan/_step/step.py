@@ -26,16 +26,11 @@ from acplan._device.devices import Device
 from acplan._device.fake_cuda import fake_cuda
 from acplan._fakes.assumed_values import Assumed
 from acplan._fakes.branches import line_of_error
+from acplan._fakes.default_values import give_defaults
 from acplan._fakes.followed_numbers import BegunAnew, Following
-from acplan._fakes.known_values import (
-    LOST_ZERO,
-    ValuedFakeTensorMode,
-    as_in_training,
-    depends_on_values,
-    give_defaults,
-    start_of_step,
-)
+from acplan._fakes.known_values import LOST_ZERO, ValuedFakeTensorMode, depends_on_values
 from acplan._fakes.number_functions import following
+from acplan._fakes.random_states import start_of_step
 from acplan._fakes.real_values import (
     Beginning,
     Limits,
@@ -51,6 +46,7 @@ from acplan._fakes.restored_state import (
     without_saved_hooks,
 )
 from acplan._fakes.sparse_fakes import fake_of_sparse
+from acplan._fakes.value_readers import as_in_training
 from acplan._step.autocast import Autocast, autocast_as_it_was, autocast_of
 from acplan._step.optimizers import make_optimizer
 from acplan._step.step_errors import told_with_line

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from acplan._apply.apply import apply
 from acplan._base.errors import AcplanError, PlanMismatchWarning
-from acplan._fakes.known_values import random_state_kept
+from acplan._fakes.random_states import random_state_kept
 from acplan._fakes.restored_state import objects_kept
 from acplan._files.plan_file import Plan
 from acplan._files.verification import ValueCheck
