@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Shows that check_structure.py and check_sizes.py accept a sound tree and find
-# each kind of violation in it.
+# each kind of violation in it, in C++ and in Python.
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
+package=adapters/torch/acplan
 
 sound_tree() {
   rm -rf "$work/tree"
@@ -21,6 +22,10 @@ sound_tree() {
   printf '#include "graph/base/a.h"\n#include "solver/b.h"\n' >problems/c.cc
   printf '#include "problems/engines/milp/m.h"\n' >problems/planner.cc
   printf 'target_link_libraries(x acplan::graph)\n' >problems/CMakeLists.txt
+  mkdir -p "$package"/{_base,_apply,_step}
+  printf 'from acplan._step.trace import trace\n' >"$package/__init__.py"
+  printf '"""A room."""\n' >"$package/_base/__init__.py"
+  printf 'import torch\n\nfrom acplan._base.b import b\n' >"$package/_apply/a.py"
 }
 
 # expect_violation CHECK MESSAGE FILE TEXT: with TEXT as FILE, the check fails
@@ -93,6 +98,22 @@ structure 'graph/base/x.h: does not begin with #pragma once' \
 structure 'graph/base/a.cc: does not include "graph/base/a.h" first' \
   graph/base/a.cc '#include <vector>\n#include "graph/base/a.h"'
 
+structure '_apply may not know acplan._step.trace (only: _apply, _base, _files)' \
+  $package/_apply/x.py 'from acplan._step.trace import trace'
+structure '_apply may not know acplan._step.trace' \
+  $package/_apply/x.py 'def f():\n    import acplan._step.trace'
+structure '_base may not know acplan._apply' \
+  $package/_base/x.py 'from acplan import _apply'
+structure '_base may not know acplan.trace' \
+  $package/_base/x.py 'from acplan import trace'
+structure 'write "acplan" in place of the dots of ..' \
+  $package/_apply/x.py 'from .._step import trace'
+structure '_base/x.py: unittest is for tests' \
+  $package/_base/x.py 'from unittest import mock'
+structure 'x.py: is in no room, and is no module that users import' $package/x.py ''
+structure '_base/__init__.py: imports nothing' \
+  $package/_base/__init__.py 'from acplan._base.b import b'
+
 sizes() { expect_violation check_sizes.py "$@"; }
 # repeat COUNT TEXT: for printf, so with %d for the number of the line.
 repeat() { for ((i = 1; i <= $1; ++i)); do printf "$2\n" "$i"; done; }
@@ -105,6 +126,16 @@ sizes 'cli/x.cc: X: 9 data members, more than 8' \
   cli/x.cc "$(printf 'class X {\n int F() { return 1; }\n%s\n};' "$(repeat 9 '  int a%d_ = 1;')")"
 sizes 'cli/x.cc: F: 6 parameters, more than 5' \
   cli/x.cc 'int F(int a, std::map<int, int> b, int c, int d, int e,\n      int f) {\n}'
+sizes '_base/x.py: 501 lines, more than 500' \
+  $package/_base/x.py "$(repeat 501 'a%d = 1')"
+sizes '_base/x.py: f: 61 lines, more than 60' \
+  $package/_base/x.py "$(printf 'def f():\n    \"\"\"Does it.\n\n    At length.\n    \"\"\"\n%s' "$(repeat 60 '    g(%d)')")"
+sizes '_base/x.py: X: 201 lines, more than 200' \
+  $package/_base/x.py "$(printf 'class X:\n%s' "$(repeat 200 '    a%d = 1')")"
+sizes '_base/x.py: X: 9 data members, more than 8' \
+  $package/_base/x.py "$(printf 'class X:\n    def __init__(self):\n%s' "$(repeat 9 '        self._a%d = 1')")"
+sizes '_base/x.py: f: 6 parameters, more than 5' \
+  $package/_base/x.py 'class X:\n    def f(self, a, b, c, d, e, f, *, g):\n        pass'
 sizes 'nothing of cli/x.cc is too large' \
   tests/structure/sizes.txt 'cli/x.cc -- It is a table.'
 
