@@ -10,13 +10,13 @@ from acplan._apply.apply import apply, remove
 from acplan._base.errors import AcplanError, PlanMismatchWarning
 from acplan._base.package import __version__
 from acplan._compile.compile import (
-    CompiledPlan,
     Partitioner,
     compile,
     compiled_plans,
     partitioner,
     verify_compiled,
 )
+from acplan._compile.compiled_plan import CompiledPlan
 from acplan._compile.step_plan import StepPlan
 from acplan._device.devices import DEVICES, Device
 from acplan._files.display import set_chart

@@ -151,6 +151,12 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
         "--image-size", type=_count, metavar="N", help="default: the configuration's"
     )
     model.add_argument("--dtype", choices=DTYPES, help="of weights; default: float32")
+    _add_step_flags(model)
+    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
+    parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
+
+
+def _add_step_flags(model: argparse._ArgumentGroup) -> None:
     model.add_argument("--autocast", choices=AUTOCASTS, help="of the forward pass")
     model.add_argument("--optimizer", **_one_of(OPTIMIZERS, "adamw"))
     model.add_argument(
@@ -189,8 +195,6 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
         metavar="TIMES",
         help="so many times as many rows as values select, or all",
     )
-    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
-    parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
 
 
 def _one_of(names: Iterable[str], default: str, what: str = "") -> dict[str, Any]:
@@ -227,8 +231,8 @@ def _step(flags: argparse.Namespace) -> TrainingStep:
             flags.hf_config,
             Sizes(flags.batch or 8, flags.seq, flags.image_size),
             flags.set or (),
-            flags.dtype or "float32",
-            flags.task or "auto",
+            dtype=flags.dtype or "float32",
+            task=flags.task or "auto",
             has_weights=flags.values == "real",
         )
         step.about["optimizer"] = flags.optimizer or "adamw"

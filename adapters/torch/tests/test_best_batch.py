@@ -10,7 +10,8 @@ from torch import nn
 import acplan
 from acplan import Trace
 from acplan.__main__ import main
-from acplan._advise.best_batch import Interpolation, _Search, step_ms_of
+from acplan._advise.best_batch import _Search
+from acplan._advise.interpolation import Interpolation, step_ms_of
 
 _FAST = {"decisions": "save,recompute"}
 

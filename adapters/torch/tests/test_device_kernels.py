@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from acplan import AcplanError, trace
 from acplan._device.device_operators import KERNELS_OF_CUDA
-from acplan._device.devices import DEVICES
+from acplan._device.devices import DEVICES, OperatorRun
 from acplan._device.fake_cuda import fake_cuda
 
 needs_no_cuda = pytest.mark.skipif(
@@ -270,7 +270,7 @@ def test_run_times_of_what_pytorch_does_not_count() -> None:
     device = DEVICES["a100"]
 
     def milliseconds(func: Any, *args: Any) -> float:
-        return device.runtime_ms(func, args, {}, None, [a], [])
+        return device.runtime_ms(OperatorRun(func, args, {}, None), [a], [])
 
     flops = 2 * 4096 * 1024 * 512
     one = 1e3 * flops / device.bfloat16

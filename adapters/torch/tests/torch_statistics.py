@@ -15,7 +15,7 @@ from torch.distributed._tools.runtime_estimator import RuntimeEstimator
 from torch.distributed._tools.sac_estimator import SACEstimator, SACStats
 
 from acplan._base.tensors import tensors_in
-from acplan._device.devices import find_device
+from acplan._device.devices import OperatorRun, find_device
 from acplan._step.step import Step, step_on_fakes
 from acplan._step.training_step import TrainingStep
 
@@ -226,4 +226,4 @@ def _estimate(func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
     if is_view or any(name in str(func) for name in _FREE):
         return out, 0.0
     device = find_device("a100")
-    return out, device.runtime_ms(func, args, kwargs, out, read, written)
+    return out, device.runtime_ms(OperatorRun(func, args, kwargs, out), read, written)

@@ -15,7 +15,6 @@ is faster than its own run-time with the recomputation of a. What that bound exc
 planned.
 """
 
-import bisect
 import dataclasses
 import functools
 import itertools
@@ -26,10 +25,10 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
+from acplan._advise.interpolation import Interpolation, step_ms_of
 from acplan._base.arguments import require_module, whole_number
 from acplan._base.errors import AcplanError
 from acplan._base.progress import progress_bar
-from acplan._base.tensors import block_bytes
 from acplan._device.devices import Device
 from acplan._files.plan_file import Plan
 from acplan._files.trace_file import Trace
@@ -213,197 +212,6 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, tuple):
         return inputs, {}
     return (inputs,), {}
-
-
-class Interpolation:
-    """Traces by size, and what lies between them."""
-
-    def __init__(self, traced: Callable[[int], Trace]) -> None:
-        self._trace = traced
-        self._known: dict[int, Trace] = {}
-        self._plain: dict[int, _Plain] = {}
-        self._alike: dict[tuple[int, int], bool] = {}
-        self.sizes: list[int] = []
-        self.off: dict[int, str] = {}  # by size, what was not as its neighbours said
-
-    def trace_of(self, size: int) -> Trace:
-        """Of the size itself."""
-        if size not in self._known:
-            expected = self.between(size)
-            found = self._trace(size)
-            if len(self.sizes) > 1:
-                difference = _difference(expected, _Plain.of(found.data))
-                if difference:
-                    self.off[size] = difference
-            self._known[size] = found
-            self._plain[size] = _Plain.of(found.data)
-            bisect.insort(self.sizes, size)
-        return self._known[size]
-
-    def is_traced(self, size: int) -> bool:
-        return size in self._known
-
-    def between(self, size: int) -> Trace | None:
-        """The size's trace, or what its neighbours say of it; None where they differ."""
-        if size in self._known:
-            return self._known[size]
-        if len(self.sizes) < 2:
-            return None
-        low, high = self._neighbours(size)
-        if not self._are_alike(low, high):
-            return None
-        share = (size - low) / (high - low)
-        return _interpolated(self._plain[low], self._plain[high], share)
-
-    def ms(self, size: int) -> float:
-        """Without a plan: of the size's trace, or on the line between its neighbours."""
-        if size in self._known or len(self.sizes) < 2:
-            return step_ms_of(self.trace_of(size))
-        low, high = self._neighbours(size)
-        low_ms, high_ms = self.ms(low), self.ms(high)
-        return low_ms + (high_ms - low_ms) * (size - low) / (high - low)
-
-    def _neighbours(self, size: int) -> tuple[int, int]:
-        """The two last ones, or the two first, where it is not between any."""
-        place = min(max(bisect.bisect(self.sizes, size), 1), len(self.sizes) - 1)
-        return self.sizes[place - 1], self.sizes[place]
-
-    def _are_alike(self, low: int, high: int) -> bool:
-        if (low, high) not in self._alike:
-            self._alike[low, high] = _same_operators(self._plain[low], self._plain[high])
-        return self._alike[low, high]
-
-    def of(self, size: int) -> Trace:
-        return self.between(size) or self.trace_of(size)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Plain:
-    """A trace's data without the workspaces of kernels, which come and go with sizes;
-    and how large they are, by operator."""
-
-    data: dict[str, Any]
-    workspaces: dict[int, int]
-
-    @classmethod
-    def of(cls, data: dict[str, Any]) -> "_Plain":
-        storages, operators = data["storages"], data["operators"]
-        workspaces: dict[int, int] = {}
-        place: dict[int, int] = {}
-        for index, storage in enumerate(storages):
-            born = storage["born"]
-            if born >= 0 and index not in operators[born]["outputs"]:
-                size = block_bytes(storage["bytes"])
-                workspaces[born] = workspaces.get(born, 0) + size
-            else:
-                place[index] = len(place)
-        renamed = _renamed(data, place)
-        renamed["storages"] = [storages[index] for index in place]
-        return cls(renamed, workspaces)
-
-    def with_workspaces(self) -> Trace:
-        """One of each operator that has any."""
-        operators, storages = list(self.data["operators"]), list(self.data["storages"])
-        for op, size in sorted(self.workspaces.items()):
-            made = operators[op]
-            creates = [*made["creates"], len(storages)]
-            operators[op] = {**made, "creates": creates}
-            storages.append(
-                {"bytes": size, "category": "temporary", "born": op, "freed": op + 1}
-                | ({"scope_end": op + 1} if op < self.data["forward_end"] else {})
-            )
-        made_trace = Trace({**self.data, "operators": operators, "storages": storages})
-        most = max(made_trace.live_bytes, default=0)
-        made_trace.data["measured"] = {"peak_bytes": most}
-        return made_trace
-
-
-# Where a trace names storages: in lists, and one by one.
-_LISTS = {
-    "modules": ("parameters", "buffers"),
-    "calls": ("inputs", "outputs"),
-    "operators": ("reads", "creates", "outputs", "mutates"),
-}
-_ONE = ("tensors", "saved")
-
-
-def _renamed(data: dict[str, Any], place: Mapping[int, int]) -> dict[str, Any]:
-    """With other numbers of storages; those that have none are left out."""
-    changed = dict(data)
-    for name, keys in _LISTS.items():
-        changed[name] = [
-            {
-                **row,
-                **{
-                    key: [place[index] for index in row[key] if index in place]
-                    for key in keys
-                    if key in row
-                },
-            }
-            for row in data[name]
-        ]
-    for name in _ONE:
-        changed[name] = [{**row, "storage": place[row["storage"]]} for row in data[name]]
-    return changed
-
-
-def _interpolated(low: _Plain, high: _Plain, share: float) -> Trace:
-    def between(a: float, b: float) -> float:
-        return max(0.0, a + (b - a) * share)
-
-    def mixed(name: str, key: str) -> list[dict[str, Any]]:
-        pairs = zip(low.data[name], high.data[name], strict=True)
-        return [{**a, key: between(a[key], b[key])} for a, b in pairs]
-
-    storages = mixed("storages", "bytes")
-    for storage in storages:
-        storage["bytes"] = round(storage["bytes"])
-    workspaces = {
-        op: round(between(low.workspaces.get(op, 0), high.workspaces.get(op, 0)))
-        for op in {*low.workspaces, *high.workspaces}
-    }
-    data = {
-        **low.data,
-        "storages": storages,
-        "operators": mixed("operators", "runtime_ms"),
-    }
-    return _Plain(data, workspaces).with_workspaces()
-
-
-def _same_operators(low: _Plain, high: _Plain) -> bool:
-    a, b = low.data, high.data
-    names = ("forward_end", "backward_end", "calls", "tensors", "saved")
-    if any(a[name] != b[name] for name in names):
-        return False
-    return all(
-        _all_but(a[name], keys) == _all_but(b[name], keys)
-        for name, keys in (("storages", {"bytes"}), ("operators", {"runtime_ms", "source"}))
-    )
-
-
-def _all_but(rows: Sequence[dict[str, Any]], keys: set[str]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k not in keys} for row in rows]
-
-
-def _difference(expected: Trace | None, found: _Plain) -> str:
-    """What a trace has otherwise than it was interpolated: "" where nothing."""
-    before = None if expected is None else _Plain.of(expected.data)
-    if before is None or not _same_operators(before, found):
-        return "runs other operators than its neighbours"
-    pairs = zip(before.data["storages"], found.data["storages"], strict=True)
-    off = [abs(a["bytes"] - b["bytes"]) for a, b in pairs]
-    off += [
-        abs(before.workspaces.get(op, 0) - found.workspaces.get(op, 0))
-        for op in {*before.workspaces, *found.workspaces}
-    ]
-    wrong = [count for count in off if count]
-    if not wrong:
-        return ""
-    return f"{len(wrong):,} storages are not affine, by up to {max(wrong):,} bytes"
-
-
-def step_ms_of(of: Trace) -> float:
-    return float(sum(operator["runtime_ms"] for operator in of.data["operators"]))
 
 
 class _Search:

@@ -121,8 +121,8 @@ def _batch(flags: argparse.Namespace, step_of: Steps) -> int:
             flags.hf_config,
             Sizes(sizes["batch"], sizes["seq"], flags.image_size),
             flags.set or (),
-            flags.dtype or "float32",
-            flags.task or "auto",
+            dtype=flags.dtype or "float32",
+            task=flags.task or "auto",
         ).kwargs
 
     most = flags.most or flags.multiple_of * 4096

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from acplan._base.arguments import require_module
 from acplan._base.errors import AcplanError
 from acplan._base.package import __version__
+from acplan._compile.compiled_plan import CompiledPlan
 from acplan._compile.fake_step import compiles_fakes
 from acplan._compile.first_call import plan_at_first_call
 from acplan._compile.held_memory import (
@@ -41,9 +42,8 @@ from acplan._compile.step_plan import (
 from acplan._compile.step_recorder import Graphs, hash_of
 from acplan._device.devices import DEVICES, Device, find_device
 from acplan._device.operator_timing import measured_device
-from acplan._files.verification import Step, Verification
+from acplan._files.verification import Verification
 from acplan._graphs.backward_order import BackwardOrder
-from acplan._graphs.graph_memory import run_step
 from acplan._graphs.joint_graph import JointGraph
 from acplan._graphs.pytorch_partitioner import choosing
 from acplan._graphs.remat import plan_graph
@@ -56,60 +56,6 @@ _TELLS_STATIC_INPUTS = "static_lifetime_input_indices" in (
 )
 
 _LOGGER = logging.getLogger("acplan")
-
-
-@dataclasses.dataclass(frozen=True)
-class CompiledPlan:
-    """The plan of one graph: data of the files `acplan.remat` and `acplan.graph`, and the
-    two graphs that PyTorch made by it."""
-
-    name: str
-    data: dict[str, Any]
-    graph: dict[str, Any]
-    forward: GraphModule
-    backward: GraphModule
-    num_fwd_outputs: int
-
-    @property
-    def status(self) -> str:
-        return str(self.data["status"])
-
-    @property
-    def peak_bytes(self) -> int:
-        """Predicted, of the graphs as they are, node by node."""
-        return int(self.data["peak_bytes"])
-
-    @property
-    def recompute_ms(self) -> float:
-        return float(self.data["recompute_ms"])
-
-    @property
-    def bound_ms(self) -> float:
-        """No choice within the budget recomputes less."""
-        return float(self.data["bound_ms"])
-
-    @property
-    def saved(self) -> tuple[str, ...]:
-        """The names of the nodes that forward saves."""
-        return tuple(self.data["saved"])
-
-    def verify(self) -> Verification:
-        """The memory that was predicted beside that of the two graphs, run node by node on
-        fake tensors."""
-        listed = {node["name"] for node in self.graph["nodes"]}
-        forward, backward = run_step(
-            self.forward, self.backward, self.num_fwd_outputs, self.graph["held_bytes"]
-        )
-        return Verification(
-            tuple(Step(s["node"], s["bytes"]) for s in self.data["memory"]),
-            tuple(step for step in (*forward, *backward) if step.name in listed),
-        )
-
-    def __repr__(self) -> str:
-        return (
-            f"<CompiledPlan {self.name}: {self.status}, peak {self.peak_bytes:,} bytes, "
-            f"{self.recompute_ms:.3f} ms again>"
-        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 from acplan._compile.fake_step import RecordedStep
 from acplan._compile.step_recorder import Run
-from acplan._graphs.joint_graph import BACKWARD, FORWARD
+from acplan._graphs.graph_buffers import BACKWARD, FORWARD
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +64,12 @@ class _Builder:
         # Of each run in the order of forward: its buffers here, by their places there.
         self._maps: list[dict[int, int]] = []
         self._first_nodes: dict[tuple[str, str], int] = {}
-        self._taken = {i for run in step.forward for i in run.inputs.values()}
 
     def build(self, name: str, held_bytes: int) -> JointStep:
         for place, run in enumerate(self._step.forward):
             self._add_forward(place, run)
         made = {s for run in self._step.forward for s in run.outputs.values()}
-        passed = (made & self._taken) - self._inputs
+        passed = (made & _taken(self._step)) - self._inputs
         there = [self._buffer_of[s] for s in passed if s in self._buffer_of]
         self._nodes.append(_end("end of forward", FORWARD, there))
         places = {id(run): place for place, run in enumerate(self._step.forward)}
@@ -178,9 +177,10 @@ class _Builder:
 
     def _returned(self) -> list[int]:
         stays: dict[int, None] = {}
+        taken = _taken(self._step)
         for place, run in enumerate(self._step.forward):
             for number, storage in run.outputs.items():
-                is_kept = storage in self._step.returned or storage not in self._taken
+                is_kept = storage in self._step.returned or storage not in taken
                 if is_kept:
                     stays[self._maps[place][number]] = None
         return list(stays)
@@ -192,6 +192,11 @@ class _Builder:
                 if storage in self._step.gradients:
                     stays[self._maps[place][number]] = None
         return list(stays)
+
+
+def _taken(step: RecordedStep) -> set[int]:
+    """Returns the storages that graphs are given in forward."""
+    return {storage for run in step.forward for storage in run.inputs.values()}
 
 
 def _end(name: str, stage: str, reads: Iterable[int]) -> dict[str, Any]:

@@ -42,29 +42,29 @@ class _StepOfGraphs:
         # What is dropped no more has a name no other may get.
         self._passes: list[Pass] = []
         self._steps: list[Step] = []
-        self._places = {id(run): k for k, run in enumerate(step.forward)}
-        self._passed = _passed(step)
 
     def run(self) -> list[Step]:
-        self._hold_inputs()
+        passed = _passed(self._step)
+        self._hold_inputs(passed)
         for place, run in enumerate(self._step.forward):
             self._run_forward(place, run)
         taken = {s for run in self._step.forward for s in run.inputs.values()}
-        for storage in (self._passed & taken) - self._step.returned:
+        for storage in (passed & taken) - self._step.returned:
             self._memory.drop(self._values[storage])
         self._hold_tangents()
+        places = {id(run): k for k, run in enumerate(self._step.forward)}
         for run in self._step.backward:
-            self._run_backward(self._places[id(run)], run)
+            self._run_backward(places[id(run)], run)
         return self._steps
 
-    def _hold_inputs(self) -> None:
+    def _hold_inputs(self, passed: set[int]) -> None:
         """What is there during the whole step."""
         seen: set[str] = set()
         for run in self._step.forward:
             forward, backward = self._modules[run.graph.key]
             for node in forward.graph.find_nodes(op="placeholder"):
                 storage = _storage_of(run.graph.joint, node, run.inputs)
-                if storage is None or storage in {*self._passed, *self._values}:
+                if storage is None or storage in passed or storage in self._values:
                     continue
                 self._values[storage] = self._run.placeholder(node)
                 self._memory.hold(self._values[storage])

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -11,6 +11,15 @@ from acplan._base.errors import AcplanError
 from acplan._base.tensors import is_sparse
 
 _TERA = 1e12
+
+
+class OperatorRun(NamedTuple):
+    """An operator that ran: what it was called with, and what it returned."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,17 +51,15 @@ class Device:
 
     def runtime_ms(
         self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        out: Any,
+        run: OperatorRun,
         read: Sequence[torch.Tensor],
         written: Sequence[torch.Tensor],
     ) -> float:
-        """The roofline: the larger of what its FLOPs and its bytes take."""
+        """Returns the roofline: the larger of the times that the FLOPs and the bytes of an
+        operator take. `read` and `written` are its tensors with memory."""
         moved = sum(t.numel() * t.element_size() for t in (*read, *written))
         seconds = moved / self.bandwidth
-        flops = flops_of(func, args, kwargs, out)
+        flops = flops_of(*run)
         if flops:
             floating = (t.dtype for t in read if t.is_floating_point())
             dtype = next(floating, torch.float32)
@@ -105,18 +112,23 @@ _FLOPS: Mapping[str, Callable[..., int]] = {
 def _device(
     name: str,
     product: str,
-    capability: tuple[int, int],
-    multiprocessors: int,
-    gigabytes: int,
-    bandwidth: float,
+    chip: tuple[tuple[int, int], int],
+    memory: tuple[int, float],
     tflops: Sequence[float],
+    *,
     source: str,
     is_rocm: bool = False,
 ) -> tuple[str, Device]:
+    """Returns a row of DEVICES.
+
+    chip:   its compute capability, and how many multiprocessors it has.
+    memory: gigabytes, and terabytes a second.
+    tflops: in float32, bfloat16, float16 and float8.
+    """
     float32, bfloat16, float16, float8 = (t * _TERA for t in tflops)
     return name, Device(
-        name, product, capability, multiprocessors, gigabytes * 2**30, is_rocm,
-        bandwidth * _TERA, float32, bfloat16, float16, float8, source,
+        name, product, *chip, memory[0] * 2**30, is_rocm, memory[1] * _TERA, float32, bfloat16,
+        float16, float8, source,
     )  # fmt: skip
 
 
@@ -128,76 +140,80 @@ _HOPPER = (67, 989.4, 989.4, 1978.9)
 DEVICES: Mapping[str, Device] = dict(
     [
         _device(
-            "a100", "NVIDIA A100-SXM4-40GB", (8, 0), 108, 40, 1.555,
-            (19.5, 312, 312, 312), "NVIDIA A100 datasheet, 40 GB",
+            "a100", "NVIDIA A100-SXM4-40GB", ((8, 0), 108), (40, 1.555), (19.5, 312, 312, 312),
+            source="NVIDIA A100 datasheet, 40 GB",
         ),
         _device(
-            "a100-80gb", "NVIDIA A100-SXM4-80GB", (8, 0), 108, 80, 2.039,
-            (19.5, 312, 312, 312), "NVIDIA A100 datasheet, SXM",
+            "a100-80gb", "NVIDIA A100-SXM4-80GB", ((8, 0), 108), (80, 2.039),
+            (19.5, 312, 312, 312),
+            source="NVIDIA A100 datasheet, SXM",
         ),
         _device(
-            "h100", "NVIDIA H100 80GB HBM3", (9, 0), 132, 80, 3.35,
-            _HOPPER, "NVIDIA H100 datasheet, SXM",
+            "h100", "NVIDIA H100 80GB HBM3", ((9, 0), 132), (80, 3.35), _HOPPER,
+            source="NVIDIA H100 datasheet, SXM",
         ),
         _device(
-            "h100-pcie", "NVIDIA H100 PCIe", (9, 0), 114, 80, 2.0,
-            (51, 756.5, 756.5, 1513), "NVIDIA H100 datasheet, PCIe",
+            "h100-pcie", "NVIDIA H100 PCIe", ((9, 0), 114), (80, 2.0), (51, 756.5, 756.5, 1513),
+            source="NVIDIA H100 datasheet, PCIe",
         ),
         _device(
-            "h100-nvl", "NVIDIA H100 NVL", (9, 0), 132, 94, 3.9,
-            (60, 835.5, 835.5, 1671), "NVIDIA H100 datasheet, NVL",
+            "h100-nvl", "NVIDIA H100 NVL", ((9, 0), 132), (94, 3.9), (60, 835.5, 835.5, 1671),
+            source="NVIDIA H100 datasheet, NVL",
         ),
         _device(
-            "h200", "NVIDIA H200", (9, 0), 132, 141, 4.8,
-            _HOPPER, "NVIDIA H200 datasheet, SXM",
+            "h200", "NVIDIA H200", ((9, 0), 132), (141, 4.8), _HOPPER,
+            source="NVIDIA H200 datasheet, SXM",
         ),
         _device(
-            "gh200", "NVIDIA GH200 480GB", (9, 0), 132, 96, 4.0,
-            _HOPPER, "NVIDIA GH200 datasheet, HBM3",
+            "gh200", "NVIDIA GH200 480GB", ((9, 0), 132), (96, 4.0), _HOPPER,
+            source="NVIDIA GH200 datasheet, HBM3",
         ),
         _device(
-            "b200", "NVIDIA B200", (10, 0), 148, 180, 8.0,
-            (80, 2250, 2250, 4500), "NVIDIA HGX B200 datasheet",
+            "b200", "NVIDIA B200", ((10, 0), 148), (180, 8.0), (80, 2250, 2250, 4500),
+            source="NVIDIA HGX B200 datasheet",
         ),
         _device(
-            "mi300x", "AMD Instinct MI300X", (9, 4), 304, 192, 5.3,
-            (163.4, 1307.4, 1307.4, 2614.9), "AMD MI300X datasheet", is_rocm=True,
+            "mi300x", "AMD Instinct MI300X", ((9, 4), 304), (192, 5.3),
+            (163.4, 1307.4, 1307.4, 2614.9),
+            source="AMD MI300X datasheet", is_rocm=True,
         ),
         _device(
-            "rtx5090", "NVIDIA GeForce RTX 5090", (12, 0), 170, 32, 1.792,
-            (104.8, 209.5, 209.5, 419), "NVIDIA RTX Blackwell whitepaper",
+            "rtx5090", "NVIDIA GeForce RTX 5090", ((12, 0), 170), (32, 1.792),
+            (104.8, 209.5, 209.5, 419),
+            source="NVIDIA RTX Blackwell whitepaper",
         ),
         _device(
-            "rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 128, 24, 1.008,
-            (82.6, 165.2, 165.2, 330.3), "NVIDIA Ada whitepaper",
+            "rtx4090", "NVIDIA GeForce RTX 4090", ((8, 9), 128), (24, 1.008),
+            (82.6, 165.2, 165.2, 330.3),
+            source="NVIDIA Ada whitepaper",
         ),
         _device(
-            "rtx3090", "NVIDIA GeForce RTX 3090", (8, 6), 82, 24, 0.936,
-            (35.6, 71, 71, 71), "NVIDIA Ampere GA102 whitepaper",
+            "rtx3090", "NVIDIA GeForce RTX 3090", ((8, 6), 82), (24, 0.936), (35.6, 71, 71, 71),
+            source="NVIDIA Ampere GA102 whitepaper",
         ),
         _device(
-            "a6000", "NVIDIA RTX A6000", (8, 6), 84, 48, 0.768,
-            (38.7, 154.8, 154.8, 154.8), "NVIDIA RTX A6000 datasheet",
+            "a6000", "NVIDIA RTX A6000", ((8, 6), 84), (48, 0.768), (38.7, 154.8, 154.8, 154.8),
+            source="NVIDIA RTX A6000 datasheet",
         ),
         _device(
-            "l40s", "NVIDIA L40S", (8, 9), 142, 48, 0.864,
-            (91.6, 362, 362, 733), "NVIDIA L40S datasheet",
+            "l40s", "NVIDIA L40S", ((8, 9), 142), (48, 0.864), (91.6, 362, 362, 733),
+            source="NVIDIA L40S datasheet",
         ),
         _device(
-            "l4", "NVIDIA L4", (8, 9), 58, 24, 0.3,
-            (30.3, 121, 121, 242.5), "NVIDIA L4 datasheet",
+            "l4", "NVIDIA L4", ((8, 9), 58), (24, 0.3), (30.3, 121, 121, 242.5),
+            source="NVIDIA L4 datasheet",
         ),
         _device(
-            "a10", "NVIDIA A10", (8, 6), 72, 24, 0.6,
-            (31.2, 125, 125, 125), "NVIDIA A10 datasheet",
+            "a10", "NVIDIA A10", ((8, 6), 72), (24, 0.6), (31.2, 125, 125, 125),
+            source="NVIDIA A10 datasheet",
         ),
         _device(
-            "v100", "Tesla V100-SXM2-32GB", (7, 0), 80, 32, 0.9,
-            (15.7, 15.7, 125, 15.7), "NVIDIA V100 datasheet, SXM2",
+            "v100", "Tesla V100-SXM2-32GB", ((7, 0), 80), (32, 0.9), (15.7, 15.7, 125, 15.7),
+            source="NVIDIA V100 datasheet, SXM2",
         ),
         _device(
-            "t4", "Tesla T4", (7, 5), 40, 16, 0.32,
-            (8.1, 8.1, 65, 8.1), "NVIDIA T4 datasheet",
+            "t4", "Tesla T4", ((7, 5), 40), (16, 0.32), (8.1, 8.1, 65, 8.1),
+            source="NVIDIA T4 datasheet",
         ),
     ]
 )  # fmt: skip

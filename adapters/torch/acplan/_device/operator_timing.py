@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
 from acplan._base.errors import AcplanError
-from acplan._device.devices import DEVICES, Device
+from acplan._device.devices import DEVICES, Device, OperatorRun
 
 Clock = Callable[[Callable[[], Any]], float]
 """Milliseconds that one call takes."""
@@ -43,13 +43,11 @@ class MeasuredDevice(Device):
 
     def runtime_ms(
         self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        out: Any,
+        run: OperatorRun,
         read: Sequence[torch.Tensor],
         written: Sequence[torch.Tensor],
     ) -> float:
+        func, args, kwargs, _ = run
         key = _signature(func, args, kwargs)
         if key not in self.known_ms:
             try:
@@ -61,7 +59,7 @@ class MeasuredDevice(Device):
                     f"of {self.name}",
                     stacklevel=2,
                 )
-                found = super().runtime_ms(func, args, kwargs, out, read, written)
+                found = super().runtime_ms(run, read, written)
             self.known_ms[key] = found
         return self.known_ms[key]
 

@@ -16,7 +16,7 @@ from torch.fx import Node
 from torch.utils.flop_counter import flop_registry
 
 from acplan._base.tensors import tensors_in
-from acplan._device.devices import Device
+from acplan._device.devices import Device, OperatorRun
 from acplan._graphs.node_values import Values, distinct_storages
 
 
@@ -52,9 +52,8 @@ class GraphCosts:
         kwargs = torch.fx.map_arg(node.kwargs, self._values.__getitem__)
         tensors = tensors_in(read)
         try:
-            return self._device.runtime_ms(
-                node.target, args, dict(kwargs), made, tensors, tensors_in(made)
-            )
+            run = OperatorRun(node.target, args, dict(kwargs), made)
+            return self._device.runtime_ms(run, tensors, tensors_in(made))
         except (ValueError, TypeError, RuntimeError, AssertionError):
             return self._bytes_ms([*read, made])  # no FLOPs are known of such arguments
 

@@ -70,6 +70,7 @@ def step_of_config(
     name: str,
     sizes: Sizes,
     changes: Sequence[str] = (),
+    *,
     dtype: str = "float32",
     task: str = "auto",
     has_weights: bool = False,

@@ -18,7 +18,7 @@ from acplan._base.source_lines import SourceLines
 from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import tensors_of
 from acplan._base.triton_kernels import is_launch
-from acplan._device.devices import Device
+from acplan._device.devices import Device, OperatorRun
 from acplan._device.workspaces import persistent_bytes, workspace_bytes
 from acplan._fakes.value_readers import readers
 from acplan._step.inner_passes import current_pass
@@ -132,7 +132,9 @@ class Recorder(TorchDispatchMode):
                 call=log.open_call,
                 runtime_ms=0.0
                 if is_free or self._device is None
-                else self._device.runtime_ms(func, args, kwargs, out, read, written),
+                else self._device.runtime_ms(
+                    OperatorRun(func, args, kwargs, out), read, written
+                ),
                 reads=reads,
                 outputs=outputs,
                 results=tensors,

@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,12 +28,31 @@ from acplan._program.plan import plan
 from acplan._step.recorder import Recorder
 from acplan._step.trace import trace
 from acplan._verify.gpu_check_models import CheckedModel, checked_models
+from acplan._verify.gpu_check_rows import Row, print_header, print_row
 from acplan._verify.verify import is_of_a_frame, simulate
 
 PLANS = ("none", "blocks", "80%", "60%", "min", "offload")
 _WARM_UPS = 2
 # Of the memory of a device, for a model without a plan.
 _SHARE = 0.85
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bench:
+    """A model, where its steps run, and how many of them are timed."""
+
+    model: CheckedModel
+    device: str
+    steps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Baseline:
+    """The model without a plan: its trace, its steps, and the losses of a second run."""
+
+    traced: Trace
+    measured: "Measured"
+    losses_again: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,51 +64,6 @@ class Measured:
     step_ms: float
     allocated_bytes: int | None
     reserved_bytes: int | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A model with a plan: what was predicted, what was measured, where they differ.
-    Or `note`, why there is no such plan; or the error that ended it."""
-
-    model: str
-    plan: str
-    batch: int | None = None
-    budget_bytes: int | None = None
-    predicted_bytes: int | None = None
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-    predicted_ms: float | None = None
-    measured_ms: float | None = None
-    predicted_overhead: float | None = None
-    measured_overhead: float | None = None
-    operators: int | None = None
-    operators_differ: str | None = None
-    losses_differ: str | None = None
-    note: str | None = None
-    error: str | None = None
-    stall_ms: float | None = None  # of predicted_ms: it waits for the host
-
-    @property
-    def memory_error(self) -> float | None:
-        """Of the predicted peak, relative to what was allocated."""
-        if self.predicted_bytes is None or not self.allocated_bytes:
-            return None
-        return self.predicted_bytes / self.allocated_bytes - 1
-
-    @property
-    def is_over_budget(self) -> bool:
-        return (
-            self.budget_bytes is not None
-            and self.allocated_bytes is not None
-            and self.allocated_bytes > self.budget_bytes
-        )
-
-    @property
-    def is_good(self) -> bool:
-        return not (
-            self.error or self.operators_differ or self.losses_differ or self.is_over_budget
-        )
 
 
 def add_parser(commands: Any) -> None:
@@ -196,12 +170,11 @@ def check(
     if device == "cuda":
         memory = _SHARE * torch.cuda.get_device_properties(0).total_memory
     try:
-        model = make()
-        traced, batch = fitting_trace(model, device, memory)
-        base = _measure(model, None, batch, device, steps)
-        noise = base.losses
-        if device == "cuda":
-            noise = _measure(model, None, batch, device, steps).losses
+        bench = _Bench(make(), device, steps)
+        traced, batch = fitting_trace(bench.model, device, memory)
+        measured = _measure(bench, None, batch)
+        again = _measure(bench, None, batch) if device == "cuda" else measured
+        base = _Baseline(traced, measured, again.losses)
     except Exception as error:
         for label in plans:
             yield Row(name, label, error=_told(error))
@@ -210,7 +183,7 @@ def check(
     for label in plans:
         row = dataclasses.replace(blank, plan=label)
         try:
-            yield _checked(row, model, traced, base, noise, device, steps)
+            yield _checked(row, bench, base)
         except AcplanError as error:
             has_no_plan = error.exit_code in (3, 4)  # proven, and not
             told = _told(error)
@@ -231,23 +204,16 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'without a message'}"
 
 
-def _checked(
-    row: Row,
-    model: CheckedModel,
-    traced: Trace,
-    base: Measured,
-    noise: tuple[float, ...],
-    device: str,
-    steps: int,
-) -> Row:
+def _checked(row: Row, bench: _Bench, base: _Baseline) -> Row:
     assert row.batch is not None
-    planned = _plan_of(row.plan, model, traced, device)
+    traced = base.traced
+    planned = _plan_of(row.plan, bench.model, traced, bench.device)
     stall_ms = None if planned is None else planned.stall_ms
     without = _steps_of(traced)
     predicted = without if planned is None else simulate(traced, planned)
-    measured = base
+    measured = base.measured
     if planned is not None:
-        measured = _measure(model, planned, row.batch, device, steps)
+        measured = _measure(bench, planned, row.batch)
     predicted_ms = math.fsum(step.runtime_ms for step in predicted) + (stall_ms or 0)
     without_ms = math.fsum(step.runtime_ms for step in without)
     peak = max(step.live_bytes for step in predicted) if planned else traced.peak_bytes
@@ -261,10 +227,10 @@ def _checked(
         stall_ms=stall_ms,
         measured_ms=measured.step_ms,
         predicted_overhead=predicted_ms / without_ms - 1 if without_ms else None,
-        measured_overhead=measured.step_ms / base.step_ms - 1,
+        measured_overhead=measured.step_ms / base.measured.step_ms - 1,
         operators=len(measured.operators),
         operators_differ=_difference([step.name for step in predicted], measured.operators),
-        losses_differ=_losses_differ(measured.losses, base.losses, noise),
+        losses_differ=_losses_differ(measured.losses, base.measured.losses, base.losses_again),
     )
 
 
@@ -386,9 +352,8 @@ def fitting_trace(model: CheckedModel, device: str, memory: float) -> tuple[Trac
 # --- Measurements
 
 
-def _measure(
-    model: CheckedModel, planned: Plan | None, batch: int, device: str, steps: int
-) -> Measured:
+def _measure(bench: _Bench, planned: Plan | None, batch: int) -> Measured:
+    model, device = bench.model, bench.device
     _clean(device)
     before = torch.cuda.memory_allocated() if device == "cuda" else 0
     torch.manual_seed(0)
@@ -412,11 +377,12 @@ def _measure(
 
     for _ in range(_WARM_UPS):
         step()
-    operators = _operators_of(made, model, inputs, optimizer, device, len(losses))
+    torch.manual_seed(len(losses))
+    operators = _operators_of(bench, made, inputs, optimizer)
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    times = [_timed(step, device) for _ in range(steps)]
+    times = [_timed(step, device) for _ in range(bench.steps)]
     allocated = reserved = None
     if device == "cuda":
         allocated = torch.cuda.max_memory_allocated() - before
@@ -425,19 +391,17 @@ def _measure(
 
 
 def _operators_of(
-    made: nn.Module,
-    model: CheckedModel,
+    bench: _Bench,
+    module: nn.Module,
     inputs: dict[str, torch.Tensor],
     optimizer: torch.optim.Optimizer,
-    device: str,
-    seed: int,
 ) -> tuple[str, ...]:
-    """A step as in the trace, in which nothing reads the loss."""
-    torch.manual_seed(seed)
+    """Runs a step as in the trace, in which nothing reads the loss, and returns the names of
+    its operators."""
     recorder = Recorder()
     with recorder:
-        with _autocast(model, device):
-            loss = made(**inputs)["loss"]
+        with _autocast(bench.model, bench.device):
+            loss = module(**inputs)["loss"]
         loss.backward()
         del loss
         optimizer.step()
@@ -476,74 +440,3 @@ def _clean(device: str) -> None:
 
 
 # --- The table
-
-_COLUMNS = (
-    ("model", 10), ("plan", 7), ("batch", 6), ("budget", 9), ("predicted", 10),
-    ("allocated", 10), ("error", 7), ("reserved", 9), ("pred ms", 9), ("ms", 9),
-    ("pred +", 8), ("meas +", 8), ("operators", 10), ("losses", 7),
-)  # fmt: skip
-
-
-def print_header(header: dict[str, Any], to: TextIO) -> None:
-    memory = header["memory_bytes"]
-    parts = [
-        header["device"],
-        f"{memory / 2**30:.1f} GiB" if memory else "memory not measured",
-        f"torch {header['torch']}",
-        f"CUDA {header['cuda']}" if header["cuda"] else "no CUDA",
-        f"cuDNN {header['cudnn']}" if header["cudnn"] else "no cuDNN",
-        header["date"],
-    ]
-    print(", ".join(parts), file=to)
-    print("Memory in GiB, overhead (+) over no plan.", file=to)
-    print(_line([name for name, _ in _COLUMNS]), file=to, flush=True)
-
-
-def print_row(row: Row, to: TextIO) -> None:
-    cells = [
-        row.model,
-        row.plan,
-        _shown(row.batch, "d"),
-        _gib(row.budget_bytes),
-        _gib(row.predicted_bytes),
-        _gib(row.allocated_bytes) + ("!" if row.is_over_budget else ""),
-        _shown(row.memory_error, "+.1%"),
-        _gib(row.reserved_bytes),
-        _shown(row.predicted_ms, ".2f"),
-        _shown(row.measured_ms, ".2f"),
-        _shown(row.predicted_overhead, "+.1%"),
-        _shown(row.measured_overhead, "+.1%"),
-        _verdict(row, row.operators_differ),
-        _verdict(row, row.losses_differ),
-    ]
-    print(_line(cells), file=to, flush=True)
-    for what, told in (
-        ("error", row.error),
-        ("note", row.note),
-        ("operators", row.operators_differ),
-        ("losses", row.losses_differ),
-    ):
-        if told:
-            print(f"  {what}: {told}", file=to, flush=True)
-
-
-def _verdict(row: Row, difference: str | None) -> str:
-    if row.operators is None:
-        return "-"
-    return "differ" if difference else "equal"
-
-
-def _shown(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _gib(value: int | None) -> str:
-    return "-" if value is None else f"{value / 2**30:.3f}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    texts = [
-        cell.ljust(width) if place < 2 else cell.rjust(width)
-        for place, (cell, (_, width)) in enumerate(zip(cells, _COLUMNS))
-    ]
-    return " ".join(texts).rstrip()

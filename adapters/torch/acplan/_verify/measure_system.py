@@ -131,21 +131,59 @@ def find_device(device: str, name: str | None) -> Device:
 def measure(
     clock: Clock, sizes: Sizes, device: Device, ranks: Ranks, vendor: dict[str, float]
 ) -> tuple[dict[str, Any], list[Point]]:
-    """The numbers of the GPU as a system file has them, and what ran."""
+    """Measures the GPU; returns its numbers as a system file has them, and what ran."""
     numbers = _Numbers(vendor)
+    points = _measured_points(clock, sizes, ranks)
+    numbers.add("memory_gib", device.memory_gib, "told by the device")
+    numbers.add("multiprocessors", device.multiprocessors, "told by the device")
+    _add_compute(numbers, points, device.multiprocessors)
+    link = _add_memory(numbers, points)
+    _add_ranks(numbers, points, ranks, link)
+    numbers.add(
+        "host_factor", 1, "not measured: software's time for a launch is fitted to runs"
+    )
+    return numbers.found, points.all()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Points:
+    """The points that ran, by what they measure."""
+
+    products: Sequence[Point]
+    products_fp8: Sequence[Point]
+    flash: Sequence[Point]
+    cudnn: Sequence[Point]
+    copies: Sequence[Point]
+    norms: Sequence[Point]
+    host: Sequence[Point]
+    launch: Point
+    near: Sequence[Point]
+    far: Sequence[Point]
+
+    def all(self) -> list[Point]:
+        compute = [*self.products, *self.products_fp8, *self.flash, *self.cudnn]
+        memory = [*self.copies, *self.norms, *self.host]
+        return [*compute, *memory, self.launch, *self.near, *self.far]
+
+
+def _measured_points(clock: Clock, sizes: Sizes, ranks: Ranks) -> _Points:
+    is_cuda = clock.device == "cuda"
     products = measure_products(clock, sizes)
     low = measure_products_fp8(clock, sizes)
-    flash = measure_attention(clock, sizes, "FLASH_ATTENTION") if clock.device == "cuda" else []
+    flash = measure_attention(clock, sizes, "FLASH_ATTENTION") if is_cuda else []
     flash = flash or measure_attention(clock, sizes, None)
-    new = measure_attention(clock, sizes, "CUDNN_ATTENTION") if clock.device == "cuda" else []
+    cudnn = measure_attention(clock, sizes, "CUDNN_ATTENTION") if is_cuda else []
     copies, norms = measure_memory(clock, sizes)
     host = measure_host_link(clock, sizes)
     launch = measure_launches(clock)
     near = measure_collectives(clock, sizes, ranks.near_group, ranks.near, "near")
     far = measure_collectives(clock, sizes, ranks.far_group, ranks.nodes, "far")
+    return _Points(products, low, flash, cudnn, copies, norms, host, launch, near, far)
 
-    numbers.add("memory_gib", device.memory_gib, "told by the device")
-    numbers.add("multiprocessors", device.multiprocessors, "told by the device")
+
+def _add_compute(numbers: _Numbers, points: _Points, multiprocessors: int) -> None:
+    """Adds the rates and shares of products and attention."""
+    products, low = points.products, points.products_fp8
     peak = numbers.add_rate(
         "bf16_tflops", _best_rate(products) / 1e12, "measured: the fastest product"
     )
@@ -157,35 +195,44 @@ def measure(
     numbers.add("fp4_tflops", 0, "not measured")
     numbers.add_share(
         "product_share",
-        product_share(products, peak * 1e12, device.multiprocessors),
+        product_share(products, peak * 1e12, multiprocessors),
         f"measured: median of {len(products)} products in bf16",
     )
     numbers.add_share(
         "fp8_product_share",
-        product_share(low, fp8_peak * 1e12, device.multiprocessors) if low else 0.5,
+        product_share(low, fp8_peak * 1e12, multiprocessors) if low else 0.5,
         f"measured: median of {len(low)} products" if low else "no such products ran",
     )
-    for key, points in (("flash_share", flash), ("flash_new_share", new or flash)):
+    new = points.cudnn or points.flash
+    for key, attention in (("flash_share", points.flash), ("flash_new_share", new)):
         numbers.add_share(
             key,
-            _median_rate(points) / (peak * 1e12),
-            f"measured: {points[0].what}, forward and backward",
+            _median_rate(attention) / (peak * 1e12),
+            f"measured: {attention[0].what}, forward and backward",
         )
+
+
+def _add_memory(numbers: _Numbers, points: _Points) -> float:
+    """Adds the device's memory and the host's link; returns the rate of the link in GB/s."""
+    moved = [*points.copies, *points.norms]
     memory = numbers.add_rate(
-        "memory_gbs",
-        _best_rate([*copies, *norms]) / 1e9,
-        "measured: the fastest copy or norm",
+        "memory_gbs", _best_rate(moved) / 1e9, "measured: the fastest copy or norm"
     )
     numbers.add_share(
         "memory_share",
-        _median_rate([*copies, *norms]) / (memory * 1e9),
+        _median_rate(moved) / (memory * 1e9),
         "measured: median of copies and norms",
     )
-    link = numbers.add_rate(
+    return numbers.add_rate(
         "host_gbs",
-        _best_rate(host) / 1e9,
+        _best_rate(points.host) / 1e9,
         "measured: the fastest copy from or to the host",
     )
+
+
+def _add_ranks(numbers: _Numbers, points: _Points, ranks: Ranks, link: float) -> None:
+    """Adds what connects ranks; `link` in GB/s stands for what there is not."""
+    near, far = points.near, points.far
     numbers.add("nvlink_domain", ranks.near, "ranks of a node that measured")
     nvlink = numbers.add_rate(
         "nvlink_gbs",
@@ -204,11 +251,6 @@ def measure(
         if far
         else "one node: the host's link is taken",
     )
-    numbers.add(
-        "host_factor", 1, "not measured: software's time for a launch is fitted to runs"
-    )
-    ran = [*products, *low, *flash, *new, *copies, *norms, *host, launch, *near, *far]
-    return numbers.found, ran
 
 
 def to_data(device: Device, numbers: dict[str, Any], points: Sequence[Point]) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""The plan of one graph of torch.compile."""
+
+import dataclasses
+from typing import Any
+
+from torch.fx import GraphModule
+
+from acplan._files.verification import Step, Verification
+from acplan._graphs.graph_memory import run_step
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledPlan:
+    """The plan of one graph: data of the files `acplan.remat` and `acplan.graph`, and the
+    two graphs that PyTorch made by it."""
+
+    name: str
+    data: dict[str, Any]
+    graph: dict[str, Any]
+    forward: GraphModule
+    backward: GraphModule
+    num_fwd_outputs: int
+
+    @property
+    def status(self) -> str:
+        return str(self.data["status"])
+
+    @property
+    def peak_bytes(self) -> int:
+        """Predicted, of the graphs as they are, node by node."""
+        return int(self.data["peak_bytes"])
+
+    @property
+    def recompute_ms(self) -> float:
+        return float(self.data["recompute_ms"])
+
+    @property
+    def bound_ms(self) -> float:
+        """No choice within the budget recomputes less."""
+        return float(self.data["bound_ms"])
+
+    @property
+    def saved(self) -> tuple[str, ...]:
+        """The names of the nodes that forward saves."""
+        return tuple(self.data["saved"])
+
+    def verify(self) -> Verification:
+        """The memory that was predicted beside that of the two graphs, run node by node on
+        fake tensors."""
+        listed = {node["name"] for node in self.graph["nodes"]}
+        forward, backward = run_step(
+            self.forward, self.backward, self.num_fwd_outputs, self.graph["held_bytes"]
+        )
+        return Verification(
+            tuple(Step(s["node"], s["bytes"]) for s in self.data["memory"]),
+            tuple(step for step in (*forward, *backward) if step.name in listed),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<CompiledPlan {self.name}: {self.status}, peak {self.peak_bytes:,} bytes, "
+            f"{self.recompute_ms:.3f} ms again>"
+        )

@@ -1,0 +1,122 @@
+"""The rows of gpu-check, and how they are printed."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A model with a plan: what was predicted, what was measured, where they differ.
+    Or `note`, why there is no such plan; or the error that ended it."""
+
+    model: str
+    plan: str
+    batch: int | None = None
+    budget_bytes: int | None = None
+    predicted_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    predicted_ms: float | None = None
+    measured_ms: float | None = None
+    predicted_overhead: float | None = None
+    measured_overhead: float | None = None
+    operators: int | None = None
+    operators_differ: str | None = None
+    losses_differ: str | None = None
+    note: str | None = None
+    error: str | None = None
+    stall_ms: float | None = None  # of predicted_ms: it waits for the host
+
+    @property
+    def memory_error(self) -> float | None:
+        """Of the predicted peak, relative to what was allocated."""
+        if self.predicted_bytes is None or not self.allocated_bytes:
+            return None
+        return self.predicted_bytes / self.allocated_bytes - 1
+
+    @property
+    def is_over_budget(self) -> bool:
+        return (
+            self.budget_bytes is not None
+            and self.allocated_bytes is not None
+            and self.allocated_bytes > self.budget_bytes
+        )
+
+    @property
+    def is_good(self) -> bool:
+        return not (
+            self.error or self.operators_differ or self.losses_differ or self.is_over_budget
+        )
+
+
+_COLUMNS = (
+    ("model", 10), ("plan", 7), ("batch", 6), ("budget", 9), ("predicted", 10),
+    ("allocated", 10), ("error", 7), ("reserved", 9), ("pred ms", 9), ("ms", 9),
+    ("pred +", 8), ("meas +", 8), ("operators", 10), ("losses", 7),
+)  # fmt: skip
+
+
+def print_header(header: dict[str, Any], to: TextIO) -> None:
+    memory = header["memory_bytes"]
+    parts = [
+        header["device"],
+        f"{memory / 2**30:.1f} GiB" if memory else "memory not measured",
+        f"torch {header['torch']}",
+        f"CUDA {header['cuda']}" if header["cuda"] else "no CUDA",
+        f"cuDNN {header['cudnn']}" if header["cudnn"] else "no cuDNN",
+        header["date"],
+    ]
+    print(", ".join(parts), file=to)
+    print("Memory in GiB, overhead (+) over no plan.", file=to)
+    print(_line([name for name, _ in _COLUMNS]), file=to, flush=True)
+
+
+def print_row(row: Row, to: TextIO) -> None:
+    cells = [
+        row.model,
+        row.plan,
+        _shown(row.batch, "d"),
+        _gib(row.budget_bytes),
+        _gib(row.predicted_bytes),
+        _gib(row.allocated_bytes) + ("!" if row.is_over_budget else ""),
+        _shown(row.memory_error, "+.1%"),
+        _gib(row.reserved_bytes),
+        _shown(row.predicted_ms, ".2f"),
+        _shown(row.measured_ms, ".2f"),
+        _shown(row.predicted_overhead, "+.1%"),
+        _shown(row.measured_overhead, "+.1%"),
+        _verdict(row, row.operators_differ),
+        _verdict(row, row.losses_differ),
+    ]
+    print(_line(cells), file=to, flush=True)
+    for what, told in (
+        ("error", row.error),
+        ("note", row.note),
+        ("operators", row.operators_differ),
+        ("losses", row.losses_differ),
+    ):
+        if told:
+            print(f"  {what}: {told}", file=to, flush=True)
+
+
+def _verdict(row: Row, difference: str | None) -> str:
+    if row.operators is None:
+        return "-"
+    return "differ" if difference else "equal"
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _gib(value: int | None) -> str:
+    return "-" if value is None else f"{value / 2**30:.3f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    texts = [
+        cell.ljust(width) if place < 2 else cell.rjust(width)
+        for place, (cell, (_, width)) in enumerate(zip(cells, _COLUMNS))
+    ]
+    return " ".join(texts).rstrip()
