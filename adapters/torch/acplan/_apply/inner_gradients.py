@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from acplan._apply.recompute_mode import copy_marks, top_hooks
+from acplan._apply.unit_call import copy_marks, top_hooks
 
 
 class _Held:

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from acplan._apply.apply import apply, require_no_checkpoints
+from acplan._apply.apply import apply
+from acplan._apply.refusals import require_no_checkpoints
 from acplan._device.devices import Device
 from acplan._program.plan import PLAN_OPTIONS, Budget, plan, require_sayable
 from acplan._step.trace import trace

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from acplan._apply.apply import apply, require_no_checkpoints
+from acplan._apply.apply import apply
+from acplan._apply.refusals import require_no_checkpoints
 from acplan._base.errors import AcplanError
 from acplan._base.patching import set_attribute
 from acplan._base.tensors import tensors_in

@@ -1,0 +1,157 @@
+"""The checkpoint of a unit: how its module is called, in forward and again."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import (
+    checkpoint,
+)
+
+from acplan._apply.compiled_unit import contexts_in_compiler, saved_by_name
+from acplan._apply.forward_mode import Forward
+from acplan._apply.matching import InOrder, Matching, NothingSaved
+from acplan._apply.mode import Contexts
+from acplan._apply.offload import Freight, Traffic
+from acplan._apply.policy import Decision, Policy
+from acplan._apply.recompute_mode import Recomputation
+from acplan._apply.tape import RUN, Tape, Writes
+from acplan._apply.unit_call import Call, Stopped, run
+from acplan._apply.unit_state import UnitState
+from acplan._base.call_arguments import copied, holds_nothing, tensors_given
+from acplan._base.modules import FSDPModule
+
+
+def checkpoint_of(
+    fqn: str,
+    decisions: Sequence[Decision],
+    strict: bool = False,
+    traffic: Traffic | None = None,
+) -> Callable[..., Any]:
+    """Calls a module in a checkpoint, for `checkpoint_wrapper`. `traffic` is that of all
+    units, where the plan offloads anything.
+
+    Where the module runs other operators than the plan lists, what the plan does not
+    know is recomputed, and what it skips, and a PlanMismatchWarning says so once; if
+    strict, AcplanError is raised. Under torch.compile, which leaves out and rewrites
+    operators, only what the plan saves must be there as often as the plan lists it.
+    """
+    policy = Policy.of(fqn, decisions, strict)
+    saved = saved_by_name(decisions)
+
+    def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            # A constant, by which the compiler knows what may share its code.
+            in_compiler = functools.partial(
+                contexts_in_compiler, saved, policy.offloads, strict
+            )
+            return checkpoint(
+                module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
+            )
+        tape = Tape(policy.skips)
+        tape.state = UnitState(module.modules())
+        tape.tell, tape.is_strict = policy.tell, strict
+        context_fn = functools.partial(_contexts, module, policy, tape)
+        with freight_of_call(traffic, policy, tape):
+            outputs = _checkpointed(module, args, kwargs, context_fn, tape)
+            # It may have put some into what it was given.
+            tape.watch(
+                outputs
+                if holds_nothing(args, kwargs)
+                else (outputs, tensors_given(args, kwargs))
+            )
+        return outputs
+
+    return call
+
+
+def _checkpointed(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    context_fn: Callable[[], Any],
+    tape: Tape | None = None,
+) -> Any:
+    """Calls a module in a checkpoint that holds what it is given as it is now."""
+    called: Callable[..., Any] = Call(module, args, kwargs)
+    if tape is not None and tape.may_skip:
+        called = functools.partial(run, called, tape)
+    if not holds_nothing(args, kwargs):
+        args, kwargs = copied((args, kwargs))
+    try:
+        return checkpoint(called, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
+    except Stopped as stopped:
+        raise stopped.error from None
+
+
+def whole_checkpoint_of(fqn: str, traffic: Traffic | None = None) -> Callable[..., Any]:
+    """Calls a module in a checkpoint that saves nothing, for `checkpoint_wrapper`."""
+
+    def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return checkpoint(module, *args, use_reentrant=False, **kwargs)
+        tape = Tape()
+        tape.state = UnitState(module.modules())
+        with freight_of_call(traffic, None, tape):
+            context_fn = functools.partial(_contexts_of_whole, module, fqn, tape)
+            return _checkpointed(module, args, kwargs, context_fn)
+
+    return call
+
+
+@contextlib.contextmanager
+def freight_of_call(
+    traffic: Traffic | None, policy: "Policy | None", tape: Tape
+) -> Iterator[None]:
+    """Around a call of a unit in forward."""
+    if traffic is None:
+        yield
+        return
+    freight = start_of_call(traffic, policy, tape)
+    with traffic.inside():
+        yield
+    if freight is not None:
+        traffic.ended(freight)
+
+
+def start_of_call(traffic: Traffic, policy: "Policy | None", tape: Tape) -> Freight | None:
+    """What a call of a unit that begins has with the host."""
+    if not torch.is_grad_enabled():
+        return None
+    offloads = policy is not None and policy.offloads
+    freight = traffic.start(tape, offloads)
+    if freight is None and policy is not None and offloads:
+        policy.tell_that_nothing_is_offloaded("it is called inside another unit")
+    return freight
+
+
+def _contexts_of_whole(module: torch.nn.Module, fqn: str, tape: Tape) -> "Contexts":
+    sharded = sharded_in(module)
+    is_compiled = any(map(has_compiled_call, module.modules()))
+    return (
+        Forward(tape, lambda func: RUN, lambda tape: None, sharded, not is_compiled),
+        Recomputation(tape, fqn, module, sharded),
+    )
+
+
+def sharded_in(module: torch.nn.Module) -> list[torch.nn.Module]:
+    return [m for m in module.modules() if isinstance(m, FSDPModule)]
+
+
+def _contexts(module: torch.nn.Module, policy: "Policy", tape: Tape) -> Contexts:
+    sharded = sharded_in(module)
+    is_compiled = any(map(has_compiled_call, module.modules()))
+    matching: Matching = NothingSaved(policy)
+    if not is_compiled:
+        matching = InOrder(policy, tape)
+    tape.writes = Writes() if policy.leaves_out_writes else None
+    return (
+        Forward(tape, matching.choose, matching.end, sharded, not is_compiled),
+        Recomputation(tape, policy.fqn, module, sharded),
+    )
+
+
+def has_compiled_call(module: torch.nn.Module) -> bool:
+    return module._compiled_call_impl is not None or "_orig_mod" in module._modules

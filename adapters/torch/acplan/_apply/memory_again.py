@@ -1,0 +1,172 @@
+"""The memory that a recomputation reads: as it was in forward, or an error."""
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+from torch._subclasses.fake_tensor import is_fake
+
+from acplan._apply.outside_memory import set_versions, version_of
+from acplan._apply.tape import Skipped, Tape, each, memory_of, storage_of
+from acplan._base.errors import AcplanError
+from acplan._base.operators import Traits, statistics_of, traits_of, written_by
+from acplan._base.stand_ins import Origin, StandIn, reshape
+from acplan._base.tensors import tensors_of
+
+
+class HasModules(Protocol):
+    def modules(self) -> Iterable[torch.nn.Module]: ...
+
+
+class MemoryAgain:
+    """The memory of one recomputation.
+
+    The recomputation owns what it has made. Memory from outside that the call wrote to is
+    replaced by copies of what it was; memory that others have written to since is refused,
+    and so is memory that a skipped operator should have written to: it is stale.
+    """
+
+    def __init__(self, tape: Tape, fqn: str, module: HasModules) -> None:
+        self.has_stale = False
+        self._tape = tape
+        self._fqn = fqn
+        self._module = module
+        self._own: set[int] = set()
+        # What others have written to since forward.
+        self._changed: set[int] = set()
+        self._versions: list[tuple[torch.Tensor, int]] = []
+
+    def begin(self) -> None:
+        """Puts Python's state back, and compares the counts of writes with forward's."""
+        tape = self._tape
+        if tape.state is not None:
+            tape.state.put_back()
+        self.has_stale = False
+        self._own.clear()
+        self._versions = [(tensor, version_of(tensor)) for tensor, _ in tape.watched]
+        self._changed = {
+            memory
+            for (tensor, before), (_, now) in zip(tape.watched, self._versions)
+            if before != now and (memory := memory_of(tensor)) is not None
+        }
+
+    def begin_again(self) -> None:
+        """Puts back what the recomputation has changed so far."""
+        self.has_stale = False
+        if self._tape.state is not None:
+            self._tape.state.put_back()
+        for outside in self._tape.outside.values():
+            outside.end()
+
+    def end(self) -> None:
+        """Leaves state and counts of writes as they were before the recomputation."""
+        if self._tape.state is not None:
+            self._tape.state.restore()
+        for outside in self._tape.outside.values():
+            outside.end()
+        set_versions(self._versions)
+        self._versions = []
+
+    def note_own(self, out: Any) -> Any:
+        """Notes the memory of results as made by the recomputation, and returns them."""
+        for tensor in tensors_of(out):
+            memory = memory_of(tensor)
+            if memory is not None:
+                self._own.add(memory)
+        return out
+
+    def write_to_nothing(
+        self, item: Skipped, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Marks as stale what a skipped operator should have written to. Returns False
+        where the operator must run, since it writes to the shape of a real tensor."""
+        if traits_of(origin.func).changes_shape:
+            if not isinstance(args[0], StandIn):
+                return False
+            reshape(origin.func, args, kwargs)
+        if item.leaves_stale:
+            for tensor in written_by(origin.func, args, kwargs):
+                storage: Any = storage_of(tensor)
+                if storage is None:
+                    origin.refuse(origin.func)
+                self.has_stale = True
+                # It is gone with the memory.
+                storage.acplan_stale = origin
+        return True
+
+    def refuse_stale(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raises AcplanError where an operator would read stale memory."""
+        for tensor in tensors_of(args, kwargs):
+            if origin := stale_origin(tensor):
+                origin.refuse(func)
+
+    def as_in_forward(
+        self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any],
+        place: int | None,
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
+        """Returns the arguments with which an operator reads memory from outside as it
+        was in forward, and writes to copies of it. `place` is the operator's on the tape,
+        None where that is lost. Raises AcplanError where what it reads is gone."""
+        if not (self._changed or self._tape.outside or traits.writes) or traits.only_shows:
+            return args, kwargs
+        statistics = statistics_of(func, args, kwargs)
+        written = {id(tensor) for tensor in written_by(func, args, kwargs) + statistics}
+
+        def change(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            memory = memory_of(value)
+            if memory is None:
+                return value
+            if memory in self._own and memory not in self._tape.outside:
+                return value
+            return self._tensor_as_in_forward(func, value, memory, id(value) in written, place)
+
+        return each(args, change), {n: each(v, change) for n, v in kwargs.items()}
+
+    def _tensor_as_in_forward(
+        self, func: Any, tensor: torch.Tensor, memory: int, is_written: bool, place: int | None
+    ) -> torch.Tensor:
+        outside = self._tape.outside.get(memory)
+        is_replayed = outside is not None and not outside.is_of_end
+        if outside is not None and (is_replayed or not is_written):
+            if outside.is_for(place):
+                return outside.private(tensor)
+        if is_written:
+            # Nothing is written to fake tensors, and the copy would be counted.
+            return tensor if is_fake(tensor) else tensor.clone()
+        is_before = outside is not None and (place is None or place <= outside.last)
+        if is_before or memory in self._changed:
+            raise AcplanError(
+                f"{self._fqn}: in backward {func} reads {self._name_of(memory)}, which "
+                "has been written to in place since forward: what forward read is gone. "
+                "Trace a step in which that happens and plan anew, or write to it after "
+                "backward"
+            )
+        return tensor
+
+    def replays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Returns whether an operator writes to memory from outside of which there is a
+        copy, so that what reads the copy later finds what was written."""
+        outside = self._tape.outside
+        tensors = (*written_by(func, args, kwargs), *statistics_of(func, args, kwargs))
+        written = map(memory_of, tensors)
+        copies = (outside[m] for m in written if m is not None and m in outside)
+        return any(copy.is_kept and not copy.is_of_end for copy in copies)
+
+    def _name_of(self, memory: int) -> str:
+        for module in self._module.modules():
+            held = {**module._parameters, **module._buffers, **vars(module)}
+            for name, value in held.items():
+                if isinstance(value, torch.Tensor) and memory_of(value) == memory:
+                    return f"{type(module).__name__}.{name}"
+        return "a tensor from outside of the unit"
+
+
+def stale_origin(tensor: torch.Tensor) -> Origin | None:
+    """Returns the skipped operator that should have written to a tensor's memory, or None."""
+    storage = storage_of(tensor)
+    if storage is None:
+        return None
+    origin: Origin | None = storage.__dict__.get("acplan_stale")
+    return origin

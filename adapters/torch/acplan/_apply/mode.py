@@ -1,0 +1,89 @@
+"""A mode that sees the operators of one call of a unit."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from acplan._apply.tape import (
+    Tape,
+)
+from acplan._base.triton_kernels import watch_launches
+
+_EVAL_FRAME = torch._C._dynamo.eval_frame
+
+
+# The modes of a checkpoint: in forward, and when it runs again.
+Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
+
+
+class Mode(TorchDispatchMode):
+    """Sees nothing of what fully_shard does around the forward of modules in a unit:
+    gathering parameters, casting inputs. That happens each time in its own way, when
+    the unit runs again too.
+    """
+
+    supports_higher_order_operators = True
+    sees_launches = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        dispatch = cls.__dict__.get("__torch_dispatch__")
+        if dispatch is not None and not cls._should_skip_dynamo():
+            skip = _EVAL_FRAME._FrameAction.SKIP
+            strategy = _EVAL_FRAME._FrameExecStrategy(skip, skip)
+            _EVAL_FRAME.set_code_exec_strategy(dispatch.__code__, strategy)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether PyTorch is to call the dispatch through a function that stops its
+        compiler meanwhile, which takes time at each operator. It is as good to mark the
+        code as not to be compiled, nor what it calls."""
+        return not hasattr(_EVAL_FRAME, "set_code_exec_strategy")
+
+    def __init__(self, tape: Tape, sharded: Sequence[torch.nn.Module]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._tape = tape
+        self._sharded = sharded
+        self._is_blind = False
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+
+    def __enter__(self) -> "Mode":
+        for module in self._sharded:
+            # As the first hook and the last one, before forward and after it.
+            self._handles += [
+                module.register_forward_pre_hook(self._close_eyes, prepend=True),
+                module.register_forward_pre_hook(self._open_eyes),
+                module.register_forward_hook(self._close_eyes, prepend=True),
+                module.register_forward_hook(self._open_eyes),
+            ]
+        watch_launches()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    @contextlib.contextmanager
+    def looking_away(self) -> Iterator[None]:
+        """What runs meanwhile is none of this call: another one is recomputed."""
+        was_blind, self._is_blind = self._is_blind, True
+        try:
+            yield
+        finally:
+            self._is_blind = was_blind
+
+    def _close_eyes(self, *_: Any) -> None:
+        self._is_blind = True
+
+    def _open_eyes(self, *_: Any) -> None:
+        self._is_blind = False

@@ -1,0 +1,163 @@
+"""The policy of a unit: a plan's list of operators, by place and by name."""
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from acplan._apply.tape import RUN, SAVE, SKIP, Choice, Offload
+from acplan._base.errors import AcplanError, PlanMismatchWarning
+
+
+class Decision(Protocol):
+    """What a plan says of an operator, by any of the names that PyTorch gives it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def save(self) -> bool: ...
+
+    @property
+    def skip(self) -> bool:
+        """Not run again, and not saved: nothing that runs again needs its results."""
+        ...
+
+    @property
+    def results(self) -> tuple[int, ...] | None:
+        """Of a saved operator, those of the tensors it makes that are kept; None: all."""
+        ...
+
+    @property
+    def offload(self) -> bool:
+        """Of a saved operator: what is kept waits in the host's memory."""
+        ...
+
+
+def _choice_of(decision: Decision) -> Choice:
+    if decision.save:
+        kept = SAVE if decision.results is None else decision.results
+        return Offload(kept) if decision.offload else kept
+    return SKIP if decision.skip else RUN
+
+
+def _kept_of(choice: Choice) -> Choice:
+    return choice.kept if isinstance(choice, Offload) else choice
+
+
+def _writes_in_place(name: str) -> bool:
+    parts = name.split(".")
+    return (parts[1] if len(parts) > 1 else name).endswith("_")
+
+
+def _may_write(name: str) -> bool:
+    """Whether an operator of this name writes to what it is given."""
+    packet, _, overload = name.removeprefix("aten.").partition(".")
+    func = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+    schema = getattr(func, "_schema", None)
+    return _writes_in_place(name) or bool(schema and schema.is_mutable)
+
+
+def _leaves_out_a_write(decision: Decision) -> bool:
+    if decision.save:
+        return _writes_in_place(decision.name)
+    return decision.skip and _may_write(decision.name)
+
+
+def names_of(func: Any) -> tuple[str, ...]:
+    packet = getattr(func, "_overloadpacket", None)
+    name = getattr(func, "__name__", str(func))
+    return str(func), name, getattr(packet, "__name__", name)
+
+
+def _is_attention(name: str) -> bool:
+    """Of which there is a kernel for each device, mask and data type."""
+    return "_scaled_dot_product_" in name and "backward" not in name
+
+
+@dataclasses.dataclass
+class Policy:
+    """A plan for a unit, its names numbered, and what has been warned of."""
+
+    fqn: str
+    decisions: Sequence[Decision]
+    is_strict: bool
+    leaves_out_writes: bool
+    skips: bool
+    offloads: bool
+    order: tuple[int, ...]
+    choices: tuple[Choice, ...]
+    numbers: dict[str, int]
+    # RUN, or what it comes to where the plan's place is lost.
+    saves_of: tuple[tuple[Choice, ...], ...]
+    # Of each place, the operator that was found there to be the plan's.
+    found: list[Any]
+    has_warned: bool = False
+    _known: dict[Any, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, fqn: str, decisions: Sequence[Decision], strict: bool) -> "Policy":
+        numbers: dict[str, int] = {}
+        saves_of: list[list[Choice]] = []
+        order = []
+        for decision in decisions:
+            number = numbers.setdefault(decision.name, len(numbers))
+            if number == len(saves_of):
+                saves_of.append([])
+            whole = Offload(SAVE) if decision.offload else SAVE
+            saves_of[number].append(whole if decision.save else RUN)
+            order.append(number)
+        choices = tuple(map(_choice_of, decisions))
+        return cls(
+            fqn,
+            decisions,
+            strict,
+            any(map(_leaves_out_a_write, decisions)),
+            any(_kept_of(choice) not in (RUN, SAVE) for choice in choices),
+            any(decision.offload for decision in decisions),
+            tuple(order),
+            choices,
+            numbers,
+            tuple(map(tuple, saves_of)),
+            [None] * len(order),
+        )
+
+    def numbers_of(self, func: Any) -> tuple[int, ...]:
+        """Of the plan's names, those that the operator has."""
+        known = self._known.get(func)
+        if known is None:
+            found = (self.numbers.get(name) for name in names_of(func))
+            known = tuple(dict.fromkeys(n for n in found if n is not None))
+            self._known[func] = known
+        return known
+
+    def kin_of(self, func: Any) -> tuple[int, ...]:
+        """What the plan knows under the name of another kernel."""
+        if not _is_attention(str(func)):
+            return ()
+        return tuple(n for name, n in self.numbers.items() if _is_attention(name))
+
+    def warn(self, text: str) -> None:
+        if not self.has_warned:
+            self.has_warned = True
+            # Where it is called from says nothing: it is the module that counts.
+            warnings.warn(f"{self.fqn}: {text}", PlanMismatchWarning, stacklevel=2)
+
+    def tell(self, text: str) -> None:
+        """Warns, or raises, of a call that is not as planned."""
+        if self.is_strict:
+            raise AcplanError(
+                f"{self.fqn}: {text}; trace the model as it is trained and plan anew"
+            )
+        self.warn(
+            f"{text}; losses and gradients are those without the plan, but the peak may be "
+            "another one than predicted"
+        )
+
+    def tell_that_nothing_is_offloaded(self, why: str) -> None:
+        text = f"{why}: what the plan offloads stays on the device"
+        if self.is_strict:
+            raise AcplanError(f"{self.fqn}: {text}")
+        self.warn(f"{text}, and the peak may be another one than predicted")

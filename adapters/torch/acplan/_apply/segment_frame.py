@@ -1,0 +1,244 @@
+"""What the recomputation of a run of modules needs: its calls, and what they were given."""
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import (
+    checkpoint,
+)
+
+from acplan._apply.checkpoint import (
+    sharded_in,
+)
+from acplan._apply.outside_memory import version_of
+from acplan._apply.policy import Policy
+from acplan._apply.recompute_mode import Recomputation
+from acplan._apply.tape import (
+    Tape,
+)
+from acplan._apply.unit_call import ENDS, Hooks, run, top_hooks
+from acplan._apply.unit_state import UnitState
+from acplan._base import generators
+from acplan._base.call_arguments import Copies, copied, holds_nothing, tensors_given
+from acplan._base.errors import AcplanError
+from acplan._base.torchscript import endings_kept
+
+# A leaf of what the first call is given (call -1), or of what a call returned.
+ValuePlace = tuple[int, int]
+
+
+_State = tuple[torch.Generator, torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MadeAgain:
+    """An argument that is made again, or given to the first call."""
+
+    place: ValuePlace
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ByPosition:
+    """An argument of the first call."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Held:
+    """An argument as forward had it, and its count of writes."""
+
+    tensor: torch.Tensor
+    version: int
+    of: Callable[[], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CallOfModule:
+    """The first one is given what PyTorch gives the recomputation."""
+
+    module: torch.nn.Module
+    arguments: Any
+    # What of the calls before was still there.
+    alive: frozenset[ValuePlace]
+    states: list[_State]
+    state: UnitState
+
+    def make(self, index: int, args: Any, kwargs: Any) -> dict[ValuePlace, Any]:
+        outputs = self.module(*args, **kwargs)
+        return _numbered(index, results_of(outputs, args, kwargs))
+
+
+def _numbered(call: int, leaves: Sequence[Any]) -> dict[ValuePlace, Any]:
+    return {(call, place): leaf for place, leaf in enumerate(leaves)}
+
+
+def results_of(outputs: Any, args: Any, kwargs: Any) -> list[Any]:
+    """What a call returned, and what is in what it was given, where it may have put some."""
+    given = [] if holds_nothing(args, kwargs) else tensors_given(args, kwargs)
+    return _leaves(outputs) + given
+
+
+def _leaves(values: Any) -> list[Any]:
+    """Those of a pytree, and after them the fields of leaves that are dataclasses."""
+    leaves = tree_leaves(values)
+    fields = [
+        [getattr(leaf, field.name) for field in dataclasses.fields(leaf)]
+        for leaf in leaves
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)
+    ]
+    return leaves + _leaves(fields) if fields else leaves
+
+
+class Settles(Protocol):
+    """A run under way, to which nothing is added once it is recomputed."""
+
+    def settle(self) -> None: ...
+
+
+class Frame:
+    """What the recomputation needs: the calls of a run, and what they were given."""
+
+    def __init__(self, policy: Policy, tape: Tape, of: "Settles") -> None:
+        self.calls: list[CallOfModule] = []
+        self.sharded: list[torch.nn.Module] = []
+        self.tape = tape
+        self._fqn = policy.fqn
+        self._run = weakref.ref(of)
+        self._held: dict[int, _Held] = {}
+        self._first: Any = None
+        # The exception that ended the last call, if one did.
+        self.left_by: tuple[type[BaseException], ...] = ()
+
+    def make(self, args: Any, kwargs: Any) -> Hooks:
+        """As PyTorch makes frames; returns the hooks by which autograd saves into it."""
+        by_position = {id(a): index for index, a in enumerate(args)}
+
+        def source(tensor: torch.Tensor) -> Any:
+            # Those by position are held by PyTorch, which looks after them.
+            place = by_position.get(id(tensor))
+            return self._hold_as_it_is(tensor) if place is None else _ByPosition(place)
+
+        self._first = Copies(source).of((args, kwargs))
+        args, kwargs = copied((args, kwargs))
+        found: list[Hooks] = []
+        is_forward = True
+
+        def run_again(*args: Any, **kwargs: Any) -> None:
+            if is_forward:
+                hooks = top_hooks()
+                assert hooks is not None
+                found.append(hooks)
+            else:
+                run(self._call_again, self.tape, args)
+
+        checkpoint(run_again, *args, use_reentrant=False, context_fn=self._contexts, **kwargs)
+        is_forward = False
+        # It is not to be held by what it holds.
+        return found.pop()
+
+    def _contexts(self) -> Any:
+        again = _Recomputation(self.tape, self._fqn, self, self.sharded)
+        return contextlib.nullcontext(), again
+
+    def settle(self) -> None:
+        """Nothing is added to it any more."""
+        current = self._run()
+        if current is not None:
+            current.settle()
+        for held in self._held.values():
+            if held.version != version_of(held.tensor):
+                raise AcplanError(
+                    f"{self._fqn}: a tensor of shape {tuple(held.tensor.shape)} that a "
+                    "module of the run was given has been written to in place before "
+                    "the run is recomputed"
+                )
+
+    def add(self, call: CallOfModule) -> None:
+        self.calls.append(call)
+        self.sharded += sharded_in(call.module)
+
+    def hold(self, tensor: torch.Tensor) -> _Held:
+        """Without its graph, which may be of what holds this frame."""
+        held = self._held.get(id(tensor))
+        if held is None or held.of() is not tensor:
+            kept = tensor
+            if tensor.grad_fn is not None:
+                kept = tensor.detach().requires_grad_()
+            held = _Held(kept, version_of(kept), weakref.ref(tensor))
+            self._held[id(tensor)] = held
+        return held
+
+    def _hold_as_it_is(self, tensor: torch.Tensor) -> _Held:
+        held = _Held(tensor, version_of(tensor), weakref.ref(tensor))
+        return self._held.setdefault(id(tensor), held)
+
+    def modules(self) -> Iterator[torch.nn.Module]:
+        for call in self.calls:
+            yield from call.module.modules()
+
+    def generator_states(self, given: Any) -> list[_State]:
+        """Of all that may have been drawn from since the call before."""
+        if not self.calls:
+            return []  # PyTorch looks after them.
+        devices = {t.device for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
+        drawn_from = [torch.default_generator, *self.tape.first_states]
+        drawn_from += filter(None, map(generators.default_generator, devices))
+        return [(g, g.get_state()) for g in dict.fromkeys(drawn_from)]
+
+    def _call_again(self, given: Sequence[Any]) -> None:
+        made: dict[ValuePlace, Any] = {}
+
+        def source(leaf: Any) -> Any:
+            if isinstance(leaf, _ByPosition):
+                return given[leaf.index]
+            if isinstance(leaf, MadeAgain):
+                return made[leaf.place]
+            return leaf.tensor if isinstance(leaf, _Held) else leaf
+
+        before = {g: g.get_state() for call in self.calls for g, _ in call.states}
+        try:
+            for index, call in enumerate(self.calls):
+                for generator, state in call.states:
+                    generator.set_state(state)
+                call.state.put_back()
+                for place in [place for place in made if place not in call.alive]:
+                    del made[place]
+                arguments = self._first if index == 0 else call.arguments
+                args, kwargs = Copies(of_other=source).of(arguments)
+                if index == 0:
+                    made |= _numbered(-1, tensors_given(args, kwargs))
+                with endings_kept():
+                    made |= call.make(index, args, kwargs)
+                del args, kwargs
+        except ENDS:
+            raise
+        except self.left_by:
+            pass
+        finally:
+            for generator, state in before.items():
+                generator.set_state(state)
+            for call in reversed(self.calls):
+                call.state.restore()
+
+
+class _Recomputation(Recomputation):
+    def __init__(
+        self,
+        tape: Tape,
+        fqn: str,
+        frame: Frame,
+        sharded: Sequence[torch.nn.Module],
+    ) -> None:
+        super().__init__(tape, fqn, frame, sharded)
+        self._frame = frame
+
+    def __enter__(self) -> "_Recomputation":
+        self._frame.settle()
+        super().__enter__()
+        return self

@@ -1,0 +1,295 @@
+"""The wrapper of a module that a plan checkpoints."""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    _CHECKPOINT_WRAPPED_MODULE as _WRAPPED,
+)
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointWrapper,
+)
+
+from acplan._apply.checkpoint import checkpoint_of, whole_checkpoint_of
+from acplan._apply.inner_gradients import hold, let_go
+from acplan._apply.offload import Traffic
+from acplan._apply.segment import Place
+from acplan._base import transforms
+from acplan._base.errors import AcplanError, PlanMismatchWarning
+from acplan._base.modules import FSDPModule, borrows_parameters
+from acplan._base.torchscript import (
+    stop_optimizing,
+)
+from acplan._files.plan_file import PlannedModule
+
+# In transformers.utils.output_capturing.
+_INSTALLS_HOOKS = "recursively_install_hooks"
+
+
+_MODE = "training"
+
+
+_class: Any = vars(object)["__class__"]
+
+
+# Who is told the class of a unit, and not that of its module.
+_HEAR_OF_UNITS = frozenset(
+    ["torch", "acplan", "copy", "copyreg", "pickle", "multiprocessing", "weakref"]
+)
+
+
+def _new_unit(kind: type["Unit"]) -> "Unit":
+    return kind.__new__(kind)
+
+
+class Unit(CheckpointWrapper):
+    """A module that a plan checkpoints, alone or with others.
+
+    Modules and parameters keep the names that they have without it, by which others
+    choose what to save (PEFT) or to decay (transformers): what is in it goes by its own
+    name, and it shows the parameters of its module as its own.
+    """
+
+    _checkpoint_wrapped_module: Any
+    checkpoint_fn: Any
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        self._parameters = module._parameters
+        self.training = module.training
+        # Of which unit of the plan, and whether strictly. By names that no module has.
+        self._acplan_planned = ("", False)
+        self._acplan_has_warned = False
+        # Whether torch.jit was let optimize until it was called.
+        self._acplan_optimized = False
+
+    @property
+    def __class__(self) -> type:
+        """That of its module, for code of the model that asks what a layer is
+        (`isinstance(layer, Block)`); PyTorch, and what copies, hear what it is itself."""
+        kind = type(self)
+        frame = sys._getframe(1)
+        asked_by = frame.f_globals.get("__name__", "").partition(".")[0]
+        inside = vars(self).get("_modules", {}).get(_WRAPPED)
+        if inside is None or asked_by in _HEAR_OF_UNITS:
+            return kind
+        # It meets the module as well, and would put its hook on both.
+        if frame.f_code.co_name == _INSTALLS_HOOKS:
+            return kind
+        found: type = inside.__class__
+        return found
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        # fully_shard gives it another one.
+        _class.__set__(self, kind)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _new_unit, (type(self),), self.__getstate__()  # type: ignore[no-untyped-call]
+
+    def named_modules(
+        self,
+        memo: set[torch.nn.Module] | None = None,
+        prefix: str = "",
+        remove_duplicate: bool = True,
+    ) -> Iterator[tuple[str, torch.nn.Module]]:
+        memo = set() if memo is None else memo
+        inside = self._checkpoint_wrapped_module
+        yield from inside.named_modules(memo, prefix, remove_duplicate)
+        # With duplicates its parameters would go by two names.
+        if remove_duplicate and self not in memo:
+            memo.add(self)
+            yield f"{prefix}.{_WRAPPED}" if prefix else _WRAPPED, self
+
+    def named_children(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        inside: torch.nn.Module = self._checkpoint_wrapped_module
+        # transformers puts hooks on the modules that it meets on this way, by class, to
+        # return what they make: the module has to be met. Who asks for names meets its
+        # children instead.
+        if sys._getframe(1).f_code.co_name == _INSTALLS_HOOKS:
+            return iter(((_WRAPPED, inside),))
+        return inside.named_children()
+
+    def children(self) -> Iterator[torch.nn.Module]:
+        yield self._checkpoint_wrapped_module
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        inside = self._owner_of(name)
+        if inside is None or name == _MODE:
+            super().__setattr__(name, value)
+        if inside is not None:
+            setattr(inside, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        inside = self._owner_of(name)
+        if inside is None:
+            super().__delattr__(name)
+        else:
+            delattr(inside, name)
+
+    def _owner_of(self, name: str) -> torch.nn.Module | None:
+        """The module inside, where it has the name and the unit has not: who replaces a
+        layer (PEFT), or sets a rate, by the path of the module means the module's."""
+        own = vars(self)
+        inside = own.get("_modules", {}).get(_WRAPPED)
+        if inside is None or name == _WRAPPED or (name in own and name != _MODE):
+            return None
+        places = (vars(inside), inside._parameters, inside._buffers, inside._modules)
+        of_class = isinstance(getattr(type(inside), name, None), property)
+        is_inside = of_class or any(name in place for place in places)
+        if isinstance(inside, Unit):
+            is_inside = inside._owner_of(name) is not None
+        return inside if is_inside else None
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Unit":
+        self._checkpoint_wrapped_module._apply(fn, recurse)
+        return self
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        pass  # its module does
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        self._pre_load_state_dict_hook(self, state_dict, prefix)
+
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        # Hooks of all modules are for the one inside.
+        call: Any = super()._call_impl if _has_hooks(self) else self.forward
+        return call(*args, **kwargs)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        # The compiler leaves out hooks of fully_shard where it knows what calls them.
+        call = torch.nn.Module._call_impl.__get__(self)
+        self._compiled_call_impl = torch.compile(call, *args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        call = self.checkpoint_fn
+        # In a compiled checkpoint nothing may be written to a cache, which there is where
+        # nothing runs again.
+        is_plain = torch.compiler.is_compiling() and not torch.is_grad_enabled()
+        if (
+            is_plain
+            or _is_exporting()
+            or not torch.compiler.is_compiling()
+            and transforms.are_under_way()
+            or self._may_not_run_again()
+        ):
+            call = call_plainly
+        if isinstance(call, Place) and isinstance(self, FSDPModule):
+            call = call.alone
+        elif isinstance(call, CheckpointOfUnit):
+            call = call.function
+        inside = self._checkpoint_wrapped_module
+        if call is not call_plainly and not torch.compiler.is_compiling():
+            # For good: what is called elsewhere before backward must not change how the
+            # same code runs here again.
+            self._acplan_optimized |= stop_optimizing()
+        return call(inside, *args, **kwargs)
+
+    def _may_not_run_again(self) -> bool:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return False
+        if self.checkpoint_fn in (call_plainly, hold, let_go):
+            return False
+        if not borrows_parameters(self._checkpoint_wrapped_module):
+            return False
+        text = "it runs with other parameters than its own, which are gone in backward"
+        fqn, is_strict = self._acplan_planned
+        if is_strict:
+            raise AcplanError(f"{fqn}: {text}: it may not run again")
+        if not self._acplan_has_warned:
+            self._acplan_has_warned = True
+            text += "; it does not run again, and the peak may be a larger one"
+            warnings.warn(f"{fqn}: {text}", PlanMismatchWarning, stacklevel=2)
+        return True
+
+
+class ContainerUnit(Unit):
+    """That of a module with a length, such as a Sequential."""
+
+    def __len__(self) -> int:
+        return len(self._checkpoint_wrapped_module)
+
+    def __bool__(self) -> bool:
+        inside: Any = self._checkpoint_wrapped_module
+        return bool(inside)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._checkpoint_wrapped_module)
+
+    def __contains__(self, thing: Any) -> bool:
+        return thing in self._checkpoint_wrapped_module
+
+
+def _is_exporting() -> bool:
+    # What torch.compiler.is_exporting() returns, which not every PyTorch has, and which
+    # some take for true under torch.compile.
+    return bool(getattr(torch.compiler, "_is_exporting_flag", False))
+
+
+class CheckpointOfUnit:
+    """What calls the module of a unit. A copy of it, or one that was pickled, is made
+    anew from the plan: what it remembers of calls is its own."""
+
+    def __init__(self, planned: PlannedModule, strict: bool, traffic: Traffic | None) -> None:
+        self._made_of = (planned, strict, traffic)
+        self.function = _checkpoint_fn(planned, strict, traffic)
+
+    def __reduce__(self) -> Any:
+        return CheckpointOfUnit, self._made_of
+
+
+def call_plainly(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    return module(*args, **kwargs)
+
+
+def is_idle(module: torch.nn.Module) -> bool:
+    return isinstance(module, Unit) and module.checkpoint_fn is call_plainly
+
+
+def inside_of(module: torch.nn.Module) -> torch.nn.Module:
+    while isinstance(module, Unit) and is_idle(module) and not _carries_more(module):
+        inside: torch.nn.Module = module._checkpoint_wrapped_module
+        module = inside
+    return module
+
+
+def _carries_more(unit: torch.nn.Module) -> bool:
+    is_compiled = unit._compiled_call_impl is not None
+    return is_compiled or isinstance(unit, FSDPModule) or _has_hooks(unit)
+
+
+def _has_hooks(unit: torch.nn.Module) -> bool:
+    return bool(
+        unit._forward_hooks
+        or unit._forward_pre_hooks
+        or unit._backward_hooks
+        or unit._backward_pre_hooks
+    )
+
+
+def wrapped_in(module: torch.nn.Module) -> torch.nn.Module:
+    while isinstance(module, Unit):
+        module = module._checkpoint_wrapped_module
+    return module
+
+
+def _checkpoint_fn(
+    planned: PlannedModule, strict: bool, traffic: Traffic | None
+) -> Callable[..., Any]:
+    refuse_part(planned)
+    if planned.operators:
+        return checkpoint_of(planned.fqn, planned.operators, strict, traffic)
+    return whole_checkpoint_of(planned.fqn, traffic)
+
+
+def refuse_part(planned: PlannedModule) -> None:
+    if not planned.operators and planned.discard_ratio < 1:
+        raise AcplanError(
+            f"plan: {planned.fqn} is to discard a part, and the plan does not say "
+            "which operators: plan with granularity operator"
+        )

@@ -1,0 +1,163 @@
+"""The call of a unit, in forward and again: how it begins anew, and how it ends."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import checkpoint
+
+from acplan._apply.tape import Tape
+from acplan._base.call_arguments import copied
+from acplan._base.stand_ins import (
+    StandIn,
+)
+from acplan._base.torchscript import Ending, endings_kept
+
+if TYPE_CHECKING:
+    from acplan._apply.recompute_mode import Recomputation
+
+# For what autograd saves, and to hand it out.
+Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
+# By which PyTorch tells hooks of checkpoints from others, from 2.14 on.
+_OF_CHECKPOINTS = ("_checkpoint_internal", "_user_hooks")
+# Of backward passes that share what runs again; older versions of PyTorch have none.
+_GROUP = getattr(checkpoint, "GraphExecGroup", None)
+
+
+CAN_TELL_HOOKS = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+
+
+class StartAgain(Ending):
+    """A recomputation runs other operators than forward did, and results have been
+    skipped that it may need: all of it is to run."""
+
+    def __init__(self, recomputation: "Recomputation") -> None:
+        super().__init__()
+        self.recomputation = recomputation
+
+
+def run(module: Callable[..., Any], tape: Tape, /, *args: Any, **kwargs: Any) -> Any:
+    """Calls a module, in forward and again. It begins anew at most once."""
+    try:
+        with _asking_again(tape):
+            return module(*args, **kwargs)
+    except StartAgain as start:
+        # It may be that of a unit around this one.
+        if start.recomputation.tape is not tape:
+            raise
+        start.recomputation.start_again()
+    return module(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _asking_again(tape: Tape) -> Iterator[None]:
+    """In forward, puts hooks on top of the checkpoint's that make what backward asks for
+    and the plan skips."""
+    hooks = top_hooks() if tape.is_open else None
+    if hooks is None:
+        yield
+        return
+    torch._C._autograd._push_saved_tensors_default_hooks(*making_all(tape, hooks))
+    try:
+        yield
+    finally:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+def top_hooks() -> Hooks | None:
+    """Of saved-tensor hooks the last ones. Older versions of PyTorch do not tell them."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top(True) if top else None
+
+
+def copy_marks(of: Any, to: Any) -> None:
+    """Marks a hook as a checkpoint's where the one that it stands for is marked so."""
+    for name in _OF_CHECKPOINTS:
+        if hasattr(of, name):
+            setattr(to, name, getattr(of, name))
+
+
+def making_all(tape: Tape, hooks: Hooks) -> Hooks:
+    """The hooks of a checkpoint, for a unit that skips. Where backward asks for more than
+    in the trace, as for the gradient of an input, or for a second one, what it is given is
+    a stand-in: then the unit runs once more, and skips nothing."""
+    save, unsave = hooks
+
+    def unpack(held: Any) -> torch.Tensor:
+        tensor: torch.Tensor = unsave(held)
+        if not isinstance(tensor, StandIn) or tape.is_strict or _GROUP is None:
+            return tensor
+        if tape.tell is not None:
+            tape.tell(
+                "backward asks for more than in the trace (a gradient of an input, or a "
+                "second one): all of it runs again"
+            )
+        # To PyTorch it is a pass of its own, in which nothing has run again yet.
+        task = torch._C._current_graph_task_id()
+        if tape.again is None or tape.again[0] != task:
+            tape.again = (task, _GROUP())
+            tape.drop()
+        group = torch._C._get_graph_exec_group()
+        torch._C._set_graph_exec_group(tape.again[1])
+        try:
+            return unsave(held)
+        finally:
+            torch._C._set_graph_exec_group(group)
+
+    return save, unpack
+
+
+class Call:
+    """A module, called with what its caller gave, and from then on with copies of what it
+    is called with (_base/call_arguments.py). Where an exception left it in forward, one such
+    leaves it when it runs again, and nobody hears of it."""
+
+    def __init__(
+        self, module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._module = module
+        # Let go of when it is called.
+        self._first: Any = (args, kwargs)
+        self._left_by: tuple[type[BaseException], ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._first is None:
+            return self._again(*copied((args, kwargs)))
+        (args, kwargs), self._first = self._first, None
+        try:
+            return self._module(*args, **kwargs)
+        except BaseException as error:
+            self._left_by = (type(error),)
+            if isinstance(error, StopIteration):
+                raise Stopped(error) from None
+            raise
+
+    def _again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            with endings_kept():
+                self._module(*args, **kwargs)
+        except ENDS:
+            raise
+        except self._left_by:
+            pass
+
+
+class Stopped(Exception):
+    """In place of StopIteration, which does not leave the generators that checkpoints are
+    made of."""
+
+    def __init__(self, error: StopIteration) -> None:
+        super().__init__()
+        self.error = error
+
+
+class _End(Ending):
+    """In place of the exception by which PyTorch ends a recomputation that has made all that
+    is needed: one that modules do not catch as an error of their own, of which they would
+    go on with something else."""
+
+
+checkpoint._StopRecomputationError = _End  # type: ignore[misc, assignment]
+# What ends a recomputation, or begins it again, and is no end of the module's.
+ENDS = (StartAgain, _End)
