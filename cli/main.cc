@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "cli/input/flags.h"
 #include "cli/input/log_flags.h"
 #include "cli/input/output_files.h"
+#include "cli/input/question_file.h"
 #include "cli/terminal/help_text.h"
 #include "cli/terminal/terminal.h"
 #include "graph/base/input_error.h"
@@ -244,9 +246,18 @@ int Run(const std::vector<std::string>& arguments) {
       "10GiB\n"
       "'acplan COMMAND --help' explains a command.");
   const std::vector<Command> commands = AddCommands(program);
-  for (const Command& command : commands) AddGlobalFlags(*command.app, global);
+  for (const Command& command : commands) {
+    AddQuestion(*command.app);
+    AddGlobalFlags(*command.app, global);
+  }
   program.require_subcommand(0, 1);
   LogFlags log_flags = TakeLogFlags(arguments);
+  const std::optional<QuestionFile> question =
+      FindQuestion(program, log_flags.arguments);
+  if (question) {
+    std::ranges::copy(question->arguments,
+                      std::back_inserter(log_flags.arguments));
+  }
   // A flag without a value takes the command for one: then that is what is wrong,
   // not what follows.
   const auto check_global = [&] {
@@ -261,12 +272,19 @@ int Run(const std::vector<std::string>& arguments) {
     throw;
   }
   for (const Command& command : commands) {
-    if (command.app->parsed()) {
+    if (!command.app->parsed()) continue;
+    try {
       RefuseEmptyValues(*command.app);
       CheckOutputs(*command.app, log_flags.log.file);
       return command.run(Terminal(ParseColor(global.color), global.quiet,
                                   global.verbose, log_flags.log,
                                   ParseErrors(global.errors)));
+    } catch (const problems::OptionError& error) {
+      const std::string complaint = FlagMessage(error);
+      throw InputError(question ? question->NamingKeys(complaint) : complaint);
+    } catch (const InputError& error) {
+      if (!question) throw;
+      throw InputError(question->NamingKeys(error.what()));
     }
   }
   check_global();
@@ -289,9 +307,6 @@ int main(int argc, char** argv) {
                          : acplan::cli::EndAtOnce<ErrorFormat::kText>);
   try {
     return acplan::cli::Run(arguments);
-  } catch (const acplan::problems::OptionError& error) {
-    return WriteError(format, acplan::cli::FlagMessage(error),
-                      acplan::cli::kExitBadInput);
   } catch (const acplan::InputError& error) {
     return WriteError(format, error.what(), acplan::cli::kExitBadInput);
   } catch (const acplan::cli::LimitError& error) {

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "cli/command.h"
@@ -386,13 +387,10 @@ std::string Ending(const ProfileInput& input, const Plan& plan,
                      : NoteOn(plan.memory.model, terminal));
 }
 
-// The line that says what to do where no plan fits.
-std::string WayOut(const PlanFlags& flags) {
-  return fmt::format(
-      "smaller inputs or more microbatches need less; what takes the memory, "
-      "line by line: acplan explain {} --budget {}\n",
-      graph::OneLine(flags.profile), graph::OneLine(flags.budget));
-}
+// What to do where no plan fits.
+constexpr std::string_view kWayOut =
+    "smaller inputs or more microbatches need less; acplan explain shows what "
+    "takes the memory, line by line\n";
 
 int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const ProfileInput input = ReadProfileOrTrace(flags.profile);
@@ -416,7 +414,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   std::string why = plan.status == PlanStatus::kInfeasible
                         ? InfeasibleText(question, options.limits)
                         : "";
-  if (!why.empty()) why += WayOut(flags);
+  if (!why.empty()) why += kWayOut;
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(

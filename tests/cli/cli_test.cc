@@ -49,6 +49,11 @@ class SpawnActions {
                                            O_WRONLY | O_CREAT, 0666),
           "open");
   }
+  void Read(int fd, const std::string& path) {
+    Check(posix_spawn_file_actions_addopen(&actions_, fd, path.c_str(),
+                                           O_RDONLY, 0),
+          "open");
+  }
   void Enter(const fs::path& folder) {
     Check(posix_spawn_file_actions_addchdir_np(&actions_, folder.c_str()),
           "chdir");
@@ -92,7 +97,11 @@ Process::Process(const fs::path& program,
                  const fs::path& folder, const RunOptions& options) {
   SpawnActions actions;
   actions.Enter(folder);
-  actions.Close(STDIN_FILENO);
+  if (options.input.empty()) {
+    actions.Close(STDIN_FILENO);
+  } else {
+    actions.Read(STDIN_FILENO, options.input);
+  }
   int far_end = -1;
   std::string terminal_name;
   if (options.out == Stream::kTerminal || options.err == Stream::kTerminal) {

@@ -25,6 +25,7 @@ struct RunOptions {
   Stream err = Stream::kFile;
   std::vector<std::pair<std::string, std::string>> environment = {};
   unsigned short columns = 0;  // of the terminal; 0: it does not say
+  std::string input = {};  // the file that is the standard input; empty: closed
 };
 
 struct Outcome {
@@ -32,8 +33,7 @@ struct Outcome {
   std::string out, err;
 };
 
-// A run of a program in a folder, with closed standard input and without
-// NO_COLOR unless the options set it. Where a stream goes to a terminal, what
+// A run of a program in a folder, without NO_COLOR unless the options set it. Where a stream goes to a terminal, what
 // is written there is in Outcome::out.
 class Process {
  public:

@@ -178,7 +178,7 @@ def test_what_others_announce_is_said() -> None:
 
 def test_errors_name_no_file_of_ours() -> None:
     model = type("A\nB", (nn.Sequential,), {})(nn.Linear(16, 16))
-    with pytest.raises(AcplanError, match="^the trace: modules") as raised:
+    with pytest.raises(AcplanError, match="^trace: modules") as raised:
         acplan.plan(acplan.trace(model, _X), "min")
     assert "\n" not in str(raised.value)
 

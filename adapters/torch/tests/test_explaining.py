@@ -259,7 +259,7 @@ def test_infeasible_says_what_matters_most() -> None:
     with pytest.raises(acplan.AcplanError, match="no plan discards") as told:
         acplan.plan(traced, "1MiB")
     assert "at tests/test_explaining.py:" in str(told.value)
-    assert str(told.value).endswith("line by line: acplan.explain(trace)")
+    assert str(told.value).endswith("acplan explain shows what takes the memory, line by line")
 
 
 class _Transformed(nn.Module):

@@ -1,8 +1,6 @@
 """acplan.explain: where the memory of a step goes, and what would help."""
 
 import dataclasses
-import pathlib
-import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -11,8 +9,8 @@ import torch
 
 from acplan._advise.levers import LEVERS, Lever, with_levers
 from acplan._base.errors import AcplanError
-from acplan._base.program import call_acplan
 from acplan._base.progress import progress_bar
+from acplan._base.question import question_folder
 from acplan._device.devices import Device
 from acplan._files.charts import figure
 from acplan._files.display import Rows, page, plain, size, table
@@ -24,9 +22,9 @@ from acplan._program.plan import (
     PLAN_OPTIONS,
     Budget,
     Source,
-    plan_flags,
-    size_text,
-    source_path,
+    add_source,
+    plan_options,
+    size_value,
 )
 from acplan._step.hugging_face import first_line
 from acplan._step.trace import trace
@@ -200,20 +198,17 @@ def _chosen(levers: bool | Iterable[str]) -> list[Lever]:
 def _ask(
     of: Source, options: dict[str, Any], budget: Budget | None, plan: Plan | None, top: int
 ) -> tuple[dict[str, Any], str]:
-    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
-        folder = pathlib.Path(name)
-        written = folder / "explanation.json"
-        flags = list(plan_flags(options, folder))
-        if budget is not None:
-            flags += ["--budget", size_text("budget", budget)]
-        if plan is not None:
-            plan_given(plan).save(folder / "of.plan.json")
-            flags += ["--plan", str(folder / "of.plan.json")]
-        outcome = call_acplan(
-            ["explain", str(source_path(of, folder, "explain")), "--top", str(top)]
-            + [*flags, "-o", str(written)]
-        ).require_success()
-        return read_json(written), outcome.out
+    with question_folder() as folder:
+        question = {
+            "trace": add_source(folder, of, "explain"),
+            "top": top,
+            "budget": None if budget is None else size_value("budget", budget),
+            "plan": None if plan is None else folder.add("plan", plan_given(plan)),
+            **plan_options(options),
+            "output": "explanation",
+        }
+        outcome = folder.ask("explain", question).require_success()
+        return read_json(folder.path_of("explanation")), outcome.out
 
 
 def _measured(name: str, how: str, traced: Trace, data: dict[str, Any]) -> Measured:

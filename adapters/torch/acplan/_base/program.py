@@ -6,13 +6,11 @@ import json
 import logging
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,9 +20,6 @@ from acplan._base.package import FOLDER
 
 _LOGGER = logging.getLogger("acplan")
 
-# What this package writes for the program has no name that its user knows.
-_OWN_FILE = re.compile(rf"{re.escape(tempfile.gettempdir())}/acplan-\w+/(\w+)\.json")
-_EXPLAIN_OWN_FILE = re.compile(rf"acplan explain {_OWN_FILE.pattern} --budget \S+")
 _JSON_ERRORS = ("--errors", "json")
 # In the source tree.
 _BUILT = "build/release/cli/acplan"
@@ -66,8 +61,7 @@ class _Said:
             if "warning" in data:
                 warnings.append(str(data["warning"]))
             elif "error" in data:
-                error = _EXPLAIN_OWN_FILE.sub(r"acplan.explain(\1)", str(data["error"]))
-                errors.append(_OWN_FILE.sub(r"the \1", error))
+                errors.append(str(data["error"]))
             elif line.strip():  # of the system, where the program crashes
                 errors.append(line)
         return cls(tuple(errors), tuple(warnings))
@@ -140,25 +134,35 @@ def _require_command(program: str, command: str) -> None:
 
 
 def call_acplan(
-    arguments: Sequence[str], each_second: Callable[[], object] | None = None
+    arguments: Sequence[str],
+    each_second: Callable[[], object] | None = None,
+    *,
+    folder: str | None = None,
+    stdin: str | None = None,
 ) -> Outcome:
-    """Runs `acplan ARGUMENTS`. Its warnings are logged, each once: what a model is
-    like does not change from command to command.
+    """Runs `acplan ARGUMENTS`, in a folder, with a text as its standard input. Its warnings
+    are logged, each once: what a model is like does not change from command to command.
 
     Ctrl-C goes to the program, which ends with the best that it has; where it has
     nothing, KeyboardInterrupt is raised.
     """
     with interrupted_as_ever():
-        return _called(arguments, each_second)
+        return _called(arguments, each_second, folder, stdin)
 
 
-def _called(arguments: Sequence[str], each_second: Callable[[], object] | None) -> Outcome:
-    program = find_program()
+def _called(
+    arguments: Sequence[str],
+    each_second: Callable[[], object] | None,
+    folder: str | None,
+    stdin: str | None,
+) -> Outcome:
+    program = os.path.abspath(find_program())
     _require_command(program, arguments[0])
     # In a session of its own, the program gets Ctrl-C from here alone.
     process = subprocess.Popen(
         [program, *arguments, *_JSON_ERRORS],
-        stdin=subprocess.DEVNULL,
+        cwd=folder,
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -168,12 +172,14 @@ def _called(arguments: Sequence[str], each_second: Callable[[], object] | None) 
     try:
         while True:
             try:
-                out, err = process.communicate(timeout=1 if each_second else None)
+                out, err = process.communicate(stdin, timeout=1 if each_second else None)
                 break
             except subprocess.TimeoutExpired:
+                stdin = None  # which is on its way
                 if each_second:
                     each_second()
             except KeyboardInterrupt as interrupt:
+                stdin = None
                 if interrupted:
                     raise
                 interrupted = interrupt

@@ -14,14 +14,12 @@ import base64
 import gzip
 import html
 import os
-import pathlib
-import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from acplan._base.errors import AcplanError
-from acplan._base.program import run_acplan
+from acplan._base.question import question_folder
 from acplan._files import display
 from acplan._files.json_files import write_json
 
@@ -109,24 +107,20 @@ def _page(
     plan: Saved | None,
     frontier: dict[str, Any] | None,
 ) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
-        folder = pathlib.Path(name)
-        flags = ["--parts", ",".join(parts)]
-        if isinstance(of, (str, os.PathLike)):
-            files = [os.fspath(of)]
-        else:
-            files = [str(folder / "step.json")]
-            of.save(files[0])
-        if plan is not None:
-            files.append(str(folder / "plan"))
-            plan.save(files[-1])
+    with question_folder() as folder:
+        question: dict[str, Any] = {
+            "profile": folder.add("step", of),
+            "plan": [] if plan is None else [folder.add("plan", plan)],
+            "parts": ",".join(parts),
+            "output": "page.html",
+        }
         if frontier is None:
-            flags += ["--points", "0"]
+            question["points"] = 0
         else:
-            flags += ["--frontier", str(folder / "frontier.json")]
-            write_json(flags[-1], frontier)
-        run_acplan(["report", *files, *flags, "-o", str(folder / "page.html")])
-        return (folder / "page.html").read_bytes()
+            question["frontier"] = "frontier"
+            write_json(folder.path_of("frontier"), frontier)
+        folder.ask("report", question).require_success()
+        return folder.path_of("page.html").read_bytes()
 
 
 def _framed(page: bytes, plain: str) -> str:

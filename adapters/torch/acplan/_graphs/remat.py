@@ -1,15 +1,14 @@
 """`acplan remat`: what of a joint graph to keep from forward to backward."""
 
 import json
-import pathlib
-import tempfile
 from collections.abc import Iterable
 from typing import Any
 
 from acplan._base.errors import AcplanError
-from acplan._base.program import Outcome, call_acplan
+from acplan._base.program import Outcome
+from acplan._base.question import question_folder
 from acplan._files.json_files import write_json
-from acplan._program.plan import Budget, size_text
+from acplan._program.plan import Budget, size_value
 
 _NOTHING_FITS = 3
 
@@ -23,29 +22,27 @@ def plan_graph(
     """The plan that runs least again within the budget, and keeps at most so many bytes:
     data of `acplan.remat`, with the memory node by node. `status` is "infeasible" where
     nothing fits."""
-    flags = [] if time_limit is None else ["--time-limit", f"{time_limit}"]
-    if budget is not None:
-        flags += ["--budget", size_text("budget", budget)]
-    if kept is not None:
-        flags += ["--kept", size_text("kept", kept)]
-    return _run(graph, flags)
+    sizes = {"budget": budget, "kept": kept}
+    asked = {k: size_value(k, v) for k, v in sizes.items() if v is not None}
+    return _run(graph, {"time_limit": time_limit, **asked})
 
 
 def evaluate_graph(graph: dict[str, Any], saved: Iterable[str]) -> dict[str, Any]:
     """The same of a choice that is made already: the names of the buffers kept."""
-    return _run(graph, [], {"saved": [*saved]})
+    return _run(graph, {}, {"saved": [*saved]})
 
 
 def _run(
-    graph: dict[str, Any], flags: list[str], choice: dict[str, Any] | None = None
+    graph: dict[str, Any], question: dict[str, Any], choice: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
-        folder = pathlib.Path(name)
-        write_json(folder / "graph.json", graph)
+    with question_folder() as folder:
+        write_json(folder.path_of("graph"), graph)
         if choice is not None:
-            write_json(folder / "choice.json", choice)
-            flags = ["--of", f"{folder}/choice.json", *flags]
-        outcome = call_acplan(["remat", f"{folder}/graph.json", *flags, "--json", "--memory"])
+            write_json(folder.path_of("choice"), choice)
+            question = {"of": "choice", **question}
+        outcome = folder.ask(
+            "remat", {"graph": "graph", **question, "json": True, "memory": True}
+        )
     return _data(outcome)
 
 

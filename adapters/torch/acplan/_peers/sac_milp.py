@@ -4,13 +4,11 @@ those of torch.distributed._tools.sac_ilp (PyTorch 2.13), answers are optimal.""
 import json
 import logging
 import math
-import pathlib
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 from acplan._base.errors import AcplanError
-from acplan._base.program import run_acplan
+from acplan._base.question import question_folder
 from acplan._files.profile_file import Profile
 from acplan._program.plan import plan
 from acplan._program.profile import from_torch, plain
@@ -83,15 +81,16 @@ def get_optimal_checkpointing_policy_per_module(
         )
     if len(sac_stats.func_names) == 0:
         return []
-    with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
-        path = pathlib.Path(folder) / "profile.json"
-        _profile_of_operators(sac_stats).save(path)
+    with question_folder() as folder:
+        question = {
+            "profile": folder.add("profile", _profile_of_operators(sac_stats)),
+            "module": _MODULE,
+            "memory_budget": memory_budget,
+            "time_limit": _OPERATORS_LIMIT_S,
+            "json": True,
+        }
         try:
-            text = run_acplan(
-                ["ops", str(path), _MODULE, "--json"]
-                + [f"--memory-budget={float(memory_budget)!r}"]
-                + [f"--time-limit={_OPERATORS_LIMIT_S}"]
-            )
+            text = folder.ask("ops", question).require_success().out
         except AcplanError as error:
             if error.exit_code not in (3, 4) and _NO_POLICY not in str(error):
                 raise

@@ -3,19 +3,17 @@
 import dataclasses
 import json
 import os
-import pathlib
-import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from acplan._base.errors import AcplanError
-from acplan._base.program import call_acplan, run_acplan
 from acplan._base.progress import progress_bar
+from acplan._base.question import question_folder
 from acplan._files import display
 from acplan._files.charts import figure, made_of, remember
 from acplan._files.json_files import path_of, read_json
 from acplan._files.plan_file import Plan
-from acplan._program.plan import Budget, Source, plan_flags, size_text, source_path
+from acplan._program.plan import Budget, Source, add_source, plan_options, size_value
 
 _INFEASIBLE = 3
 
@@ -105,45 +103,38 @@ def frontier(
     budgets: these, as acplan.plan takes them.
     options: those of acplan.plan.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="acplan-") as name,
-        progress_bar(progress, unit="s") as phase,
-    ):
-        folder = pathlib.Path(name)
-        flags = list(plan_flags(options, folder))
-        if points is not None:
-            flags.append(f"--points={points}")
-        if budgets is not None:
-            is_one = isinstance(budgets, str) or not isinstance(budgets, Iterable)
-            given = [budgets] if is_one else list(budgets)
-            if not given:
-                raise AcplanError("budgets: expected one or more, found none")
-            each = ",".join(size_text("budgets", budget) for budget in given)
-            flags.append(f"--budgets={each}")
-        written = folder / "frontier.json"
-        outcome = call_acplan(
-            ["frontier", str(source_path(of, folder, "frontier")), *flags, "-o", str(written)],
-            phase("frontier", None),
-        )
+    with question_folder() as folder, progress_bar(progress, unit="s") as phase:
+        question = {
+            "profile": add_source(folder, of, "frontier"),
+            "points": points,
+            "budgets": None if budgets is None else _budgets(budgets),
+            **plan_options(options),
+            "output": "frontier",
+        }
+        outcome = folder.ask("frontier", question, phase("frontier", None))
+        written = folder.path_of("frontier")
         if outcome.exit_code != _INFEASIBLE or not written.exists():
             outcome.require_success()
         found: Frontier = remember(Frontier(read_json(written), outcome.out), of)
         return found
 
 
+def _budgets(budgets: Any) -> list[int | str]:
+    is_one = isinstance(budgets, str) or not isinstance(budgets, Iterable)
+    values = [size_value("budgets", b) for b in ([budgets] if is_one else budgets)]
+    if not values:
+        raise AcplanError("budgets: expected one or more, found none")
+    return values
+
+
 def compare(of: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
     """The step without a plan and with each of these, side by side: `acplan compare`."""
     if not plans:
         raise AcplanError("compare: expected plans, found none")
-    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
-        folder = pathlib.Path(name)
-        arguments = ["compare", str(source_path(of, folder, "compare"))]
-        for place, plan in enumerate(plans):
-            path: Any = plan
-            if isinstance(plan, Plan):
-                path = folder / f"plan-{place}.json"
-                plan.save(path)
-            arguments.append(str(path_of(path, "plans")))
-        text = run_acplan(arguments)
-        found = run_acplan([*arguments, "--json"])
+    with question_folder() as folder:
+        values = [plan if isinstance(plan, Plan) else path_of(plan, "plans") for plan in plans]
+        paths = [folder.add(f"plan-{place}", value) for place, value in enumerate(values)]
+        question = {"profile": add_source(folder, of, "compare"), "plan": paths}
+        text = folder.ask("compare", question).require_success().out
+        found = folder.ask("compare", {**question, "json": True}).require_success().out
     return Comparison(json.loads(found), text)

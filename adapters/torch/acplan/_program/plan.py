@@ -4,16 +4,14 @@ import difflib
 import logging
 import operator
 import os
-import pathlib
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from acplan._base.errors import AcplanError
-from acplan._base.program import call_acplan
 from acplan._base.progress import progress_bar
+from acplan._base.question import QuestionFolder, question_folder
 from acplan._files.charts import remember
 from acplan._files.fingerprint import KEY, made_for
 from acplan._files.json_files import read_json
@@ -46,20 +44,15 @@ def plan(of: Source, budget: Budget, *, progress: bool | None = None, **options:
     "none" or seconds, is five seconds where operators may be skipped, as they may in
     plans of traces. Ctrl-C ends the search with the best plan so far.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="acplan-") as name,
-        progress_bar(progress, unit="s") as phase,
-    ):
-        folder = pathlib.Path(name)
-        flags = list(plan_flags(options, folder))
-        written = folder / "plan.json"
-        outcome = call_acplan(
-            ["plan", str(source_path(of, folder)), "--budget"]
-            + [size_text("budget", budget), *flags, "-o", str(written)],
-            phase("plan", None),
-        )
-        outcome.require_success()
-        data = {**read_json(written), **_made_for(of)}
+    with question_folder() as folder, progress_bar(progress, unit="s") as phase:
+        question = {
+            "profile": add_source(folder, of),
+            "budget": size_value("budget", budget),
+            **plan_options(options),
+            "output": "plan",
+        }
+        outcome = folder.ask("plan", question, phase("plan", None)).require_success()
+        data = {**read_json(folder.path_of("plan")), **_made_for(of)}
         found: Plan = remember(Plan.of(data, outcome.out + _note(of)), of)
     _tell_of_limit(found)
     return found
@@ -115,17 +108,18 @@ def _tell_of_limit(found: Plan) -> None:
     )
 
 
-def source_path(of: Source, folder: pathlib.Path, asked_by: str = "plan") -> pathlib.Path:
-    """The file of what is asked about; one that is not a file yet is written."""
-    if isinstance(of, (Trace, Profile)):
-        path = folder / f"{type(of).__name__.lower()}.json"
-        of.save(path)
-        return path
-    if isinstance(of, (str, os.PathLike)):
-        return pathlib.Path(of)
+def add_source(folder: QuestionFolder, of: Source, asked_by: str = "plan") -> str:
+    """Returns the path of what is asked about; a value is written into the folder."""
+    if isinstance(of, (Trace, Profile, str, os.PathLike)):
+        return folder.add(type(of).__name__.lower(), of)
     raise AcplanError(
         f"{asked_by}: expected a Trace, a Profile or a path, found {type(of).__name__}"
     )
+
+
+def size_value(name: str, value: Any) -> int | str:
+    """Returns a size as a question has it; raises AcplanError for what can be none."""
+    return value if isinstance(value, str) else int(size_text(name, value))
 
 
 def size_text(name: str, value: Any) -> str:
@@ -151,90 +145,32 @@ def require_sayable(budget: Any) -> None:
         )
 
 
-Option = Callable[[str, Any, pathlib.Path], list[str]]
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _size_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
-    return [f"{_flag(name)}={size_text(name, value)}"]
-
-
-def _value_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise AcplanError(f"{name}: expected a number or a name, found {value!r}")
-    return [f"{_flag(name)}={value}"]
-
-
-def _switch_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
-    if not isinstance(value, bool):
-        raise AcplanError(f"{name}: expected True or False, found {value!r}")
-    return [_flag(name)] if value else []
-
-
-def _names_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
-    if isinstance(value, str):
-        return [f"{_flag(name)}={value}"]
-    path = folder / name
-    path.write_text("\n".join(_strings(name, value)))
-    return [f"{_flag(name)}=@{path}"]
-
-
-def _patterns_option(name: str, value: Any, folder: pathlib.Path) -> list[str]:
-    if isinstance(value, str):
-        return [f"{_flag(name)}={value}"]
-    patterns = _strings(name, value)
-    return [f"{_flag(name)}={'|'.join(patterns)}"] if patterns else []
-
-
-def _strings(name: str, value: Any) -> Sequence[str]:
-    try:
-        values = list(value)
-    except TypeError:
-        values = [None]
-    if all(isinstance(entry, str) for entry in values):
-        return values
-    raise AcplanError(f"{name}: expected a list of names, found {value!r}")
-
-
-PLAN_OPTIONS: Mapping[str, Option] = {
-    "reserve": _size_option,
-    "memory_model": _value_option,
-    "world_size": _value_option,
-    "without_states": _switch_option,
-    "ac_units": _names_option,
-    "fsdp_units": _names_option,
-    "max_units": _value_option,
-    "granularity": _value_option,
-    "decisions": _value_option,
-    "segments": _value_option,
-    "offload": _value_option,
-    "host_memory": _size_option,
-    "tradeoff": _value_option,
-    "save": _patterns_option,
-    "recompute": _patterns_option,
-    "engine": _value_option,
-    "gap": _value_option,
-    "time_limit": _value_option,
-    "seed": _value_option,
-}
+# The options of acplan.plan: flags of `acplan plan` (docs/command_line.md).
+PLAN_OPTIONS = (
+    "reserve", "memory_model", "world_size", "without_states", "ac_units", "fsdp_units",
+    "max_units", "granularity", "decisions", "segments", "offload", "host_memory", "tradeoff",
+    "save", "recompute", "engine", "gap", "time_limit", "seed",
+)  # fmt: skip
+_SIZES = ("reserve", "host_memory")
 
 
 # Without it, plans that skip are recomputed as a whole, and those with runs refused.
 _MAY_SKIP = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 
 
-def plan_flags(options: Mapping[str, Any], folder: pathlib.Path) -> Iterator[str]:
-    if not _MAY_SKIP and options.get("decisions") is None:
-        options = {**options, "decisions": "save,recompute"}
-    for name, value in options.items():
-        option = PLAN_OPTIONS.get(name)
-        if option is None:
+def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options as a question has them. Raises AcplanError for unknown ones, and
+    for sizes that can be none."""
+    for name in options:
+        if name not in PLAN_OPTIONS:
             known = ", ".join(PLAN_OPTIONS)
             near = difflib.get_close_matches(name, PLAN_OPTIONS, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {known}"
             raise AcplanError(f"plan: unknown option {name!r}; {hint}")
-        if value is not None:
-            yield from option(name, value, folder)
+    question = {name: value for name, value in options.items() if value is not None}
+    for name in _SIZES:
+        if name in question:
+            question[name] = size_value(name, question[name])
+    if not _MAY_SKIP:
+        question.setdefault("decisions", "save,recompute")
+    return question

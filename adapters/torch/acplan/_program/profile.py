@@ -2,13 +2,11 @@
 
 import math
 import os
-import pathlib
-import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from acplan._base.errors import AcplanError
-from acplan._base.program import run_acplan
+from acplan._base.question import QuestionFolder, question_folder
 from acplan._files.json_files import path_of
 from acplan._files.profile_file import MODULE_INFO_KEYS, Profile
 from acplan._files.trace_file import Trace
@@ -16,20 +14,16 @@ from acplan._files.trace_file import Trace
 
 def profile(trace: Trace | str | os.PathLike[str]) -> Profile:
     """What the modules of a traced step cost, for planning: `acplan profile`."""
-    with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
-        return Profile.load(profile_file(trace, pathlib.Path(folder)))
+    with question_folder() as folder:
+        return Profile.load(folder.path_of(add_profile(folder, trace)))
 
 
-def profile_file(trace: Trace | str | os.PathLike[str], folder: pathlib.Path) -> pathlib.Path:
-    """A file in the folder with the profile of a trace."""
-    source = pathlib.Path(folder / "trace.json")
-    if isinstance(trace, Trace):
-        trace.save(source)
-    else:
-        source = path_of(trace, "profile")
-    written = folder / "profile.json"
-    run_acplan(["profile", str(source), "-o", str(written)])
-    return written
+def add_profile(folder: QuestionFolder, trace: Trace | str | os.PathLike[str]) -> str:
+    """Returns the path of the profile of a trace, which is written into the folder."""
+    source = trace if isinstance(trace, Trace) else path_of(trace, "profile")
+    question = {"trace": folder.add("trace", source), "output": "profile"}
+    folder.ask("profile", question).require_success()
+    return "profile"
 
 
 def from_torch(module_info: Mapping[str, Any]) -> Profile:

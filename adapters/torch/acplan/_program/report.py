@@ -2,16 +2,15 @@
 
 import os
 import pathlib
-import tempfile
 from collections.abc import Iterator, Mapping
 
 from acplan._base.errors import AcplanError
-from acplan._base.program import run_acplan
+from acplan._base.question import QuestionFolder, question_folder
 from acplan._files.json_files import path_of
 from acplan._files.plan_file import Plan
 from acplan._files.profile_file import Profile
 from acplan._files.trace_file import Trace
-from acplan._program.plan import source_path
+from acplan._program.plan import add_source
 
 PathLike = str | os.PathLike[str]
 
@@ -33,31 +32,30 @@ def report(
     time_limit: seconds for the frontier, or "none"; ten by default.
     """
     written = path_of(output, "output")
-    flags = ["--points", str(points)]
-    if time_limit is not None:
-        flags += ["--time-limit", str(time_limit)]
     named = plans if isinstance(plans, Mapping) else {"plan": plans}
-    with tempfile.TemporaryDirectory(prefix="acplan-") as name:
-        folder = pathlib.Path(name)
-        files = [str(source_path(of, folder, "report")), *_plan_files(named, folder)]
-        run_acplan(["report", *files, *flags, "-o", str(written)])
+    with question_folder() as folder:
+        question = {
+            "profile": add_source(folder, of, "report"),
+            "plan": list(_plan_files(named, folder)),
+            "points": points,
+            "time_limit": time_limit,
+            "output": os.path.abspath(written),
+        }
+        folder.ask("report", question).require_success()
     return written
 
 
 def _plan_files(
-    plans: Mapping[str, Plan | PathLike | None], folder: pathlib.Path
+    plans: Mapping[str, Plan | PathLike | None], folder: QuestionFolder
 ) -> Iterator[str]:
     """A file for each plan, called as the page is to call it."""
     for name, plan in plans.items():
         if isinstance(plan, Plan):
             if not name or pathlib.PurePath(name).name != name:
                 raise AcplanError(f"report: plans: expected a name, found {name!r}")
-            path = folder / "plans" / name
-            path.parent.mkdir(exist_ok=True)
-            plan.save(path)
-            yield str(path)
+            yield folder.add(f"plans/{name}", plan)
         elif isinstance(plan, (str, os.PathLike)):
-            yield os.fspath(plan)
+            yield folder.add(name, plan)
         elif plan is not None:
             raise AcplanError(
                 f"report: plans: expected a Plan or a path, found {type(plan).__name__}"

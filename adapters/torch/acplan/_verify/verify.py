@@ -3,8 +3,6 @@
 import contextlib
 import csv
 import dataclasses
-import pathlib
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +11,7 @@ import torch
 from acplan._apply.apply import applied
 from acplan._base.arguments import require_module
 from acplan._base.errors import AcplanError
-from acplan._base.program import run_acplan
+from acplan._base.question import question_folder
 from acplan._device.devices import DEVICES, find_device
 from acplan._fakes.real_values import Limits
 from acplan._files.charts import remember
@@ -169,21 +167,17 @@ def simulate(of: Trace, plan: Plan) -> tuple[Step, ...]:
 @contextlib.contextmanager
 def _simulating(of: Trace) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
     """`simulate` for one plan after the other."""
-    with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
-        files = pathlib.Path(folder)
-        of.save(files / "trace.json")
+    with question_folder() as folder:
+        question = {
+            "trace": folder.add("trace", of),
+            "plan": "plan",
+            "timeline": "steps.csv",
+        }
 
         def simulated(plan: Plan) -> tuple[Step, ...]:
-            plan.save(files / "plan.json", model=of.data["model"]["name"])
-            try:
-                run_acplan(
-                    ["simulate", f"{files}/trace.json", f"{files}/plan.json"]
-                    + ["--timeline", f"{files}/steps.csv"]
-                )
-            except AcplanError as error:
-                told = str(error).replace(f"{files}/plan.json: ", "")
-                raise AcplanError(told) from None
-            with (files / "steps.csv").open(newline="") as file:
+            plan.save(folder.path_of("plan"), model=of.data["model"]["name"])
+            folder.ask("simulate", question).require_success()
+            with folder.path_of("steps.csv").open(newline="") as file:
                 return tuple(_step_of(row, of) for row in csv.DictReader(file))
 
         yield simulated
