@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "cli/terminal/terminal.h"
-#include "costmodel/application/model.h"
-#include "costmodel/execution/execution.h"
-#include "costmodel/hardware/system.h"
-#include "costmodel/llm/evaluation.h"
-#include "costmodel/llm/fit.h"
+#include "costmodel/calculon/application/model.h"
+#include "costmodel/calculon/execution/execution.h"
+#include "costmodel/calculon/hardware/system.h"
+#include "costmodel/calculon/llm/evaluation.h"
+#include "costmodel/calculon/llm/fit.h"
 
 namespace acplan::cli {
 

@@ -12,7 +12,7 @@
 #include "cli/input/flags.h"
 #include "cli/input/output_files.h"
 #include "cli/terminal/text.h"
-#include "costmodel/llm/records.h"
+#include "costmodel/calculon/llm/records.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"

@@ -8,7 +8,7 @@
 
 #include "cli/input/llm_input.h"
 #include "cli/terminal/terminal.h"
-#include "costmodel/search/search.h"
+#include "costmodel/calculon/search/search.h"
 
 namespace acplan::cli {
 

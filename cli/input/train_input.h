@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/terminal/terminal.h"
-#include "costmodel/training/strategy_settings.h"
+#include "costmodel/training/settings/strategy_settings.h"
 
 namespace acplan::cli {
 

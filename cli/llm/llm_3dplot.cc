@@ -9,7 +9,7 @@
 #include "cli/input/output_files.h"
 #include "cli/pictures/rate_lines.h"
 #include "cli/pictures/surface_picture.h"
-#include "costmodel/results/rate_map.h"
+#include "costmodel/calculon/results/rate_map.h"
 #include "graph/base/file_io.h"
 
 namespace acplan::cli {

@@ -6,7 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/input/search_flags.h"
-#include "costmodel/llm/records.h"
+#include "costmodel/calculon/llm/records.h"
 #include "graph/base/file_io.h"
 
 namespace acplan::cli {

@@ -4,7 +4,7 @@
 #include "cli/command.h"
 #include "cli/input/llm_input.h"
 #include "cli/input/output_files.h"
-#include "costmodel/results/result_csv.h"
+#include "costmodel/calculon/results/result_csv.h"
 #include "graph/base/file_io.h"
 
 namespace acplan::cli {

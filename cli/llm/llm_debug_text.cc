@@ -4,9 +4,9 @@
 
 #include <string_view>
 
-#include "costmodel/layers/layer_times.h"
-#include "costmodel/llm/block_costs.h"
-#include "costmodel/llm/schedule.h"
+#include "costmodel/calculon/layers/layer_times.h"
+#include "costmodel/calculon/llm/block_costs.h"
+#include "costmodel/calculon/llm/schedule.h"
 #include "graph/base/number_text.h"
 
 namespace acplan::cli {

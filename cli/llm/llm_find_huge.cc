@@ -3,7 +3,7 @@
 #include <string>
 
 #include "cli/command.h"
-#include "costmodel/application/huge_models.h"
+#include "costmodel/calculon/application/huge_models.h"
 #include "graph/base/number_text.h"
 
 namespace acplan::cli {

@@ -8,7 +8,7 @@
 #include "cli/input/output_files.h"
 #include "cli/pictures/heatmap_picture.h"
 #include "cli/pictures/rate_lines.h"
-#include "costmodel/results/rate_map.h"
+#include "costmodel/calculon/results/rate_map.h"
 #include "graph/base/file_io.h"
 #include "graph/base/number_text.h"
 

@@ -10,7 +10,7 @@
 #include "cli/command.h"
 #include "cli/input/output_files.h"
 #include "cli/input/search_flags.h"
-#include "costmodel/llm/records.h"
+#include "costmodel/calculon/llm/records.h"
 #include "graph/base/file_io.h"
 #include "graph/base/file_lines.h"
 #include "graph/base/input_error.h"

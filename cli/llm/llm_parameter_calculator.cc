@@ -8,7 +8,7 @@
 #include "cli/command.h"
 #include "cli/input/flags.h"
 #include "cli/input/llm_input.h"
-#include "costmodel/application/model.h"
+#include "costmodel/calculon/application/model.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_text.h"
 

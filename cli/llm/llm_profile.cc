@@ -11,7 +11,7 @@
 #include "cli/llm/strategy_text.h"
 #include "cli/terminal/text.h"
 #include "costmodel/profile/stage_profile.h"
-#include "costmodel/training/pipeline_schedule.h"
+#include "costmodel/training/strategy/pipeline_schedule.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/message_text.h"

@@ -14,7 +14,7 @@
 #include "cli/llm/llm_train_text.h"
 #include "cli/llm/strategy_question.h"
 #include "cli/terminal/text.h"
-#include "costmodel/training/strategy_search.h"
+#include "costmodel/training/search/strategy_search.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"

@@ -11,8 +11,8 @@
 
 #include "cli/command.h"
 #include "cli/terminal/text.h"
-#include "costmodel/execution/execution_fields.h"
-#include "costmodel/llm/schedule.h"
+#include "costmodel/calculon/execution/execution_fields.h"
+#include "costmodel/calculon/llm/schedule.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 

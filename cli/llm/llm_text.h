@@ -4,9 +4,9 @@
 
 #include "cli/input/llm_input.h"
 #include "cli/terminal/terminal.h"
-#include "costmodel/execution/execution.h"
-#include "costmodel/llm/batch_times.h"
-#include "costmodel/llm/statistics.h"
+#include "costmodel/calculon/execution/execution.h"
+#include "costmodel/calculon/llm/batch_times.h"
+#include "costmodel/calculon/llm/statistics.h"
 #include "graph/base/text_value.h"
 
 namespace acplan::cli {

@@ -13,7 +13,7 @@
 #include "cli/llm/strategy_text.h"
 #include "cli/llm/training_plan_text.h"
 #include "cli/terminal/text.h"
-#include "costmodel/training/setting_names.h"
+#include "costmodel/training/settings/setting_names.h"
 #include "graph/base/byte_size.h"
 
 namespace acplan::cli {

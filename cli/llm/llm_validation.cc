@@ -9,8 +9,8 @@
 #include "cli/input/data_folder.h"
 #include "cli/input/llm_input.h"
 #include "cli/terminal/text.h"
-#include "costmodel/validation/megatron_2021.h"
-#include "costmodel/validation/sequence_parallelism.h"
+#include "costmodel/calculon/validation/megatron_2021.h"
+#include "costmodel/calculon/validation/sequence_parallelism.h"
 #include "graph/base/number_text.h"
 
 namespace acplan::cli {

@@ -6,7 +6,7 @@
 
 #include "cli/input/train_input.h"
 #include "cli/terminal/text.h"
-#include "costmodel/training/strategy_search.h"
+#include "costmodel/training/search/strategy_search.h"
 #include "costmodel/training/training_report.h"
 
 namespace acplan::cli {

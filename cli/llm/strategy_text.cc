@@ -4,8 +4,8 @@
 
 #include <string_view>
 
-#include "costmodel/training/layout_text.h"
-#include "costmodel/training/setting_names.h"
+#include "costmodel/training/settings/setting_names.h"
+#include "costmodel/training/strategy/layout_text.h"
 
 namespace acplan::cli {
 

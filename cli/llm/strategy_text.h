@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "costmodel/training/training_job.h"
+#include "costmodel/training/strategy/training_job.h"
 
 namespace acplan::cli {
 

@@ -10,7 +10,7 @@ failures=0
 
 sound_tree() {
   rm -rf "$work/tree"
-  mkdir -p "$work"/tree/{graph/{base,trace},solver/labels,costmodel,cli/pictures,tests/structure}
+  mkdir -p "$work"/tree/{graph/{base,trace},solver/labels,costmodel/{calculon,training/{model,plans,time}},cli/pictures,tests/structure}
   mkdir -p "$work"/tree/problems/{check,engines/{labels,milp},trace}
   cd "$work/tree"
   printf '// Comment.\n\n#pragma once\n' >graph/base/a.h
@@ -55,12 +55,19 @@ structure 'graph/base/x.cc: graph/base/ may not know cli/d.h' \
   graph/base/x.cc '  #  include <cli/d.h>'
 structure 'solver/x.cc: solver/ may not know graph/base/a.h' \
   solver/x.cc '#include "graph/base/a.h"'
-structure 'costmodel/x.cc: costmodel/ may not know solver/b.h' \
-  costmodel/x.cc '#include "solver/b.h"'
-structure 'costmodel/x.cc: costmodel/ may not know graph/trace/t.h' \
-  costmodel/x.cc '#include "graph/trace/t.h"'
-structure 'problems/x.cc: problems/ may not know costmodel/e.h' \
-  problems/x.cc '#include "costmodel/e.h"'
+structure 'costmodel/calculon/x.cc: costmodel/calculon/ may not know solver/b.h' \
+  costmodel/calculon/x.cc '#include "solver/b.h"'
+structure 'costmodel/calculon/ may not know costmodel/training/model/m.h' \
+  costmodel/calculon/x.cc '#include "costmodel/training/model/m.h"'
+structure 'costmodel/training/ may not know costmodel/calculon/c.h' \
+  costmodel/training/x.cc '#include "costmodel/calculon/c.h"'
+structure 'costmodel/training/time/ may not know costmodel/training/plans/p.h' \
+  costmodel/training/time/x.cc '#include "costmodel/training/plans/p.h"'
+structure 'costmodel/training/model/ may not know graph/trace/t.h' \
+  costmodel/training/model/x.cc '#include "graph/trace/t.h"'
+structure 'no rule covers its folder' costmodel/x.cc ''
+structure 'problems/x.cc: problems/ may not know costmodel/calculon/e.h' \
+  problems/x.cc '#include "costmodel/calculon/e.h"'
 structure 'problems/x.cc: problems/ may not know cli/d.h' \
   problems/x.cc '#include "cli/d.h"'
 structure 'problems/engines/labels/ may not know problems/engines/milp/m.h' \
