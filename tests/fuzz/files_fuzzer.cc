@@ -14,11 +14,11 @@
 
 #include "cli/command.h"
 #include "cli/input/flags.h"
-#include "cli/input/train_input.h"
 #include "cli/report/execution_data.h"
 #include "cli/report/frontier_data.h"
 #include "cli/report/search_data.h"
 #include "cli/terminal/terminal.h"
+#include "cli/training/train_input.h"
 #include "costmodel/calculon/results/rate_map.h"
 #include "costmodel/calculon/results/result_csv.h"
 #include "costmodel/training/hardware/accelerator.h"

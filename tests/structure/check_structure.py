@@ -121,7 +121,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     "problems": ("graph", "solver"),
     "cli/terminal": ("graph/base", "solver/search.h", "problems/model"),
     "cli/pictures": ("graph/base", "costmodel/calculon/results"),
-    "cli/input": ("graph", "solver", "problems", "costmodel", "cli/terminal"),
+    "cli/input": ("graph", "solver", "problems", "cli/terminal"),
     "cli/report": ("graph", "problems", "cli/input", "cli/pictures/picture.h"),
     "cli/planning": (
         "graph",
@@ -132,14 +132,24 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "cli/report",
         "cli/terminal",
     ),
-    "cli/llm": (
+    # Two models, two halves that do not know each other.
+    "cli/calculon": (
         "graph",
         "solver",
-        "costmodel",
+        "costmodel/calculon",
         "cli/command.h",
         "cli/input",
         "cli/terminal",
         "cli/pictures",
+    ),
+    "cli/training": (
+        "graph",
+        "solver",
+        "costmodel/training",
+        "costmodel/profile",
+        "cli/command.h",
+        "cli/input",
+        "cli/terminal",
     ),
     "cli": LIBRARIES,
 }

@@ -10,7 +10,7 @@ failures=0
 
 sound_tree() {
   rm -rf "$work/tree"
-  mkdir -p "$work"/tree/{graph/{base,trace},solver/labels,costmodel/{calculon,training/{model,plans,time}},cli/pictures,tests/structure}
+  mkdir -p "$work"/tree/{graph/{base,trace},solver/labels,costmodel/{calculon,training/{model,plans,time}},cli/{calculon,pictures,training},tests/structure}
   mkdir -p "$work"/tree/problems/{check,engines/{labels,milp},trace}
   cd "$work/tree"
   printf '// Comment.\n\n#pragma once\n' >graph/base/a.h
@@ -82,6 +82,10 @@ structure 'problems/trace/ may not know problems/planner.h' \
   problems/trace/x.cc '#include "problems/planner.h"'
 structure 'cli/pictures/ may not know cli/command.h' \
   cli/pictures/x.cc '#include "cli/command.h"'
+structure 'cli/training/ may not know cli/calculon/c.h' \
+  cli/training/x.cc '#include "cli/calculon/c.h"'
+structure 'cli/calculon/ may not know costmodel/training/t.h' \
+  cli/calculon/x.cc '#include "costmodel/training/t.h"'
 structure 'graph/CMakeLists.txt: graph/ may not know solver/' \
   graph/CMakeLists.txt 'acplan_library(graph PUBLIC acplan::solver)'
 structure 'no rule covers its folder' graph/x.cc ''
