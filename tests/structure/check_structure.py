@@ -102,6 +102,25 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     # Neither engine knows the other.
     "problems/engines/labels": ("graph", "solver", "problems/model"),
     "problems/engines/milp": ("graph", "solver", "problems/model"),
+    "problems/trace/policies": ("graph", "solver", "problems/model"),
+    "problems/trace/problem": (
+        "graph",
+        "solver",
+        "problems/model",
+        "problems/plan",
+        "problems/trace/policies",
+    ),
+    "problems/trace/relaxation": (
+        "graph",
+        "solver",
+        "problems/model",
+        "problems/plan",
+        "problems/engines",
+        "problems/trace/policies",
+        "problems/trace/problem",
+    ),
+    # Has no units, and so needs nothing that makes plans.
+    "problems/trace/rerun_bound": ("graph", "solver"),
     "problems/trace": (
         "graph",
         "solver",
@@ -114,7 +133,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "solver",
         "problems/model",
         "problems/plan",
-        "problems/trace",
+        "problems/trace/problem",
     ),
     "problems/remat": ("graph", "solver"),
     "problems/schedule": ("graph", "solver"),

@@ -11,7 +11,7 @@ failures=0
 sound_tree() {
   rm -rf "$work/tree"
   mkdir -p "$work"/tree/{graph/{base,trace},solver/labels,costmodel/{calculon,training/{model,plans,time}},cli/{calculon,pictures,training},tests/structure}
-  mkdir -p "$work"/tree/problems/{check,engines/{labels,milp},trace}
+  mkdir -p "$work"/tree/problems/{check,engines/{labels,milp},trace/{problem,relaxation,rerun_bound}}
   cd "$work/tree"
   printf '// Comment.\n\n#pragma once\n' >graph/base/a.h
   printf '#include "graph/base/a.h"\n\n#include <vector>\n' >graph/base/a.cc
@@ -80,6 +80,12 @@ structure 'problems/check/ may not know solver/b.h' \
   problems/check/x.cc '#include "solver/b.h"'
 structure 'problems/trace/ may not know problems/planner.h' \
   problems/trace/x.cc '#include "problems/planner.h"'
+structure 'problems/trace/problem/ may not know problems/trace/relaxation/r.h' \
+  problems/trace/problem/x.cc '#include "problems/trace/relaxation/r.h"'
+structure 'problems/trace/relaxation/ may not know problems/trace/trace_search.h' \
+  problems/trace/relaxation/x.cc '#include "problems/trace/trace_search.h"'
+structure 'problems/trace/rerun_bound/ may not know problems/trace/problem/p.h' \
+  problems/trace/rerun_bound/x.cc '#include "problems/trace/problem/p.h"'
 structure 'cli/pictures/ may not know cli/command.h' \
   cli/pictures/x.cc '#include "cli/command.h"'
 structure 'cli/training/ may not know cli/calculon/c.h' \
