@@ -9,8 +9,7 @@
 
 #include "problems/trace/rerun_bound/rerun_cut.h"
 #include "problems/trace/rerun_bound/rerun_problem.h"
-#include "solver/lp_solver.h"
-#include "solver/milp.h"
+#include "solver/price_planes.h"
 
 // Solves the relaxation of the rerun problem by prices for bytes.
 //
@@ -19,9 +18,9 @@
 // prices is a bound: no schedule within the budget pays less. The best prices give the
 // optimum of the relaxation, since the cut problem's is integral. They are found by
 // cutting planes: each cut is a choice of what runs again, and with it a plane above
-// the bound as a function of prices; a small program over all choices so far finds the
-// prices at which the planes are highest, the next cut is made there, and the end is
-// where bound and planes meet.
+// the bound as a function of prices; a small program over all choices so far
+// (solver/price_planes.h) finds the prices at which the planes are highest, the next cut
+// is made there, and the end is where bound and planes meet.
 //
 // Any prices give a bound, and moments that are left out make it no higher. So it begins
 // with the one moment at which most is live, and adds others where the mixture of
@@ -34,13 +33,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNear = 1e-5;    // bound and planes, relative
 constexpr double kOver = 1e-4;    // a mixture and the budget, relative
 constexpr double kSafety = 1e-9;  // for the rounding of doubles, relative
-
-// A mixture of choices: their shares sum up to 1.
-struct Mixture {
-  double ms = 0;
-  std::vector<double> shares = {};  // a choice
-  std::vector<double> prices = {};  // a moment
-};
 
 class Pricing {
  public:
@@ -110,25 +102,16 @@ class Pricing {
 
   // The cheapest mixture that meets the budget at all moments, and the prices at
   // which no choice is cheaper than it.
-  std::optional<Mixture> BestMixture() const {
-    solver::Milp program;
-    const int moments = static_cast<int>(result_.moments.size());
-    for (int m = 0; m < moments; ++m) program.AddRow({.upper = 0});
-    program.AddRow({.lower = 1, .upper = 1});
+  std::optional<solver::HighestPoint> BestMixture() const {
+    std::vector<solver::PricePlane> planes;
     for (const Reruns& choice : choices_) {
-      const int column = program.AddColumn({.cost = choice.ms});
-      for (int m = 0; m < moments; ++m) {
-        program.rows[m].terms.push_back({column, Excess(choice.bytes_at[m])});
+      solver::PricePlane& plane = planes.emplace_back();
+      plane.cost = choice.ms;
+      for (const int64_t bytes : choice.bytes_at) {
+        plane.excess.push_back(Excess(bytes));
       }
-      program.rows[moments].terms.push_back({column, 1});
     }
-    const solver::LpSolution solution = solver::SolveLp(program);
-    if (solution.status != solver::LpStatus::kOptimal) return std::nullopt;
-    Mixture mixture{.ms = solution.objective, .shares = solution.x};
-    for (int m = 0; m < moments; ++m) {
-      mixture.prices.push_back(std::max(0.0, -solution.row_duals[m]));
-    }
-    return mixture;
+    return solver::FindHighestPoint(planes, result_.moments.size());
   }
 
   // Returns whether the bound is as high as these moments make it.
@@ -136,10 +119,11 @@ class Pricing {
     const RerunCut cut(problem_, result_.moments);
     double best = 0;
     for (;;) {
-      const std::optional<Mixture> mixture = BestMixture();
+      const std::optional<solver::HighestPoint> mixture = BestMixture();
       if (!mixture) return false;
       mixture_ = *mixture;
-      if (best >= mixture->ms * (1 - kNear) || mixture->ms <= 0) return true;
+      const double height = mixture->height;
+      if (best >= height * (1 - kNear) || height <= 0) return true;
       const bool is_over = clock_.Stop() != solver::StoppedBy::kNothing ||
                            result_.cuts >= clock_.limits().node_limit;
       if (is_over) return false;
@@ -203,7 +187,7 @@ class Pricing {
   const solver::LimitClock clock_;
   std::vector<int32_t> crowded_;  // operators, the most bytes first
   std::vector<Reruns> choices_;
-  Mixture mixture_;  // of the first of them
+  solver::HighestPoint mixture_;  // of the first of them
   RerunBound result_;
 };
 
