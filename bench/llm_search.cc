@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "bench/commands.h"
-#include "costmodel/llm/evaluation.h"
-#include "costmodel/search/search.h"
-#include "costmodel/training/strategy_search.h"
-#include "costmodel/training/strategy_settings.h"
+#include "costmodel/calculon/llm/evaluation.h"
+#include "costmodel/calculon/search/search.h"
+#include "costmodel/training/search/strategy_search.h"
+#include "costmodel/training/settings/strategy_settings.h"
 
 namespace acplan::bench {
 namespace {

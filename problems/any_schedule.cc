@@ -7,8 +7,8 @@
 #include <utility>
 #include <variant>
 
-#include "problems/trace/schedule_bound.h"
-#include "problems/trace/trace_problem.h"
+#include "problems/trace/problem/trace_problem.h"
+#include "problems/trace/rerun_bound/rerun_bound.h"
 
 namespace acplan::problems {
 
@@ -18,9 +18,9 @@ Plan WithAnySchedule(const PlanningProblem& problem, Plan plan,
   if (built == nullptr || !problem.options.may_skip || !plan.HasPlan()) {
     return plan;
   }
-  const ScheduleBound bound =
-      BoundAnySchedule(*built->trace, built->bytes_of_rank,
-                       plan.budget_bytes - plan.reserve_bytes, limits);
+  const RerunBound bound =
+      BoundReruns(*built->trace, built->bytes_of_rank,
+                  plan.budget_bytes - plan.reserve_bytes, limits);
   const double ms = plan.recompute_ms;
   if (bound.ms > ms + 1e-6 * std::max(1.0, ms)) {
     throw std::logic_error(fmt::format(

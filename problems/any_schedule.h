@@ -7,7 +7,7 @@
 namespace acplan::problems {
 
 // A plan on a trace that may skip, with what any schedule of its step recomputes at least within
-// the budget (trace/schedule_bound.h), and how far it is from that. Where that is more
+// the budget (trace/rerun_bound/rerun_bound.h), and how far it is from that. Where that is more
 // than the plan's own bound, it takes its place. Any other answer is returned as it is.
 // The limits are those of this bound. Throws std::logic_error where the plan recomputes
 // less than the bound: a defect of acplan.

@@ -8,7 +8,7 @@
 #include "problems/model/joint_problem.h"
 #include "problems/model/module_problem.h"
 #include "problems/plan/plan.h"
-#include "problems/trace/trace_problem.h"
+#include "problems/trace/problem/trace_problem.h"
 
 namespace acplan::problems {
 

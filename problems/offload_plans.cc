@@ -11,7 +11,7 @@
 #include "problems/offload/cover_units.h"
 #include "problems/offload/offload_search.h"
 #include "problems/plan/plan_on_trace.h"
-#include "problems/trace/trace_problem.h"
+#include "problems/trace/problem/trace_problem.h"
 
 // Plans for larger budgets recompute less, and some of what they keep beyond the
 // budget may go to the host. So such plans are found for budgets from the one

@@ -18,7 +18,7 @@
 #include "problems/model/module_problem.h"
 #include "problems/model/module_solution.h"
 #include "problems/plan/baseline.h"
-#include "problems/trace/near_plans.h"
+#include "problems/trace/relaxation/near_plans.h"
 #include "problems/trace/trace_least_budget.h"
 #include "problems/trace/trace_search.h"
 

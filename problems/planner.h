@@ -14,7 +14,7 @@
 #include "problems/model/module_problem.h"
 #include "problems/plan/plan.h"
 #include "problems/plan_options.h"
-#include "problems/trace/trace_problem.h"
+#include "problems/trace/problem/trace_problem.h"
 #include "solver/search.h"
 
 namespace acplan::problems {

@@ -10,7 +10,7 @@
 #include "graph/trace/aggregate.h"
 #include "graph/trace/allocation.h"
 #include "problems/plan/plan_on_trace.h"
-#include "problems/trace/near_plans.h"
+#include "problems/trace/relaxation/near_plans.h"
 
 // The best of all families, proven: a plan of any family costs no less than that
 // family's bound, so no less than the least of the bounds; and where no family has

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cli/input/data_folder.h"
-#include "cli/input/train_input.h"
+#include "cli/input/strategy_argument.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "costmodel/results/rate_map.h"
+#include "costmodel/calculon/results/rate_map.h"
 
 namespace acplan::cli {
 

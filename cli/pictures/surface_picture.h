@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "costmodel/results/rate_map.h"
+#include "costmodel/calculon/results/rate_map.h"
 
 namespace acplan::cli {
 

@@ -27,7 +27,7 @@
 #include "problems/plan/plan_on_trace.h"
 #include "problems/plan/rank_peak.h"
 #include "problems/planner.h"
-#include "problems/trace/trace_problem.h"
+#include "problems/trace/problem/trace_problem.h"
 
 namespace acplan::cli {
 

@@ -20,13 +20,13 @@
 #include <utility>
 #include <vector>
 
-#include "costmodel/training/layer_graph.h"
-#include "costmodel/training/pipeline_schedule.h"
-#include "costmodel/training/setting_names.h"
-#include "costmodel/training/stage_layout.h"
-#include "costmodel/training/step_memory.h"
-#include "costmodel/training/step_time.h"
-#include "costmodel/training/unit_times.h"
+#include "costmodel/training/layer/layer_graph.h"
+#include "costmodel/training/memory/step_memory.h"
+#include "costmodel/training/settings/setting_names.h"
+#include "costmodel/training/strategy/pipeline_schedule.h"
+#include "costmodel/training/strategy/stage_layout.h"
+#include "costmodel/training/time/step_time.h"
+#include "costmodel/training/time/unit_times.h"
 #include "graph/base/input_error.h"
 #include "graph/base/number_limits.h"
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "costmodel/training/training_job.h"
+#include "costmodel/training/strategy/training_job.h"
 #include "graph/profile/profile.h"
 
 namespace acplan::costmodel {

@@ -4,9 +4,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "costmodel/training/layer_operations.h"
-#include "costmodel/training/rank_parameters.h"
-#include "costmodel/training/training_plan_check.h"
+#include "costmodel/training/layer/layer_operations.h"
+#include "costmodel/training/layer/rank_parameters.h"
+#include "costmodel/training/plans/training_plan_check.h"
 
 namespace acplan::costmodel {
 namespace {

@@ -4,10 +4,10 @@
 #include <span>
 #include <vector>
 
-#include "costmodel/training/stage_layout.h"
-#include "costmodel/training/step_memory.h"
-#include "costmodel/training/step_time.h"
-#include "costmodel/training/training_plan.h"
+#include "costmodel/training/memory/step_memory.h"
+#include "costmodel/training/plans/training_plan.h"
+#include "costmodel/training/strategy/stage_layout.h"
+#include "costmodel/training/time/step_time.h"
 
 namespace acplan::costmodel {
 

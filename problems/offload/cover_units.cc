@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "problems/trace/unit_policies.h"
+#include "problems/trace/problem/unit_policies.h"
 
 namespace acplan::problems {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "graph/trace/simulation.h"
-#include "problems/trace/trace_problem.h"
+#include "problems/trace/problem/trace_problem.h"
 
 namespace acplan::problems {
 

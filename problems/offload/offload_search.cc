@@ -5,7 +5,7 @@
 
 #include "graph/trace/link_time.h"
 #include "problems/offload/cover_units.h"
-#include "problems/trace/unit_policies.h"
+#include "problems/trace/problem/unit_policies.h"
 
 namespace acplan::problems {
 

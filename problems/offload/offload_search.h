@@ -8,7 +8,7 @@
 
 #include "graph/trace/simulation.h"
 #include "problems/offload/movables.h"
-#include "problems/trace/trace_problem.h"
+#include "problems/trace/problem/trace_problem.h"
 
 namespace acplan::problems {
 

@@ -75,7 +75,7 @@ struct PlanSolver {
   bool operator==(const PlanSolver&) const = default;
 };
 
-// What any schedule of the step recomputes at least (trace/schedule_bound.h).
+// What any schedule of the step recomputes at least (trace/rerun_bound/rerun_bound.h).
 struct AnySchedule {
   double bound_ms = 0;
   double distance = 0;  // (recompute - bound) / recompute of the plan

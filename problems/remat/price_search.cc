@@ -7,16 +7,15 @@
 #include <optional>
 #include <utility>
 
-#include "solver/lp_solver.h"
-#include "solver/milp.h"
+#include "solver/price_planes.h"
 
 // Idea. Each path is a plane: its ms and, by prices, its bytes over the room. The bound, as a
 // function of prices, is the lowest plane, which a shortest path finds. Cutting planes: a
-// small program over the planes so far finds the prices at which the lowest of them is
-// highest, the next path is the cheapest one there, and the end is where its bound is as
-// high. The program's dual is the best mixture. As long as no mixture keeps the room, what
-// is missing has a price, which rises: where the bound is then above what any path costs,
-// there is none.
+// small program over the planes so far (solver/price_planes.h) finds the prices at which the
+// lowest of them is highest, the next path is the cheapest one there, and the end is where
+// its bound is as high. The program's dual is the best mixture. As long as no mixture keeps
+// the room, what is missing has a price, which rises: where the bound is then above what any
+// path costs, there is none.
 
 namespace acplan::problems {
 namespace {
@@ -26,44 +25,6 @@ constexpr double kNear = 1e-7;      // bound and planes, relative
 constexpr double kRounding = 1e-9;  // of sums, relative
 constexpr double kFirstPrice = 10;  // of what is missing, of all ms
 constexpr double kLastPrice = 1e9;
-
-struct Plane {
-  double ms = 0;
-  std::vector<double> excess = {};  // a row: bytes over the room, by the budget
-
-  bool operator==(const Plane&) const = default;
-};
-
-// The prices at which planes are highest, and how much of which is the mixture there.
-struct Highest {
-  double ms = 0;
-  double missing = 0;  // of room
-  std::vector<double> prices = {};
-  std::vector<double> shares = {};
-};
-
-std::optional<Highest> FindHighest(const std::vector<Plane>& planes,
-                                   size_t rows, double price_of_missing) {
-  solver::Milp program;
-  for (size_t row = 0; row < rows; ++row) program.AddRow({.upper = 0});
-  program.AddRow({.lower = 1, .upper = 1});
-  for (const Plane& plane : planes) {
-    const int column = program.AddColumn({.cost = plane.ms});
-    for (size_t row = 0; row < rows; ++row)
-      program.rows[row].terms.push_back({column, plane.excess[row]});
-    program.rows[rows].terms.push_back({column, 1});
-  }
-  const int missing = program.AddColumn({.cost = price_of_missing});
-  for (size_t row = 0; row < rows; ++row)
-    program.rows[row].terms.push_back({missing, -1});
-  const solver::LpSolution solution = solver::SolveLp(program);
-  if (solution.status != solver::LpStatus::kOptimal) return std::nullopt;
-  Highest highest{.ms = solution.objective, .missing = solution.x.back()};
-  for (size_t row = 0; row < rows; ++row)
-    highest.prices.push_back(std::max(0.0, -solution.row_duals[row]));
-  highest.shares.assign(solution.x.begin(), solution.x.end() - 1);
-  return highest;
-}
 
 class PriceSearch {
  public:
@@ -84,11 +45,12 @@ class PriceSearch {
         answer_.is_stopped = true;
         break;
       }
-      const std::optional<Highest> highest =
-          FindHighest(planes_, graph_.rows.size(), price_of_missing);
+      const std::optional<solver::HighestPoint> highest =
+          solver::FindHighestPoint(planes_, graph_.rows.size(),
+                                   price_of_missing);
       if (!highest) break;
       const double near =
-          highest->ms - kNear * std::max(question_.all_ms, highest->ms);
+          highest->height - kNear * std::max(question_.all_ms, highest->height);
       const bool is_end = !is_better || bound_ >= near;
       prices = highest->prices;
       if (!is_end) continue;
@@ -126,7 +88,7 @@ class PriceSearch {
       is_closed_ = question_.on_bound(bound_ - rounding);
     }
     const DecisionPath path = CheapestPath(graph_, of_bytes, rests);
-    Plane plane = PlaneOf(path);
+    solver::PricePlane plane = PlaneOf(path);
     const bool is_new = std::ranges::find(planes_, plane) == planes_.end();
     if (is_new) {
       planes_.push_back(std::move(plane));
@@ -135,9 +97,10 @@ class PriceSearch {
     return is_higher || is_new;
   }
 
-  Plane PlaneOf(const DecisionPath& path) const {
+  // The excess of a row is bytes over the room, by the budget.
+  solver::PricePlane PlaneOf(const DecisionPath& path) const {
     const PathSums sums = SumsOf(graph_, path);
-    Plane plane{.ms = sums.ms};
+    solver::PricePlane plane{.cost = sums.ms};
     for (size_t row = 0; row < sums.bytes.size(); ++row) {
       plane.excess.push_back(
           static_cast<double>(sums.bytes[row] - graph_.room[row]) / scale_);
@@ -148,7 +111,7 @@ class PriceSearch {
   const PriceQuestion& question_;
   const DecisionGraph& graph_;
   const double scale_;
-  std::vector<Plane> planes_;
+  std::vector<solver::PricePlane> planes_;
   double bound_ = -kInfinity;
   bool is_closed_ = false;
   PriceAnswer answer_;

@@ -18,7 +18,7 @@
 //
 // 1. With a price of a byte at each row in place of the budget, the best plan is a
 //    shortest path of the decision graph, and its cost, less that of the budget, is a
-//    bound. Cutting planes find the best prices, as in problems/trace/schedule_bound.cc.
+//    bound. Cutting planes find the best prices, as in problems/trace/rerun_bound/rerun_bound.cc.
 // 2. Labels enumerate the paths within the rows that cost less than the best plan so far;
 //    with these prices few beginnings of paths are left.
 //

@@ -8,9 +8,9 @@
 
 #include "graph/trace/allocation.h"
 #include "problems/engines/labels/joint_labels.h"
-#include "problems/trace/branching.h"
-#include "problems/trace/limit_watch.h"
-#include "problems/trace/near_plans.h"
+#include "problems/trace/relaxation/branching.h"
+#include "problems/trace/relaxation/limit_watch.h"
+#include "problems/trace/relaxation/near_plans.h"
 
 namespace acplan::problems {
 

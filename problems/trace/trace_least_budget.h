@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "problems/engines/minimum_budget.h"
-#include "problems/trace/trace_problem.h"
+#include "problems/trace/problem/trace_problem.h"
 #include "solver/search.h"
 
 namespace acplan::problems {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "graph/trace/allocation.h"
-#include "problems/trace/branching.h"
-#include "problems/trace/limit_watch.h"
-#include "problems/trace/near_plans.h"
-#include "problems/trace/relaxation_solver.h"
+#include "problems/trace/relaxation/branching.h"
+#include "problems/trace/relaxation/limit_watch.h"
+#include "problems/trace/relaxation/near_plans.h"
+#include "problems/trace/relaxation/relaxation_solver.h"
 #include "problems/trace/trace_least_budget.h"
 
 // How a trace problem is solved: branch and bound over decisions, in which each

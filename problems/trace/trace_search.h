@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "graph/trace/simulation.h"
+#include "problems/trace/problem/trace_problem.h"
 #include "problems/trace/trace_least_budget.h"
-#include "problems/trace/trace_problem.h"
 #include "solver/search.h"
 
 namespace acplan::problems {

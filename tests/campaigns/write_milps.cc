@@ -36,11 +36,11 @@
 #include "problems/engines/milp/joint_milp.h"
 #include "problems/engines/milp/module_milp.h"
 #include "problems/planner.h"
-#include "problems/trace/need_milp.h"
-#include "problems/trace/relaxation.h"
+#include "problems/trace/relaxation/need_milp.h"
+#include "problems/trace/relaxation/relaxation.h"
 #include "solver/cbc_solver.h"
 #include "solver/milp.h"
-#include "tests/problems/trace_case.h"
+#include "tests/problems/trace/trace_case.h"
 #include "tests/support/synthetic_profile.h"
 
 namespace acplan::problems {

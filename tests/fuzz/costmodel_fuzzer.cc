@@ -8,12 +8,12 @@
 #include <string>
 #include <string_view>
 
-#include "costmodel/application/model.h"
-#include "costmodel/execution/execution.h"
-#include "costmodel/hardware/system.h"
-#include "costmodel/llm/evaluation.h"
-#include "costmodel/llm/records.h"
-#include "costmodel/llm/statistics.h"
+#include "costmodel/calculon/application/model.h"
+#include "costmodel/calculon/execution/execution.h"
+#include "costmodel/calculon/hardware/system.h"
+#include "costmodel/calculon/llm/evaluation.h"
+#include "costmodel/calculon/llm/records.h"
+#include "costmodel/calculon/llm/statistics.h"
 #include "graph/base/input_error.h"
 #include "tests/fuzz/checks.h"
 #include "tests/fuzz/mutations.h"

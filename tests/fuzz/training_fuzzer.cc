@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "costmodel/training/accelerator.h"
-#include "costmodel/training/model_shape.h"
-#include "costmodel/training/run_table.h"
-#include "costmodel/training/strategy_settings.h"
+#include "costmodel/training/hardware/accelerator.h"
+#include "costmodel/training/model/model_shape.h"
+#include "costmodel/training/score/run_table.h"
+#include "costmodel/training/settings/strategy_settings.h"
 #include "costmodel/training/training_report.h"
 #include "graph/base/csv_table.h"
 #include "graph/base/input_error.h"

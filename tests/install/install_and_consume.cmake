@@ -17,7 +17,7 @@ foreach(file IN ITEMS share/man/man1/acplan-plan.1 include/acplan/problems/plann
   endif()
 endforeach()
 # A detail of the library.
-if(EXISTS ${prefix}/include/acplan/problems/trace/branching.h)
+if(EXISTS ${prefix}/include/acplan/problems/trace/relaxation/branching.h)
   message(FATAL_ERROR "a header that nothing outside may use was installed")
 endif()
 run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${consumer_build}

@@ -20,7 +20,7 @@
 #include "problems/check/plan_rules.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/segment_plans.h"
-#include "tests/problems/trace_case.h"
+#include "tests/problems/trace/trace_case.h"
 #include "tests/support/instances.h"
 #include "tests/support/random_step.h"
 #include "tests/support/synthetic_profile.h"

@@ -14,7 +14,7 @@
 #include "graph/base/input_error.h"
 #include "graph/trace/link_time.h"
 #include "problems/offload/movables.h"
-#include "tests/problems/trace_case.h"
+#include "tests/problems/trace/trace_case.h"
 
 namespace acplan::problems {
 namespace {

@@ -18,7 +18,7 @@
 #include "problems/budget_frontier.h"
 #include "problems/check/plan_check.h"
 #include "problems/plan/plan_on_trace.h"
-#include "tests/problems/trace_case.h"
+#include "tests/problems/trace/trace_case.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
 

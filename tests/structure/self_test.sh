@@ -11,8 +11,8 @@ package=adapters/torch/acplan
 
 sound_tree() {
   rm -rf "$work/tree"
-  mkdir -p "$work"/tree/{graph/{base,trace},solver/labels,costmodel,cli/pictures,tests/structure}
-  mkdir -p "$work"/tree/problems/{check,engines/{labels,milp},trace}
+  mkdir -p "$work"/tree/{graph/{base,trace},solver/labels,costmodel/{calculon,training/{model,plans,time}},cli/{calculon,pictures,training},tests/structure}
+  mkdir -p "$work"/tree/problems/{check,engines/{labels,milp},trace/{problem,relaxation,rerun_bound}}
   cd "$work/tree"
   printf '// Comment.\n\n#pragma once\n' >graph/base/a.h
   printf '#include "graph/base/a.h"\n\n#include <vector>\n' >graph/base/a.cc
@@ -60,12 +60,19 @@ structure 'graph/base/x.cc: graph/base/ may not know cli/d.h' \
   graph/base/x.cc '  #  include <cli/d.h>'
 structure 'solver/x.cc: solver/ may not know graph/base/a.h' \
   solver/x.cc '#include "graph/base/a.h"'
-structure 'costmodel/x.cc: costmodel/ may not know solver/b.h' \
-  costmodel/x.cc '#include "solver/b.h"'
-structure 'costmodel/x.cc: costmodel/ may not know graph/trace/t.h' \
-  costmodel/x.cc '#include "graph/trace/t.h"'
-structure 'problems/x.cc: problems/ may not know costmodel/e.h' \
-  problems/x.cc '#include "costmodel/e.h"'
+structure 'costmodel/calculon/x.cc: costmodel/calculon/ may not know solver/b.h' \
+  costmodel/calculon/x.cc '#include "solver/b.h"'
+structure 'costmodel/calculon/ may not know costmodel/training/model/m.h' \
+  costmodel/calculon/x.cc '#include "costmodel/training/model/m.h"'
+structure 'costmodel/training/ may not know costmodel/calculon/c.h' \
+  costmodel/training/x.cc '#include "costmodel/calculon/c.h"'
+structure 'costmodel/training/time/ may not know costmodel/training/plans/p.h' \
+  costmodel/training/time/x.cc '#include "costmodel/training/plans/p.h"'
+structure 'costmodel/training/model/ may not know graph/trace/t.h' \
+  costmodel/training/model/x.cc '#include "graph/trace/t.h"'
+structure 'no rule covers its folder' costmodel/x.cc ''
+structure 'problems/x.cc: problems/ may not know costmodel/calculon/e.h' \
+  problems/x.cc '#include "costmodel/calculon/e.h"'
 structure 'problems/x.cc: problems/ may not know cli/d.h' \
   problems/x.cc '#include "cli/d.h"'
 structure 'problems/engines/labels/ may not know problems/engines/milp/m.h' \
@@ -78,8 +85,18 @@ structure 'problems/check/ may not know solver/b.h' \
   problems/check/x.cc '#include "solver/b.h"'
 structure 'problems/trace/ may not know problems/planner.h' \
   problems/trace/x.cc '#include "problems/planner.h"'
+structure 'problems/trace/problem/ may not know problems/trace/relaxation/r.h' \
+  problems/trace/problem/x.cc '#include "problems/trace/relaxation/r.h"'
+structure 'problems/trace/relaxation/ may not know problems/trace/trace_search.h' \
+  problems/trace/relaxation/x.cc '#include "problems/trace/trace_search.h"'
+structure 'problems/trace/rerun_bound/ may not know problems/trace/problem/p.h' \
+  problems/trace/rerun_bound/x.cc '#include "problems/trace/problem/p.h"'
 structure 'cli/pictures/ may not know cli/command.h' \
   cli/pictures/x.cc '#include "cli/command.h"'
+structure 'cli/training/ may not know cli/calculon/c.h' \
+  cli/training/x.cc '#include "cli/calculon/c.h"'
+structure 'cli/calculon/ may not know costmodel/training/t.h' \
+  cli/calculon/x.cc '#include "costmodel/training/t.h"'
 structure 'graph/CMakeLists.txt: graph/ may not know solver/' \
   graph/CMakeLists.txt 'acplan_library(graph PUBLIC acplan::solver)'
 structure 'no rule covers its folder' graph/x.cc ''

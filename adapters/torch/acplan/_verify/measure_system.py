@@ -45,7 +45,7 @@ VENDOR_KEYS = (
     "host_gbs",
     "network_gbs",
 )
-# As in costmodel/training/operation_times.cc and model_constants.h.
+# As in costmodel/training/layer/operation_times.cc and hardware/model_constants.h.
 _TILES = ((256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.75), (64, 64, 0.55))
 _TILE_OVERHEAD = 192
 _IDLE_SHARE = 0.5

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-# Of the time of attention's forward pass, as in costmodel/training/operation_times.cc:
+# Of the time of attention's forward pass, as in costmodel/training/layer/operation_times.cc:
 # 2.5 times the products at .8 of the speed.
 _BACKWARD_ATTENTION = 2.5 / 0.8
 _WARM_UPS = 2

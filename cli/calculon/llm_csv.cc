@@ -1,0 +1,40 @@
+#include <memory>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/input/output_files.h"
+#include "costmodel/calculon/results/result_csv.h"
+#include "graph/base/file_io.h"
+
+namespace acplan::cli {
+
+namespace {
+
+struct CsvFlags {
+  std::string results;
+  std::string output;
+};
+
+int RunCsv(const CsvFlags& flags) {
+  graph::WriteFile(flags.output, costmodel::ResultCsv(flags.results));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddLlmCsvCommand(CLI::App& program) {
+  auto flags = std::make_shared<CsvFlags>();
+  CLI::App* app = program.add_subcommand(
+      "llm-csv", "The results of llm-optimal-execution, JSON, as CSV");
+  app->add_option("JSON", flags->results, "results (.json or .json.gz)")
+      ->required();
+  MarkAsOutput(
+      app->add_option("CSV", flags->output, "CSV to write; .gz is gzipped")
+          ->required());
+  app->footer(
+      "Example:\n  acplan llm-csv best.json best.csv\n"
+      "Exit status: 0 written, 2 bad input.");
+  return {app, [flags](const Terminal&) { return RunCsv(*flags); }};
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/terminal/terminal.h"
+#include "costmodel/calculon/application/model.h"
+#include "costmodel/calculon/execution/execution.h"
+#include "costmodel/calculon/hardware/system.h"
+#include "costmodel/calculon/llm/evaluation.h"
+#include "costmodel/calculon/llm/fit.h"
+
+namespace acplan::cli {
+
+// A question to the cost model, and its answer.
+struct LlmResult {
+  costmodel::Model model;
+  costmodel::System system;
+  costmodel::Execution execution;
+  costmodel::Evaluation evaluation;
+};
+
+// APPLICATION, EXECUTION and SYSTEM of a command.
+struct StrategyFlags {
+  std::string application;
+  std::string execution;
+  std::string system;
+
+  void AddTo(CLI::App& app, const std::string& execution_help);
+};
+
+// A file of the cost model. Throws InputError where it is not named `.json` or
+// `.json.gz`. Keys of a model or a system that are ignored are logged.
+costmodel::Model ReadModelInput(const std::string& path,
+                                const Terminal& terminal);
+costmodel::System ReadSystemInput(const std::string& path,
+                                  const Terminal& terminal);
+costmodel::Execution ReadExecutionInput(const std::string& path);
+
+// Throws InputError where the verdict is that the execution of this file
+// contradicts the model or the system.
+void RefuseContradiction(const std::string& path,
+                         const costmodel::Verdict& verdict,
+                         const costmodel::Model& model,
+                         const costmodel::System& system,
+                         const costmodel::Execution& execution);
+
+}  // namespace acplan::cli

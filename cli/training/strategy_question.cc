@@ -1,0 +1,262 @@
+#include "cli/training/strategy_question.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "cli/terminal/human_numbers.h"
+#include "cli/terminal/terminal.h"
+#include "cli/training/strategy_text.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using costmodel::RankedStrategy;
+using costmodel::StrategySettings;
+using costmodel::StrategySpace;
+using costmodel::TrainingJob;
+
+// What a strategy may say and the space of strategies has not.
+void RefuseUnsearched(const StrategySettings& settings) {
+  if (const auto sp = settings.find("sp");
+      sp != settings.end() && sp->second.value != "true") {
+    throw InputError(fmt::format(
+        "{}: expected true, as searches have sequence parallelism beside "
+        "tensor parallelism; found {}",
+        sp->second.place, graph::Quoted(sp->second.value)));
+  }
+  for (const char* key : {"first_layers", "last_layers", "counts_embedding",
+                          "counts_logits", "layout", "dp"}) {
+    const auto found = settings.find(key);
+    if (found == settings.end()) continue;
+    throw InputError(fmt::format(
+        "{}: expected none in a search, which finds its own (llm-train "
+        "reads it); found {}",
+        found->second.place, graph::Quoted(found->second.value)));
+  }
+}
+
+StrategySpace SpaceOf(const TrainingJob& job,
+                      const StrategySettings& settings) {
+  StrategySpace space = WholeSpace(job);
+  const costmodel::TrainingStrategy& s = job.strategy;
+  const auto says = [&](std::initializer_list<const char*> keys) {
+    for (const char* key : keys) {
+      if (settings.contains(key)) return true;
+    }
+    return false;
+  };
+  if (says({"tp"})) space.tensor = {s.tensor};
+  if (says({"pp"})) space.pipeline = {s.pipeline};
+  if (says({"vp", "vp_layers"})) space.chunks = {s.chunks};
+  space.schedules = SearchedSchedules(settings, job.cluster.stack);
+  if (says({"cp"})) space.context = {s.context};
+  if (says({"cp_comm_type"})) space.context_exchanges = {s.context_exchange};
+  if (says({"etp"})) space.has_expert_tensor = false;
+  if (says({"optimizer_copies", "replicate_degree"})) space.has_copies = false;
+  space.dual_pipe_overlaps = !says({"overlap_ep"});
+  if (says({"ep"})) space.expert = {s.expert};
+  if (says({"mbs", "local_batch"})) space.microbatch = {s.microbatch};
+  if (says({"zero", "dist_opt", "sharding", "shard_degree"})) {
+    space.zero = {s.zero};
+  }
+  if (says({"recompute", "granularity", "ac_mode"})) {
+    space.recomputation = {s.recomputation};
+    space.full_layers = s.full_layers;
+  }
+  return space;
+}
+
+// What the columns of degrees do not say of a strategy, where it is not the usual.
+std::string FurtherSettings(const costmodel::TrainingStrategy& s) {
+  using enum costmodel::PipelineSchedule;
+  std::vector<std::string> parts;
+  if (s.schedule == kZeroBubble) parts.emplace_back("zb-h1");
+  if (s.schedule == kZeroBubbleV) parts.emplace_back("zb-v");
+  if (s.schedule == kDualPipe) parts.emplace_back("dualpipe");
+  if (s.context > 1 &&
+      s.context_exchange == costmodel::ContextExchange::kAllToAll) {
+    parts.emplace_back("a2a");
+  }
+  if (s.context > 1 &&
+      s.context_exchange == costmodel::ContextExchange::kAllGather) {
+    parts.emplace_back("gather");
+  }
+  if (s.expert_tensor > 1) {
+    parts.push_back(fmt::format("etp {}", s.expert_tensor));
+  }
+  if (s.optimizer_copies > 1) {
+    parts.push_back(fmt::format("hsdp {}", s.optimizer_copies));
+  }
+  if (s.offloaded_layers > 0) {
+    parts.push_back(fmt::format("offload {}", s.offloaded_layers));
+  }
+  if (s.counts_embedding || s.counts_logits) {
+    parts.push_back(fmt::format("{}{}", s.counts_embedding ? "e" : "",
+                                s.counts_logits ? "l" : ""));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// "core_attn" of "selective:core_attn".
+std::string ShortRecomputation(const costmodel::TrainingStrategy& strategy) {
+  const std::string text = RecomputationText(strategy);
+  constexpr std::string_view kSelective = "selective:";
+  return text.starts_with(kSelective) ? text.substr(kSelective.size()) : text;
+}
+
+// " -0.9%": what a better plan may save at most.
+std::string GapText(const RankedStrategy& ranked) {
+  if (ranked.bound >= ranked.seconds) return "";
+  return " -" + FormatPercentUp(1 - ranked.bound / ranked.seconds);
+}
+
+}  // namespace
+
+StrategyQuestion AskOfStrategies(const costmodel::ModelShape& shape,
+                                 const StrategySettings& settings,
+                                 const costmodel::TrainingSystems& systems) {
+  RefuseUnsearched(settings);
+  // Without what may be any.
+  StrategySettings plain = settings;
+  plain.erase("pp_schedule");
+  const auto offload = settings.find("offload_layers");
+  const bool has_offload =
+      offload != settings.end() && offload->second.value == "any";
+  if (has_offload) plain.erase("offload_layers");
+  StrategyQuestion question{.job = StatedJob(shape, plain, systems),
+                            .space = {}};
+  CheckStatedJob(question.job);
+  question.space = SpaceOf(question.job, settings);
+  question.space.has_offload = has_offload;
+  return question;
+}
+
+costmodel::TrainingReport ReportOfRanked(const TrainingJob& job,
+                                         const RankedStrategy& ranked,
+                                         double budget) {
+  TrainingJob best = job;
+  best.strategy = ranked.strategy;
+  if (ranked.choices.empty()) return ReportOfTraining(best, budget);
+  return costmodel::ReportOfChoices(best, budget, ranked.choices);
+}
+
+StrategyRates RatesOf(const TrainingJob& job, const RankedStrategy& ranked) {
+  TrainingJob plain = job;
+  plain.strategy = ranked.strategy;
+  plain.strategy.recomputation = costmodel::Recomputation::kNone;
+  plain.strategy.full_layers = 0;
+  const costmodel::TrainingReport report = ReportOfTraining(plain);
+  const double share = report.time.Total() / ranked.seconds;
+  return {.tokens = share * report.TokensPerGpuSecond(),
+          .utilisation = share * report.ModelUtilisation()};
+}
+
+std::vector<Table::Align> StrategyColumns() {
+  using enum Table::Align;
+  return {kRight, kRight, kRight, kRight, kRight, kRight, kRight,
+          kRight, kLeft,  kRight, kRight, kRight, kRight, kLeft};
+}
+
+std::vector<std::string> StrategyHeadings(const TrainQuestion& question) {
+  return {"TP",
+          "PP",
+          "VP",
+          "CP",
+          "EP",
+          "DP",
+          "Z",
+          "mbs",
+          "recompute",
+          question.price    ? "cost"
+          : question.tokens ? "GPU-hours"
+                            : "iteration",
+          "tok/s",
+          "MFU",
+          "GiB",
+          "also"};
+}
+
+std::vector<std::string> StrategyCells(const TrainingJob& job,
+                                       const RankedStrategy& ranked,
+                                       const TrainQuestion& question) {
+  const StrategyRates rates = RatesOf(job, ranked);
+  const costmodel::TrainingStrategy& s = ranked.strategy;
+  const double hours = question.tokens.value_or(1e9) / rates.tokens / 3600;
+  const std::string time = question.price
+                               ? fmt::format("{:.4g}", hours * *question.price)
+                           : question.tokens ? fmt::format("{:.0f}", hours)
+                                             : HumanSeconds(ranked.seconds);
+  return {fmt::to_string(s.tensor),
+          fmt::to_string(s.pipeline),
+          fmt::to_string(s.chunks),
+          fmt::to_string(s.context),
+          fmt::to_string(s.expert),
+          fmt::to_string(s.Data()),
+          fmt::to_string(s.zero),
+          fmt::to_string(s.microbatch),
+          ShortRecomputation(s) + GapText(ranked),
+          time,
+          fmt::format("{:.0f}", rates.tokens),
+          fmt::format("{:.1f}%", 100 * rates.utilisation),
+          fmt::format("{:.1f}", ranked.bytes / (1024.0 * 1024 * 1024)),
+          FurtherSettings(s)};
+}
+
+std::string StrategyLegend(const TrainQuestion& question) {
+  std::string text =
+      "Z: ZeRO; tok/s: of a GPU; MFU: model FLOP utilisation, as llm-train "
+      "says it;\nGiB: of the fullest stage; also: a2a (context parallelism by "
+      "all-to-all), etp N,\nhsdp N (groups that each hold all), e, l, el "
+      "(embedding, logits count as layers),\noffload N (layers), or a schedule "
+      "of "
+      "its own;\nplan -N%: a better plan may save so much at most";
+  if (question.price || question.tokens) {
+    text += fmt::format("; {}: for {:.4g} tokens",
+                        question.price ? "cost" : "GPU-hours",
+                        question.tokens.value_or(1e9));
+  }
+  return text + "\n";
+}
+
+std::string EndOfSearch() {
+  return InterruptFlag().load() ? "interrupted" : "--time-limit";
+}
+
+std::string ProofText(const costmodel::StrategySearch& search) {
+  if (search.is_proven) return "proven: no strategy of these is faster";
+  if (!search.is_complete) {
+    return fmt::format("not proven: not all strategies were tried ({})",
+                       EndOfSearch());
+  }
+  const std::string open =
+      search.unplanned > 0
+          ? fmt::format(
+                "{} strategies that might be faster with a plan were "
+                "not planned ({})",
+                FormatCount(search.unplanned), EndOfSearch())
+      : search.improvable == 1
+          ? "a plan may not be the best of its strategy"
+          : fmt::format("{} plans may not be the best of their strategy{}",
+                        FormatCount(search.improvable),
+                        InterruptFlag().load() ? " (interrupted)" : "");
+  const auto proven =
+      std::ranges::count_if(search.best, [&](const RankedStrategy& ranked) {
+        return ranked.seconds <= search.open_bound;
+      });
+  const std::string bound = HumanSeconds(search.open_bound);
+  if (proven == 0) {
+    return fmt::format("not proven: {}\nno strategy takes less than {}", open,
+                       bound);
+  }
+  return fmt::format(
+      "the first {} proven to be the fastest; {}\n"
+      "these do not take less than {}",
+      proven == 1 ? "is" : fmt::format("{} are", proven), open, bound);
+}
+
+}  // namespace acplan::cli

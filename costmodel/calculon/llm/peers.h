@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "costmodel/calculon/execution/execution.h"
+
+namespace acplan::costmodel {
+
+// Who a processor communicates with: all processors of its tensor-parallel and
+// its data-parallel group, itself included, and the next stage of its pipeline
+// (after the last the first). Empty where a degree is 1. Processor
+// d * tensor_par * pipeline_par + p * tensor_par + t is the t-th of its
+// tensor-parallel group, stage p, replica d.
+struct Peers {
+  std::vector<int64_t> tensor;
+  std::optional<int64_t> pipeline;
+  std::vector<int64_t> data;
+};
+
+Peers PeersOf(const Execution& execution, int64_t processor);
+
+}  // namespace acplan::costmodel

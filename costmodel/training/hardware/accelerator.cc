@@ -1,0 +1,186 @@
+#include "costmodel/training/hardware/accelerator.h"
+
+#include <fmt/format.h>
+
+#include "graph/base/file_io.h"
+#include "graph/base/json_fields.h"
+#include "graph/base/message_text.h"
+
+namespace acplan::costmodel {
+namespace {
+
+using graph::JsonField;
+
+// What is shown as it is.
+std::string Name(const JsonField& object) {
+  const JsonField field = object.Get("name");
+  std::string name = field.String();
+  if (graph::HasControls(name)) field.Fail("a name without control characters");
+  return name;
+}
+
+double Sourced(const JsonField& object, std::string_view key, double least,
+               double most) {
+  const JsonField field = object.Get(key);
+  if (field.Get("from").String().empty()) {
+    field.Get("from").Fail("where the number is from");
+  }
+  const JsonField value = field.Get("value");
+  const double number = value.Number();
+  if (number < least || number > most) {
+    value.Fail(fmt::format("a number from {:g} to {:g}", least, most));
+  }
+  return number;
+}
+
+Accelerator ReadAccelerator(const JsonField& field) {
+  constexpr double kGiB = 1024.0 * 1024 * 1024;
+  const auto share = [&](std::string_view key) {
+    return Sourced(field, key, .01, 1);
+  };
+  return {.name = Name(field),
+          .memory = Sourced(field, "memory_gib", 1, 1e4) * kGiB,
+          .multiprocessors = Sourced(field, "multiprocessors", 1, 1e4),
+          .bf16_rate = Sourced(field, "bf16_tflops", 1e-6, 1e6) * 1e12,
+          .fp8_rate = Sourced(field, "fp8_tflops", 0, 1e6) * 1e12,
+          .fp4_rate = Sourced(field, "fp4_tflops", 0, 1e6) * 1e12,
+          .memory_rate = Sourced(field, "memory_gbs", 1e-3, 1e6) * 1e9,
+          .nvlink_rate = Sourced(field, "nvlink_gbs", 1e-3, 1e6) * 1e9,
+          .host_rate = Sourced(field, "host_gbs", 1e-3, 1e6) * 1e9,
+          .nvlink_domain =
+              static_cast<int64_t>(Sourced(field, "nvlink_domain", 1, 1e4)),
+          .network_rate = Sourced(field, "network_gbs", .01, 1e4) * 1e9,
+          .product_share = share("product_share"),
+          .fp8_product_share = share("fp8_product_share"),
+          .flash_share = share("flash_share"),
+          .flash_new_share = share("flash_new_share"),
+          .memory_share = share("memory_share"),
+          .nvlink_share = share("nvlink_share"),
+          .host_factor = Sourced(field, "host_factor", .01, 100)};
+}
+
+SoftwareStack ReadStack(const JsonField& field) {
+  return {
+      .name = Name(field),
+      .matches = field.Get("matches").Strings(),
+      .host_seconds = Sourced(field, "host_us", 0, 1e4) * 1e-6,
+      .elementwise = Sourced(field, "elementwise", .1, 20),
+      .network_share = Sourced(field, "network_share", .01, 1),
+      .network_latency = Sourced(field, "network_latency_us", 0, 1e4) * 1e-6,
+      .iteration_seconds = Sourced(field, "iteration_ms", 0, 1e5) * 1e-3,
+      .product_factor = Sourced(field, "product_factor", .1, 2),
+      .attention_factor = Sourced(field, "attention_factor", .1, 2),
+      .fuses_experts = Sourced(field, "fuses_experts", 0, 1) > .5,
+      .hidden_share = Sourced(field, "hidden_share", 0, 1)};
+}
+
+std::vector<Accelerator> ReadAccelerators(const JsonField& root) {
+  std::vector<Accelerator> accelerators;
+  for (const JsonField& field : root.Get("accelerators").Elements()) {
+    accelerators.push_back(ReadAccelerator(field));
+  }
+  return accelerators;
+}
+
+std::string Capitals(std::string_view text) {
+  std::string capitals(text);
+  for (char& letter : capitals) {
+    if (letter >= 'a' && letter <= 'z') {
+      letter = static_cast<char>(letter - 'a' + 'A');
+    }
+  }
+  return capitals;
+}
+
+}  // namespace
+
+double Accelerator::Rate(ProductPrecision precision) const {
+  switch (precision) {
+    case ProductPrecision::kBf16:
+      return bf16_rate;
+    case ProductPrecision::kNvfp4:
+      return fp4_rate;
+    default:
+      return fp8_rate;
+  }
+}
+
+TrainingSystems ParseTrainingSystems(std::string_view text,
+                                     std::string_view file) {
+  const nlohmann::json document = graph::ParseJson(text, file);
+  const JsonField root(document, std::string(file));
+  TrainingSystems systems{.accelerators = ReadAccelerators(root)};
+  const JsonField stacks = root.Get("software");
+  for (const JsonField& field : stacks.Elements()) {
+    systems.stacks.push_back(ReadStack(field));
+  }
+  if (systems.stacks.empty())
+    stacks.Fail("one generation of software at least");
+  return systems;
+}
+
+TrainingSystems ReadTrainingSystems(const std::filesystem::path& path) {
+  return ParseTrainingSystems(graph::ReadFile(path), path.string());
+}
+
+std::vector<Accelerator> ReadOwnAccelerators(
+    const std::filesystem::path& path) {
+  const std::string file = path.string();
+  const nlohmann::json document = graph::ParseJson(graph::ReadFile(path), file);
+  const JsonField root(document, file);
+  const JsonField format = root.Get("format");
+  if (format.String() != "acplan.system") format.Fail("\"acplan.system\"");
+  const JsonField version = root.Get("version");
+  if (version.Int(0, INT32_MAX) != 1) version.Fail("1");
+  std::vector<Accelerator> accelerators = ReadAccelerators(root);
+  if (accelerators.empty()) {
+    root.Get("accelerators").Fail("one GPU at least");
+  }
+  return accelerators;
+}
+
+const Accelerator& FindAccelerator(const TrainingSystems& systems,
+                                   std::string_view name) {
+  const Accelerator* found = nullptr;
+  std::vector<std::string_view> known;
+  for (const Accelerator& candidate : systems.accelerators) {
+    known.push_back(candidate.name);
+    if (name.starts_with(candidate.name) &&
+        (found == nullptr || candidate.name.size() > found->name.size())) {
+      found = &candidate;
+    }
+  }
+  if (found == nullptr) {
+    throw InputError(
+        fmt::format("gpu: expected a name that begins with one of {}, found {}",
+                    fmt::join(known, ", "), graph::Quoted(name)));
+  }
+  return *found;
+}
+
+const Accelerator& FindAcceleratorLike(const TrainingSystems& systems,
+                                       std::string_view name) {
+  const std::string wanted = Capitals(name);
+  for (const Accelerator& candidate : systems.accelerators) {
+    const std::string known = Capitals(candidate.name);
+    if (!wanted.empty() && known.starts_with(wanted)) return candidate;
+  }
+  return FindAccelerator(systems, wanted);
+}
+
+const SoftwareStack& FindStack(const TrainingSystems& systems,
+                               std::string_view software) {
+  const SoftwareStack* found = &systems.stacks.back();
+  size_t longest = 0;
+  for (const SoftwareStack& stack : systems.stacks) {
+    for (const std::string& beginning : stack.matches) {
+      if (beginning.size() > longest && software.starts_with(beginning)) {
+        found = &stack;
+        longest = beginning.size();
+      }
+    }
+  }
+  return *found;
+}
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,499 @@
+// A layer as the operations that training frameworks run for it. Sizes are those
+// of one rank and one microbatch: `rows` are its tokens, `split_rows` those that
+// sequence parallelism leaves where tensor parallelism does not split. Traffic
+// counts each element that a kernel reads or writes once, of kernels that are
+// fused as Transformer Engine fuses them.
+#include "costmodel/training/layer/layer_operations.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace acplan::costmodel {
+namespace {
+
+constexpr double kWidth = 2;  // bytes of bf16 and fp16
+// Halves, limits, sigmoid, products of a clamped activation and its weight by the
+// router, in float32: each a kernel.
+constexpr double kClampedPasses = 8;
+
+// The host takes as long for a collective as for this many kernels: it allocates,
+// waits for streams and handles, and transposes.
+constexpr double kCollectiveLaunches = 4;
+
+// Kernels that cast a tensor: current scaling finds the greatest element, casts
+// and transposes; others do it in one.
+double CastLaunches(ProductPrecision precision) {
+  switch (precision) {
+    case ProductPrecision::kBf16:
+      return 0;
+    case ProductPrecision::kFp8Current:
+      return 3;
+    default:
+      return 1;
+  }
+}
+
+class LayerBuilder {
+ public:
+  LayerBuilder(const ModelShape& shape, const TrainingStrategy& strategy)
+      : shape_(shape), strategy_(strategy) {
+    rows_ = static_cast<double>(strategy.microbatch) *
+            static_cast<double>(strategy.sequence) /
+            static_cast<double>(strategy.context);
+    tensor_ = static_cast<double>(strategy.tensor);
+    split_rows_ = strategy.sequence_parallel ? rows_ / tensor_ : rows_;
+    hidden_ = static_cast<double>(shape.hidden);
+  }
+
+  void AddAttention(bool is_windowed);
+  void AddFeedforward(LayerPart part, LayerPart activation_part, double width);
+  void AddExperts();
+  void AddNorm();
+  void AddResidual();
+  void AddEmbedding();
+  void AddLogits();
+
+  std::vector<LayerOperation> Take() { return std::move(operations_); }
+
+ private:
+  // Before products that tensor parallelism splits by columns, after those that
+  // it splits by rows.
+  void AddGather(LayerPart part);
+  void AddScatter(LayerPart part);
+  bool HasBias(std::string_view name, LayerPart part) const;
+  void AddProduct(std::string_view name, LayerPart part, MatrixProduct product,
+                  double saved_bytes);
+  void AddElementwise(std::string_view name, LayerPart part, double elements,
+                      double saved_bytes);
+  void AddProjections();
+  void AddLatentProjections();
+  void AddCoreAttention(bool is_windowed);
+  void AddUnfusedAttention();
+  void AddExpertSharing(double bytes);
+
+  const ModelShape& shape_;
+  const TrainingStrategy& strategy_;
+  double rows_ = 0;
+  double split_rows_ = 0;
+  double tensor_ = 1;
+  double hidden_ = 0;
+  std::vector<LayerOperation> operations_;
+};
+
+void LayerBuilder::AddNorm() {
+  const double elements = split_rows_ * hidden_;
+  operations_.push_back({.name = "norm",
+                         .part = LayerPart::kNorm,
+                         .forward_bytes = 2 * kWidth * elements,
+                         .backward_bytes = 4 * kWidth * elements,
+                         .forward_launches = 1,
+                         .backward_launches = 2,
+                         .saved_bytes = kWidth * elements});
+}
+
+void LayerBuilder::AddResidual() {
+  const double elements = split_rows_ * hidden_;
+  const double mask = strategy_.drops_hidden ? elements : 0;
+  operations_.push_back(
+      {.name = "residual",
+       .part = LayerPart::kResidual,
+       .forward_bytes = 3 * kWidth * elements + mask,
+       .backward_bytes =
+           (strategy_.drops_hidden ? 2 : 0) * kWidth * elements + mask,
+       .forward_launches = 1,
+       .backward_launches = 1,
+       .saved_bytes = mask,
+       .made_bytes = mask});
+}
+
+void LayerBuilder::AddGather(LayerPart part) {
+  if (strategy_.tensor == 1) return;
+  const double bytes = kWidth * rows_ * hidden_;
+  LayerOperation operation{.name = "gather", .part = part};
+  if (strategy_.sequence_parallel) {
+    operation.forward_sent = {CollectiveKind::kAllGather, GroupKind::kTensor,
+                              bytes};
+    // The gradient is scattered, and the input gathered again for the gradient of
+    // the weight.
+    operation.backward_sent = {CollectiveKind::kAllReduce, GroupKind::kTensor,
+                               bytes};
+    operation.forward_launches = kCollectiveLaunches;
+    operation.backward_launches = 2 * kCollectiveLaunches;
+  } else {
+    operation.backward_sent = {CollectiveKind::kAllReduce, GroupKind::kTensor,
+                               bytes};
+    operation.backward_launches = kCollectiveLaunches;
+  }
+  operations_.push_back(operation);
+}
+
+void LayerBuilder::AddScatter(LayerPart part) {
+  if (strategy_.tensor == 1) return;
+  const double bytes = kWidth * rows_ * hidden_;
+  LayerOperation operation{.name = "scatter", .part = part};
+  operation.forward_sent = {strategy_.sequence_parallel
+                                ? CollectiveKind::kReduceScatter
+                                : CollectiveKind::kAllReduce,
+                            GroupKind::kTensor, bytes};
+  operation.forward_launches = kCollectiveLaunches;
+  if (strategy_.sequence_parallel) {
+    operation.backward_sent = {CollectiveKind::kAllGather, GroupKind::kTensor,
+                               bytes};
+    operation.backward_launches = kCollectiveLaunches;
+  }
+  operations_.push_back(operation);
+}
+
+bool LayerBuilder::HasBias(std::string_view name, LayerPart part) const {
+  switch (part) {
+    case LayerPart::kAttention:
+      return name == "output" ? shape_.has_output_bias : shape_.has_query_bias;
+    case LayerPart::kFeedforward:
+      return name == "logits" ? shape_.has_logits_bias
+                              : shape_.has_feedforward_bias;
+    default:
+      return part == LayerPart::kMoe && shape_.has_expert_bias;
+  }
+}
+
+void LayerBuilder::AddProduct(std::string_view name, LayerPart part,
+                              MatrixProduct product, double saved_bytes) {
+  const double casts =
+      product.is_low_precision ? CastLaunches(strategy_.precision) : 0;
+  const double biases = product.has_weights && HasBias(name, part);
+  // Each expert's tokens are cast and multiplied by launches of their own.
+  const double groups =
+      product.has_weights && !strategy_.fuses_experts ? product.groups : 1;
+  operations_.push_back(
+      {.name = name,
+       .part = part,
+       .product = product,
+       .forward_launches = (1 + casts) * groups + 2 * casts,
+       .backward_launches = (2 + casts) * groups + 2 * casts + biases,
+       .saved_bytes = saved_bytes});
+}
+
+void LayerBuilder::AddElementwise(std::string_view name, LayerPart part,
+                                  double elements, double saved_bytes) {
+  operations_.push_back({.name = name,
+                         .part = part,
+                         .forward_bytes = kWidth * elements,
+                         .backward_bytes = 1.5 * kWidth * elements,
+                         .forward_launches = 1,
+                         .backward_launches = 1,
+                         .saved_bytes = saved_bytes});
+}
+
+void LayerBuilder::AddProjections() {
+  const double heads = static_cast<double>(shape_.heads);
+  const double kv_heads =
+      std::max(static_cast<double>(shape_.kv_heads), tensor_);
+  const double dim = static_cast<double>(shape_.head_dim);
+  AddProduct("query, key, value", LayerPart::kAttention,
+             {.rows = rows_,
+              .columns = (heads + 2 * kv_heads) * dim / tensor_,
+              .inner = hidden_,
+              .groups = 1,
+              .is_low_precision = true},
+             kWidth * split_rows_ * hidden_);
+  if (shape_.has_rope) {
+    AddElementwise("rotation", LayerPart::kAttention,
+                   2 * rows_ * (heads + kv_heads) * dim / tensor_, 0);
+  }
+}
+
+void LayerBuilder::AddLatentProjections() {
+  const double heads = static_cast<double>(shape_.heads) / tensor_;
+  const double query = heads * static_cast<double>(shape_.QueryDim());
+  const double q_rank = static_cast<double>(shape_.q_rank);
+  const double kv_rank = static_cast<double>(shape_.kv_rank);
+  const double rope = static_cast<double>(shape_.qk_rope);
+  const double keys =
+      heads * static_cast<double>(shape_.qk_nope + shape_.v_dim);
+  const auto product = [&](double columns, double inner) {
+    return MatrixProduct{.rows = rows_,
+                         .columns = columns,
+                         .inner = inner,
+                         .groups = 1,
+                         .is_low_precision = true};
+  };
+  if (q_rank > 0) {
+    AddProduct("query down", LayerPart::kAttention, product(q_rank, hidden_),
+               kWidth * rows_ * hidden_);
+  }
+  AddProduct("key, value down", LayerPart::kAttention,
+             product(kv_rank + rope, hidden_),
+             q_rank > 0 ? 0 : kWidth * rows_ * hidden_);
+  AddElementwise("latent norms", LayerPart::kMlaUp,
+                 2 * rows_ * (q_rank + kv_rank),
+                 kWidth * rows_ * (q_rank + kv_rank));
+  AddProduct("query up", LayerPart::kMlaUp,
+             product(query, q_rank > 0 ? q_rank : hidden_),
+             kWidth * rows_ * q_rank);
+  AddProduct("key, value up", LayerPart::kMlaUp, product(keys, kv_rank),
+             kWidth * rows_ * kv_rank);
+  AddElementwise("rotation", LayerPart::kMlaUp, 2 * rows_ * (query + keys), 0);
+}
+
+void LayerBuilder::AddCoreAttention(bool is_windowed) {
+  const double heads = static_cast<double>(shape_.heads) / tensor_;
+  const double kv_heads =
+      shape_.IsLatent()
+          ? heads
+          : std::max(1.0, static_cast<double>(shape_.kv_heads) / tensor_);
+  const double keys = static_cast<double>(strategy_.sequence);
+  const double window =
+      is_windowed ? std::min(keys, static_cast<double>(shape_.sliding_window))
+                  : keys;
+  // On average a query sees half of its chunk.
+  const double pairs = is_windowed && shape_.has_chunks
+                           ? rows_ * window / 2
+                           : rows_ * window * (1 - window / (2 * keys));
+  const double query = static_cast<double>(shape_.QueryDim());
+  const double value = static_cast<double>(shape_.ValueDim());
+  const double values = kWidth * rows_ * heads * value + 4 * rows_ * heads;
+  LayerOperation operation{
+      .name = "attention",
+      .part = LayerPart::kCoreAttention,
+      .attention_flops = 2 * pairs * heads * (query + value),
+      .forward_launches = 2,
+      .backward_launches = 3,
+      .saved_bytes =
+          kWidth * rows_ * (heads * query + kv_heads * (query + value)) +
+          values,
+      .made_bytes = values};
+  if (strategy_.context > 1) {
+    const double keys_and_values = kWidth * rows_ * kv_heads * (query + value);
+    if (strategy_.context_exchange == ContextExchange::kAllToAll) {
+      const double bytes =
+          keys_and_values + kWidth * rows_ * heads * (query + value);
+      operation.forward_sent = {CollectiveKind::kAllToAll, GroupKind::kContext,
+                                bytes};
+      operation.backward_sent = operation.forward_sent;
+    } else {
+      const double bytes =
+          keys_and_values * static_cast<double>(strategy_.context);
+      operation.forward_sent = {CollectiveKind::kAllGather, GroupKind::kContext,
+                                bytes};
+      operation.backward_sent = {CollectiveKind::kAllReduce,
+                                 GroupKind::kContext, bytes};
+    }
+  }
+  operations_.push_back(operation);
+}
+
+void LayerBuilder::AddUnfusedAttention() {
+  const double heads = static_cast<double>(shape_.heads) / tensor_;
+  const double keys = static_cast<double>(strategy_.sequence);
+  const double batch = heads * static_cast<double>(strategy_.microbatch);
+  const double scores = rows_ * keys * heads;
+  const double dim = static_cast<double>(shape_.head_dim);
+  const double qkv = kWidth * rows_ * heads * dim;
+  const auto product = [&](double columns, double inner) {
+    return MatrixProduct{.rows = keys,
+                         .columns = columns,
+                         .inner = inner,
+                         .groups = batch,
+                         .has_weights = false};
+  };
+  AddProduct("scores", LayerPart::kCoreAttention, product(keys, dim), 2 * qkv);
+  AddElementwise("softmax", LayerPart::kCoreAttention, 2 * scores,
+                 kWidth * scores);
+  operations_.back().made_bytes = operations_.back().saved_bytes;
+  if (strategy_.drops_scores) {
+    AddElementwise("dropout", LayerPart::kCoreAttention, 2.5 * scores,
+                   (kWidth + 1) * scores);
+    operations_.back().made_bytes = operations_.back().saved_bytes;
+  }
+  AddProduct("values", LayerPart::kCoreAttention, product(dim, keys), qkv);
+}
+
+void LayerBuilder::AddAttention(bool is_windowed) {
+  AddNorm();
+  AddGather(LayerPart::kAttention);
+  if (shape_.IsLatent()) {
+    AddLatentProjections();
+  } else {
+    AddProjections();
+  }
+  const bool is_unfused = strategy_.attention == AttentionKernel::kUnfused;
+  if (is_unfused) {
+    AddUnfusedAttention();
+  } else {
+    AddCoreAttention(is_windowed);
+  }
+  const double values = static_cast<double>(shape_.heads) *
+                        static_cast<double>(shape_.ValueDim()) / tensor_;
+  AddProduct("output", LayerPart::kAttention,
+             {.rows = rows_,
+              .columns = hidden_,
+              .inner = values,
+              .groups = 1,
+              .is_low_precision = true},
+             is_unfused ? kWidth * rows_ * values : 0);
+  AddScatter(LayerPart::kAttention);
+  AddResidual();
+}
+
+void LayerBuilder::AddFeedforward(LayerPart part, LayerPart activation_part,
+                                  double width) {
+  const double split = width / tensor_;
+  const double inputs = shape_.is_gated ? 2 : 1;
+  AddGather(part);
+  AddProduct("up", part,
+             {.rows = rows_,
+              .columns = inputs * split,
+              .inner = hidden_,
+              .groups = 1,
+              .is_low_precision = true},
+             kWidth * split_rows_ * hidden_);
+  AddElementwise("activation", activation_part, (inputs + 1) * rows_ * split,
+                 kWidth * inputs * rows_ * split);
+  AddProduct("down", part,
+             {.rows = rows_,
+              .columns = hidden_,
+              .inner = split,
+              .groups = 1,
+              .is_low_precision = true},
+             kWidth * rows_ * split);
+  AddScatter(part);
+}
+
+// Each rank sends its tokens to the ranks of their experts and gets as many back
+// (routing is balanced, as in all measured runs).
+void LayerBuilder::AddExperts() {
+  const double experts = static_cast<double>(shape_.experts);
+  const double local = experts / static_cast<double>(strategy_.expert);
+  const double sharing = static_cast<double>(strategy_.expert_tensor);
+  // Ranks that share experts compute each other's tokens too.
+  const double tokens =
+      sharing * split_rows_ * static_cast<double>(shape_.top_k);
+  const double width = static_cast<double>(shape_.expert_feedforward) / sharing;
+  const double inputs = shape_.is_gated ? 2 : 1;
+  const double bytes = kWidth * tokens * hidden_;
+  AddProduct(
+      "router", LayerPart::kMoe,
+      {.rows = split_rows_, .columns = experts, .inner = hidden_, .groups = 1},
+      kWidth * split_rows_ * hidden_);
+  operations_.push_back({.name = "top experts",
+                         .part = LayerPart::kMoe,
+                         .forward_bytes = 12 * split_rows_ * experts,
+                         .backward_bytes = 12 * split_rows_ * experts,
+                         .forward_launches = 12,
+                         .backward_launches = 8,
+                         .saved_bytes = 8 * split_rows_ * experts,
+                         .made_bytes = 8 * split_rows_ * experts});
+  const auto exchange = [&](std::string_view name) {
+    const Collective sent{CollectiveKind::kDispatch, GroupKind::kExpert,
+                          bytes / sharing};
+    operations_.push_back({.name = name,
+                           .part = LayerPart::kMoe,
+                           .forward_bytes = 2 * bytes,
+                           .backward_bytes = 2 * bytes,
+                           .forward_sent = sent,
+                           .backward_sent = sent,
+                           .forward_launches = 5,
+                           .backward_launches = 5});
+  };
+  exchange("dispatch");
+  if (sharing > 1) AddExpertSharing(bytes);
+  const auto product = [&](double columns, double inner) {
+    return MatrixProduct{.rows = tokens / local,
+                         .columns = columns,
+                         .inner = inner,
+                         .groups = local,
+                         .is_low_precision = true};
+  };
+  AddProduct("experts up", LayerPart::kMoe, product(inputs * width, hidden_),
+             bytes);
+  // Weights of the router multiply the activation: in one kernel with it where it
+  // is gated, else one more tensor is kept.
+  const double kept = shape_.is_gated ? inputs : inputs + 1;
+  AddElementwise(
+      "experts activation", LayerPart::kMoeActivation,
+      (shape_.is_clamped ? kClampedPasses : 1) * (inputs + 1) * tokens * width,
+      kWidth * kept * tokens * width);
+  AddProduct("experts down", LayerPart::kMoe, product(hidden_, width),
+             kWidth * tokens * width);
+  if (sharing > 1) AddExpertSharing(bytes);
+  exchange("combine");
+}
+
+// Tokens are gathered before experts and scattered after them; backward the other
+// way round.
+void LayerBuilder::AddExpertSharing(double bytes) {
+  const Collective sent{CollectiveKind::kAllGather, GroupKind::kExpertTensor,
+                        bytes};
+  operations_.push_back({.name = "share experts",
+                         .part = LayerPart::kMoe,
+                         .forward_sent = sent,
+                         .backward_sent = sent,
+                         .forward_launches = kCollectiveLaunches,
+                         .backward_launches = kCollectiveLaunches});
+}
+
+void LayerBuilder::AddEmbedding() {
+  const double elements = rows_ * hidden_;
+  operations_.push_back({.name = "embedding",
+                         .part = LayerPart::kNorm,
+                         .forward_bytes = 2 * kWidth * elements,
+                         .backward_bytes = 4 * kWidth * elements,
+                         .forward_launches = 3,
+                         .backward_launches = 3});
+  AddScatter(LayerPart::kNorm);
+}
+
+void LayerBuilder::AddLogits() {
+  AddNorm();
+  AddGather(LayerPart::kFeedforward);
+  const double columns = static_cast<double>(shape_.vocabulary) / tensor_;
+  AddProduct("logits", LayerPart::kFeedforward,
+             {.rows = rows_, .columns = columns, .inner = hidden_, .groups = 1},
+             kWidth * split_rows_ * hidden_);
+  // In float32: converted, its greatest found, exponentials summed.
+  operations_.push_back({.name = "loss",
+                         .part = LayerPart::kNorm,
+                         .forward_bytes = 18 * rows_ * columns,
+                         .backward_bytes = 10 * rows_ * columns,
+                         .forward_launches = 10,
+                         .backward_launches = 6,
+                         .saved_bytes = 4 * rows_ * columns});
+}
+
+}  // namespace
+
+std::vector<LayerOperation> LayerOperations(const ModelShape& shape,
+                                            const TrainingStrategy& strategy,
+                                            LayerForm form) {
+  LayerBuilder builder(shape, strategy);
+  builder.AddAttention(form.is_windowed);
+  builder.AddNorm();
+  if (form.is_moe) {
+    builder.AddExperts();
+    if (shape.shared_feedforward > 0) {
+      builder.AddFeedforward(LayerPart::kFeedforward, LayerPart::kActivation,
+                             static_cast<double>(shape.shared_feedforward));
+    }
+  } else {
+    builder.AddFeedforward(LayerPart::kFeedforward, LayerPart::kActivation,
+                           static_cast<double>(shape.feedforward));
+  }
+  builder.AddResidual();
+  return builder.Take();
+}
+
+std::vector<LayerOperation> EmbeddingOperations(
+    const ModelShape& shape, const TrainingStrategy& strategy) {
+  LayerBuilder builder(shape, strategy);
+  builder.AddEmbedding();
+  return builder.Take();
+}
+
+std::vector<LayerOperation> LogitsOperations(const ModelShape& shape,
+                                             const TrainingStrategy& strategy) {
+  LayerBuilder builder(shape, strategy);
+  builder.AddLogits();
+  return builder.Take();
+}
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "costmodel/training/model/model_shape.h"
+#include "costmodel/training/strategy/training_strategy.h"
+
+namespace acplan::costmodel {
+
+// `groups` products of (rows x inner) and (inner x columns); none where groups
+// is 0.
+struct MatrixProduct {
+  double rows = 0;
+  double columns = 0;
+  double inner = 0;
+  double groups = 0;
+  bool is_low_precision = false;  // runs in the strategy's precision
+  // Weights are not multiplied but scores: nothing accumulates in gradients.
+  bool has_weights = true;
+};
+
+enum class CollectiveKind {
+  kNone,
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kAllToAll,
+  kDispatch,  // all-to-all of tokens, which may go to several experts of a node
+};
+
+enum class GroupKind { kTensor, kContext, kExpert, kExpertTensor };
+
+// `bytes` are those of the whole tensor (of an all-to-all or dispatch: what a rank sends).
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kNone;
+  GroupKind group = GroupKind::kTensor;
+  double bytes = 0;
+};
+
+// A step of a layer on one rank for one microbatch, with its backward.
+struct LayerOperation {
+  std::string_view name = {};
+  LayerPart part = LayerPart::kNorm;
+  MatrixProduct product = {};
+  double attention_flops = 0;  // of a fused kernel, forward
+  double forward_bytes = 0;    // traffic of elementwise work
+  double backward_bytes = 0;
+  Collective forward_sent = {};
+  Collective backward_sent = {};
+  double forward_launches = 0;  // operators that the host launches
+  double backward_launches = 0;
+  double saved_bytes = 0;  // that the backward pass reads
+  double made_bytes =
+      0;  // of these, what the operation makes; the rest it reads
+};
+
+// What differs between layers of a model.
+struct LayerForm {
+  bool is_moe = false;
+  bool is_windowed = false;  // attends to a window
+};
+
+// The operations of a layer, in order. `strategy.microbatch` must be set.
+std::vector<LayerOperation> LayerOperations(const ModelShape& shape,
+                                            const TrainingStrategy& strategy,
+                                            LayerForm form);
+
+// Embedding of tokens; final norm, logits and loss.
+std::vector<LayerOperation> EmbeddingOperations(
+    const ModelShape& shape, const TrainingStrategy& strategy);
+std::vector<LayerOperation> LogitsOperations(const ModelShape& shape,
+                                             const TrainingStrategy& strategy);
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <algorithm>
+
+#include "costmodel/training/layer/layer_operations.h"
+#include "costmodel/training/strategy/training_job.h"
+
+namespace acplan::costmodel {
+
+// Seconds of communication that nothing hides, by the group that communicates.
+struct ExposedTime {
+  double tensor = 0;
+  double context = 0;
+  double expert = 0;
+  double sharded = 0;  // parameters that are gathered, gradients scattered
+  double offload = 0;  // activations that go to the host and come back
+
+  double Total() const { return tensor + context + expert + sharded + offload; }
+  ExposedTime& operator+=(const ExposedTime& other) {
+    tensor += other.tensor;
+    context += other.context;
+    expert += other.expert;
+    sharded += other.sharded;
+    offload += other.offload;
+    return *this;
+  }
+  ExposedTime operator*(double count) const {
+    return {tensor * count, context * count, expert * count, sharded * count,
+            offload * count};
+  }
+};
+
+// Seconds of a part of a step on one rank.
+struct PassTime {
+  double compute = 0;     // of the GPU's kernels
+  double weights = 0;     // of that, for gradients of weights
+  ExposedTime sent = {};  // of communication
+  double host = 0;        // that the host takes to launch it
+
+  // The host runs ahead of the GPU: the slower of both counts.
+  double Total() const { return std::max(compute + sent.Total(), host); }
+  PassTime& operator+=(const PassTime& other) {
+    compute += other.compute;
+    weights += other.weights;
+    sent += other.sent;
+    host += other.host;
+    return *this;
+  }
+  PassTime operator*(double count) const {
+    return {compute * count, weights * count, sent * count, host * count};
+  }
+};
+
+// A group of ranks: neighbours in it are `stride` ranks apart.
+struct RankGroup {
+  int64_t size = 1;
+  int64_t stride = 1;
+};
+
+// Seconds of a product. Its result is cut into tiles, of which each
+// multiprocessor computes one at a time: the last wave may leave some idle.
+// `output_width` is the bytes of traffic of an element of the result.
+double ProductSeconds(const MatrixProduct& product, const TrainingJob& job,
+                      double output_width);
+
+// Seconds of a collective by rings inside of nodes and between them, the slower of
+// both, and a latency a step.
+double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
+                         const TrainingJob& job);
+
+// Seconds of one message between neighbouring stages.
+double MessageSeconds(double bytes, const TrainingJob& job);
+
+// Of traffic to and from memory.
+double TrafficSeconds(double bytes, const TrainingJob& job);
+
+// Ranks that share a layer's tensors, split by tensor parallelism.
+RankGroup GroupOf(GroupKind kind, const TrainingStrategy& strategy);
+
+// Ranks that compute the same parameters for other tokens. `shards` hold each
+// element of what is sharded once, and there are so many of these groups as
+// `replicas` has ranks.
+struct DataGroups {
+  RankGroup shards = {};
+  RankGroup replicas = {};
+};
+DataGroups DenseDataGroups(const TrainingStrategy& strategy);
+DataGroups ExpertDataGroups(const TrainingStrategy& strategy);
+
+PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job);
+PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job);
+
+}  // namespace acplan::costmodel

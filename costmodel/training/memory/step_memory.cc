@@ -1,0 +1,303 @@
+// What a rank holds, by what Megatron-Core and Transformer Engine keep when a step
+// holds most: at the end of a forward pass of the last microbatch that the
+// pipeline lets in before a backward pass.
+//
+// - Parameters in 16 bits (fp32 ones are in the optimizer), gradients that
+//   microbatches add to, master weights and two moments in float32; what ZeRO
+//   shards is divided by the ranks that share it.
+// - Activations: what each operation of a layer saves (`saved_bytes`), times the
+//   microbatches that are in flight (pipeline_schedule.h).
+// - Of a layer that is recomputed, its input is kept and, while it runs again, all
+//   of one layer; or logits, where these are more. Of selected parts likewise what
+//   they make and drop (DropsItsResult).
+// - Transformer Engine adds gradients of weights to those of earlier microbatches
+//   within the product, and hands autograd an empty tensor of the weight's size in
+//   their stead, one for each shape (get_dummy_wgrad): the weights of a layer
+//   once more.
+// - Beside it the gradients of activations of the layer that runs: five tensors of
+//   the hidden size, which was seen on runs (docs/training_cost_model.md).
+#include "costmodel/training/memory/step_memory.h"
+
+#include <algorithm>
+
+#include "costmodel/training/layer/layer_graph.h"
+#include "costmodel/training/layer/layer_operations.h"
+#include "costmodel/training/layer/operation_times.h"
+#include "costmodel/training/layer/rank_parameters.h"
+#include "costmodel/training/memory/eager_memory.h"
+#include "costmodel/training/strategy/pipeline_schedule.h"
+#include "costmodel/training/strategy/stage_layout.h"
+
+namespace acplan::costmodel {
+namespace {
+
+constexpr double kWorkingTensors = 5;
+// Logits in 16 bits, and once more in float32.
+constexpr double kLogitBytes = 6;
+
+// Of the residual stream on a rank, for one microbatch.
+double ResidualElements(const TrainingStrategy& s, const ModelShape& shape) {
+  return static_cast<double>(s.microbatch * s.sequence) *
+         static_cast<double>(shape.hidden) /
+         static_cast<double>(s.context * (s.sequence_parallel ? s.tensor : 1));
+}
+
+// Megatron-LM drops the result of these parts too, where it is only read by what
+// comes right after; of others it keeps what they hand on.
+bool DropsItsResult(LayerPart part) {
+  using enum LayerPart;
+  return part == kNorm || part == kMlaUp || part == kActivation ||
+         part == kMoeActivation || part == kResidual;
+}
+
+// What the parts of a strategy make and nobody else reads is dropped; what they read
+// from others is kept, as they run again from it.
+double KeptWithoutParts(const TrainingJob& job, bool is_moe,
+                        const std::vector<LayerOperation>& operations) {
+  const LayerGraph graph = GraphOfLayer(job, is_moe);
+  OperationSet inside = 0;
+  OperationSet droppable = 0;
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if (!job.strategy.parts.contains(operations[i].part)) continue;
+    inside |= OperationSet{1} << i;
+    if (DropsItsResult(operations[i].part)) droppable |= OperationSet{1} << i;
+  }
+  OperationSet read_outside = 0;
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if ((inside >> i & 1) == 0) read_outside |= graph.operations[i].inputs;
+  }
+  double kept = graph.WholeBytes();
+  for (const GraphTensor& tensor : graph.tensors) {
+    const bool is_inside = (tensor.makers & ~inside) == 0;
+    const bool is_handed_on =
+        tensor.is_output && (tensor.makers & read_outside & ~droppable) != 0;
+    if (is_inside && !is_handed_on) kept -= tensor.bytes;
+  }
+  return kept;
+}
+
+LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
+                          bool is_recomputed) {
+  const TrainingStrategy& s = job.strategy;
+  LayerMemory memory;
+  const std::vector<LayerOperation> operations =
+      LayerOperations(job.shape, s, {.is_moe = is_moe});
+  for (const LayerOperation& operation : operations) {
+    memory.whole += operation.saved_bytes;
+    const double again = is_recomputed ? RecomputedShare(operation, s) : 0;
+    memory.kept += (1 - again) * operation.saved_bytes;
+  }
+  if (is_recomputed && s.recomputation == Recomputation::kFull) {
+    memory.kept = 2 * ResidualElements(s, job.shape);
+  }
+  if (is_recomputed && s.recomputation == Recomputation::kSelective) {
+    memory.kept = KeptWithoutParts(job, is_moe, operations);
+  }
+  return memory;
+}
+
+double OffloadedShare(const TrainingStrategy& s, const StageContent& stage) {
+  if (stage.Layers() == 0) return 0;
+  return std::min(1.0, static_cast<double>(s.offloaded_layers) /
+                           static_cast<double>(stage.Layers()));
+}
+
+// Of all layers of a stage, for one microbatch, on the GPU and the host.
+double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
+                   const StageContent& stage) {
+  const TrainingStrategy& s = job.strategy;
+  int64_t recomputed = s.full_layers > 0 ? s.full_layers : stage.Layers();
+  double kept = 0;
+  const auto add = [&](const LayerMemory& without, const LayerMemory& with,
+                       int64_t count) {
+    const int64_t again = std::min(recomputed, count);
+    recomputed -= again;
+    kept += static_cast<double>(again) * with.kept +
+            static_cast<double>(count - again) * without.kept;
+  };
+  add(layers.dense, layers.dense_again, stage.dense_layers);
+  add(layers.moe, layers.moe_again, stage.moe_layers);
+  return kept;
+}
+
+// The weights of a layer that have shapes of their own: of experts, one's.
+double WeightsOfLayers(const TrainingJob& job, const StageContent& stage) {
+  double sum = 0;
+  const auto add = [&](bool is_moe, int64_t count) {
+    if (count == 0) return;
+    const RankParameters layer = LayerParametersOfRank(job, is_moe);
+    const double local = std::max(
+        1.0, static_cast<double>(job.shape.experts / job.strategy.expert));
+    sum = std::max(sum, layer.dense + layer.experts / local);
+  };
+  add(false, stage.dense_layers);
+  add(true, stage.moe_layers);
+  return sum;
+}
+
+// PyTorch's workspace of cuBLAS, one for each thread that computes, the forward
+// pass's and autograd's (getChosenWorkspaceSize in CUDABlas.cpp; Megatron-LM's
+// deterministic mode sets CUBLAS_WORKSPACE_CONFIG=:4096:8), and Transformer
+// Engine's (get_cublas_workspace_size_bytes; three of them where userbuffers
+// overlap tensor parallelism, initialize_ub).
+double LibraryBytes(const TrainingJob& job) {
+  constexpr double kMiB = 1024 * 1024;
+  const bool is_hopper = job.cluster.gpu.fp8_rate > 0;  // or later
+  const bool is_large = is_hopper || job.strategy.is_deterministic;
+  const double torch = 2 * (is_large ? 32 : 8.125);
+  const double engine =
+      job.strategy.has_transformer_engine
+          ? (is_hopper ? 32 : 4) * (job.strategy.overlaps_tensor ? 3 : 1)
+          : 0;
+  return kMiB * (torch + engine);
+}
+
+// What a stage gathers of parameters that are sharded: a layer, the one that is
+// fetched before it, and the table of the embedding or the logits, which stay;
+// and the gradients of a layer before they are scattered.
+double GatheredBytes(const TrainingJob& job, const StageContent& stage) {
+  const TrainingStrategy& s = job.strategy;
+  if (s.zero < 3) return 0;
+  double layer = 0;
+  const auto add = [&](bool is_moe, int64_t count) {
+    if (count == 0) return;
+    const RankParameters p = LayerParametersOfRank(job, is_moe);
+    layer = std::max(layer, p.dense + p.experts);
+  };
+  add(false, stage.dense_layers);
+  add(true, stage.moe_layers);
+  const bool has_table = stage.has_embedding || stage.has_logits;
+  const double table =
+      has_table ? static_cast<double>(job.shape.vocabulary * job.shape.hidden) /
+                      static_cast<double>(s.tensor)
+                : 0;
+  return 2 * (2 * layer + table) + s.gradient_reduce_bytes * layer;
+}
+
+// Parameters, gradients and the optimizer's state.
+RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
+  const TrainingStrategy& s = job.strategy;
+  const double dense_ranks =
+      static_cast<double>(DenseDataGroups(s).shards.size);
+  const double expert_ranks =
+      static_cast<double>(ExpertDataGroups(s).shards.size);
+  const double sharded = p.dense / dense_ranks + p.experts / expert_ranks;
+  const double whole = p.dense + p.experts;
+  RankMemory memory;
+  memory.parameters = 2 * (s.zero >= 3 ? sharded : whole);
+  memory.gradients = s.gradient_bytes * (s.zero >= 2 ? sharded : whole);
+  memory.optimizer = s.optimizer_bytes * (s.zero >= 1 ? sharded : whole);
+  return memory;
+}
+
+}  // namespace
+
+double OffloadedBytes(const TrainingJob& job, const LayerMemories& layers,
+                      const StageContent& stage) {
+  return KeptOfStage(job, layers, stage) * OffloadedShare(job.strategy, stage);
+}
+
+LayerMemories MemoriesOfLayers(const TrainingJob& job) {
+  LayerMemories layers;
+  if (!job.shape.IsMoe() || job.shape.dense_layers > 0) {
+    layers.dense = MemoryOfLayer(job, false, false);
+    layers.dense_again = MemoryOfLayer(job, false, true);
+  }
+  if (job.shape.IsMoe()) {
+    layers.moe = MemoryOfLayer(job, true, false);
+    layers.moe_again = MemoryOfLayer(job, true, true);
+  }
+  return layers;
+}
+
+RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
+                           size_t index, const StageKeeping& keeping) {
+  const TrainingStrategy& s = job.strategy;
+  RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
+  memory.libraries = LibraryBytes(job);
+  memory.activations = keeping.kept * MicrobatchesInFlight(s, index);
+  const double rows = static_cast<double>(s.microbatch * s.sequence) /
+                      static_cast<double>(s.context);
+  if (stage.has_logits) {
+    memory.logits = kLogitBytes * rows *
+                    static_cast<double>(job.shape.vocabulary) /
+                    static_cast<double>(s.tensor);
+  }
+  memory.working =
+      2 * WeightsOfLayers(job, stage) + GatheredBytes(job, stage) +
+      kWorkingTensors * 2 * rows * static_cast<double>(job.shape.hidden);
+  const double elements = ResidualElements(s, job.shape);
+  if (stage.has_embedding && s.drops_embedding) {
+    memory.activations += elements * MicrobatchesInFlight(s, index);
+  }
+  // What the last norm and the product with the vocabulary read.
+  if (stage.has_logits) memory.logits += 2 * 2 * elements;
+  // When the loss is there no layer runs again: the larger of both counts.
+  if (keeping.again <= memory.logits) return memory;
+  memory.logits = 0;
+  memory.working += keeping.again;
+  return memory;
+}
+
+RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
+                         const StageContent& stage, size_t index) {
+  if (job.strategy.implementation == Implementation::kEager) {
+    RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
+    const RankMemory eager = EagerActivations(job);
+    memory.activations = eager.activations;
+    memory.logits = eager.logits;
+    memory.working = eager.working;
+    return memory;
+  }
+  StageKeeping keeping{.kept = KeptOfStage(job, layers, stage) -
+                               OffloadedBytes(job, layers, stage)};
+  if (job.strategy.recomputation == Recomputation::kFull) {
+    keeping.again = (stage.moe_layers > 0 ? layers.moe : layers.dense).whole;
+  }
+  if (job.strategy.recomputation == Recomputation::kSelective) {
+    keeping.again = stage.moe_layers > 0
+                        ? layers.moe_again.whole - layers.moe_again.kept
+                        : layers.dense_again.whole - layers.dense_again.kept;
+  }
+  return MemoryOfKeeping(job, stage, index, keeping);
+}
+
+double MostBytesOf(const TrainingJob& job, const LayerMemories& layers,
+                   const std::vector<StageKind>& kinds) {
+  double most = 0;
+  for (const StageKind& kind : kinds) {
+    most = std::max(
+        most, MemoryOfStage(job, layers, kind.content, kind.first).Total());
+  }
+  return most;
+}
+
+double SavedBytesOfLayer(const TrainingJob& job, bool is_moe) {
+  const TrainingStrategy& s = job.strategy;
+  if (s.implementation == Implementation::kFused) {
+    return MemoryOfLayer(job, is_moe, true).kept;
+  }
+  if (s.recomputation == Recomputation::kNone) {
+    return EagerLayerBytes(job.shape, s, is_moe);
+  }
+  return 2 * ResidualElements(s, job.shape);
+}
+
+const RankMemory& StepMemory::Worst() const {
+  return *std::max_element(stages.begin(), stages.end(),
+                           [](const RankMemory& a, const RankMemory& b) {
+                             return a.Total() < b.Total();
+                           });
+}
+
+StepMemory PredictStepMemory(const TrainingJob& job) {
+  StepMemory memory;
+  const std::vector<StageContent> stages = DivideLayers(job);
+  const LayerMemories layers = MemoriesOfLayers(job);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    memory.stages.push_back(MemoryOfStage(job, layers, stages[i], i));
+  }
+  return memory;
+}
+
+}  // namespace acplan::costmodel

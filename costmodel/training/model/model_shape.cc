@@ -1,0 +1,200 @@
+#include "costmodel/training/model/model_shape.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "graph/base/input_error.h"
+
+namespace acplan::costmodel {
+namespace {
+
+double AttentionParameters(const ModelShape& shape) {
+  const auto d = [](int64_t n) { return static_cast<double>(n); };
+  const double hidden = d(shape.hidden);
+  const double heads = d(shape.heads);
+  const double output = heads * d(shape.ValueDim()) * hidden;
+  if (!shape.IsLatent()) {
+    return hidden * (heads + 2 * d(shape.kv_heads)) * d(shape.head_dim) +
+           output;
+  }
+  const double queries = heads * d(shape.QueryDim());
+  const double query =
+      shape.q_rank > 0 ? hidden * d(shape.q_rank) + d(shape.q_rank) * queries
+                       : hidden * queries;
+  const double keys = hidden * d(shape.kv_rank + shape.qk_rope) +
+                      d(shape.kv_rank) * heads * d(shape.qk_nope + shape.v_dim);
+  return query + keys + output;
+}
+
+double NormParameters(const ModelShape& shape) {
+  const double vectors = static_cast<double>(shape.norm_weights);
+  double count =
+      static_cast<double>(shape.block_norms * shape.hidden) * vectors;
+  if (shape.IsLatent()) {
+    count += static_cast<double>(shape.q_rank + shape.kv_rank);
+  }
+  if (shape.form.qk_norm == QkNorm::kHeads) {
+    count += static_cast<double>(2 * shape.head_dim) * vectors;
+  }
+  if (shape.form.qk_norm == QkNorm::kWhole) {
+    count += static_cast<double>(shape.heads + shape.kv_heads) *
+             static_cast<double>(shape.head_dim);
+  }
+  return count;
+}
+
+// Of queries, keys and values; latent ones have it on the way down.
+double QueryBias(const ModelShape& shape) {
+  if (shape.IsLatent()) {
+    return static_cast<double>(shape.q_rank + shape.kv_rank + shape.qk_rope);
+  }
+  return static_cast<double>(shape.heads + 2 * shape.kv_heads) *
+         static_cast<double>(shape.head_dim);
+}
+
+double BiasParameters(const ModelShape& shape, bool is_moe) {
+  const double hidden = static_cast<double>(shape.hidden);
+  // A gated feed-forward has two products upwards.
+  const int64_t ups = shape.FeedforwardMatrices() - 1;
+  double count = 0;
+  if (shape.has_query_bias) count += QueryBias(shape);
+  if (shape.has_output_bias) count += hidden;
+  const int64_t width = is_moe ? shape.shared_feedforward : shape.feedforward;
+  if (shape.has_feedforward_bias && width > 0) {
+    count += hidden + static_cast<double>(ups) * static_cast<double>(width);
+  }
+  if (shape.has_expert_bias && is_moe) {
+    count += static_cast<double>(shape.experts);
+  }
+  return count;
+}
+
+double AllLayers(const ModelShape& shape, bool active_only) {
+  const auto of_layer = [&](bool is_moe) {
+    const LayerParameters p = CountLayerParameters(shape, is_moe);
+    const double share = active_only && is_moe
+                             ? static_cast<double>(shape.top_k) /
+                                   static_cast<double>(shape.experts)
+                             : 1;
+    return p.attention + p.dense + p.router + share * p.experts;
+  };
+  const int64_t all = shape.layers + shape.mtp_layers;
+  const int64_t moe = shape.IsMoe() ? shape.MoeLayers() + shape.mtp_layers : 0;
+  return static_cast<double>(moe) * (moe > 0 ? of_layer(true) : 0) +
+         static_cast<double>(all - moe) * of_layer(false) +
+         static_cast<double>((shape.is_tied ? 1 : 2) * shape.vocabulary *
+                             shape.hidden);
+}
+
+}  // namespace
+
+LayerParameters CountLayerParameters(const ModelShape& shape, bool is_moe) {
+  const double hidden = static_cast<double>(shape.hidden);
+  const double matrices = static_cast<double>(shape.FeedforwardMatrices());
+  LayerParameters count{.attention = AttentionParameters(shape)};
+  if (is_moe) {
+    count.experts = static_cast<double>(shape.experts) * matrices * hidden *
+                    static_cast<double>(shape.expert_feedforward);
+    count.dense =
+        matrices * hidden * static_cast<double>(shape.shared_feedforward);
+    count.router = hidden * static_cast<double>(shape.experts);
+    if (shape.has_expert_bias) {
+      const int64_t ups = shape.FeedforwardMatrices() - 1;
+      count.expert_vectors =
+          static_cast<double>(shape.experts) *
+          (hidden + static_cast<double>(ups * shape.expert_feedforward));
+    }
+  } else {
+    count.dense = matrices * hidden * static_cast<double>(shape.feedforward);
+  }
+  count.replicated = NormParameters(shape) + BiasParameters(shape, is_moe) +
+                     static_cast<double>(shape.layer_vectors +
+                                         (is_moe ? shape.moe_vectors : 0));
+  return count;
+}
+
+double EmbeddingVectors(const ModelShape& shape) {
+  const double hidden = static_cast<double>(shape.hidden);
+  const double positions = static_cast<double>(shape.learned_positions);
+  return hidden * positions + (shape.form.has_embedding_norm ? 2 * hidden : 0);
+}
+
+double LogitsVectors(const ModelShape& shape) {
+  return static_cast<double>(shape.hidden) *
+             static_cast<double>(shape.norm_weights) +
+         (shape.has_logits_bias ? static_cast<double>(shape.vocabulary) : 0);
+}
+
+double CountParameters(const ModelShape& shape) {
+  const auto all = [&](bool is_moe) {
+    const LayerParameters p = CountLayerParameters(shape, is_moe);
+    return p.attention + p.dense + p.experts + p.router + p.replicated +
+           p.expert_vectors;
+  };
+  const int64_t moe = shape.MoeLayers();
+  double sum = EmbeddingVectors(shape) + LogitsVectors(shape) +
+               static_cast<double>((shape.is_tied ? 1 : 2) * shape.vocabulary *
+                                   shape.hidden);
+  if (moe > 0) sum += static_cast<double>(moe) * all(true);
+  if (moe < shape.layers) {
+    sum += static_cast<double>(shape.layers - moe) * all(false);
+  }
+  return sum;
+}
+
+double CountMatrixParameters(const ModelShape& shape) {
+  return AllLayers(shape, false);
+}
+
+double CountActiveMatrixParameters(const ModelShape& shape) {
+  return AllLayers(shape, true);
+}
+
+double CountActiveParameters(const ModelShape& shape) {
+  const double all = CountParameters(shape);
+  if (!shape.IsMoe()) return all;
+  const LayerParameters layer = CountLayerParameters(shape, true);
+  const double idle = static_cast<double>(shape.experts - shape.top_k) /
+                      static_cast<double>(shape.experts);
+  return all - static_cast<double>(shape.MoeLayers()) * idle *
+                   (layer.experts + layer.expert_vectors);
+}
+
+void CheckShape(const ModelShape& shape, std::string_view place) {
+  const auto fail = [&](const std::string& what) {
+    throw InputError(fmt::format("{}: {}", place, what));
+  };
+  if (shape.layers > kMostLayers) {
+    fail(fmt::format("expected at most {} layers, found {}", kMostLayers,
+                     shape.layers));
+  }
+  if (!shape.IsLatent() && shape.heads % shape.kv_heads != 0) {
+    fail(
+        fmt::format("expected a number of heads that kv_heads divides, found "
+                    "{} heads and {} kv_heads",
+                    shape.heads, shape.kv_heads));
+  }
+  if (shape.IsLatent() &&
+      (shape.v_dim < 1 || shape.qk_nope < 1 || shape.qk_rope < 1)) {
+    fail(
+        "latent attention needs its dimensions of values, of queries with and "
+        "without position, each at least 1");
+  }
+  if (shape.full_layers > shape.layers) {
+    fail(fmt::format("expected at most {} layers of full attention, found {}",
+                     shape.layers, shape.full_layers));
+  }
+  if (!shape.IsMoe()) return;
+  if (shape.top_k < 1 || shape.top_k > shape.experts) {
+    fail(fmt::format("expected from 1 to {} experts a token, found {}",
+                     shape.experts, shape.top_k));
+  }
+  if (shape.expert_feedforward < 1) fail("experts need the width of an expert");
+  if (shape.dense_layers > shape.layers) {
+    fail(fmt::format("expected at most {} dense layers, found {}", shape.layers,
+                     shape.dense_layers));
+  }
+}
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,67 @@
+#include "costmodel/training/plans/choice_labels.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace acplan::costmodel {
+namespace {
+
+// The least pairs of both measures so far: as the GPU's seconds rise, the host's
+// fall.
+class Staircase {
+ public:
+  // Whether a pair there is takes no longer by either measure; else adds this one.
+  bool StandsFor(double gpu, double host) {
+    auto after = least_.upper_bound(gpu);
+    if (after != least_.begin() && std::prev(after)->second <= host) {
+      return true;
+    }
+    if (after != least_.begin() && std::prev(after)->first == gpu) --after;
+    while (after != least_.end() && after->second >= host) {
+      after = least_.erase(after);
+    }
+    least_.emplace_hint(after, gpu, host);
+    return false;
+  }
+  void Clear() { least_.clear(); }
+
+ private:
+  std::map<double, double> least_ = {};
+};
+
+// An object, so that sorting inlines it: most of a search's time goes here.
+struct IsBefore {
+  bool operator()(const ChoiceLabel& a, const ChoiceLabel& b) const {
+    if (a.left != b.left) return a.left < b.left;
+    if (a.has_large != b.has_large) return b.has_large;
+    if (a.bytes != b.bytes) return a.bytes < b.bytes;
+    return std::tie(a.gpu, a.host) < std::tie(b.gpu, b.host);
+  }
+};
+
+}  // namespace
+
+void AddUndominated(std::vector<ChoiceLabel> added,
+                    std::vector<ChoiceLabel>& labels) {
+  std::sort(added.begin(), added.end(), IsBefore());
+  const auto middle = static_cast<std::ptrdiff_t>(labels.size());
+  labels.insert(labels.end(), added.begin(), added.end());
+  std::inplace_merge(labels.begin(), labels.begin() + middle, labels.end(),
+                     IsBefore());
+  Staircase stairs;
+  size_t kept = 0;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const ChoiceLabel label = labels[i];
+    if (kept > 0 && (labels[kept - 1].left != label.left ||
+                     labels[kept - 1].has_large != label.has_large)) {
+      stairs.Clear();
+    }
+    if (!stairs.StandsFor(label.gpu, label.host)) labels[kept++] = label;
+  }
+  labels.resize(kept);
+}
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,128 @@
+#include "costmodel/training/score/score.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "costmodel/training/memory/step_memory.h"
+#include "graph/base/input_error.h"
+
+namespace acplan::costmodel {
+namespace {
+
+Prediction Expected(const TrainingRun& run) {
+  return {.id = run.id,
+          .source = run.source,
+          .measured_seconds = run.seconds,
+          .measured_gib = run.is_allocated ? run.memory_gib : 0};
+}
+
+struct SourceErrors {
+  std::vector<double> errors = {};
+  size_t total = 0;
+};
+
+}  // namespace
+
+double MedianOf(std::vector<double> values) {
+  std::ranges::sort(values);
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle]
+                                : (values[middle - 1] + values[middle]) / 2;
+}
+
+std::vector<Prediction> PredictRuns(const std::vector<TrainingRun>& runs) {
+  constexpr double kGiB = 1024.0 * 1024 * 1024;
+  std::vector<Prediction> predictions;
+  for (const TrainingRun& run : runs) {
+    Prediction prediction = Expected(run);
+    prediction.reason = run.reason;
+    if (run.job) {
+      try {
+        const TrainingJob job = WithFastestMicrobatch(*run.job);
+        prediction.time = PredictStepTime(job);
+        prediction.seconds = prediction.time.Total();
+        prediction.memory_gib = PredictStepMemory(job).Worst().Total() / kGiB;
+      } catch (const InputError& error) {
+        prediction.reason = error.what();
+      }
+    }
+    predictions.push_back(std::move(prediction));
+  }
+  return predictions;
+}
+
+ErrorSummary Summarise(std::string name, const std::vector<double>& errors,
+                       size_t total) {
+  ErrorSummary summary{
+      .name = std::move(name), .rows = errors.size(), .total = total};
+  std::vector<double> sizes;
+  for (const double error : errors) {
+    const double size = std::abs(error);
+    sizes.push_back(size);
+    summary.mean += size / static_cast<double>(errors.size());
+    summary.bias += error / static_cast<double>(errors.size());
+    if (size > std::abs(summary.worst)) summary.worst = error;
+  }
+  summary.median = MedianOf(std::move(sizes));
+  return summary;
+}
+
+Score ScorePredictions(const std::vector<Prediction>& predictions) {
+  std::map<std::string, SourceErrors> sources;
+  SourceErrors all;
+  SourceErrors memory;
+  for (const Prediction& prediction : predictions) {
+    SourceErrors& source = sources[prediction.source];
+    ++source.total;
+    ++all.total;
+    if (prediction.seconds > 0) {
+      const double error = prediction.seconds / prediction.measured_seconds - 1;
+      source.errors.push_back(error);
+      all.errors.push_back(error);
+    }
+    if (prediction.measured_gib == 0) continue;
+    ++memory.total;
+    if (prediction.memory_gib > 0) {
+      memory.errors.push_back(prediction.memory_gib / prediction.measured_gib -
+                              1);
+    }
+  }
+  Score score;
+  for (const auto& [name, source] : sources) {
+    if (source.errors.empty()) continue;
+    score.sources.push_back(Summarise(name, source.errors, source.total));
+  }
+  if (score.sources.empty()) return score;
+  score.all = Summarise("all", all.errors, all.total);
+  const double count = static_cast<double>(score.sources.size());
+  for (const ErrorSummary& source : score.sources) {
+    score.mean_of_sources += source.mean / count;
+    score.median_of_sources += source.median / count;
+  }
+  if (!memory.errors.empty()) {
+    score.memory = Summarise("memory", memory.errors, memory.total);
+  }
+  return score;
+}
+
+std::vector<Prediction> OtherPredictions(const std::vector<TrainingRun>& runs,
+                                         const graph::CsvTable& table,
+                                         std::string_view column) {
+  std::map<std::string, double, std::less<>> told;
+  for (size_t i = 0; i < table.rows.size(); ++i) {
+    const graph::CsvRow row(table, i);
+    if (!row.Has("id")) row.Fail("id", "the name of a run");
+    if (row.Has(column)) told[row.Text("id")] = row.Positive(column);
+  }
+  std::vector<Prediction> predictions;
+  for (const TrainingRun& run : runs) {
+    Prediction prediction = Expected(run);
+    const auto found = told.find(run.id);
+    if (found != told.end()) prediction.seconds = found->second;
+    predictions.push_back(std::move(prediction));
+  }
+  return predictions;
+}
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "costmodel/training/search/strategy_search.h"
+
+namespace acplan::costmodel {
+
+// The best so many. Of equal rank the one that was found first stays first.
+class BestStrategies {
+ public:
+  // What takes longer than `cutoff` seconds is not among them.
+  explicit BestStrategies(
+      size_t count, double cutoff = std::numeric_limits<double>::infinity())
+      : count_(count), cutoff_(cutoff) {}
+
+  bool MayTake(double seconds) const { return seconds <= Cutoff(); }
+  double Cutoff() const {
+    return best_.size() < count_ ? cutoff_
+           : count_ > 0          ? std::min(cutoff_, best_.back().seconds)
+                                 : -std::numeric_limits<double>::infinity();
+  }
+  void Add(const RankedStrategy& found) {
+    if (!MayTake(found.seconds)) return;
+    const auto is_better = [](const RankedStrategy& a,
+                              const RankedStrategy& b) {
+      return std::pair(a.seconds, a.bytes) < std::pair(b.seconds, b.bytes);
+    };
+    best_.insert(std::upper_bound(best_.begin(), best_.end(), found, is_better),
+                 found);
+    if (best_.size() > count_) best_.pop_back();
+  }
+  std::vector<RankedStrategy> Take() { return std::move(best_); }
+
+ private:
+  size_t count_;
+  double cutoff_;
+  std::vector<RankedStrategy> best_ = {};
+};
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,140 @@
+// Stages that are alike differ in the microbatches in flight, of which earlier ones
+// have more: the first of a kind has least room and runs most again, the last least.
+#include "costmodel/training/search/plan_search.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace acplan::costmodel {
+namespace {
+
+double LeastOfStage(const PlanProblem& problem, const StageContent& stage,
+                    size_t index) {
+  return LeastSeconds(OffersOfStage(problem.layers, stage),
+                      RoomOfStage(problem.job, stage, index, problem.budget));
+}
+
+// A bound of an iteration by those of parts of its stages.
+class BoundSum {
+ public:
+  // `count` stages from `first` run again for as long as stage `index` must.
+  void Add(const PlanProblem& problem, const StageKind& kind, size_t first,
+           size_t count, size_t index) {
+    if (count == 0 || is_infinite_) return;
+    const double seconds = LeastOfStage(problem, kind.content, index);
+    is_infinite_ = seconds == std::numeric_limits<double>::infinity();
+    kinds_.push_back({kind.content, first, count});
+    again_.push_back({.compute = seconds});
+  }
+
+  double Seconds(const PlanProblem& problem) const {
+    if (is_infinite_) return std::numeric_limits<double>::infinity();
+    return CombineStepTime(problem.job, problem.units, kinds_, again_).Total();
+  }
+
+ private:
+  bool is_infinite_ = false;
+  std::vector<StageKind> kinds_ = {};
+  std::vector<PassTime> again_ = {};
+};
+
+}  // namespace
+
+bool DoesLeastFit(const PlanProblem& problem) {
+  const auto bytes = [&](const PlannedLayer& layer, int64_t count) {
+    return count == 0
+               ? 0
+               : static_cast<double>(count) * layer.policies.front().bytes;
+  };
+  const auto again = [&](const PlannedLayer& layer, int64_t count) {
+    return count == 0 ? 0
+                      : layer.offer.whole_bytes - layer.policies.front().bytes;
+  };
+  const auto& [dense, moe] = problem.layers;
+  return std::ranges::all_of(problem.kinds, [&](const StageKind& kind) {
+    const StageContent& stage = kind.content;
+    const double kept =
+        bytes(dense, stage.dense_layers) + bytes(moe, stage.moe_layers);
+    const StageKeeping keeping{
+        .kept = kept,
+        .again = std::max(again(dense, stage.dense_layers),
+                          again(moe, stage.moe_layers))};
+    return MemoryOfKeeping(problem.job, stage, kind.first, keeping).Total() <=
+           problem.budget + kByteRounding;
+  });
+}
+
+double QuickPlanBound(const PlanProblem& problem) {
+  BoundSum sum;
+  for (const StageKind& kind : problem.kinds) {
+    sum.Add(problem, kind, kind.first, 1, kind.first);
+    sum.Add(problem, kind, kind.first + 1, kind.count - 1,
+            kind.first + kind.count - 1);
+  }
+  return sum.Seconds(problem);
+}
+
+double PlanBound(const PlanProblem& problem) {
+  BoundSum sum;
+  for (const StageKind& kind : problem.kinds) {
+    for (size_t i = kind.first; i < kind.first + kind.count; ++i) {
+      sum.Add(problem, kind, i, 1, i);
+    }
+  }
+  return sum.Seconds(problem);
+}
+
+PlanOutcome PlanOfStrategy(const PlanProblem& problem,
+                           const ChoiceEffort& effort, double cutoff,
+                           StageChoices known) {
+  std::vector<StageKind> single;
+  std::vector<PassTime> again;  // of each stage, at least
+  for (const StageKind& kind : problem.kinds) {
+    for (size_t i = kind.first; i < kind.first + kind.count; ++i) {
+      single.push_back({kind.content, i, 1});
+      again.push_back({.compute = LeastOfStage(problem, kind.content, i)});
+    }
+  }
+  // The stage that runs most again is likely the one that all wait for.
+  std::vector<size_t> order(single.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](size_t i) { return again[i].compute; });
+  std::vector<PlannedStage> stages(single.size());
+  PlannedStrategy planned;
+  PlanOutcome outcome{.choices = std::move(known)};
+  outcome.choices.resize(single.size());
+  for (const size_t i : order) {
+    std::optional<PolicyChoice>& choice = outcome.choices[i];
+    if (!choice || !choice->is_optimal) {
+      choice = ChooseLayerPolicies(
+          OffersOfStage(problem.layers, single[i].content),
+          RoomOfStage(problem.job, single[i].content, i, problem.budget),
+          effort);
+    }
+    if (!choice->is_feasible) {
+      if (!choice->is_optimal) return outcome;
+      return {.bound = std::numeric_limits<double>::infinity()};
+    }
+    stages[i] = StageWithChoice(problem.job, problem.layers, single[i].content,
+                                i, *choice);
+    planned.bytes = std::max(planned.bytes, stages[i].memory.Total());
+    again[i].compute = std::max(again[i].compute, choice->bound);
+    outcome.bound =
+        CombineStepTime(problem.job, problem.units, single, again).Total();
+    if (outcome.bound > cutoff) return outcome;
+  }
+  planned.seconds = TimeOfPlan(problem.job, problem.units, stages).Total();
+  if (std::ranges::all_of(stages, &PlannedStage::is_optimal)) {
+    outcome.bound = planned.seconds;
+  }
+  planned.bound = outcome.bound;
+  for (const auto& choice : outcome.choices) planned.choices.push_back(*choice);
+  outcome.plan = planned;
+  return outcome;
+}
+
+}  // namespace acplan::costmodel

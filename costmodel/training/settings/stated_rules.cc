@@ -1,0 +1,128 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "costmodel/training/settings/strategy_settings.h"
+#include "graph/base/input_error.h"
+
+namespace acplan::costmodel {
+namespace {
+
+void Require(bool holds, const std::string& message) {
+  if (!holds) throw InputError("strategy: " + message);
+}
+
+void CheckPipeline(const ModelShape& shape, const TrainingStrategy& s) {
+  Require(s.chunks == 1 || s.schedule == PipelineSchedule::kZeroBubbleV ||
+              s.Microbatches() % s.pipeline == 0,
+          fmt::format("vp: expected 1 unless pp divides the microbatches of a "
+                      "rank, found vp {}, pp {} and {} microbatches",
+                      s.chunks, s.pipeline, s.Microbatches()));
+  const int64_t layers = (shape.layers + s.pipeline - 1) / s.pipeline;
+  Require(s.full_layers <= layers,
+          fmt::format("recompute: expected at most {} layers of a stage, found "
+                      "{}",
+                      layers, s.full_layers));
+  Require(s.offloaded_layers <= layers,
+          fmt::format("offload_layers: expected at most {} (layers of a "
+                      "stage), found {}",
+                      layers, s.offloaded_layers));
+  Require(s.offloaded_layers == 0 || s.recomputation != Recomputation::kPlan,
+          fmt::format("offload_layers: expected 0 beside a plan of "
+                      "recomputation, found {}",
+                      s.offloaded_layers));
+}
+
+void CheckAttention(const ModelShape& shape, const TrainingStrategy& s) {
+  Require(s.context == 1 || s.sequence % (2 * s.context) == 0,
+          fmt::format("cp: expected 2 cp to divide seq, as each rank takes a "
+                      "part of the front and of the back, found cp {} and seq "
+                      "{}",
+                      s.context, s.sequence));
+  Require(s.context == 1 || s.context_exchange != ContextExchange::kAllToAll ||
+              DividesHeads(shape, s),
+          fmt::format("cp_comm_type: expected p2p or all_gather unless tp x cp "
+                      "divides {} heads and {} key and value heads, found a2a "
+                      "with tp {} and cp {}",
+                      shape.heads, shape.kv_heads, s.tensor, s.context));
+  Require(s.context == 1 || s.attention != AttentionKernel::kUnfused,
+          "attention: expected flash or fused with cp above 1, found unfused");
+  Require(shape.IsLatent() || shape.kv_heads % s.tensor == 0 ||
+              s.tensor % shape.kv_heads == 0,
+          fmt::format("tp: expected a divisor or a multiple of {} (key and "
+                      "value heads), found {}",
+                      shape.kv_heads, s.tensor));
+}
+
+void CheckImplementation(const TrainingStrategy& s) {
+  if (s.implementation == Implementation::kFused) return;
+  Require(s.tensor * s.pipeline * s.context * s.expert == 1,
+          "implementation: expected fused with tp, pp, cp or ep above 1, found "
+          "eager");
+  Require(s.recomputation == Recomputation::kNone ||
+              s.recomputation == Recomputation::kFull,
+          "recompute: expected none, full or full:N with the implementation "
+          "eager");
+  Require(s.offloaded_layers == 0,
+          "offload_layers: expected 0 with the implementation eager");
+}
+
+void CheckExperts(const ModelShape& shape, const TrainingStrategy& s) {
+  Require(!shape.IsMoe() || s.tensor == 1 || s.sequence_parallel,
+          "sp: expected true for experts with tp above 1, found false");
+  Require(!s.overlaps_expert || s.expert > 1,
+          fmt::format("overlap_ep: expected false with ep {}, found true",
+                      s.expert));
+}
+
+void CheckParts(const ModelShape& shape, const TrainingStrategy& s) {
+  const auto has = [&](LayerPart part) { return s.parts.contains(part); };
+  Require(shape.IsMoe() || !has(LayerPart::kMoeActivation),
+          "recompute: expected parts of the model, which has no experts; found "
+          "moe or moe_act");
+  Require(shape.IsLatent() || !has(LayerPart::kMlaUp),
+          "recompute: expected parts of the model, which has no latent "
+          "attention; found mla_up_proj");
+}
+
+}  // namespace
+
+void CheckStatedJob(const TrainingJob& job) {
+  const TrainingStrategy& s = job.strategy;
+  const int64_t positions = job.shape.learned_positions;
+  Require(positions == 0 || s.sequence <= positions,
+          fmt::format("seq: expected at most {} (positions of the model), "
+                      "found {}",
+                      positions, s.sequence));
+  Require(job.shape.IsMoe() || !s.dedupes_tokens,
+          "dispatcher: expected alltoall for a model without experts");
+  CheckParts(job.shape, s);
+  Require(s.implementation == Implementation::kFused ||
+              s.precision == ProductPrecision::kBf16,
+          "implementation: expected fused with 8 or 4 bits, found eager");
+  Require(job.cluster.gpu.Rate(s.precision) > 0,
+          fmt::format("precision: {} has no products in this precision; bf16 "
+                      "would do",
+                      job.cluster.gpu.name));
+}
+
+void CheckStatedStrategy(const TrainingJob& job) {
+  const TrainingStrategy& s = job.strategy;
+  CheckStatedJob(job);
+  CheckPipeline(job.shape, s);
+  CheckAttention(job.shape, s);
+  CheckExperts(job.shape, s);
+  CheckImplementation(s);
+  Require(!s.overlaps_tensor || s.tensor > 1,
+          "overlap_tp: expected false with tp 1, found true");
+  Require(s.zero < 2 || s.Data() > 1,
+          fmt::format("zero: expected at most 1 with a single data-parallel "
+                      "rank, found {}",
+                      s.zero));
+  Require(s.zero < 2 || s.pipeline == 1 || s.zero == 3,
+          "zero: expected 0, 1 or 3 with pp above 1, found 2: gradients that "
+          "microbatches add to cannot be scattered after each");
+}
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,64 @@
+#include "costmodel/training/strategy/pipeline_schedule.h"
+
+#include <algorithm>
+
+namespace acplan::costmodel {
+
+namespace {
+
+// What a stage adds to the bubble where it is not the one that waits.
+double WaitFor(PipelineSchedule schedule, const ScheduledStages& stage) {
+  switch (schedule) {
+    case PipelineSchedule::kZeroBubble:
+      return stage.total - 2 * stage.weights;
+    case PipelineSchedule::kZeroBubbleV:
+      return stage.total - 3 * stage.weights;
+    case PipelineSchedule::kDualPipe:
+      return stage.total + stage.backward - 3 * stage.weights;
+    default:
+      return stage.total;
+  }
+}
+
+}  // namespace
+
+double BubbleSeconds(const TrainingStrategy& strategy,
+                     const std::vector<ScheduledStages>& stages) {
+  double sum = 0;
+  double longest = 0;
+  for (const ScheduledStages& stage : stages) {
+    const double wait = std::max(0.0, WaitFor(strategy.schedule, stage));
+    sum += stage.count * wait;
+    longest = std::max(longest, wait);
+  }
+  const double pipeline = static_cast<double>(strategy.pipeline);
+  if (strategy.schedule == PipelineSchedule::kDualPipe) {
+    // A stage here has two of the parts that the formula speaks of.
+    return (pipeline / 2 - 1) * sum / (2 * pipeline);
+  }
+  return (sum - longest) / static_cast<double>(strategy.chunks);
+}
+
+double PassesOfStage(const TrainingStrategy& strategy) {
+  const double microbatches = static_cast<double>(strategy.Microbatches());
+  return strategy.schedule == PipelineSchedule::kDualPipe ? microbatches / 2
+                                                          : microbatches;
+}
+
+double MicrobatchesInFlight(const TrainingStrategy& s, size_t index) {
+  const double pipeline = static_cast<double>(s.pipeline);
+  const double after = pipeline - 1 - static_cast<double>(index);
+  const double passes = PassesOfStage(s);
+  if (s.schedule == PipelineSchedule::kZeroBubbleV) {
+    return std::min(passes, pipeline);
+  }
+  if (s.schedule == PipelineSchedule::kDualPipe) {
+    return std::min(passes, (pipeline + 1) / 2);
+  }
+  if (s.chunks == 1) return std::min(passes, after + 1);
+  const double chunks = static_cast<double>(s.chunks);
+  const double in_flight = 2 * after + (chunks - 1) * pipeline + 1;
+  return std::min(passes, in_flight / chunks);
+}
+
+}  // namespace acplan::costmodel

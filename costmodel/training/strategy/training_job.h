@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "costmodel/training/hardware/accelerator.h"
+#include "costmodel/training/hardware/model_constants.h"
+#include "costmodel/training/model/model_shape.h"
+#include "costmodel/training/strategy/training_strategy.h"
+
+namespace acplan::costmodel {
+
+// The GPUs that a job runs on and what joins them.
+struct Cluster {
+  Accelerator gpu = {};
+  SoftwareStack stack = {};
+  int64_t domain = 8;       // GPUs that NVLink joins
+  double network_rate = 0;  // nominal, bytes a second and GPU, one direction
+  ModelConstants constants = {};
+};
+
+// All that a prediction depends on.
+struct TrainingJob {
+  ModelShape shape = {};
+  TrainingStrategy strategy = {};
+  Cluster cluster = {};
+};
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,284 @@
+// An iteration. Each stage of the pipeline takes a time for a microbatch; the
+// slowest sets the pace, and the others' times fill and drain the pipeline
+// (pipeline_schedule.h):
+//
+//     microbatches x slowest + bubble.
+//
+// Offloaded activations go to the host beside the forward pass of the stage, and come
+// back beside its backward pass; what takes longer than these is exposed.
+//
+// Inside of a stage the host launches operators while the GPU runs those before;
+// the slower of both counts. Gradients and parameters travel beside the first
+// and last microbatch where the strategy overlaps them.
+#include "costmodel/training/time/step_time.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "costmodel/training/layer/rank_parameters.h"
+#include "costmodel/training/memory/step_memory.h"
+#include "costmodel/training/strategy/pipeline_schedule.h"
+#include "costmodel/training/strategy/stage_layout.h"
+#include "graph/base/input_error.h"
+
+namespace acplan::costmodel {
+namespace {
+
+// Adam in float32: gradient, two moments and the master weight read; all but the
+// gradient written, and the weight in 16 bits; the norm reads gradients once more.
+constexpr double kOptimizerBytes = 34;
+
+// Fully sharded: a layer's parameters are gathered before each pass while the
+// layer before computes, its gradients scattered after it.
+PassTime Sharded(PassTime pass, double sent, const Cluster& cluster) {
+  if (sent == 0) return pass;
+  const double run = pass.Total();
+  pass.compute += cluster.constants.interference * std::min(sent, run);
+  pass.sent.sharded += std::max(0.0, sent - cluster.stack.hidden_share * run);
+  return pass;
+}
+
+// Collectives of all data-parallel ranks, for elements of `width` bytes.
+class DataTraffic {
+ public:
+  DataTraffic(const RankParameters& parameters, const TrainingJob& job)
+      : parameters_(parameters),
+        job_(job),
+        dense_(DenseDataGroups(job.strategy)),
+        experts_(ExpertDataGroups(job.strategy)) {}
+
+  // Among the ranks that share parameters.
+  double Seconds(CollectiveKind kind, double width) const {
+    return CollectiveSeconds(kind, width * parameters_.dense, dense_.shards,
+                             job_) +
+           CollectiveSeconds(kind, width * parameters_.experts, experts_.shards,
+                             job_);
+  }
+  // Gradients end up where they are used: each rank of a group has its part,
+  // which the groups that hold copies add up (HSDP).
+  double ScatterSeconds(double width) const {
+    return Seconds(CollectiveKind::kReduceScatter, width) +
+           AddUp(width * parameters_.dense, dense_) +
+           AddUp(width * parameters_.experts, experts_);
+  }
+
+ private:
+  double AddUp(double bytes, const DataGroups& groups) const {
+    return CollectiveSeconds(CollectiveKind::kAllReduce,
+                             bytes / static_cast<double>(groups.shards.size),
+                             groups.replicas, job_);
+  }
+
+  const RankParameters parameters_;
+  const TrainingJob& job_;
+  const DataGroups dense_;
+  const DataGroups experts_;
+};
+
+UnitTime WithSharding(UnitTime layer, const TrainingJob& job, bool is_moe) {
+  const TrainingStrategy& s = job.strategy;
+  if (s.fsdp <= 1) return layer;
+  const DataTraffic traffic(LayerParametersOfRank(job, is_moe), job);
+  const double gather = traffic.Seconds(CollectiveKind::kAllGather, 2);
+  const double scatter = traffic.ScatterSeconds(s.gradient_reduce_bytes);
+  layer.forward = Sharded(layer.forward, gather, job.cluster);
+  layer.backward = Sharded(layer.backward, (s.zero == 3 ? gather : 0) + scatter,
+                           job.cluster);
+  return layer;
+}
+
+struct StageTime {
+  UnitTime unit = {};
+  RankParameters parameters = {};
+};
+
+class StepPredictor {
+ public:
+  StepPredictor(const TrainingJob& job, const UnitTimes& units)
+      : job_(job), units_(units) {
+    if (job.strategy.offloaded_layers > 0) memories_ = MemoriesOfLayers(job);
+    const bool has_dense = !job.shape.IsMoe() || job.shape.dense_layers > 0;
+    if (has_dense) dense_ = WithSharding(units.dense, job, false);
+    if (job.shape.IsMoe()) moe_ = WithSharding(units.moe, job, true);
+  }
+
+  StepTime Predict(const std::vector<StageKind>& stages,
+                   std::span<const PassTime> again) const;
+
+ private:
+  StageTime TimeOfStage(const StageContent& stage) const;
+  UnitTime WithOffload(UnitTime unit, const StageContent& stage) const;
+  double MessagesOfMicrobatch() const;
+  double DataSeconds(const StageTime& stage) const;
+  double OptimizerSeconds(const RankParameters& parameters) const;
+
+  const TrainingJob& job_;
+  const UnitTimes& units_;
+  UnitTime dense_ = {};
+  UnitTime moe_ = {};
+  LayerMemories memories_ = {};  // where some are offloaded
+};
+
+UnitTime StepPredictor::WithOffload(UnitTime unit,
+                                    const StageContent& stage) const {
+  if (job_.strategy.offloaded_layers == 0) return unit;
+  const double seconds =
+      OffloadedBytes(job_, memories_, stage) /
+      (job_.cluster.gpu.host_rate * job_.cluster.constants.host_link_share);
+  unit.forward.sent.offload = std::max(0.0, seconds - unit.forward.Total());
+  unit.backward.sent.offload =
+      std::max(0.0, seconds - unit.backward.Total() - unit.again.Total());
+  return unit;
+}
+
+StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
+  StageTime time{.parameters = StageParametersOfRank(job_, stage)};
+  if (stage.dense_layers > 0) {
+    time.unit += dense_ * static_cast<double>(stage.dense_layers);
+  }
+  if (stage.moe_layers > 0) {
+    time.unit += moe_ * static_cast<double>(stage.moe_layers);
+  }
+  if (job_.strategy.full_layers > 0) {
+    const double share = std::min(
+        1.0, static_cast<double>(job_.strategy.full_layers) /
+                 static_cast<double>(std::max<int64_t>(1, stage.Layers())));
+    time.unit.again = time.unit.again * share;
+  }
+  if (stage.has_embedding) time.unit += units_.embedding;
+  if (stage.has_logits) {
+    time.unit += units_.logits * static_cast<double>(stage.logits);
+  }
+  time.unit = WithOffload(time.unit, stage);
+  return time;
+}
+
+// Each chunk sends an activation on and a gradient back.
+double StepPredictor::MessagesOfMicrobatch() const {
+  const TrainingStrategy& s = job_.strategy;
+  if (s.pipeline == 1) return 0;
+  const double rows = static_cast<double>(s.microbatch * s.sequence) /
+                      static_cast<double>(s.context * s.tensor);
+  const double bytes = 2 * rows * static_cast<double>(job_.shape.hidden);
+  return 2 * static_cast<double>(s.chunks) * MessageSeconds(bytes, job_);
+}
+
+double StepPredictor::DataSeconds(const StageTime& stage) const {
+  const TrainingStrategy& s = job_.strategy;
+  if (s.fsdp > 1) return 0;
+  const double hidden = job_.cluster.stack.hidden_share;
+  const DataTraffic traffic(stage.parameters, job_);
+  if (s.zero == 0) {
+    const double all =
+        traffic.Seconds(CollectiveKind::kAllReduce, s.gradient_reduce_bytes);
+    if (!s.overlaps_data) return all;
+    return std::max(.1 * all, all - hidden * stage.unit.backward.Total());
+  }
+  const double scatter = traffic.ScatterSeconds(s.gradient_reduce_bytes);
+  const double gather = traffic.Seconds(CollectiveKind::kAllGather, 2);
+  if (!s.overlaps_data) return scatter + gather;
+  return std::max(.1 * scatter,
+                  scatter - hidden * stage.unit.backward.Total()) +
+         std::max(.1 * gather, gather - hidden * stage.unit.forward.Total());
+}
+
+double StepPredictor::OptimizerSeconds(const RankParameters& p) const {
+  const TrainingStrategy& s = job_.strategy;
+  const auto ranks = [&](const DataGroups& groups) {
+    return s.zero >= 1 ? static_cast<double>(groups.shards.size) : 1;
+  };
+  const double dense = ranks(DenseDataGroups(s));
+  const double experts = ranks(ExpertDataGroups(s));
+  return TrafficSeconds(
+      kOptimizerBytes * (p.dense / dense + p.experts / experts), job_);
+}
+
+StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,
+                                std::span<const PassTime> again) const {
+  const TrainingStrategy& s = job_.strategy;
+  UnitTime unit;  // of the slowest stage
+  double slowest = -1;
+  std::vector<ScheduledStages> scheduled;
+  StepTime time;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const StageKind& kind = stages[i];
+    StageTime stage = TimeOfStage(kind.content);
+    if (!again.empty()) stage.unit.again = again[i];
+    const double seconds = stage.unit.Total();
+    scheduled.push_back({.total = seconds,
+                         .backward = stage.unit.backward.Total(),
+                         .weights = stage.unit.backward.weights,
+                         .count = static_cast<double>(kind.count)});
+    time.data = std::max(time.data, DataSeconds(stage));
+    time.optimizer =
+        std::max(time.optimizer, OptimizerSeconds(stage.parameters));
+    if (seconds <= slowest) continue;
+    slowest = seconds;
+    unit = stage.unit;
+  }
+  const double count = PassesOfStage(s);
+  PassTime all = unit.forward;
+  all += unit.backward;
+  all += unit.again;
+  time.recompute = count * unit.again.compute;
+  time.compute = count * all.compute;
+  time.exposed = all.sent * count;
+  time.messages = count * MessagesOfMicrobatch();
+  time.sent = time.exposed.Total() + time.messages;
+  // Sums in another order: what the GPU does not wait would be less than nothing.
+  const double busy = all.compute + all.sent.Total();
+  time.host = count * std::max(0.0, slowest - busy);
+  time.bubble = BubbleSeconds(s, scheduled);
+  time.other = job_.cluster.stack.iteration_seconds;
+  return time;
+}
+
+StepTime Predicted(const TrainingJob& job) {
+  const UnitTimes units = TimesOfUnits(job);
+  return StepPredictor(job, units)
+      .Predict(KindsOfStages(DivideLayers(job)), {});
+}
+
+}  // namespace
+
+StepTime CombineStepTime(const TrainingJob& job, const UnitTimes& units,
+                         const std::vector<StageKind>& stages,
+                         std::span<const PassTime> again) {
+  return StepPredictor(job, units).Predict(stages, again);
+}
+
+TrainingJob WithFastestMicrobatch(const TrainingJob& job) {
+  if (job.strategy.microbatch > 0) return job;
+  std::optional<TrainingJob> best;
+  double least = 0;
+  const int64_t sequences = job.strategy.global_batch / job.strategy.Data();
+  for (int64_t size = 1; size <= std::min<int64_t>(8, sequences); size *= 2) {
+    if (sequences % size != 0) continue;
+    TrainingJob candidate = job;
+    candidate.strategy.microbatch = size;
+    const double seconds = Predicted(candidate).Total();
+    if (!best || seconds < least) {
+      best = candidate;
+      least = seconds;
+    }
+  }
+  return *best;
+}
+
+void RequirePrecision(const TrainingJob& job) {
+  if (job.cluster.gpu.Rate(job.strategy.precision) > 0) return;
+  throw InputError(fmt::format(
+      "precision: {} has no products in this precision; bf16 would do",
+      job.cluster.gpu.name));
+}
+
+StepTime PredictStepTime(const TrainingJob& job) {
+  RequirePrecision(job);
+  const TrainingJob chosen = WithFastestMicrobatch(job);
+  return Predicted(chosen);
+}
+
+}  // namespace acplan::costmodel

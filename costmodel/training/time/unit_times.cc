@@ -1,0 +1,66 @@
+#include "costmodel/training/time/unit_times.h"
+
+#include <vector>
+
+#include "costmodel/training/layer/rank_parameters.h"
+
+namespace acplan::costmodel {
+namespace {
+
+UnitTime TimeOfUnit(const std::vector<LayerOperation>& operations,
+                    const TrainingJob& job, bool may_run_again) {
+  UnitTime time;
+  for (const LayerOperation& operation : operations) {
+    const PassTime forward = ForwardTime(operation, job);
+    const double again =
+        may_run_again ? RecomputedShare(operation, job.strategy) : 0;
+    time.forward += forward;
+    time.backward += BackwardTime(operation, job);
+    time.again += forward * again;
+  }
+  return time;
+}
+
+UnitTime TimeOfLayer(const TrainingJob& job, bool is_moe) {
+  const ModelShape& shape = job.shape;
+  UnitTime time = TimeOfUnit(
+      LayerOperations(shape, job.strategy, {.is_moe = is_moe}), job, true);
+  if (shape.sliding_window == 0) return time;
+  const double full = shape.FullShare();
+  const UnitTime windowed =
+      TimeOfUnit(LayerOperations(shape, job.strategy,
+                                 {.is_moe = is_moe, .is_windowed = true}),
+                 job, true);
+  time = time * full;
+  time += windowed * (1 - full);
+  return time;
+}
+
+}  // namespace
+
+UnitKey UnitKeyOf(const TrainingStrategy& strategy) {
+  return {strategy.fsdp > 1,
+          strategy.IsLowPrecision() ? strategy.Microbatches() : 0};
+}
+
+const UnitTimes& KnownUnitTimes::Of(const TrainingJob& job) {
+  const UnitKey key = UnitKeyOf(job.strategy);
+  const auto known = known_.find(key);
+  if (known != known_.end()) return known->second;
+  return known_.emplace(key, TimesOfUnits(job)).first->second;
+}
+
+UnitTimes TimesOfUnits(const TrainingJob& job) {
+  const ModelShape& shape = job.shape;
+  UnitTimes times;
+  if (!shape.IsMoe() || shape.dense_layers > 0) {
+    times.dense = TimeOfLayer(job, false);
+  }
+  if (shape.IsMoe()) times.moe = TimeOfLayer(job, true);
+  times.embedding =
+      TimeOfUnit(EmbeddingOperations(shape, job.strategy), job, false);
+  times.logits = TimeOfUnit(LogitsOperations(shape, job.strategy), job, false);
+  return times;
+}
+
+}  // namespace acplan::costmodel

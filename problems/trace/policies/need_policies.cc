@@ -1,0 +1,450 @@
+// The policies of a call by labels.
+//
+// Idea. The operators are walked from the last to the first (need_steps.h). A
+// label is a policy so far: the bytes that it keeps and the ms that run again. At
+// an operator of whose results some are needed, each label goes on in two ways:
+// the operator is saved, so these results are kept; or it runs again, and what it
+// reads is needed. Where none is needed, there is nothing to decide.
+//
+// Invariant. The labels of a state contain, for every policy of the operators
+// walked so far that leads to that state, one that keeps at most as many bytes and
+// costs at most as many ms. For what is to come adds the same to both.
+//
+// So the labels after the last step contain all policies that no other one beats.
+//
+// Large calls, which contain many others, would have too many. Their policies are
+// relaxed: bytes are rounded down to multiples of a unit that most tensors are
+// multiples of, so that labels coincide. Where that does not help, lines take the
+// place of labels. At a price for a byte, the best policy is found by one label a
+// state, and as no policy is better at that price, the line through it bounds all.
+// Under the maximum of some such lines lies no policy, and near it lie good ones,
+// by labels that coincide where bytes nearly do.
+#include "problems/trace/policies/need_policies.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <ranges>
+#include <utility>
+
+#include "problems/trace/policies/need_steps.h"
+
+namespace acplan::problems {
+
+namespace {
+
+using Move = NeedPolicies::Move;
+
+// Calls with more operators, or with more labels, have relaxed policies.
+constexpr size_t kMostOperators = 150;
+constexpr size_t kMostLabels = 8000;
+constexpr size_t kMostMoves = 2'000'000;
+// Bytes of large calls are rounded down, by no more than a share of all.
+constexpr double kMostLost = 1e-3;
+// All bytes, where labels need not be exact.
+constexpr int64_t kGrid = 1000;
+// How many lines there are at most, and how far from what is possible.
+constexpr size_t kMostLines = 64;
+constexpr double kNear = 5e-4;
+// States of a walk at a price.
+constexpr ptrdiff_t kMostStates = 256;
+
+struct Label {
+  int64_t kept_bytes = 0;
+  int64_t true_bytes = 0;  // as kept_bytes, but for rounding
+  double ms = 0;
+  int32_t move = -1;
+};
+
+// By bytes, what no other label beats.
+using Labels = std::vector<Label>;
+
+// Returns what no label of both beats.
+Labels Best(const Labels& a, const Labels& b) {
+  Labels merged;
+  merged.reserve(a.size() + b.size());
+  std::ranges::merge(
+      a, b, std::back_inserter(merged), [](const Label& x, const Label& y) {
+        return x.kept_bytes != y.kept_bytes ? x.kept_bytes < y.kept_bytes
+                                            : x.ms < y.ms;
+      });
+  size_t kept = 0;
+  for (const Label& label : merged) {
+    // Sums in another order are the same.
+    if (kept > 0 && label.ms >= merged[kept - 1].ms * (1 - 1e-12)) continue;
+    merged[kept++] = label;
+  }
+  merged.resize(kept);
+  return merged;
+}
+
+class LabelWalk {
+ public:
+  // `true_steps`: the same with bytes that are not rounded.
+  LabelWalk(const std::vector<NeedStep>& steps,
+            const std::vector<NeedStep>& true_steps, double most_ms)
+      : steps_(steps),
+        true_steps_(true_steps),
+        most_ms_(most_ms * (1 + 1e-9)) {}
+
+  // All policies; nothing where there are too many labels.
+  std::optional<Labels> Run() {
+    states_[0] = {Label()};
+    for (size_t k = 0; k < steps_.size(); ++k) {
+      next_.clear();
+      size_t count = 0;
+      for (auto& [state, labels] : states_) {
+        count += labels.size();
+        Take(k, state | steps_[k].asked, std::move(labels));
+      }
+      const bool is_much = count > kMostLabels || moves_.size() > kMostMoves;
+      if (is_much) return std::nullopt;
+      states_ = std::move(next_);
+    }
+    Labels all;
+    for (const auto& [state, labels] : states_) all = Best(all, labels);
+    return all;
+  }
+
+  std::vector<Move> TakeMoves() { return std::move(moves_); }
+
+ private:
+  void Take(size_t k, uint64_t state, Labels labels) {
+    const NeedStep& step = steps_[k];
+    if (!step.IsNeeded(state)) {
+      Add(step.AfterNothing(state), std::move(labels));
+      return;
+    }
+    if (step.MaySave(state)) {
+      Add(step.AfterSave(state),
+          Moved(labels,
+                {.kept_bytes = step.KeptBytes(state),
+                 .true_bytes = true_steps_[k].KeptBytes(state)},
+                {-1, step.group, GroupUse::kSaved}));
+    }
+    if (step.MayRerun(state)) {
+      Add(step.AfterRerun(state),
+          Moved(std::move(labels), {.ms = step.ms},
+                {-1, step.group, GroupUse::kRunsAgain}));
+    }
+  }
+
+  Labels Moved(Labels labels, const Label& more, Move move) {
+    // The fewer bytes, the more ms.
+    const auto dear = std::ranges::find_if(labels, [&](const Label& label) {
+      return label.ms + more.ms <= most_ms_;
+    });
+    labels.erase(labels.begin(), dear);
+    for (Label& label : labels) {
+      move.previous = label.move;
+      label = {.kept_bytes = label.kept_bytes + more.kept_bytes,
+               .true_bytes = label.true_bytes + more.true_bytes,
+               .ms = label.ms + more.ms,
+               .move = static_cast<int32_t>(moves_.size())};
+      moves_.push_back(move);
+    }
+    return labels;
+  }
+
+  void Add(uint64_t state, Labels labels) {
+    if (labels.empty()) return;
+    Labels& of = next_[state];
+    of = of.empty() ? std::move(labels) : Best(of, labels);
+  }
+
+  const std::vector<NeedStep>& steps_;
+  const std::vector<NeedStep>& true_steps_;
+  const double most_ms_;
+  std::map<uint64_t, Labels> states_, next_;
+  std::vector<Move> moves_;
+};
+
+// Finds the best policy at a price of a byte that is kept.
+//
+// Of many states the dearest become one, in which what is needed is what all of
+// them need, at the cost of the cheapest. Whatever steps follow, fewer needs cost
+// no more, so the best of all states still costs no more than any policy.
+class PricedWalk {
+ public:
+  explicit PricedWalk(const std::vector<NeedStep>& steps) : steps_(steps) {}
+
+  std::optional<Label> Run(double price) {
+    price_ = price;
+    states_ = {{0, Label(), {}}};
+    for (const NeedStep& step : steps_) {
+      next_.clear();
+      for (const Walked& of : states_) {
+        Take(step, of.state | step.asked, of.label);
+      }
+      KeepCheapest();
+      if (std::ssize(next_) > kMostStates) MergeDearest();
+      for (Walked& of : next_) {
+        if (!of.move) continue;
+        of.label.move = static_cast<int32_t>(moves_.size());
+        moves_.push_back(*of.move);
+      }
+      std::swap(states_, next_);
+    }
+    if (states_.empty()) return std::nullopt;
+    return std::ranges::min_element(
+               states_, {}, [&](const Walked& of) { return Cost(of.label); })
+        ->label;
+  }
+
+  std::vector<Move> TakeMoves() { return std::move(moves_); }
+
+ private:
+  struct Walked {
+    uint64_t state;
+    Label label;
+    std::optional<Move> move;
+  };
+
+  std::pair<double, int64_t> Cost(const Label& label) const {
+    return {label.ms + price_ * static_cast<double>(label.kept_bytes),
+            label.kept_bytes};
+  }
+
+  void Take(const NeedStep& step, uint64_t state, const Label& label) {
+    if (!step.IsNeeded(state)) {
+      next_.push_back({step.AfterNothing(state), label, {}});
+      return;
+    }
+    if (step.MaySave(state)) {
+      next_.push_back(
+          {step.AfterSave(state),
+           {label.kept_bytes + step.KeptBytes(state), 0, label.ms, label.move},
+           Move{label.move, step.group, GroupUse::kSaved}});
+    }
+    if (step.MayRerun(state)) {
+      next_.push_back({step.AfterRerun(state),
+                       {label.kept_bytes, 0, label.ms + step.ms, label.move},
+                       Move{label.move, step.group, GroupUse::kRunsAgain}});
+    }
+  }
+
+  // Of each state.
+  void KeepCheapest() {
+    std::ranges::sort(next_, [&](const Walked& a, const Walked& b) {
+      return a.state != b.state ? a.state < b.state
+                                : Cost(a.label) < Cost(b.label);
+    });
+    const auto same = std::ranges::unique(next_, {}, &Walked::state);
+    next_.erase(same.begin(), same.end());
+  }
+
+  void MergeDearest() {
+    const auto rest = next_.begin() + (kMostStates - 1);
+    std::ranges::nth_element(next_, rest, {},
+                             [&](const Walked& of) { return Cost(of.label); });
+    Walked merged = *rest;
+    for (auto of = rest; of != next_.end(); ++of) merged.state &= of->state;
+    next_.erase(rest, next_.end());
+    next_.push_back(merged);
+  }
+
+  const std::vector<NeedStep>& steps_;
+  double price_ = 0;
+  std::vector<Walked> states_, next_;
+  std::vector<Move> moves_;
+};
+
+// A policy that is best at a price, and so a line that no policy is below.
+struct BestAtPrice {
+  Label label;
+  double price;
+
+  double LineAt(double kept_bytes) const {
+    return label.ms -
+           price * (kept_bytes - static_cast<double>(label.kept_bytes));
+  }
+};
+
+// Best policies at some prices, by bytes: those that keep least and cost least,
+// and between two, where their lines are furthest below both.
+std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
+  std::vector<BestAtPrice> lines;
+  const auto add = [&](double price) {
+    const std::optional<Label> label = walk.Run(price);
+    if (!label) return;
+    const auto place = std::ranges::lower_bound(lines, price, std::greater<>(),
+                                                &BestAtPrice::price);
+    lines.insert(place, {*label, price});
+  };
+  add(steepest);
+  add(0);
+  while (!lines.empty() && lines.size() < kMostLines) {
+    double widest = 0;
+    double price = 0;
+    for (size_t k = 0; k + 1 < lines.size(); ++k) {
+      const Label& a = lines[k].label;
+      const Label& b = lines[k + 1].label;
+      const auto bytes = static_cast<double>(b.kept_bytes - a.kept_bytes);
+      if (bytes <= 0 || a.ms <= b.ms) continue;
+      const double slope = (a.ms - b.ms) / bytes;
+      if (slope >= lines[k].price || slope <= lines[k + 1].price) continue;
+      // How far the corner of both lines is below the chord.
+      const double corner = (lines[k].LineAt(0) - lines[k + 1].LineAt(0)) /
+                            (lines[k].price - lines[k + 1].price);
+      const double gap = a.ms -
+                         slope * (corner - static_cast<double>(a.kept_bytes)) -
+                         lines[k].LineAt(corner);
+      if (gap <= widest) continue;
+      widest = gap;
+      price = slope;
+    }
+    if (widest <= kNear * lines.front().label.ms) break;
+    add(price);
+  }
+  return lines;
+}
+
+// Policies and their moves. kept_bytes are true.
+struct GoodPolicies {
+  // `of`: the moves that a label refers to.
+  void Add(Label label, const std::vector<Move>& of) {
+    std::vector<Move> path;
+    for (int32_t m = label.move; m >= 0; m = of[m].previous) {
+      path.push_back(of[m]);
+    }
+    label.move = -1;
+    for (Move& move : std::views::reverse(path)) {
+      move.previous = label.move;
+      label.move = static_cast<int32_t>(moves.size());
+      moves.push_back(move);
+    }
+    labels.push_back(label);
+  }
+
+  // Those that keep most first, and each only if it keeps less for more ms.
+  void Sort() {
+    std::ranges::sort(labels, [](const Label& a, const Label& b) {
+      return a.kept_bytes != b.kept_bytes ? a.kept_bytes < b.kept_bytes
+                                          : a.ms < b.ms;
+    });
+    size_t kept = 0;
+    for (const Label& label : labels) {
+      if (kept > 0 && label.ms >= labels[kept - 1].ms) continue;
+      labels[kept++] = label;
+    }
+    labels.resize(kept);
+    std::ranges::reverse(labels);
+  }
+
+  Labels labels = {};
+  std::vector<Move> moves = {};
+};
+
+// Policies by labels that coincide where bytes nearly do.
+GoodPolicies FindGoodPolicies(const NeedGraph& graph,
+                              const NeedChoices& choices,
+                              const std::vector<NeedStep>& steps) {
+  const int64_t all =
+      std::accumulate(choices.bytes.begin(), choices.bytes.end(), int64_t{0});
+  const int64_t unit = all / kGrid + 1;
+  NeedChoices rounded = choices;
+  for (int64_t& bytes : rounded.bytes) bytes = (bytes + unit / 2) / unit;
+  const std::vector<NeedStep> rounded_steps = StepsOf(graph, rounded);
+  LabelWalk walk(rounded_steps, steps, choices.most_ms);
+  std::optional<Labels> labels = walk.Run();
+  if (!labels) return {};
+  for (Label& label : *labels) label.kept_bytes = label.true_bytes;
+  return {.labels = std::move(*labels), .moves = walk.TakeMoves()};
+}
+
+// Each policy costs at least what the lines say, which rises with what it
+// discards. So a point with the bytes of a good policy, and the ms of the lines at
+// the good policy before, stands for all policies between them.
+NeedPolicies RelaxedPolicies(const NeedGraph& graph,
+                             const NeedChoices& choices) {
+  const std::vector<NeedStep> steps = StepsOf(graph, choices);
+  double ms = 0;
+  for (const NeedStep& step : steps) ms += step.ms;
+  PricedWalk priced(steps);
+  const std::vector<BestAtPrice> lines = Lines(priced, 1 + ms);
+  if (lines.empty()) return {{}, choices.may_save.size(), true};
+  GoodPolicies good = FindGoodPolicies(graph, choices, steps);
+  const std::vector<Move> of_lines = priced.TakeMoves();
+  for (const BestAtPrice& line : lines) good.Add(line.label, of_lines);
+  good.Sort();
+  const auto least_ms = [&](int64_t kept_bytes) {
+    double least = 0;
+    for (const BestAtPrice& line : lines) {
+      least = std::max(least, line.LineAt(static_cast<double>(kept_bytes)));
+    }
+    return least;
+  };
+  NeedPolicies::List list;
+  std::vector<PolicyPoint>& points = list.points;
+  std::vector<int32_t>& moves = list.last_move;
+  int64_t before = std::numeric_limits<int64_t>::max() / 2;
+  for (const Label& label : good.labels) {
+    const double at_least =
+        points.empty() ? lines.back().label.ms : least_ms(before);
+    before = label.kept_bytes;
+    const int64_t bytes = choices.base_bytes - label.kept_bytes;
+    if (!points.empty() && points.back().ms >= at_least) {
+      points.back().bytes = bytes;
+      moves.back() = label.move;
+    } else {
+      points.push_back({bytes, at_least});
+      moves.push_back(label.move);
+    }
+  }
+  list.moves = std::move(good.moves);
+  return {std::move(list), choices.may_save.size(), false};
+}
+
+// All policies that no other one beats; nothing where they are too many.
+std::optional<NeedPolicies> AllPolicies(const std::vector<NeedStep>& steps,
+                                        const NeedChoices& choices,
+                                        bool is_exact) {
+  LabelWalk walk(steps, steps, choices.most_ms);
+  std::optional<Labels> labels = walk.Run();
+  if (!labels) return std::nullopt;
+  NeedPolicies::List list;
+  std::ranges::reverse(*labels);
+  for (const Label& label : *labels) {
+    list.points.push_back({choices.base_bytes - label.kept_bytes, label.ms});
+    list.last_move.push_back(label.move);
+  }
+  list.moves = walk.TakeMoves();
+  return NeedPolicies(std::move(list), choices.may_save.size(), is_exact);
+}
+
+// The choices with bytes rounded down, so that sums coincide: tensors come in
+// multiples of each other, but for small ones.
+NeedChoices OnGrid(NeedChoices choices) {
+  const auto all = static_cast<double>(
+      std::accumulate(choices.bytes.begin(), choices.bytes.end(), int64_t{0}));
+  const auto lost_by = [&](int64_t unit) {
+    int64_t lost = 0;
+    for (const int64_t bytes : choices.bytes) lost += bytes % unit;
+    return static_cast<double>(lost);
+  };
+  int64_t unit = 1;
+  while (static_cast<double>(unit) < all &&
+         lost_by(2 * unit) <= kMostLost * all)
+    unit *= 2;
+  for (int64_t& bytes : choices.bytes) bytes -= bytes % unit;
+  return choices;
+}
+
+}  // namespace
+
+NeedPolicies PoliciesOf(const NeedGraph& graph, const NeedChoices& choices) {
+  const std::vector<NeedStep> steps = StepsOf(graph, choices);
+  if (steps.size() <= kMostOperators) {
+    if (auto policies = AllPolicies(steps, choices, /*is_exact=*/true))
+      return *policies;
+  }
+  const NeedChoices rounded = OnGrid(choices);
+  if (auto policies = AllPolicies(StepsOf(graph, rounded), rounded,
+                                  rounded.bytes == choices.bytes)) {
+    return *policies;
+  }
+  return RelaxedPolicies(graph, choices);
+}
+
+}  // namespace acplan::problems

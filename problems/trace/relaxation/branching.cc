@@ -1,0 +1,444 @@
+#include "problems/trace/relaxation/branching.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "problems/plan/trace_memory.h"
+#include "problems/trace/problem/unit_policies.h"
+#include "problems/trace/relaxation/miscounted.h"
+
+// How a part is split.
+//
+// A plan of a part's relaxation is no answer for one of four reasons, each with a
+// decision that mends it in one half or the other. In this order:
+// 1. It has more units than allowed, as the relaxation counts them by call where a
+//    module has several: one of them is a unit or not.
+// 2. Only some calls of a module are units, or their groups differ: the module is a
+//    unit or not; one of these groups is recomputed or saved.
+// 3. It breaks the budget in the forward or the backward pass because storages are
+//    live there but for their witnesses: the one of which most is missing is live
+//    at that time or not. If it is, its witness is the decision from then on
+//    (kDecided), and the relaxation counts it whatever the plan; if not, nothing
+//    may hold it (decisions.h).
+// 4. It breaks the budget while a unit runs again: a group that runs there, or of
+//    which most is saved for later, is recomputed or saved.
+// Where none of this is open, any unit will do that is open, and any group of a unit
+// that is open and that the unit saves or runs again, the last first.
+//
+// A group is decided after its module is, since it makes no difference where that is no
+// unit. Nor does it where nothing needs what the group makes: what is needed follows
+// from the groups that are needed, from the last operator to the first, so that two
+// policies that agree on all groups that one of them saves or runs again do the same.
+//
+// Why the search ends. A decision is taken only where the part has not settled it,
+// and there are finitely many. When no unit is open, and no group that makes a
+// difference, the part has one plan, OnlyPlanOf.
+
+namespace acplan::problems {
+
+using graph::CheckpointedModule;
+using graph::Simulation;
+
+namespace {
+
+Decision UnitDecision(int module_node) {
+  return {.kind = Decision::Kind::kUnit, .subject = module_node};
+}
+
+Decision GroupDecision(int module_node, int group) {
+  return {
+      .kind = Decision::Kind::kGroup, .subject = module_node, .detail = group};
+}
+
+int ModuleNodeOf(const TraceProblem& problem, const ChosenUnit& unit) {
+  return problem.candidates[problem.candidate_at[unit.node]].module_node;
+}
+
+std::optional<Decision> UndecidedUnit(const TraceProblem& problem,
+                                      const TracePart& part,
+                                      const RelaxedPlan& plan) {
+  for (const ChosenUnit& unit : plan.units) {
+    const Decision is_unit = UnitDecision(ModuleNodeOf(problem, unit));
+    if (!part.IsDecided(is_unit)) return is_unit;
+  }
+  return std::nullopt;
+}
+
+// One of the groups of two calls of a module that are treated differently.
+std::optional<Decision> FirstDifference(const TracePart& part, int module_node,
+                                        const std::vector<GroupUse>& first,
+                                        const std::vector<GroupUse>& other) {
+  for (int g = 0; g < std::ssize(first); ++g) {
+    const Decision group = GroupDecision(module_node, g);
+    const bool differs = first[g] != other[g] && first[g] != GroupUse::kNone &&
+                         other[g] != GroupUse::kNone;
+    if (differs && !part.IsDecided(group)) return group;
+  }
+  return std::nullopt;
+}
+
+// Calls of one module of which only some are units, or which differ.
+std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
+                                           const TracePart& part,
+                                           const RelaxedPlan& plan) {
+  if (!problem.has_repeated_calls) return std::nullopt;
+  std::map<int, std::vector<const ChosenUnit*>> units_of;  // a module
+  for (const ChosenUnit& unit : plan.units) {
+    units_of[ModuleNodeOf(problem, unit)].push_back(&unit);
+  }
+  for (const auto& [module, units] : units_of) {
+    const auto calls = std::ranges::count(problem.candidates, module,
+                                          &CandidateCall::module_node);
+    const Decision is_unit = UnitDecision(module);
+    if (calls > std::ssize(units) && !part.IsDecided(is_unit)) return is_unit;
+    std::vector<std::vector<GroupUse>> uses;
+    for (const ChosenUnit* unit : units) {
+      uses.push_back(GroupUses(plan.relaxation, *unit));
+    }
+    for (size_t k = 0; k < uses.size(); ++k) {
+      for (size_t other = k + 1; other < uses.size(); ++other) {
+        if (auto group = FirstDifference(part, module, uses[k], uses[other])) {
+          return group;
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// For every record that the plan exceeds, the time at which it exceeds it most;
+// the worst last.
+std::vector<int32_t> ViolatedTimes(const TraceProblem& problem,
+                                   const Simulation& use,
+                                   int64_t budget_bytes) {
+  std::map<int, std::pair<int64_t, int32_t>> worst;  // a record: bytes, time
+  const std::vector<int32_t> times = TimesOf(use);
+  for (size_t k = 0; k < use.steps.size(); ++k) {
+    if (use.steps[k].redone >= 0 || use.live_bytes[k] <= budget_bytes) {
+      continue;
+    }
+    auto& [bytes, time] = worst[problem.record_of[times[k]]];
+    if (use.live_bytes[k] <= bytes) continue;
+    bytes = use.live_bytes[k];
+    time = times[k];
+  }
+  std::vector<std::pair<int64_t, int32_t>> sorted;
+  for (const auto& [record, excess] : worst) sorted.push_back(excess);
+  std::ranges::sort(sorted);
+  std::vector<int32_t> result;
+  for (const auto& [bytes, time] : sorted) result.push_back(time);
+  return result;
+}
+
+// The storage of which most is missing where the plan breaks the budget, and
+// witnesses that count all that is missing.
+Split Miscount(const TraceProblem& problem, const TracePart& part,
+               const RelaxedPlan& plan, const Witnesses& witnesses,
+               int64_t budget_bytes) {
+  Split split{.decision = {}, .next = witnesses};
+  int64_t largest = 0;
+  // The worst time comes last, so it has the last word on witnesses.
+  for (const int32_t time : ViolatedTimes(problem, *plan.use, budget_bytes)) {
+    for (Miscounted& m :
+         FindMiscounted(problem, plan.modules, time, witnesses)) {
+      const std::optional<int32_t> until = part.LiveUntil(m.storage);
+      if (until && *until >= time) {
+        split.next[m.storage] = {
+            {.kind = Witness::Kind::kDecided, .index = *until}};
+      } else {
+        split.next[m.storage] = std::move(m.witnesses);
+      }
+      const Decision is_live = {
+          .kind = Decision::Kind::kLife, .subject = m.storage, .detail = time};
+      if (m.is_copy || m.is_gone || part.IsDecided(is_live)) continue;
+      if (split.decision && split.decision->subject == m.storage) {
+        split.decision->detail = std::max(split.decision->detail, time);
+      }
+      if (m.bytes <= largest) continue;
+      largest = m.bytes;
+      split.decision = is_live;
+    }
+  }
+  return split;
+}
+
+bool IsOpenGroup(const TraceProblem& problem, const TracePart& part,
+                 const Decision& group) {
+  return problem.is_choice[group.subject][group.detail] != 0 &&
+         !part.IsDecided(group);
+}
+
+// The open group of which most is saved for after a time in a call that runs
+// again.
+std::optional<Decision> MostSavedForLater(const TraceProblem& problem,
+                                          const TracePart& part,
+                                          const RelaxedPlan& plan,
+                                          const Simulation::Step& step) {
+  const graph::TraceCall& call = problem.trace->calls[step.redone];
+  const int module_node =
+      problem.candidates[problem.candidate_of[step.redone]].module_node;
+  const std::vector<int>& group_of = problem.groups[module_node].group_of;
+  const auto unit =
+      std::ranges::find(plan.modules, call.module, &CheckpointedModule::module);
+  const std::vector<GroupUse> uses = UsesOfGroups(problem, module_node, *unit);
+  std::map<int32_t, int64_t> saved;  // a group
+  std::optional<Decision> best;
+  for (int32_t later = step.op + 1; later < call.end; ++later) {
+    const int g = group_of[later - call.start];
+    if (uses[g] != GroupUse::kSaved) continue;
+    const Decision group = GroupDecision(module_node, g);
+    if (!IsOpenGroup(problem, part, group)) continue;
+    for (const int32_t s : problem.trace->operators[later].creates) {
+      saved[group.detail] += problem.trace->storages[s].bytes;
+    }
+    if (!best || saved[group.detail] > saved[best->detail]) best = group;
+  }
+  return best;
+}
+
+// A group of a unit that breaks the budget while it runs again: one that runs
+// there, or else the one of which most is saved for later.
+std::optional<Decision> MissedInRecomputation(const TraceProblem& problem,
+                                              const TracePart& part,
+                                              const RelaxedPlan& plan,
+                                              int64_t budget_bytes) {
+  int64_t worst = budget_bytes;
+  std::optional<Decision> decision;
+  const Simulation& use = *plan.use;
+  for (size_t k = 0; k < use.steps.size(); ++k) {
+    const Simulation::Step& step = use.steps[k];
+    if (step.redone < 0 || use.live_bytes[k] <= worst) continue;
+    const graph::TraceCall& call = problem.trace->calls[step.redone];
+    if (step.op < call.start) continue;  // a cast from before the call
+    const CandidateCall& candidate =
+        problem.candidates[problem.candidate_of[step.redone]];
+    if (candidate.is_whole) continue;
+    std::optional<Decision> next = GroupDecision(
+        candidate.module_node,
+        problem.groups[candidate.module_node].group_of[step.op - call.start]);
+    if (!IsOpenGroup(problem, part, *next)) {
+      next = MostSavedForLater(problem, part, plan, step);
+    }
+    if (!next) continue;
+    worst = use.live_bytes[k];
+    decision = next;
+  }
+  return decision;
+}
+
+// An open group that a policy of a unit saves or runs again; others make no
+// difference.
+std::optional<Decision> UndecidedGroup(const TraceProblem& problem,
+                                       const TracePart& part, int module_node,
+                                       const CheckpointedModule& unit) {
+  const std::vector<GroupUse> uses = UsesOfGroups(problem, module_node, unit);
+  for (int g = static_cast<int>(uses.size()) - 1; g >= 0; --g) {
+    const Decision group = GroupDecision(module_node, g);
+    if (uses[g] != GroupUse::kNone && IsOpenGroup(problem, part, group)) {
+      return group;
+    }
+  }
+  return std::nullopt;
+}
+
+// The unit that saves what the part or a rule says, and no other group.
+CheckpointedModule UnitOfPart(const TraceProblem& problem,
+                              const TracePart& part, int module_node) {
+  std::vector<char> saved;
+  for (const graph::OperatorGroup& group : problem.groups[module_node].groups) {
+    saved.push_back(group.rule == graph::GroupRule::kSave ? 1 : 0);
+  }
+  for (const Decision& d : part.decisions) {
+    if (d.kind == Decision::Kind::kGroup && d.subject == module_node) {
+      saved[d.detail] = d.is_so ? 0 : 1;
+    }
+  }
+  return UnitThatSaves(problem, module_node, saved);
+}
+
+// Modules with a call inside or around a call of one of these.
+std::set<int> ModulesExcludedBy(const TraceProblem& problem,
+                                const std::set<int>& units) {
+  std::set<int> excluded;
+  for (const CandidateCall& candidate : problem.candidates) {
+    for (int a = candidate.parent; a >= 0; a = problem.candidates[a].parent) {
+      const int parent = problem.candidates[a].module_node;
+      if (units.contains(parent)) excluded.insert(candidate.module_node);
+      if (units.contains(candidate.module_node)) excluded.insert(parent);
+    }
+  }
+  return excluded;
+}
+
+// Anything that the part leaves open: first of the plan's units, then of
+// modules that are none.
+std::optional<Decision> AnyOpen(const TraceProblem& problem,
+                                const TracePart& part,
+                                const RelaxedPlan& plan) {
+  if (auto unit = UndecidedUnit(problem, part, plan)) return unit;
+  for (const ChosenUnit& chosen : plan.units) {
+    const int node = ModuleNodeOf(problem, chosen);
+    const int32_t module =
+        problem.trace
+            ->calls[problem.candidates[problem.candidate_at[chosen.node]].call]
+            .module;
+    const auto unit =
+        std::ranges::find(plan.modules, module, &CheckpointedModule::module);
+    if (auto group = UndecidedGroup(problem, part, node, *unit)) return group;
+  }
+  std::set<int> units;
+  for (const Decision& d : part.decisions) {
+    if (d.kind == Decision::Kind::kUnit && d.is_so) units.insert(d.subject);
+  }
+  const std::set<int> excluded = ModulesExcludedBy(problem, units);
+  for (const CandidateCall& candidate : problem.candidates) {
+    const int module = candidate.module_node;
+    if (units.contains(module)) {
+      if (auto group = UndecidedGroup(problem, part, module,
+                                      UnitOfPart(problem, part, module))) {
+        return group;
+      }
+      continue;
+    }
+    const Decision is_unit = UnitDecision(module);
+    if (!excluded.contains(module) && !part.IsDecided(is_unit)) return is_unit;
+  }
+  return std::nullopt;
+}
+
+// The part's plans for which the decision is so, or is not.
+TracePart HalfOf(const TracePart& part, Decision decision, bool is_so) {
+  TracePart half = part;
+  decision.is_so = is_so;
+  half.decisions.push_back(decision);
+  if (decision.kind != Decision::Kind::kLife || !is_so) return half;
+  const std::vector<Witness> decided = {
+      {.kind = Witness::Kind::kDecided, .index = decision.detail}};
+  const auto place = std::ranges::lower_bound(
+      half.next, decision.subject, {},
+      [](const auto& changed) { return changed.first; });
+  if (place != half.next.end() && place->first == decision.subject) {
+    place->second = decided;
+  } else {
+    half.next.insert(place, {decision.subject, decided});
+  }
+  return half;
+}
+
+}  // namespace
+
+void SearchParts::AddHalves(const TracePart& part, const Decision& decision) {
+  Add(HalfOf(part, decision, true));
+  Add(HalfOf(part, decision, false));
+}
+
+TracePart SearchParts::TakeLeast() {
+  TracePart part = std::move(open_.extract(open_.begin()).mapped());
+  bound_at_hand_ = part.bound;
+  return part;
+}
+
+void SearchParts::LetGo() {
+  bound_at_hand_ = std::numeric_limits<double>::infinity();
+}
+
+void SearchParts::Close(double bound) {
+  closed_bound_ = std::min(closed_bound_, bound);
+}
+
+double SearchParts::Bound() const {
+  const double bound = std::min(closed_bound_, bound_at_hand_);
+  return open_.empty() ? bound : std::min(bound, open_.begin()->first);
+}
+
+bool TracePart::IsDecided(const Decision& decision) const {
+  return std::ranges::any_of(
+      decisions, [&](const Decision& d) { return d.Settles(decision); });
+}
+
+std::optional<int32_t> TracePart::LiveUntil(int32_t storage) const {
+  std::optional<int32_t> until;
+  for (const Decision& d : decisions) {
+    if (d.kind == Decision::Kind::kLife && d.subject == storage && d.is_so) {
+      until = std::max(until.value_or(d.detail), d.detail);
+    }
+  }
+  return until;
+}
+
+Split SplitOn(const TraceProblem& problem, const TracePart& part,
+              const RelaxedPlan& plan, const Witnesses& witnesses,
+              int64_t budget_bytes) {
+  std::optional<Decision> decision;
+  if (!KeepsMaxUnits(problem, plan.modules)) {
+    decision = UndecidedUnit(problem, part, plan);
+  }
+  if (!decision) decision = FirstInconsistency(problem, part, plan);
+  Split split;
+  if (!plan.use) {
+    split.next = witnesses;
+  } else {
+    // Witnesses are found in any case.
+    split = Miscount(problem, part, plan, witnesses, budget_bytes);
+    if (!decision) decision = split.decision;
+    if (!decision) {
+      decision = MissedInRecomputation(problem, part, plan, budget_bytes);
+    }
+  }
+  split.decision = decision ? decision : AnyOpen(problem, part, plan);
+  if (split.decision && split.decision->kind == Decision::Kind::kGroup) {
+    const Decision is_unit = UnitDecision(split.decision->subject);
+    if (!part.IsDecided(is_unit)) split.decision = is_unit;
+  }
+  return split;
+}
+
+std::vector<CheckpointedModule> OnlyPlanOf(const TraceProblem& problem,
+                                           const TracePart& part) {
+  std::set<int> units;  // nodes of the module tree
+  for (const Decision& d : part.decisions) {
+    if (d.kind == Decision::Kind::kUnit && d.is_so) units.insert(d.subject);
+  }
+  std::vector<CheckpointedModule> modules;
+  for (const int node : units) {
+    modules.push_back(UnitOfPart(problem, part, node));
+  }
+  return modules;
+}
+
+ChangedWitnesses ChangesOf(const Witnesses& first, const Witnesses& witnesses) {
+  ChangedWitnesses changes;
+  for (size_t s = 0; s < first.size(); ++s) {
+    if (witnesses[s] != first[s]) {
+      changes.emplace_back(static_cast<int32_t>(s), witnesses[s]);
+    }
+  }
+  return changes;
+}
+
+Witnesses Blend(const Witnesses& first, const ChangedWitnesses& current,
+                const ChangedWitnesses& target, double weight) {
+  Witnesses blended = first;
+  for (const auto& [s, witnesses] : current) blended[s] = witnesses;
+  Witnesses wanted = first;
+  for (const auto& [s, witnesses] : target) wanted[s] = witnesses;
+  for (size_t s = 0; s < first.size(); ++s) {
+    if (blended[s] == wanted[s]) continue;
+    blended[s] = weight == 1
+                     ? std::move(wanted[s])
+                     : Blended(std::move(blended[s]), wanted[s], weight);
+  }
+  return blended;
+}
+
+bool KeepsMaxUnits(const TraceProblem& problem,
+                   const std::vector<CheckpointedModule>& modules) {
+  const std::optional<int>& limit = problem.forest.max_units;
+  return !limit || std::ssize(modules) <= *limit;
+}
+
+}  // namespace acplan::problems

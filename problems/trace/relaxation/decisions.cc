@@ -1,0 +1,156 @@
+#include "problems/trace/relaxation/decisions.h"
+
+#include <algorithm>
+#include <set>
+
+#include "problems/trace/problem/holders.h"
+
+namespace acplan::problems {
+
+using graph::GroupRule;
+using graph::SavedTensor;
+
+namespace {
+
+class Deciding {
+ public:
+  explicit Deciding(const TraceProblem& problem) : problem_(problem) {
+    const size_t candidates = problem.candidates.size();
+    choices_.is_no_unit.assign(candidates, 0);
+    choices_.must_be_unit.assign(candidates, 0);
+    choices_.is_unit.assign(candidates, 0);
+  }
+
+  void Decide(const Decision& decision) {
+    switch (decision.kind) {
+      case Decision::Kind::kLife:
+        if (!decision.is_so) DecideDead(decision.subject, decision.detail);
+        break;
+      case Decision::Kind::kUnit:
+        decision.is_so ? DecideUnit(decision.subject)
+                       : DecideNoUnit(decision.subject);
+        break;
+      case Decision::Kind::kGroup:
+        choices_.is_recomputed[{decision.subject, decision.detail}] =
+            decision.is_so;
+        break;
+    }
+  }
+
+  DecidedChoices Conclude() {
+    choices_.RuleOut(problem_, {});
+    choices_.is_impossible |= HasTooManyUnits();
+    return std::move(choices_);
+  }
+
+ private:
+  void DecideDead(int32_t storage, int32_t time) {
+    choices_.is_impossible |= problem_.held[storage] > time;
+    const auto frame_holds = [&](int c) {
+      return IsArgument(problem_, c, storage) &&
+             HoldsArguments(problem_, c, time);
+    };
+    for (const int32_t k : problem_.saved_of[storage]) {
+      const SavedTensor& saved = problem_.trace->saved[k];
+      if (saved.packed > time || HeldByAutogradUntil(saved) <= time) continue;
+      // Some unit keeps it from holding: this one, where none around it is one.
+      int c = CandidateAround(problem_, saved);
+      while (c >= 0 && frame_holds(c)) c = problem_.candidates[c].parent;
+      choices_.is_impossible |= c < 0;
+      if (c >= 0) choices_.must_be_unit[c] = 1;
+    }
+    for (const int c : problem_.frames_of[storage]) {
+      if (frame_holds(c)) choices_.is_no_unit[c] = 1;
+    }
+    for (const int c : problem_.makers_of[storage]) {
+      if (!IsBetweenRuns(problem_, c, time)) continue;
+      if (problem_.may_skip) {
+        choices_.is_not_kept.emplace(c, storage);
+        continue;
+      }
+      const CandidateCall& candidate = problem_.candidates[c];
+      const int group = *GroupThatKeeps(candidate, storage);
+      if (choices_.Recomputes(problem_, candidate, group) == false) {
+        choices_.is_no_unit[c] = 1;
+      } else {
+        choices_.is_recomputed[{candidate.module_node, group}] = true;
+      }
+    }
+  }
+
+  void DecideNoUnit(int module_node) {
+    for (size_t c = 0; c < problem_.candidates.size(); ++c) {
+      if (problem_.candidates[c].module_node == module_node) {
+        choices_.is_no_unit[c] = 1;
+      }
+    }
+  }
+
+  void DecideUnit(int module_node) {
+    for (size_t c = 0; c < problem_.candidates.size(); ++c) {
+      const CandidateCall& candidate = problem_.candidates[c];
+      if (candidate.module_node != module_node) continue;
+      choices_.must_be_unit[c] = 1;
+      choices_.is_unit[c] = 1;
+      for (int a = candidate.parent; a >= 0;
+           a = problem_.candidates[a].parent) {
+        choices_.is_no_unit[a] = 1;
+      }
+    }
+  }
+
+  bool HasTooManyUnits() const {
+    std::set<int> modules;
+    for (size_t c = 0; c < problem_.candidates.size(); ++c) {
+      if (choices_.is_unit[c]) {
+        modules.insert(problem_.candidates[c].module_node);
+      }
+    }
+    const std::optional<int>& limit = problem_.forest.max_units;
+    return limit && std::ssize(modules) > *limit;
+  }
+
+  const TraceProblem& problem_;
+  DecidedChoices choices_;
+};
+
+}  // namespace
+
+void DecidedChoices::RuleOut(const TraceProblem& problem,
+                             const std::vector<int>& candidates) {
+  for (const int c : candidates) is_no_unit[c] = 1;
+  for (size_t c = problem.candidates.size(); c-- > 0;) {
+    if (!must_be_unit[c] || !is_no_unit[c]) continue;
+    const int parent = problem.candidates[c].parent;
+    must_be_unit[c] = 0;
+    is_impossible |= parent < 0;
+    if (parent >= 0) must_be_unit[parent] = 1;
+  }
+}
+
+std::optional<bool> DecidedChoices::Recomputes(const TraceProblem& problem,
+                                               const CandidateCall& candidate,
+                                               int group) const {
+  if (!is_recomputed.empty()) {
+    const auto known = is_recomputed.find({candidate.module_node, group});
+    if (known != is_recomputed.end()) return known->second;
+  }
+  switch (problem.groups[candidate.module_node].groups[group].rule) {
+    case GroupRule::kRecompute:
+      return true;
+    case GroupRule::kSave:
+      return false;
+    case GroupRule::kFree:
+      break;
+  }
+  return std::nullopt;
+}
+
+DecidedChoices ChoicesLeftBy(const TraceProblem& problem,
+                             const std::vector<Decision>& decisions) {
+  Deciding deciding(problem);
+  for (const Decision& decision : decisions) deciding.Decide(decision);
+  return deciding.Conclude();
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "problems/trace/problem/trace_problem.h"
+#include "problems/trace/relaxation/branching.h"
+
+namespace acplan::problems {
+
+// The best plan of a trace problem that was simulated so far.
+class BestPlan {
+ public:
+  // Refers to the problem, which must outlive it.
+  BestPlan(const TraceProblem& problem, int64_t budget_bytes)
+      : problem_(problem), budget_bytes_(budget_bytes) {}
+
+  // Simulates a plan, and keeps it if it is within the budget, has no more units
+  // than it may have and recomputes less. Returns what it uses; nothing where
+  // PyTorch refuses it.
+  std::optional<graph::Simulation> Try(
+      const std::vector<graph::CheckpointedModule>& modules);
+
+  const TraceProblem& problem() const { return problem_; }
+  int64_t budget_bytes() const { return budget_bytes_; }
+  bool is_found() const { return is_found_; }
+  const std::vector<graph::CheckpointedModule>& modules() const {
+    return modules_;
+  }
+  const graph::Simulation& use() const { return use_; }
+
+  // Returns what it recomputes; infinity where none is found.
+  double Ms() const {
+    return is_found_ ? use_.recompute_ms
+                     : std::numeric_limits<double>::infinity();
+  }
+  // Returns whether plans that recompute at least so much are no better.
+  bool IsAsGoodAs(double bound_ms) const;
+  // Returns whether it recomputes little more.
+  bool IsNear(double ms, double gap) const {
+    return is_found_ && Ms() - ms <= gap * Ms();
+  }
+
+ private:
+  const TraceProblem& problem_;
+  const int64_t budget_bytes_;
+  bool is_found_ = false;
+  std::vector<graph::CheckpointedModule> modules_;
+  graph::Simulation use_;
+};
+
+// Makes the best plan cheaper: leaves out a unit or saves a group of operators, one
+// at a time, as long as the simulation allows, in a limited number of simulations.
+void Polish(BestPlan& best, const std::function<bool()>& is_stopped);
+
+// The relaxation of a plan that breaks the budget, with records that it puts too low
+// raised to what the simulation shows. It bounds nothing any more, but its plans are
+// near this one and nearer to the budget.
+TraceRelaxation WithRaisedRecords(const TraceProblem& problem,
+                                  const RelaxedPlan& plan,
+                                  int64_t budget_bytes);
+
+}  // namespace acplan::problems

@@ -1,0 +1,259 @@
+#include "problems/trace/relaxation/need_milp.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "problems/trace/problem/holders.h"
+#include "problems/trace/problem/unit_policies.h"
+
+// Builds the program candidate by candidate, then the rows of the forest.
+//
+// A need graph lists operators from the last to the first, and what is needed of a
+// result is a matter of time: an operator in place needs what it writes to as it
+// was before. So a result has a column N for each operator that makes or writes
+// to it. What reads or asks for a result later in the call, that is earlier in the
+// list, needs it as the next operator in the list leaves it, and demands wait by
+// result until that operator comes.
+//
+// K and R being 0 or 1, the least N is 0 or 1 as well, and so is the least k,
+// which only takes bytes away: they need not be integer columns.
+
+namespace acplan::problems {
+
+using solver::Milp;
+
+namespace {
+
+using Terms = std::vector<Milp::Term>;
+
+// What a candidate discards as a unit.
+struct Discarded {
+  Terms terms = {};  // bytes
+  double least = 0;  // of any policy, or of no unit
+};
+
+class NeedMilpBuilder {
+ public:
+  NeedMilpBuilder(const TraceProblem& problem,
+                  const TraceRelaxation& relaxation,
+                  const std::vector<std::optional<NeedChoices>>& choices)
+      : problem_(problem),
+        joint_(relaxation.joint),
+        nodes_(relaxation.joint.relaxed.nodes),
+        choices_(choices),
+        discarded_(problem.candidates.size()) {}
+
+  NeedMilp Build() && {
+    const auto count = static_cast<int>(problem_.candidates.size());
+    form_.milp.name = "relaxed_trace";
+    form_.unit_columns.assign(count, -1);
+    form_.saved_columns.resize(count);
+    for (int c = 0; c < count; ++c) {
+      if (joint_.policies_of[NodeOf(c)] < 0) continue;
+      form_.unit_columns[c] = Binary(0);
+      if (choices_[c]) {
+        AddPolicies(c, problem_.need_graphs[problem_.candidates[c].needs]);
+      } else {
+        AddGroups(c);
+      }
+    }
+    AddChoiceRows();
+    for (int k = 0; k < std::ssize(nodes_); ++k) AddRecordRow(k);
+    for (int c = 0; c < count; ++c) AddUnitRow(c);
+    return std::move(form_);
+  }
+
+ private:
+  int NodeOf(int c) const { return problem_.candidates[c].node; }
+
+  bool Contains(int node, int other) const {
+    return node <= other && other < node + nodes_[node].subtree_size;
+  }
+
+  int Binary(double cost, bool may_be = true) {
+    return form_.milp.AddColumn(
+        {.upper = may_be ? 1.0 : 0.0, .cost = cost, .is_integer = true});
+  }
+
+  int Share() { return form_.milp.AddColumn({.upper = 1}); }
+
+  void AtLeast(double lower, Terms terms) {
+    form_.milp.AddRow({.lower = lower, .terms = std::move(terms)});
+  }
+
+  void AtMost(double upper, Terms terms) {
+    form_.milp.AddRow({.upper = upper, .terms = std::move(terms)});
+  }
+
+  void AddGroups(int c) {
+    const JointProblem::Policies& policies =
+        joint_.policies[joint_.policies_of[NodeOf(c)]];
+    const int unit = form_.unit_columns[c];
+    form_.milp.columns[unit].cost = policies.base_ms;
+    Discarded& discarded = discarded_[c];
+    const auto base = static_cast<double>(policies.base_bytes);
+    discarded.terms.push_back({unit, base});
+    discarded.least = std::min(base, 0.0);
+    for (const GroupKind& kind : policies.kinds) {
+      const auto most = static_cast<double>(kind.count);
+      const int column = form_.milp.AddColumn(
+          {.upper = most, .cost = kind.ms, .is_integer = true});
+      AtMost(0, {{column, 1}, {unit, -most}});
+      discarded.terms.push_back({column, static_cast<double>(kind.bytes)});
+    }
+  }
+
+  // The columns that demand a result since the operator before in the list that
+  // makes it: the unit's, where backward asks for it.
+  using Demands = std::map<int, std::vector<int>>;
+
+  void AddPolicies(int c, const NeedGraph& graph) {
+    const NeedChoices& choices = *choices_[c];
+    const int unit = form_.unit_columns[c];
+    std::vector<int>& saved = form_.saved_columns[c];
+    saved.assign(choices.may_save.size(), -1);
+    Discarded& discarded = discarded_[c];
+    discarded.least = static_cast<double>(choices.base_bytes);
+    discarded.terms.push_back({unit, discarded.least});
+    std::vector<char> is_counted(graph.results, 0);
+    Demands demands;
+    for (const NeedGraph::Operator& op : graph.operators) {
+      int& save = saved[op.group];
+      if (save < 0) save = Binary(0, choices.may_save[op.group] != 0);
+      const int rerun = Binary(op.ms, choices.may_rerun[op.group] != 0);
+      AtMost(0, {{save, 1}, {rerun, 1}, {unit, -1}});
+      if (op.is_always_needed) {
+        AtLeast(0, {{save, 1}, {rerun, 1}, {unit, -1}});
+      }
+      for (const int r : op.asked) demands[r].push_back(unit);
+      for (const int r : op.makes) {
+        const int needed = Share();
+        for (const int by : demands[r]) {
+          AtLeast(0, {{needed, 1}, {by, -1}});
+        }
+        demands[r].clear();
+        AtLeast(0, {{save, 1}, {rerun, 1}, {needed, -1}});
+        if (!choices.may_keep[r]) AtMost(1, {{save, 1}, {needed, 1}});
+        if (is_counted[r]) continue;
+        is_counted[r] = 1;
+        const int kept = Share();
+        AtLeast(-1, {{kept, 1}, {save, -1}, {needed, -1}});
+        const auto bytes = static_cast<double>(choices.bytes[r]);
+        discarded.terms.push_back({kept, -bytes});
+        discarded.least -= bytes;
+      }
+      for (const int r : op.reads) demands[r].push_back(rerun);
+    }
+    discarded.least = std::min(discarded.least, 0.0);
+  }
+
+  // The units around a node, itself among them.
+  Terms UnitsAround(int node) const {
+    Terms terms;
+    for (size_t c = 0; c < form_.unit_columns.size(); ++c) {
+      const bool is_around = form_.unit_columns[c] >= 0 &&
+                             Contains(NodeOf(static_cast<int>(c)), node);
+      if (is_around) terms.push_back({form_.unit_columns[c], 1});
+    }
+    return terms;
+  }
+
+  void AddChoiceRows() {
+    for (int k = 0; k < std::ssize(nodes_); ++k) {
+      Terms around = UnitsAround(k);
+      if (nodes_[k].must_be_unit) AtLeast(1, around);
+      if (around.size() > 1) AtMost(1, std::move(around));
+    }
+    if (!joint_.relaxed.max_units) return;
+    Terms all;
+    for (const int unit : form_.unit_columns) {
+      if (unit >= 0) all.push_back({unit, 1});
+    }
+    AtMost(*joint_.relaxed.max_units, std::move(all));
+  }
+
+  // What is discarded before a node, in units of bytes.
+  Discarded Before(int node) const {
+    Discarded all;
+    for (size_t c = 0; c < discarded_.size(); ++c) {
+      if (nodes_[NodeOf(static_cast<int>(c))].time >= nodes_[node].time) {
+        continue;
+      }
+      for (const Milp::Term& term : discarded_[c].terms) {
+        all.terms.push_back(
+            {term.column, term.coefficient / NeedMilp::kUnitBytes});
+      }
+      all.least += discarded_[c].least / NeedMilp::kUnitBytes;
+    }
+    return all;
+  }
+
+  double MissingOf(double bytes) const {
+    return (bytes - joint_.relaxed.budget_bytes) / NeedMilp::kUnitBytes;
+  }
+
+  void AddRecordRow(int node) {
+    if (nodes_[node].time < 0) return;
+    const double missing = MissingOf(nodes_[node].base_bytes);
+    Discarded before = Before(node);
+    const double slack = missing - before.least;
+    if (slack <= 0) return;
+    for (const Milp::Term& unit : UnitsAround(node)) {
+      before.terms.push_back({unit.column, slack});
+    }
+    AtLeast(missing, std::move(before.terms));
+  }
+
+  void AddUnitRow(int c) {
+    const int unit = form_.unit_columns[c];
+    const ModuleProblem::Node& node = nodes_[NodeOf(c)];
+    if (unit < 0 || !node.unit_base_bytes) return;
+    Discarded before = Before(NodeOf(c));
+    const double slack = MissingOf(*node.unit_base_bytes) - before.least;
+    if (slack <= 0) return;
+    // Units inside of this one are none then.
+    before.terms.push_back({unit, -slack});
+    AtLeast(before.least, std::move(before.terms));
+  }
+
+  const TraceProblem& problem_;
+  const JointProblem& joint_;
+  const std::vector<ModuleProblem::Node>& nodes_;
+  const std::vector<std::optional<NeedChoices>>& choices_;
+  std::vector<Discarded> discarded_;  // a candidate
+  NeedMilp form_;
+};
+
+}  // namespace
+
+NeedMilp ToMilp(const TraceProblem& problem, const TraceRelaxation& relaxation,
+                const std::vector<std::optional<NeedChoices>>& choices) {
+  return NeedMilpBuilder(problem, relaxation, choices).Build();
+}
+
+std::vector<graph::CheckpointedModule> UnitsOf(const TraceProblem& problem,
+                                               const NeedMilp& form,
+                                               const std::vector<double>& x) {
+  std::map<int, std::vector<char>> saved_by;  // a node of the module tree
+  for (size_t c = 0; c < form.unit_columns.size(); ++c) {
+    if (form.unit_columns[c] < 0 || x[form.unit_columns[c]] < 0.5) continue;
+    const int node = problem.candidates[c].module_node;
+    std::vector<char>& saved = saved_by[node];
+    saved.resize(problem.groups[node].groups.size(), 1);
+    for (size_t g = 0; g < saved.size(); ++g) {
+      const int column =
+          form.saved_columns[c].empty() ? -1 : form.saved_columns[c][g];
+      if (column < 0 || x[column] < 0.5) saved[g] = 0;
+    }
+  }
+  std::vector<graph::CheckpointedModule> units;
+  for (const auto& [node, saved] : saved_by) {
+    units.push_back(UnitThatSaves(problem, node, saved));
+  }
+  return units;
+}
+
+}  // namespace acplan::problems

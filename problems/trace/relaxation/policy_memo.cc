@@ -1,0 +1,32 @@
+#include "problems/trace/relaxation/policy_memo.h"
+
+#include <limits>
+
+namespace acplan::problems {
+
+std::shared_ptr<const NeedPolicies> PolicyMemo::Of(int graph,
+                                                   NeedChoices choices) {
+  const double most_ms = choices.most_ms;
+  choices.base_bytes = 0;
+  choices.most_ms = std::numeric_limits<double>::infinity();
+  Entry& entry = entries_[{graph, choices}];
+  if (entry.policies && entry.most_ms >= most_ms) return entry.policies;
+  choices.most_ms = most_ms;
+  entry = {.most_ms = most_ms,
+           .policies = std::make_shared<const NeedPolicies>(
+               PoliciesOf(problem_.need_graphs[graph], choices))};
+  return entry.policies;
+}
+
+std::shared_ptr<const NeedPolicies> PolicyMemo::Sharpened(
+    int graph, NeedChoices choices, const PolicyWindow& window) {
+  std::shared_ptr<const NeedPolicies> coarse = Of(graph, choices);
+  choices.base_bytes = 0;
+  choices.most_ms = std::numeric_limits<double>::infinity();
+  Entry& entry = entries_.at({graph, choices});
+  entry.policies =
+      SharpPolicies(problem_.need_graphs[graph], choices, coarse, window);
+  return entry.policies;
+}
+
+}  // namespace acplan::problems

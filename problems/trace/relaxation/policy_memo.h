@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "problems/trace/policies/need_policies.h"
+#include "problems/trace/policies/sharp_policies.h"
+#include "problems/trace/problem/trace_problem.h"
+
+namespace acplan::problems {
+
+// The policies of calls (need_policies.h), those of calls that are alike once: most
+// relaxations of a search differ in few of them. Refers to the problem, which must
+// outlive it.
+class PolicyMemo {
+ public:
+  explicit PolicyMemo(const TraceProblem& problem) : problem_(problem) {}
+
+  // Of a graph of the problem, as if the base were 0. Some may cost more than
+  // `choices.most_ms`.
+  std::shared_ptr<const NeedPolicies> Of(int graph, NeedChoices choices);
+
+  // From now on, in their place, what SharpPolicies makes of them (sharp_policies.h).
+  std::shared_ptr<const NeedPolicies> Sharpened(int graph, NeedChoices choices,
+                                                const PolicyWindow& window);
+
+ private:
+  // Policies that cost as much are of no interest.
+  struct Entry {
+    double most_ms = 0;
+    std::shared_ptr<const NeedPolicies> policies = {};
+  };
+
+  const TraceProblem& problem_;
+  std::map<std::pair<int, NeedChoices>, Entry> entries_;
+};
+
+}  // namespace acplan::problems

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "problems/model/module_solution.h"
+#include "problems/trace/relaxation/limit_watch.h"
+#include "problems/trace/relaxation/near_plans.h"
+#include "problems/trace/relaxation/policy_memo.h"
+#include "problems/trace/relaxation/relaxation.h"
+
+namespace acplan::problems {
+
+// Solves relaxations of a trace problem within the limits of a search, looking only
+// for plans that cost less than the best one so far.
+class RelaxationSolver {
+ public:
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+  // `bound`: what the search has proven. Refers to all of them, which must outlive
+  // it.
+  RelaxationSolver(const BestPlan& best, LimitWatch& watch,
+                   std::function<double()> bound)
+      : best_(best),
+        watch_(watch),
+        bound_(std::move(bound)),
+        memo_(best.problem()) {}
+
+  // To within a gap, or with so many labels.
+  ModuleSolution Solve(JointProblem& joint, double gap,
+                       int64_t labels = kNoLimit);
+
+  // The same; and the relaxation is sharpened (relaxation.h) as long as its plan has
+  // policies that are relaxed.
+  ModuleSolution SolveSharply(TraceRelaxation& relaxation, double gap,
+                              int64_t labels = kNoLimit);
+
+  PolicyMemo& memo() { return memo_; }
+
+ private:
+  const BestPlan& best_;
+  LimitWatch& watch_;
+  std::function<double()> bound_;
+  PolicyMemo memo_;
+};
+
+}  // namespace acplan::problems

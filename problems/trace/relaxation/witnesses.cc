@@ -1,0 +1,147 @@
+#include "problems/trace/relaxation/witnesses.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "problems/trace/problem/holders.h"
+
+namespace acplan::problems {
+
+using graph::SavedTensor;
+
+namespace {
+
+// Returns when nothing holds a storage any more without units.
+int32_t EndWithoutUnits(const TraceProblem& problem, int32_t storage) {
+  int32_t end = problem.held[storage];
+  for (const int32_t k : problem.saved_of[storage]) {
+    end = std::max(end, HeldByAutogradUntil(problem.trace->saved[k]));
+  }
+  return end;
+}
+
+bool IsOfCandidate(const Witness& witness) {
+  return witness.kind == Witness::Kind::kArgument ||
+         witness.kind == Witness::Kind::kResult;
+}
+
+// The saved tensor that the fewest units keep from holding, of those that hold at
+// the peak; of equals the one that holds longest. The program where there is none.
+Witness SteadiestHolder(const TraceProblem& problem, int32_t storage,
+                        int32_t peak) {
+  Witness best;
+  auto least = std::tuple(true, std::numeric_limits<int>::max(), 0);
+  for (const int32_t k : problem.saved_of[storage]) {
+    const Witness witness{.kind = Witness::Kind::kSavedTensor, .index = k};
+    const int32_t end = HoldsUntil(problem, storage, witness);
+    const auto rank = std::tuple(end <= peak, CountReleasing(problem, k), -end);
+    if (rank >= least) continue;
+    least = rank;
+    best = witness;
+  }
+  return best;
+}
+
+// The calls that hold a storage at the peak if they are units.
+std::vector<Witness> UnitHolders(const TraceProblem& problem, int32_t storage,
+                                 int32_t peak) {
+  std::vector<Witness> holders;
+  for (const int c : problem.makers_of[storage]) {
+    if (problem.candidates[c].first_request > peak) {
+      holders.push_back({.kind = Witness::Kind::kResult, .index = c});
+    }
+  }
+  for (const int c : problem.frames_of[storage]) {
+    if (problem.candidates[c].frame_end > peak) {
+      holders = WithFrame(std::move(holders), c);
+    }
+  }
+  return holders;
+}
+
+}  // namespace
+
+Witnesses FirstWitnesses(const TraceProblem& problem) {
+  const int32_t peak = std::max(SimulatedUse(problem, {})->peak_step, 0);
+  Witnesses witnesses(problem.trace->storages.size());
+  for (int32_t s = 0; s < std::ssize(witnesses); ++s) {
+    std::vector<Witness> holders;
+    if (EndWithoutUnits(problem, s) <= peak) {
+      holders = UnitHolders(problem, s, peak);
+    }
+    witnesses[s] = holders.empty()
+                       ? std::vector{SteadiestHolder(problem, s, peak)}
+                       : WithEqualShares(problem, std::move(holders));
+  }
+  return witnesses;
+}
+
+std::vector<Witness> Blended(std::vector<Witness> current,
+                             const std::vector<Witness>& target,
+                             double weight) {
+  for (Witness& witness : current) witness.share *= 1 - weight;
+  for (const Witness& witness : target) {
+    const auto same = std::ranges::find_if(current, [&](const Witness& w) {
+      return w.kind == witness.kind && w.index == witness.index;
+    });
+    if (same == current.end()) {
+      current.push_back(witness);
+      current.back().share *= weight;
+    } else {
+      same->share += weight * witness.share;
+    }
+  }
+  return current;
+}
+
+int32_t HoldsUntil(const TraceProblem& problem, int32_t storage,
+                   const Witness& witness) {
+  if (witness.kind != Witness::Kind::kSavedTensor) return problem.held[storage];
+  const SavedTensor& saved = problem.trace->saved[witness.index];
+  return std::max(problem.held[storage], CandidateAround(problem, saved) < 0
+                                             ? HeldByAutogradUntil(saved)
+                                             : CopyHoldsUntil(problem, saved));
+}
+
+bool HasWitnessInside(const TraceProblem& problem,
+                      const std::vector<Witness>& witnesses,
+                      const Witness& outer) {
+  return IsOfCandidate(outer) &&
+         std::ranges::any_of(witnesses, [&](const Witness& witness) {
+           return IsOfCandidate(witness) && witness.index > outer.index &&
+                  witness.index <= problem.candidates[outer.index].last;
+         });
+}
+
+std::vector<Witness> WithEqualShares(const TraceProblem& problem,
+                                     std::vector<Witness> holders) {
+  const auto at_once =
+      std::ranges::count_if(holders, [&](const Witness& holder) {
+        return !HasWitnessInside(problem, holders, holder);
+      });
+  for (Witness& holder : holders) {
+    holder.share = 1.0 / static_cast<double>(at_once);
+  }
+  return holders;
+}
+
+std::vector<Witness> WithFrame(std::vector<Witness> holders, int candidate) {
+  if (std::ranges::find(holders, candidate, &Witness::index) == holders.end()) {
+    holders.push_back({.kind = Witness::Kind::kArgument, .index = candidate});
+  }
+  return holders;
+}
+
+int CountReleasing(const TraceProblem& problem, int32_t saved_index) {
+  const SavedTensor& saved = problem.trace->saved[saved_index];
+  int count = 0;
+  for (int c = CandidateAround(problem, saved); c >= 0;
+       c = problem.candidates[c].parent) {
+    count += IsArgument(problem, c, saved.storage) ? 0 : 1;
+  }
+  return count;
+}
+
+}  // namespace acplan::problems

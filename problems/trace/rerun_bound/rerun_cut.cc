@@ -1,0 +1,163 @@
+#include "problems/trace/rerun_bound/rerun_cut.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+// The network. A node for r_o of each operator and, for each moment k, one for
+// z_ok; on the source's side means 1.
+//   r_o -> sink, t_o ms                          it runs again: it costs
+//   z_ok -> r_o, uncuttable                      r_o >= z_ok
+//   source -> g_qk, price * b_q                  q is asked for: it is made again,
+//   g_qk -> z_wk, uncuttable, w in W_q           or cut, that is live
+//   z_ok -> h_qk, uncuttable, o in D_q           q is not asked for by backward, but
+//   h_qk -> g_qk, price * b_q                    maybe by what runs again
+// A cut costs what its solution does, and each l_qk is as small as r and z allow.
+// With a single reader or writer z takes the place of h or g, and with a single
+// moment r that of z.
+//
+// Which values may matter at a moment is found from the last to the first: those
+// asked for, and those that operators read that may have to run again for others.
+// Readers of a value come after its writers, so by last writer is an order.
+//
+// Capacities are whole numbers, rounded down, and more than everything together
+// counts as that: the cut is no dearer for it.
+
+namespace acplan::problems {
+
+using solver::FlowNetwork;
+
+namespace {
+
+using Value = RerunProblem::Value;
+
+constexpr double kWhole = 1LL << 40;  // all operators together
+
+}  // namespace
+
+RerunCut::RerunCut(const RerunProblem& problem, std::vector<int32_t> moments)
+    : problem_(problem), moments_(std::move(moments)) {
+  for (const double ms : problem.runtime_ms) whole_ms_ += ms;
+  for (int m = 0; m < std::ssize(moments_); ++m) AddMoment(m);
+}
+
+void RerunCut::AddEdge(int from, int to, const Meaning& meaning) {
+  network_.edges.push_back({from, to, solver::kUncuttable});
+  meanings_.push_back(meaning);
+}
+
+int RerunCut::NodeOfRerun(int32_t op) {
+  const auto [found, is_new] = rerun_of_.try_emplace(op, 0);
+  if (is_new) {
+    found->second = network_.AddNode();
+    AddEdge(found->second, FlowNetwork::kSink,
+            {.ms = problem_.runtime_ms[op], .op = op});
+  }
+  return found->second;
+}
+
+void RerunCut::AddMoment(int moment) {
+  const int32_t now = moments_[moment];
+  std::vector<int> node_of(problem_.runtime_ms.size(), -1);
+  const auto node = [&](int32_t op) {
+    if (node_of[op] >= 0) return node_of[op];
+    const int rerun = NodeOfRerun(op);
+    if (moments_.size() == 1) return node_of[op] = rerun;
+    node_of[op] = network_.AddNode();
+    AddEdge(node_of[op], rerun, {});
+    return node_of[op];
+  };
+  for (auto value = problem_.values.rbegin(); value != problem_.values.rend();
+       ++value) {
+    if (value->writers.front() >= now || value->IsHeldAt(now)) continue;
+    std::vector<int> users;
+    if (value->IsAskedAfter(now)) {
+      users = {FlowNetwork::kSource};
+    } else {
+      for (const int32_t op : value->readers) {
+        if (op < now && node_of[op] >= 0) users.push_back(node_of[op]);
+      }
+    }
+    if (users.empty()) continue;
+    int from = users.front();
+    if (users.size() > 1) {
+      from = network_.AddNode();
+      for (const int user : users) AddEdge(user, from, {});
+    }
+    const auto end = std::ranges::lower_bound(value->writers, now);
+    int to = node(value->writers.front());
+    if (end - value->writers.begin() > 1) {
+      const int first = to;
+      to = network_.AddNode();
+      AddEdge(to, first, {});
+      for (auto w = value->writers.begin() + 1; w != end; ++w) {
+        AddEdge(to, node(*w), {});
+      }
+    }
+    AddEdge(from, to, {.bytes = value->bytes, .moment = moment});
+  }
+}
+
+PricedReruns RerunCut::Solve(const std::vector<double>& prices) const {
+  const double scale = whole_ms_ > 0 ? kWhole / whole_ms_ : 1;
+  FlowNetwork network = network_;
+  for (size_t e = 0; e < meanings_.size(); ++e) {
+    const Meaning& meaning = meanings_[e];
+    if (meaning.op < 0 && meaning.moment < 0) continue;
+    const double cost =
+        meaning.op >= 0
+            ? meaning.ms
+            : prices[meaning.moment] * static_cast<double>(meaning.bytes);
+    network.edges[e].capacity =
+        static_cast<int64_t>(std::min(cost * scale, 2 * kWhole));
+  }
+  const solver::MinCut cut = FindMinCut(network);
+  PricedReruns result{.least = static_cast<double>(cut.capacity) / scale};
+  result.reruns.runs_again.assign(problem_.runtime_ms.size(), 0);
+  for (const int32_t moment : moments_) {
+    result.reruns.bytes_at.push_back(problem_.held_bytes[moment]);
+  }
+  for (size_t e = 0; e < meanings_.size(); ++e) {
+    const FlowNetwork::Edge& edge = network.edges[e];
+    const bool is_cut =
+        cut.is_with_source[edge.from] != 0 && cut.is_with_source[edge.to] == 0;
+    if (!is_cut) continue;
+    const Meaning& meaning = meanings_[e];
+    if (meaning.op >= 0) {
+      result.reruns.runs_again[meaning.op] = 1;
+      result.reruns.ms += meaning.ms;
+    } else {
+      result.reruns.bytes_at[meaning.moment] += meaning.bytes;
+    }
+  }
+  return result;
+}
+
+int64_t BytesWithReruns(const RerunProblem& problem, int32_t op,
+                        const std::vector<char>& runs_again) {
+  std::vector<char> is_late(problem.runtime_ms.size(), 0);
+  int64_t bytes = problem.held_bytes[op];
+  for (auto value = problem.values.rbegin(); value != problem.values.rend();
+       ++value) {
+    if (value->writers.front() >= op || value->IsHeldAt(op)) continue;
+    const bool is_needed =
+        value->IsAskedAfter(op) ||
+        std::ranges::any_of(value->readers, [&](int32_t reader) {
+          return reader < op && is_late[reader] != 0;
+        });
+    if (!is_needed) continue;
+    const auto last = std::ranges::lower_bound(value->writers, op);
+    const bool is_made_again =
+        std::all_of(value->writers.begin(), last,
+                    [&](int32_t w) { return runs_again[w] != 0; });
+    if (!is_made_again) {
+      bytes += value->bytes;
+      continue;
+    }
+    for (auto w = value->writers.begin(); w != last; ++w) is_late[*w] = 1;
+  }
+  return bytes;
+}
+
+}  // namespace acplan::problems

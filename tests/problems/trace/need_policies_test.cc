@@ -1,0 +1,499 @@
+#include "problems/trace/policies/need_policies.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "problems/trace/policies/need_graph.h"
+#include "problems/trace/policies/sharp_policies.h"
+#include "solver/cbc_solver.h"
+#include "solver/milp.h"
+#include "tests/support/repetitions.h"
+
+namespace acplan::problems {
+namespace {
+
+using test_support::Enough;
+using test_support::Repetitions;
+
+// A random chain of operators with skips, several results, operators in groups
+// and operators in place.
+NeedGraph RandomGraph(std::mt19937& random, int operators,
+                      bool has_in_place = true) {
+  NeedGraph graph;
+  for (int place = operators - 1; place >= 0; --place) {
+    NeedGraph::Operator op = {
+        .place = place,
+        .group = random() % 5 == 0 ? place / 2 : operators + place,
+        .ms = static_cast<double>(random() % 5) / 2,
+        .is_always_needed = random() % 20 == 0};
+    graph.operators.push_back(op);
+  }
+  // What operators make; each reads what some before it make.
+  std::vector<int> made;
+  for (int k = operators - 1; k >= 0; --k) {
+    NeedGraph::Operator& op = graph.operators[k];
+    std::set<int> reads;
+    for (auto n = random() % 3; n > 0 && !made.empty(); --n) {
+      const size_t back = std::min<size_t>(made.size(), 1 + random() % 6);
+      reads.insert(made[made.size() - back]);
+    }
+    op.reads.assign(reads.begin(), reads.end());
+    // In place, if the operator that made it is of the same group.
+    if (has_in_place && !op.reads.empty() && k + 1 < operators &&
+        graph.operators[k + 1].group == op.group) {
+      op.makes = {graph.operators[k + 1].makes.front()};
+      if (std::ranges::find(op.reads, op.makes[0]) == op.reads.end()) {
+        op.reads.push_back(op.makes[0]);
+      }
+      continue;
+    }
+    for (auto n = 1 + random() % 2; n > 0; --n) {
+      op.makes.push_back(graph.results);
+      made.push_back(graph.results++);
+    }
+  }
+  // Backward asks for some of what is made before an operator's successor.
+  for (int k = 0; k < operators; ++k) {
+    NeedGraph::Operator& op = graph.operators[k];
+    for (const int r : op.makes) {
+      if (random() % 2 == 0) op.asked.push_back(r);
+    }
+  }
+  return graph;
+}
+
+NeedChoices RandomChoices(std::mt19937& random, const NeedGraph& graph) {
+  NeedChoices choices = {.base_bytes = static_cast<int64_t>(random() % 100)};
+  for (int r = 0; r < graph.results; ++r) {
+    choices.bytes.push_back(static_cast<int64_t>(random() % 8) * 512);
+    choices.may_keep.push_back(random() % 8 != 0 ? 1 : 0);
+  }
+  int groups = 0;
+  for (const NeedGraph::Operator& op : graph.operators) {
+    groups = std::max(groups, op.group + 1);
+  }
+  for (int g = 0; g < groups; ++g) {
+    const auto kind = random() % 10;
+    choices.may_save.push_back(kind != 0 ? 1 : 0);
+    choices.may_rerun.push_back(kind != 1 ? 1 : 0);
+  }
+  return choices;
+}
+
+struct Outcome {
+  bool is_allowed = true;
+  int64_t kept_bytes = 0;
+  double ms = 0;
+  std::vector<GroupUse> uses = {};
+};
+
+// What a policy that saves some groups does, by its definition.
+Outcome OutcomeOf(const NeedGraph& graph, const NeedChoices& choices,
+                  const std::vector<char>& saved) {
+  Outcome outcome;
+  outcome.uses.assign(saved.size(), GroupUse::kNone);
+  std::set<int> needed, counted;
+  for (const NeedGraph::Operator& op : graph.operators) {
+    needed.insert(op.asked.begin(), op.asked.end());
+    std::set<int> wanted;
+    for (const int r : op.makes) {
+      if (needed.erase(r) > 0) wanted.insert(r);
+    }
+    if (!wanted.empty() || op.is_always_needed) {
+      outcome.uses[op.group] =
+          saved[op.group] ? GroupUse::kSaved : GroupUse::kRunsAgain;
+      if (saved[op.group]) {
+        outcome.is_allowed &= choices.may_save[op.group] != 0;
+        for (const int r : wanted) {
+          outcome.is_allowed &= choices.may_keep[r] != 0;
+          if (!counted.contains(r)) outcome.kept_bytes += choices.bytes[r];
+        }
+      } else {
+        outcome.is_allowed &= choices.may_rerun[op.group] != 0;
+        outcome.ms += op.ms;
+        needed.insert(op.reads.begin(), op.reads.end());
+      }
+    }
+    counted.insert(op.makes.begin(), op.makes.end());
+  }
+  return outcome;
+}
+
+std::vector<int> GroupsOf(const NeedGraph& graph) {
+  std::set<int> groups;
+  for (const NeedGraph::Operator& op : graph.operators) groups.insert(op.group);
+  return {groups.begin(), groups.end()};
+}
+
+std::vector<char> SavedBy(const NeedChoices& choices,
+                          const std::vector<int>& groups, uint64_t subset) {
+  std::vector<char> saved(choices.may_save.size(), 0);
+  for (size_t k = 0; k < groups.size(); ++k) {
+    saved[groups[k]] = (subset >> k & 1) != 0 ? 1 : 0;
+  }
+  return saved;
+}
+
+// All sets of groups that are saved, one after the other.
+TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
+  std::mt19937 random(1);
+  int64_t points = 0;
+  int without = 0;
+  for (int round = 0; round < Repetitions(3000); ++round) {
+    SCOPED_TRACE(round);
+    const NeedGraph graph =
+        RandomGraph(random, 2 + static_cast<int>(random() % 8));
+    const NeedChoices choices = RandomChoices(random, graph);
+    const std::vector<int> groups = GroupsOf(graph);
+    std::map<int64_t, double> cheapest;  // by bytes
+    for (uint64_t subset = 0; subset >> groups.size() == 0; ++subset) {
+      const Outcome outcome =
+          OutcomeOf(graph, choices, SavedBy(choices, groups, subset));
+      if (!outcome.is_allowed) continue;
+      const int64_t bytes = choices.base_bytes - outcome.kept_bytes;
+      const auto [place, is_new] = cheapest.try_emplace(bytes, outcome.ms);
+      if (!is_new) place->second = std::min(place->second, outcome.ms);
+    }
+    std::vector<PolicyPoint> expected;
+    for (auto it = cheapest.rbegin(); it != cheapest.rend(); ++it) {
+      if (!expected.empty() && it->second >= expected.back().ms) continue;
+      expected.push_back({it->first, it->second});
+    }
+    std::ranges::reverse(expected);
+    const NeedPolicies policies = PoliciesOf(graph, choices);
+    ASSERT_EQ(policies.points(), expected);
+    points += std::ssize(expected);
+    without += expected.empty() ? 1 : 0;
+    for (size_t p = 0; p < expected.size(); ++p) {
+      const std::vector<GroupUse> uses = policies.UsesOf(p);
+      std::vector<char> saved;
+      for (const GroupUse use : uses) saved.push_back(use == GroupUse::kSaved);
+      const Outcome outcome = OutcomeOf(graph, choices, saved);
+      EXPECT_TRUE(outcome.is_allowed);
+      EXPECT_EQ(outcome.uses, uses);
+      EXPECT_EQ(choices.base_bytes - outcome.kept_bytes, expected[p].bytes);
+      EXPECT_EQ(outcome.ms, expected[p].ms);
+    }
+  }
+  EXPECT_GT(points, Enough(8000));
+  EXPECT_LT(without, Repetitions(1000));
+}
+
+// All policies of a random call, a list of them with bytes rounded down, and a
+// window.
+struct WindowCase {
+  explicit WindowCase(std::mt19937& random)
+      : graph(RandomGraph(random, 2 + static_cast<int>(random() % 12))),
+        choices(RandomChoices(random, graph)) {
+    constexpr int64_t kUnit = 64;
+    NeedChoices rounded = choices;
+    for (size_t r = 0; r < choices.bytes.size(); ++r) {
+      choices.bytes[r] += static_cast<int64_t>(random() % kUnit);
+      rounded.bytes[r] = choices.bytes[r] / kUnit * kUnit;
+    }
+    all = PoliciesOf(graph, choices).points();
+    NeedPolicies::List list = {.points = PoliciesOf(graph, rounded).points()};
+    list.last_move.assign(list.points.size(), -1);
+    coarse = std::make_shared<const NeedPolicies>(
+        std::move(list), choices.may_save.size(), /*is_exact=*/false);
+    if (all.empty()) return;
+    const PolicyPoint& near = all[random() % all.size()];
+    const auto bytes = static_cast<double>(1 + all.back().bytes - all[0].bytes);
+    window = {.least_discarded = near.bytes,
+              .most_ms = near.ms * static_cast<double>(4 + random() % 5) / 4,
+              .price = static_cast<double>(random() % 100) / 50 *
+                       all.back().ms / bytes};
+  }
+
+  bool IsInWindow(const PolicyPoint& point) const {
+    return point.bytes >= window.least_discarded && point.ms <= window.most_ms;
+  }
+
+  NeedGraph graph;
+  NeedChoices choices;
+  std::vector<PolicyPoint> all = {};
+  std::shared_ptr<const NeedPolicies> coarse = {};
+  PolicyWindow window = {};
+};
+
+// Policies of the window that no other one beats are there as they are; all others
+// still have a point that discards as much for no more.
+TEST(NeedPoliciesTest, AreExactWithinAWindow) {
+  std::mt19937 random(4);
+  int64_t exact = 0;
+  int64_t relaxed = 0;
+  int64_t raised = 0;
+  for (int round = 0; round < Repetitions(3000); ++round) {
+    SCOPED_TRACE(round);
+    const WindowCase c(random);
+    if (c.all.empty()) continue;
+    const auto sharp = SharpPolicies(c.graph, c.choices, c.coarse, c.window);
+    const std::vector<PolicyPoint>& points = sharp->points();
+    for (const PolicyPoint& point : c.all) {
+      const auto found = std::ranges::lower_bound(points, point.bytes, {},
+                                                  &PolicyPoint::bytes);
+      ASSERT_NE(found, points.end());
+      ASSERT_LE(found->ms, point.ms * (1 + 1e-12) + 1e-12);
+      if (!c.IsInWindow(point)) continue;
+      EXPECT_EQ(found->bytes, point.bytes);
+      EXPECT_TRUE(sharp->IsExact(found - points.begin()));
+    }
+    for (size_t p = 0; p < points.size(); ++p) {
+      if (p > 0) {
+        ASSERT_GT(points[p].bytes, points[p - 1].bytes);
+      }
+      if (!sharp->IsExact(p)) {
+        ++relaxed;
+        raised += std::ranges::find(c.coarse->points(), points[p]) ==
+                          c.coarse->points().end()
+                      ? 1
+                      : 0;
+        continue;
+      }
+      ++exact;
+      std::vector<char> saved;
+      for (const GroupUse use : sharp->UsesOf(p)) {
+        saved.push_back(use == GroupUse::kSaved);
+      }
+      const Outcome outcome = OutcomeOf(c.graph, c.choices, saved);
+      EXPECT_TRUE(outcome.is_allowed);
+      EXPECT_EQ(c.choices.base_bytes - outcome.kept_bytes, points[p].bytes);
+      EXPECT_NEAR(outcome.ms, points[p].ms, 1e-12 * points[p].ms);
+    }
+  }
+  EXPECT_GT(exact, Enough(1000));
+  EXPECT_GT(relaxed, Enough(1000));
+  EXPECT_GT(raised, Enough(100));
+}
+
+// The least ms of a policy that keeps at most so many bytes, by CBC; nothing
+// where none does. Of graphs without operators in place.
+std::optional<double> LeastByCbc(const NeedGraph& graph,
+                                 const NeedChoices& choices,
+                                 int64_t most_kept_bytes) {
+  solver::Milp milp;
+  const auto binary = [&](double cost, bool may_be = true) {
+    return milp.AddColumn(
+        {.upper = may_be ? 1.0 : 0.0, .cost = cost, .is_integer = true});
+  };
+  std::vector<int> saved, runs, needed, kept;
+  for (size_t g = 0; g < choices.may_save.size(); ++g) {
+    saved.push_back(binary(0, choices.may_save[g] != 0));
+  }
+  std::vector<int> maker(graph.results, -1);
+  for (int k = 0; k < std::ssize(graph.operators); ++k) {
+    const NeedGraph::Operator& op = graph.operators[k];
+    runs.push_back(binary(op.ms, choices.may_rerun[op.group] != 0));
+    for (const int r : op.makes) maker[r] = k;
+  }
+  solver::Milp::Row capacity = {.upper =
+                                    static_cast<double>(most_kept_bytes) / 512};
+  for (int r = 0; r < graph.results; ++r) {
+    needed.push_back(binary(0));
+    kept.push_back(binary(0, choices.may_keep[r] != 0));
+    capacity.terms.push_back(
+        {kept[r], static_cast<double>(choices.bytes[r]) / 512});
+    // What is needed is made, or it is kept if its operator is saved.
+    const NeedGraph::Operator& op = graph.operators[maker[r]];
+    milp.AddRow(
+        {.lower = 0,
+         .terms = {
+             {runs[maker[r]], 1}, {saved[op.group], 1}, {needed[r], -1}}});
+    milp.AddRow(
+        {.upper = 1,
+         .terms = {{needed[r], 1}, {saved[op.group], 1}, {kept[r], -1}}});
+  }
+  milp.AddRow(std::move(capacity));
+  for (size_t k = 0; k < graph.operators.size(); ++k) {
+    const NeedGraph::Operator& op = graph.operators[k];
+    milp.AddRow({.upper = 1, .terms = {{runs[k], 1}, {saved[op.group], 1}}});
+    if (op.is_always_needed) {
+      milp.AddRow({.lower = 1, .terms = {{runs[k], 1}, {saved[op.group], 1}}});
+    }
+    for (const int r : op.asked) {
+      milp.AddRow({.lower = 1, .terms = {{needed[r], 1}}});
+    }
+    for (const int r : op.reads) {
+      milp.AddRow({.lower = 0, .terms = {{needed[r], 1}, {runs[k], -1}}});
+    }
+  }
+  const solver::MilpSolution solution = solver::SolveWithCbc(milp);
+  if (solution.x.empty()) return std::nullopt;
+  return solution.objective;
+}
+
+TEST(NeedPoliciesTest, AreTheBestOfTheMilp) {
+  std::mt19937 random(3);
+  int found = 0;
+  for (int round = 0; round < Repetitions(60); ++round) {
+    SCOPED_TRACE(round);
+    const NeedGraph graph =
+        RandomGraph(random, 12 + static_cast<int>(random() % 12), false);
+    const NeedChoices choices = RandomChoices(random, graph);
+    const NeedPolicies policies = PoliciesOf(graph, choices);
+    const std::vector<PolicyPoint>& points = policies.points();
+    for (int k = 0; k < 4; ++k) {
+      const auto most_kept = static_cast<int64_t>(random() % 60) * 512;
+      const auto cheapest = std::ranges::lower_bound(
+          points, choices.base_bytes - most_kept, {}, &PolicyPoint::bytes);
+      const std::optional<double> least = LeastByCbc(graph, choices, most_kept);
+      ASSERT_EQ(least.has_value(), cheapest != points.end());
+      if (!least) continue;
+      EXPECT_NEAR(cheapest->ms, *least, 1e-5);
+      ++found;
+    }
+  }
+  EXPECT_GT(found, Enough(60));
+}
+
+// Checks that points ascend, and that a policy costs no less than the cheapest point
+// that discards as much: policies of points, others near them, and some at random.
+// Returns how many were allowed.
+int CheckBounds(const NeedGraph& graph, const NeedChoices& choices,
+                std::mt19937& random) {
+  int checked = 0;
+  const NeedPolicies policies = PoliciesOf(graph, choices);
+  const std::vector<PolicyPoint>& points = policies.points();
+  for (size_t p = 1; p < points.size(); ++p) {
+    EXPECT_LT(points[p - 1].bytes, points[p].bytes);
+    EXPECT_LT(points[p - 1].ms, points[p].ms);
+  }
+  const auto check = [&](const std::vector<char>& saved) {
+    const Outcome outcome = OutcomeOf(graph, choices, saved);
+    if (!outcome.is_allowed) return;
+    ++checked;
+    const auto cheapest = std::ranges::lower_bound(
+        points, choices.base_bytes - outcome.kept_bytes, {},
+        &PolicyPoint::bytes);
+    ASSERT_NE(cheapest, points.end());
+    EXPECT_LE(cheapest->ms, outcome.ms + 1e-9);
+  };
+  const std::vector<int> groups = GroupsOf(graph);
+  for (size_t p = 0; p < points.size(); ++p) {
+    std::vector<char> saved;
+    for (const GroupUse use : policies.UsesOf(p)) {
+      saved.push_back(use == GroupUse::kSaved);
+    }
+    check(saved);
+    const int group = groups[random() % groups.size()];
+    saved[group] = saved[group] ? 0 : 1;
+    check(saved);
+    std::ranges::fill(saved, 0);
+    for (const int some : groups) saved[some] = random() % 2 == 0 ? 1 : 0;
+    check(saved);
+  }
+  return checked;
+}
+
+// Graphs so large that policies are relaxed.
+TEST(NeedPoliciesTest, AreBoundsForLargeCalls) {
+  std::mt19937 random(2);
+  int checked = 0;
+  for (int round = 0; round < Repetitions(100); ++round) {
+    SCOPED_TRACE(round);
+    const NeedGraph graph = RandomGraph(random, 200);
+    checked += CheckBounds(graph, RandomChoices(random, graph), random);
+  }
+  EXPECT_GT(checked, Enough(1000));
+}
+
+// As a U-Net's skips: what is made on the way down is read on the way up, the last
+// first. Backward asks for what is made on the way up, which takes little time: so
+// saving it is dear until the way down is reached, where less is needed then.
+NeedGraph NestedSkips(std::mt19937& random, int depth) {
+  NeedGraph graph = {.operators = {}, .results = 2 * depth};
+  for (int place = 2 * depth - 1; place >= 0; --place) {
+    const bool is_down = place < depth;
+    NeedGraph::Operator op = {
+        .place = place,
+        .group = place,
+        .ms = static_cast<double>(1 + random() % (is_down ? 1000 : 10)),
+        .makes = {place},
+        .reads = {}};
+    if (!is_down) {
+      op.reads.push_back(2 * depth - 1 - place);
+      op.asked.push_back(place);
+    }
+    graph.operators.push_back(std::move(op));
+  }
+  return graph;
+}
+
+// The groups that the best policy saves at a price of a byte, where each operator is
+// a group and makes one result, all allowed: by all sets of results that are needed.
+std::vector<char> BestAt(double price, const NeedGraph& graph,
+                         const NeedChoices& choices) {
+  struct Best {
+    double cost = 0;
+    uint64_t saved = 0;
+  };
+  std::unordered_map<uint64_t, Best> of_needed = {{0, {}}};
+  for (const NeedGraph::Operator& op : graph.operators) {
+    std::unordered_map<uint64_t, Best> next;
+    const auto add = [&](uint64_t needed, const Best& best) {
+      const auto [place, is_new] = next.try_emplace(needed, best);
+      if (!is_new && best.cost < place->second.cost) place->second = best;
+    };
+    const uint64_t made = uint64_t{1} << op.makes[0];
+    for (const auto& [before, best] : of_needed) {
+      uint64_t needed = before;
+      for (const int r : op.asked) needed |= uint64_t{1} << r;
+      if ((needed & made) == 0) {
+        add(needed, best);
+        continue;
+      }
+      needed &= ~made;
+      const auto bytes = static_cast<double>(choices.bytes[op.makes[0]]);
+      add(needed, {best.cost + price * bytes, best.saved | made});
+      for (const int r : op.reads) needed |= uint64_t{1} << r;
+      add(needed, {best.cost + op.ms, best.saved});
+    }
+    of_needed = std::move(next);
+  }
+  std::vector<char> saved;
+  for (int r = 0; r < graph.results; ++r) {
+    saved.push_back(of_needed.at(0).saved >> r & 1 ? 1 : 0);
+  }
+  return saved;
+}
+
+// States are the sets of skips that are needed. Lines are through the best policies
+// at some prices, where bounds are tight.
+TEST(NeedPoliciesTest, AreBoundsWhereStatesAreMany) {
+  std::mt19937 random(3);
+  constexpr int kDepth = 14;
+  int relaxed = 0;
+  for (int round = 0; round < Repetitions(6); ++round) {
+    SCOPED_TRACE(round);
+    const NeedGraph graph = NestedSkips(random, kDepth);
+    const std::vector<char> all(graph.results, 1);
+    NeedChoices choices = {.may_keep = all, .may_save = all, .may_rerun = all};
+    for (int r = 0; r < graph.results; ++r) {
+      choices.bytes.push_back(static_cast<int64_t>(1 + random() % 1'000'000));
+    }
+    const NeedPolicies policies = PoliciesOf(graph, choices);
+    relaxed += policies.IsExact(0) ? 0 : 1;
+    for (double price = 1e-6; price < 1; price *= 2) {
+      const Outcome best =
+          OutcomeOf(graph, choices, BestAt(price, graph, choices));
+      const auto cheapest = std::ranges::lower_bound(
+          policies.points(), -best.kept_bytes, {}, &PolicyPoint::bytes);
+      ASSERT_NE(cheapest, policies.points().end());
+      EXPECT_LE(cheapest->ms, best.ms + 1e-9) << price;
+    }
+  }
+  EXPECT_GT(relaxed, Enough(4));
+}
+
+}  // namespace
+}  // namespace acplan::problems

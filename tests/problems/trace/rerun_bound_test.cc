@@ -1,0 +1,395 @@
+#include "problems/trace/rerun_bound/rerun_bound.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/base/input_error.h"
+#include "graph/trace/aggregate.h"
+#include "graph/trace/needs.h"
+#include "graph/trace/simulation.h"
+#include "problems/plan/trace_memory.h"
+#include "problems/trace/rerun_bound/rerun_problem.h"
+#include "problems/trace/trace_search.h"
+#include "solver/lp_solver.h"
+#include "tests/problems/trace/trace_case.h"
+#include "tests/support/random_step.h"
+#include "tests/support/random_trace.h"
+#include "tests/support/repetitions.h"
+
+namespace acplan::problems {
+namespace {
+
+using graph::CheckpointedModule;
+using graph::OperatorDecision;
+using graph::Trace;
+using test_support::Repetitions;
+
+std::vector<int64_t> OneDevice(const Trace& trace) {
+  return std::vector<int64_t>(trace.operators.size(), 0);
+}
+
+double BoundMs(const Trace& trace, int64_t budget_bytes) {
+  const RerunBound bound = BoundReruns(trace, OneDevice(trace), budget_bytes);
+  EXPECT_FALSE(bound.is_loose);
+  return bound.ms;
+}
+
+double AtMost(double ms) { return ms * (1 + 1e-9) + 1e-12; }
+
+class RerunBoundTest : public ::testing::TestWithParam<TraceCaseKind> {};
+INSTANTIATE_TEST_SUITE_P(RandomSteps, RerunBoundTest,
+                         ::testing::ValuesIn(TraceCaseKinds()),
+                         [](const auto& of) { return of.param.name; });
+
+// At each budget at which another plan fits.
+TEST_P(RerunBoundTest, IsNoMoreThanAnyPlan) {
+  int done = 0;
+  int reached = 0;
+  const auto goes_on = [&] {
+    return done < Repetitions(60) || (reached == 0 && done < 60);
+  };
+  for (unsigned seed = 0; goes_on(); ++seed) {
+    SCOPED_TRACE(seed);
+    const TraceCase c(GetParam(), seed);
+    const std::optional<TracePlans> plans =
+        EnumeratePlans(c.problem, c.options.max_units, 1000);
+    if (!plans || plans->plans.size() < 2) continue;
+    ++done;
+    std::map<int64_t, double> least_ms;  // a peak
+    for (const TracePlans::Plan& plan : plans->plans) {
+      double& ms = least_ms.try_emplace(plan.peak_bytes, plan.recompute_ms)
+                       .first->second;
+      ms = std::min(ms, plan.recompute_ms);
+    }
+    double before = std::numeric_limits<double>::infinity();
+    for (const auto& [peak, ms] : least_ms) {
+      const double bound = BoundMs(c.trace, peak);
+      ASSERT_LE(bound, AtMost(ms)) << "budget " << peak;
+      ASSERT_LE(bound, before * (1 + 1e-4)) << "budget " << peak;
+      before = std::min(bound, before);
+      reached += ms > 0 && bound > ms * .5 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(reached, 0);
+}
+
+// Units inside units, with policies of all kinds.
+std::vector<CheckpointedModule> RandomUnits(
+    const Trace& trace, const graph::NeedDrivenPolicies& need_driven,
+    std::mt19937& random) {
+  std::vector<CheckpointedModule> units;
+  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+    std::set<int32_t> lengths;
+    for (const graph::TraceCall& call : trace.calls) {
+      if (call.module == m) lengths.insert(call.end - call.start);
+    }
+    if (lengths.empty() || random() % 2 == 0) continue;
+    CheckpointedModule unit{.module = m};
+    const auto kind = random() % 4;
+    if (kind > 0 && lengths.size() == 1) {
+      const auto saved_of_ten = random() % 10;
+      std::vector<char> saves(*lengths.begin());
+      for (char& is_saved : saves) {
+        is_saved = random() % 10 < saved_of_ten ? 1 : 0;
+      }
+      if (kind > 1) {
+        unit = need_driven.Of(m, saves);
+      } else {
+        for (const char is_saved : saves) {
+          unit.decisions.push_back(!is_saved && random() % 4 == 0
+                                       ? OperatorDecision::kSkip
+                                       : graph::SaveOrRecompute(is_saved != 0));
+        }
+      }
+    }
+    units.push_back(std::move(unit));
+  }
+  return units;
+}
+
+// Returns how many plans with units the simulator took.
+int CheckRandomPlans(const Trace& trace, int plans, std::mt19937& random) {
+  const graph::NeedDrivenPolicies need_driven(trace);
+  const graph::Simulator simulator(trace);
+  int taken = 0;
+  for (int k = 0; k < plans; ++k) {
+    const std::vector<CheckpointedModule> units =
+        RandomUnits(trace, need_driven, random);
+    graph::Simulation use;
+    try {
+      use = simulator.Simulate(units);
+    } catch (const InputError&) {
+      continue;
+    }
+    if (use.recompute_ms == 0) continue;
+    ++taken;
+    EXPECT_LE(BoundMs(trace, use.peak_bytes), AtMost(use.recompute_ms))
+        << "plan " << k;
+  }
+  return taken;
+}
+
+TEST_P(RerunBoundTest, IsNoMoreThanUnitsInsideUnits) {
+  int taken = 0;
+  for (int seed = 0; seed < Repetitions(60) && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Trace trace = test_support::RandomStep(random, GetParam().step);
+    taken += CheckRandomPlans(trace, 40, random);
+  }
+  EXPECT_GT(taken, Repetitions(100));
+}
+
+// What operators read and no call is said to be given, the simulator does not hold
+// for units.
+TEST_P(RerunBoundTest, IsNoMoreWhereArgumentsAreNotTold) {
+  int taken = 0;
+  for (int seed = 0; seed < Repetitions(40) && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    Trace trace = test_support::RandomStep(random, GetParam().step);
+    for (graph::TraceCall& call : trace.calls) {
+      const auto is_not_told = [&](int32_t) { return random() % 2 == 0; };
+      std::erase_if(call.arguments, is_not_told);
+      std::erase_if(call.inputs, [&](int32_t s) {
+        const bool is_by_position = std::ranges::any_of(
+            call.arguments,
+            [&](int32_t t) { return trace.tensors[t].storage == s; });
+        return !is_by_position && is_not_told(s);
+      });
+    }
+    taken += CheckRandomPlans(trace, 40, random);
+  }
+  EXPECT_GT(taken, Repetitions(100));
+}
+
+// Traces of no program: whatever the simulator takes.
+TEST(RerunBoundOfAnyTraceTest, IsNoMoreThanAnyPlan) {
+  int taken = 0;
+  for (int seed = 0; seed < Repetitions(400) && !::testing::Test::HasFailure();
+       ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Trace trace =
+        test_support::RandomTrace(random, 5 + static_cast<int>(random() % 40));
+    taken += CheckRandomPlans(trace, 20, random);
+  }
+  EXPECT_GT(taken, Repetitions(100));
+}
+
+// The relaxation as a linear program, with memory at all operators. Infinity
+// where it has no solution.
+double LinearOptimum(const RerunProblem& problem, double budget_bytes) {
+  constexpr double kUnit = 512;
+  solver::Milp program;
+  for (const double ms : problem.runtime_ms) {
+    program.AddColumn({.upper = 1, .cost = ms});
+  }
+  for (int32_t k = 0; k < std::ssize(problem.held_bytes); ++k) {
+    const auto reruns =
+        std::min(k, static_cast<int32_t>(problem.runtime_ms.size()));
+    const auto first = static_cast<int>(program.columns.size());
+    for (int32_t op = 0; op < reruns; ++op) {
+      program.AddColumn({.upper = 1});
+      program.AddRow({.lower = 0, .terms = {{op, 1}, {first + op, -1}}});
+    }
+    solver::Milp::Row bytes{
+        .upper = (budget_bytes - static_cast<double>(problem.held_bytes[k])) /
+                 kUnit};
+    for (const RerunProblem::Value& value : problem.values) {
+      if (value.writers.front() >= k || value.IsHeldAt(k)) continue;
+      const int live = program.AddColumn({.upper = 1});
+      bytes.terms.push_back({live, static_cast<double>(value.bytes) / kUnit});
+      for (const int32_t w : value.writers) {
+        if (w >= k) continue;
+        if (value.IsAskedAfter(k)) {
+          program.AddRow({.lower = 1, .terms = {{live, 1}, {first + w, 1}}});
+          continue;
+        }
+        for (const int32_t reader : value.readers) {
+          if (reader >= k) continue;
+          program.AddRow(
+              {.lower = 0,
+               .terms = {{live, 1}, {first + w, 1}, {first + reader, -1}}});
+        }
+      }
+    }
+    program.AddRow(std::move(bytes));
+  }
+  const solver::LpSolution solution = solver::SolveLp(program);
+  return solution.status == solver::LpStatus::kInfeasible
+             ? std::numeric_limits<double>::infinity()
+             : solution.objective;
+}
+
+TEST_P(RerunBoundTest, IsTheOptimumOfTheRelaxation) {
+  int above_zero = 0;
+  for (int seed = 0; seed < Repetitions(12) && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Trace trace = test_support::RandomStep(random, GetParam().step);
+    const RerunProblem problem = BuildRerunProblem(trace, OneDevice(trace));
+    int64_t least = 0;
+    int64_t most = 0;
+    for (int32_t k = 0; k < std::ssize(problem.held_bytes); ++k) {
+      least = std::max(least, problem.held_bytes[k]);
+      most = std::max(most, problem.BytesWithoutReruns(k));
+    }
+    EXPECT_LE(most, graph::Simulate(trace, {}).peak_bytes);
+    for (const int64_t budget : {least - 512, least, least + (most - least) / 3,
+                                 least + (most - least) * 2 / 3, most}) {
+      if (budget <= 0) continue;
+      const double bound = BoundMs(trace, budget);
+      const auto bytes = static_cast<double>(budget);
+      const double optimum = LinearOptimum(problem, bytes);
+      if (std::isinf(optimum)) {
+        EXPECT_TRUE(std::isinf(bound));
+        continue;
+      }
+      ASSERT_LE(bound, optimum * (1 + 1e-6) + 1e-9) << "budget " << budget;
+      // A mixture may be over the budget by as much as rounding is.
+      const double below = LinearOptimum(problem, bytes * (1 + 1.1e-4));
+      ASSERT_GE(bound, below * (1 - 1e-4) - 1e-9) << "budget " << budget;
+      above_zero += bound > 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(above_zero, 0);
+}
+
+// A limit makes it no higher, and it says so.
+TEST_P(RerunBoundTest, HoldsWhereALimitStrikes) {
+  int loose = 0;
+  for (int seed = 0; seed < Repetitions(40) || (loose == 0 && seed < 40);
+       ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Trace trace = test_support::RandomStep(random, GetParam().step);
+    const int64_t peak = graph::Simulate(trace, {}).peak_bytes;
+    for (const int64_t budget : {peak * 6 / 10, peak * 8 / 10}) {
+      const double ms = BoundMs(trace, budget);
+      const RerunBound stopped =
+          BoundReruns(trace, OneDevice(trace), budget, {.node_limit = 1});
+      EXPECT_LE(stopped.ms, AtMost(ms));
+      EXPECT_LE(stopped.cuts, 1);
+      if (stopped.ms < ms * (1 - 1e-3)) {
+        EXPECT_TRUE(stopped.is_loose);
+        ++loose;
+      }
+    }
+  }
+  EXPECT_GT(loose, 0);
+}
+
+// Two operators, of 10 and 1 ms, whose results of 4 and 2 KiB backward asks for;
+// the second reads the first's. Then the loss, of 512 bytes, and their backward.
+Trace ChainOfTwo() {
+  using enum graph::StorageCategory;
+  Trace trace;
+  trace.storages = {{4096, kActivation, 0, 5, 2},
+                    {2048, kActivation, 1, 4, 2},
+                    {512, kActivation, 2, 3, 3}};
+  trace.operators.resize(5);
+  trace.operators[0].runtime_ms = 10;
+  trace.operators[1].runtime_ms = 1;
+  trace.operators[1].reads = {0};
+  for (int32_t op = 0; op < 3; ++op) trace.operators[op].creates = {op};
+  trace.saved = {
+      {.storage = 0, .packed = 1, .unpacked = 4, .local_end = 5, .released = 5},
+      {.storage = 1,
+       .packed = 2,
+       .unpacked = 3,
+       .local_end = 4,
+       .released = 4}};
+  trace.forward_end = 3;
+  trace.backward_end = 5;
+  return trace;
+}
+
+// While the loss runs, 6656 bytes are live if nothing runs again, and while the
+// second operator does, 6144 whatever happens. For a quarter of its bytes less at
+// the loss, a quarter of the second operator runs again, which wants the result of
+// the first. With both gone 512 are left.
+TEST(RerunBoundExampleTest, IsWhatItSays) {
+  const Trace trace = ChainOfTwo();
+  EXPECT_EQ(BoundMs(trace, 6656), 0);
+  EXPECT_NEAR(BoundMs(trace, 6144), .25, 1e-6);
+  EXPECT_EQ(BoundMs(trace, 6143), std::numeric_limits<double>::infinity());
+  // With 2 KiB more for everything but the loss.
+  EXPECT_NEAR(BoundReruns(trace, {-2560, -2560, 0, -2560, -2560}, 4608, {}).ms,
+              1, 1e-6);
+  EXPECT_NEAR(BoundReruns(trace, {-2560, -2560, 0, -2560, -2560}, 3584, {}).ms,
+              1 + 10 * .25, 1e-6);
+}
+
+Trace BundledTrace(const std::string& name) {
+  return graph::ReadTrace(ACPLAN_DATA_DIR "/traces/" + name + ".json.gz");
+}
+
+class BoundOfBundledTraceTest : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Traces, BoundOfBundledTraceTest,
+                         ::testing::Values("bert_base", "gpt2_small",
+                                           "gpt2_small_autocast", "gpt2_tiny",
+                                           "llama3_8b", "mixtral_4_layers",
+                                           "resnet50", "resnet50_autocast",
+                                           "swin_tiny", "t5_small", "vit_base"),
+                         [](const auto& of) { return std::string(of.param); });
+
+TEST_P(BoundOfBundledTraceTest, IsNoMoreThanThePlan) {
+  const Trace trace = BundledTrace(GetParam());
+  const graph::Profile profile = graph::Aggregate(trace);
+  const graph::ModuleTree tree(profile);
+  const TraceProblem problem = BuildTraceProblem(trace, profile, tree, {});
+  const RerunProblem schedules = BuildRerunProblem(trace, OneDevice(trace));
+  const int64_t floor = *std::ranges::max_element(schedules.held_bytes);
+  const int64_t peak = graph::Simulate(trace, {}).peak_bytes;
+  int plans = 0;
+  for (const int percent : {90, 80, 60, 40, 20}) {
+    const int64_t budget = floor + (peak - floor) * percent / 100;
+    const TraceSolution solution =
+        SolveTraceProblem(problem, budget, {.time_limit_s = .2, .gap = .1});
+    if (solution.use.steps.empty()) continue;
+    ++plans;
+    EXPECT_LE(BoundMs(trace, budget), AtMost(solution.use.recompute_ms))
+        << "budget " << budget;
+  }
+  EXPECT_GT(plans, 0);
+}
+
+// What others found for the same problem with memory counted at all operators at
+// once, by integer programs and to four digits.
+TEST(BoundOfBundledTracesTest, IsThatOfOtherForms) {
+  const auto expect = [](const std::string& name,
+                         const std::vector<std::pair<int64_t, double>>& known) {
+    const Trace trace = BundledTrace(name);
+    for (const auto& [budget, ms] : known) {
+      EXPECT_NEAR(BoundMs(trace, budget), ms, 6e-4) << name << " " << budget;
+    }
+  };
+  expect("t5_small", {{4362681344, .532},
+                      {3898741760, 1.123},
+                      {3434802176, 4.477},
+                      {2970862592, 10.608},
+                      {2506923008, 18.114}});
+  expect("bert_base", {{8495524761, 1.231},
+                       {7537935667, 2.604},
+                       {6580346572, 20.458},
+                       {5622757478, 39.315},
+                       {4665168384, 59.868}});
+  expect("resnet50",
+         {{1511276748, .302}, {1323749785, .720}, {1136222822, 1.244}});
+}
+
+}  // namespace
+}  // namespace acplan::problems

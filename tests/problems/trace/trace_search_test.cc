@@ -1,0 +1,314 @@
+#include "problems/trace/trace_search.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "graph/trace/aggregate.h"
+#include "graph/trace/trace.h"
+#include "problems/plan/plan.h"
+#include "problems/planner.h"
+#include "problems/trace/trace_least_budget.h"
+#include "tests/problems/trace/trace_case.h"
+#include "tests/support/repetitions.h"
+
+namespace acplan::problems {
+namespace {
+
+using solver::SearchStatus;
+using test_support::Repetitions;
+
+constexpr int kSteps = Repetitions(80);
+constexpr int kFewSteps = Repetitions(20);
+constexpr int64_t kMostPlans = 1000;
+constexpr double kLeastProven = 0.99;
+
+// Calls `check` with a number of steps of a kind, and all plans of each.
+template <typename Check>
+void ForEachCase(const TraceCaseKind& kind, int steps, const Check& check) {
+  int done = 0;
+  for (unsigned seed = 0; done < steps && !::testing::Test::HasFailure();
+       ++seed) {
+    SCOPED_TRACE(fmt::format("{}, seed {}", kind.name, seed));
+    const TraceCase c(kind, seed);
+    const std::optional<TracePlans> plans =
+        EnumeratePlans(c.problem, c.options.max_units, kMostPlans);
+    if (!plans || plans->plans.size() < 2) continue;
+    ++done;
+    check(c, *plans, seed);
+  }
+}
+
+class EveryPlanOfATrace : public ::testing::TestWithParam<TraceCaseKind> {};
+INSTANTIATE_TEST_SUITE_P(RandomSteps, EveryPlanOfATrace,
+                         ::testing::ValuesIn(TraceCaseKinds()),
+                         [](const auto& of) { return of.param.name; });
+
+TEST_P(EveryPlanOfATrace, IsOfAValidTrace) {
+  ForEachCase(
+      GetParam(), kFewSteps, [](const TraceCase& c, const TracePlans&, auto) {
+        graph::Trace of_file = c.trace;  // which has no segments
+        for (graph::TraceModule& module : of_file.modules) module.run_end = -1;
+        EXPECT_EQ(graph::ParseTrace(graph::ToJson(c.trace), "step"), of_file);
+      });
+}
+
+TEST_P(EveryPlanOfATrace, IsNoBetterThanTheAnswer) {
+  int proven = 0;
+  int asked = 0;
+  const auto check = [&](const TraceCase& c, const TracePlans& plans,
+                         unsigned seed) {
+    for (const int64_t budget : BudgetsAbout(plans, seed)) {
+      const TraceSolution solution = SolveTraceProblem(c.problem, budget, {});
+      ASSERT_EQ(Mismatch(plans, budget, c.problem, solution), "")
+          << "budget " << budget;
+      ++asked;
+      proven += solution.status == SearchStatus::kOptimal ||
+                        solution.status == SearchStatus::kInfeasible
+                    ? 1
+                    : 0;
+    }
+  };
+  ForEachCase(GetParam(), kSteps, check);
+  const double share = static_cast<double>(proven) / asked;
+  EXPECT_GE(share, kLeastProven) << proven << " of " << asked;
+  RecordProperty("proven", fmt::format("{} of {}", proven, asked));
+}
+
+// Whatever the witnesses: a plan that keeps the decisions is one of the
+// relaxation, with a budget that it just meets.
+TEST_P(EveryPlanOfATrace, IsOneOfTheRelaxation) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    std::mt19937 random(seed + 3);
+    for (int k = 0; k < 20; ++k) {
+      const TracePlans::Plan& plan = plans.plans[random() % plans.plans.size()];
+      const std::vector<Decision> decisions =
+          RandomDecisions(c.problem, plan, random);
+      const Witnesses witnesses =
+          k % 3 == 0 ? FirstWitnesses(c.problem)
+                     : RandomWitnesses(c.problem, decisions, random);
+      ASSERT_EQ(RelaxationMismatch(c.problem, witnesses, decisions,
+                                   plan.peak_bytes, plan.recompute_ms),
+                "")
+          << "plan " << &plan - plans.plans.data() << ", round " << k;
+    }
+  };
+  ForEachCase(GetParam(), kSteps, check);
+}
+
+// A plan that is known is no worse than the answer, and one that does not fit
+// is of no use.
+TEST_P(EveryPlanOfATrace, MayBeKnownBefore) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    std::mt19937 random(seed + 4);
+    for (int k = 0; k < 3; ++k) {
+      const TracePlans::Plan& known =
+          plans.plans[random() % plans.plans.size()];
+      const int64_t budget =
+          plans.plans[random() % plans.plans.size()].peak_bytes;
+      const TraceSolution solution =
+          SolveTraceProblem(c.problem, budget, {}, known.modules);
+      ASSERT_EQ(Mismatch(plans, budget, c.problem, solution), "");
+      if (known.peak_bytes > budget) continue;
+      EXPECT_TRUE(solution.status == SearchStatus::kOptimal ||
+                  solution.status == SearchStatus::kFeasible);
+      EXPECT_LE(solution.use.recompute_ms, known.recompute_ms * (1 + 1e-9));
+    }
+  };
+  ForEachCase(GetParam(), kFewSteps, check);
+}
+
+// Without limits a plan for a budget is a plan for all larger ones.
+TEST_P(EveryPlanOfATrace, IsNoneTheBetterForALargerBudget) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    double least_ms = std::numeric_limits<double>::infinity();
+    for (const int64_t budget : BudgetsAbout(plans, seed)) {
+      const TraceSolution solution = SolveTraceProblem(c.problem, budget, {});
+      const bool has_plan =
+          !solution.modules.empty() || plans.plans.front().peak_bytes <= budget;
+      ASSERT_EQ(has_plan, plans.LeastPeakBytes() <= budget)
+          << "budget " << budget;
+      if (!has_plan) continue;
+      ASSERT_LE(solution.use.recompute_ms, least_ms * (1 + 1e-9))
+          << "budget " << budget;
+      least_ms = solution.use.recompute_ms;
+    }
+  };
+  ForEachCase(GetParam(), 2 * kFewSteps, check);
+}
+
+// A search that is stopped at once has the plan that it knew.
+TEST_P(EveryPlanOfATrace, IsKeptWhereALimitStrikes) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    std::mt19937 random(seed + 5);
+    const TracePlans::Plan& known = plans.plans[random() % plans.plans.size()];
+    for (const int64_t more : {0, 4096}) {
+      const TraceSolution solution =
+          SolveTraceProblem(c.problem, known.peak_bytes + more,
+                            {.time_limit_s = 0}, known.modules);
+      ASSERT_EQ(Mismatch(plans, known.peak_bytes + more, c.problem, solution),
+                "");
+      EXPECT_LE(solution.use.recompute_ms, known.recompute_ms * (1 + 1e-9));
+    }
+  };
+  ForEachCase(GetParam(), kFewSteps, check);
+}
+
+TEST_P(EveryPlanOfATrace, NeedsTheLeastBudget) {
+  int proven = 0;
+  const auto check = [&](const TraceCase& c, const TracePlans& plans, auto) {
+    const TraceMinimum least = FindLeastPlan(c.problem);
+    ASSERT_LE(least.budget.bound_bytes, plans.LeastPeakBytes());
+    ASSERT_GE(least.budget.bytes, plans.LeastPeakBytes());
+    ASSERT_EQ(c.problem.simulator.Simulate(least.modules).peak_bytes,
+              least.budget.bytes);
+    ASSERT_EQ(least.budget.proven,
+              least.budget.bytes == least.budget.bound_bytes);
+    proven += least.budget.proven ? 1 : 0;
+    // Stopped at once, it says how near it is.
+    const TraceMinimum stopped = FindLeastPlan(c.problem, {.time_limit_s = 0});
+    EXPECT_LE(stopped.budget.bound_bytes, plans.LeastPeakBytes());
+    EXPECT_GE(stopped.budget.bytes, plans.LeastPeakBytes());
+  };
+  ForEachCase(GetParam(), kSteps, check);
+  EXPECT_GE(proven, kLeastProven * kSteps);
+}
+
+// A budget to meet is met where a plan meets it, or proven too small.
+TEST_P(EveryPlanOfATrace, MeetsABudgetOrIsProvenNotTo) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    for (const int64_t budget : BudgetsAbout(plans, seed)) {
+      if (budget <= 0) continue;
+      const TraceMinimum least = FindLeastPlan(c.problem, {}, budget);
+      ASSERT_LE(least.budget.bound_bytes, plans.LeastPeakBytes());
+      ASSERT_EQ(least.budget.bytes <= budget, plans.LeastPeakBytes() <= budget);
+      ASSERT_EQ(least.budget.bound_bytes > budget,
+                plans.LeastPeakBytes() > budget);
+    }
+  };
+  ForEachCase(GetParam(), kFewSteps, check);
+}
+
+// What stops at a gap has proven a bound that near.
+TEST_P(EveryPlanOfATrace, IsNotMuchBetterThanAnAnswerWithAGap) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    for (const int64_t budget : BudgetsAbout(plans, seed)) {
+      for (const double gap : {0.01, 0.3}) {
+        solver::SearchLimits limits;
+        limits.gap = gap;
+        const TraceSolution solution =
+            SolveTraceProblem(c.problem, budget, limits);
+        ASSERT_EQ(Mismatch(plans, budget, c.problem, solution), "");
+        if (solution.stopped_by != solver::StoppedBy::kGap) continue;
+        EXPECT_EQ(solution.status, SearchStatus::kFeasible);
+        EXPECT_GE(solution.bound_ms,
+                  solution.use.recompute_ms * (1 - gap) * (1 - 1e-9));
+      }
+    }
+  };
+  ForEachCase(GetParam(), kFewSteps, check);
+}
+
+// A trace of the repository's as a problem. Is where it was made.
+class StoredTrace {
+ public:
+  explicit StoredTrace(const std::string& name,
+                       std::optional<int> max_units = {})
+      : trace(graph::ReadTrace(ACPLAN_TEST_DATA_DIR "/traces/" + name +
+                               ".trace.json.gz")),
+        profile(graph::Aggregate(trace)),
+        tree(profile),
+        problem(BuildTraceProblem(trace, profile, tree,
+                                  {.max_units = max_units})) {}
+  StoredTrace(const StoredTrace&) = delete;
+  StoredTrace& operator=(const StoredTrace&) = delete;
+
+  const graph::Trace trace;
+  const graph::Profile profile;
+  const graph::ModuleTree tree;
+  const TraceProblem problem;
+};
+
+// Modules called several times, whose operators no decision on storages tells
+// apart.
+TEST(StoredTraceTest, ALargerBudgetIsNoWorse) {
+  const StoredTrace stored("repeated_modules");
+  const TraceSolution small = SolveTraceProblem(stored.problem, 22016, {});
+  const TraceSolution large = SolveTraceProblem(stored.problem, 26106, {});
+  EXPECT_EQ(small.status, SearchStatus::kOptimal);
+  EXPECT_EQ(large.status, SearchStatus::kOptimal);
+  EXPECT_LE(large.use.recompute_ms, small.use.recompute_ms);
+}
+
+// A unit that costs nothing, and counts all the same.
+TEST(StoredTraceTest, HasNoMoreUnitsThanMayBe) {
+  for (const int most : {0, 1, 2, 3}) {
+    SCOPED_TRACE(most);
+    const StoredTrace stored("free_unit", most);
+    const TraceSolution solution = SolveTraceProblem(stored.problem, 40959, {});
+    EXPECT_LE(std::ssize(solution.modules), most);
+    EXPECT_EQ(solution.status,
+              most == 0 ? SearchStatus::kInfeasible : SearchStatus::kOptimal);
+    EXPECT_EQ(FindLeastPlan(stored.problem).modules.empty(), most == 0);
+  }
+}
+
+// Keeps what was computed from a result that is written to later, and not that result.
+TEST(StoredTraceTest, KeepsWhatReadAResultBeforeItWasWrittenTo) {
+  const StoredTrace stored("read_before_write");
+  const graph::ModuleTree tree(stored.profile);
+  PlanOptions options;
+  options.memory.model = MemoryModel::kTrace;
+  options.may_skip = true;
+  const PlanningProblem problem =
+      BuildPlanningProblem(stored.profile, tree, options, &stored.trace);
+  const Plan plan = PlanFor(problem, 20480, {}).plan;
+  EXPECT_EQ(plan.status, PlanStatus::kOptimal);
+  EXPECT_EQ(plan.recompute_ms, 0);
+  ASSERT_EQ(plan.modules.size(), 1);
+  const std::vector<PlannedOp>& ops = plan.modules[0].ops;
+  EXPECT_TRUE(ops[3].Saves());
+  EXPECT_FALSE(ops[2].Saves() || ops[2].RunsAgain());
+}
+
+// SegFormer with its head: stages of different sizes.
+TEST(StoredTraceTest, SaysHowNearItsLeastBudgetIs) {
+  constexpr int64_t kLeast = 348135936;
+  const StoredTrace stored("segformer");
+  const MinimumBudget least =
+      FindLeastPlan(stored.problem, {.time_limit_s = 1}).budget;
+  EXPECT_LE(least.bound_bytes, kLeast);
+  EXPECT_GE(least.bytes, kLeast);
+  // Those of the first relaxation and its plan.
+  EXPECT_GE(least.bound_bytes, kLeast * .85);
+  EXPECT_LE(least.bytes, kLeast * 1.1);
+}
+
+// Near the least budget, where relaxations' plans do not fit.
+TEST(StoredTraceTest, HasAPlanWhereverOneFits) {
+  const StoredTrace stored("segformer");
+  for (const int64_t budget : {350'000'000, 400'000'000}) {
+    const TraceSolution solution = SolveTraceProblem(
+        stored.problem, budget, {.time_limit_s = 30, .gap = .5});
+    EXPECT_FALSE(solution.modules.empty());
+    EXPECT_LE(solution.use.peak_bytes, budget);
+    EXPECT_GT(solution.bound_ms, 0);
+  }
+}
+
+}  // namespace
+}  // namespace acplan::problems
