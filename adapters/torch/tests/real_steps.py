@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from acplan._step.step import step_on_fakes
+from acplan._step.training_step import TrainingStep
 from device_marks import device_marks
 
 # What acplan._step.recorder does not see either.
@@ -160,7 +161,8 @@ def traced_pass(model: nn.Module, case: Case) -> list[Seen]:
     """The second forward pass as acplan runs it on fake tensors of a GPU; the first
     ends with a step of the optimizer."""
     marked = Marked(model)
-    with step_on_fakes(marked, (), case.inputs, None, _sgd, case.autocast) as (step, _):
+    training = TrainingStep(marked, (), case.inputs, optimizer=_sgd, autocast=case.autocast)
+    with step_on_fakes(training) as (step, _):
         step.model.train(case.trains)
         with torch.set_grad_enabled(case.trains):
             for _ in range(1 if case.trains else 2):
