@@ -12,6 +12,7 @@ from torch import nn
 
 import acplan
 import stateful_modules
+from acplan import AcplanError, Plan, PlannedModule
 from stateful_modules import ACTIONS, Block, Model, Part, are_equal, outcome
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -216,3 +217,52 @@ def test_globals_may_name_no_module() -> None:
     for left, right in zip(model.parameters(), planned.parameters()):
         assert left.grad is not None and right.grad is not None
         assert torch.equal(left.grad, right.grad)
+
+
+class _Last(nn.Module):
+    """A module whose last operator has saved what is in `scale`, or a weight: the
+    recomputation ends when autograd saves it again, before the operator runs."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.inner, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("scale", torch.full((8,), 3.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.inner(x).tanh()
+        if self.kind == "weight":
+            return self.last(x)
+        y = x * self.scale
+        if self.kind == "own write":
+            self.scale.add_(1)
+        return y
+
+
+def _last(kind: str, is_planned: bool, write: bool) -> torch.Tensor:
+    torch.manual_seed(3)
+    model = nn.Sequential(_Last(kind))
+    if is_planned:
+        acplan.apply(model, Plan((PlannedModule("Sequential.0"),)))
+    loss = model(torch.randn(4, 8)).sum()
+    if write:
+        written = model[0].last.weight if kind == "weight" else model[0].scale
+        with torch.no_grad():
+            written.mul_(2)
+    loss.backward()
+    grad: torch.Tensor = model[0].inner.weight.grad
+    return grad
+
+
+@pytest.mark.parametrize("kind", ["buffer", "weight"])
+def test_what_autograd_saves_last_is_as_in_forward_too(kind: str) -> None:
+    assert torch.equal(_last(kind, True, False), _last(kind, False, False))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        _last(kind, False, True)
+    with pytest.raises(AcplanError, match="has been written to in place since forward"):
+        _last(kind, True, True)
+
+
+def test_what_autograd_saves_last_and_the_call_writes_to_is_as_it_was() -> None:
+    expected = _last("buffer", False, False)
+    assert torch.equal(_last("own write", True, False), expected)

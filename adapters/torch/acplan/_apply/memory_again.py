@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import is_fake
 from acplan._apply.outside_memory import set_versions, version_of
 from acplan._apply.tape import Skipped, Tape, each, memory_of, storage_of
 from acplan._base.errors import AcplanError
-from acplan._base.operators import Traits, statistics_of, traits_of, written_by
+from acplan._base.operators import STATISTICS, Traits, statistics_of, traits_of, written_by
 from acplan._base.stand_ins import Origin, StandIn, reshape
 from acplan._base.tensors import tensors_of
 
@@ -125,7 +125,12 @@ class MemoryAgain:
         return each(args, change), {n: each(v, change) for n, v in kwargs.items()}
 
     def _tensor_as_in_forward(
-        self, func: Any, tensor: torch.Tensor, memory: int, is_written: bool, place: int | None
+        self,
+        reader: Any,
+        tensor: torch.Tensor,
+        memory: int,
+        is_written: bool,
+        place: int | None,
     ) -> torch.Tensor:
         outside = self._tape.outside.get(memory)
         is_replayed = outside is not None and not outside.is_of_end
@@ -138,12 +143,29 @@ class MemoryAgain:
         is_before = outside is not None and (place is None or place <= outside.last)
         if is_before or memory in self._changed:
             raise AcplanError(
-                f"{self._fqn}: in backward {func} reads {self._name_of(memory)}, which "
+                f"{self._fqn}: in backward {reader} reads {self._name_of(memory)}, which "
                 "has been written to in place since forward: what forward read is gone. "
                 "Trace a step in which that happens and plan anew, or write to it after "
                 "backward"
             )
         return tensor
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether memory from outside may not be what it was in forward."""
+        return bool(self._changed or self._tape.outside)
+
+    def saved_as_in_forward(self, tensor: torch.Tensor, place: int | None) -> torch.Tensor:
+        """Returns what autograd is to save of an operator's argument, which it saves before
+        the operator runs, and with which the recomputation may end: as `as_in_forward`."""
+        memory = memory_of(tensor)
+        if memory is None or not (memory in self._changed or memory in self._tape.outside):
+            return tensor
+        # Normalisations save statistics that they only write to, and backward reads nothing
+        # of them.
+        if self._are_statistics(memory):
+            return tensor
+        return self._tensor_as_in_forward("autograd", tensor, memory, False, place)
 
     def replays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Returns whether an operator writes to memory from outside of which there is a
@@ -153,6 +175,10 @@ class MemoryAgain:
         written = map(memory_of, tensors)
         copies = (outside[m] for m in written if m is not None and m in outside)
         return any(copy.is_kept and not copy.is_of_end for copy in copies)
+
+    def _are_statistics(self, memory: int) -> bool:
+        buffers = (m._buffers.get(name) for m in self._module.modules() for name in STATISTICS)
+        return any(memory_of(b) == memory for b in buffers if isinstance(b, torch.Tensor))
 
     def _name_of(self, memory: int) -> str:
         for module in self._module.modules():

@@ -69,9 +69,10 @@ class Recomputation(Mode):
         self._place = 0
         self._has_skipped = False
         self._generators.begin()
-        hooks = self._push_hooks() if tape.may_skip else False
+        may_skip = tape.may_skip
+        has_hooks = self._push_hooks() if may_skip or self._memory.may_differ else False
         self._reading = _RUNS
-        if hooks:
+        if has_hooks and may_skip:
             self._reading = _SKIPS_AT_ONCE if tape.writes is None else _SKIPS
             self._generators.note_default()
             self._undo.enter_context(one_hot_as_in_forward())
@@ -118,13 +119,18 @@ class Recomputation(Mode):
         called only if they are the last ones. Older versions of PyTorch do not tell them."""
         hooks = top_hooks()
         if hooks is None:
-            self._tape.distrust("")
+            if self._tape.may_skip:
+                self._tape.distrust("")
             return False
         save, unsave = hooks
         self._saves = _AutogradSaves(self._memory)
-        pack = self._saves.hook(save)
+        pack = self._saves.hook(save, self._place_to_save)
         torch._C._autograd._push_saved_tensors_default_hooks(pack, unsave)
         return True
+
+    def _place_to_save(self) -> int | None:
+        """Returns the place on the tape of the operator whose arguments autograd saves."""
+        return None if self._reading == _LOST else self._place
 
     def __torch_dispatch__(
         self,
@@ -241,7 +247,9 @@ class _AutogradSaves:
         self._count = 0
         self._to_ignore = 0
 
-    def hook(self, save: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+    def hook(
+        self, save: Callable[[torch.Tensor], Any], place: Callable[[], int | None]
+    ) -> Callable[[torch.Tensor], Any]:
         """Returns the hook to put on top of a checkpoint's. Nothing here holds it: the
         checkpoint's holds what it has saved."""
 
@@ -252,6 +260,8 @@ class _AutogradSaves:
             self._count += 1
             if self._memory.has_stale and (origin := stale_origin(tensor)):
                 tensor = stand_in(shape_of(tensor), origin)
+            elif self._memory.may_differ:
+                tensor = self._memory.saved_as_in_forward(tensor, place())
             return save(tensor)
 
         copy_marks(save, pack)

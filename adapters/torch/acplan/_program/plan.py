@@ -152,6 +152,7 @@ PLAN_OPTIONS = (
     "save", "recompute", "engine", "gap", "time_limit", "seed",
 )  # fmt: skip
 _SIZES = ("reserve", "host_memory")
+_NAMES = ("ac_units", "fsdp_units")
 
 
 # Without it, plans that skip are recomputed as a whole, and those with runs refused.
@@ -171,6 +172,11 @@ def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in _SIZES:
         if name in question:
             question[name] = size_value(name, question[name])
+    for name in _NAMES:
+        value = question.get(name)
+        if isinstance(value, str) and value.startswith("@"):
+            # The program runs in a folder of its own.
+            question[name] = "@" + os.path.abspath(value[1:])
     if not _MAY_SKIP:
         question.setdefault("decisions", "save,recompute")
     return question
