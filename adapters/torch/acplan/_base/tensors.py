@@ -32,6 +32,9 @@ def is_sparse(tensor: torch.Tensor) -> bool:
 def tensors_of(*values: Any) -> list[torch.Tensor]:
     """Returns the tensors among the arguments or results of an operator, in order: alone,
     or in lists, tuples and dictionaries. Quicker than a pytree, which knows more."""
+    # By far the most, at once: what an operator returns is one tensor.
+    if len(values) == 1 and isinstance(values[0], torch.Tensor):
+        return [values[0]]
     tensors: list[torch.Tensor] = []
     _add_tensors(values, tensors)
     return tensors
