@@ -43,7 +43,7 @@ expect_violation() {
   fi
 }
 
-for check in check_structure.py check_sizes.py; do
+for check in check_structure.py check_sizes.py check_words.py; do
   sound_tree
   python3 "$here/$check" "$work/tree" || {
     echo "$check: a sound tree was rejected"
@@ -155,5 +155,35 @@ sizes '_base/x.py: f: 6 parameters, more than 5' \
   $package/_base/x.py 'class X:\n    def f(self, a, b, c, d, e, f, *, g):\n        pass'
 sizes 'nothing of cli/x.cc is too large' \
   tests/structure/sizes.txt 'cli/x.cc -- It is a table.'
+
+words() { expect_violation check_words.py "$@"; }
+words 'graph: 1 sentences, more than 0' graph/base/a.h '// By module.\nint a;'
+words 'graph: 1 sentences' graph/base/a.cc 'int a;  // What it is.'
+words 'graph: 1 sentences' graph/base/a.cc '// A plan. (Whether it\n// is one.)\nint a;'
+words 'graph: 1 comments' graph/base/a.h '// The sum.\n[[nodiscard]] int Sum(int a);'
+words 'graph: 1 comments' graph/base/a.h 'class X {\n  // Bytes of it.\n  X(int a);\n};'
+words 'graph: 1 names' graph/base/a.cc 'int found = 1;'
+words 'graph: 1 names' graph/base/a.cc 'void F(const Plan& of) {}'
+words 'graph: 1 names' graph/base/a.cc 'std::vector<int> kept_;'
+words 'graph: 1 names' graph/base/a.cc 'const auto& [plan, made] = Pair();'
+words 'tests: 1 sentences' tests/a.py '"""Of no use."""'
+words 'tests: 1 comments' tests/a.py 'def size():\n    """The size."""'
+words 'tests: 1 names' tests/a.py 'for left in (1, 2):\n    pass'
+words 'pages: 1 sentences' README.md 'A sentence. Those are\nwrong.'
+words 'pages: 1 sentences' README.md '| a |\n|---|\n| What it is. |'
+words 'graph: 0 names: lower the 2 in' tests/structure/words.txt 'graph 0 0 2'
+words 'there is no room garden' tests/structure/words.txt 'garden 1 1 1'
+
+# accepts_words FILE TEXT: check_words.py finds nothing in TEXT.
+accepts_words() {
+  sound_tree
+  printf '%b\n' "$2" >"$1"
+  python3 "$here/check_words.py" "$work/tree" || failures=$((failures + 1))
+}
+accepts_words graph/base/a.h '// `a`: Returns it. By default, 1.\nint F(int a);'
+accepts_words graph/base/a.h '// The size.\nint size() const;\n\n// A table.\n\nint F();'
+accepts_words graph/base/a.cc 'const char* a = "// Of it.";\nint b = x.found, c = a < left;'
+accepts_words tests/a.py '@property\ndef size(self):\n    """The size."""'
+accepts_words README.md '## What is it?\n\n| What | Of |\n|---|---|\n\n```\nOf code.\n```'
 
 ((failures == 0))
