@@ -207,7 +207,7 @@ class JointProgram(Program):
                 self._add_moment(fixed, terms)
 
     def _runs_in(self, n: int, j: int) -> list[tuple[int, int]]:
-        """Whether a node runs again in a batch, as a sum."""
+        """Returns whether a node runs again in a batch, as a sum."""
         now = [(self.ran[n][j], 1)]
         return now if j == 0 else [*now, (self.ran[n][j - 1], -1)]
 

@@ -118,7 +118,7 @@ class _Joint:
         return self.random.choice(alike) if alike else None
 
     def _needs(self, reads: list[int], first: int) -> bool:
-        """Whether what a node, or one tied to it, makes is read on the way to these."""
+        """Returns whether what a node, or one tied to it, makes is read on the way to these."""
         group = {n for n, node in enumerate(self.nodes) if node.get("tied_to") == first}
         group.add(first)
         makers = {b: n for n, node in enumerate(self.nodes) for b in node["makes"]}

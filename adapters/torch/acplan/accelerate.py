@@ -133,7 +133,7 @@ class Setup:
         return TrainerStep(model, inputs, trace_options, sharded, dtype, noting)
 
     def _units(self, model: torch.nn.Module) -> Iterator[str]:
-        """The blocks that the plugin's policy shards, by class."""
+        """Yields the blocks that the plugin's policy shards, by class."""
         root = class_name_of(model)
         names = self.shards.transformer_cls_names_to_wrap
         names = names or getattr(model, "_no_split_modules", None) or ()

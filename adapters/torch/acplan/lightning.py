@@ -126,7 +126,7 @@ def _first_batch(trainer: Any) -> Any:
 
 
 def _apart(loader: Any) -> Any:
-    """The same loader without the workers that the trainer reads from."""
+    """Returns the same loader without the workers that the trainer reads from."""
     if not isinstance(loader, torch.utils.data.DataLoader):
         return loader
     found = copy.copy(loader)
@@ -135,7 +135,7 @@ def _apart(loader: Any) -> Any:
 
 
 def _batches_of(trainer: Any, loaders: Any) -> Iterator[Any]:
-    """What one data loader gives, or a collection of several as the trainer has it."""
+    """Yields what one data loader gives, or a collection of several as the trainer has it."""
     own = getattr(getattr(trainer, "fit_loop", None), "_combined_loader", None)
     if own is None or not isinstance(loaders, (dict, list, tuple)):
         yield from loaders

@@ -159,7 +159,7 @@ def apply_ac(
 
 
 def _shards(parallel: Any, ranks: int) -> int:
-    """The ranks that share parameters; -1 stands for all that are no replicas."""
+    """Returns the ranks that share parameters; -1 stands for all that are no replicas."""
     degree = parallel.data_parallel_shard_degree
     if degree >= 1:
         return int(degree)

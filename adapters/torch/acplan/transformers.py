@@ -100,7 +100,7 @@ def _planned(
 
 
 def _inputs(trainer: Any, batch: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A batch as the model is given it; data and random numbers are as they were."""
+    """Returns a batch as the model is given it; data and random numbers are as they were."""
     count = trainer.args.gradient_accumulation_steps
     if batch is not None:
         batches, items = trainer.get_batch_samples(

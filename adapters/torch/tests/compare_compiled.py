@@ -166,7 +166,7 @@ class Case:
         return self._partition(choose)
 
     def _runs_as(self, data: dict[str, Any]) -> bool:
-        """Whether the graphs by acplan's plan run as it says."""
+        """Returns whether the graphs by acplan's plan run as it says."""
         forward, backward = self._graphs_saving(self._graph.saved_nodes(data["saved"]))
         backward = self._graph.order.applied(backward)
         listed = {node["name"] for node in self.data["nodes"]}

@@ -198,7 +198,7 @@ def reasons(row: Row, of: Comparison) -> set[str]:
 
 
 def _differs_in_ties(row: Row, of: Comparison) -> bool:
-    """Whether both name the same modules, and PyTorch's follow our times."""
+    """Returns whether both name the same modules, and PyTorch's follow our times."""
     if row.statistic != "order bw_pre":
         return set(row.ours) <= set(row.torchs)
     times = [
@@ -223,14 +223,14 @@ def _reasons_of_ties(row: Row, of: Comparison) -> set[str]:
 
 
 def _are_attention(row: Row, of: Comparison) -> bool:
-    """Whether those that are random to PyTorch alone are."""
+    """Returns whether those that are random to PyTorch alone are."""
     names = [n for n in of.module(row.fqn)["sac"]["func_names"] if n not in _LEFT_OUT]
     others = set(row.torchs) - set(row.ours)
     return set(row.ours) < set(row.torchs) and all("attention" in names[k] for k in others)
 
 
 def _are_of_what_is_written_to(row: Row, of: Comparison) -> bool:
-    """Whether all that one has and the other has not are operators whose results are
+    """Returns whether all that one has and the other has not are operators whose results are
     written to, or that write."""
     (call,) = of.calls(row.fqn)
     names = of.module(row.fqn)["sac"]["func_names"]

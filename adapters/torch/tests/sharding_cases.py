@@ -336,7 +336,7 @@ def _check_epoch(mesh: DeviceMesh, rank: int) -> None:
 
 
 def _check_removal(net: nn.Module, plan: Plan, rank: int) -> None:
-    """Whether units are what is sharded, or in what is sharded."""
+    """Returns whether units are what is sharded, or in what is sharded."""
     keys = set(AttendingNet().state_dict())
     assert set(net.state_dict()) == keys
     before = {name: v.to_local().clone() for name, v in net.state_dict().items()}

@@ -83,7 +83,7 @@ class Unit:
         )
 
     def can_save(self, place: int) -> bool:
-        """Whether nothing is written to that it makes, or is given to write to."""
+        """Returns whether nothing is written to that it makes, or is given to write to."""
         made = [self._operators(call)[place] for call in self._calls]
         touched = {s for op in made for s in (*op["outputs"], *op.get("mutates", ()))}
         return not touched & self._written

@@ -333,7 +333,7 @@ def test_what_is_shown_of_a_stand_in() -> None:
 
 
 def test_views_of_what_is_absent_are_absent() -> None:
-    """Whether the plan skips them or runs them again."""
+    """Returns whether the plan skips them or runs them again."""
 
     def forward(unit: Unit1, x: torch.Tensor) -> torch.Tensor:
         y = unit.linear(x) * 3

@@ -474,12 +474,12 @@ def plans(example: Example, trace: Trace, seeds: int = 2) -> Iterator[tuple[str,
 
 
 def _around(blocks: tuple[str, ...]) -> tuple[str, ...]:
-    """The module around the first block, if it is one that is called."""
+    """Returns the module around the first block, if that module is called."""
     path = blocks[0].rpartition(".")[0]
     if path.endswith((".h", ".layers", ".layer", ".block", ".blocks", ".stages")):
         path = path.rpartition(".")[0]
-    known = ("", "down", "layers", "frozen", "blocks")
-    return () if path in known else (path,)
+    containers = ("", "down", "layers", "frozen", "blocks")
+    return () if path in containers else (path,)
 
 
 def _policy(

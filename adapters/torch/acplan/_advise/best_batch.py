@@ -99,8 +99,8 @@ def best_batch(
     progress: bool | None = None,
     **kwargs: Any,
 ) -> BestBatch:
-    """The size that trains most samples in a second within the budget, its plan, and the
-    largest size that fits at all.
+    """Returns the size that trains most samples in a second within the budget, its plan, and
+    the largest size that fits at all.
 
     inputs_of: of a size the model's inputs: a dict of keyword arguments, a tuple of
                arguments, or one tensor. What a size is, is theirs to say: a batch, a
@@ -263,7 +263,7 @@ class _Search:
         return self._make_plan(of)
 
     def _step(self, place: int) -> Step | None:
-        """None where nothing fits."""
+        """Returns none where nothing fits."""
         size = self._sizes[place]
         of = self._steps.of(size)
         is_traced = self._steps.is_traced(size)
@@ -348,7 +348,7 @@ class _Search:
         return self._rate(place, 0)
 
     def _last_without_a_plan(self, last: int) -> int:
-        """The last place up to which plans recompute nothing."""
+        """Returns the last place up to which plans recompute nothing."""
         low, high = 0, last + 1
         while high - low > 1:
             middle = (low + high) // 2

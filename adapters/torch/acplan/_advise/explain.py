@@ -68,18 +68,18 @@ class Explanation:
 
     @property
     def least_bytes(self) -> int:
-        """The least budget that a plan was found for."""
+        """Returns the least budget that a plan was found for."""
         return int(self.data["least"]["peak_bytes"])
 
     @property
     def lines(self) -> Rows:
-        """What is in memory at the peak without a plan, by the line of Python that made
+        """Returns what is in memory at the peak without a plan, by the line of Python that made
         it; empty where the trace has none."""
         return list(self.data["baseline"]["lines"])
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """What is in memory at the peak without a plan."""
+        """Returns what is in memory at the peak without a plan."""
         return dict(self.data["baseline"]["by_kind"])
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class Explanation:
 
     @property
     def rows(self) -> Rows:
-        """What is in memory at the peak without a plan, by what made it."""
+        """Returns what is in memory at the peak without a plan, by what made it."""
         return [
             {key: row[key] for key in ("operator", "phase", "bytes", "fixed_bytes")}
             for row in self.data["baseline"]["operators"]
@@ -257,8 +257,8 @@ def _helpful(
 
 
 def levers_text(levers: Sequence[Measured]) -> str:
-    """A table of at most 100 columns, a line for each that was not measured, and names that
-    the table has cut."""
+    """Returns a table of at most 100 columns, a line for each that was not measured, and names
+    that the table has cut."""
     rows = [("lever, traced", "peak, no plan", "least budget", "step")]
     rows += [(_cut(m.lever), *_cells(m)) for m in levers if m.is_measured]
     widths = [max(len(row[k]) for row in rows) for k in range(4)]

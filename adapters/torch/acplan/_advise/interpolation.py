@@ -45,7 +45,8 @@ class Interpolation:
         return size in self._known
 
     def between(self, size: int) -> Trace | None:
-        """The size's trace, or what its neighbours say of it; None where they differ."""
+        """Returns the size's trace, or what its neighbours say of it; None where they
+        differ."""
         if size in self._known:
             return self._known[size]
         if len(self.sizes) < 2:
@@ -65,7 +66,7 @@ class Interpolation:
         return low_ms + (high_ms - low_ms) * (size - low) / (high - low)
 
     def _neighbours(self, size: int) -> tuple[int, int]:
-        """The two last ones, or the two first, where it is not between any."""
+        """Returns the two last ones, or the two first, where it is not between any."""
         place = min(max(bisect.bisect(self.sizes, size), 1), len(self.sizes) - 1)
         return self.sizes[place - 1], self.sizes[place]
 
@@ -178,7 +179,7 @@ def _all_but(rows: Sequence[dict[str, Any]], keys: set[str]) -> list[dict[str, A
 
 
 def _difference(expected: Trace | None, found: _Plain) -> str:
-    """What a trace has otherwise than it was interpolated: "" where nothing."""
+    """Returns what a trace has otherwise than it was interpolated: "" where nothing."""
     before = None if expected is None else _Plain.of(expected.data)
     if before is None or not _same_operators(before, found):
         return "runs other operators than its neighbours"

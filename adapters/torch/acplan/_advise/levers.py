@@ -47,7 +47,7 @@ class Lever:
 
 
 def _remade(step: TrainingStep) -> OptimizerFn:
-    """A function of the parameters, in the model's order, that makes its optimizer."""
+    """Returns a function of the parameters, in the model's order, that makes its optimizer."""
     wanted = step.optimizer
     if isinstance(wanted, torch.optim.Optimizer):
         known = [p for p in step.model.parameters() if p.requires_grad]
@@ -181,7 +181,7 @@ def _gradients_dropped(step: TrainingStep) -> Iterator[TrainingStep]:
 
 
 def _with_output_layer(model: torch.nn.Module) -> tuple[Any, torch.nn.Linear]:
-    """The model of transformers that makes logits, and its last layer."""
+    """Returns the model of transformers that makes logits, and its last layer."""
     module: Any
     for module in model.modules():
         # Wrappers hand on what they are asked for, and do not make the loss.

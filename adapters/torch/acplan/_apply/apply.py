@@ -189,7 +189,7 @@ def _holders(plan: Plan, paths: Mapping[str, torch.nn.Module]) -> Iterator[tuple
 def _is_within(
     module: int, owners: Mapping[int, Any], paths: Mapping[str, torch.nn.Module]
 ) -> bool:
-    """Whether a module is in one of a unit."""
+    """Returns whether a module is in one of a unit."""
     of_units = (unit for unit in paths.values() if id(unit) in owners)
     return any(id(part) == module for unit in of_units for part in unit.modules())
 
@@ -222,7 +222,7 @@ def _calls(
     strict: bool,
     traffic: Traffic | None,
 ) -> Iterator[tuple[torch.nn.Module, Any]]:
-    """The modules of a unit, and what calls each of them."""
+    """Yields the modules of a unit, and what calls each of them."""
     module = paths.get(planned.fqn)
     if module is not None:
         refuse_scripted(planned.fqn, module)
@@ -241,7 +241,7 @@ def _calls(
 def _run_of(
     fqn: str, paths: Mapping[str, torch.nn.Module]
 ) -> dict[str, torch.nn.Module] | None:
-    """The children from `first` to `last` of the module `parent`, for the name
+    """Returns the children from `first` to `last` of the module `parent`, for the name
     parent.first-last."""
     path, _, name = fqn.rpartition(".")
     parent = paths.get(path)
@@ -274,7 +274,7 @@ def _run_of(
 
 
 def _paths(model: torch.nn.Module, root: str) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Modules by their names in plans; units that stayed stand for what is in them."""
+    """Yields modules by their names in plans; units that stayed stand for what is in them."""
     units = [m for m in model.modules() if isinstance(m, Unit)]
     unit_of = {id(unit._checkpoint_wrapped_module): unit for unit in units}
     for path, module in model.named_modules(remove_duplicate=False):

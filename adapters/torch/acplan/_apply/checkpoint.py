@@ -117,7 +117,7 @@ def freight_of_call(
 
 
 def start_of_call(traffic: Traffic, policy: "Policy | None", tape: Tape) -> Freight | None:
-    """What a call of a unit that begins has with the host."""
+    """Returns what a call of a unit that begins has with the host."""
     if not torch.is_grad_enabled():
         return None
     offloads = policy is not None and policy.offloads

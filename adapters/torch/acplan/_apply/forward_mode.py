@@ -60,7 +60,7 @@ Decide = Callable[[Any], Choice]
 
 
 def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator | None:
-    """What the operator draws from."""
+    """Returns what the operator draws from."""
     given = kwargs.get("generator")
     if given is not None and isinstance(given, torch.Generator):
         return given
@@ -163,7 +163,7 @@ class Forward(Mode):
     def _left_out(
         self, func: Any, traits: Traits, choice: Choice, out: Any, *call: Call
     ) -> Any:
-        """What the tape has of an operator that does not run again."""
+        """Returns what the tape has of an operator that does not run again."""
         tape = self._tape
         is_offloaded = isinstance(choice, Offload)
         if isinstance(choice, Offload):
@@ -351,8 +351,8 @@ def _note_memory(
 
 
 def _comes_to_the_host(tensor: torch.Tensor, out: torch.Tensor) -> bool:
-    """Whether the program may read it past PyTorch's dispatcher, as lists and arrays are;
-    it takes no memory of the device."""
+    """Returns whether the program may read it past PyTorch's dispatcher, as lists and arrays
+    are; it takes no memory of the device."""
     return bool(out.device.type == "cpu" != tensor.device.type)
 
 

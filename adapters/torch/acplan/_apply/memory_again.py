@@ -152,7 +152,7 @@ class MemoryAgain:
 
     @property
     def may_differ(self) -> bool:
-        """Whether memory from outside may not be what it was in forward."""
+        """Returns whether memory from outside may not be what it was in forward."""
         return bool(self._changed or self._tape.outside)
 
     def saved_as_in_forward(self, tensor: torch.Tensor, place: int | None) -> torch.Tensor:

@@ -42,7 +42,7 @@ class Mode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether PyTorch is to call the dispatch through a function that stops its
+        """Returns whether PyTorch is to call the dispatch through a function that stops its
         compiler meanwhile, which takes time at each operator. It is as good to mark the
         code as not to be compiled, nor what it calls."""
         return not hasattr(_EVAL_FRAME, "set_code_exec_strategy")

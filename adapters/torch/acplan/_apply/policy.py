@@ -53,7 +53,7 @@ def _writes_in_place(name: str) -> bool:
 
 
 def _may_write(name: str) -> bool:
-    """Whether an operator of this name writes to what it is given."""
+    """Returns whether an operator of this name writes to what it is given."""
     packet, _, overload = name.removeprefix("aten.").partition(".")
     func = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
     schema = getattr(func, "_schema", None)
@@ -134,7 +134,7 @@ class Policy:
         return known
 
     def kin_of(self, func: Any) -> tuple[int, ...]:
-        """What the plan knows under the name of another kernel."""
+        """Returns what the plan knows under the name of another kernel."""
         if not _is_attention(str(func)):
             return ()
         return tuple(n for name, n in self.numbers.items() if _is_attention(name))

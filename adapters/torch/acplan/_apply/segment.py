@@ -73,7 +73,7 @@ class Segment:
         return Segment(fqn, names, decisions, strict, copy.deepcopy(traffic, memo))
 
     def places(self) -> list["Place"]:
-        """What calls its modules, for `checkpoint_wrapper`."""
+        """Returns what calls its modules, for `checkpoint_wrapper`."""
         return [Place(self, place) for place in range(len(self.names))]
 
     @property
@@ -123,7 +123,7 @@ class Segment:
         return whole(module, *args, **kwargs)
 
     def _current_before(self, place: int, args: Any, kwargs: Any) -> "Run | None":
-        """The run that this call goes on with."""
+        """Returns the run that this call goes on with."""
         current = self._current()
         if current is None:
             return None

@@ -79,13 +79,14 @@ def _numbered(call: int, leaves: Sequence[Any]) -> dict[ValuePlace, Any]:
 
 
 def results_of(outputs: Any, args: Any, kwargs: Any) -> list[Any]:
-    """What a call returned, and what is in what it was given, where it may have put some."""
+    """Returns what a call returned, and what is in what it was given, where it may have put
+    some."""
     given = [] if holds_nothing(args, kwargs) else tensors_given(args, kwargs)
     return _leaves(outputs) + given
 
 
 def _leaves(values: Any) -> list[Any]:
-    """Those of a pytree, and after them the fields of leaves that are dataclasses."""
+    """Returns those of a pytree, and after them the fields of leaves that are dataclasses."""
     leaves = tree_leaves(values)
     fields = [
         [getattr(leaf, field.name) for field in dataclasses.fields(leaf)]

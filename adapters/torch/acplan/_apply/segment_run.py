@@ -329,7 +329,7 @@ def _reference(leaf: Any) -> Callable[[], Any] | None:
 
 
 def _facts(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What changes where a tensor is made another one."""
+    """Returns what changes where a tensor is made another one."""
     node = tensor.grad_fn
     # PyTorch 2.9 has another object for the same node each time that none is held.
     number = None if node is None else node._sequence_nr()
@@ -349,7 +349,7 @@ def _tensors_within(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
 
 
 def settings_now() -> tuple[Any, ...]:
-    """What PyTorch gives back to the recomputation as it was at the run's beginning."""
+    """Returns what PyTorch gives back to the recomputation as it was at the run's beginning."""
     return torch.is_inference_mode_enabled(), *(
         (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
         for kind in ("cpu", "cuda", "xpu")

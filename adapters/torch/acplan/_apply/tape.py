@@ -44,8 +44,9 @@ WITH_MEMORY = frozenset([torch.Tensor, torch.nn.Parameter, torch._subclasses.Fak
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """What holds several tensors has no memory of its own, nor has what stands in for
-    one. Sparse tensors are such, and those that transforms of torch.func wrap."""
+    """Returns the memory of a tensor, or None: one that consists of several has none of its
+    own, such as sparse tensors and those that transforms of torch.func wrap, nor has one that
+    stands in for another."""
     if type(tensor) not in WITH_MEMORY:
         if isinstance(tensor, StandIn) or is_traceable_wrapper_subclass(tensor):
             return None
@@ -70,7 +71,7 @@ def each(values: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _alias(value: Any) -> Any:
-    """The same memory, without the graph that autograd is about to hang on the tensor,
+    """Returns the same memory, without the graph that autograd is about to hang on the tensor,
     and without its count of writes."""
     return value.detach() if isinstance(value, torch.Tensor) else value
 
@@ -304,7 +305,7 @@ class Tape:
         self._outputs = [o for o in self._outputs if memory_of(o[0]) not in memory]
 
     def outputs_changed(self) -> bool:
-        """Whether one was written to in place since."""
+        """Returns whether one was written to in place since."""
         return any(tensor._version != count for tensor, count in self._outputs)
 
     def prepare(self) -> None:
@@ -355,18 +356,18 @@ class Writes:
         self._made_at: dict[int, int] = {}
 
     def made_at(self, memory: int | None) -> int:
-        """The place of the operator that made it; -1: it is from outside."""
+        """Returns the place of the operator that made it; -1: it is from outside."""
         return -1 if memory is None else self._made_at.get(memory, -1)
 
     def may_skip(self, written: list[torch.Tensor]) -> bool:
-        """Whether the operator that writes to these may be left out."""
+        """Returns whether the operator that writes to these may be left out."""
         keys = _keys(written)
         return None not in keys and all(
             self._made.get(key, self._CLEAN) == self._CLEAN for key in keys if key is not None
         )
 
     def must_forget(self, written: list[torch.Tensor], is_skipped: bool = False) -> bool:
-        """Whether what is written to, running again or skipped, has been saved, or is
+        """Returns whether what is written to, running again or skipped, has been saved, or is
         not there where it runs again."""
         fine = (self._RUNS, self._ABSENT) if is_skipped else (self._RUNS,)
         return any(
@@ -374,7 +375,7 @@ class Writes:
         )
 
     def leaves_stale(self, written: list[torch.Tensor]) -> bool:
-        """Whether what is written to is made in the recomputation, and is not as in
+        """Returns whether what is written to is made in the recomputation, and is not as in
         forward where the write is skipped."""
         return any(key is None or self._made.get(key) == self._RUNS for key in _keys(written))
 
@@ -417,7 +418,7 @@ def _keys(tensors: list[torch.Tensor]) -> list[int | None]:
 
 
 def can_all_be_stood_in_for(out: Any) -> bool:
-    """Whether something can stand in for all tensors that an operator returned."""
+    """Returns whether something can stand in for all tensors that an operator returned."""
     if isinstance(out, torch.Tensor):
         return can_be_stood_in_for(out)
     return all(map(can_be_stood_in_for, tensors_of(out)))

@@ -131,7 +131,7 @@ class Unit(CheckpointWrapper):
             delattr(inside, name)
 
     def _owner_of(self, name: str) -> torch.nn.Module | None:
-        """The module inside, where it has the name and the unit has not: who replaces a
+        """Returns the module inside, where it has the name and the unit has not: who replaces a
         layer (PEFT), or sets a rate, by the path of the module means the module's."""
         own = vars(self)
         inside = own.get("_modules", {}).get(_WRAPPED)

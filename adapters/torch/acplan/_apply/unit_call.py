@@ -79,8 +79,8 @@ def copy_marks(of: Any, to: Any) -> None:
 
 
 def making_all(tape: Tape, hooks: Hooks) -> Hooks:
-    """The hooks of a checkpoint, for a unit that skips. Where backward asks for more than
-    in the trace, as for the gradient of an input, or for a second one, what it is given is
+    """Returns the hooks of a checkpoint, for a unit that skips. Where backward asks for more
+    than in the trace, as for the gradient of an input, or for a second one, what it is given is
     a stand-in: then the unit runs once more, and skips nothing."""
     save, unsave = hooks
 

@@ -40,7 +40,7 @@ def require_attributes(value: Any, name: str, kind: str, attributes: str) -> Non
 
 
 def whole_number(value: Any, name: str, least: int) -> int:
-    """The number; raises AcplanError for what is none, or less."""
+    """Returns the number; raises AcplanError for what is none, or less."""
     try:
         number = operator.index(value)
     except TypeError:

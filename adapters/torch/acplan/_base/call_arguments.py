@@ -44,8 +44,8 @@ _THEMSELVES = (
 
 
 def holds_nothing(args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether all arguments are tensors, numbers and the like, of which there is nothing to
-    copy. By far the most calls are."""
+    """Returns whether all arguments are tensors, numbers and the like, of which there is
+    nothing to copy. By far the most calls are."""
     given = (*args, *kwargs.values())
     return _PLAIN.issuperset(map(type, given))
 
@@ -55,7 +55,7 @@ def copied(given: Any) -> Any:
 
 
 def tensors_given(*given: Any) -> list[torch.Tensor]:
-    """Those that a call holds as long as it may run again, each once."""
+    """Returns those that a call holds as long as it may run again, each once."""
     copies = Copies()
     for value in given:
         copies.of(value)
@@ -98,7 +98,7 @@ class Copies:
         return self._made[id(thing)][1]
 
     def _filled(self, thing: Any, made: Any) -> Any:
-        """The copy, with what it holds; the thing itself where there is none."""
+        """Returns the copy, with what it holds; the thing itself where there is none."""
         if is_a(thing, tuple):
             made = self._tuple(thing)
         elif made is thing:
@@ -145,7 +145,7 @@ def _base(thing: Any, kinds: tuple[type, ...]) -> Any:
 
 
 def _new(thing: Any) -> Any:
-    """An empty one of its class, or itself where none can be made."""
+    """Returns an empty one of its class, or itself where none can be made."""
     kind: Any = type(thing)
     base = _base(thing, (*_DICTIONARIES, *_SEQUENCES))
     try:
@@ -171,7 +171,7 @@ _NOT_COPIED = frozenset({"__del__", "__call__"})
 
 
 def _is_of_its_users(thing: Any, kind: type) -> bool:
-    """Whether it is an object of a class written in Python that only holds things."""
+    """Returns whether it is an object of a class written in Python that only holds things."""
     if any(not _NOT_COPIED.isdisjoint(vars(base)) for base in kind.__mro__):
         return False
     if is_of_others(thing):

@@ -23,7 +23,7 @@ _SWITCH = "use_cache"
 def _without_cache(
     place: int, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The hook: with gradients, the call is one without a cache. `place`: that of the
+    """Returns the hook: with gradients, the call is one without a cache. `place`: that of the
     switch among arguments by position."""
     if not torch.is_grad_enabled():
         return None
@@ -68,7 +68,7 @@ def switched_off(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _hooks_of(module: torch.nn.Module) -> Iterator[int]:
-    """The keys of the hook, of which a copy of a module has its own."""
+    """Yields the keys of the hook, of which a copy of a module has its own."""
     for key, hook in module._forward_pre_hooks.items():
         if getattr(hook, "func", None) is _without_cache:
             yield key

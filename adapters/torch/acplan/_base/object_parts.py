@@ -39,8 +39,8 @@ def is_a(thing: Any, kinds: type | tuple[type, ...]) -> bool:
 
 
 def elements_of(thing: Any) -> list[Any] | None:
-    """What a container holds, of dictionaries the values, as its base class has it: classes
-    derived from it may have no length, or count otherwise. None: it is no container."""
+    """Returns what a container holds, of dictionaries the values, as its base class has it:
+    classes derived from it may have no length, or count otherwise. None: it is no container."""
     if is_a(thing, dict):
         return list(dict.values(thing))
     for kind in _SEQUENCES:
@@ -62,7 +62,7 @@ def attributes_of(thing: Any) -> dict[str, Any] | None:
 
 @functools.cache
 def slots_of(kind: type) -> tuple[types.MemberDescriptorType, ...]:
-    """What reads and writes the attributes of classes with `__slots__`."""
+    """Returns what reads and writes the attributes of classes with `__slots__`."""
     return tuple(
         member
         for base in kind.__mro__

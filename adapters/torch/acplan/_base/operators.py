@@ -84,7 +84,7 @@ def draws(traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def is_kept_cast(tensor: torch.Tensor) -> bool:
-    """Whether autocast keeps casts of it, so that the recomputation, which has no
+    """Returns whether autocast keeps casts of it, so that the recomputation, which has no
     such casts at hand, runs them when forward did not, or elsewhere."""
     return (
         tensor.is_leaf
@@ -95,7 +95,7 @@ def is_kept_cast(tensor: torch.Tensor) -> bool:
 
 
 def is_of_nothing(func: Any, args: Sequence[Any]) -> bool:
-    """Whether an operator makes a tensor of nothing, or gives one other memory. Neither
+    """Returns whether an operator makes a tensor of nothing, or gives one other memory. Neither
     computes anything, and policies see neither."""
     if func is EMPTY:
         return [*args[0]] == [0]

@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """What the program says is wrong, on one line."""
+        """Returns what the program says is wrong, on one line."""
         if self.errors:
             return self.errors[-1]
         ended = f"it ended with {self.exit_code} and said nothing"
@@ -202,5 +202,5 @@ def _warn_once(warning: str) -> None:
 
 
 def run_acplan(arguments: Sequence[str]) -> str:
-    """What `acplan ARGUMENTS` prints."""
+    """Returns what `acplan ARGUMENTS` prints."""
     return call_acplan(arguments).require_success().out

@@ -44,7 +44,7 @@ class SourceLines:
         self._lines: list[int] = []
 
     def of_operator(self) -> int:
-        """The line of the operator that runs, as an index into the table."""
+        """Returns the line of the operator that runs, as an index into the table."""
         line = self._of_frames()
         node = torch._C._current_autograd_node()
         if line == _NONE and node is not None:
@@ -94,7 +94,8 @@ class SourceLines:
 
 
 def place_in_python() -> str:
-    """The innermost line outside of PyTorch and acplan that runs now, `model.py:12`, or ""."""
+    """Returns the innermost line outside of PyTorch and acplan that runs now, `model.py:12`, or
+    ""."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = file_of(frame.f_code.co_filename)
@@ -105,8 +106,8 @@ def place_in_python() -> str:
 
 
 def file_of(name: str) -> str:
-    """The file as it is shown, "" for one that is of no interest: its path in the package
-    that it was installed with, or from the working directory on, or its name alone, so
+    """Returns the file as it is shown, "" for one that is of no interest: its path in the
+    package that it was installed with, or from the working directory on, or its name alone, so
     that no folder of a user is told."""
     if name.startswith("<"):
         return name if name == "<stdin>" else ""
@@ -128,7 +129,7 @@ def file_of(name: str) -> str:
 
 
 def _cell_of(name: str) -> str:
-    """What a notebook calls the cell that it wrote to this file: In[3]."""
+    """Returns what a notebook calls the cell that it wrote to this file: In[3]."""
     shell = sys.modules.get("IPython.core.interactiveshell")
     if shell is None or not shell.InteractiveShell.initialized():
         return ""

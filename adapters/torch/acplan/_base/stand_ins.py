@@ -86,9 +86,9 @@ def shape_of(tensor: torch.Tensor) -> Shape:
 
 @functools.cache
 def is_run_inside(kind: type) -> bool:
-    """Whether a class of tensors runs operators on plain ones that it holds, as quantised
-    weights do, which are then the operators that count. Those of torch.distributed are
-    one operator each."""
+    """Returns whether a class of tensors runs operators on plain ones that it holds, as
+    quantised weights do, which are then the operators that count. Those of torch.distributed
+    are one operator each."""
     is_of_ranks = kind.__module__.startswith("torch.distributed.")
     return is_traceable_wrapper_subclass_type(kind) and not is_of_ranks
 
@@ -198,8 +198,8 @@ def stand_ins(values: Any) -> Iterator[StandIn]:
 
 
 def has_plain_shape(tensor: torch.Tensor, is_view: bool) -> bool:
-    """Whether shape and strides are all that there is to know of it: a view that is read
-    through a conjugation is more."""
+    """Returns whether shape and strides are all that there is to know of it: a view that is
+    read through a conjugation is more."""
     if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
         return False
     if tensor.dtype in _COMMON:
@@ -208,7 +208,7 @@ def has_plain_shape(tensor: torch.Tensor, is_view: bool) -> bool:
 
 
 def can_be_stood_in_for(tensor: torch.Tensor) -> bool:
-    """Whether Python sees nothing else of it: a tensor of another class is more."""
+    """Returns whether Python sees nothing else of it: a tensor of another class is more."""
     is_plain = type(tensor) in _PLAIN and tensor.layout is _STRIDED
     return is_plain and not tensor.is_quantized
 
@@ -233,7 +233,7 @@ def by_shape(
     kwargs: Mapping[str, Any],
     origin: Origin,
 ) -> Any:
-    """What an operator makes of stand-ins: others of the shapes of its results."""
+    """Returns what an operator makes of stand-ins: others of the shapes of its results."""
     device: Any = next(stand_ins((args, kwargs))).device
     if kwargs.get("device") is not None:
         device = torch.device(kwargs["device"])

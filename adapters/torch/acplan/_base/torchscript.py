@@ -102,7 +102,7 @@ def holders_of(module: torch.nn.Module) -> tuple[Any, ...]:
 
 
 def has_unknown_state(module: torch.nn.Module) -> bool:
-    """Whether it is, or has inside, a module with code that sets attributes."""
+    """Returns whether it is, or has inside, a module with code that sets attributes."""
     return any(is_scripted(inside) and _sets_some(inside) for inside in module.modules())
 
 
@@ -112,7 +112,7 @@ def _sets_some(module: Any) -> bool:
 
 
 def notes_of_scripts(model: torch.nn.Module) -> Iterator[str]:
-    """What a trace says of such code in the model."""
+    """Yields what a trace says of such code in the model."""
     modules = [*model.modules()]
     if count := sum(map(is_scripted, modules)):
         yield (

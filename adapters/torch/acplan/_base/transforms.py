@@ -19,7 +19,7 @@ _peek: Callable[[], object] = torch._C._functorch.peek_interpreter_stack
 
 
 def are_under_way() -> bool:
-    """Whether vmap, grad, jvp and the like, or a level of dual numbers, are around what
+    """Returns whether vmap, grad, jvp and the like, or a level of dual numbers, are around what
     runs now in this thread."""
     return _peek() is not None or forward_ad._current_level >= 0
 

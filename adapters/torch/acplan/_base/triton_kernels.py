@@ -41,7 +41,7 @@ _NUMBERS = itertools.count()
 
 
 class _Inside(threading.local):
-    """Whether this thread launches a kernel, whose autotuner may launch others."""
+    """Returns whether this thread launches a kernel, whose autotuner may launch others."""
 
     launches = False
 
@@ -76,7 +76,8 @@ _WATCHED = "acplan_watched"
 
 
 def _kinds_of_kernels() -> Iterator[Any]:
-    """The classes of what can be launched: kernels, and what chooses their parameters."""
+    """Yields the classes of what can be launched: kernels, and what chooses their
+    parameters."""
     for name, kinds in (
         ("runtime.jit", ["JITFunction"]),
         ("runtime.autotuner", ["Autotuner", "Heuristics"]),
@@ -141,7 +142,7 @@ def _run_on_fakes(*_: Any) -> None:
 def _by_use(
     kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The tensors that a launch writes to, and the others, each once."""
+    """Returns the tensors that a launch writes to, and the others, each once."""
     inner = _innermost(kernel)
     stored = stored_to(inner)
     given = [*zip(inner.arg_names, args), *kwargs.items()]
@@ -155,7 +156,7 @@ def _by_use(
 
 
 def _tensor_of(value: Any) -> torch.Tensor | None:
-    """A tensor, or that of a descriptor."""
+    """Returns a tensor, or that of a descriptor."""
     of = value if isinstance(value, torch.Tensor) else getattr(value, "base", None)
     return of if isinstance(of, torch.Tensor) else None
 
@@ -176,7 +177,7 @@ def _with_others(given: Any, others: dict[int, torch.Tensor]) -> Any:
 
 
 def _innermost(kernel: Any) -> Any:
-    """The kernel whose parameters others choose."""
+    """Returns the kernel whose parameters others choose."""
     while hasattr(kernel.fn, "arg_names"):
         kernel = kernel.fn
     return kernel
@@ -189,7 +190,8 @@ def _name_of(kernel: Any) -> str:
 
 
 def stored_to(kernel: Any) -> frozenset[str] | None:
-    """The names of the parameters of a kernel that its code stores to; None: nobody knows."""
+    """Returns the names of the parameters of a kernel that its code stores to; None: nobody
+    knows."""
     known: dict[str, frozenset[str] | None] = vars(kernel)
     if _STORED not in known:
         known[_STORED] = _stored_to(kernel, ())
@@ -282,7 +284,8 @@ class _Stores(ast.NodeVisitor):
                 self._stored.update(_pointers_in(value))
 
     def _value_of(self, node: ast.expr) -> Any:
-        """A global that an expression names, or a part of one; None where it is neither."""
+        """Returns a global that an expression names, or a part of one; None where it is
+        neither."""
         if isinstance(node, ast.Name):
             builtin = getattr(sys.modules["builtins"], node.id, None)
             return self._globals.get(node.id, builtin)
@@ -297,7 +300,7 @@ def _arguments(node: ast.Call) -> list[ast.expr]:
 
 
 def _pointers_in(node: ast.expr) -> Iterator[str]:
-    """The names in an expression but for those of which only what they point to is in it."""
+    """Yields the names in an expression, except those that only a load reads through."""
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "load":

@@ -92,7 +92,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         self._told: set[str] = set()
 
     def uuid(self) -> str:
-        """What PyTorch's caches tell plans apart by."""
+        """Returns what PyTorch's caches tell plans apart by."""
         return repr(
             (
                 "acplan", __version__, self._budget, self._device.name,
@@ -320,8 +320,8 @@ def partitioner(
     fused: bool = True,
     time_limit: float | None = None,
 ) -> Partitioner:
-    """What torch.compile takes as options={"custom_partitioner_fn": ...} (PyTorch 2.9 and
-    newer), and aot_autograd and aot_module_simplified as partition_fn (2.8): of each graph,
+    """Returns what torch.compile takes as options={"custom_partitioner_fn": ...} (PyTorch 2.9
+    and newer), and aot_autograd and aot_module_simplified as partition_fn (2.8): of each graph,
     it saves what makes backward compute least again while the step stays within the budget.
 
     budget:     bytes, "20GiB", a share such as "60%" of what the step needs if everything
@@ -414,7 +414,7 @@ _ATTRIBUTE = "_acplan_partitioner"
 
 
 def compiled_plans(compiled: Any) -> tuple[CompiledPlan | StepPlan, ...]:
-    """The plan of the step of what acplan.compile returned, where it is several graphs,
+    """Returns the plan of the step of what acplan.compile returned, where it is several graphs,
     and those of the other graphs, as far as it has run."""
     made = vars(compiled).get(_ATTRIBUTE) if hasattr(compiled, "__dict__") else None
     if not isinstance(made, Partitioner):  # or what a copy has of one

@@ -41,12 +41,12 @@ class CompiledPlan:
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """The names of the nodes that forward saves."""
+        """Returns the names of the nodes that forward saves."""
         return tuple(self.data["saved"])
 
     def verify(self) -> Verification:
-        """The memory that was predicted beside that of the two graphs, run node by node on
-        fake tensors."""
+        """Returns the memory that was predicted beside that of the two graphs, run node by node
+        on fake tensors."""
         listed = {node["name"] for node in self.graph["nodes"]}
         forward, backward = run_step(
             self.forward, self.backward, self.num_fwd_outputs, self.graph["held_bytes"]

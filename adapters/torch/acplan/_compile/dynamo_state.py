@@ -12,8 +12,8 @@ import torch
 
 @functools.cache
 def compiles_apart() -> bool:
-    """Whether torch.compile can keep what it compiles in a region of its own, which does
-    not count towards the limit of compilations. Older versions cannot."""
+    """Returns whether torch.compile can keep what it compiles in a region of its own, which
+    does not count towards the limit of compilations. Older versions cannot."""
     return "isolate_recompiles" in inspect.signature(torch.compile).parameters
 
 
@@ -42,7 +42,7 @@ def compiler_as_it_was(region: int | None) -> Iterator[None]:
 
 
 def _codes() -> list[Any]:
-    """All that has been compiled."""
+    """Returns all that has been compiled."""
     from torch._dynamo import convert_frame
 
     trackers = (convert_frame.input_codes, convert_frame.output_codes)

@@ -64,8 +64,8 @@ class RecordedStep:
 
 @functools.cache
 def compiles_fakes() -> bool:
-    """Whether Dynamo compiles for tensors that are fakes of another mode than its own, as
-    those of a recorded step are: from PyTorch 2.11 on."""
+    """Returns whether Dynamo compiles for tensors that are fakes of another mode than its own,
+    as those of a recorded step are: from PyTorch 2.11 on."""
     with FakeTensorMode():
         other = torch.empty(1)
     with tracing(TracingContext(FakeTensorMode())):
@@ -140,7 +140,7 @@ def _on_its_own(region: int | None) -> Iterator[None]:
 
 
 def _kept_by_autograd(loss: torch.Tensor) -> list[torch.Tensor]:
-    """What operators have saved for their backward."""
+    """Returns what operators have saved for their backward."""
     found: list[torch.Tensor] = []
     left, seen = [loss.grad_fn], {loss.grad_fn, None}
     while left:
@@ -215,7 +215,7 @@ def _faked(
 
 
 def _marks_for_dynamo(tensor: torch.Tensor) -> dict[str, Any]:
-    """What the model's user said of its sizes, by torch._dynamo.mark_dynamic say."""
+    """Returns what the model's user said of its sizes, by torch._dynamo.mark_dynamic say."""
     marks = {k: v for k, v in vars(tensor).items() if k.startswith(_MARKS)}
     return copy.deepcopy(marks)
 

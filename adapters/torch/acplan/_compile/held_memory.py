@@ -53,7 +53,7 @@ class StepMemory:
         self._graphs: dict[str, GraphBytes] = {}
 
     def key(self) -> tuple[int, ...]:
-        """What it is told of the step, for caches."""
+        """Returns what it is told of the step, for caches."""
         return (self._of_model(), self._trained(), self._held, self._kept_by_optimizer())
 
     def beside(self, name: str, graph: GraphBytes) -> int:
@@ -68,8 +68,8 @@ class StepMemory:
         return found + self._held + self._kept_by_optimizer()
 
     def beside_step(self, in_graphs: int) -> int:
-        """What is held beside all graphs of a step, which have so many bytes of the model
-        and its gradients."""
+        """Returns what is held beside all graphs of a step, which have so many bytes of the
+        model and its gradients."""
         found = max(0, self._of_model() - in_graphs)
         return found + self._held + self._kept_by_optimizer()
 
@@ -138,7 +138,7 @@ def require_time_limit(seconds: float | None) -> None:
 
 
 def _blocks(tensors: Iterable[torch.Tensor]) -> int:
-    """What the allocator has for these, each memory once."""
+    """Returns what the allocator has for these, each memory once."""
     sizes: dict[int, int] = {}
     for tensor in tensors:
         # Tensors of subclasses, such as DTensor, have their own share inside.
@@ -160,8 +160,8 @@ def _on_device(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def optimizer_bytes(model: torch.nn.Module, optimizer: OptimizerLike) -> int:
-    """What the optimizer keeps from step to step. One that has not stepped yet is made to
-    on fake tensors; None has nothing."""
+    """Returns what the optimizer keeps from step to step. One that has not stepped yet is made
+    to on fake tensors; None has nothing."""
     if optimizer is None:
         return 0
     if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:

@@ -152,7 +152,7 @@ class _Builder:
         return len(self._buffers) - 1
 
     def _input(self, run: Run, number: int, buffer: Mapping[str, Any]) -> int:
-        """What forward of a graph is given, or has for a constant."""
+        """Returns what forward of a graph is given, or has for a constant."""
         storage = run.inputs.get(number)
         if storage is None:
             key = (run.graph.key, number)
@@ -200,7 +200,7 @@ def _taken(step: RecordedStep) -> set[int]:
 
 
 def _end(name: str, stage: str, reads: Iterable[int]) -> dict[str, Any]:
-    """A node that computes nothing."""
+    """Returns a node that computes nothing."""
     return {
         "name": name,
         "op": "",
@@ -212,5 +212,5 @@ def _end(name: str, stage: str, reads: Iterable[int]) -> dict[str, Any]:
 
 
 def of_model(step: RecordedStep, inputs: frozenset[int]) -> int:
-    """Bytes of the model's parameters and buffers that graphs are given."""
+    """Returns bytes of the model's parameters and buffers that graphs are given."""
     return sum(step.bytes_of[i] for i in inputs & step.of_model)

@@ -26,7 +26,7 @@ Modules = Mapping[str, tuple[GraphModule, GraphModule]]
 
 
 def run_graphs(step: RecordedStep, modules: Modules, held_bytes: int) -> list[Step]:
-    """The nodes of all graphs as they run, with the bytes in use while they do."""
+    """Returns the nodes of all graphs as they run, with the bytes in use while they do."""
     return _StepOfGraphs(step, modules, held_bytes).run()
 
 
@@ -176,7 +176,7 @@ class _StepOfGraphs:
 
 
 def _passed(step: RecordedStep) -> set[int]:
-    """What a graph makes and hands out."""
+    """Returns what a graph makes and hands out."""
     made: set[int] = set()
     given: set[int] = set()
     for run in step.forward:

@@ -68,23 +68,23 @@ class StepPlan:
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """What is kept for backward: the run of a graph and the name of its node."""
+        """Returns what is kept for backward: the run of a graph and the name of its node."""
         return tuple(self.data["saved"])
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The graphs in the order in which forward runs them, by their keys."""
+        """Returns the graphs in the order in which forward runs them, by their keys."""
         return tuple(run.graph.key for run in self.step.forward) if self.step else ()
 
     @property
     def key(self) -> str:
-        """The same for the same decisions."""
+        """Returns the same for the same decisions."""
         text = json.dumps(self.shares, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def verify(self) -> Verification:
-        """The memory that was predicted beside that of the graphs, run one after another,
-        node by node, on fake tensors. Those that are not compiled yet, or came from
+        """Returns the memory that was predicted beside that of the graphs, run one after
+        another, node by node, on fake tensors. Those that are not compiled yet, or came from
         PyTorch's cache, are made for it."""
         assert self.step is not None
         graphs = {run.graph.key: run.graph for run in self.step.forward}
@@ -149,14 +149,15 @@ class Compilation:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other ranks take part in a step, which is then none to be run alone."""
+        """Returns whether other ranks take part in a step, which is then none to be run
+        alone."""
         kinds = {type(module).__name__ for module in self.model.modules()}
         tensors = [*self.model.parameters(), *self.model.buffers()]
         is_sharded = any(hasattr(tensor, "_local_tensor") for tensor in tensors)
         return is_sharded or bool(kinds & _WRAPPERS)
 
     def apply(self, arguments: dict[str, Any]) -> torch.nn.Module:
-        """The compiled model, with these arguments of torch.compile besides."""
+        """Returns the compiled model, with these arguments of torch.compile besides."""
         for block in self.blocks:
             block.compile(**arguments, **self.kwargs)
         if self.blocks:
@@ -168,7 +169,7 @@ class Compilation:
     def record(
         self, make_joint: MakeJoint, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> RecordedStep:
-        """The graphs of a step, called with these arguments."""
+        """Returns the graphs of a step, called with these arguments."""
         recorder = StepRecorder(make_joint)
         arguments: dict[str, Any] = {"backend": self._backend(recorder), **self.kwargs}
         if compiles_apart():

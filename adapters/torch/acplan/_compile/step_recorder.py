@@ -156,7 +156,7 @@ class StepRecorder:
         return forward, backward
 
     def compile(self, module: GraphModule, inputs: Any, **_: Any) -> Callable[..., Any]:
-        """What stands in the place of the compiler of one graph."""
+        """Returns what stands in the place of the compiler of one graph."""
         graph, is_backward = module.meta.get(_TAG, (None, False))
 
         def run(args: list[Any]) -> list[Any]:
@@ -197,7 +197,7 @@ class StepRecorder:
         self.backward_runs.append(run)
 
     def _run_of(self, graph: RecordedGraph, saved: set[int]) -> Run:
-        """The last run of forward that these may be of."""
+        """Returns the last run of forward that these may be of."""
         for run in reversed(self.runs):
             there = run.made | {*run.inputs.values()}
             if run.graph is graph and not run.is_done and saved <= there:
@@ -256,7 +256,7 @@ def _returned(module: GraphModule) -> list[Node | None]:
 
 
 def held_by(value: Any) -> list[torch.Tensor]:
-    """The tensors that an object holds, through containers and attributes."""
+    """Returns the tensors that an object holds, through containers and attributes."""
     found: list[torch.Tensor] = []
     left, seen = [value], set()
     while left:

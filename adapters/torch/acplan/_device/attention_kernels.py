@@ -42,7 +42,7 @@ _CUDNN_VERSIONS: dict[Version, int] = {
 
 
 def cudnn_version_of(pytorch: Version) -> int:
-    """The version of cuDNN that a version of PyTorch comes with, as cuDNN counts."""
+    """Returns the version of cuDNN that a version of PyTorch comes with, as cuDNN counts."""
     known = [v for v in _CUDNN_VERSIONS if v <= pytorch]
     return _CUDNN_VERSIONS[max(known, default=min(_CUDNN_VERSIONS))]
 

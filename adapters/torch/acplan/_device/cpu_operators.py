@@ -51,8 +51,8 @@ def read_on_the_cpu(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _scores(a: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
-    """The query, key and value in float32, with a head each, the scale, and what softmax
-    makes of the scores."""
+    """Returns the query, key and value in float32, with a head each, the scale, and what
+    softmax makes of the scores."""
     query, key, value = (a[name].float() for name in ("query", "key", "value"))
     groups = query.shape[1] // key.shape[1]
     key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
@@ -74,7 +74,7 @@ def _attention(a: Mapping[str, Any]) -> Any:
 
 
 def _attention_backward(a: Mapping[str, Any]) -> Any:
-    """The gradients of query, key, value and bias."""
+    """Returns the gradients of query, key, value and bias."""
     query, key, value, scale, scores = _scores(a)
     grad = a.get("grad_out", a.get("grad_out_")).float()
     weights = scores.softmax(-1).nan_to_num(0.0)
@@ -93,7 +93,7 @@ def _attention_backward(a: Mapping[str, Any]) -> Any:
 
 
 def _summed_to(found: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A gradient of what was expanded, or repeated for a group of heads."""
+    """Returns a gradient of what was expanded, or repeated for a group of heads."""
     if found.dim() == 4 and like.shape[1] not in (1, found.shape[1]):
         groups = found.shape[1] // like.shape[1]
         found = found.unflatten(1, (like.shape[1], groups)).sum(2)
@@ -257,7 +257,7 @@ def _with_autograd() -> Any:
 
 
 def _grouped_mm(a: Mapping[str, Any]) -> Any:
-    """A product for each group of rows, or of columns, that ends where `offs` says."""
+    """Returns a product for each group of rows, or of columns, that ends where `offs` says."""
     left, right, ends = a.get("self", a.get("mat_a")), a.get("mat2", a.get("mat_b")), a["offs"]
     dtype = a["out_dtype"] or left.dtype
     if ends is None:

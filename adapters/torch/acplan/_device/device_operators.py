@@ -91,7 +91,7 @@ def _on_the_cpu(
     spec: Any,
     error: Exception,
 ) -> Any:
-    """The shapes that the CPU's kernel has for an operator without shapes of its own,
+    """Returns the shapes that the CPU's kernel has for an operator without shapes of its own,
     from tensors of zeros."""
     if not func._schema.returns:
         return None
@@ -199,7 +199,8 @@ def _cudnn_rnn(
     batch_sizes: list[int],
     dropout_state: torch.Tensor | None,
 ) -> Any:
-    """The reserve of the forward pass, whose size cuDNN alone knows, is empty."""
+    """Returns shapes as of the CPU; the reserve of the forward pass, whose size cuDNN alone
+    knows, is empty."""
     width = (proj_size or hidden_size) * (2 if bidirectional else 1)
     if batch_sizes:
         output = input.new_empty(input.shape[0], width)

@@ -69,7 +69,7 @@ def _answers_of(device: Device) -> Iterator[None]:
 
 
 def platform_of(device: Device) -> Platform:
-    """The device with the PyTorch that is installed, which has the cuDNN of the
+    """Returns the device with the PyTorch that is installed, which has the cuDNN of the
     wheels for CUDA where it is one without."""
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
     version = (major, minor)
@@ -161,7 +161,7 @@ def _layout(tensor: Any) -> Layout:
 
 
 def switches_now() -> Switches:
-    """What this program has set of PyTorch's switches."""
+    """Returns what this program has set of PyTorch's switches."""
     backends = torch.backends.cuda
     enabled = {
         Kernel.MATH: backends.math_sdp_enabled(),
@@ -241,7 +241,7 @@ def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, An
 
 
 def _random_states(generator: torch.Generator) -> list[tuple[Any, str, Any]]:
-    """What tells the state of the device's random numbers, and sets it."""
+    """Returns what tells the state of the device's random numbers, and sets it."""
 
     def nothing(*_: Any, **__: Any) -> None:
         pass
@@ -283,8 +283,8 @@ class _IsGenerator(type(torch._C.Generator)):  # type: ignore[misc]
 
 
 def _generators() -> type:
-    """The class that makes generators meanwhile: those of the device, which is not there, are
-    the CPU's, and say that they are the device's."""
+    """Returns the class that makes generators meanwhile: those of the device, which is not
+    there, are the CPU's, and say that they are the device's."""
     owner = threading.get_ident()
 
     class Generator(torch._C.Generator, metaclass=_IsGenerator):

@@ -108,7 +108,7 @@ def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hash
 
 
 def measured_device() -> MeasuredDevice:
-    """The current CUDA device; its roofline is that of the one in DEVICES which its
+    """Returns the current CUDA device; its roofline is that of the one in DEVICES which its
     name says, or of an A100."""
     if not torch.cuda.is_available():
         raise AcplanError(

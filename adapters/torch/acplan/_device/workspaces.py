@@ -25,7 +25,7 @@ Arguments = dict[str, Any]
 def workspace_bytes(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, device: Device
 ) -> int:
-    """What the operator allocates while it runs and frees before it ends."""
+    """Returns what the operator allocates while it runs and frees before it ends."""
     name = func._schema.name.removeprefix("aten::")
     model = _MODELS.get(name)
     if model is None or _is_on_the_cpu(out, args):
@@ -34,7 +34,7 @@ def workspace_bytes(
 
 
 def persistent_bytes(device: Device) -> int:
-    """What stays from the first matrix product on: cuBLAS' workspace, of a handle each
+    """Returns what stays from the first matrix product on: cuBLAS' workspace, of a handle each
     for the program's thread and autograd's."""
     return 2 * _blocks(_cublas_workspace(device))
 
@@ -281,7 +281,7 @@ def _index_put(given: Arguments, device: Device) -> int:
 
 
 def _grid_copies(given: Arguments, device: Device) -> int:
-    """What cuDNN wants in one piece."""
+    """Returns what cuDNN wants in one piece."""
     grid = given["grid"]
     copied = [] if grid.is_contiguous() else [grid]
     others = (given["self"], given.get("grad_output"))

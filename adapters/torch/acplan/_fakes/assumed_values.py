@@ -94,7 +94,7 @@ class Assumed(TorchDispatchMode):
             self._known[out] = value
 
     def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Its result if each tensor had one element, the value that is assumed."""
+        """Returns its result if each tensor had one element, the value that is assumed."""
 
         def real(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
@@ -124,7 +124,7 @@ class Assumed(TorchDispatchMode):
 
 
 def _only_writes(func: Any) -> bool:
-    """Whether it writes to its arguments, returns nothing, and has no fake."""
+    """Returns whether it writes to its arguments, returns nothing, and has no fake."""
     schema = func._schema
     if schema.returns or not schema.is_mutable:
         return False

@@ -44,7 +44,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def asker() -> FrameType:
-    """The frame outside of acplan that runs."""
+    """Returns the frame outside of acplan that runs."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OF_ACPLAN):
         frame = frame.f_back
@@ -53,9 +53,9 @@ def asker() -> FrameType:
 
 
 def answer_of(frame: FrameType, is_value: bool = False) -> bool | None:
-    """The answer to what a frame asks with which the step goes on; None where there is none.
-    `is_value`: what is asked for is what the expression that runs returns, not a truth that
-    it looks at."""
+    """Returns the answer to what a frame asks with which the step goes on; None where there is
+    none. `is_value`: what is asked for is what the expression that runs returns, not a truth
+    that it looks at."""
     node = node_of(frame)
     if isinstance(node, ast.Call) and not is_value and _calls(frame):
         if not _is_any_of(node.func, frame, _OF_TRUTH):
@@ -64,8 +64,8 @@ def answer_of(frame: FrameType, is_value: bool = False) -> bool | None:
 
 
 def node_of(frame: FrameType) -> ast.expr | None:
-    """The expression that a frame evaluates, or whose truth it asks for, where its source is
-    at hand."""
+    """Returns the expression that a frame evaluates, or whose truth it asks for, where its
+    source is at hand."""
     code = frame.f_code
     source = _source_of(code.co_filename, _LinesOf(frame.f_globals))
     if source is None:
@@ -83,8 +83,8 @@ def node_of(frame: FrameType) -> ast.expr | None:
 
 @functools.lru_cache(maxsize=256)
 def _instructions(code: CodeType, place: int) -> tuple[Any, bool]:
-    """The instruction that makes what the one at a place looks at, if that is a jump, else
-    that one itself; whether it is a jump."""
+    """Returns the instruction that makes what the one at a place looks at, if that is a jump,
+    else that one itself; whether it is a jump."""
     before = at = None
     jumps = False
     for instruction in dis.get_instructions(code):
@@ -103,7 +103,7 @@ _MOVES = frozenset({"COPY", "SWAP", "NOP", "EXTENDED_ARG", "CACHE", "DUP_TOP", "
 
 
 def _calls(frame: FrameType) -> bool:
-    """Whether it is what the frame calls that asks."""
+    """Returns whether it is what the frame calls that asks."""
     instruction, jumps = _instructions(frame.f_code, frame.f_lasti)
     return instruction is not None and not jumps and "CALL" in instruction.opname
 
@@ -122,7 +122,7 @@ def line_of(frame: FrameType | None, line: int = 0) -> str:
 
 
 def line_of_error(error: BaseException) -> str:
-    """The user's line that an error came from, the innermost one."""
+    """Returns the user's line that an error came from, the innermost one."""
     traceback, found = error.__traceback__, ""
     while traceback is not None:
         frame = traceback.tb_frame
@@ -133,7 +133,7 @@ def line_of_error(error: BaseException) -> str:
 
 
 def is_formatting(frame: FrameType) -> bool:
-    """Whether what it evaluates is text `%` values: only text comes of it."""
+    """Returns whether what it evaluates is text `%` values: only text comes of it."""
     node = node_of(frame)
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
 
@@ -212,7 +212,7 @@ def _parent(node: ast.AST) -> ast.AST | None:
 
 
 def _answer(frame: FrameType, node: ast.expr, wanted: bool) -> bool | None:
-    """What an expression's truth must be, or, with `wanted` False, must not be."""
+    """Returns what an expression's truth must be, or, with `wanted` False, must not be."""
     inner: ast.AST = node
     outer = _parent(inner)
     while isinstance(outer, (ast.expr, ast.comprehension)):
@@ -238,7 +238,7 @@ def _answer(frame: FrameType, node: ast.expr, wanted: bool) -> bool | None:
 
 
 def _side_of(frame: FrameType, statement: ast.AST | None) -> bool | None:
-    """What the test of a statement must be."""
+    """Returns what the test of a statement must be."""
     if isinstance(statement, ast.Assert):
         raised: set[Any] = {AssertionError}
         return None if _is_caught(frame, statement, raised) else True
@@ -269,7 +269,7 @@ def _always_raises(body: Iterable[ast.stmt]) -> bool:
 
 
 def _leaves(node: ast.AST, is_in_loop: bool = False) -> bool:
-    """Whether what follows it may not run."""
+    """Returns whether what follows it may not run."""
     if isinstance(node, ast.Return):
         return True
     if isinstance(node, (ast.Break, ast.Continue)):
@@ -322,7 +322,7 @@ def _name_of(node: ast.expr) -> str:
 
 
 def _raised_by(frame: FrameType, statement: ast.stmt) -> Iterator[Any]:
-    """The classes that a body raises; None: any."""
+    """Yields the classes that a body raises; None: any."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Raise):
             raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
@@ -332,7 +332,7 @@ def _raised_by(frame: FrameType, statement: ast.stmt) -> Iterator[Any]:
 
 
 def _is_caught(frame: FrameType, node: ast.AST, raised: set[Any]) -> bool:
-    """Whether an exception of these classes may be caught before it leaves the step, by
+    """Returns whether an exception of these classes may be caught before it leaves the step, by
     what goes on."""
     within: FrameType | None = frame
     place: ast.AST | None = node
@@ -403,7 +403,7 @@ def _is_any_of(node: ast.expr, frame: FrameType, values: tuple[Any, ...]) -> boo
 
 
 def _evaluated(node: ast.expr, frame: FrameType) -> Any:
-    """What a name stands for; None where that is not known without running anything."""
+    """Returns what a name stands for; None where that is not known without running anything."""
     if isinstance(node, ast.Name):
         for names in (frame.f_locals, frame.f_globals, vars(builtins)):
             if node.id in names:

@@ -16,7 +16,7 @@ from acplan._fakes.tensor_values import (
 
 
 def _default_value(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
-    """The value that an input on the meta device is taken to have, by its name:
+    """Returns the value that an input on the meta device is taken to have, by its name:
     nothing is padded, nothing is packed. Masks are true everywhere, positions count
     from 0, labels and types are 0, and other integers, tokens say, are 3, which no
     library takes for padding or an end."""
@@ -57,7 +57,7 @@ def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> list[
 def _named(
     forward: Callable[..., Any], inputs: tuple[Sequence[Any], Mapping[str, Any]]
 ) -> list[tuple[str, torch.Tensor]]:
-    """Tensors with the names by which a model takes them, or a mapping in them."""
+    """Returns tensors with the names by which a model takes them, or a mapping in them."""
     args, kwargs = inputs
     try:
         signature = inspect.signature(forward)

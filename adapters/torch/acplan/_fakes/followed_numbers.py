@@ -86,7 +86,7 @@ class Following:
             raise self.first_error
 
     def was_unknown(self) -> bool:
-        """Whether the number just taken is."""
+        """Returns whether the number just taken is."""
         if self.is_reached and not self.is_taken:
             return False
         frame = asker()
@@ -105,7 +105,7 @@ class Following:
         return error
 
     def truth(self, is_value: bool = False) -> bool:
-        """The answer to whoever asks, else an error."""
+        """Returns the answer to whoever asks, else an error."""
         frame = asker()
         found = answer_of(frame, is_value)
         if found is None:
@@ -118,7 +118,7 @@ class Following:
         return found
 
     def plain(self, kind: type) -> Any:
-        """A plain number for what is written in C, where it decides nothing."""
+        """Returns a plain number for what is written in C, where it decides nothing."""
         frame = asker()
         name = f"{frame.f_globals.get('__name__', '')}."
         if is_formatting(frame) or name.startswith(tuple(f"{w}." for w in _WRITERS)):
@@ -154,7 +154,7 @@ class Following:
         self._put_back.enter_context(patch)
 
     def _replaces_in(self, frame: FrameType) -> bool:
-        """Whether names in a frame's code now stand for other functions than before."""
+        """Returns whether names in a frame's code now stand for other functions than before."""
         if not self.can_begin_anew:
             return False
         from acplan._fakes.number_functions import STAND_INS, knows_types
@@ -204,7 +204,7 @@ _now: Following | None = None
 
 
 def followed() -> Following | None:
-    """What follows the numbers of the step that runs, if anything does."""
+    """Returns what follows the numbers of the step that runs, if anything does."""
     return None if _now is None or _now.is_suspended else _now
 
 
@@ -216,7 +216,7 @@ def set_followed(session: Following | None) -> Following | None:
 
 
 def is_followed_by(session: Following | None) -> bool:
-    """Whether it is the session's step that runs."""
+    """Returns whether it is the session's step that runs."""
     return session is _now
 
 

@@ -83,7 +83,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
         self._is_inside = False
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
-        """What a jagged dimension is as long as: a number of its own, as real ones have."""
+        """Returns what a jagged dimension is as long as: a number of its own, as real ones
+        have."""
         nested: Any = importlib.import_module("torch.nested._internal.nested_tensor")
         nested._tensor_id_counter += 1
         return torch.SymInt(nested.NestedIntNode(nested._tensor_id_counter - 1, 1))
@@ -145,11 +146,11 @@ class ValuedFakeTensorMode(FakeTensorMode):
         return out
 
     def knows(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether all tensors that an operator reads have values."""
+        """Returns whether all tensors that an operator reads have values."""
         return _is_known(func, args, kwargs)
 
     def has_room_for(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor may have a value."""
+        """Returns whether a tensor may have a value."""
         return is_small(tensor)
 
     def computed(
@@ -210,7 +211,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         kwargs: Mapping[str, Any],
         value: Any,
     ) -> Any:
-        """The result where fake tensors alone do not know its shape."""
+        """Returns the result where fake tensors alone do not know its shape."""
         if func is _aten._pack_padded_sequence.default:
             lengths = value_of(args[1])
             if lengths is not None:
@@ -239,8 +240,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
         lengths: torch.Tensor,
         batch_first: bool,
     ) -> Any:
-        """The sizes of a packed sequence's batches are real, as PyTorch reads them
-        where they lie."""
+        """Packs a sequence as a fake; the sizes of a packed sequence's batches are real, as
+        PyTorch reads them where they lie."""
         with no_dispatch():
             narrow = torch.zeros(*padded.shape[:2], 1)
             rows, sizes = _aten._pack_padded_sequence(narrow, lengths, batch_first)
@@ -248,7 +249,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         return self._faked(_aten.new_empty.default, types, (padded, shape), {}), sizes
 
     def _places_of(self, index: Any) -> list[Any] | None:
-        """A mask among indices as the indices of what it shows."""
+        """Returns a mask among indices as the indices of what it shows."""
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             return [index]
         mask = value_of(index)
@@ -275,8 +276,8 @@ _GIVING = frozenset({_aten._local_scalar_dense.default, _aten.equal.default})
 
 
 def _given_unknown(func: Any, args: Sequence[Any]) -> Any:
-    """What stands for an unknown number: where Python asks for it, `following` does the rest,
-    else the answer to what PyTorch asks; None where there is none."""
+    """Returns what stands for an unknown number: where Python asks for it, `following` does
+    the rest, else the answer to what PyTorch asks; None where there is none."""
     session = followed()
     if session is None or args[0].is_complex():
         return None
@@ -292,7 +293,7 @@ def _given_unknown(func: Any, args: Sequence[Any]) -> Any:
 def _with_plain_numbers(
     session: Following, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any], bool]:
-    """The arguments of an operator with plain numbers, and whether one is unknown."""
+    """Returns the arguments of an operator with plain numbers, and whether one is unknown."""
     if session.makes_tensor and func is _aten.lift_fresh.default:
         session.makes_tensor = False
         return args, kwargs, True
@@ -301,8 +302,8 @@ def _with_plain_numbers(
 
 @functools.cache
 def _can_end_at(func: Any) -> bool:
-    """Whether it makes a tensor. What tells of one, or makes another one of it, is called by
-    parts of PyTorch in C++ that end the process where it raises."""
+    """Returns whether an operator makes a tensor. Parts of PyTorch in C++ call operators that
+    tell of a tensor or alias it, and end the process where such a call raises."""
     if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":
         return False
     made = [r for r in func._schema.returns if r.alias_info is None]
@@ -356,7 +357,7 @@ def _too_many_for_values(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def _is_known(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether all tensors of an operator have values."""
+    """Returns whether all tensors of an operator have values."""
     is_written = func._schema.is_mutable
     if isinstance(kwargs.get("generator"), torch.Generator):
         return False  # It is the user's, and would be moved on.
@@ -367,7 +368,7 @@ def _is_known(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
 
 
 def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator returns for the values of its tensors."""
+    """Returns what an operator returns for the values of its tensors."""
     with no_dispatch():
         try:
             return func(*tree_map(_on_cpu, args), **tree_map(_on_cpu, dict(kwargs)))
@@ -386,7 +387,7 @@ def _on_cpu(leaf: Any) -> Any:
 
 
 def _of_finite_numbers(func: Any, args: Sequence[Any], out: Any) -> Any:
-    """What tests for infinity and for what is no number find, as all numbers that a
+    """Returns what tests for infinity and for what is no number find, as all numbers that a
     step computes are taken for finite ones: one value for all places."""
     if not isinstance(out, FakeTensor) or out.dtype != torch.bool:
         return UNKNOWN

@@ -47,7 +47,7 @@ def following(session: Following) -> Iterator[None]:
 
 
 def _taken(tensor: torch.Tensor, take: Callable[[Any], Any]) -> tuple[Any, bool]:
-    """What a tensor of one element gives, and whether that is not known."""
+    """Returns what a tensor of one element gives, and whether that is not known."""
     session = followed()
     if session is None or not isinstance(tensor, torch.Tensor) or tensor.is_complex():
         return take(tensor), False
@@ -106,7 +106,7 @@ def _compares(function: Callable[..., bool]) -> Callable[..., Any]:
 
 
 def _number_of(value: Any) -> Any:
-    """A number for what Python's own function is given: an unknown one, or as it is."""
+    """Returns a number for what Python's own function is given: an unknown one, or as it is."""
     if isinstance(value, (FakeTensor, StandIn)) and value.numel() == 1:
         return value.item()
     return value
@@ -120,7 +120,7 @@ def _any_unknown(values: Any) -> bool:
 
 
 def _follows(function: Callable[..., Any], result: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is `result` of what is unknown, else as it was."""
+    """Returns a function that is `result` of what is unknown, else as it was."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if followed() is None:
@@ -189,7 +189,7 @@ class _OfNumbers(type):
 
 
 def knows_types(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which takes what stands for a class for that class."""
+    """Returns the function, which takes what stands for a class for that class."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -225,7 +225,7 @@ class FunctionsGiven:
         return found
 
     def _named_by(self, kinds: Iterable[type]) -> list[Any]:
-        """What the files hold that classes are from, and the classes, as data."""
+        """Returns what the files hold that classes are from, and the classes, as data."""
         found: list[Any] = []
         bases = {base for kind in kinds for base in kind.__mro__}
         modules = {base.__module__ for base in bases}
@@ -304,7 +304,7 @@ class Origins(TorchDispatchMode):
 
 
 def is_of_devices(error: BaseException) -> bool:
-    """Whether tensors of several devices met in an operator that takes those of one."""
+    """Returns whether tensors of several devices met in an operator that takes those of one."""
     text = f"{type(error).__name__} {error}"
     return "DeviceMismatch" in text or "FakeTensor Device Propagation" in text
 
@@ -331,7 +331,7 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_note(added: list[Any]) -> bool:
-    """Whether none of what a list has grown by holds tensors of the step."""
+    """Returns whether none of what a list has grown by holds tensors of the step."""
     return not any(map(holds_fakes, added))
 
 
@@ -389,7 +389,7 @@ def replace_in(things: Iterable[Any], others: dict[int, torch.Tensor]) -> None:
 
 
 def _replaced(others: dict[int, torch.Tensor], value: Any) -> Any:
-    """A tensor's other one; a tuple with some of them."""
+    """Returns a tensor's other one; a tuple with some of them."""
     if id(value) in others:
         return others[id(value)]
     if not is_a(value, tuple):

@@ -81,8 +81,8 @@ def objects_kept(*roots: Any) -> Iterator[None]:
 
 
 def read_once(data: Any, with_files: bool) -> str:
-    """The class of an iterator that data, a loader or a sampler reads from, which cannot
-    be read again; "" where there is none. `with_files`: a file is one, too; data with
+    """Returns the class of an iterator that data, a loader or a sampler reads from, which
+    cannot be read again; "" where there is none. `with_files`: a file is one, too; data with
     places seek in theirs."""
     found = (thing for thing in _reached([data]) if is_a(thing, Iterator))
     but = () if with_files else (io.IOBase,)
@@ -103,7 +103,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def fake_beside(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    """A fake of a real tensor, with nothing in common: who writes to the fake does not
+    """Returns a fake of a real tensor, with nothing in common: who writes to the fake does not
     raise the count of the real one's versions, of which autograd would take it that what
     it has saved was written to. From PyTorch 2.15 on what detach() makes while a fake mode
     is on counts with the tensor that it is of."""
@@ -113,7 +113,7 @@ def fake_beside(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
-    """A copy of what a model is given, in which each tensor is what `of_tensor` says:
+    """Returns a copy of what a model is given, in which each tensor is what `of_tensor` says:
     whatever the model does with it, takes from it or writes to it, is done to the copy.
 
     Raises AcplanError for what cannot be copied, and for iterators, which can be read
@@ -135,7 +135,7 @@ def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _shared_by(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> dict[int, Any]:
-    """What a copy has of the original: modules. Parameters are no plain tensors."""
+    """Returns what a copy has of the original: modules. Parameters are no plain tensors."""
     memo: dict[int, Any] = {}
     for thing in _reached([given]):
         if is_a(thing, torch.nn.Module):
@@ -178,7 +178,7 @@ def _global_hooks() -> list[Any]:
 def _reached(
     roots: Iterable[Any], of_functions: bool = True, but: tuple[type, ...] = ()
 ) -> Iterator[Any]:
-    """All things from there on, each once, without what functions reach where not asked,
+    """Yields all things from there on, each once, without what functions reach where not asked,
     and without those of the classes in `but`."""
     left = [*roots]
     seen: dict[int, Any] = {}
@@ -211,8 +211,8 @@ def not_of_optimizers(things: Iterable[Any]) -> list[Any]:
 
 
 def tensors_beside(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Those that attributes of parameters have, such as the scales of quantised ones, at any
-    depth, but for those of modules."""
+    """Returns those that attributes of parameters have, such as the scales of quantised ones,
+    at any depth, but for those of modules."""
     but = (torch.nn.Module, torch.optim.Optimizer)
     things = _reached([*map(vars, parameters)], of_functions=False, but=but)
     parts = (part for thing in things for part in _parts_of(thing))
@@ -260,7 +260,7 @@ Stays = Callable[[list[Any]], bool]
 
 
 def undone(thing: Any, stays: Stays | None = None) -> Iterator[Undo]:
-    """What puts a thing back to what it is now, but for lists that have only grown, by
+    """Yields what puts a thing back to what it is now, but for lists that have only grown, by
     what stays."""
     if is_a(thing, torch.jit.ScriptModule):
         yield functools.partial(_put_in_script, thing, torchscript.Attributes(thing).items())
@@ -338,7 +338,8 @@ def _put_back(container: Any, before: Any, stays: Stays | None = None) -> None:
 
 
 def _added(container: Any, before: Any) -> list[Any] | None:
-    """What has been added to the end of what a list had; None where it is another one."""
+    """Returns what has been added to the end of what a list had; None where it is another
+    one."""
     if not is_a(container, (list, collections.deque)):
         return None
     now: list[Any] = elements_of(container) or []

@@ -55,7 +55,7 @@ _PRODUCTS: Mapping[str, tuple[int, int]] = {
 
 
 def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The plain tensors that a sparse one consists of: indices, then elements."""
+    """Returns the plain tensors that a sparse one consists of: indices, then elements."""
     with torch.no_grad():
         if tensor.layout is torch.sparse_coo:
             return [tensor._indices(), tensor._values()]
@@ -66,7 +66,7 @@ def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def concerns_sparse(func: Any, given: Sequence[torch.Tensor]) -> bool:
-    """Whether an operator that is given these tensors is one for `SparseFakes`."""
+    """Returns whether an operator that is given these tensors is one for `SparseFakes`."""
     is_strided = True
     for tensor in given:
         layout = tensor.layout
@@ -87,7 +87,7 @@ def asks_of_sparse(func: Any) -> bool:
 
 
 def fake_of_sparse(value: torch.Tensor, fake: Callable[[torch.Tensor], Any]) -> torch.Tensor:
-    """The fake of a real sparse tensor; `fake` makes those of its parts."""
+    """Returns the fake of a real sparse tensor; `fake` makes those of its parts."""
     with no_dispatch():
         parts = sparse_parts(value.detach())
         sides = [part.cpu() for part in parts[:-1]]
@@ -98,7 +98,7 @@ def fake_of_sparse(value: torch.Tensor, fake: Callable[[torch.Tensor], Any]) -> 
 def structure_of(
     fake: torch.Tensor, parts: Sequence[torch.Tensor] | None = None
 ) -> torch.Tensor:
-    """The real one of a fake."""
+    """Returns the real one of a fake."""
     real: torch.Tensor | None = fake.__dict__.get(_REAL)
     if real is not None and real.shape == fake.shape:
         return real
@@ -108,7 +108,7 @@ def structure_of(
 
 
 def made_of(real: torch.Tensor, parts: Sequence[Any]) -> torch.Tensor:
-    """The fake sparse tensor that consists of these fake parts, by a real one."""
+    """Returns the fake sparse tensor that consists of these fake parts, by a real one."""
     mode, device = parts[-1].fake_mode, parts[-1].device
     with no_dispatch(), in_kernel_invocation_manager(mode):
         metas = [part.view(part.shape) for part in parts]
@@ -132,7 +132,7 @@ class SparseFakes:
         self._device = torch.device("cpu")
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What the operator returns, of fake tensors."""
+        """Returns what the operator returns, of fake tensors."""
         name = func.__name__.split(".")[0]
         given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
         self._device = next((t.device for t in given if t.dim() > 0), given[0].device)
@@ -152,8 +152,8 @@ class SparseFakes:
         return tree_map(self._fake, self._computed(func, args, kwargs))
 
     def _written(self, func: Any, args: Sequence[Any]) -> Any:
-        """What is written to, which has as many elements as before, and those of another
-        sparse one that is added."""
+        """Returns what is written to, which has as many elements as before, and those of
+        another sparse one that is added."""
         first, second = (args[0], args[1]) if len(args) > 1 else (args[0], None)
         kinds = (list, tuple)
         pairs: Any = [(first, second)]
@@ -297,7 +297,7 @@ def _with_parts(like: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tens
 
 
 def _assumed(fake: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A real one of as many elements, in different places as long as there are some."""
+    """Returns a real one of as many elements, in different places as long as there are some."""
     count = parts[0 if fake.layout is torch.sparse_coo else 1].shape[-1]
     if fake.layout is torch.sparse_coo:
         shape = fake.shape[: parts[0].shape[0]]

@@ -49,7 +49,7 @@ def array_of_unknown(tensor: torch.Tensor) -> Any:
 
 
 def of_ufunc(ufunc: Any, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a function of NumPy's makes of unknown numbers and arrays."""
+    """Returns what a function of NumPy's makes of unknown numbers and arrays."""
     import numpy
 
     out = kwargs.get("out")

@@ -37,7 +37,7 @@ class Number:
         return self.kind
 
     def _live(self) -> Following | None:
-        """Those who follow it, unless their step is over."""
+        """Returns those who follow it, unless their step is over."""
         return self._session if is_followed_by(self._session) else None
 
     def __bool__(self) -> bool:
@@ -137,7 +137,7 @@ def unknown(kind: type) -> Number:
 
 
 def kind_of(tensor: torch.Tensor) -> type:
-    """The class of the numbers in a tensor."""
+    """Returns the class of the numbers in a tensor."""
     if tensor.dtype == torch.bool:
         return bool
     if tensor.is_complex():
@@ -230,7 +230,7 @@ def _makes_tensor(file: Any) -> bool:
 
 
 def joined(*kinds: type) -> type:
-    """The class of what arithmetic makes of numbers."""
+    """Returns the class of what arithmetic makes of numbers."""
     return float if any(kind not in (int, bool) for kind in kinds) else int
 
 
@@ -269,7 +269,7 @@ def _unary(name: str) -> Callable[[Number], Any]:
 
 
 def _comparison(name: str) -> Callable[[Number, Any], Any]:
-    """Every number that a step computes is finite."""
+    """Compares numbers as finite ones: all that a step computes are taken for such."""
     of_itself = name in ("eq", "le", "ge")
 
     def compare(self: Number, other: Any) -> Any:
@@ -299,8 +299,8 @@ _complete(Number)
 
 
 def without_numbers(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
-    """An operator's arguments with plain numbers for unknown ones, and whether there was
-    one. Raises where one decides a shape."""
+    """Returns an operator's arguments with plain numbers for unknown ones, and whether there
+    was one. Raises where one decides a shape."""
     found = [False]
     placed = [
         _plain_in(value, func, argument, found)

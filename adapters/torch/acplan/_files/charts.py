@@ -54,7 +54,7 @@ _MADE_OF: dict[int, tuple[Callable[[], Any], ...]] = {}
 
 
 def remember(value: _T, *sources: Any) -> _T:
-    """The value; what it was made of is known as long as others hold that."""
+    """Returns the value; what it was made of is known as long as others hold that."""
     key = id(value)
     _MADE_OF[key] = tuple(map(_weakly, sources))
     weakref.finalize(value, _MADE_OF.pop, key, None).atexit = False
@@ -68,7 +68,7 @@ def _weakly(source: Any) -> Callable[[], Any]:
 
 
 def made_of(value: Any) -> tuple[Any, ...] | None:
-    """What was remembered of it, None where that is not known any more."""
+    """Returns what was remembered of it, None where that is not known any more."""
     sources = tuple(source() for source in _MADE_OF.get(id(value), ()))
     return sources if sources and None not in sources else None
 

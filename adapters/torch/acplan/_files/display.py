@@ -41,7 +41,7 @@ def to_pandas(rows: Rows) -> Any:
 
 
 def page(title: str, facts: Mapping[str, object], *parts: str) -> str:
-    """A title, what is to be said in words, and charts or tables below."""
+    """Returns a title, what is to be said in words, and charts or tables below."""
     said = " · ".join(
         f"{html.escape(name)} <b>{html.escape(str(value))}</b>" for name, value in facts.items()
     )
@@ -52,7 +52,7 @@ def page(title: str, facts: Mapping[str, object], *parts: str) -> str:
 
 
 def table(rows: Rows, most: int = 12) -> str:
-    """The first rows; what is left out is said."""
+    """Returns the first rows; what is left out is said."""
     if not rows:
         return ""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
@@ -114,7 +114,7 @@ def own_chart(label: str, series: Mapping[str, Points], line: float | None = Non
 
 
 def thinned(points: Points, most: int = 400) -> Points:
-    """The highest of each of so many runs of points, so that no peak is lost."""
+    """Returns the highest of each of so many runs of points, so that no peak is lost."""
     if len(points) <= most:
         return points
     each = len(points) / most

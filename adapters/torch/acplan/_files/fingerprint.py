@@ -36,7 +36,7 @@ def weights_of(
     dtype: torch.dtype | None = None,
     trained_before: Container[int] | None = None,
 ) -> dict[str, str]:
-    """The parameters of the module itself, such as `bfloat16[4096, 64]`, those of
+    """Returns the parameters of the module itself, such as `bfloat16[4096, 64]`, those of
     floating point with the data type where it is given. `trained_before` names those that
     required a gradient before a step, which may have changed that."""
     return {
@@ -50,7 +50,7 @@ def weights_of(
 
 
 def made_for(modules: _Modules) -> dict[str, Any] | None:
-    """What a plan says of the model, by the modules of its trace."""
+    """Returns what a plan says of the model, by the modules of its trace."""
     if not all(WEIGHTS in module for module in modules):
         return None  # of a version that did not write them
     keys = ("fqn", "class", WEIGHTS)

@@ -208,7 +208,7 @@ class Plan:
         return float(self._number("overhead"))
 
     def to_pandas(self) -> Any:
-        """A table of the units: name, operators, how many of them are saved."""
+        """Returns a table of the units: name, operators, how many of them are saved."""
         return display.to_pandas(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -240,8 +240,8 @@ class Plan:
         }
 
     def _wrong_figure(self) -> str:
-        """What is wrong with the figures of a file that others have written to, as far as
-        they are shown: who looks at a plan is told, and nothing is raised."""
+        """Returns what is wrong with the figures of a file that others have written to, as far
+        as they are shown: who looks at a plan is told, and nothing is raised."""
         try:
             for key in ("peak_bytes", "budget_bytes", "recompute_ms", "overhead"):
                 self._number(key)
@@ -289,7 +289,7 @@ def _planned(module: dict[str, Any]) -> PlannedModule:
 
 
 def plan_given(plan: Any) -> Plan:
-    """A plan, or the one that the file with this path has."""
+    """Returns a plan, or the one that the file with this path has."""
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, (str, os.PathLike)):

@@ -42,7 +42,7 @@ class Profile:
 
     @property
     def modules(self) -> list[dict[str, Any]]:
-        """Each with its `fqn`, `is_leaf` and costs."""
+        """Returns each with its `fqn`, `is_leaf` and costs."""
         modules = self.data.get("modules", self.data.get("mod_stats"))
         return modules if isinstance(modules, list) else []
 
@@ -52,7 +52,7 @@ class Profile:
         return str(model.get("name", "")) if isinstance(model, dict) else ""
 
     def to_pandas(self) -> Any:
-        """A table of the modules, with what is a number or a text of each."""
+        """Returns a table of the modules, with what is a number or a text of each."""
         plain_types = (str, int, float, bool, type(None))
         return display.to_pandas(
             [

@@ -29,22 +29,22 @@ class Trace:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes in use, each storage rounded up to 512."""
+        """Returns the most bytes in use, each storage rounded up to 512."""
         return int(self.data["measured"]["peak_bytes"])
 
     @property
     def accumulate(self) -> int:
-        """The microbatches of an iteration, of which this is the last one."""
+        """Returns the microbatches of an iteration, of which this is the last one."""
         return int(self.data.get("accumulate", 1))
 
     @property
     def workspaces(self) -> bool:
-        """Whether what kernels allocate beside their results is part of it."""
+        """Returns whether what kernels allocate beside their results is part of it."""
         return bool(self.data.get("workspaces", False))
 
     @property
     def has_real_values(self) -> bool:
-        """Whether the step ran with real values of all that it computes."""
+        """Returns whether the step ran with real values of all that it computes."""
         return self.data.get("values") == "real"
 
     @property
@@ -55,7 +55,7 @@ class Trace:
 
     @property
     def notes(self) -> list[str]:
-        """What the trace assumes of the step."""
+        """Returns what the trace assumes of the step."""
         return list(self.data.get("notes", ()))
 
     @property
@@ -65,7 +65,8 @@ class Trace:
         return live_bytes(storages, len(self.data["operators"]))
 
     def source_of(self, operator: int) -> str:
-        """The line of Python that an operator is from, such as `model.py:123`, or ""."""
+        """Returns the line of Python that an operator is from, such as `model.py:123`, or
+        ""."""
         index = self.data["operators"][operator].get("source", -1)
         if index < 0:
             return ""
@@ -73,8 +74,8 @@ class Trace:
         return f"{source['file']}:{source['line']}"
 
     def to_pandas(self) -> Any:
-        """A table of the operators: name, phase, module, milliseconds, bytes in use, and
-        the line of Python."""
+        """Returns a table of the operators: name, phase, module, milliseconds, bytes in use,
+        and the line of Python."""
         return display.to_pandas(list(self._rows()))
 
     def _rows(self) -> Iterator[dict[str, Any]]:

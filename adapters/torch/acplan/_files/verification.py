@@ -98,7 +98,7 @@ class Verification:
         return None
 
     def to_pandas(self) -> Any:
-        """A table of the operators as re-traced, with the bytes predicted beside."""
+        """Returns a table of the operators as re-traced, with the bytes predicted beside."""
         return display.to_pandas(
             [
                 {

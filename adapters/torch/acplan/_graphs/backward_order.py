@@ -22,7 +22,7 @@ class BackwardOrder:
     turns: tuple[str, ...]
 
     def applied(self, module: GraphModule) -> GraphModule:
-        """The same graph in this order: before a node what it needs that is not there,
+        """Returns the same graph in this order: before a node what it needs that is not there,
         in the order of the joint graph. Parts of a tuple are taken from it at once, so
         that it is not held for one of them."""
         graph = module.graph
@@ -58,7 +58,7 @@ class BackwardOrder:
 
 
 def _missing(node: Node, there: Mapping[Node, Node]) -> set[Node]:
-    """The node and what it needs that is not there."""
+    """Returns the node and what it needs that is not there."""
     found: set[Node] = set()
     left = [node]
     while left:

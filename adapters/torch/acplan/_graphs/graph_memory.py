@@ -99,7 +99,7 @@ def run_step(
     num_fwd_outputs: int,
     held_bytes: int = 0,
 ) -> tuple[list[Step], list[Step]]:
-    """The nodes of the forward and of the backward graph as they run, with the bytes in
+    """Returns the nodes of the forward and of the backward graph as they run, with the bytes in
     use while they do. Inputs, constants, what forward returns to the model and gradients
     stay; what it saves is dropped after its last use in backward."""
     memory = Memory(device_type_of_graphs(forward, backward), held_bytes)
@@ -123,7 +123,7 @@ def run_step(
 
 
 def device_type_of_graphs(*modules: GraphModule) -> str | None:
-    """The accelerator on which memory counts; None: all of it does."""
+    """Returns the accelerator on which memory counts; None: all of it does."""
     types = {
         tensor.device.type
         for module in modules

@@ -69,7 +69,7 @@ class JointGraph:
 
     @property
     def is_symbolic(self) -> bool:
-        """Whether a size is one that only a run knows."""
+        """Returns whether a size is one that only a run knows."""
         return any(
             is_symbolic(size)
             for node in self._nodes
@@ -86,7 +86,7 @@ class JointGraph:
         )
 
     def data(self, name: str, held_bytes: int = 0) -> dict[str, Any]:
-        """The file `acplan.graph` (docs/file_formats.md)."""
+        """Returns the file `acplan.graph` (docs/file_formats.md)."""
         notes = {"notes": [_HINTS]} if self.is_symbolic else {}
         return notes | {
             "format": "acplan.graph",
@@ -100,13 +100,13 @@ class JointGraph:
         }
 
     def input_bytes(self, nodes: Iterable[Node] | None = None) -> int:
-        """What these inputs take, each memory once; by default all but tangents."""
+        """Returns what these inputs take, each memory once; by default all but tangents."""
         if nodes is None:
             nodes = [n for n in self._nodes if n.op == "placeholder" and not is_tangent(n)]
         return self._buffers.bytes_of(self._buffers.read(nodes))
 
     def returned_bytes(self) -> int:
-        """What forward makes and returns to the model."""
+        """Returns what forward makes and returns to the model."""
         returned = self._buffers.returned(self._outputs.forward)
         return self._buffers.bytes_of(
             b for b in returned if self._buffers.makers[b] is not None
@@ -114,13 +114,13 @@ class JointGraph:
 
     @property
     def signature(self) -> list[list[str]]:
-        """All nodes, views too, and what the two passes return."""
+        """Returns all nodes, views too, and what the two passes return."""
         returned = [*self._outputs.forward, None, *self._outputs.backward]
         nodes = [[n.name, str(n.target)] for n in self._nodes]
         return [*nodes, ["" if n is None else n.name for n in returned]]
 
     def keepable(self) -> list[str]:
-        """All that forward may save."""
+        """Returns all that forward may save."""
         return [
             buffer["name"]
             for buffer, maker in zip(self._buffers.entries, self._buffers.makers)
@@ -130,7 +130,7 @@ class JointGraph:
         ]
 
     def buffers_of(self, name: str) -> list[int]:
-        """The buffers that a node's value is in, by their places in the file."""
+        """Returns the buffers that a node's value is in, by their places in the file."""
         node = self._by_name.get(name)
         return [] if node is None else self._buffers.read([node])
 
@@ -138,7 +138,7 @@ class JointGraph:
         return name in self._by_name and is_tangent(self._by_name[name])
 
     def names_of(self, saved: Iterable[Node]) -> list[str]:
-        """The buffers that are kept where these nodes are saved; inputs are there."""
+        """Returns the buffers that are kept where these nodes are saved; inputs are there."""
         kept = sorted(set(self._buffers.read(saved)))
         return [
             self._buffers.entries[b]["name"]
@@ -147,8 +147,8 @@ class JointGraph:
         ]
 
     def saved_nodes(self, kept: Iterable[str]) -> list[Node]:
-        """What PyTorch is to save for a plan that keeps these buffers: their tensors, and
-        the inputs and sizes that backward needs besides.
+        """Returns what PyTorch is to save for a plan that keeps these buffers: their tensors,
+        and the inputs and sizes that backward needs besides.
 
         Raises AcplanError where something would have to run again that may not.
         """
@@ -174,7 +174,7 @@ class JointGraph:
         return [node for node in self._nodes if node in saved]
 
     def _is_saved(self, node: Node, there: set[int]) -> bool:
-        """Whether backward gets the node from forward."""
+        """Returns whether backward gets the node from forward."""
         if self._stages[node] == BACKWARD:
             return False
         if node.op == "placeholder":

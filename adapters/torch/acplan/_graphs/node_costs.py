@@ -72,7 +72,7 @@ class GraphCosts:
         return not is_gather and made < max(sizes, default=0)
 
     def _is_read_by_a_kernel(self, node: Node) -> bool:
-        """Whether one of the readers, of views too, is a kernel of its own."""
+        """Returns whether one of the readers, of views too, is a kernel of its own."""
         left, seen = [node], {node}
         while left:
             for user in left.pop().users:
@@ -101,7 +101,7 @@ def _has_tag(target: Any, name: str) -> bool:
 
 @functools.cache
 def is_kernel_of_its_own(target: Any) -> bool:
-    """Whether Inductor calls the operator as it is, instead of writing a kernel that
+    """Returns whether Inductor calls the operator as it is, instead of writing a kernel that
     others may be fused with."""
     if not isinstance(target, torch._ops.OpOverload):
         return isinstance(target, torch._ops.HigherOrderOperator)

@@ -14,7 +14,7 @@ _DROPPED = ("dropout_p", "dropout", "p")
 
 
 def is_tangent(node: Node) -> bool:
-    """Whether it is an input that comes with backward."""
+    """Returns whether it is an input that comes with backward."""
     if node.op != "placeholder":
         return False
     name = str(node.target)
@@ -22,12 +22,12 @@ def is_tangent(node: Node) -> bool:
 
 
 def must_recompute(node: Node) -> bool:
-    """Whether the model itself checkpoints it, by torch.utils.checkpoint."""
+    """Returns whether the model itself checkpoints it, by torch.utils.checkpoint."""
     return node.meta.get("recompute") in _RECOMPUTED
 
 
 def may_run_again(node: Node) -> bool:
-    """Whether what it makes is the same when backward makes it once more, and nothing
+    """Returns whether what it makes is the same when backward makes it once more, and nothing
     else is done by it."""
     if node.op != "call_function":
         return False

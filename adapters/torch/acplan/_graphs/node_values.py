@@ -22,12 +22,12 @@ Values = dict[Node, Any]
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """A name of the tensor's memory, as long as that is there."""
+    """Returns a name of the tensor's memory, as long as that is there."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def size_hint(value: Any) -> Any:
-    """The number that a symbol stands for; other values as they are."""
+    """Returns the number that a symbol stands for; other values as they are."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return value
     kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
@@ -38,7 +38,7 @@ def size_hint(value: Any) -> Any:
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether a number is one that only a run knows."""
+    """Returns whether a number is one that only a run knows."""
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
@@ -57,7 +57,7 @@ class FakeRun:
         return tree_map(self._empty_like, node.meta.get("val"))
 
     def shaped(self, node: Node, value: Any) -> Any:
-        """What an input is where it is in the memory of this tensor."""
+        """Returns what an input is where it is in the memory of this tensor."""
         noted = node.meta.get("val")
         if not isinstance(noted, torch.Tensor) or noted.layout != torch.strided:
             return value
@@ -71,7 +71,7 @@ class FakeRun:
             return made.set_(value.untyped_storage(), offset, size, stride)
 
     def attribute(self, node: Node) -> Any:
-        """A constant of the module, of which there is one however often it is named."""
+        """Returns a constant of the module, of which there is one however often it is named."""
         target = str(node.target)
         if target not in self._attributes:
             value = self._find(target)
@@ -135,7 +135,7 @@ class FakeRun:
 
 
 def run_graph(module: GraphModule) -> Values:
-    """What each node of the graph makes."""
+    """Returns what each node of the graph makes."""
     run = FakeRun(module)
     values: Values = {}
     for node in module.graph.nodes:
@@ -159,7 +159,7 @@ def distinct_storages(value: Any) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def allocated_bytes(tensor: torch.Tensor, device_type: str | None) -> int:
-    """What the tensor's memory takes; nothing where it is not on devices of this
+    """Returns what the tensor's memory takes; nothing where it is not on devices of this
     type."""
     if device_type is not None and tensor.device.type != device_type:
         return 0
@@ -167,7 +167,7 @@ def allocated_bytes(tensor: torch.Tensor, device_type: str | None) -> int:
 
 
 def device_type_of(values: Values) -> str | None:
-    """The accelerator that is used, on which memory counts; None: all of it does."""
+    """Returns the accelerator that is used, on which memory counts; None: all of it does."""
     types = {t.device.type for value in values.values() for t in tensors_in(value)}
     used = types - {"cpu", "meta"}
     return min(used) if used else None

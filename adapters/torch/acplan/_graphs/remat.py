@@ -19,8 +19,8 @@ def plan_graph(
     time_limit: float | None = None,
     kept: Budget | None = None,
 ) -> dict[str, Any]:
-    """The plan that runs least again within the budget, and keeps at most so many bytes:
-    data of `acplan.remat`, with the memory node by node. `status` is "infeasible" where
+    """Returns the plan that runs least again within the budget, and keeps at most so many
+    bytes: data of `acplan.remat`, with the memory node by node. `status` is "infeasible" where
     nothing fits."""
     sizes = {"budget": budget, "kept": kept}
     asked = {k: size_value(k, v) for k, v in sizes.items() if v is not None}
@@ -28,7 +28,7 @@ def plan_graph(
 
 
 def evaluate_graph(graph: dict[str, Any], saved: Iterable[str]) -> dict[str, Any]:
-    """The same of a choice that is made already: the names of the buffers kept."""
+    """Returns the same of a choice that is made already: the names of the buffers kept."""
     return _run(graph, {}, {"saved": [*saved]})
 
 

@@ -27,7 +27,7 @@ def dataflow_graph(
     autocast: AutocastLike = None,
     **kwargs: Any,
 ) -> dict[str, Any]:
-    """The graph of `model(*args, **kwargs)`, its loss and the gradients of its
+    """Returns the graph of `model(*args, **kwargs)`, its loss and the gradients of its
     parameters, as data of the file that docs/file_formats.md calls `acplan.dataflow`.
 
     Nothing is computed, as for acplan.trace, whose arguments these are. The nodes are
@@ -53,7 +53,7 @@ def dataflow_graph(
 
 
 def _joint(step: Step) -> tuple[GraphModule, list[str]]:
-    """The graph that returns the loss, the start of backward and the gradients, and
+    """Returns the graph that returns the loss, the start of backward and the gradients, and
     the names of its arguments."""
     state = dict([*step.model.named_parameters(), *step.model.named_buffers()])
     leaves, structure = tree_flatten((step.args, step.kwargs))

@@ -112,7 +112,7 @@ def _profile_of(graph: Any) -> Profile:
 
 
 def _allowed(profile: Profile, ac_units: Sequence[str], fsdp_units: Sequence[str]) -> list[str]:
-    """The modules that may be units: as PyTorch has it, a name of no module allows
+    """Returns the modules that may be units: as PyTorch has it, a name of no module allows
     nothing, and forbids what is above it all the same."""
     fqns = [module["fqn"] for module in profile.modules if not module["is_leaf"]]
     known = {module["fqn"] for module in profile.modules}
@@ -134,7 +134,7 @@ def _bytes(gib: float) -> int:
 
 
 def _rounded_up(ratio: float) -> float:
-    """A plan with the ratios as they are returned must fit as well."""
+    """Rounds a ratio up: a plan with the ratios as they are returned must fit as well."""
     return min(1.0, math.ceil(round(ratio * 1e4, 6)) / 1e4)
 
 

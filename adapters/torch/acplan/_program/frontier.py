@@ -72,7 +72,7 @@ class Comparison:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The baseline, where the program has it, and one of each plan."""
+        """Returns the baseline, where the program has it, and one of each plan."""
         return [dict(row) for row in self.data["plans"]]
 
     def to_pandas(self) -> Any:
@@ -96,7 +96,7 @@ def frontier(
     progress: bool | None = None,
     **options: Any,
 ) -> Frontier:
-    """The optimal plan at each of many budgets: `acplan frontier`.
+    """Returns the optimal plan at each of many budgets: `acplan frontier`.
 
     points:  so many, evenly from the least that any plan needs to what the model needs
              without one; or
@@ -128,7 +128,8 @@ def _budgets(budgets: Any) -> list[int | str]:
 
 
 def compare(of: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
-    """The step without a plan and with each of these, side by side: `acplan compare`."""
+    """Returns the step without a plan and with each of these, side by side: `acplan
+    compare`."""
     if not plans:
         raise AcplanError("compare: expected plans, found none")
     with question_folder() as folder:

@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger("acplan")
 
 
 def plan(of: Source, budget: Budget, *, progress: bool | None = None, **options: Any) -> Plan:
-    """The plan with the least recomputation within the budget, optimal and checked.
+    """Returns the plan with the least recomputation within the budget, optimal and checked.
 
     of:      a trace, a profile, or the path of a file with either.
     budget:  what a rank may use at its peak: bytes, "60GiB", a share of what it uses

@@ -13,7 +13,7 @@ from acplan._files.trace_file import Trace
 
 
 def profile(trace: Trace | str | os.PathLike[str]) -> Profile:
-    """What the modules of a traced step cost, for planning: `acplan profile`."""
+    """Returns what the modules of a traced step cost, for planning: `acplan profile`."""
     with question_folder() as folder:
         return Profile.load(folder.path_of(add_profile(folder, trace)))
 
@@ -27,7 +27,7 @@ def add_profile(folder: QuestionFolder, trace: Trace | str | os.PathLike[str]) -
 
 
 def from_torch(module_info: Mapping[str, Any]) -> Profile:
-    """The profile in the ModuleInfo that PyTorch's aggregate_stats returns
+    """Returns the profile in the ModuleInfo that PyTorch's aggregate_stats returns
     (torch.distributed._tools.ilp_utils): with trade-off fits, without operators, so
     that plans are made of modules. It is not changed."""
     for key in MODULE_INFO_KEYS:

@@ -48,7 +48,7 @@ def report(
 def _plan_files(
     plans: Mapping[str, Plan | PathLike | None], folder: QuestionFolder
 ) -> Iterator[str]:
-    """A file for each plan, called as the page is to call it."""
+    """Yields a file for each plan, called as the page is to call it."""
     for name, plan in plans.items():
         if isinstance(plan, Plan):
             if not name or pathlib.PurePath(name).name != name:

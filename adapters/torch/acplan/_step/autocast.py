@@ -39,7 +39,7 @@ AutocastLike = Autocast | torch.autocast | torch.dtype | str | None
 
 
 def autocast_of(value: AutocastLike) -> Autocast | None:
-    """What a data type, its name or a torch.autocast stands for; None is none."""
+    """Returns what a data type, its name or a torch.autocast stands for; None is none."""
     if value is None or isinstance(value, Autocast):
         return value
     if isinstance(value, str) and value.removeprefix("torch.") in AUTOCASTS:

@@ -142,7 +142,7 @@ def _wherever_imported(name: str, original: Any, other: Any) -> Iterator[tuple[A
 
 
 def _is_of_plan(function: Any) -> bool:
-    """Whether acplan made it: what a plan calls a module with, and its policies."""
+    """Returns whether acplan made it: what a plan calls a module with, and its policies."""
     while isinstance(function, functools.partial):
         function = function.func
     is_function = isinstance(function, types.FunctionType | types.MethodType)
@@ -151,7 +151,7 @@ def _is_of_plan(function: Any) -> bool:
 
 @functools.cache
 def _runs_again(cls: Any) -> bool:
-    """Whether a function of autograd is a checkpoint: by its name, and since backward
+    """Returns whether a function of autograd is a checkpoint: by its name, and since backward
     switches gradients on for what it runs. Solvers of equations do so, too."""
     if cls is torch.utils.checkpoint.CheckpointFunction:
         return True

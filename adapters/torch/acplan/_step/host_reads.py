@@ -8,9 +8,9 @@ from acplan._step.step_log import StepLog
 
 
 def _saved_by_host(log: StepLog, forward_end: int) -> Iterator[Saved]:
-    """What Python's own code reads has to be there when the module runs again: as if its
-    backward asked for it, when it asks for the rest, but for no longer. It has no bytes on
-    the device."""
+    """Yields what Python's own code reads, which has to be there when the module runs again: as
+    if its backward asked for it, when it asks for the rest, but for no longer. It has no bytes
+    on the device."""
     for storage in log.read_on_host:
         born, tensor = log.storages[storage].born, log.latest_tensor_of(storage)
         if not 0 <= born < forward_end:
@@ -31,6 +31,6 @@ def _saved_by_host(log: StepLog, forward_end: int) -> Iterator[Saved]:
 
 
 def with_reads_of_host(log: StepLog, forward_end: int) -> list[Saved]:
-    """What autograd saves, and what the host reads, in order."""
+    """Returns what autograd saves, and what the host reads, in order."""
     found = [*log.saved, *_saved_by_host(log, forward_end)]
     return sorted(found, key=lambda saved: saved.packed)

@@ -75,7 +75,7 @@ def step_of_config(
     task: str = "auto",
     has_weights: bool = False,
 ) -> TrainingStep:
-    """A model on the meta device, without weights, and inputs of its task; or, where it
+    """Returns a model on the meta device, without weights, and inputs of its task; or, where it
     `has_weights`, one on the CPU, with random ones and random inputs.
 
     name:    a configuration: a folder or JSON file, JSON text, a model type of
@@ -162,7 +162,7 @@ def _config_of(transformers: Any, data: Any, name: str) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of others says, up to the first line that announces no other."""
+    """Returns what an error of others says, up to the first line that announces no other."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = next((k for k, line in enumerate(lines) if not line.endswith(":")), len(lines))
     return " ".join(lines[: said + 1]) or type(error).__name__

@@ -146,7 +146,7 @@ class InnerPasses:
                 yield c
 
     def notes(self) -> list[str]:
-        """What the trace says of modules that may be no units."""
+        """Returns what the trace says of modules that may be no units."""
         return [*self._notes_of_passes(), *self._notes_of_parameters()]
 
     def _notes_of_parameters(self) -> Iterator[str]:
@@ -184,7 +184,7 @@ def _exclude(barred: Iterable[int], calls: Sequence[Call]) -> set[int]:
 
 
 def _accumulates() -> bool:
-    """Whether the pass adds to the gradients of leaves, which it must not do twice."""
+    """Returns whether the pass adds to the gradients of leaves, which it must not do twice."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code in _ENTRIES:
@@ -197,14 +197,14 @@ _ENTRIES = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
 
 
 def _around(call: int, calls: Sequence[Call]) -> Iterator[int]:
-    """The call and those around it."""
+    """Yields the call and those around it."""
     while call >= 0:
         yield call
         call = calls[call].parent
 
 
 def _closed_in(one: _Pass, calls: Sequence[Call]) -> int | None:
-    """The innermost call that a pass is a part of, and all that it asks for."""
+    """Returns the innermost call that a pass is a part of, and all that it asks for."""
     if not one.makes_graph:
         return None
     asked = {saved.call for saved, _ in one.requests}

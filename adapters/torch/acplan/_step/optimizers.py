@@ -106,7 +106,7 @@ def make_optimizer(
     model: torch.nn.Module,
     fake: Callable[[Any], Any],
 ) -> torch.optim.Optimizer:
-    """The optimizer of the model, whose parameters are fakes of those that a given
+    """Returns the optimizer of the model, whose parameters are fakes of those that a given
     optimizer has."""
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
@@ -132,7 +132,7 @@ def make_optimizer(
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step runs forward and backward by itself, as that of LBFGS does."""
+    """Returns whether its step runs forward and backward by itself, as that of LBFGS does."""
     given = inspect.signature(type(optimizer).step).parameters.get("closure")
     return given is not None and given.default is inspect.Parameter.empty
 
@@ -150,7 +150,7 @@ def named_optimizer(name: str) -> OptimizerFn:
 
 
 def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """What wrappers of trainers have inside."""
+    """Returns what wrappers of trainers have inside."""
     inner = getattr(optimizer, "optimizer", None)
     return _innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 

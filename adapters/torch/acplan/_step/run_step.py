@@ -158,7 +158,7 @@ def _own_storages(log: StepLog, module: torch.nn.Module) -> tuple[list[int], lis
 
 
 def timeline_of(log: StepLog) -> list[int]:
-    """Bytes in use while each operator runs, storages rounded up to 512."""
+    """Returns bytes in use while each operator runs, storages rounded up to 512."""
     storages = ((s.born, s.freed, s.bytes) for s in log.storages if s.on_device)
     return live_bytes(storages, log.now)
 

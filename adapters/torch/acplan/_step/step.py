@@ -80,7 +80,7 @@ class Step:
     trained: frozenset[int] = frozenset()
 
     def loss(self) -> torch.Tensor:
-        """What backward begins with."""
+        """Returns what backward begins with."""
         start_of_step()
         if self.beginning is not None:
             gc.collect()  # of values that earlier steps have left in cycles
@@ -98,7 +98,7 @@ class Step:
             self.backward(self.loss())
 
     def states(self) -> list[torch.Tensor]:
-        """What the update keeps from step to step, besides the optimizer's."""
+        """Returns what the update keeps from step to step, besides the optimizer's."""
         return [] if self.updating is None else self.updating.states()
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:

@@ -48,7 +48,7 @@ class StepLog:
 
     @property
     def open_call(self) -> int:
-        """The innermost call that is under way, or -1."""
+        """Returns the innermost call that is under way, or -1."""
         return self.open_calls[-1] if self.open_calls else -1
 
     @contextlib.contextmanager

@@ -57,7 +57,7 @@ class TrainingStep:
         return Update(**{name: getattr(self, name) for name in names})
 
     def options(self) -> dict[str, Any]:
-        """The keyword arguments of acplan.trace and acplan.verify."""
+        """Returns the keyword arguments of acplan.trace and acplan.verify."""
         return {name: getattr(self, name) for name in STEP_OPTIONS} | self.kwargs
 
 
@@ -72,7 +72,7 @@ _KEYS = ("model", "args", "kwargs", *STEP_OPTIONS)
 
 
 def step_of_factory(name: str) -> TrainingStep:
-    """What the function `package.module:function` returns: a model; or a tuple of it,
+    """Returns what the function `package.module:function` returns: a model; or a tuple of it,
     its arguments and its keyword arguments, of which the last or both may be missing;
     or a dict with `model` and any of args, kwargs and the options of acplan.trace that
     say what a step is, such as loss_fn, optimizer, autocast and accumulate."""

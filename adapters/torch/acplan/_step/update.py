@@ -104,17 +104,17 @@ class Updating:
 
     @property
     def is_own(self) -> bool:
-        """Whether a function of the user's does it."""
+        """Returns whether a function of the user's does it."""
         return self._update.step_fn is not None
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """What backward begins with."""
+        """Returns what backward begins with."""
         if self.accumulate > 1:
             loss = loss / self.accumulate
         return loss if self._scaler is None else self._scaler.scale(loss)
 
     def states(self) -> list[torch.Tensor]:
-        """What it keeps from step to step, besides the optimizer's."""
+        """Returns what it keeps from step to step, besides the optimizer's."""
         found = list(self._average.state_dict().values()) if self._average else []
         if self._scaler is not None:
             # They have no public name.

@@ -11,7 +11,7 @@ Made = TypeVar("Made")
 
 
 def made_once(make: Callable[[], Made]) -> Made:
-    """What `make` returns on the first rank, on every rank of torch.distributed; where
+    """Returns what `make` returns on the first rank, on every rank of torch.distributed; where
     there is one process, just that. Its AcplanError is raised on every rank."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return make()

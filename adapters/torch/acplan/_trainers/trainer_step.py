@@ -126,7 +126,7 @@ def _in_float32(outputs: Any) -> Any:
 
 
 def master_bytes(model: torch.nn.Module, dtype: torch.dtype, ranks: int) -> int:
-    """What a rank of fully_shard keeps in float32 and a trace with parameters of this
+    """Returns what a rank of fully_shard keeps in float32 and a trace with parameters of this
     type does not have: of weights, gradients and two moments."""
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return -(-trained * max(0, 4 - dtype.itemsize) * 4 // ranks)

@@ -128,7 +128,7 @@ def _names(flag: str, text: str | None, known: Sequence[str]) -> Sequence[str]:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What the results are of."""
+    """Returns what the results are of."""
     found: dict[str, Any] = {
         "device": platform.processor() or platform.machine(),
         "memory_bytes": None,
@@ -165,7 +165,7 @@ def check(
     device: str,
     steps: int,
 ) -> Iterator[Row]:
-    """The rows of a model. What fails is a row, not the end."""
+    """Yields the rows of a model. What fails is a row, not the end."""
     memory = math.inf
     if device == "cuda":
         memory = _SHARE * torch.cuda.get_device_properties(0).total_memory
@@ -298,7 +298,7 @@ def _link_rate(device: str) -> str:
 
 
 def blocks_of(model: nn.Module) -> list[str]:
-    """Names of what the outermost lists of modules hold, without those that are a
+    """Returns names of what the outermost lists of modules hold, without those that are a
     single layer; of the root's own modules, where there are no such lists."""
     root = type(model).__name__
     found: list[str] = []
@@ -327,7 +327,7 @@ def _optimizer(parameters: Any) -> torch.optim.Optimizer:
 
 
 def fitting_trace(model: CheckedModel, device: str, memory: float) -> tuple[Trace, int]:
-    """The trace for the largest batch, halved as often as it must be, that fits into
+    """Returns the trace for the largest batch, halved as often as it must be, that fits into
     this memory without a plan."""
     batch = model.batch
     while True:

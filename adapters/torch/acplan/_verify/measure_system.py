@@ -52,7 +52,8 @@ _IDLE_SHARE = 0.5
 
 
 def product_share(points: Sequence[Point], peak: float, processors: int) -> float:
-    """The share of the peak with which the model's time is in the median as measured."""
+    """Returns the share of the peak with which the model's time is in the median as
+    measured."""
     ratios = []
     for point in points:
         rows, columns, inner = point.shape
@@ -78,7 +79,7 @@ class _Numbers:
         self.found[key] = {"value": float(f"{value:.6g}"), "from": source}
 
     def add_rate(self, key: str, measured: float, source: str) -> float:
-        """The vendor's where it was told; else what was measured."""
+        """Returns the vendor's where it was told; else what was measured."""
         told = self._vendor.get(key)
         self.add(
             key,

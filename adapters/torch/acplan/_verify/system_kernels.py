@@ -105,7 +105,7 @@ def measure_products(clock: Clock, sizes: Sizes) -> list[Point]:
 
 
 def measure_products_fp8(clock: Clock, sizes: Sizes) -> list[Point]:
-    """None where the device, or this PyTorch, has no such products."""
+    """Returns none where the device, or this PyTorch, has no such products."""
     if clock.device != "cuda" or torch.cuda.get_device_capability() < (8, 9):
         return []
     points = []

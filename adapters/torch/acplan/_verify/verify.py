@@ -101,7 +101,7 @@ def verifying(
 
 
 def measure(model: torch.nn.Module, plan: Plan, *args: Any, **kwargs: Any) -> tuple[Step, ...]:
-    """The operators of a training step of the model with the plan, on fake tensors;
+    """Returns the operators of a training step of the model with the plan, on fake tensors;
     options as for acplan.trace."""
     with measuring(model, *args, **kwargs) as measured:
         return measured(plan)
@@ -159,7 +159,7 @@ def is_of_a_frame(log: StepLog, operator: Operator) -> bool:
 
 
 def simulate(of: Trace, plan: Plan) -> tuple[Step, ...]:
-    """The operators of a training step with the plan, by `acplan simulate`."""
+    """Returns the operators of a training step with the plan, by `acplan simulate`."""
     with _simulating(of) as simulated:
         return simulated(plan)
 
