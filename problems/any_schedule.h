@@ -6,11 +6,13 @@
 
 namespace acplan::problems {
 
-// A plan on a trace that may skip, with what any schedule of its step recomputes at least within
-// the budget (trace/rerun_bound/rerun_bound.h), and how far it is from that. Where that is more
-// than the plan's own bound, it takes its place. Any other answer is returned as it is.
-// The limits are those of this bound. Throws std::logic_error where the plan recomputes
-// less than the bound: a defect of acplan.
+// Returns a plan on a trace that may skip, together with a lower bound on what
+// any schedule of its step recomputes within the budget
+// (trace/rerun_bound/rerun_bound.h), and the distance of the plan from that
+// bound. If this bound is higher than the plan's own bound, it replaces it.
+// Returns any other answer unchanged. `limits` hold for the computation of this
+// bound. Throws std::logic_error if the plan recomputes less than the bound,
+// which is a defect of acplan.
 Plan WithAnySchedule(const PlanningProblem& problem, Plan plan,
                      const solver::SearchLimits& limits = {.time_limit_s = 1});
 

@@ -21,7 +21,8 @@ std::vector<int64_t> EvenBudgets(int64_t least, int64_t most, int points) {
 
 namespace {
 
-// `plan_within(budget, limits)` plans, from what it knows of the budgets before.
+// Plans within each budget. `plan_within(budget, limits)` plans for one budget
+// and may use what it learned from the budgets before.
 std::vector<Plan> PlansWithin(
     std::vector<int64_t> budgets, const solver::SearchLimits& limits,
     const std::function<void(size_t)>& done,
@@ -33,7 +34,7 @@ std::vector<Plan> PlansWithin(
   const solver::Stopwatch stopwatch;
   std::vector<Plan> plans;
   for (const int64_t budget : budgets) {
-    // What one search does not use is left to those after it.
+    // The time that one search does not use goes to the searches after it.
     solver::SearchLimits left = solver::LeftOf(limits, stopwatch.Seconds());
     left.time_limit_s /= static_cast<double>(budgets.size() - plans.size());
     plans.push_back(plan_within(budget, left));

@@ -11,25 +11,28 @@
 
 namespace acplan::problems {
 
-// The trade-off of a whole model: what it recomputes at each budget.
+// The trade-off of a whole model: the recomputation at each budget.
 
-// `points` budgets, evenly spaced from `least` to `most`, both among them,
-// ascending and distinct. 1 <= points, least <= most; one point is `least`.
+// Returns `points` evenly spaced budgets from `least` to `most`, including
+// both, ascending and distinct. Requires 1 <= points and least <= most; with
+// one point the result is `least`.
 std::vector<int64_t> EvenBudgets(int64_t least, int64_t most, int points);
 
-// A plan for each budget, in ascending order of budgets, duplicates once. Each
-// search starts from the plan of the budget before, which fits here too: a
-// smaller budget never recomputes less, whatever limits strike. The time limit
-// is for all searches together, shared out evenly among those to come. `done`
-// (may be empty) is called after each plan with their number so far. `known`:
-// units known before, for the budgets that they meet.
+// Returns a plan for each budget, in ascending order of the budgets, without
+// duplicates. Each search starts from the plan of the previous budget, which
+// also fits the larger one. So a smaller budget never recomputes less,
+// whichever limit stops a search. The time limit is for all searches together
+// and is divided evenly among the remaining ones. `done` (may be empty) is
+// called after each plan with the number of plans so far. `known`: units known
+// before, for the budgets that they meet.
 std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,
                                const std::function<void(size_t)>& done = {},
                                KnownUnits known = {});
 
-// The same, where runs of modules may be units. `known`: as PlanFor.
+// Does the same for problems in which runs of modules may be units. `known`: as
+// in PlanFor.
 std::vector<Plan> PlanFrontier(const ProblemsWithSegments& problems,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int64_t kMostDecodingLabels = 1 << 20;
 
-// The unit's policy, of equal groups the later ones recomputed.
+// Returns the policy that an engine chose for the unit. Within a kind of equal
+// groups, the later ones are recomputed.
 OperatorPolicy EnginesPolicy(const graph::SacStatistics& sac,
                              const graph::OperatorGroups& groups,
                              const JointProblem::Policies& policies,
@@ -52,7 +53,7 @@ PlannedModule Planned(const graph::Module& module,
                                           static_cast<double>(total)
                                     : 1;
   planned.discard_ratio = 1 - planned.memory_budget;
-  // Below 0 where temporaries are saved.
+  // Negative if temporaries are saved.
   planned.discarded_bytes =
       std::max<int64_t>(kNotStated, std::min(module.act_fw_per_module, total) -
                                         policy.saved_bytes);
@@ -75,8 +76,8 @@ std::vector<char> SavedOps(const graph::CheckpointedModule& unit) {
   return saved;
 }
 
-// What is skipped or offloaded is discarded like what runs again, but takes no
-// time.
+// Skipped and offloaded operators are discarded like recomputed ones, but take
+// no time.
 PlannedModule PlannedOnTrace(const graph::Module& module,
                              const graph::CheckpointedModule& unit) {
   PlannedModule planned =
@@ -98,7 +99,7 @@ PlannedModule PlannedOnTrace(const graph::Module& module,
   return planned;
 }
 
-// A unit without a policy.
+// Returns a unit without a policy.
 PlannedModule WholeUnit(const TraceProblem& built, const std::string& fqn,
                         int32_t module) {
   PlannedModule unit;

@@ -12,22 +12,23 @@
 
 namespace acplan::problems {
 
-// Turns what engines answer into modules of a plan.
+// Turns the answers of engines into modules of a plan.
 
-// A unit with a ratio.
+// Returns a unit with a ratio.
 PlannedModule DecodeModule(const graph::Profile& profile,
                            const graph::ModuleTree& tree,
                            const BuiltModuleProblem& built,
                            const ChosenUnit& unit);
 
-// A unit with the policy that recomputes least of those that discard what the unit
-// must, or the engine's where that would take long to find.
+// Returns a unit with the policy that recomputes least among those that discard
+// as much as the unit must, or the engine's policy if the search for that one
+// takes too long.
 PlannedModule DecodeUnit(const graph::Profile& profile,
                          const graph::ModuleTree& tree,
                          const BuiltJointProblem& built,
                          const ChosenUnit& unit);
 
-// Units under the trace memory model, in the order of the module tree.
+// Returns units under the trace memory model, in the order of the module tree.
 std::vector<PlannedModule> DecodeUnits(
     const graph::Profile& profile, const graph::ModuleTree& tree,
     const TraceProblem& built,

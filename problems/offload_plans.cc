@@ -13,14 +13,15 @@
 #include "problems/plan/plan_on_trace.h"
 #include "problems/trace/problem/trace_problem.h"
 
-// Plans for larger budgets recompute less, and some of what they keep beyond the
-// budget may go to the host. So such plans are found for budgets from the one
-// asked for up to what the step needs without a plan, first at even distances and
-// then in between where the best one is, and of each as much is offloaded as
-// makes it fit. The larger their budget, the less runs again and the longer the
-// step waits for the link. Their units are among those that cover the step
-// (offload/cover_units.h), since what a unit sends it holds until the next one has
-// ended, which is too late for the large ones that such plans otherwise have.
+// Plans for larger budgets recompute less, and some of the results that they
+// keep beyond the budget may go to the host. So the search makes such plans for
+// budgets between the question's budget and the bytes that the step needs
+// without a plan: first at even distances, then around the best one. In each
+// plan it offloads as much as is needed to make the plan fit. With a larger
+// budget less runs again, and the step waits longer for the link. The units of
+// these plans are among those that cover the step (offload/cover_units.h),
+// since a unit holds what it sends until the next unit has ended, which is too
+// late for the large units that such plans otherwise have.
 
 namespace acplan::problems {
 
@@ -29,10 +30,10 @@ namespace {
 constexpr int kEvenBudgets = 6;
 constexpr int kHalvings = 4;
 constexpr double kMostSeconds = 10;
-// Of the time a plan for another budget may take.
+// The most time for a plan for another budget.
 constexpr double kPlanSeconds = 0.5;
 
-// The same question, but only units that cover the step.
+// Returns the same question, restricted to units that cover the step.
 PlanningProblem OfCover(const PlanningProblem& problem,
                         const TraceProblem& built) {
   PlanOptions options = problem.options;
@@ -46,9 +47,10 @@ PlanningProblem OfCover(const PlanningProblem& problem,
                               problem.trace);
 }
 
+// Starts an offload search from plans, within limits.
 class Starts {
  public:
-  // Refers to all but the limits.
+  // Keeps references to all arguments but the limits.
   Starts(const PlanningProblem& problem, const solver::SearchLimits& limits,
          OffloadSearch& search)
       : problem_(problem), limits_(limits), search_(search) {}

@@ -23,10 +23,11 @@ enum class Granularity {
 std::string_view ToString(Granularity granularity);
 std::optional<Granularity> ParseGranularity(std::string_view name);
 
-// Says what a module recomputes for what it discards, at module granularity.
+// How the recomputation of a module depends on its discarded bytes, at module
+// granularity.
 enum class Tradeoff {
-  // The convex hull of what its operators can do, mixtures allowed: no policy
-  // does better. At operator granularity, the policies themselves.
+  // The convex hull of what the module's operators can do, mixtures allowed: no
+  // policy does better. At operator granularity, the policies themselves.
   kPareto,
   kFit,      // a piecewise-linear fit of PyTorch's greedy curve, computed here
   kProfile,  // the fit that the profile carries
@@ -42,8 +43,8 @@ enum class Engine {
 std::string_view ToString(Engine engine);
 std::optional<Engine> ParseEngine(std::string_view name);
 
-// "time", "gap", "nodes", "memory" or "interrupted" (Plan::limit); nullopt for
-// kNothing.
+// Returns "time", "gap", "nodes", "memory", "unproven" or "interrupted"
+// (Plan::limit); nullopt for kNothing.
 std::optional<std::string> LimitName(solver::StoppedBy stopped_by);
 
 struct PlanOptions {
@@ -56,19 +57,20 @@ struct PlanOptions {
   std::vector<std::string> fsdp_units = {};  // no AC unit strictly above these
   std::optional<int> max_units = {};         // at most so many AC units
   graph::OperatorPatterns patterns = {};     // operators to save or recompute
-  // When a unit runs again, operators that nothing needs are skipped. On traces
-  // only.
+  // When a unit runs again, operators whose results nothing needs are skipped.
+  // On traces only.
   bool may_skip = false;
   Engine engine = Engine::kAuto;
   solver::SearchLimits limits = {};
 };
 
-// An option that is out of range, or does not go with another one.
+// An option that is out of range or incompatible with another one.
 class OptionError : public InputError {
  public:
-  // `option` and `remedy` are names of options, as users know them, with '_'
-  // between words, and where it is of use a value behind: "max_units",
-  // "engine cbc". what() is "OPTION: COMPLAINT", or "OPTION: COMPLAINT; use REMEDY".
+  // `option` and `remedy` are names of options as users know them, with '_'
+  // between words and, where it helps, a value after the name: "max_units",
+  // "engine cbc". what() is "OPTION: COMPLAINT", or "OPTION: COMPLAINT; use
+  // REMEDY".
   OptionError(std::string option, std::string complaint,
               std::string remedy = "");
 
@@ -80,20 +82,23 @@ class OptionError : public InputError {
   std::string option_, complaint_, remedy_;
 };
 
-// Throws OptionError where the budget is not positive or the reserve leaves none of
+// Throws OptionError if the budget is not positive or the reserve takes all of
 // it.
 void CheckBudget(const PlanOptions& options);
 
-// Throws OptionError for options out of range, or that do not go together.
+// Throws OptionError for options that are out of range or incompatible with
+// each other.
 void CheckOptions(const PlanOptions& options);
 
-// Throws OptionError for options that do not go with the memory model kTrace.
+// Throws OptionError for options that are incompatible with the memory model
+// kTrace.
 void CheckTraceOptions(const PlanOptions& options);
 
-// Throws OptionError where the engine is labels and the problem is none for it.
+// Throws OptionError if the engine is kLabels and labels cannot solve the
+// problem.
 void CheckEngine(const ModuleProblem& problem, Engine engine);
 
-// Returns whether a problem is solved by labels.
+// Returns whether labels solve the problem.
 bool TakesLabels(const ModuleProblem& problem, Engine engine);
 
 }  // namespace acplan::problems

@@ -40,12 +40,12 @@ RematPlan PlanOn(const JointGraph& graph) {
   return plan;
 }
 
-// Nothing where it is not finite.
+// Returns null if the value is not finite.
 ordered_json Finite(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
 }
 
-// What a plan does, without names.
+// Returns the figures of a plan, without names.
 ordered_json FiguresJson(const RematPlan& plan, const JointGraph& graph) {
   ordered_json json = {{"status", StatusName(plan)},
                        {"budget_bytes", plan.budget_bytes == kAnyPeak

@@ -19,7 +19,7 @@ namespace acplan::problems {
 
 // A budget that every plan meets.
 inline constexpr int64_t kAnyPeak = int64_t{1} << 62;
-// How near least budgets are looked for, as a share.
+// The relative tolerance of searches for the least budget.
 inline constexpr double kLeastTolerance = 1e-3;
 
 struct RematPlan {
@@ -28,52 +28,57 @@ struct RematPlan {
   solver::SearchStatus status = solver::SearchStatus::kNoSolution;
   solver::StoppedBy stopped_by = solver::StoppedBy::kNothing;
   bool is_given = false;  // evaluated, not searched: there is no bound
-  // What the plan does; nothing where there is none.
+  // The simulation of the plan; nothing if there is no plan.
   std::optional<graph::JointRun> run = {};
   double bound_ms = 0;
-  // What keeping all that backward reads does.
+  // The peak if all that backward reads is kept.
   int64_t baseline_peak_bytes = 0;
   double forward_ms = 0;
   double backward_ms = 0;
-  // Where nothing fits, or where the least budget was asked for.
+  // Set if nothing fits, or if the least budget was requested.
   std::optional<LeastRematBudget> least = {};
   int64_t labels = 0;
   int64_t cuts = 0;
   double seconds = 0;
 };
 
-// The peak of keeping all that backward reads. Throws InputError that names the node where
-// rules of the graph forbid it: what is needed may not be kept, and may not run again.
+// Returns the peak if all that backward reads is kept. Throws InputError that
+// names the node if the rules of the graph forbid that: a needed buffer may
+// neither be kept nor run again.
 int64_t RematBaseline(const graph::JointGraph& graph);
 
-// The best plan of a question. Where nothing fits, the least budget that a plan fits is
-// looked for in what is left of the time, ten seconds at most. Throws
-// std::logic_error where the plan fails its check (check/remat_check.h).
+// Returns the best plan for a question. If nothing fits, looks for the least
+// budget that a plan fits, in the remaining time but for at most ten seconds.
+// Throws std::logic_error if the plan fails its check (check/remat_check.h).
 RematPlan PlanRemat(const graph::JointGraph& graph,
                     const RematQuestion& question);
 
-// The best plans at `points` budgets, from the least one that a plan fits to the peak of
-// keeping all, evenly spaced, ascending; each begins with the plan before it, so that a
-// larger budget never has a worse plan. Every budget may take an even share of what is
-// left of the time. Empty where no plan keeps the rules.
+// Returns the best plans at `points` budgets, evenly spaced and ascending, from
+// the least budget that a plan fits to the peak of keeping all. Each search
+// begins with the previous plan, so that a larger budget never has a worse
+// plan. Each budget may take an even share of the remaining time. Returns no
+// plans if none keeps the rules.
 std::vector<RematPlan> RematFrontier(const graph::JointGraph& graph, int points,
                                      const solver::SearchLimits& limits);
 
-// What keeping these buffers does. Throws InputError for what the rules forbid.
+// Returns the plan that keeps these buffers. Throws InputError if the rules
+// forbid it.
 RematPlan EvaluateRemat(const graph::JointGraph& graph,
                         const std::vector<char>& kept);
 
-// Reads the names of what is kept from a file with `saved`, of any format: a buffer of
-// the graph, 1 where it is kept. Throws InputError for names that are no buffers.
+// Reads the names of the kept buffers from a file of any format with `saved`.
+// Returns 1 for each kept buffer of the graph, else 0. Throws InputError for
+// names that are no buffers.
 std::vector<char> ReadKept(const std::filesystem::path& path,
                            const graph::JointGraph& graph);
 
-// The file `acplan.remat_frontier`, version 1: of each point what RematToJson says but for
-// the names.
+// Returns the file `acplan.remat_frontier`, version 1: for each point the
+// fields of RematToJson except the names.
 std::string RematFrontierToJson(const std::vector<RematPlan>& plans,
                                 const graph::JointGraph& graph);
 
-// `has_memory`: with the bytes at every step.
+// Returns the file `acplan.remat`; if `has_memory`, with the bytes at every
+// step.
 std::string RematToJson(const RematPlan& plan, const graph::JointGraph& graph,
                         bool has_memory);
 

@@ -14,7 +14,7 @@ using graph::ScheduleGraph;
 using nlohmann::ordered_json;
 using solver::SearchStatus;
 
-// What a schedule does, without its runs.
+// Returns the figures of a schedule, without its runs.
 ordered_json FiguresJson(const SchedulePlan& plan, const ScheduleGraph& graph) {
   const ScheduleAnswer& answer = plan.answer;
   ordered_json json = {{"status", solver::NameOf(answer.status, "no_solution")},

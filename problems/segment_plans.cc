@@ -12,9 +12,9 @@
 #include "problems/plan/plan_on_trace.h"
 #include "problems/trace/relaxation/near_plans.h"
 
-// The best of all families, proven: a plan of any family costs no less than that
-// family's bound, so no less than the least of the bounds; and where no family has
-// a plan, there is none.
+// The best plan of all families is proven best: a plan of any family costs at
+// least that family's bound, so at least the least of the bounds. If no family
+// has a plan, there is none.
 
 namespace acplan::problems {
 
@@ -33,7 +33,8 @@ bool HasName(const Trace& trace, const ModuleRun& run) {
   return graph::RunNamed(trace, graph::SegmentName(trace, run)) == run;
 }
 
-// The runs of `length`, twice that and so on, or of `length` only.
+// Returns the runs of `length` children, twice as many and so on, or, if not
+// `doubles`, of `length` children only.
 std::vector<ModuleRun> FamilyOf(
     const Trace& trace, const std::vector<std::vector<int32_t>>& longest,
     int64_t length, bool doubles) {
@@ -71,7 +72,7 @@ bool IsBetter(const Plan& plan, const Plan& than) {
   return plan.HasPlan() && plan.recompute_ms < than.recompute_ms;
 }
 
-// The least of what is said of all families, where it is said of all.
+// Returns the least of a member over all families if all families have it.
 std::optional<int64_t> LeastOf(const std::vector<Plan>& plans,
                                std::optional<int64_t> Plan::*bytes) {
   std::optional<int64_t> least = plans.front().*bytes;
@@ -82,9 +83,9 @@ std::optional<int64_t> LeastOf(const std::vector<Plan>& plans,
   return least;
 }
 
-// The best plan, with what holds of all.
+// Returns the best plan, with the status, bound and effort of all families.
 Plan Together(const Plan& best, const std::vector<Plan>& plans) {
-  // Equal but for the tolerance of the engine.
+  // Costs this close are equal but for the tolerance of the engine.
   constexpr double kTolerance = 1e-9;
   Plan plan = best;
   bool is_proven = true;
@@ -126,8 +127,8 @@ Plan Together(const Plan& best, const std::vector<Plan>& plans) {
   return plan;
 }
 
-// What is left of the limits for a family, with as much time for each that is
-// still to come.
+// Returns a family's share of the remaining limits. Each of the `families`
+// still to come gets as much time.
 solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
                              size_t families) {
   solver::SearchLimits share = solver::LeftOf(limits, seconds);
@@ -135,7 +136,8 @@ solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
   return share;
 }
 
-// The same units in another family, or none where it does not have them.
+// Returns the same units in another family, or none if that family lacks one of
+// them.
 KnownUnits Moved(const KnownUnits& units, const ProblemWithSegments& from,
                  const ProblemWithSegments& to) {
   KnownUnits moved;
@@ -150,7 +152,7 @@ KnownUnits Moved(const KnownUnits& units, const ProblemWithSegments& from,
   return moved;
 }
 
-// Whichever recomputes less within the budget; none where both do not fit.
+// Returns the units that recompute less within the budget; none if neither fit.
 KnownUnits CheaperOf(const ProblemWithSegments& problem, int64_t budget_bytes,
                      KnownUnits first, const KnownUnits& second) {
   const int64_t usable = budget_bytes - problem.problem.options.reserve_bytes;
@@ -256,7 +258,7 @@ PlanWithSegments PlanFor(const ProblemsWithSegments& problems,
       units = CheaperOf(*problems[f], budget_bytes, std::move(units),
                         known[f].units);
     }
-    // As is the plan of the first family, which has all modules.
+    // True of the plan of the first family, which has all modules.
     units.beats_plans_without_skips = f > 0 && best.plan.HasPlan();
     plans.push_back(
         PlanFor(problems[f]->problem, budget_bytes,

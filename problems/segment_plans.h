@@ -13,13 +13,15 @@
 
 namespace acplan::problems {
 
-// Planning on a trace where runs of modules (graph/trace/segments.h) may be units.
+// Planning on a trace where runs of modules (graph/trace/segments.h) may be
+// units.
 //
-// Which runs may be is a family: runs of which any two are apart or one inside the
-// other, so that units remain calls of a forest, and each family is a trace problem
-// of its own. There are more runs than fit in one family; so there are several
-// families, and an answer is the best over all of them. What is proven is proven of
-// plans whose units are modules and runs of one of the families.
+// The runs that may be units form a family, in which any two are apart or one
+// is inside the other. So units remain calls of a forest, and each family is a
+// trace problem of its own. There are more runs than fit in one family; so
+// there are several families, and an answer is the best over all of them. A
+// proof covers the plans whose units are modules and runs of one of the
+// families.
 
 enum class SegmentKind {
   kNone,    // no segments: one family, which is empty
@@ -32,17 +34,17 @@ struct SegmentChoice {
   int32_t length = 0;
 };
 
-// The families of a trace: of the longest runs of children with a number for a
-// name, as ModuleList and Sequential give them, each cut from its first child on
-// into runs of the lengths named; the last may be shorter. Without runs of more
-// than half of the longest one (rounded up), and without families that have no
-// runs beyond those of another one, unless that leaves none: the family without
-// runs.
+// Returns the families of a trace. Each family comes from the longest runs of
+// children whose names are numbers, as in ModuleList and Sequential. Each run
+// is cut, from its first child on, into runs of the lengths named; the last may
+// be shorter. Leaves out runs of more than half of the longest one (rounded
+// up), and a family whose runs are all in another one. If that leaves none,
+// returns the family without runs.
 std::vector<std::vector<graph::ModuleRun>> SegmentFamilies(
     const graph::Trace& trace, const SegmentChoice& choice);
 
-// A trace with a family of segments, and planning on it. Is where it was made:
-// the problem refers to it.
+// A trace with a family of segments, and planning on it. It cannot be copied,
+// because the problem refers to it.
 struct ProblemWithSegments {
   ProblemWithSegments(const graph::Trace& plain,
                       const std::vector<graph::ModuleRun>& family,
@@ -56,15 +58,15 @@ struct ProblemWithSegments {
   const PlanningProblem problem;
 };
 
-// The units of a plan where the family has them, or none.
+// Returns the units of a plan if the family has all of them, else none.
 KnownUnits UnitsIn(const ProblemWithSegments& problem, const Plan& plan);
 
-// One of each family, and its answers.
+// One problem for each family.
 using ProblemsWithSegments =
     std::vector<std::unique_ptr<const ProblemWithSegments>>;
 
-// Throws InputError as Aggregate and BuildPlanningProblem do. The options are for
-// the memory model kTrace.
+// Throws InputError under the conditions of Aggregate and BuildPlanningProblem.
+// The options are for the memory model kTrace.
 ProblemsWithSegments BuildProblemsWithSegments(const graph::Trace& trace,
                                                const PlanOptions& options,
                                                const SegmentChoice& choice);
@@ -77,11 +79,12 @@ struct LeastWithSegments {
 LeastWithSegments LeastPlan(const ProblemsWithSegments& problems,
                             const solver::SearchLimits& limits);
 
-// The best plan of all families: its bound, its status and its effort are those of
-// all. `known`: as PlanFor, for each family; none: nothing is known.
+// The best plan of all families. Its bound, status and effort are those of all
+// families together. `known`: as in PlanFor, one for each family; empty if
+// nothing is known.
 struct PlanWithSegments {
   Plan plan;
-  const ProblemWithSegments* problem = nullptr;  // whose plan it is
+  const ProblemWithSegments* problem = nullptr;  // the problem of this plan
 };
 PlanWithSegments PlanFor(const ProblemsWithSegments& problems,
                          int64_t budget_bytes,

@@ -8,14 +8,15 @@
 
 namespace acplan::problems {
 
-// What a plan on a trace moves to the host and how long its step waits for it,
-// computed from the trace and the plan alone. Nothing where the plan does not say
-// over which link. Throws InputError as CheckpointedModules and Simulate do.
+// Computes what a plan on a trace moves to the host and how long its step waits
+// for that, from the trace and the plan alone. Returns nothing if the plan
+// names no link. Throws InputError under the conditions of CheckpointedModules
+// and Simulate.
 std::optional<PlanOffload> OffloadEffect(const graph::Trace& trace,
                                          const Plan& plan);
 
-// The first thing that the plan says of this and that is not so, or that the host
-// has more than it may; nothing where there is none.
+// Returns the first statement of the plan about offloading that is false, or a
+// complaint if the host holds more than its limit; nothing if neither applies.
 std::optional<std::string> BrokenOffloadRule(const PlanOffload& stated,
                                              const PlanOffload& actual);
 

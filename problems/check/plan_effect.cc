@@ -68,7 +68,7 @@ std::pair<BytesInUse, Phase> UseAtModule(const Module& module,
   return {forward, Phase::kForward};
 }
 
-// The bytes that are live at a time whatever the plan.
+// Returns the bytes that are live at a time under every plan.
 double PersistentBytes(const graph::Trace& trace, int32_t time) {
   double bytes = 0;
   for (const graph::TraceStorage& storage : trace.storages) {
@@ -108,8 +108,8 @@ PlanEffect EffectOnTrace(const graph::Trace& trace,
   return effect;
 }
 
-// The units of a plan by name: what each discards net of what its frame holds, and
-// what that is.
+// The bytes that a unit of a plan discards, net of the bytes that its frame
+// holds, and the latter.
 struct UnitBytes {
   double net = 0;
   double held = 0;
@@ -139,7 +139,7 @@ double ParameterBytes(const Profile& profile, const ModulesByName& by_name) {
   return bytes;
 }
 
-// A record, with the part of it that no plan changes.
+// A record, with its part that no plan changes.
 struct Record {
   RecordUse use;
   double persistent_bytes = 0;
@@ -159,15 +159,15 @@ std::optional<Record> RecordOfOptimizer(const Profile& profile,
                 .persistent_bytes = use.persistent};
 }
 
-// Makes the records in forward post-order. Units that ended before a record discard
-// there.
+// Returns the records in forward post-order. Units that ended before a record
+// have discarded their bytes there.
 std::vector<Record> RecordsOf(const Profile& profile,
                               const ModulesByName& by_name,
                               const UnitsByName& units,
                               const MemoryOptions& memory) {
   const double parameters = ParameterBytes(profile, by_name);
   std::vector<Record> records;
-  // Long sums of large numbers keep their last bytes.
+  // A long double, so that long sums of large numbers keep their last bytes.
   long double discarded = 0;
   for (const std::string& fqn : profile.order.fw_post) {
     const Module& module = *by_name.at(fqn);

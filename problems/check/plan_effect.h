@@ -12,13 +12,15 @@
 
 namespace acplan::problems {
 
-// Computes what a plan does to a model, from the profile and the plan alone.
+// Computes the effect of a plan on a model, from the profile and the plan
+// alone.
 
 struct RecordUse {
   std::string module;  // FQN, or "optimizer step"
   Phase phase = Phase::kBackward;
   double base_bytes = 0;  // without checkpointing
-  // By units that finished before, net of held bytes.
+  // The bytes that units which ended before this record discard, net of the
+  // bytes that frames hold.
   double discarded_bytes = 0;
   double Bytes() const { return base_bytes - discarded_bytes; }
 };
@@ -28,29 +30,34 @@ struct PlanEffect {
   int64_t peak_bytes = 0;          // largest record, whole bytes
   std::string peak_module;
   Phase peak_phase = Phase::kBackward;
-  // The two add up to the peak: parameters, gradients, optimizer state, buffers and
-  // inputs as the memory model counts them, and the rest.
+  // These two add up to the peak: the first has parameters, gradients,
+  // optimizer state, buffers and inputs as the memory model counts them, the
+  // second the rest.
   double persistent_bytes = 0;
   double activation_bytes = 0;
   double recompute_ms = 0;
 };
 
-// A unit with operator decisions discards min(IA, sum of the SAC memory) -
-// saved bytes and recomputes what it does not save; one with a ratio alone
-// follows the trade-off: "profile" (the profile's fit), "fit"
-// (graph::FitTradeoff) or "pareto" (graph::ParetoHull). Throws InputError where the plan
-// names a module that the profile lacks ("plan for another model"), one whose
-// effect cannot be computed (no statistics, no fit, KnownOnTracesOnly), or operators
-// that do not match the profile's.
-// Under kTrace that is the simulated step of the trace that the profile is
-// derived from: one record, the peak. Without a trace kTrace is refused.
+// Computes the effect of a plan's units. A unit with operator decisions
+// discards min(IA, sum of the SAC memory) - saved bytes and recomputes the
+// operators that it does not save. A unit with only a ratio follows the
+// trade-off: "profile" (the profile's fit), "fit" (graph::FitTradeoff) or
+// "pareto" (graph::ParetoHull). Throws InputError if the plan names a module
+// that the profile lacks ("plan for another model"), one whose effect cannot be
+// computed (no statistics, no fit, KnownOnTracesOnly), or operators that differ
+// from the profile's.
+//
+// Under kTrace the effect is the simulated step of the trace that the profile
+// is derived from: one record, the peak. Throws InputError under kTrace if
+// there is no trace.
 PlanEffect ComputeEffect(const graph::Profile& profile,
                          const std::vector<PlannedModule>& modules,
                          const MemoryOptions& memory,
                          std::string_view tradeoff = "profile",
                          const graph::Trace* trace = nullptr);
 
-// The run-time of a step without checkpointing: that of the root modules.
+// Returns the run-time of a step without checkpointing: the sum over the root
+// modules.
 double StepMs(const graph::Profile& profile);
 
 }  // namespace acplan::problems

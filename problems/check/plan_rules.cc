@@ -26,7 +26,8 @@ namespace {
 
 using BrokenRule = std::optional<std::string>;
 
-// A unit that has no policy and needs none: the simulation says what it does.
+// Returns whether a unit has no policy and needs none: then the simulation
+// defines its effect.
 bool IsWhole(const Module& module, const PlannedModule& planned,
              const MemoryOptions& memory) {
   return memory.model == MemoryModel::kTrace && !module.sac &&
@@ -76,7 +77,7 @@ std::optional<std::string> BrokenUnitRule(
         planned.fqn);
   }
   if (planned.ops.empty()) return BrokenRatioRule(module, planned, plan);
-  // Throws where the operators are not the profile's.
+  // Throws if the operators differ from the profile's.
   EffectOf(module, planned, plan.tradeoff);
   const auto decision = [&](int k) { return planned.ops[k].decision; };
   const bool is_on_trace = plan.memory.model == MemoryModel::kTrace;
@@ -90,7 +91,7 @@ std::optional<std::string> BrokenUnitRule(
   return std::nullopt;
 }
 
-// Checks what each unit is, and where and how many units there are.
+// Checks the kind, the place and the number of the units.
 BrokenRule BrokenUnitRules(const Profile& profile, const Plan& plan,
                            const PlanRules& rules) {
   const ModulesByName by_name = ByName(profile);
@@ -146,7 +147,7 @@ BrokenRule BrokenBudget(const Plan& plan, const PlanEffect& effect) {
   return std::nullopt;
 }
 
-// The first thing that the plan says of a unit and that is not so.
+// Returns the first false statement of the plan about a unit.
 std::optional<std::string> FalseUnitStatement(const Module& module,
                                               const PlannedModule& planned,
                                               std::string_view tradeoff) {
@@ -212,8 +213,8 @@ BrokenRule FalsePeak(const Plan& plan, const PlanEffect& effect) {
   return std::nullopt;
 }
 
-// Checks the stated recomputation, and the bound and the gap that go with the
-// cost: that, and what the step waits.
+// Checks the stated recomputation, and the bound and the gap, which refer to
+// the cost: the recomputation plus the time that the step waits.
 BrokenRule FalseCost(const Plan& plan, double recompute_ms, double cost_ms) {
   if (IsFalse(plan.recompute_ms, recompute_ms)) {
     return fmt::format("the plan says it recomputes {} ms; it is {} ms",
@@ -235,7 +236,8 @@ BrokenRule FalseCost(const Plan& plan, double recompute_ms, double cost_ms) {
   return std::nullopt;
 }
 
-// Checks what is stated of the step without checkpointing, and the overhead over it.
+// Checks the stated figures of the step without checkpointing, and the overhead
+// over it.
 BrokenRule FalseBaseline(const Profile& profile, const Plan& plan,
                          double cost_ms, const graph::Trace* trace) {
   const double step_ms = StepMs(profile);
@@ -258,7 +260,7 @@ BrokenRule FalseBaseline(const Profile& profile, const Plan& plan,
   return std::nullopt;
 }
 
-// The first thing that the plan says and that is not so.
+// Returns the first false statement of the plan.
 BrokenRule FalseStatement(const Profile& profile, const Plan& plan,
                           const PlanEffect& effect, const graph::Trace* trace) {
   const ModulesByName by_name = ByName(profile);

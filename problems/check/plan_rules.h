@@ -11,7 +11,7 @@
 
 namespace acplan::problems {
 
-// The rules that whoever asked for a plan has set, beyond its budget.
+// The rules of a planning question, apart from its budget.
 struct PlanRules {
   std::vector<std::string> ac_units;  // empty: no restriction
   std::vector<std::string> fsdp_units;
@@ -19,15 +19,15 @@ struct PlanRules {
   graph::OperatorPatterns patterns = {};  // kept by units with operators
 };
 
-// The first rule that the plan breaks, as one line; nullopt where it keeps all:
-// no unit is a leaf or never called; no nested units; no unit above an FSDP
-// unit and none outside ac_units, where those are given; every unit of a plan at
-// operator granularity decides about its operators; nothing is needed that a
-// plan on a trace skips; every ratio discards
-// between 0 bytes and all of IA, and (but under the torch memory model) no more
-// than forced saves allow; every record is within budget_bytes - reserve_bytes;
-// what the plan states of itself (peak, where, recomputation, bound, gap,
-// overhead, baseline, and for each unit) is true.
+// Returns the first rule that the plan breaks, as one line; nullopt if it keeps
+// all. The rules: no unit is a leaf or never called; units are not nested; no
+// unit is above an FSDP unit or, if ac_units are given, outside of them; every
+// unit of a plan at operator granularity decides about its operators; a plan on
+// a trace skips nothing that is needed; every ratio discards between 0 bytes
+// and all of IA, and, except under the torch memory model, at most what forced
+// saves allow; every record is within budget_bytes - reserve_bytes; all that
+// the plan states of itself (peak, place of the peak, recomputation, bound,
+// gap, overhead, baseline, and each unit's figures) is true.
 std::optional<std::string> FirstBrokenRule(const graph::Profile& profile,
                                            const Plan& plan,
                                            const PlanRules& rules = {},

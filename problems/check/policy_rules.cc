@@ -38,8 +38,9 @@ std::optional<std::string> BrokenOperatorRule(
     if (op == parent && runs_again(op)) {
       return say(op, "is in place and must be saved");
     }
-    // Either may be left out (skip_rules.h): on what its parent does not keep, or
-    // what read its parent's result before that was written to may be kept alone.
+    // Either may be left out (skip_rules.h): an operator on something that its
+    // parent does not keep, or one that read its parent's result before that
+    // was written to, may be kept alone.
     const bool is_left_out =
         draws_alone && (decision(op) == OperatorDecision::kSkip ||
                         decision(parent) == OperatorDecision::kSkip);

@@ -8,9 +8,10 @@
 #include <stdexcept>
 #include <utility>
 
-// First what runs, in order: what backward makes again is found from what it reads, as it
-// reads it. Then each pass is run with a count of the uses that its buffers have left, and
-// a set of those that are live.
+// First lists the runs in order: the buffers that backward makes again are
+// determined from what it reads, at the moment it reads them. Then runs each
+// pass with a count of the remaining uses of its buffers and a set of the live
+// ones.
 
 namespace acplan::problems {
 namespace {
@@ -19,7 +20,7 @@ using graph::JointGraph;
 using graph::JointNode;
 using graph::JointStage;
 
-// What runs in the two passes, in order.
+// The nodes that run in the two passes, in order.
 class Order {
  public:
   Order(const JointGraph& graph, const std::vector<char>& kept)
@@ -43,7 +44,7 @@ class Order {
   std::set<int> again;  // nodes
 
  private:
-  // Backward has it without making it.
+  // Returns whether backward has a buffer without making it again.
   bool IsThere(int b) const {
     return maker[b] < 0 || returned.contains(b) ||
            graph_.nodes[maker[b]].stage == JointStage::kBackward;
@@ -58,7 +59,7 @@ class Order {
     Prepare(graph_.backward_outputs);
   }
 
-  // Lists what has to run again before these are read.
+  // Lists the nodes that must run again before these buffers are read.
   void Prepare(const std::vector<int32_t>& reads) {
     std::set<int> batch;
     std::vector<int> open(reads.begin(), reads.end());
@@ -103,7 +104,7 @@ class Order {
     }
   }
 
-  // One graph that runs twice keeps the same both times.
+  // Requires that a graph which runs twice keeps the same buffers both times.
   void RequireAlike() const {
     std::set<std::pair<int, size_t>> has_kept;
     std::set<std::pair<int, size_t>> has_missed;
@@ -125,7 +126,7 @@ class Order {
 
   const JointGraph& graph_;
   const std::vector<char>& kept_;
-  std::set<int> missed_;  // buffers that are needed, and not there
+  std::set<int> missed_;  // buffers that are needed and not there
 };
 
 // Runs the passes.
@@ -198,7 +199,7 @@ class Passes {
   const JointGraph& graph_;
   const Order& order_;
   std::vector<char> is_live_;
-  std::vector<int64_t> uses_;  // a buffer: that the pass has left
+  std::vector<int64_t> uses_;  // by buffer: the remaining uses in the pass
   int64_t live_ = 0;
   int64_t peak_ = 0;
 };

@@ -8,9 +8,10 @@
 
 namespace acplan::problems {
 
-// What keeping some buffers of a joint graph comes to, by running both passes with a count
-// of the uses that are left of every buffer. Shares nothing with the simulation that the
-// search uses but its rules (graph/joint/joint_simulation.h).
+// The effect of keeping some buffers of a joint graph, computed by running both
+// passes with a count of the remaining uses of every buffer. The computation
+// shares nothing with the simulation that the search uses except its rules
+// (graph/joint/joint_simulation.h).
 struct RematEffect {
   int64_t peak_bytes = 0;
   int64_t kept_bytes = 0;
@@ -20,8 +21,8 @@ struct RematEffect {
 RematEffect ComputeRematEffect(const graph::JointGraph& graph,
                                const std::vector<char>& kept);
 
-// Throws std::logic_error where a plan is not what it is said to be, or over the budget:
-// a defect of acplan.
+// Throws std::logic_error if a plan differs from its stated figures or exceeds
+// the budget, which is a defect of acplan.
 void CheckRemat(const graph::JointGraph& graph, int64_t budget_bytes,
                 const graph::JointRun& run);
 

@@ -18,7 +18,8 @@ using graph::ScheduleNode;
   throw std::logic_error("the schedule fails its check: " + what);
 }
 
-// First runs in order, and what runs again between two of them as well.
+// Checks that first runs are in order, and so are the repeated runs between two
+// of them.
 void CheckOrder(const ScheduleGraph& graph,
                 const std::vector<int32_t>& sequence) {
   int32_t next = 0;

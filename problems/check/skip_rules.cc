@@ -11,10 +11,10 @@
 #include "problems/check/state_rules.h"
 
 // Walks the operators of a call backwards with the set of storages whose
-// contents are needed, each with who needs it. It begins with what backward asks
-// for. What runs again needs what it reads; what makes something needed must
-// run again or be kept. The simulation goes the other way: it follows what is
-// lost forwards.
+// contents are needed. The walk begins with the tensors that backward asks for.
+// An operator that runs again needs what it reads; an operator that makes
+// something needed must run again or be kept. The simulation goes the other
+// way: it follows forwards what is lost.
 
 namespace acplan::problems {
 namespace {
@@ -58,7 +58,7 @@ class CallNeeds {
     return false;
   }
 
-  // Whether the policy keeps a tensor, whatever becomes of its storage.
+  // Returns whether the policy keeps a tensor, even if its storage is lost.
   bool IsKept(int32_t tensor) const {
     const int32_t op = tensor < 0 ? -1 : trace_.tensors[tensor].op;
     if (op < call_.start || op >= call_.end) return false;
@@ -70,8 +70,8 @@ class CallNeeds {
     });
   }
 
-  // Returns the operator before which the recomputation stops; 0 where it does
-  // not begin.
+  // Returns the operator before which the recomputation stops; 0 if it does not
+  // begin.
   int32_t NeedsOfBackward() {
     int32_t stop = 0;
     bool begins = false;
@@ -125,7 +125,7 @@ class CallNeeds {
       if (is_needed(s) && trace_.storages[s].born >= call_.start) {
         return say("is skipped and writes to what is needed");
       }
-      // Nothing of the call depends on what a counter holds.
+      // Nothing in the call depends on the contents of a counter.
       const bool is_counter =
           trace_.storages[s].born < call_.start && IsCounter(trace_, call_, s);
       if (!is_counter && IsKeptBefore(op, s)) {

@@ -8,14 +8,15 @@
 
 namespace acplan::problems {
 
-// Whether what a unit skips or does not keep is needed when it runs again:
-// stated once more, from the trace alone. The unit's decisions are as many as
-// the operators of each of its calls. No unit is inside of it.
+// Returns the first unmet need, from the end of the first call that has one, as
+// one line that begins with the module; nullopt if there is none. A need is
+// unmet if a unit skips or does not keep something that it needs when it runs
+// again. This states the rule once more, from the trace alone. The unit must
+// have as many decisions as each of its calls has operators, and no unit inside
+// of it.
 //
-// Returns the first need that is not met, from the end of the first call with
-// one, as one line that begins with the module; nullopt where there is none.
-// What the simulation (graph/trace/simulation.h) refuses beyond that are tensors
-// that may be read of a view that is skipped while its storage is there.
+// In addition the simulation (graph/trace/simulation.h) refuses tensors that
+// may be read of a view that is skipped while its storage is there.
 std::optional<std::string> BrokenSkipRule(
     const graph::Trace& trace, const graph::CheckpointedModule& unit);
 

@@ -6,9 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-// Walks the step backwards, from when backward first asks for something saved
-// in the call to the start of the call, with the set of storages written to so
-// far: what an operator reads of them is not what it read in forward.
+// Walks the step backwards, from the time when backward first asks for
+// something saved in the call to the start of the call, with the set of
+// storages written to so far: an operator that reads one of them would read
+// something else than in forward.
 
 namespace acplan::problems {
 namespace {
@@ -18,7 +19,7 @@ using graph::Trace;
 using graph::TraceCall;
 using graph::TraceOperator;
 
-// When a call runs again, and the operator before which it stops.
+// The time when a call runs again, and the operator before which it stops.
 struct Rerun {
   int32_t time = kNever;
   int32_t stop = 0;

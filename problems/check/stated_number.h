@@ -7,13 +7,15 @@
 
 namespace acplan::problems {
 
-// Returns whether something is stated that is not so, but for rounding.
+// Returns whether a stated number differs from the actual one by more than
+// rounding.
 inline bool IsFalse(double stated, double actual) {
   return stated != kNotStated &&
          std::abs(stated - actual) > 1e-6 * std::abs(actual) + 1e-9;
 }
 
-// Returns whether these are different bytes, but for the rounding of sums.
+// Returns whether two numbers of bytes differ by more than the rounding of
+// sums.
 inline bool AreOtherBytes(int64_t stated, int64_t actual) {
   return static_cast<double>(std::abs(stated - actual)) >
          1 + 1e-12 * static_cast<double>(actual);

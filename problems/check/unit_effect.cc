@@ -54,7 +54,7 @@ UnitEffect EffectOfOps(const Module& module, const PlannedModule& planned) {
   return effect;
 }
 
-// The share of the SAC run-time that a fit's largest segment says.
+// Returns the share of the SAC run-time according to the fit's largest segment.
 double FitMs(const graph::TradeoffFit& fit, const PlannedModule& planned) {
   double share = 0;
   for (size_t s = 0; s < fit.slopes.size(); ++s) {
@@ -71,15 +71,16 @@ double FitMs(const graph::TradeoffFit& fit, const PlannedModule& planned) {
   return share * fit.sac_runtime;
 }
 
-// 1 - r. Both are stated: where ACM is far above IA, the ratio is so near 1 that a
-// double misses bytes, and the other is not.
+// Returns 1 - r. The plan states both r and 1 - r: where ACM is far above IA,
+// the ratio is so near 1 that a double misses bytes, but 1 - r as stated does
+// not.
 double SavedShare(const PlannedModule& planned) {
   const double share = 1 - planned.discard_ratio;
   const bool is_same = std::abs(share - planned.memory_budget) <= 0x1p-52;
   return is_same ? planned.memory_budget : share;
 }
 
-// Between the policies at the corners of the Pareto list.
+// Interpolates between the policies at the corners of the Pareto list.
 double HullMs(const SacStatistics& sac, const PlannedModule& planned) {
   const graph::OperatorGroups groups = graph::GroupOperators(sac);
   if (!groups.contradiction.empty()) {

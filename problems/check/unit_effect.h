@@ -14,21 +14,24 @@ namespace acplan::problems {
 // Computes what one unit of a plan discards and recomputes, and finds modules by
 // name.
 
-// Ratios in double precision may lose as much over a model of so many bytes.
+// Returns the bytes that ratios in double precision may lose over a model of so
+// many bytes.
 constexpr double ByteRounding(double model_bytes) {
   return 0.01 + 1e-14 * model_bytes;
 }
 
 using ModulesByName =
     std::unordered_map<std::string_view, const graph::Module*>;
-// Refers to the profile.
+// Returns the profile's modules by name. The result refers to the profile.
 ModulesByName ByName(const graph::Profile& profile);
 
-// Throws InputError ("plan for another model?") for a name that is not there.
+// Throws InputError ("plan for another model?") for a name that the profile
+// lacks.
 const graph::Module& Lookup(const ModulesByName& by_name,
                             const std::string& fqn);
 
-// The nearest enclosing name for which `is_one_of` holds, segments not counted.
+// Returns the nearest enclosing name for which `is_one_of` holds, segments not
+// counted.
 template <typename Predicate>
 std::optional<std::string_view> NearestAbove(std::string_view fqn,
                                              Predicate is_one_of) {
@@ -40,7 +43,8 @@ std::optional<std::string_view> NearestAbove(std::string_view fqn,
   return std::nullopt;
 }
 
-// All names around this one, the nearest first, segments of the profile among them.
+// Returns all names around this one, the nearest first, with the profile's
+// segments among them.
 std::vector<std::string> NamesAround(const ModulesByName& by_name,
                                      std::string_view fqn);
 
@@ -49,13 +53,14 @@ bool IsRoot(const ModulesByName& by_name, const graph::Module& module);
 
 double SumOfMemory(const graph::SacStatistics& sac);
 
-// ACM of a ratio, and IA: what autograd keeps of it (docs/formulation.md).
+// Returns ACM of a ratio's trade-off.
 double SacBytes(const graph::Module& module, std::string_view tradeoff);
+// Returns IA: the bytes of ACM that autograd keeps (docs/formulation.md).
 double InternalBytes(const graph::Module& module, std::string_view tradeoff);
 
-// What a unit does of which the effect is known on traces only, as one line:
-// operators that are skipped, offloaded, or keep some of their results; nullopt for
-// none.
+// Returns a complaint, as one line, about a unit whose effect is known on
+// traces only, because it skips or offloads operators or keeps only some of
+// their results; nullopt for other units.
 std::optional<std::string> KnownOnTracesOnly(const PlannedModule& planned);
 
 struct UnitEffect {
@@ -63,8 +68,9 @@ struct UnitEffect {
   double recompute_ms = 0;
 };
 
-// By the unit's operators, or by its ratio and the trade-off where it has none
-// (ComputeEffect). Throws InputError as that does.
+// Computes a unit's effect from its operators, or, if it has none, from its
+// ratio and the trade-off (ComputeEffect). Throws InputError under the same
+// conditions as ComputeEffect.
 UnitEffect EffectOf(const graph::Module& module, const PlannedModule& planned,
                     std::string_view tradeoff);
 

@@ -71,7 +71,8 @@ std::vector<CoverItem> ItemsOf(const std::vector<GroupKind>& kinds) {
   return items;
 }
 
-// What runs again draws from a random state of its own.
+// Returns the statistics without their random operators: on traces an operator
+// that runs again draws from a random state of its own.
 graph::SacStatistics WithoutRandomRules(graph::SacStatistics sac) {
   sac.rand_ops.clear();
   return sac;

@@ -9,8 +9,8 @@
 
 namespace acplan::problems {
 
-// An answer to a joint problem is a ModuleSolution: the units with the policy
-// of each, and the bytes that it discards, net of held ones.
+// An answer to a joint problem is a ModuleSolution: each unit with its policy
+// and the bytes that it discards, net of held ones.
 
 using SolveJointProblem = std::function<ModuleSolution(
     const JointProblem&, const solver::SearchLimits&)>;
@@ -20,12 +20,12 @@ ModuleSolution SolveJointWithScaledTimes(const JointProblem& problem,
                                          const solver::SearchLimits& limits,
                                          const SolveJointProblem& solve);
 
-// Total cost of the units' policies.
+// Returns the total cost of the units' policies.
 double JointCost(const JointProblem& problem,
                  const std::vector<ChosenUnit>& units);
 
-// The unit with a policy that discards as much and costs no more: the cheapest
-// there is, unless that takes long to find.
+// Returns the unit with a policy that discards as much and costs no more: the
+// cheapest one, unless the search for it takes long.
 ChosenUnit WithCheapPolicy(const JointProblem& problem, ChosenUnit unit);
 
 }  // namespace acplan::problems

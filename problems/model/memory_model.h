@@ -11,43 +11,43 @@
 
 namespace acplan::problems {
 
-// A memory model says where the bytes of a training step come from. It turns a profile
-// into records: moments of the step, the bytes in use then without
-// checkpointing, and which units have discarded by then.
+// A memory model defines the bytes of a training step. It turns a profile into
+// records: moments of the step, the bytes in use then without checkpointing,
+// and the units that have discarded by then.
 enum class MemoryModel {
   // The records of PyTorch's sac_milp, literally: parameters, gradients so far,
   // total activations and activation gradients when the backward pass reaches a
-  // module. Optimizer state, buffers and inputs are not in it.
+  // module. They leave out optimizer state, buffers and inputs.
   kTorch,
   // MemTracker's simultaneous totals at the peak of each module's forward and
   // backward (`snap` in the profile), and the optimizer step. Exact without
-  // checkpointing. It cannot see what lives only while a unit recomputes, nor
-  // arguments that checkpoint frames hold where the profile lacks
-  // `held_per_module`.
+  // checkpointing. This model cannot see memory that lives only while a unit
+  // recomputes, nor the arguments that checkpoint frames hold if the profile
+  // lacks `held_per_module`.
   kSnapshot,
-  // The simulated step of a trace (graph/trace/simulation.h), operator by operator: no
-  // sum of records. Where only records are asked for, those of kSnapshot, which
-  // its profile has.
+  // The simulated step of a trace (graph/trace/simulation.h), operator by
+  // operator, which is no sum of records. Functions that only need records use
+  // those of kSnapshot, which the trace's profile has.
   kTrace,
 };
 
 std::string_view ToString(MemoryModel model);  // "torch" ...
 std::optional<MemoryModel> ParseMemoryModel(std::string_view name);
 
-// Says what the model cannot see, as a sentence to print with every plan made with
-// it.
+// Returns a sentence on what the model cannot see. It is printed with every
+// plan made with the model.
 std::string_view Caveat(MemoryModel model);
 
 struct MemoryOptions {
   MemoryModel model = MemoryModel::kTorch;
-  // FSDP ranks: divides parameters, gradients and optimizer state, nothing
-  // else.
+  // The number of FSDP ranks, which divides only parameters, gradients and
+  // optimizer state.
   int64_t world_size = 1;
   // kSnapshot: leave out optimizer state, buffers, inputs and the optimizer
   // step, as kTorch does.
   bool without_states = false;
-  // kTrace: with world_size > 1, what is sharded is whole while these units run
-  // (trace_memory.h).
+  // kTrace: with world_size > 1, sharded parameters are whole while these units
+  // run (trace_memory.h).
   std::vector<std::string> fsdp_units = {};
 
   bool operator==(const MemoryOptions&) const = default;
@@ -60,19 +60,19 @@ std::string_view ToString(
 struct MemoryRecord {
   int node = -1;  // in the ModuleTree; -1 for the optimizer step
   Phase phase = Phase::kBackward;
-  // Bytes in use without checkpointing. Not whole where the world size does not
-  // divide what it shards.
+  // The bytes in use without checkpointing. This may be no whole number if the
+  // world size does not divide the bytes that it shards.
   double base_bytes = 0;
 };
 
-// kSnapshot where every called module has snapshots, else kTorch.
+// Returns kSnapshot if every called module has snapshots, else kTorch.
 MemoryModel DefaultMemoryModel(const graph::Profile& profile);
 
-// The records of the called modules, one a module (the larger of its forward
-// and backward peak) in forward post-order, and under kSnapshot with states one
-// for the optimizer step where the profile has it. At the record of module i
-// the units with an earlier forward post-order position than i have discarded.
-// Throws InputError where the profile lacks what the model needs.
+// Returns the records of the called modules, one for each module (the larger of
+// its forward and backward peak), in forward post-order. Under kSnapshot with
+// states, adds one for the optimizer step if the profile has it. At the record
+// of module i, the units that precede i in forward post-order have discarded
+// their bytes. Throws InputError if the profile lacks what the model needs.
 std::vector<MemoryRecord> MemoryRecords(const graph::Profile& profile,
                                         const graph::ModuleTree& tree,
                                         const MemoryOptions& options);

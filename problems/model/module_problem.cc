@@ -51,8 +51,8 @@ std::vector<Knot> NetOfHeldBytes(const std::vector<Knot>& curve, double held) {
   return net;
 }
 
-// The fit to take for a module; nothing where there is none that can be used, about
-// which it warns.
+// Returns the fit to use for a module. If there is no usable fit, adds a
+// warning and returns nothing.
 std::optional<TradeoffFit> FitOf(const Module& module, bool fit_anew,
                                  WarningsByType& warnings) {
   std::optional<TradeoffFit> fit = module.torch_fit;
@@ -98,7 +98,8 @@ UnitScale ScaleOf(const Module& module, const TradeoffFit& fit,
   return scale;
 }
 
-// The fit's segments in terms of discarded bytes: ms a byte, and ms at 0.
+// Returns the fit's segments in terms of discarded bytes: ms a byte, and ms at
+// 0.
 std::vector<std::pair<double, double>> LinesOf(const TradeoffFit& fit,
                                                const UnitScale& scale) {
   std::vector<std::pair<double, double>> lines;

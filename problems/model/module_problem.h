@@ -55,19 +55,20 @@ struct ModuleProblem {
     // than the first knot costs as much as the first knot. Empty: no candidate.
     std::vector<Knot> curve;
     double held_bytes = 0;
-    // Where i is a unit, in place of the records in its subtree: the bytes in
-    // use while it runs or runs again. Not given: the largest of those records.
+    // If i is a unit, these bytes replace the records in its subtree: the bytes
+    // in use while it runs or runs again. Nothing: the largest of those
+    // records.
     std::optional<double> unit_base_bytes = {};
-    bool must_be_unit = false;  // where the module around it is none
+    bool must_be_unit = false;  // if the module around it is no unit
   };
   std::vector<Node> nodes;
-  // Bytes in use at a moment that no plan changes (the optimizer step); 0:
-  // none.
+  // The bytes in use at a moment that no plan changes (the optimizer step); 0:
+  // there is none.
   double fixed_bytes = 0;
   double budget_bytes = 0;  // what the records must not exceed
   std::optional<int> max_units;
-  // Says whether time order is the post-order of the forest, so that what has been
-  // discarded at a record is a prefix of the walk.
+  // True if time order is the post-order of the forest. Then the units
+  // that have discarded at a record form a prefix of the walk.
   bool prefix_structure = true;
 };
 
@@ -77,21 +78,22 @@ struct ModuleProblemOptions {
   std::vector<std::string> ac_units = {};    // only these; empty: all
   std::vector<std::string> fsdp_units = {};  // no unit strictly above these
   std::optional<int> max_units = {};
-  // Operators that every policy must save bound the discard ratio. They do not in
-  // PyTorch's own problem.
+  // Operators that every policy must save bound the discard ratio. In PyTorch's
+  // own problem they do not.
   bool bound_by_forced_saves = true;
   // The trade-offs are fitted anew from the operator statistics
-  // (graph::FitTradeoff) and not taken from the profile.
+  // (graph::FitTradeoff) instead of taken from the profile.
   bool fit_anew = false;
 };
 
-// Converts between a candidate's discarded bytes and its discard ratio.
+// The conversion between a candidate's discarded bytes and its discard ratio.
 struct UnitScale {
   double internal_bytes = 0;  // IA
   double sac_bytes = 0;       // ACM
   double held_bytes = 0;
-  // 1 - r, the share that is saved where `net_bytes` are discarded net of the held
-  // ones. It is exact to the byte where ACM is far above IA, which r, near 1, is not.
+  // Returns 1 - r, the share that is saved if `net_bytes` are discarded net of
+  // the held ones. Where ACM is far above IA this share is exact to the byte,
+  // but r, near 1, is not.
   double MemoryBudget(double net_bytes) const {
     return (internal_bytes - held_bytes - net_bytes) / sac_bytes;
   }
@@ -99,15 +101,18 @@ struct UnitScale {
 
 struct BuiltModuleProblem {
   ModuleProblem problem;
-  std::vector<UnitScale> scales;  // a node; only candidates' are meaningful
-  // The user should know this about the profile and the restrictions, a line
-  // each: contradictions that were overridden (once a module type), fits that
-  // are not convex, modules without a usable fit, restrictions without effect.
+  std::vector<UnitScale> scales;  // by node; only those of candidates are
+                                  // meaningful
+  // Remarks on the profile and the restrictions for the user, a line
+  // each: contradictions that were overridden (once for each module type), fits
+  // that are not convex, modules without a usable fit, restrictions without
+  // effect.
   std::vector<std::string> warnings;
 };
 
-// Throws InputError for unknown names in ac_units or fsdp_units (with the
-// nearest known names) and for what MemoryRecords refuses.
+// Builds the module problem of a profile. Throws InputError for unknown names
+// in ac_units or fsdp_units (with the nearest known names) and under the
+// conditions of MemoryRecords.
 BuiltModuleProblem BuildModuleProblem(const graph::Profile& profile,
                                       const graph::ModuleTree& tree,
                                       const ModuleProblemOptions& options);
@@ -115,17 +120,19 @@ BuiltModuleProblem BuildModuleProblem(const graph::Profile& profile,
 struct ChosenUnit {
   int node = 0;
   double net_bytes = 0;  // d_i
-  // In a joint problem (joint_problem.h) says how many of each kind of groups are
-  // recomputed.
+  // In a joint problem (joint_problem.h): by kind, the number of its groups
+  // that are recomputed.
   std::vector<int> counts = {};
 };
 
-// The cost of discarding `net_bytes` as a unit; +infinity beyond the last knot.
+// Returns the cost of discarding `net_bytes` as a unit; +infinity beyond the
+// last knot.
 double CurveCost(const std::vector<Knot>& curve, double net_bytes);
 
-// The lines' maximum, and 0, on [0, most_bytes] as knots, the decreasing part
-// cut off (it never pays to discard less for more). A line is (ms a byte, ms at
-// 0). `most_bytes` > 0. Upper envelope in O(n log n).
+// Returns the maximum of the lines and 0 on [0, most_bytes] as knots, with the
+// decreasing part cut off (it never pays to discard less for more). A line is
+// (ms a byte, ms at 0). Requires `most_bytes` > 0. Computes the upper envelope
+// in O(n log n).
 std::vector<Knot> CurveOfLines(std::vector<std::pair<double, double>> lines,
                                double most_bytes);
 

@@ -12,12 +12,13 @@ namespace acplan::problems {
 
 namespace {
 
-// Returns the time and the bytes in use of every record, in time order.
+// A record's time and the bytes in use then.
 struct RecordBytes {
   int time;
   double bytes;
 };
 
+// Returns the bytes in use at every record, in time order.
 std::vector<RecordBytes> BytesByTime(const ModuleProblem& problem,
                                      const std::vector<ChosenUnit>& units) {
   const int n = static_cast<int>(problem.nodes.size());
@@ -85,7 +86,7 @@ ModuleSolution SolveWithTimeFactor(const ModuleProblem& problem,
   const bool may_be_empty =
       std::ranges::none_of(problem.nodes, &ModuleProblem::Node::must_be_unit);
   if (may_be_empty && SolutionPeak(problem, {}) <= problem.budget_bytes) {
-    // Nothing is left to search for.
+    // There is nothing to search for.
     scaled_limits.time_limit_s = std::numeric_limits<double>::infinity();
     scaled_limits.node_limit = std::numeric_limits<int64_t>::max();
     scaled_limits.interrupted = nullptr;
@@ -131,7 +132,7 @@ std::optional<std::vector<ChosenUnit>> CheapestBytes(
     return problem.nodes[unit.node].time;
   });
 
-  struct Stretch {  // of a curve, from knot to knot
+  struct Stretch {  // a piece of a curve, from knot to knot
     double slope;
     size_t unit, knot;
     bool operator>(const Stretch& other) const {
@@ -187,7 +188,7 @@ std::vector<ChosenUnit> WithoutNeedlessUnits(const ModuleProblem& problem,
         return std::pair(cost(a), problem.nodes[a.node].time) >
                std::pair(cost(b), problem.nodes[b.node].time);
       });
-  // Slack of the tightest record after a time.
+  // Returns, by time, the slack of the tightest record from then on.
   const auto slack_after = [&] {
     const std::vector<RecordBytes> records = BytesByTime(problem, units);
     std::vector<double> slack(problem.nodes.size() + 1,
@@ -205,7 +206,7 @@ std::vector<ChosenUnit> WithoutNeedlessUnits(const ModuleProblem& problem,
     const int time = problem.nodes[units[k].node].time;
     if (!problem.nodes[units[k].node].must_be_unit &&
         slack[time + 1] + ByteTolerance(problem) >= units[k].net_bytes) {
-      // A unit also stands for the records in its subtree.
+      // A unit also replaces the records in its subtree.
       std::vector<ChosenUnit> kept = units;
       units.erase(units.begin() + static_cast<std::ptrdiff_t>(k));
       std::vector<double> left = slack_after();

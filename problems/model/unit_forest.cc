@@ -16,7 +16,7 @@ using graph::Profile;
 
 namespace {
 
-// "GPT.h.3.attn" -> "GPT.h.*.attn": modules of one type share it.
+// Returns a module's type, such as "GPT.h.*.attn" for "GPT.h.3.attn".
 std::string TypeName(const std::string& fqn) {
   std::string type;
   size_t begin = 0;
@@ -84,7 +84,7 @@ bool AddsUp(const Module& module) {
          (adds_up(module.snap->peak_fw) && adds_up(module.snap->peak_bw));
 }
 
-// The most candidates of which none contains another.
+// Returns the largest number of candidates that do not contain one another.
 int MostUnits(const ModuleProblem& problem) {
   const int n = static_cast<int>(problem.nodes.size());
   std::vector<int> most(n, 0);

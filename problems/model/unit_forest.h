@@ -12,11 +12,12 @@
 
 namespace acplan::problems {
 
-// The problems over units have this in common: forest, records, budget, and
-// which modules may be units at all.
+// The common part of the problems over units: forest, records, budget, and the
+// modules that may be units at all.
 
-// One warning a module type ("GPT.h.*.attn") and kind of complaint, with the
-// number of modules it speaks of, the details of the first, and the bytes of all.
+// The warnings of a problem, one for each module type ("GPT.h.*.attn") and kind
+// of complaint, with the number of its modules, the details of the first, and
+// the bytes of all.
 class WarningsByType {
  public:
   struct Entry {
@@ -24,7 +25,7 @@ class WarningsByType {
     int modules;
     int64_t bytes;
 
-    // "GPT.h.* (12 modules)", or the name of the only one.
+    // Returns "GPT.h.* (12 modules)", or the name of the only module.
     std::string Modules() const;
   };
 
@@ -40,22 +41,22 @@ class WarningsByType {
 
 struct UnitForest {
   ModuleProblem problem;  // without curves
-  // A node: whether it may be a unit as far as it is no leaf, is called and is
-  // not ruled out by ac_units or fsdp_units.
+  // Indexed by node: 1 if it is no leaf, is called and is not ruled out by ac_units or
+  // fsdp_units, so that it may be a unit.
   std::vector<char> may_be_unit;
   std::vector<std::string> warnings;
-  WarningsByType by_type;  // to be added to, and told after `warnings`
+  WarningsByType by_type;  // open for additions; listed after `warnings`
 
   std::vector<std::string> Warnings() const;  // all, a line each
 };
 
-// Uses all options but bound_by_forced_saves. Throws InputError as
-// BuildModuleProblem.
+// Builds the forest from all options except bound_by_forced_saves. Throws
+// InputError under the conditions of BuildModuleProblem.
 UnitForest BuildUnitForest(const graph::Profile& profile,
                            const graph::ModuleTree& tree,
                            const ModuleProblemOptions& options);
 
-// Drops max_units where no set of candidates can exceed it.
+// Drops max_units if no set of candidates can exceed it.
 void DropUselessLimit(ModuleProblem& problem);
 
 }  // namespace acplan::problems

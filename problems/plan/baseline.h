@@ -8,7 +8,8 @@
 
 namespace acplan::problems {
 
-// Forward and backward of a step without recomputation, summed over the roots.
+// The run-times of forward and backward of a step without recomputation, summed
+// over the roots.
 struct StepTime {
   double forward_ms = 0;
   double backward_ms = 0;
@@ -16,11 +17,11 @@ struct StepTime {
 StepTime ComputeStepTime(const graph::Profile& profile,
                          const graph::ModuleTree& tree);
 
-// The model without checkpointing and without sharding, whatever
-// options.world_size: under kTorch PyTorch's get_peak_memory_runtime_baseline
-// (the largest P + TG + AG + TA; the root's forward plus backward, several
-// roots added up), under kSnapshot the largest measured total, under
-// kTrace the peak of the simulated step.
+// Computes the baseline: the model without checkpointing and without sharding,
+// for every options.world_size. Under kTorch this is PyTorch's
+// get_peak_memory_runtime_baseline (the largest P + TG + AG + TA; the root's
+// forward plus backward, summed over several roots), under kSnapshot the
+// largest measured total, under kTrace the peak of the simulated step.
 PlanBaseline ComputeBaseline(const graph::Profile& profile,
                              const graph::ModuleTree& tree,
                              MemoryOptions options,

@@ -178,7 +178,7 @@ Json ToJson(const PlanOffload& offload) {
   return json;
 }
 
-// The plan with what it says of itself as a whole.
+// Returns the plan with its statements about itself as a whole.
 Plan WithStatements(Plan plan, const JsonField& root) {
   const auto number = [&](std::string_view key) {
     return root.Has(key) ? root.Get(key).NonNegativeNumber() : kNotStated;

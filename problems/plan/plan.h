@@ -23,15 +23,16 @@ enum class PlanStatus {
 };
 std::string_view ToString(PlanStatus status);  // "optimal" ... "no_plan"
 
-// The value of what a plan file leaves out. What it may leave out is never negative.
+// The value of a number that a plan file leaves out. Such numbers are never
+// negative.
 inline constexpr int kNotStated = -1;
 
 struct PlannedOp {
   int index = 0;  // into the module's SAC statistics
   std::string name;
   graph::OperatorDecision decision = graph::OperatorDecision::kRecompute;
-  // Of an operator that is saved or offloaded: which of the tensors that it makes
-  // are kept, ascending. Nothing: all of them.
+  // For an operator that is saved or offloaded: the indices of its kept
+  // results, ascending. Nothing: all results are kept.
   std::optional<std::vector<int32_t>> results = std::nullopt;
 
   bool Saves() const { return decision == graph::OperatorDecision::kSave; }
@@ -52,7 +53,7 @@ struct PlannedModule {
   double memory_budget = 0;  // 1 - r, as torch's per-module policies take it
   int64_t discarded_bytes = kNotStated;  // of IA, to the nearest byte
   double recompute_ms = kNotStated;
-  std::vector<PlannedOp> ops;  // one an operator, or none: ratio only
+  std::vector<PlannedOp> ops;  // one for each operator, or none: ratio only
 
   bool operator==(const PlannedModule&) const = default;
 };
@@ -75,25 +76,27 @@ struct PlanSolver {
   bool operator==(const PlanSolver&) const = default;
 };
 
-// What any schedule of the step recomputes at least (trace/rerun_bound/rerun_bound.h).
+// The least recomputation of any schedule of the step
+// (trace/rerun_bound/rerun_bound.h).
 struct AnySchedule {
   double bound_ms = 0;
   double distance = 0;  // (recompute - bound) / recompute of the plan
   bool is_loose =
-      false;  // a limit was hit before the bound was as high as it gets
+      false;  // whether a limit stopped the bound before it was as high as it gets
 
   bool operator==(const AnySchedule&) const = default;
 };
 
-// What a plan moves to the host's memory and back (graph/trace/offload.h), and
-// over which link (graph/trace/link_time.h).
+// The data that a plan moves to the host's memory and back
+// (graph/trace/offload.h), and the link that carries them
+// (graph/trace/link_time.h).
 struct PlanOffload {
   double bytes_per_second = 0;                    // each way
-  std::optional<int64_t> host_memory_bytes = {};  // no more may be there
+  std::optional<int64_t> host_memory_bytes = {};  // the limit on bytes there
   int64_t host_bytes = 0;  // the most that is there at any time
   int64_t sent_bytes = 0;
-  int64_t storages = 0;  // that move
-  double stall_ms = 0;   // that the step waits for them
+  int64_t storages = 0;  // the storages that move
+  double stall_ms = 0;   // the time that the step waits for them
 
   bool operator==(const PlanOffload&) const = default;
 };
@@ -101,28 +104,29 @@ struct PlanOffload {
 struct Plan {
   std::string model;
   int64_t budget_bytes = 0;
-  int64_t reserve_bytes = 0;  // of the budget, kept free
+  int64_t reserve_bytes = 0;  // part of the budget, kept free
   MemoryOptions memory;
   std::string granularity = "module";
   std::string tradeoff = "profile";
   PlanStatus status = PlanStatus::kNoPlan;
   // time | gap | nodes | memory | unproven | interrupted
   std::optional<std::string> limit;
-  // Meaningful where there is a plan (optimal, feasible):
+  // Meaningful if there is a plan (optimal, feasible):
   double recompute_ms = kNotStated;
-  // Cost is what is recomputed, with offload also what the step waits.
+  // The cost is the recomputation, with offload plus the time that the step
+  // waits.
   double bound_ms = kNotStated;  // proven: no plan costs less
   double gap = kNotStated;       // (cost - bound) / cost; 0 where optimal
   double overhead = kNotStated;  // cost / baseline runtime
-  std::optional<PlanOffload> offload = {};  // where it was asked for
+  std::optional<PlanOffload> offload = {};  // if offload was requested
   std::optional<AnySchedule> any_schedule =
-      {};  // where there is a plan on a trace
+      {};  // if there is a plan on a trace
   int64_t peak_bytes = kNotStated;
   std::string peak_module;
   std::vector<PlannedModule> modules;  // in forward pre-order
-  // Where the budget is infeasible:
+  // If the budget is infeasible:
   std::optional<int64_t> minimum_budget_bytes;
-  // Where that is not proven: one that a plan fits.
+  // If that is not proven: a budget that a plan fits.
   std::optional<int64_t> fitting_budget_bytes;
   PlanBaseline baseline;
   PlanSolver solver;
@@ -135,16 +139,16 @@ struct Plan {
   }
 };
 
-// Reads a plan file (.json or .json.gz). Of the answer, only `model`, `modules`
-// and what identifies the problem are needed; the rest may be missing. Throws
-// InputError as ReadProfile does: not JSON, wrong format or version, missing or
-// ill-typed fields, ratios outside [0, 1], a module named twice, an unknown
-// granularity, trade-off or decision, results that do not ascend or of an
-// operator that is neither saved nor offloaded.
+// Reads a plan file (.json or .json.gz). Requires only `model`, `modules` and
+// what identifies the problem; the rest of the answer may be missing. Throws
+// InputError as ReadProfile does: for text that is not JSON, a wrong format or
+// version, missing or ill-typed fields, ratios outside [0, 1], a module named
+// twice, an unknown granularity, trade-off or decision, and for results that do
+// not ascend or belong to an operator that is neither saved nor offloaded.
 Plan ReadPlan(const std::filesystem::path& path);
 Plan ParsePlan(std::string_view text, std::string_view name);
 
-// The text of the plan file, numbers in full precision.
+// Returns the text of the plan file, numbers in full precision.
 std::string PlanToJson(const Plan& plan);
 
 }  // namespace acplan::problems

@@ -31,7 +31,7 @@ MemoryKind KindOf(graph::StorageCategory category) {
   }
 }
 
-// By storage, the first module that has it as a parameter.
+// Returns, by storage, the first module that has it as a parameter.
 std::map<int32_t, int32_t> OwnersOf(const Trace& trace) {
   std::map<int32_t, int32_t> owners;
   for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
@@ -41,7 +41,7 @@ std::map<int32_t, int32_t> OwnersOf(const Trace& trace) {
   return owners;
 }
 
-// Makes the entries of one device those of a rank.
+// Turns the entries of one device into those of a rank.
 void ShareOut(PeakAccount& account, const Trace& trace,
               const std::vector<RankBytes>& changes) {
   std::map<int32_t, size_t> place;

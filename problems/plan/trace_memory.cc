@@ -25,13 +25,13 @@ using graph::TraceStorage;
 
 namespace {
 
-// Returns how much less a rank has of a storage that is sharded.
+// Returns the bytes that a rank saves of a sharded storage.
 int64_t Saving(const TraceStorage& storage, int64_t ranks) {
   return graph::AllocatedBytes(storage.bytes) -
          graph::AllocatedBytes((storage.bytes + ranks - 1) / ranks);
 }
 
-// While a unit is whole: operators [begin, end).
+// The operators [begin, end) in which a unit is whole.
 struct Window {
   int32_t begin, end;
   int unit;
@@ -100,7 +100,7 @@ class Sharding {
     change_[end][static_cast<size_t>(category)] -= bytes;
   }
 
-  // Units in forward order, and when they run.
+  // Finds the units, in forward order, and the operators that each runs.
   void FindUnits() {
     std::map<std::string, int> index;
     for (const std::string& fqn : options_.fsdp_units) {
@@ -116,7 +116,7 @@ class Sharding {
     whole_.assign(index.size() + 1, 0);
     parameters_.resize(index.size() + 1);
     std::vector<int> unit_of(trace_.modules.size(), -1);
-    std::set<int32_t> counted;  // of the parameters
+    std::set<int32_t> counted;  // parameters that are counted already
     for (size_t m = 0; m < trace_.modules.size(); ++m) {
       size_t longest = 0;
       for (const auto& [fqn, unit] : index) {
@@ -181,7 +181,7 @@ class Sharding {
   const MemoryOptions& options_;
   const int32_t count_;
   std::vector<CategoryBytes> change_;
-  // Of a unit, and last of what is outside of all.
+  // Indexed by unit; the last entry is for parameters outside of all units.
   std::vector<int64_t> whole_;
   std::vector<std::vector<int32_t>> parameters_;
   std::vector<Window> forward_, backward_;

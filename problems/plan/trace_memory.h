@@ -11,52 +11,57 @@
 
 namespace acplan::problems {
 
-// Computes what a rank uses of a traced step. The trace is that of one device which has
-// everything.
+// Computes the memory that a rank uses in a traced step. The trace is that of
+// one device, which has everything.
 
-// Bytes that a rank has more than the one device, at each operator of the trace
-// (negative: less). With W = options.world_size > 1:
-// - parameters, gradients and optimizer state are a W-th each, rounded up;
-// - with options.fsdp_units, whole are the parameters of a unit (those of units
-//   inside it apart) while it runs, forward and backward, and while the unit
-//   before it does, which is when FSDP2 prefetches them; those outside of all
-//   units from the start of the step to the end of the backward pass; and the
-//   gradients of a unit until its backward ends. What FSDP2 copies to
-//   communicate is not in it.
+// Returns the bytes that a rank has in addition to those of the one device, at
+// each operator of the trace (negative: it has less). With W =
+// options.world_size > 1:
+// - each parameter, gradient and optimizer state is a W-th of its size, rounded
+//   up;
+// - with options.fsdp_units, the parameters of a unit (without those of units
+//   inside it) are whole while it runs, forward and backward, and while the
+//   unit before it does, which is when FSDP2 prefetches them; parameters
+//   outside of all units are whole from the start of the step to the end of the
+//   backward pass; the gradients of a unit are whole until its backward ends.
+//   The copies that FSDP2 makes to communicate are not counted.
+//
 // Throws InputError for a unit that is no module of the trace.
 std::vector<int64_t> BytesOfRank(const graph::Trace& trace,
                                  const MemoryOptions& options);
 
-// The same by what it is of: all but parameters, gradients and optimizer state
-// is 0. Adds up to BytesOfRank.
+// Returns the same by category. Adds up to BytesOfRank. All categories except
+// parameters, gradients and optimizer state have 0.
 using CategoryBytes = std::array<int64_t, graph::kStorageCategories>;
 std::vector<CategoryBytes> BytesOfRankByCategory(const graph::Trace& trace,
                                                  const MemoryOptions& options);
 
-// What that is of at one operator, storage by storage: what a rank has less of one
-// that is sharded, and what it has besides of a parameter that is whole, once for
-// each unit that runs or is fetched and has it. Adds up to BytesOfRank there.
+// The change of one storage at one operator: the bytes that a rank lacks of a
+// sharded storage, or has in addition because a parameter is whole, once for
+// each unit that runs or is fetched and has the parameter. The changes add up
+// to BytesOfRank there.
 struct RankBytes {
   int32_t storage = 0;
   int64_t bytes = 0;
-  bool is_gathered = false;  // what is besides
+  bool is_gathered = false;  // whether the bytes are in addition
 };
 std::vector<RankBytes> BytesOfRankByStorage(const graph::Trace& trace,
                                             const MemoryOptions& options,
                                             int32_t op);
 
-// The simulated step with these bytes added: live_bytes, peak_bytes and
+// Returns the simulated step with these bytes added: live_bytes, peak_bytes and
 // peak_step are those of a rank; peak_by_category stays that of the one device.
-// Always a multiple of 512.
+// All bytes are multiples of 512.
 graph::Simulation OnRank(graph::Simulation simulation,
                          const std::vector<int64_t>& bytes_of_rank);
 
-// The operator of the trace before or at which a step runs: what runs again
-// does so before the operator that asks for it.
+// Returns, by step, the operator of the trace at or before which the step runs:
+// what runs again runs before the operator that asks for it.
 std::vector<int32_t> TimesOf(const graph::Simulation& simulation);
 
-// The innermost module that runs at a step, forward, backward or again;
-// "optimizer step" there, the root where none does.
+// Returns the innermost module that runs at a step, whether in forward, in
+// backward or again. Returns "optimizer step" in the optimizer step, and the
+// root if no module runs.
 std::string ModuleAt(const graph::Trace& trace,
                      const graph::Simulation& simulation, int32_t step);
 
