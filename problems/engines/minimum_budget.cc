@@ -19,7 +19,8 @@ using solver::Milp;
 
 namespace {
 
-// Whoever set a short limit for the search still wants to know what would fit.
+// The least time for this search: a user who set a short limit for planning
+// still wants to know what budget would fit.
 constexpr double kLeastSeconds = 1;
 
 // CBC's tolerance, relative to the largest record.
@@ -134,7 +135,7 @@ MinimumBudget ByBisection(const ModuleProblem& problem,
   return {.bytes = feasible, .proven = true, .bound_bytes = feasible};
 }
 
-// The most bytes in use where these units discard all they can.
+// Returns the most bytes in use if these units discard all they can.
 int64_t LeastPeak(const ModuleProblem& problem, std::vector<ChosenUnit> units) {
   for (ChosenUnit& unit : units) {
     unit.net_bytes = problem.nodes[unit.node].curve.back().bytes;
@@ -142,7 +143,7 @@ int64_t LeastPeak(const ModuleProblem& problem, std::vector<ChosenUnit> units) {
   return WholeBytes(SolutionPeak(problem, units));
 }
 
-// By CBC, whose answer is exact but for its tolerances.
+// Solves the problem by CBC, whose answer is exact up to its tolerances.
 MinimumBudget Nearly(const ModuleProblem& problem,
                      const solver::SearchLimits& limits) {
   const double unit = std::max(1.0, LargestBase(problem));
@@ -198,7 +199,7 @@ MinimumBudget Nearly(const ModuleProblem& problem,
           .stopped_by = solved.stopped_by};
 }
 
-// Asks for plans a byte below until there is none.
+// Asks CBC for plans a byte below until there is none.
 MinimumBudget ByCbc(const ModuleProblem& problem,
                     const solver::SearchLimits& limits) {
   const solver::Stopwatch stopwatch;

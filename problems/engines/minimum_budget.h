@@ -14,22 +14,24 @@ namespace acplan::problems {
 //   over y as in the module problem (path cliques, max_units), every unit
 //   discarding all it can.
 //
-// With prefix structure, having discarded more is never worse, so one walk that
-// keeps the most bytes decides whether a budget is feasible, and bisection over
-// whole bytes finds the least one. Otherwise CBC solves it to its tolerance, and
-// then looks for a plan a byte below until it proves that there is none.
+// With prefix structure it is never worse to have discarded more. So one walk
+// that keeps the most bytes decides whether a budget is feasible, and bisection
+// over whole bytes finds the least one. Otherwise CBC solves the problem to its
+// tolerance, and then looks for a plan a byte below until it proves that there
+// is none.
 struct MinimumBudget {
-  // Whole bytes. The least budget where proven; else a budget that some plan
+  // Whole bytes. The least budget if `proven`; else a budget that some plan
   // meets.
   int64_t bytes = 0;
   bool proven = false;
-  // No plan meets less: `bytes`, where proven.
+  // No plan meets a smaller budget. Equal to `bytes` if `proven`.
   int64_t bound_bytes = 0;
   // The limit that ended the search before the proof.
   solver::StoppedBy stopped_by = solver::StoppedBy::kNothing;
 };
 
-// problem.budget_bytes, limits.gap and limits.on_progress are ignored.
+// Finds the least budget. Ignores problem.budget_bytes, limits.gap and
+// limits.on_progress.
 MinimumBudget FindMinimumBudget(const ModuleProblem& problem,
                                 const solver::SearchLimits& limits = {});
 

@@ -25,12 +25,13 @@ using solver::MilpStatus;
 
 namespace {
 
-// The capacity in its row. CBC's tolerances are 1e-7, a byte in 10 GB is 1e-10.
+// The scale of the capacity in its row. CBC's tolerances are 1e-7; a byte in 10
+// GB is 1e-10.
 constexpr double kCapacityScale = 1000;
 constexpr const char* kCapacityRow = "capacity";
 
 struct Forced {
-  std::vector<char> save, recompute;  // an operator
+  std::vector<char> save, recompute;  // by operator
 };
 
 Forced ForcedOperators(const SacStatistics& sac,
@@ -50,7 +51,7 @@ Forced ForcedOperators(const SacStatistics& sac,
     });
   };
   for (size_t op = 0; op < n; ++op) {
-    // Bytes without measure beside the capacity lie outside CBC's tolerances.
+    // Bytes far beyond the capacity lie outside CBC's tolerances.
     if (sac.memory[op] > std::max<int64_t>(capacity, 0))
       forced.recompute[op] = 1;
   }
@@ -167,7 +168,8 @@ OperatorSolution SolveOperatorsByCbc(const SacStatistics& sac,
     }
     OperatorPolicy policy = PolicyOf(sac, std::move(save));
     if (policy.saved_bytes > capacity) {
-      // Within CBC's tolerances, but not within the capacity: not this one.
+      // This solution is within CBC's tolerances, but not within the capacity:
+      // cut it off.
       milp = solver::WithCutOff(std::move(milp), capacity_row, found.x);
       continue;
     }

@@ -7,15 +7,15 @@
 #include <utility>
 
 // The bound is the recursion of the walk, run backwards, with every step made
-// convex. Let Q(n) be a lower bound on the cost of discarding n more bytes from a
-// point of the walk on. A unit's choices are replaced by the lower hull of its curve
-// with (0, 0), and Q becomes the infimal convolution of Q and that hull, which for
-// convex piecewise linear functions is a merge of segments by slope. "Unit or
-// children" becomes the hull of the minimum of both. A record cuts the domain: what
-// is missing must not exceed what may be missing there. A hull lies below its
-// function and each of these steps keeps lower bounds lower bounds, so Q never
-// exceeds the cost of any way to go on. Its domain is exact, since discarding the
-// most is best: where it is empty there is no plan.
+// convex. Let Q(n) be a lower bound on the cost of discarding n more bytes from
+// a point of the walk on. A unit's choices are replaced by the lower hull of
+// its curve with (0, 0), and Q becomes the infimal convolution of Q and that
+// hull, which for convex piecewise linear functions is a merge of segments by
+// slope. "Unit or children" becomes the hull of the minimum of both. A record
+// cuts the domain: the missing bytes must not exceed what may be missing there.
+// A hull lies below its function and each of these steps keeps lower bounds
+// lower bounds, so Q never exceeds the cost of any continuation. Its domain is
+// exact, since discarding the most is best: if it is empty there is no plan.
 //
 // Q is kept for every node after which labels are pruned. Large problems keep
 // coarser ones: fewer of the same lines, so still bounds.
@@ -28,18 +28,19 @@ using solver::ConvexCost;
 using solver::FixedKnot;
 using solver::HullSegments;
 
-// The most segments of the bound that is carried along, where errors would add up,
-// and of the bounds that are kept for all nodes together.
+// The most segments of the bound that the walk carries, in which errors would
+// add up, and of the bounds that are kept for all nodes together.
 constexpr size_t kMostSegments = 8192;
 constexpr size_t kMostKeptSegments = 4'000'000;
 
-// Units may discard less than nothing.
+// A number of bytes without a lower limit: units may discard less than nothing.
 constexpr int64_t kAnyNumber = int64_t{1} << 61;
 
-// Low enough for no record, and far from overflow.
+// A need lower than any record's, and far from overflow.
 constexpr int64_t kNoNeed = -(int64_t{1} << 61);
 
-// A power of two, at most `finest`, such that sums of bytes do not overflow.
+// Returns a power of two, at most `finest`, with which sums of bytes do not
+// overflow.
 double ScaleOf(const ModuleProblem& problem, double finest) {
   double total = std::abs(problem.budget_bytes) + 1;
   double largest_base = 0;
@@ -96,8 +97,8 @@ void SetNeedsInside(const ModuleProblem& problem, int i, FixedProblem& fixed) {
   fixed.largest_need = std::max(fixed.largest_need, fixed.subtree_need[i]);
 }
 
-// The most that any step after each node asks for: the records that come later in
-// post-order, and the units that begin later in pre-order.
+// Returns, by node, the largest need of any step after it: the records that
+// come later in post-order, and the units that begin later in pre-order.
 std::vector<int64_t> NeedsAfter(const ModuleProblem& problem,
                                 const FixedProblem& fixed) {
   const int n = static_cast<int>(problem.nodes.size());
@@ -210,7 +211,6 @@ double PriceOfAByte(const ModuleProblem& problem) {
   return CompletionBound(problem, fixed, 0).PriceAtRoot() * fixed.scale;
 }
 
-// The price of a unit for which the root bound under max_units is largest.
 double BestUnitPrice(const ModuleProblem& problem, const FixedProblem& fixed) {
   if (!problem.max_units) return 0;
   const auto bound = [&](double price) {

@@ -10,15 +10,17 @@
 namespace acplan::problems {
 
 // The walk that both label engines make over a forest whose time order is its
-// post-order. `Labels` is a list of ways to have come so far; a walk carries one
-// list for each number of units where max_units limits it, else one list.
+// post-order. `Labels` is a list of ways to reach a point of the walk. A walk
+// carries one list for each number of units if max_units limits it, else one
+// list.
 //
 // At a module there are two ways on. Either the module becomes a unit: then no
-// unit lies inside, and the labels must already have discarded what its records
-// ask for. That list is set aside while, the other way, the children are walked
-// and the labels then meet the module's own record. Both are joined afterwards.
-// So the walk enumerates every antichain of units, and the labels of one antichain
-// meet the needs of all records.
+// unit lies inside, and the labels must already have discarded as much as its
+// records ask for. The other way, the children are walked, and the labels then
+// meet the module's own record; meanwhile the list of the first way is set
+// aside. Both lists are joined afterwards. So the walk enumerates every
+// antichain of units, and the labels of one antichain meet the needs of all
+// records.
 template <typename Labels>
 using LabelsByCount = std::vector<Labels>;
 
@@ -26,15 +28,17 @@ using LabelsByCount = std::vector<Labels>;
 template <typename Labels>
 using LiveLabels = std::vector<LabelsByCount<Labels>*>;
 
-// `Rules` knows what a label is:
+// `Rules` defines a label:
 //   Labels                          a list of labels
 //   bool IsStopped()                returns whether the walk is to end early
 //   bool IsCandidate(node)          returns whether the node may be a unit
-//   void CutTo(need, labels)        drops what has discarded less than `need`
+//   void CutTo(need, labels)        drops labels that have discarded less than
+//                                   `need`
 //   AddUnit(node, labels by count)  returns the lists with the node as a unit
 //   Join(node, by count, as units)  returns the better of both ways
-//   Required(node, as units)        returns the lists where a unit is required
-//   EndNode(live)                   forgets what is not live, and checks limits
+//   Required(node, as units)        returns the lists if a unit is required
+//   EndNode(live)                   forgets labels that are not live, and checks
+//                                   limits
 template <typename Rules>
 class ForestWalk {
  public:
@@ -87,7 +91,7 @@ class ForestWalk {
   size_t counts_;
   const FixedProblem& fixed_;
   Rules& rules_;
-  // Nodes as units, while their children are walked.
+  // The lists of nodes as units, while their children are walked.
   LiveLabels<typename Rules::Labels> set_aside_;
 };
 

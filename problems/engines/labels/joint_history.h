@@ -10,22 +10,22 @@
 
 namespace acplan::problems {
 
-// How labels came about: which unit was added, and which of its groups each label
-// recomputes. A unit is decided in steps, each of which takes some copies of a
-// kind or leaves them. A label has a bit for each step since its last move, and
-// every 32 steps, and at the end of a unit, the bits are folded into a move.
+// The history of labels: the units that were added, and the groups of each that
+// a label recomputes. A unit is decided in steps, each of which takes some
+// copies of a kind or leaves them. A label has a bit for each step since its
+// last move. Every 32 steps, and at the end of a unit, the bits are folded into
+// a move.
 class JointHistory {
  public:
-  // Starts a unit of which `settled[k]` copies of kind k are recomputed by every
-  // label.
+  // Starts a unit. Every label recomputes `settled[k]` copies of kind k.
   void BeginUnit(int node, std::vector<int> settled);
 
-  // Starts a unit whose policies are points: PointLabel::taken is the place of
-  // the one that the label has.
+  // Starts a unit whose policies are points: PointLabel::taken is the index of
+  // the label's policy.
   void BeginUnitOfPoints(int node);
 
   // Adds a step that takes `copies` of a kind, and returns its bit in
-  // PointLabel::taken. Folds the bits of `labels` before, where none is left.
+  // PointLabel::taken. If no bit is free, first folds the bits of `labels`.
   uint32_t AddStep(int kind, int copies, PointLabels& labels);
 
   // Folds the bits of the labels that have the unit.
@@ -33,16 +33,16 @@ class JointHistory {
 
   bool IsFull() const { return moves_.IsFull(); }
 
-  // Now and then drops the moves that no live label's history needs.
+  // Drops, from time to time, the moves that no live label's history needs.
   void ForgetUnless(const LiveLabels<PointLabels>& live);
 
   // Returns the units of a label with the copies that each recomputes, in node
-  // order. Net bytes are left 0.
+  // order. Leaves net bytes 0.
   std::vector<ChosenUnit> UnitsOf(const PointLabel& label) const;
 
  private:
-  // Some steps in a label's history: which of those from `first_step` on of an
-  // AddedUnit recompute their copies.
+  // Some steps in a label's history: `taken` says which steps of an AddedUnit,
+  // from `first_step` on, recompute their copies.
   struct Move {
     int32_t previous;
     int32_t added;
@@ -55,7 +55,7 @@ class JointHistory {
     };
     int node = 0;
     bool has_points = false;
-    std::vector<int> settled;  // copies recomputed, a kind
+    std::vector<int> settled;  // copies recomputed, by kind
     std::vector<Step> steps;
   };
 
@@ -63,7 +63,7 @@ class JointHistory {
 
   solver::LabelHistory<Move> moves_;
   std::vector<AddedUnit> added_;
-  int first_open_step_ = 0;  // of the unit added last
+  int first_open_step_ = 0;  // in the unit added last
 };
 
 }  // namespace acplan::problems

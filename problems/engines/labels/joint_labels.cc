@@ -16,15 +16,16 @@
 
 // Four searches, of which the last answers.
 //
-// The bytes of small groups make nearly all labels, and hardly any difference. So
-// a plan that decides about large groups alone is found first, in no time
-// (Priced); then, with its units and large groups, the small groups (Left): a
-// plan for the problem. The relaxation that recomputes small groups for nothing
-// (Free) gives a bound. Where both meet, which is usual since large tensors come in
-// multiples of each other, the last search, which starts from plan and bound, has
-// nothing to do; else it has a near plan and goes straight for the proof. The
-// answer is exact whatever the first three say: a plan of theirs is only a start,
-// and the bound of a relaxation is a bound.
+// The bytes of small groups make nearly all labels, and hardly any difference.
+// So the first search finds a plan that decides about large groups alone, in no
+// time (Priced). The second one keeps its units and large groups and decides
+// the small groups (Left), which gives a plan for the problem. The third one
+// solves the relaxation that recomputes small groups for nothing (Free), which
+// gives a bound. Often plan and bound meet, since large tensors come in
+// multiples of each other; then the last search, which starts from both, has
+// nothing to do. Otherwise it has a near plan and goes straight for the proof.
+// The answer is exact no matter what the first three searches find: their plans
+// are only starts, and the bound of a relaxation is a bound.
 
 namespace acplan::problems {
 
@@ -55,7 +56,7 @@ class LeftLimits {
     return all;
   }
 
-  // For searches whose bounds are not of the problem.
+  // Returns limits for a search whose bounds are not bounds of the problem.
   SearchLimits Share() const {
     SearchLimits share = Rest();
     share.time_limit_s /= 3;
@@ -74,7 +75,7 @@ class LeftLimits {
   int64_t labels_ = 0;
 };
 
-// Starts from `units` where they cost less.
+// Returns the start with `units` if they cost less than its plan.
 JointStart Offer(const JointProblem& problem, std::vector<ChosenUnit> units,
                  JointStart start) {
   if (start.known.empty() ||
@@ -122,7 +123,8 @@ ModuleSolution SearchLargeGroupsFirst(const JointProblem& problem,
   return solution;
 }
 
-// A plan from the relaxation, its policies rounded up, where a limit left none.
+// Returns a plan from the relaxation, its policies rounded up, for a search
+// that a limit ended without one.
 ModuleSolution RoundedUp(const JointProblem& problem, ModuleSolution solution) {
   constexpr double kSeconds = 1;
   const ModuleSolution relaxed =

@@ -11,17 +11,18 @@ namespace acplan::problems {
 // module_labels.h, over labels that are points (bytes discarded so far, ms).
 //
 // A unit adds its base to every label that meets the records inside it, then
-// its groups one at a time: each label with or without the group's bytes and
-// ms, what another label beats dropped. Within a unit the completion bound is
-// that of the rest of the walk plus the relaxation of the groups still to come.
-// A group is not branched on where the bound says for every label that its
-// other side cannot lead to a better plan (its reduced cost exceeds the gap):
-// of some thirty groups a handful stay open. Times are added in fixed point, so
-// equal blocks give equal sums and their labels merge. Groups of very few bytes
-// make most labels: plans without them come first, and a relaxation that has
-// them for nothing, which often is the proof.
+// its groups one at a time: each label continues with and without the group's
+// bytes and ms, and labels that another one beats are dropped. Within a unit
+// the completion bound is that of the rest of the walk plus the relaxation of
+// the groups still to come. A group is not branched on if the bound says for
+// every label that the group's other side cannot lead to a better plan (its
+// reduced cost exceeds the gap): among some thirty groups a handful stay open.
+// Times are added in fixed point, so equal blocks give equal sums and their
+// labels merge. Groups of very few bytes make most labels. So the search begins
+// with plans without them, and with a relaxation that has them for nothing,
+// which often is the proof.
 //
-// `known` is a plan known to keep every record (net bytes as attainable by its
+// `known` is a plan that keeps every record (net bytes as attainable by its
 // units' policies): the search starts from it.
 //
 // Throws std::invalid_argument without prefix structure.

@@ -18,33 +18,34 @@
 // One pass of the label engine over a joint problem.
 //
 // The walk over the forest (forest_walk.h) carries labels: points (bytes D
-// discarded so far, ms E that this costs). A record asks for a total of what was
-// discarded before it, so D is all that the rest of the walk has to know of the
-// past, and of two labels the one with at most as many bytes for at least as many
-// ms can go. A module that becomes a unit moves every label that meets the records
-// inside by the unit's base, all groups saved. Then its groups are decided one
-// kind after the other: each label goes on with and without some copies, in steps
-// of 1, 2, 4 ... copies, which make every number of them.
+// discarded so far, their cost E in ms). A record asks for a total of the bytes
+// discarded before it, so the rest of the walk depends on the past through D
+// only, and of two labels the one with at most as many bytes for at least as
+// many ms can go. A module that becomes a unit moves every label that meets the
+// records inside by the unit's base, all groups saved. Then its groups are
+// decided kind by kind: each label goes on with and without some copies, in
+// steps of 1, 2, 4 ... copies, which make every number of them.
 //
-// Invariant: the labels at hand, together with those that were dropped for the
-// width, contain the beginning of every plan that costs less than the threshold,
-// or of one that discards as much for as little. For the completion bound Q
-// (completion_bound.h) never says more than the rest of a plan costs, so a label
-// with E + Q(largest need - D) at or above the threshold begins none. The same
-// bound settles groups: with the slope of Q as the price of a byte, a group on the
-// other side than the relaxation has it costs its reduced cost more, and where
-// that exceeds what lies between a label's bound and the threshold, for every
-// label, the group is not branched on (open_groups.h). Within a unit, Q is that of
-// the rest of the walk plus the relaxation of the groups that are still open.
+// Invariant: the labels of the walk, together with those that were dropped for
+// the width, contain the beginning of every plan that costs less than the
+// threshold, or of one that discards as much for as little. The completion
+// bound Q (completion_bound.h) never exceeds the cost of the rest of a plan, so
+// a label with E + Q(largest need - D) at or above the threshold begins no such
+// plan. The same bound settles groups: with the slope of Q as the price of a
+// byte, a group on the other side than in the relaxation costs its reduced cost
+// more. If that exceeds, for every label, the difference between the threshold
+// and the label's bound, the group is not branched on (open_groups.h). Within a
+// unit, Q is that of the rest of the walk plus the relaxation of the groups
+// that are still open.
 //
-// So a pass that drops nothing for its width and ends without a plan proves that
-// no plan costs less than its threshold, and one that ends with a plan has found
-// the cheapest. Bytes are whole numbers and times fixed-point integers: equal
-// blocks give equal sums in any order, their labels merge, and the symmetry that
-// stalls branch and bound costs nothing.
+// So a pass that drops nothing for its width and ends without a plan proves
+// that no plan costs less than its threshold, and one that ends with a plan has
+// found the cheapest. Bytes are whole numbers and times fixed-point integers:
+// equal blocks give equal sums in any order, their labels merge, and the
+// symmetry that stalls branch and bound costs nothing.
 //
 // With max_units there is a list of labels for each number of units. Q then
-// charges every unit a price and credits the units that a label has left
+// charges every unit a price and credits the units that a label may still add
 // (Lagrangian relaxation).
 //
 // The walk is dynamic programming with bounds, as for the knapsack problem
@@ -91,14 +92,14 @@ class PassInput {
     return policies_[problem_.policies_of[node]];
   }
 
-  // The most that anything after the node asks for. Later units may discard less
-  // than nothing.
+  // Returns the largest need of any step after the node. Later units may
+  // discard less than nothing.
   int64_t NeedAfter(int node) const {
     return fixed_.need_after[node] +
            lost_from_[node + problem_.relaxed.nodes[node].subtree_size];
   }
 
-  // Returns what the bound charges for units that a label has left.
+  // Returns the bound's charge for the units that a label may still add.
   double Credit(size_t count) const {
     const auto& max_units = problem_.relaxed.max_units;
     return max_units
@@ -107,7 +108,7 @@ class PassInput {
                : 0;
   }
 
-  // No plan costs less.
+  // Returns the bound on all plans: no plan costs less.
   double RootBound() const {
     return bound_.AtRoot() -
            bound_.unit_price() * problem_.relaxed.max_units.value_or(0);
@@ -118,12 +119,13 @@ class PassInput {
   FixedProblem fixed_;
   CompletionBound bound_;  // refers to fixed_
   std::vector<TickPolicies> policies_;
-  // The most that units from a node on may keep beyond what they discard.
+  // The most bytes that units from a node on may keep beyond those that they
+  // discard, indexed by that node.
   std::vector<int64_t> lost_from_;
 };
 
-// Drops labels that cannot lead to a better plan, and beyond the width what
-// promises least.
+// Drops labels that cannot lead to a better plan and, beyond the width, the
+// least promising ones.
 class LabelLimit {
  public:
   explicit LabelLimit(size_t width) : width_(width) {}
@@ -132,10 +134,10 @@ class LabelLimit {
     return labels.size() > width_;
   }
 
-  // A lower bound on the plans that the width dropped.
+  // Returns a lower bound on the plans that the width dropped.
   double least_dropped() const { return least_dropped_; }
 
-  // `rest` is the bound on what is to come.
+  // Drops labels. `rest` is the bound on the rest of the walk.
   void Prune(const ConvexCost& rest, const PassBar& bar, PointLabels& labels) {
     const double limit = bar.threshold + bar.credit;
     bounds_.clear();
@@ -154,8 +156,8 @@ class LabelLimit {
 
  private:
   void CutToWidth(double credit, PointLabels& labels) {
-    // The label that has discarded most is never dropped: where it cannot meet
-    // the records to come, nothing can. So the first pass, which prunes nothing
+    // The label that has discarded most is never dropped: if it cannot meet the
+    // records to come, no label can. So the first pass, which prunes nothing
     // for its cost, finds a plan if there is one.
     ranked_ = bounds_;
     std::nth_element(ranked_.begin(),
@@ -178,19 +180,19 @@ class LabelLimit {
   std::vector<double> bounds_, ranked_;  // scratch, before credits
 };
 
-// The innermost loops of the engine. They stay in the source of the pass, so that
-// the compiler sees all that they call.
+// The innermost loops of the engine. They stay in the source of the pass, so
+// that the compiler sees all that they call.
 class Extension {
  public:
-  // Bytes and ticks that a label may take, and the bit that says so.
+  // The bytes and ticks that a label may take, and the bit that records that.
   struct Step {
     int64_t bytes, ticks;
     uint32_t bit;
   };
 
-  // Replaces each label by itself with and without the step: what no other beats
-  // and may lead to a better plan. Of most labels one side may, so both sides are
-  // pruned before they are merged.
+  // Replaces each label by itself with and without the step. Keeps the labels
+  // that no other beats and that may lead to a better plan. For most labels
+  // only one side may, so both sides are pruned before they are merged.
   void Apply(const Step& step, const ConvexCost& rest, const PassBar& bar,
              PointLabels& labels) {
     const Sizes sizes = PruneSides(step, rest, bar, labels);
@@ -231,8 +233,8 @@ class Extension {
     return sizes;
   }
 
-  // Returns where the envelope begins in merged_. It is filled from the end: the
-  // same memory serves every time.
+  // Returns the index at which the envelope begins in merged_. Fills merged_
+  // from its end, so that the same memory serves every time.
   size_t Merge(Sizes sizes) {
     auto [with_size, without_size] = sizes;
     if (merged_.size() < with_size + without_size) {
@@ -344,7 +346,7 @@ class JointPass {
     }
   }
 
-  // `count` units with this one.
+  // Returns the labels with this unit, which then have `count` units.
   PointLabels AddUnitTo(int node, size_t count, const PointLabels& before) {
     const TickPolicies& unit = input_.PoliciesOf(node);
     const int64_t need = input_.fixed().unit_need[node];
@@ -381,8 +383,8 @@ class JointPass {
     CheckMemory();
   }
 
-  // Every label with every policy of a unit: what no other beats and may lead to
-  // a better plan.
+  // Adds every policy of a unit to every label. Keeps the sums that no other
+  // beats and that may lead to a better plan.
   PointLabels TakePoints(const std::vector<OpenPoint>& points,
                          const ConvexCost& after, const PassBar& bar,
                          const PointLabels& labels) {

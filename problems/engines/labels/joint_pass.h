@@ -11,7 +11,8 @@ namespace acplan::problems {
 // The knowledge of a joint problem that a search starts from.
 struct JointStart {
   std::vector<ChosenUnit> known = {};  // a plan that keeps every record, if any
-  // Goes straight for the proof, since `known` is thought to be nearly optimal.
+  // True if the search is to go straight for the proof, since `known` is
+  // probably nearly optimal.
   bool known_is_near = false;
   double bound_ms = 0;  // no plan costs less
 };

@@ -5,22 +5,23 @@
 #include <stdexcept>
 #include <utility>
 
-// This is what a search has proven at any time, and when it ends.
+// This explains what a search has proven at any time, and when it ends.
 //
-// `best` is the cost of the best plan, or the cut-off; `proven` a cost below which
-// there is no plan. A pass looks for plans below a threshold and reports the
-// cheapest that it found, and a lower bound on what it dropped for its width. What
-// is cheaper than the plan that it found was dropped; what was pruned is not
-// cheaper than the threshold. So after a pass that came to its end no plan costs
-// less than the least of: the plan found (the threshold, where there is none), the
-// threshold, and the bound on what was dropped. A pass that was stopped proves
-// nothing, though a plan may come of those before it.
+// `best` is the cost of the best plan, or the cut-off; `proven` a cost below
+// which there is no plan. A pass looks for plans below a threshold and reports
+// the cheapest that it found, and a lower bound on the plans that it dropped
+// for its width. Plans cheaper than the reported one were dropped; pruned plans
+// are not cheaper than the threshold. So after a complete run of a pass no plan
+// costs less than the least of: the reported plan (or the threshold, if there
+// is none), the threshold, and the bound on the dropped plans. A pass that was
+// stopped proves nothing, though the passes before it may have found a plan.
 //
-// A complete pass, one that dropped nothing, is final where it found a plan: no
-// plan below its threshold costs less. Where it found none, its threshold is
-// proven. So thresholds that move away from the bound meet the optimum or the best
-// plan after finitely many steps, and a width too small for a threshold is
-// replaced by the next; where there is none, memory is what stops the search.
+// A complete pass, one that dropped nothing, is final if it found a plan: no
+// plan below its threshold costs less. If it found none, its threshold is
+// proven. So thresholds that move away from the bound meet the optimum or the
+// best plan after finitely many steps. A width too small for a threshold is
+// replaced by the next one; after the last width, memory is the limit that
+// stops the search.
 
 namespace acplan::problems {
 
@@ -37,22 +38,22 @@ constexpr double kTolerance = 1e-9;
 // Widths of the passes that look for a good plan, and of those that prove.
 constexpr std::array<size_t, 2> kBeamWidths = {64, 1024};
 constexpr std::array<size_t, 3> kProofWidths = {1 << 16, 1 << 20, 1 << 23};
-// A best plan so near to the bound is taken for the optimum.
+// A best plan this near to the bound is taken for the optimum.
 constexpr double kNear = 2e-3;
-// The proof looks for plans within this share of what is between bound and
+// The proof looks for plans within this share of the distance between bound and
 // best plan, then so many times as far.
 constexpr double kFirstStep = 1.0 / 64;
 constexpr double kStepGrowth = 3;
 constexpr double kSecondsAReport = 0.1;
 
-// The limits of a search, asked now and then while a pass runs.
+// The limits of a search, checked from time to time while a pass runs.
 class Guard {
  public:
   explicit Guard(const SearchLimits& limits) : limits_(limits) {}
 
   double Seconds() const { return stopwatch_.Seconds(); }
 
-  // `progress` has no time yet.
+  // Returns the limit that is reached, if any. `progress` has no time yet.
   StoppedBy Check(solver::SearchProgress progress) {
     progress.seconds = stopwatch_.Seconds();
     if (limits_.on_progress &&
@@ -74,7 +75,7 @@ class Guard {
   double last_report_ = 0;
 };
 
-// The best plan so far, and what is proven of all others.
+// The best plan so far, and the proven bound on all others.
 struct State {
   double best = kInf;
   double proven = 0;
@@ -106,8 +107,8 @@ class PassSearch {
     }
   }
 
-  // Moves the threshold from the bound, by `step` of what is between, to the best
-  // plan.
+  // Moves the threshold from the bound to the best plan, beginning with `step`
+  // of the distance between them.
   void Prove(double step) {
     const double root = state_.proven;
     for (size_t width = 0; goes_on_;) {
@@ -127,7 +128,7 @@ class PassSearch {
     }
   }
 
-  // Returns whether the best plan is thought to be nearly optimal.
+  // Returns whether the best plan is probably nearly optimal.
   bool IsNear() const {
     return (search_.known_is_near && state_.best < kInf) ||
            state_.IsWithin(kNear);
@@ -137,15 +138,16 @@ class PassSearch {
   double Seconds() const { return guard_.Seconds(); }
 
  private:
-  // Only what costs less is better than the best plan by more than the gap.
+  // Returns the cost below which a plan is better than the best one by more
+  // than the gap.
   double CostOfInterest() const {
     return state_.best == kInf
                ? kInf
                : state_.best - gap_ * std::max(state_.best, kTolerance);
   }
 
-  // Runs a pass, and decides whether the search goes on. Returns whether the pass
-  // was complete.
+  // Runs a pass, and decides whether the search goes on. Returns whether the
+  // pass was complete.
   bool Run(double threshold, size_t width) {
     const PassResult pass =
         search_.run(threshold, width, [this](int64_t labels) {
@@ -196,7 +198,7 @@ ModuleSolution WithSizes(const ModuleProblem& problem) {
   return solution;
 }
 
-// Where no plan was found.
+// Returns the answer of a search that found no plan.
 ModuleSolution WithoutPlan(const State& state, double cut_off,
                            ModuleSolution solution) {
   solution.bound_ms = std::min(state.proven, cut_off);

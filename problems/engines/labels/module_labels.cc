@@ -18,22 +18,22 @@
 #include "solver/labels/cost_frontier.h"
 #include "solver/labels/label_history.h"
 
-// The walk over the forest (forest_walk.h) carries E(D), the least cost of having
-// discarded D bytes so far: a frontier of points and segments, one for each number
-// of units where max_units limits it.
-// A unit adds its convex curve to every point (cost_frontier.h: AddCurve), which
-// is the lower envelope of E moved to each knot and of each vertex of E followed
-// by each piece of the curve.
+// The walk over the forest (forest_walk.h) carries E(D), the least cost of
+// having discarded D bytes so far: a frontier of points and segments, one for
+// each number of units if max_units limits it. A unit adds its convex curve to
+// every point (cost_frontier.h: AddCurve), which is the lower envelope of E
+// moved to each knot and of each vertex of E followed by each piece of the
+// curve.
 //
-// Invariant: at every module, the frontier together with what was dropped for the
-// width contains the beginning of a cheapest plan, if one costs less than the
-// threshold. A piece is dropped where another has at least its bytes for at most
-// its cost, where a record asks for more bytes than it has, and where its cost and
-// the completion bound Q (completion_bound.h) reach the threshold.
+// Invariant: at every module, the frontier together with the pieces that were
+// dropped for the width contains the beginning of a cheapest plan, if one costs
+// less than the threshold. A piece is dropped if another has at least its bytes
+// for at most its cost, if a record asks for more bytes than it has, or if its
+// cost and the completion bound Q (completion_bound.h) reach the threshold.
 //
-// A piece says how it came about in a way that holds for any part of it: either it
-// was moved by a knot, or it comes from one vertex. So a plan can be read off any
-// point, back from the last unit to the first.
+// A piece records its origin in a way that holds for any part of it: either it
+// was moved by a knot, or it comes from one vertex. So a plan can be read off
+// any point, back from the last unit to the first.
 
 namespace acplan::problems {
 
@@ -63,8 +63,8 @@ struct Move {
 
 using Frontiers = LabelsByCount<CostFrontier>;
 
-// The bounds of a pass: which pieces may be part of a plan that costs less than
-// its threshold.
+// The bounds of a pass: they determine which pieces may be part of a plan that
+// costs less than its threshold.
 class PieceBounds {
  public:
   PieceBounds(const ModuleProblem& problem, const FixedProblem& fixed,
@@ -76,8 +76,8 @@ class PieceBounds {
 
   double threshold() const { return threshold_; }
 
-  // No plan that begins with a point of the piece costs less. `count` is the
-  // number of its units.
+  // Returns the bound on all plans that begin with a point of the piece.
+  // `count` is the number of its units.
   double BoundAfter(int node, size_t count, const FrontierPiece& p) const {
     double credit = 0;
     if (problem_.max_units) {
@@ -102,8 +102,8 @@ class PieceBounds {
         if (p.lo < least) {
           p.cost = p.CostAt(least);
           p.lo = least;
-          // Only cut off by a bound: no record binds here, so no unit between
-          // knots need start from here.
+          // A bound cut the piece here, not a record, so no unit between knots
+          // need start from here.
           p.lo_is_vertex = false;
         }
         if (BoundAfter(node, k, p) < threshold_) f[kept++] = p;
@@ -121,7 +121,7 @@ class PieceBounds {
   double threshold_;
 };
 
-// A piece as a limit on their number sees it.
+// A piece with its rank in a limit on the number of pieces.
 struct RankedPiece {
   double bound;
   size_t count, index;
@@ -132,9 +132,9 @@ std::vector<RankedPiece> Ranked(const PieceBounds& bounds, int node,
   std::vector<RankedPiece> ranked;
   for (size_t k = 0; k < frontiers.size(); ++k) {
     for (size_t j = 0; j < frontiers[k].size(); ++j) {
-      // The piece that has discarded most is never dropped: where it cannot
-      // meet the records to come, nothing can. So the first pass, which
-      // prunes nothing for its cost, finds a plan if there is one.
+      // The piece that has discarded most is never dropped: if it cannot meet
+      // the records to come, no piece can. So the first pass, which prunes
+      // nothing for its cost, finds a plan if there is one.
       const bool last = j + 1 == frontiers[k].size();
       ranked.push_back(
           {last ? -kInf : bounds.BoundAfter(node, k, frontiers[k][j]), k, j});
@@ -143,8 +143,8 @@ std::vector<RankedPiece> Ranked(const PieceBounds& bounds, int node,
   return ranked;
 }
 
-// Keeps the `width` pieces that promise most, and returns a lower bound on what
-// it drops.
+// Keeps the `width` most promising pieces, and returns a lower bound on the
+// cost of the dropped ones.
 double CutToWidth(size_t width, std::vector<RankedPiece> ranked,
                   Frontiers& frontiers) {
   const auto by_bound = [](const RankedPiece& r, const RankedPiece& s) {
@@ -176,8 +176,8 @@ double CutToWidth(size_t width, std::vector<RankedPiece> ranked,
   return least_dropped;
 }
 
-// With a limit on the units, more of them are worth keeping only where they
-// cost less.
+// Drops pieces that another one with fewer units beats: under a limit on the
+// units, more of them are worth keeping only if they cost less.
 void DropDearerCounts(Frontiers& frontiers) {
   if (frontiers.size() <= 1) return;
   CostFrontier least = frontiers[0];
@@ -187,8 +187,8 @@ void DropDearerCounts(Frontiers& frontiers) {
   }
 }
 
-// The rules of the walk. As labels, pieces have the last of the moves that led
-// there; -1: none.
+// The rules of the walk. The label of a piece is the last of the moves that led
+// to it; -1: none.
 class ModulePass {
  public:
   using Labels = CostFrontier;

@@ -9,24 +9,24 @@ namespace acplan::problems {
 // Solves a module problem with prefix structure exactly, by label setting along
 // the forward order.
 //
-// In that structure every record asks for a total of what was discarded before
-// it, so all that the walk must remember is E(D): the least milliseconds with
-// which the modules passed so far can have discarded D bytes. E is a sorted
-// list of points and line segments (labels). At a module
+// In that structure every record asks for a total of the bytes discarded before
+// it, so the walk has to remember only E(D): the least milliseconds with which
+// the modules passed so far can have discarded D bytes. E is a sorted list of
+// points and line segments (labels). At a module
 //   E becomes min(E after walking the children,
-//                 E cut to what the records inside ask for, plus the unit's
-//                 curve)
-// and at a record with need N the labels with D < N die. Adding a curve is the
-// lower envelope of E shifted to each knot and of each vertex of E followed by
-// a piece of the curve: two curves are never both strictly between knots unless
-// a record binds between them.
+//                 E cut to the bytes that the records inside ask for, plus the
+//                 unit's curve)
+// and at a record with need N the labels with D < N die. The sum of E and a
+// curve is the lower envelope of E shifted to each knot and of each vertex of E
+// followed by a piece of the curve: two curves are never both strictly between
+// knots unless a record binds between them.
 //
-// A label also dies where E(D) + Q(D) exceeds the best plan known, Q being a
-// lower bound on what the rest costs: the same recursion backwards with every
+// A label also dies if E(D) + Q(D) exceeds the best plan known, where Q is a
+// lower bound on the cost of the rest: the same recursion backwards with every
 // step made convex, which turns it into merges of slopes. Passes with a growing
 // limit on the labels kept find good plans first; the first pass that drops
 // nothing proves the optimum. Bytes are fixed-point integers (at least 2^-20 of
-// a byte where sizes allow), so equal blocks give equal sums and their labels
+// a byte if sizes allow), so equal blocks give equal sums and their labels
 // merge: symmetry costs nothing.
 //
 // max_units adds the number of units as a second coordinate, priced in Q by the

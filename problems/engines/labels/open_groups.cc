@@ -14,11 +14,12 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// Bounds of all kinds at once would take memory in the square of their number.
+// The number of kinds in a block. Bounds of all kinds at once would take memory
+// in the square of their number.
 constexpr size_t kKindsABlock = 64;
 
-// A price that the bound gives to some labels, and the most that any of them is
-// below the threshold.
+// A price that the bound gives to some labels, and the most by which any of
+// them is below the threshold.
 struct Price {
   double slope, slack;  // ms a byte, ms
 };
@@ -55,9 +56,10 @@ struct CopyRange {
   int fewest, most;
 };
 
-// How many copies of a kind may be recomputed in a plan below the threshold. At a
-// price, a copy on the other side than the relaxation has it costs its reduced
-// cost more, so as many may change sides as the slack pays for.
+// Returns the range of copies of a kind that a plan below the threshold may
+// recompute. At a price, a copy on the other side than in the relaxation costs
+// its reduced cost more, so as many copies may change sides as the slack pays
+// for.
 CopyRange CopiesToTry(const TickPolicies::Kind& kind,
                       std::span<const Price> prices) {
   const auto bytes = static_cast<double>(kind.bytes);
@@ -81,9 +83,9 @@ CopyRange CopiesToTry(const TickPolicies::Kind& kind,
   return range;
 }
 
-// The points that a plan below the threshold may use. At a price, a point costs
-// its reduced cost more than the best one does, so it is out where that exceeds
-// the slack.
+// Returns the points that a plan below the threshold may use. At a price, a
+// point costs its reduced cost more than the best one does, so it is out if
+// that exceeds the slack.
 std::vector<OpenPoint> PointsToTry(const TickPolicies& unit,
                                    std::span<const Price> prices) {
   std::vector<char> is_open(unit.points.size(), 0);
@@ -166,8 +168,8 @@ OpenedUnit OpenUnit(const TickPolicies& unit, const ConvexCost& relaxed,
   return opened;
 }
 
-// Lists are merged like the carries of a binary counter, so that what is beaten
-// goes early and each label is merged a logarithmic number of times.
+// Merges lists like the carries of a binary counter, so that beaten labels go
+// early and each label is merged a logarithmic number of times.
 PointLabels SumsWith(const std::vector<OpenPoint>& points,
                      const PointLabels& labels, const ConvexCost& rest,
                      const PassBar& bar) {

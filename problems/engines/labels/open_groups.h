@@ -11,8 +11,9 @@
 
 namespace acplan::problems {
 
-// Which groups of a unit are to be decided label by label. Of some thirty groups
-// the completion bound settles all but a handful, by their reduced costs.
+// Determines which groups of a unit have to be decided label by label. The
+// completion bound settles all but a handful of some thirty groups, by their
+// reduced costs.
 
 // The policies of a unit with times in ticks.
 struct TickPolicies {
@@ -23,24 +24,24 @@ struct TickPolicies {
       return static_cast<double>(ticks) / static_cast<double>(bytes);
     }
   };
-  // A policy as a whole, beyond the base.
+  // A whole policy, beyond the base.
   struct Point {
     int64_t bytes, ticks;
   };
   int64_t base_bytes = 0;
   int64_t base_ticks = 0;
   std::vector<Kind> kinds = {};
-  std::vector<Point> points = {};  // in place of kinds; the first is 0, 0
+  std::vector<Point> points = {};  // instead of kinds; the first is 0, 0
   // The kinds, or the hull of the points, as a convex curve, ms a byte.
   std::vector<solver::CostSegment> relaxed = {};
 };
 
 TickPolicies ToTicks(const JointProblem::Policies& policies);
 
-// The bar that a pass sets to its labels.
+// The limits of a pass for its labels.
 struct PassBar {
   double threshold;      // only plans that cost less are of interest
-  double credit;         // what the bound charges for units that are left, ms
+  double credit;         // the bound's charge for remaining units, ms
   int64_t largest_need;  // of all records
 };
 
@@ -63,25 +64,26 @@ struct OpenedUnit {
   PointLabels labels;  // those that may lead to a better plan
   int64_t bytes = 0;   // of the copies settled to be recomputed
   int64_t ticks = 0;
-  std::vector<int> settled;            // how many of each kind these are
+  std::vector<int> settled;            // by kind: the number of these copies
   std::vector<OpenKind> kinds;         // the most settled first
   std::vector<OpenPoint> points = {};  // bytes ascending
 };
 
-// `labels` have the unit's base. `relaxed` is the bound on what comes after the
-// unit, together with the relaxation of all of its groups.
+// Opens a unit for `labels`, which have the unit's base. `relaxed` is the bound
+// on the walk after the unit, together with the relaxation of all of its
+// groups.
 OpenedUnit OpenUnit(const TickPolicies& unit, const solver::ConvexCost& relaxed,
                     const PassBar& bar, PointLabels labels);
 
-// The labels with each of some points, of which they take the place: what no
-// other beats and may lead to a better plan. `rest` is the bound on what comes
-// after the unit.
+// Adds each of some points to each label. Returns, in place of `labels`, the
+// sums that no other beats and that may lead to a better plan. `rest` is the
+// bound on the walk after the unit.
 PointLabels SumsWith(const std::vector<OpenPoint>& points,
                      const PointLabels& labels, const solver::ConvexCost& rest,
                      const PassBar& bar);
 
-// For each open kind, the bound on what is to come. Kinds are to be asked for in
-// ascending order. Refers to `kinds`.
+// The bounds on the rest for each open kind. Must be requested in ascending
+// order of kinds. Refers to `kinds`.
 class BoundsByKind {
  public:
   struct Bounds {
@@ -91,14 +93,15 @@ class BoundsByKind {
 
   BoundsByKind(const std::vector<OpenKind>& kinds, solver::ConvexCost after);
 
-  // Holds until the next call.
+  // Returns bounds that hold until the next call.
   Bounds At(size_t kind);
 
  private:
   std::vector<solver::ConvexCost> OfBlock(size_t block) const;
 
   const std::vector<OpenKind>& kinds_;
-  std::vector<solver::ConvexCost> from_block_;  // the last is what comes after
+  std::vector<solver::ConvexCost> from_block_;  // the last one is for the walk
+                                                // after the unit
   size_t block_ = std::numeric_limits<size_t>::max();
   std::vector<solver::ConvexCost> in_block_;
 };

@@ -19,8 +19,8 @@ int64_t FewBytes(const JointProblem& problem) {
   return static_cast<int64_t>(need * kShare);
 }
 
-// Returns where clusters of points begin, and the end: a cluster holds points
-// that are at most `few_bytes` from its first.
+// Returns the indices at which clusters of points begin, and the end. A cluster
+// holds points that are at most `few_bytes` from its first.
 std::vector<size_t> ClustersOf(const std::vector<PolicyPoint>& points,
                                int64_t few_bytes) {
   std::vector<size_t> begins;
@@ -34,7 +34,7 @@ std::vector<size_t> ClustersOf(const std::vector<PolicyPoint>& points,
   return begins;
 }
 
-// The policies that are points[begin, end) of others.
+// Returns the policies that are points[begin, end) of others.
 JointProblem::Policies PointsFrom(const std::vector<PolicyPoint>& points,
                                   size_t begin, size_t end) {
   return {.base_bytes = points[begin].bytes,
@@ -48,7 +48,7 @@ JointProblem::Policies PointsOf(std::vector<PolicyPoint> points) {
   return PointsFrom(points, 0, points.size());
 }
 
-// The curves in the relaxation follow the policies.
+// Returns the problem with curves of its relaxation that follow its policies.
 JointProblem WithCurves(JointProblem problem) {
   for (size_t i = 0; i < problem.policies_of.size(); ++i) {
     if (problem.policies_of[i] < 0) continue;
@@ -89,7 +89,7 @@ std::optional<JointProblem> SmallGroups::Priced() const {
   return WithCurves(std::move(large));
 }
 
-// Returns of each cluster the point that is cheapest at the price.
+// Returns, for each cluster, the point that is cheapest at the price.
 std::vector<size_t> SmallGroups::CheapPoints(
     const std::vector<PolicyPoint>& points) const {
   const std::vector<size_t> begins = ClustersOf(points, few_bytes_);
@@ -178,8 +178,8 @@ std::vector<ChosenUnit> SmallGroups::Combined(
   return all;
 }
 
-// A unit's counts of all kinds: the large ones of `large`, the small ones of
-// `small` or, where there is none, recomputed where that is cheap.
+// Returns a unit's counts of all kinds: the large ones as in `large`, the small
+// ones as in `small` or, if there is none, recomputed if that is cheap.
 ChosenUnit SmallGroups::WithSmall(const ChosenUnit& large,
                                   const ChosenUnit* small) const {
   const JointProblem::Policies& policies =

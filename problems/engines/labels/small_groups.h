@@ -10,28 +10,28 @@
 
 namespace acplan::problems {
 
-// A joint problem divided into large and small groups of operators. The bytes of
-// small groups (the statistics of a norm: 16 KiB beside 112 MiB) make nearly all
-// labels, and hardly any difference to a plan. Where policies are points, those
-// that are as near to each other form clusters, and what stands for the choice of
-// small groups is which point of a cluster it is.
+// A joint problem divided into large and small groups of operators. The bytes
+// of small groups (the statistics of a norm: 16 KiB beside 112 MiB) make nearly
+// all labels, and hardly any difference to a plan. If policies are points,
+// points as near to each other form clusters, and the choice of a point within
+// its cluster takes the place of the choice of small groups.
 class SmallGroups {
  public:
-  // Groups of less than 2^-13 of the largest need are small. `price`, ms a byte,
-  // says which of them are cheap.
+  // Divides a problem. Groups of less than 2^-13 of the largest need are small.
+  // `price`, ms a byte, determines which of them are cheap.
   SmallGroups(const JointProblem& problem, double price);
 
   // Returns the problem in which small groups are not decided, but recomputed
-  // where that is cheap and else saved: a restriction, each plan of which is one
-  // of the problem. nullopt where no group is small.
+  // if that is cheap and else saved: a restriction, each plan of which is one
+  // of the problem. Returns nullopt if no group is small.
   std::optional<JointProblem> Priced() const;
 
   // Returns the problem in which small groups are recomputed for nothing: a
   // relaxation, so its bound is one for the problem.
   JointProblem Free() const;
 
-  // Returns the problem in which nothing but the small groups of a plan's units
-  // is left to decide. `units` are a plan for `priced`.
+  // Returns the problem in which only the small groups of a plan's units remain
+  // to be decided. `units` are a plan for `priced`.
   JointProblem Left(const JointProblem& priced,
                     const std::vector<ChosenUnit>& units) const;
 
@@ -41,7 +41,7 @@ class SmallGroups {
 
   // Returns the plan for the problem with the large groups of `units` and the
   // small groups of `left`, a plan for Left(priced, units). Units that `left`
-  // does not have are none.
+  // lacks are no units of the result.
   std::vector<ChosenUnit> Combined(const std::vector<ChosenUnit>& units,
                                    const std::vector<ChosenUnit>& left) const;
 
