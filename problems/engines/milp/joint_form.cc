@@ -13,18 +13,19 @@
 
 // From a forest to classes, and from classes to columns and rows.
 //
-// First the records that may bind are chosen. Then every candidate gets a sight:
-// which of these records count it, and at which it holds bytes. Two candidates are
-// alike where exchanging them, with all that they contain, maps every row onto
-// itself, which is so for the same policies, the same sight and insides that are
-// alike. `shape` numbers these kinds from the leaves upwards, as in the
-// canonical form of a tree (Aho, Hopcroft and Ullman). Siblings of one shape are a
-// class, and so are the children of all members of a class that have one shape.
+// The first step chooses the records that may bind. Then every candidate gets a
+// sight: the records that count it, and those at which it holds bytes. Two
+// candidates are alike if exchanging them, with all that they contain, maps
+// every row onto itself; the same policies, the same sight and insides that are
+// alike are enough for that. `shape` numbers these kinds from the leaves
+// upwards, as in the canonical form of a tree (Aho, Hopcroft and Ullman).
+// Siblings of one shape are a class, and so are the children of all members of
+// a class that have one shape.
 //
-// Numbers in a class can be shared out among its members: members without a
-// chosen module around them are enough by the path row, and which of them are
-// chosen does not matter, since all count at the same records. The relaxation is
-// no weaker than that of single modules, whose solutions can be averaged over a
+// Numbers in a class can be shared out among its members: by the path row there
+// are enough members without a chosen module around them, and any choice among
+// these will do, since all count at the same records. The relaxation is no
+// weaker than that of single modules, whose solutions can be averaged over a
 // class. docs/formulation.md has the argument in full.
 
 namespace acplan::problems {
@@ -33,10 +34,11 @@ using solver::Milp;
 
 namespace {
 
-// A record row is wider by half of what divides its bytes, within these: sums that meet
-// the record, and those that miss it, are both far from the row's end by CBC's tolerances.
-// A sum within them is a solution to one part of CBC and none to another, which loses all
-// that it would find beside it.
+// A record row is wider by half of the unit that divides its bytes, clamped to
+// these limits. So sums that meet the record, and those that miss it, are both
+// far from the row's end by CBC's tolerances. A sum within CBC's tolerances of
+// the end is a solution to one part of CBC and none to another, which loses all
+// solutions near it.
 constexpr double kLeastWider = 1e-9 * JointMilp::kNeedScale;
 constexpr double kMostWider = 1e-5 * JointMilp::kNeedScale;
 
@@ -59,13 +61,14 @@ bool Contains(const JointProblem& problem, int node, int other) {
 
 namespace {
 
-// Returns whether every unit recomputes the groups of a kind: they cost nothing,
-// or a unit that saves one would discard nothing.
+// Returns whether every unit recomputes the groups of a kind: they cost
+// nothing, or a unit that saves one would discard nothing.
 bool RunsAgainAlways(const GroupKind& kind, int64_t most_bytes) {
   return kind.ms == 0 || kind.bytes >= most_bytes;
 }
 
-// The policy of a unit that recomputes no more than every unit does.
+// Returns the policy of a unit that recomputes only the groups that every unit
+// does.
 PolicyPoint FirstPolicy(const JointProblem::Policies& policies) {
   PolicyPoint first{.bytes = policies.base_bytes, .ms = policies.base_ms};
   const int64_t most_bytes = policies.MostBytes();
@@ -102,7 +105,7 @@ std::vector<int> RecordsToKeep(const JointProblem& problem) {
   return records;
 }
 
-// How record rows see a candidate.
+// A candidate as the record rows see it.
 struct Sight {
   int first_row = 0;           // the first record that counts it
   std::vector<int> held_rows;  // records inside that its held bytes reach
@@ -126,14 +129,14 @@ Sight SightOf(const JointProblem& problem, const std::vector<int>& records,
 // The candidates that some record counts, as a forest.
 struct CandidateForest {
   std::vector<int> roots;
-  // A node of the problem each:
+  // Indexed by node of the problem:
   std::vector<std::vector<int>> children;
   std::vector<Sight> sights;
-  std::vector<int> shape;  // equal where candidates are alike; -1: none
+  std::vector<int> shape;  // equal if candidates are alike; -1: none
 };
 
-// The node around each candidate; the number of nodes where there is none, -1
-// where a node is no candidate.
+// Returns the candidate around each candidate: the number of nodes if there is
+// none, -1 if a node is no candidate.
 std::vector<int> ParentsOf(const JointProblem& problem, int records,
                            const std::vector<Sight>& sights) {
   const int n = static_cast<int>(sights.size());
@@ -150,7 +153,7 @@ std::vector<int> ParentsOf(const JointProblem& problem, int records,
   return parent;
 }
 
-// Two candidates are alike where their keys are equal.
+// Returns a key that is equal for two candidates if they are alike.
 std::vector<int> ShapeKey(const JointProblem& problem,
                           const CandidateForest& forest, int node) {
   std::vector<int> inside;
@@ -191,7 +194,7 @@ CandidateForest FindForest(const JointProblem& problem,
   return forest;
 }
 
-// Nodes of one shape, in the order of the first of them.
+// Returns the nodes by shape, in the order of the first node of each shape.
 std::vector<std::vector<int>> ByShape(const CandidateForest& forest,
                                       const std::vector<int>& siblings) {
   std::vector<std::vector<int>> classes;
@@ -205,8 +208,8 @@ std::vector<std::vector<int>> ByShape(const CandidateForest& forest,
   return classes;
 }
 
-// Adds the columns of all classes, the rows of each on its own, and those of the
-// paths.
+// Adds the columns of all classes, the rows of each on its own, and those of
+// the paths.
 class ClassBuilder {
  public:
   ClassBuilder(const JointProblem& problem, const CandidateForest& forest)
@@ -306,8 +309,8 @@ Milp::Row UnitLimit(const JointMilp& form, int max_units) {
   return row;
 }
 
-// The number that all record rows are divided by: a power of two, so that whole
-// bytes, and sums of them that meet a record exactly, stay exact.
+// Returns the divisor of all record rows: a power of two, so that whole bytes,
+// and sums of them that meet a record exactly, stay exact.
 double RecordScale(const JointProblem& problem,
                    const std::vector<int>& records) {
   double largest = 0;
@@ -346,8 +349,9 @@ std::vector<Milp::Term> TermsOf(const JointProblem& problem,
   return terms;
 }
 
-// What divides all bytes that units add to the row of the r-th record, whole as they
-// are: no sum of them is nearer to the need than to a multiple of it.
+// Returns a number of bytes that divides all bytes, before they are cut, that
+// units add to the row of the r-th record: no sum of them lies between the need
+// and the next multiple of it.
 int64_t ByteUnit(const JointProblem& problem, const JointMilp& form,
                  const CandidateForest& forest, size_t r) {
   const int row = static_cast<int>(r);

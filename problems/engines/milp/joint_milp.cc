@@ -18,18 +18,18 @@
 #include "solver/cut_off.h"
 #include "solver/lp_solver.h"
 
-// CBC until its answer is one.
+// Asks CBC until its answer is one.
 //
 // The relaxation gives a bound and, rounded, a start; between the two, reduced
-// costs narrow the columns, and CBC solves what is left, the core. Its answer is
-// shared out among the members of the classes and added up anew. Where that breaks
-// a record, CBC took it for kept within its tolerances: a row is added that cuts
-// this answer off and no plan that keeps the record (solver/cut_off.h), and CBC is
-// asked again. An answer near the end of a record row is one to some part of CBC and
-// none to another, which then knows nothing of those beside it. So what CBC calls
-// optimal is believed where a plain branch and bound with tight tolerances finds
-// nothing cheaper, and "infeasible" where the whole form has no answer either, to
-// CBC and to that one.
+// costs narrow the columns, and CBC solves the rest, the core. Its answer is
+// shared out among the members of the classes and added up anew. If that breaks
+// a record, CBC accepted it within its tolerances. Then a row is added that
+// cuts this answer off and no plan that keeps the record (solver/cut_off.h),
+// and CBC is asked again. An answer near the end of a record row is an answer
+// to some part of CBC and none to another, which then loses all answers near
+// it. So CBC's "optimal" is believed only if a plain branch and bound with
+// tight tolerances finds nothing cheaper, and its "infeasible" only if both CBC
+// and that one find no answer of the whole form either.
 
 namespace acplan::problems {
 
@@ -40,9 +40,9 @@ using solver::SearchStatus;
 
 namespace {
 
-// By which records are relaxed where CBC fails.
+// The amount by which records are relaxed if CBC fails.
 constexpr double kRowTolerance = 1e-6 * JointMilp::kNeedScale;
-// Of the search for what is better than an optimum.
+// The node limit of the search for something better than an optimum.
 constexpr int64_t kConfirmingNodes = 2000;
 
 struct PricedUnit {
@@ -56,8 +56,8 @@ struct SharedUnit {
   std::vector<int> counts = {};
 };
 
-// The members of a class that are units: the first that have no unit around them.
-// They recompute what every unit does.
+// Returns the members of a class that are units: the first ones without a unit
+// around them. They recompute the groups that every unit does.
 std::vector<SharedUnit> UnitsOfClass(const JointProblem::Policies& policies,
                                      const JointMilp::UnitClass& members,
                                      int64_t number,
@@ -77,8 +77,8 @@ std::vector<SharedUnit> UnitsOfClass(const JointProblem::Policies& policies,
   return units;
 }
 
-// Shares the groups of a class out among its units: those with the most bytes
-// first, each to the unit that has discarded least.
+// Shares the groups of a class out among its units: the kinds with the most
+// bytes first, each group to the unit that has discarded least.
 void ShareGroups(const JointProblem::Policies& policies,
                  const JointMilp::UnitClass& members,
                  const std::vector<double>& x, std::vector<SharedUnit>& units) {
@@ -132,7 +132,7 @@ std::vector<PricedUnit> SharedOut(const JointProblem& problem,
   return chosen;
 }
 
-// The row of the record that these units exceed most.
+// Returns the row of the record that these units exceed most.
 std::optional<int> WorstRecordRow(const JointProblem& problem,
                                   const JointMilp& form,
                                   const std::vector<PricedUnit>& units) {
@@ -203,7 +203,7 @@ Core StartOf(const JointProblem& problem, const JointMilp& form,
   return core;
 }
 
-// The answer with these units, which keep the budget.
+// Returns the answer with these units, which keep the budget.
 ModuleSolution WithUnits(const JointProblem& problem, MilpStatus status,
                          const std::vector<PricedUnit>& priced,
                          ModuleSolution solution) {
@@ -238,7 +238,8 @@ class JointSearch {
       if (!found) continue;
       if (found->status == MilpStatus::kInfeasible) {
         if (!is_whole_) {
-          // What is left out of the core counts on the relaxation to be exact.
+          // The core leaves out columns on the assumption that the relaxation
+          // is exact.
           is_whole_ = true;
           solution_.bound_ms = 0;
           core_.milp = form_.milp;
@@ -256,7 +257,7 @@ class JointSearch {
         std::optional<MilpSolution> better = BetterThan(*found);
         if (!better) break;
         found = std::move(better);
-        // CBC's bound was that of the dearer one.
+        // CBC's bound was that of the dearer answer.
         solution_.bound_ms = core_.bound_ms;
       }
       if (Keeps(found->x)) {
@@ -272,15 +273,15 @@ class JointSearch {
     return LeftOf(limits_, stopwatch_.Seconds(), solution_.nodes);
   }
 
-  // Asks CBC. nullopt where it failed: then what it failed by is cut off, or the records
-  // are relaxed.
+  // Asks CBC. If CBC fails, cuts off the answer at which it failed, or relaxes
+  // the records, and returns nullopt.
   std::optional<MilpSolution> Ask() {
     MilpSolution found;
     try {
       found = SolveWithCbc(core_.milp,
                            {.limits = Left(), .warm_start = core_.start});
     } catch (const solver::CbcFailure& failure) {
-      // CBC's tolerances are wider than what decides here.
+      // CBC's tolerances are wider than this check.
       if (!failure.x().empty() && !Keeps(failure.x())) {
         CutOff(failure.x());
         return std::nullopt;
@@ -296,8 +297,8 @@ class JointSearch {
     return found;
   }
 
-  // What CBC says there is none of is asked for again, of a plain branch and bound with
-  // tight tolerances: nullopt where it finds none either, or takes long.
+  // Asks a plain branch and bound with tight tolerances for an answer that CBC
+  // denies. Returns nullopt if it finds none either, or takes long.
   std::optional<MilpSolution> Confirmed(const Milp& milp) {
     solver::SearchLimits limits = Left();
     limits.node_limit = std::min(limits.node_limit, kConfirmingNodes);
@@ -314,7 +315,7 @@ class JointSearch {
     return found;
   }
 
-  // A cheaper answer than one that CBC calls optimal, if there is any.
+  // Returns a cheaper answer than one that CBC calls optimal, if there is any.
   std::optional<MilpSolution> BetterThan(const MilpSolution& found) {
     const double less =
         found.objective - kProofTolerance * std::abs(found.objective);
@@ -345,7 +346,8 @@ class JointSearch {
     }
   }
 
-  // Within CBC's tolerances, but not within the budget: not these units.
+  // Cuts off an answer that is within CBC's tolerances, but not within the
+  // budget.
   void CutOff(const std::vector<double>& x) {
     const std::optional<int> row =
         WorstRecordRow(problem_, form_, SharedOut(problem_, form_, x));

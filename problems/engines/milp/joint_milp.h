@@ -6,11 +6,11 @@
 
 namespace acplan::problems {
 
-// Solves any joint problem with CBC. First the relaxation, whose duals fix what
-// no solution better than a rounded one can have, then the rest. Net bytes and
-// milliseconds are those of the groups chosen, added up anew. Whether the
-// records are kept is checked apart from CBC's tolerances, and what breaks one
-// by less is cut off.
+// Solves any joint problem with CBC: first the relaxation, whose duals fix the
+// columns that every solution better than a rounded one shares, then the rest.
+// Net bytes and milliseconds are those of the chosen groups, added up anew. The
+// records are checked apart from CBC's tolerances, and a solution that breaks
+// one within these tolerances is cut off.
 ModuleSolution SolveJointByCbc(const JointProblem& problem,
                                const solver::SearchLimits& limits = {});
 

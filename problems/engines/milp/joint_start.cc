@@ -5,20 +5,20 @@
 #include <functional>
 #include <utility>
 
-// Units first, then groups.
+// Rounds units first, then groups.
 //
 // Units are rounded by their share of the relaxation, and one more of them at a
-// time is tried. For given units the groups are found greedily: for one record
-// after the other the groups with the most bytes a millisecond, then, the dearest
-// first, whatever is not needed is taken back or replaced by a cheaper one. The
-// best solution is then improved by local search: one unit less, or one in place of
-// another. Every solution is held against all rows, so a start is a plan; nothing
-// says that it is a good one.
+// time is tried. For given units the groups are found greedily: record by
+// record the groups with the most bytes a millisecond; then, the dearest first,
+// each group that is not needed is taken back or replaced by a cheaper one.
+// Local search then improves the best solution: one unit less, or one in place
+// of another. Every solution is checked against all rows, so a start is a plan,
+// though not necessarily a good one.
 //
-// Reduced costs turn a start into bounds: a column at its lower end that rises by k
-// costs at least k times its reduced cost more than the relaxation, so in a
-// solution that is not worse than the start it can rise by at most (ms - bound) /
-// reduced cost, and one at its upper end can fall by as much.
+// Reduced costs turn a start into bounds. A column at its lower end that rises
+// by k costs at least k times its reduced cost more than the relaxation. So in
+// a solution that is not worse than the start it can rise by at most (ms -
+// bound) / reduced cost, and one at its upper end can fall by as much.
 
 namespace acplan::problems {
 
@@ -29,7 +29,7 @@ namespace {
 // The record rows, dense.
 struct RecordRows {
   std::vector<double> lower;
-  std::vector<std::vector<double>> coefficients;  // a column, a row
+  std::vector<std::vector<double>> coefficients;  // by column and row
 
   size_t size() const { return lower.size(); }
 
@@ -85,7 +85,7 @@ class GroupFilling {
     return true;
   }
 
-  // Takes back what no record needs.
+  // Takes back groups that no record needs.
   void TakeBack() {
     std::ranges::sort(items_, std::greater<>(), &Item::cost);
     for (const Item& out : items_) {
@@ -202,7 +202,7 @@ class Rounding {
     return true;
   }
 
-  // One unit less, or one in place of another, while it helps.
+  // Removes one unit, or replaces one by another, as long as that helps.
   void Climb() {
     constexpr int kMostTries = 400;
     tries_ = 0;
@@ -233,7 +233,8 @@ class Rounding {
     return units;
   }
 
-  // Finds the groups for these units. Returns whether that is the best so far.
+  // Finds the groups for these units. Returns whether that is the best solution
+  // so far.
   bool Try(std::vector<double> units) {
     ++tries_;
     GroupFilling filling(form_, rows_, std::move(units));

@@ -15,7 +15,7 @@ namespace acplan::problems {
 // Proofs by CBC hold to this share of the objective.
 inline constexpr double kProofTolerance = 1e-6;
 
-// The answer where there is none.
+// Returns the answer for a problem that has none.
 template <typename Solution>
 Solution Infeasible(Solution solution) {
   solution.status = solver::SearchStatus::kInfeasible;
@@ -24,8 +24,8 @@ Solution Infeasible(Solution solution) {
   return solution;
 }
 
-// The answer of a solution that costs `ms`, added up anew: optimal where CBC says
-// so and its bound, within `tolerance` ms, agrees.
+// Returns the answer for a solution that costs `ms`, added up anew: optimal if
+// CBC says so and its bound, within `tolerance` ms, agrees.
 template <typename Solution>
 Solution Concluded(Solution solution, double ms, solver::MilpStatus status,
                    double tolerance) {

@@ -35,7 +35,8 @@ std::vector<int> CandidatesOf(const ModuleProblem& problem) {
   return candidates;
 }
 
-// The most that units ending in the time window [from, to) can discard.
+// Returns the most bytes that units ending in the time window [from, to) can
+// discard.
 double MostDiscarded(const ModuleProblem& problem, int from, int to) {
   const int n = static_cast<int>(problem.nodes.size());
   std::vector<double> most(n, 0);
@@ -61,8 +62,8 @@ bool HoldsBytes(const ModuleProblem& problem) {
   });
 }
 
-// Returns the bytes with which a unit meets every record alone. No unit need
-// discard more.
+// Returns the bytes with which a unit meets every record alone. No unit needs
+// to discard more.
 double UsefulBytes(const ModuleProblem& problem) {
   double need = 0;
   double held = 0;
@@ -95,9 +96,9 @@ std::vector<int> UnitNodes(const ModuleMilp& form,
   return nodes;
 }
 
-// Returns a row that cuts these units off. Of the records that they break with
-// all their bytes discarded, every solution meets the worst: it has another
-// unit before that record, or one less that holds bytes there.
+// Returns a row that cuts these units off. It comes from the worst record that
+// they break with all their bytes discarded. Every solution meets that record,
+// so it has another unit before it, or one less that holds bytes there.
 Milp::Row CutOff(const ModuleProblem& problem, const ModuleMilp& form,
                  const std::vector<int>& unit_nodes) {
   const int n = static_cast<int>(problem.nodes.size());
@@ -291,9 +292,9 @@ ModuleSolution WithUnits(const ModuleProblem& problem, MilpStatus status,
                    kProofTolerance * std::max(1.0, std::abs(ms)));
 }
 
-// CBC until its units meet the budget in exact sums. Where they do not, they are
-// cut off; where CBC fails or finds nothing, the records are relaxed, once, by
-// what its tolerances may be.
+// Asks CBC until its units meet the budget in exact sums. Units that do not are
+// cut off. If CBC fails or finds nothing, the records are relaxed once, by an
+// upper limit of its tolerances.
 class ModuleSearch {
  public:
   ModuleSearch(const ModuleProblem& problem, const solver::SearchLimits& limits)
@@ -307,7 +308,7 @@ class ModuleSearch {
       const std::optional<MilpSolution> found = Ask();
       if (!found) continue;
       if (found->status == MilpStatus::kInfeasible) {
-        // What a budget leaves by less than CBC's tolerances may look infeasible.
+        // A problem with a margin below CBC's tolerances may look infeasible.
         if (is_relaxed_) return Infeasible(solution_);
         Relax();
         continue;
@@ -321,7 +322,8 @@ class ModuleSearch {
               CheapestBytes(problem_, nodes)) {
         return WithUnits(problem_, found->status, *std::move(units), solution_);
       }
-      // Within CBC's tolerances, but not within the budget: not these units.
+      // These units are within CBC's tolerances, but not within the budget: cut
+      // them off.
       Milp::Row cut = CutOff(problem_, form_, nodes);
       if (cut.terms.empty()) return Infeasible(solution_);
       form_.milp.AddRow(std::move(cut));
@@ -329,7 +331,7 @@ class ModuleSearch {
   }
 
  private:
-  // Asks CBC. nullopt where it failed: then the records are relaxed.
+  // Asks CBC. If CBC fails, relaxes the records and returns nullopt.
   std::optional<MilpSolution> Ask() {
     MilpSolution found;
     try {
@@ -337,7 +339,7 @@ class ModuleSearch {
           form_.milp,
           {.limits = LeftOf(limits_, stopwatch_.Seconds(), solution_.nodes)});
     } catch (const solver::CbcFailure&) {
-      // CBC's tolerances are wider than what decides here.
+      // CBC's tolerances are wider than this check.
       if (is_relaxed_) throw;
       Relax();
       return std::nullopt;
@@ -379,8 +381,8 @@ ModuleSolution Solve(const ModuleProblem& problem,
 
 ModuleSolution SolveByCbc(const ModuleProblem& problem,
                           const solver::SearchLimits& limits) {
-  // Times are scaled by what may be used, which is little where little is
-  // missing.
+  // Times are scaled by the dearest useful curve, which is short if few bytes
+  // are missing.
   ModuleProblem useful = problem;
   for (const int i : CandidatesOf(problem)) {
     ModuleProblem::Node& node = useful.nodes[i];

@@ -36,21 +36,23 @@ struct ModuleMilp {
   std::vector<int> candidates;   // nodes
   std::vector<int> record_rows;  // indices into milp.rows
 
-  // Columns of the k-th candidate.
+  // Returns a column of the k-th candidate, like the two functions below.
   static int UnitColumn(size_t k) { return static_cast<int>(3 * k); }
   static int ShareColumn(size_t k) { return UnitColumn(k) + 1; }
   static int CostColumn(size_t k) { return UnitColumn(k) + 2; }
 };
 ModuleMilp ToMilp(const ModuleProblem& problem);
 
-// The rows over the units alone: path cliques and max_units. unit_column has the
-// column of y for every candidate and -1 for every other node.
+// Returns the rows over the units alone: path cliques and max_units.
+// unit_column has the column of y for every candidate and -1 for every other
+// node.
 std::vector<solver::Milp::Row> ChoiceRows(const ModuleProblem& problem,
                                           const std::vector<int>& unit_column);
 
-// Nodes whose records may bind, in time order. Where no candidate holds bytes,
-// a record is left out if an earlier one needs as much, or if what could be
-// discarded between it and a later one cannot make up the difference.
+// Returns the nodes whose records may bind, in time order. If no candidate
+// holds bytes, leaves out a record if an earlier one needs as much, or if the
+// bytes that could be discarded between it and a later one cannot make up the
+// difference.
 std::vector<int> BindingRecords(const ModuleProblem& problem);
 
 // Solves any module problem with CBC. The bytes of the units that CBC chooses
