@@ -17,7 +17,7 @@ using graph::Trace;
 
 namespace {
 
-// A class is called often from this many calls on.
+// The number of calls from which on a class is called often.
 constexpr int kOften = 3;
 
 struct ClassOfUnits {
@@ -26,7 +26,7 @@ struct ClassOfUnits {
   std::vector<int> candidates = {};
 };
 
-// The bytes of storages born in a call that autograd saves.
+// Returns the bytes of storages born in a call that autograd saves.
 int64_t SavedBytes(const Trace& trace, int32_t call) {
   std::set<int32_t> seen;
   int64_t bytes = 0;
@@ -42,7 +42,8 @@ int64_t SavedBytes(const Trace& trace, int32_t call) {
   return bytes;
 }
 
-// The most bytes first; those that are called often before the others.
+// Returns the classes of modules in the order in which they become units: those
+// that are called often before the others, and the most bytes first.
 std::vector<ClassOfUnits> ClassesOf(const TraceProblem& problem) {
   const Trace& trace = *problem.trace;
   std::map<std::string, ClassOfUnits> by_name;
@@ -68,7 +69,7 @@ std::vector<ClassOfUnits> ClassesOf(const TraceProblem& problem) {
   return classes;
 }
 
-// Which candidates are units, in one, or around one.
+// The candidates that are units, in one, or around one.
 class Taken {
  public:
   Taken(const TraceProblem& problem,
@@ -91,7 +92,7 @@ class Taken {
   bool IsFree(int32_t module) const {
     int last = -1;
     for (const int c : CandidatesOf(module)) {
-      // One of its calls is inside another.
+      // Not free if one of its calls is inside another.
       if (is_taken_[c] != 0 || c <= last) return false;
       last = problem_.candidates[c].last;
     }

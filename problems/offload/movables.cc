@@ -8,17 +8,17 @@
 #include "graph/trace/allocation.h"
 #include "graph/trace/link_time.h"
 
-// What is offloaded changes neither the steps nor their order. So one simulation
-// with everything offloaded tells for each storage when it would go and come, and
-// during which steps the device would be without it; what a choice uses is the
-// plan's bytes without those, and how long it waits follows from the events of
-// what is chosen alone.
+// Offloading changes neither the steps nor their order. So one simulation with
+// everything offloaded tells, for each storage, when it would go and come, and
+// during which steps the device would be without it. The bytes that a choice
+// uses are the plan's bytes without those, and its stall follows from the
+// events of the chosen storages alone.
 //
-// The choice is greedy: at the step with the most bytes above the budget the
+// The choice is greedy. At the step with the most bytes above the budget, the
 // largest movable goes that makes nothing wait, or else the one that makes the
-// step wait least for its bytes. More copies never make the step wait less, since
-// they only delay what is behind them. In the end what turned out not to be
-// needed stays on the device.
+// step wait least for its bytes. More copies never make the step wait less,
+// since they only delay later ones. In the end, movables that turned out not to
+// be needed stay on the device.
 
 namespace acplan::problems {
 
@@ -30,12 +30,12 @@ using graph::TraceCall;
 
 namespace {
 
-// As many of the largest are compared at a step.
+// The number of the largest movables that are compared at a step.
 constexpr int kMostCompared = 48;
 // Waits that differ by less are equal.
 constexpr double kNoWaitMs = 1e-9;
 
-// The storages that an operator of a unit keeps.
+// Returns the storages that an operator of a unit keeps.
 std::vector<int32_t> KeptBy(const Trace& trace, const CheckpointedModule& unit,
                             int32_t start, int32_t place) {
   const graph::TraceOperator& op = trace.operators[start + place];
@@ -48,7 +48,7 @@ std::vector<int32_t> KeptBy(const Trace& trace, const CheckpointedModule& unit,
   return storages;
 }
 
-// The last operator that writes to a storage in place, or -1.
+// Returns, by storage, the last operator that writes to it in place, or -1.
 std::vector<int32_t> LastWrites(const Trace& trace) {
   std::vector<int32_t> last(trace.storages.size(), -1);
   for (int32_t op = 0; op < trace.backward_end; ++op) {
@@ -143,7 +143,7 @@ class Choice {
     }
   }
 
-  // What goes next to lower the bytes at a step.
+  // Returns the movable that goes next to lower the bytes at a step.
   std::optional<int32_t> Next(int32_t step) {
     std::vector<std::pair<int64_t, int32_t>> by_bytes;
     for (int32_t m = 0; m < std::ssize(question_.movables); ++m) {
@@ -189,8 +189,8 @@ class Choice {
   const OffloadQuestion& question_;
   const graph::OffloadUse& use_;
   const std::vector<double> begins_ms_;
-  std::vector<int64_t> live_;  // a step
-  std::vector<char> moves_;    // in OffloadUse::storages
+  std::vector<int64_t> live_;  // by step
+  std::vector<char> moves_;    // by index in OffloadUse::storages
   OffloadChoice choice_;
 };
 

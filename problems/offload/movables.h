@@ -9,30 +9,31 @@
 
 namespace acplan::problems {
 
-// What of a plan without offload could go to the host, and a choice of it that
-// brings the plan within its budget.
+// The results of a plan without offload that could go to the host, and a choice
+// among them that brings the plan within its budget.
 
-// What may go over the link, and where to.
+// The speed of the link, and the room at its other end.
 struct LinkLimits {
   double bytes_per_second = 0;  // each way, above 0
   int64_t host_memory_bytes = INT64_MAX;
 };
 
-// An operator of a unit, and what moves if it offloads.
+// An operator of a unit, and the storages that move if it offloads.
 struct Movable {
-  int32_t unit = 0;   // a place in the list of units
+  int32_t unit = 0;   // index in the list of units
   int32_t place = 0;  // of the operator in each of the unit's calls
-  std::vector<int32_t> moved = {};  // in OffloadUse::storages
+  std::vector<int32_t> moved = {};  // indices in OffloadUse::storages
 };
 
-// The units with everything offloaded that may be: what a call makes and keeps,
-// and what nothing writes to in place from then on.
+// Returns the units with all operators offloaded that may be: those whose
+// storages a call makes and keeps and which nothing writes to in place
+// afterwards.
 std::vector<graph::CheckpointedModule> WithAllOffloaded(
     const TraceProblem& problem,
     const std::vector<graph::CheckpointedModule>& units);
 
-// The operators of units that offload something, by unit and place. `use` is the
-// simulation of these units.
+// Returns the operators of units that offload something, by unit and place.
+// `use` is the simulation of these units.
 std::vector<Movable> MovablesOf(
     const TraceProblem& problem,
     const std::vector<graph::CheckpointedModule>& units,
@@ -40,23 +41,23 @@ std::vector<Movable> MovablesOf(
 
 // A choice among movables.
 struct OffloadChoice {
-  std::vector<char> is_chosen = {};  // a movable
+  std::vector<char> is_chosen = {};  // by movable
   double stall_ms = 0;
 };
 
-// What is asked of a choice. Refers to all of it.
+// The terms of a choice. Refers to all its parts.
 struct OffloadQuestion {
   const TraceProblem& problem;
   const std::vector<Movable>& movables;
   const graph::Simulation& saved;  // of a rank, nothing offloaded
-  const graph::Simulation& moved;  // of a rank, all of them offloaded
+  const graph::Simulation& moved;  // of a rank, all movables offloaded
   int64_t budget_bytes;
   LinkLimits limits;
-  double most_stall_ms;  // choices that wait longer are of no interest
+  double most_stall_ms;  // choices that wait longer are not wanted
 };
 
-// A choice that keeps the budget and the limits, with little stall: greedy, not
-// the least. Nothing where none is found.
+// Returns a choice that keeps the budget and the limits, with little stall:
+// greedy, not necessarily the least. Returns nothing if it finds none.
 std::optional<OffloadChoice> ChooseWhatMoves(const OffloadQuestion& question);
 
 }  // namespace acplan::problems

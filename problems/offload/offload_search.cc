@@ -17,7 +17,7 @@ namespace {
 
 // Costs that differ by less are equal.
 constexpr double kSameMs = 1e-7;
-// Below that there is nothing to gain.
+// A cost below this is nothing: it cannot be lowered.
 constexpr double kNothingMs = 1e-9;
 
 double StallOf(const TraceProblem& problem, const Simulation& use,

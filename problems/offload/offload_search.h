@@ -12,13 +12,13 @@
 
 namespace acplan::problems {
 
-// Looks for plans on a trace that offload (graph/trace/offload.h) within a budget
-// and cost little: what runs again, and what the step waits for the link
-// (graph/trace/link_time.h).
+// Looks for plans on a trace that offload (graph/trace/offload.h) within a
+// budget and cost little: the recomputation, plus the time that the step waits
+// for the link (graph/trace/link_time.h).
 //
-// It starts from plans that do not offload and may break the budget: what they
-// keep is offloaded until they keep it (movables.h). What it finds is simulated;
-// that nothing costs less is proven only where the cost is 0.
+// The search starts from plans that do not offload and may break the budget. It
+// offloads their kept results until they meet the budget (movables.h), and
+// simulates the outcome. A plan is proven cheapest only if its cost is 0.
 
 struct OffloadPlan {
   double CostMs() const { return use.recompute_ms + stall_ms; }
@@ -36,30 +36,31 @@ struct OffloadSearchQuestion {
   std::function<bool()> is_stopped;
 };
 
-// The best plan of those that it has tried. Refers to what the question does.
+// The best plan of those that it has tried. Refers to all that the question
+// refers to.
 class OffloadSearch {
  public:
   explicit OffloadSearch(OffloadSearchQuestion question)
       : question_(std::move(question)) {}
 
-  // Tries units that offload nothing, as they are and with more units that keep
-  // what they can (cover_units.h).
+  // Tries units that offload nothing, unchanged and together with more units
+  // that keep all that they can (cover_units.h).
   void Start(const std::vector<graph::CheckpointedModule>& units);
 
-  // Saves one group more of a unit, or one less, as long as that makes the best
+  // Saves one more group of a unit, or one less, as long as that makes the best
   // plan cheaper.
   void Improve();
 
   const std::optional<OffloadPlan>& best() const { return best_; }
 
-  // Infinity where nothing is found.
+  // Returns the cost of the best plan; infinity if there is none.
   double CostMs() const {
     return best_ ? best_->CostMs() : std::numeric_limits<double>::infinity();
   }
 
  private:
-  // Returns whether the units, with what of them is offloaded, are better than
-  // the best plan so far, which they then are.
+  // Makes the units, some of their results offloaded, the best plan if they are
+  // better than it. Returns whether they are.
   bool Try(const std::vector<graph::CheckpointedModule>& units);
   bool ImproveUnit(int32_t module);
 

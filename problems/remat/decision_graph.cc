@@ -12,28 +12,30 @@
 
 #include "problems/remat/row_bytes.h"
 
-// Idea. Whether an operator runs again depends on later operators alone: on what of its
-// values they and backward need. So decisions are taken from the last operator to the
-// first, and all that matters of those taken is which earlier values are needed, first
-// before which backward node, and for the last time when. Times matter only as far as
-// rows tell them apart (need_clock.h).
+// Idea. Later operators alone determine whether an operator runs again: they
+// and backward need its values or not. So decisions are taken from the last
+// operator to the first, and the decisions taken so far matter only through the
+// earlier values that are needed, the backward node before which each is needed
+// first, and the time when it is needed last. Times matter only as far as rows
+// tell them apart (need_clock.h).
 //
-// Tied operators, of several runs of one graph, are one decision with the bytes and the ms
-// of all of them: a path of the graph is then a choice that keeps the ties, and only
-// such choices are paths, so that what is proven is proven of them. That needs an order of
-// decisions in which readers come before makers (RematProblem::groups).
+// Tied operators, of several runs of one graph, are one decision with the bytes
+// and the ms of all of them. So a path of the graph is a choice that keeps the
+// ties, only such choices are paths, and proofs cover such choices. This
+// requires an order of decisions in which readers come before makers
+// (RematProblem::groups).
 //
-// Where states are too many, the needs of one value are forgotten, in all of them: then
-// backward's own needs of it remain, which are no more, so that every choice is still a
-// path, that costs no more than it did.
+// If there are too many states, all of them forget the needs of one value. Then
+// only backward's own needs of it remain, which are no more. So every choice is
+// still a path, and costs no more than it did.
 
 namespace acplan::problems {
 namespace {
 
-// All subsets of so many values of an operator are tried.
+// All subsets of up to this many values of an operator are tried.
 constexpr int kMostSubsets = 10;
 
-// A need that is not what backward's own is.
+// A need that differs from backward's own.
 struct Pending {
   int32_t value = 0;
   RematNeed need = {};
@@ -41,7 +43,7 @@ struct Pending {
   bool operator==(const Pending&) const = default;
 };
 
-using State = std::vector<Pending>;  // by value
+using State = std::vector<Pending>;  // sorted by value
 
 struct StateHash {
   size_t operator()(const State& state) const {
@@ -69,7 +71,7 @@ struct States {
   std::unordered_map<State, int32_t, StateHash> index = {};
 };
 
-// The value of whose needs most states have; -1: there are none.
+// Returns the value that the most states need; -1 if no state needs any.
 int32_t MostPending(const std::vector<State>& states) {
   std::unordered_map<int32_t, int64_t> users;
   for (const State& state : states)
@@ -84,7 +86,8 @@ int32_t MostPending(const std::vector<State>& states) {
   return found;
 }
 
-// Forgets needs until states are few enough. Returns the new number of each state.
+// Forgets needs until there are at most `most` states. Returns the new number
+// of each state.
 std::vector<int32_t> Merge(States& states, int64_t most) {
   std::vector<int32_t> target(states.all.size());
   for (size_t i = 0; i < target.size(); ++i)
@@ -119,7 +122,7 @@ void Raise(State& state, int32_t value, const RematNeed& need) {
 
 bool IsEarly(const RematNeed& need) { return need.early > 0; }
 
-// The values of an operator that may be kept, a bit each.
+// Returns the values of an operator that may be kept, a bit each.
 uint64_t MayKeep(const RematProblem& problem, int32_t o) {
   uint64_t may_keep = 0;
   for (const int32_t v : problem.operators[o].makes)
@@ -127,7 +130,7 @@ uint64_t MayKeep(const RematProblem& problem, int32_t o) {
   return may_keep;
 }
 
-// A state without the needs of what these operators make.
+// Returns a state without the needs of values that these operators make.
 State WithoutValues(const RematProblem& problem, const State& state,
                     const std::vector<int32_t>& ops) {
   State rest;
@@ -179,7 +182,8 @@ class GraphBuilder {
                                                          : direct_[value];
   }
 
-  // Returns whether there is anything to decide about an operator in some state.
+  // Returns whether there is anything to decide about an operator in some
+  // state.
   bool IsDecided(int32_t o) const {
     const std::vector<int32_t>& makes = problem_.operators[o].makes;
     const auto is_open = [&](const RematNeed& need) {
@@ -209,7 +213,7 @@ class GraphBuilder {
     states_ = std::move(draft.next.all);
   }
 
-  // All that can be decided in a state.
+  // Adds the edges of all decisions in a state.
   void AddEdges(int32_t s, Draft& draft) {
     std::vector<RematNeeds> needs;
     uint64_t open = 0;
@@ -218,7 +222,7 @@ class GraphBuilder {
       open |= needs.back().needed & MayKeep(problem_, o);
     }
     if (std::popcount(open) > kMostSubsets) {
-      // Too many: all or nothing, with which no bound is proven.
+      // Too many values: decide about all as one, which proves no bound.
       graph_.is_restricted = true;
       Decide(s, needs, open, draft);
       Decide(s, needs, 0, draft);
@@ -240,7 +244,7 @@ class GraphBuilder {
     return needs;
   }
 
-  // What keeping these is for an operator.
+  // Returns what keeping these values means for an operator.
   RematChoice ChoiceOf(int32_t o, const RematNeeds& needs,
                        uint64_t kept) const {
     RematChoice choice{.kept = kept & needs.needed};
@@ -258,7 +262,7 @@ class GraphBuilder {
     return choice;
   }
 
-  // Adds the edge of a choice, to the state with what the choice makes needed.
+  // Adds the edge of a choice, to the state with the needs that follow from it.
   void Decide(int32_t s, const std::vector<RematNeeds>& needs, uint64_t kept,
               Draft& draft) const {
     const std::vector<int32_t>& ops = draft.level.ops;
@@ -288,7 +292,7 @@ class GraphBuilder {
                                  .kept = kept});
   }
 
-  // Raises the needs of what an operator reads.
+  // Raises the needs of the values that an operator reads.
   void Read(int32_t o, const RematChoice& choice, State& after) const {
     const RematNeed reader =
         choice.is_again ? clock_.OfReader(choice.first, o) : clock_.None();
@@ -331,7 +335,7 @@ class GraphBuilder {
   DecisionGraph graph_;
   const NeedClock clock_;
   const RowBytes bytes_;
-  std::vector<RematNeed> direct_;  // a value: what backward needs itself
+  std::vector<RematNeed> direct_;  // by value: backward's own needs
   std::vector<State> states_;
 };
 

@@ -4,9 +4,10 @@
 #include <cstddef>
 #include <iterator>
 
-// Rows are moments: of a backward node, or before it, of an operator that runs again.
-// Whether a need is before a row depends on the backward node alone but for rows of
-// operators, which tell the node itself from those before and after it.
+// Rows are moments: of a backward node, or of an operator that runs again
+// before it. The backward node alone determines whether a need is before a row,
+// except for rows of operators, which tell the node itself from those before
+// and after it.
 
 namespace acplan::problems {
 namespace {
@@ -80,12 +81,14 @@ int32_t NeedClock::Class(int32_t backward) const {
                               steps_.begin());
 }
 
-// One of the class: the only one where a row of an operator is there.
+// Returns a backward node of the class: the only one if there is a row of an
+// operator there.
 int32_t NeedClock::BackwardOf(int32_t first) const {
   return first == 0 ? -1 : steps_[static_cast<size_t>(first) - 1];
 }
 
-// Rows before the time at which `op` runs again, or including it.
+// Returns the number of rows before the time at which `op` runs again, or
+// including it.
 int32_t NeedClock::RowsBefore(int32_t first, int32_t op,
                               bool is_included) const {
   const int32_t at = BackwardOf(first);

@@ -9,13 +9,14 @@
 
 #include "solver/price_planes.h"
 
-// Idea. Each path is a plane: its ms and, by prices, its bytes over the room. The bound, as a
-// function of prices, is the lowest plane, which a shortest path finds. Cutting planes: a
-// small program over the planes so far (solver/price_planes.h) finds the prices at which the
-// lowest of them is highest, the next path is the cheapest one there, and the end is where
-// its bound is as high. The program's dual is the best mixture. As long as no mixture keeps
-// the room, what is missing has a price, which rises: where the bound is then above what any
-// path costs, there is none.
+// Idea. Each path is a plane: its ms and, times prices, its bytes over the
+// room. The bound, as a function of prices, is the lowest plane, which a
+// shortest path finds. Cutting planes: a small program over the planes so far
+// (solver/price_planes.h) finds the prices at which the lowest of them is
+// highest, and the next path is the cheapest one there. The search ends when
+// the bound of that path is as high. The program's dual is the best mixture. As
+// long as no mixture keeps the room, the missing room has a price, which rises:
+// if the bound then exceeds the cost of every path, there is no such mixture.
 
 namespace acplan::problems {
 namespace {
@@ -23,7 +24,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNear = 1e-7;      // bound and planes, relative
 constexpr double kRounding = 1e-9;  // of sums, relative
-constexpr double kFirstPrice = 10;  // of what is missing, of all ms
+constexpr double kFirstPrice = 10;  // of missing room, relative to all ms
 constexpr double kLastPrice = 1e9;
 
 class PriceSearch {
@@ -68,7 +69,8 @@ class PriceSearch {
   }
 
  private:
-  // The cheapest path at these prices. Returns whether it is new, or the bound higher.
+  // Tries the cheapest path at these prices. Returns whether it is new, or the
+  // bound higher.
   bool Try(const std::vector<double>& prices) {
     std::vector<double> of_bytes;
     double of_room = 0;
@@ -97,7 +99,8 @@ class PriceSearch {
     return is_higher || is_new;
   }
 
-  // The excess of a row is bytes over the room, by the budget.
+  // Returns the plane of a path. The excess of a row is bytes over the room,
+  // divided by the scale.
   solver::PricePlane PlaneOf(const DecisionPath& path) const {
     const PathSums sums = SumsOf(graph_, path);
     solver::PricePlane plane{.cost = sums.ms};

@@ -9,26 +9,26 @@
 
 namespace acplan::problems {
 
-// The prices of a byte at the rows of a decision graph that prove most: with them in place
-// of the room, the cheapest path, less the price of the room, is a bound on all paths within
-// the room; at the best prices it is the optimum of the mixtures of paths that keep the
-// room on average.
+// The prices of a byte at the rows of a decision graph that prove most. With
+// prices in place of the room, the cheapest path, less the price of the room,
+// is a bound on all paths within the room. At the best prices the bound is the
+// optimum of the mixtures of paths that keep the room on average.
 
 struct PriceQuestion {
   const DecisionGraph& graph;
-  int64_t scale_bytes = 0;  // of room, for the digits of prices
+  int64_t scale_bytes = 0;  // of room, the unit of prices in the program
   double all_ms = 0;        // no path costs more
   // Called with each new path.
   std::function<void(const DecisionPath&)> on_path;
   // Called with each higher bound, ms. Returns whether to stop.
   std::function<bool(double)> on_bound;
-  // Returns whether to stop, asked now and then.
+  // Returns whether to stop; called from time to time.
   std::function<bool()> is_stopped;
 };
 
 struct PriceAnswer {
-  std::vector<double> prices = {};  // a row
-  // The paths that the best mixture is made of, by the order in which they came.
+  std::vector<double> prices = {};  // by row
+  // The paths in the best mixture, numbered in the order of on_path.
   std::vector<int64_t> mixture = {};
   int64_t cuts = 0;
   bool is_stopped = false;

@@ -7,13 +7,15 @@
 #include <span>
 #include <utility>
 
-// Idea. A label is the beginning of a path: its state, ms, and bytes at the rows. Of two
-// in one state, the one with no fewer ms and no fewer bytes anywhere is not needed,
-// whatever follows. Neither is a label whose ms, bytes and cheapest rest at the rows'
-// prices come to no less than the cut-off and the price of the room, since each path from
-// it within the rows costs no less than the cut-off (weak duality), nor one that no
-// rest keeps within the room. Bytes that any rest keeps within the room do not tell labels
-// apart: they count as so many that just that holds.
+// Idea. A label is the beginning of a path: its state, ms, and bytes at the
+// rows. If two labels are in one state, the one with at least as many ms and,
+// at every row, at least as many bytes is not needed, whatever follows. Two
+// more kinds of labels are not needed: those whose ms, bytes and cheapest rest
+// at the rows' prices come to at least the cut-off plus the price of the room,
+// since each path from there within the rows costs at least the cut-off (weak
+// duality); and those that no rest keeps within the room. Bytes that every rest
+// keeps within the room do not tell labels apart: they count as the most bytes
+// of which that is true.
 
 namespace acplan::problems {
 namespace {
@@ -23,7 +25,7 @@ using Level = DecisionGraph::Level;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What rests of paths come to, a level and a state.
+// The sums of rests of paths, by level and state.
 struct Rests {
   Rests(const DecisionGraph& graph, std::span<const double> prices)
       : cheapest(CheapestRests(graph, prices)) {
@@ -35,15 +37,15 @@ struct Rests {
   }
 
   LevelValues cheapest;           // ms and bytes at the prices
-  std::vector<LevelBytes> least;  // a row
-  std::vector<LevelBytes> most;   // a row
+  std::vector<LevelBytes> least;  // by row
+  std::vector<LevelBytes> most;   // by row
   double room_price = 0;
 };
 
-// Labels of a level, `rows` bytes each.
+// The labels of a level, with `rows` bytes each.
 struct Labels {
   std::vector<double> ms;
-  std::vector<double> least;  // that a path from here costs, by prices
+  std::vector<double> least;  // the least cost of a path from here, by prices
   std::vector<int32_t> state;
   std::vector<int32_t> parent;
   std::vector<int32_t> edge;
@@ -52,15 +54,16 @@ struct Labels {
   size_t size() const { return ms.size(); }
 };
 
-// How a label came about.
+// The origins of the labels of a level.
 struct Origins {
   std::vector<int32_t> parent;
   std::vector<int32_t> edge;
 };
 
-// Bytes of labels of a state at the rows that tell them apart: not the same for all of
-// them, and not by a constant more than at another row. What any rest keeps within the
-// room counts as what just keeps it.
+// Returns the bytes of a state's labels at the rows that tell them apart: a row
+// is left out if its bytes are the same for all labels, or differ from another
+// row's by a constant. Bytes that every rest keeps within the room count as the
+// most such bytes.
 std::vector<std::vector<int64_t>> ToldApart(const Labels& labels,
                                             std::span<const int32_t> of_state,
                                             const DecisionGraph& graph,
@@ -85,7 +88,7 @@ std::vector<std::vector<int64_t>> ToldApart(const Labels& labels,
   return all;
 }
 
-// Adds those of a state, by ms, that no other one beats.
+// Adds the labels of a state, given by ms, that no other one beats.
 void AddUnbeaten(std::span<const int32_t> of_state,
                  const std::vector<std::vector<int64_t>>& told,
                  std::vector<int32_t>& needed) {
@@ -97,7 +100,7 @@ void AddUnbeaten(std::span<const int32_t> of_state,
       });
     });
     if (is_beaten) continue;
-    // With one number the last one kept has the fewest bytes.
+    // With one row the last label kept has the fewest bytes.
     if (told.size() == 1) kept.clear();
     kept.push_back(i);
     needed.push_back(of_state[i]);
@@ -174,7 +177,7 @@ class Pass {
       next_.bytes.push_back(before[row] + effect[row]);
   }
 
-  // Leaves in `now_` the labels of `next_` that are needed, by state.
+  // Leaves in `now_` the needed labels of `next_`, by state.
   void Reduce(size_t l) {
     std::vector<int32_t> order(next_.size());
     std::iota(order.begin(), order.end(), 0);
@@ -259,7 +262,7 @@ class Pass {
   const Rests rests_;
   Labels now_;
   Labels next_;
-  std::vector<Origins> origins_;  // a level
+  std::vector<Origins> origins_;  // by level
   RematLabelAnswer answer_;
 };
 

@@ -9,22 +9,24 @@
 
 namespace acplan::problems {
 
-// All paths of a decision graph within its rows' room that cost less than some ms and
-// that no other one beats.
+// All paths of a decision graph within its rows' room that cost less than a
+// cut-off and that no other one beats.
 struct RematLabelQuestion {
   const DecisionGraph& graph;
-  std::vector<double> prices = {};  // a row; any, good ones leave few labels
+  std::vector<double> prices = {};  // by row; any will do, good ones leave few
+                                    // labels
   double cut_off_ms = 0;
-  int64_t labels_a_level = 0;  // more than these are dropped, the dearest first
-  int64_t paths = 0;           // at most so many are returned
+  int64_t labels_a_level = 0;  // beyond these, the dearest are dropped
+  int64_t paths = 0;           // the most paths that are returned
 };
 
 struct RematLabelAnswer {
   std::vector<DecisionPath> paths = {};  // ms ascending
-  // Every path within the rows that costs less than the cut-off costs at least this, or
-  // as much as the first of `paths`, if that is less. Infinity: no others were dropped.
+  // Every path within the rows that costs less than the cut-off costs at least
+  // this or, if that is less, as much as the first of `paths`. Infinity: no
+  // paths were dropped.
   double dropped_ms = 0;
-  bool is_stopped = false;  // by the clock; nothing is found or proven
+  bool is_stopped = false;  // by the clock; then nothing is found or proven
   int64_t labels = 0;
 };
 

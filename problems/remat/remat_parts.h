@@ -8,12 +8,12 @@
 
 namespace acplan::problems {
 
-// Plans that meet conditions.
+// The plans that meet some conditions.
 struct RematPart {
   std::vector<RematCondition> conditions = {};
   double bound_ms = 0;
 
-  // The condition on a moment, if there is one.
+  // Returns the condition on a moment, if there is one.
   const RematCondition* On(const RematMoment& moment) const {
     for (const RematCondition& condition : conditions)
       if (condition.moment == moment) return &condition;
@@ -21,17 +21,18 @@ struct RematPart {
   }
 };
 
-// The moments at which plans are looked at, and those at which plans were found to break
-// the budget.
+// The moments that the search looks at, and those at which plans broke the
+// budget.
 struct RematRows {
-  // For the next round, where it is no row yet.
+  // Asks for a moment as a row of the next round, if it is no row yet.
   void Wish(const std::optional<RematMoment>& moment);
-  // Makes what was wished rows. Returns whether there was any.
+  // Turns the wished moments into rows. Returns whether there were any.
   bool Add();
 
-  // Those that plans of a part may have.
+  // Returns the rows that plans of a part may have.
   std::vector<RematMoment> Of(const RematPart& part) const;
-  // One of an operator that may run again, on which the part has no condition.
+  // Returns a row of an operator that may run again, on which the part has no
+  // condition.
   std::optional<RematMoment> OpenIn(const RematPart& part) const;
 
   std::vector<RematMoment> rows = {};

@@ -14,7 +14,7 @@ using Level = DecisionGraph::Level;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kNoPath = std::numeric_limits<int64_t>::max();
 
-// What the effects of a level cost.
+// Returns the cost of each effect of a level.
 std::vector<double> PriceEffects(const Level& level,
                                  std::span<const double> prices) {
   if (prices.empty()) return std::vector<double>(level.effects.size() + 1, 0);
@@ -26,7 +26,8 @@ std::vector<double> PriceEffects(const Level& level,
   return costs;
 }
 
-// Bytes of rests at a row, the better ones of two by `is_better`.
+// Returns the bytes of rests at a row: for each state those that are better
+// than all others by `is_better`.
 template <typename IsBetter>
 LevelBytes BytesOfRests(const DecisionGraph& graph, size_t row,
                         IsBetter is_better) {

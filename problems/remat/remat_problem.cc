@@ -18,7 +18,7 @@ using graph::JointNode;
 using graph::JointStage;
 using graph::OneLine;
 
-// Bytes that are live from one place to another one, both included.
+// The bytes that are live from one place to another one, both included.
 class Sums {
  public:
   explicit Sums(size_t places) : change_(places + 1, 0) {}
@@ -39,7 +39,7 @@ class Sums {
   std::vector<int64_t> change_;
 };
 
-// By the first of each group.
+// Returns the operators of each group, indexed by the group's first operator.
 std::vector<std::vector<int32_t>> TiedOperators(const RematProblem& problem) {
   std::vector<std::vector<int32_t>> tied(problem.operators.size());
   for (int32_t o = 0; o < std::ssize(problem.operators); ++o) {
@@ -49,12 +49,14 @@ std::vector<std::vector<int32_t>> TiedOperators(const RematProblem& problem) {
   return tied;
 }
 
-// Returns whether what the operator reads may be needed for it, by backward or early.
+// Returns whether an operator may need the values that it reads, because it
+// runs again or early.
 bool MayNeed(const RematOperator& op) {
   return op.may_run_again || op.is_either;
 }
 
-// The groups in order: the last of those whose readers have all had their turn is next.
+// Returns the groups in order: the next one is the last of those whose readers
+// have all had their turn.
 std::vector<std::vector<int32_t>> DecisionGroups(const RematProblem& problem) {
   const std::vector<std::vector<int32_t>> tied = TiedOperators(problem);
   std::vector<int32_t> first(tied.size());
@@ -187,7 +189,7 @@ class Builder {
 
   bool IsInput(int32_t buffer) const { return simulator_.MakerOf(buffer) < 0; }
 
-  // What is there during the whole step.
+  // Returns the bytes that are there during the whole step.
   int64_t Constant() const {
     int64_t bytes = graph_.held_bytes;
     for (int32_t b = 0; b < std::ssize(graph_.buffers); ++b)
@@ -219,7 +221,8 @@ class Builder {
     int64_t constant = Constant();
     for (const int32_t b : graph_.forward_outputs)
       if (!IsInput(b)) constant += graph_.buffers[b].bytes;
-    // Until a read in a place, it is also live while something runs again before it.
+    // A value is also live while something runs again before the place that
+    // reads it.
     Sums at(problem_.backward_nodes.size() + 1);
     Sums before(problem_.backward_nodes.size() + 1);
     std::vector<char> is_output(graph_.buffers.size(), 0);
@@ -250,8 +253,8 @@ class Builder {
   const JointGraph& graph_;
   const graph::JointSimulator simulator_;
   RematProblem problem_;
-  std::vector<Reads> reads_;   // a buffer: in backward
-  std::vector<int32_t> made_;  // a buffer: the place in its pass
+  std::vector<Reads> reads_;   // by buffer: reads in backward
+  std::vector<int32_t> made_;  // by buffer: the place in its pass
 };
 
 }  // namespace

@@ -12,9 +12,10 @@
 #include "problems/remat/remat_parts.h"
 #include "problems/remat/remat_prices.h"
 
-// Idea. Moments that no good plan fills up need not be looked at. So the search begins
-// with the moment at which most is live if all is kept, as the only row, and adds the
-// moments at which plans that it finds break the budget. With the rows of one round:
+// Idea. The search need not look at moments that no good plan fills up. So it
+// begins with the moment at which most is live if all is kept, as the only row,
+// and adds the moments at which the plans that it finds break the budget. With
+// the rows of one round:
 //
 // 1. With a price of a byte at each row in place of the budget, the best plan is a
 //    shortest path of the decision graph, and its cost, less that of the budget, is a
@@ -22,12 +23,14 @@
 // 2. Labels enumerate the paths within the rows that cost less than the best plan so far;
 //    with these prices few beginnings of paths are left.
 //
-// Every path is simulated, and the cheapest that keeps the budget is the best plan. A row
-// at which an operator runs again has more room than it needs where the operator does not,
-// so that prices see little of it: where labels are too many, plans are split into those in
-// which it does, whose row has no such room, and the others, which have no such row. Rows
-// are moments of the step, and paths take at a row what the simulation finds there at
-// least, so that without any path cheaper than the best plan, there is no cheaper plan.
+// Every path is simulated, and the cheapest that keeps the budget is the best
+// plan. A row at which an operator runs again has more room than needed by
+// paths on which the operator does not, so that prices see little of it. So if
+// there are too many labels, the plans are split into those in which the
+// operator runs again, whose row has no such room, and the others, which have
+// no such row. Rows are moments of the step, and paths take at a row at most
+// the bytes that the simulation finds there. So if no path is cheaper than the
+// best plan, no plan is.
 
 namespace acplan::problems {
 namespace {
@@ -38,7 +41,7 @@ constexpr int64_t kFirstLabels = 1000;
 constexpr int64_t kMostLabels = 1000000;
 constexpr int64_t kPaths = 40;
 
-// No plan fits in less.
+// Returns the bytes that every plan needs.
 int64_t LeastBase(const RematProblem& problem) {
   int64_t least = problem.graph->held_bytes;
   for (const int64_t bytes : problem.backward_base)
@@ -63,7 +66,7 @@ class Plans {
     try {
       run = simulator_.Run(kept);
     } catch (const InputError&) {
-      return std::nullopt;  // of a relaxed path
+      return std::nullopt;  // a relaxed path may be no plan
     }
     if (run.kept_bytes > question_.kept_bytes) return problem_.Between();
     if (run.peak_bytes < least_peak_) {
@@ -71,7 +74,7 @@ class Plans {
       least_kept_ = run.kept;
     }
     if (run.peak_bytes > question_.budget_bytes) {
-      // Where nothing runs, what is held is too much, whatever is kept.
+      // If nothing runs, the held bytes alone are too much for every plan.
       if (run.steps.empty()) return std::nullopt;
       return MomentOf(problem_, run, run.peak_step);
     }
@@ -86,16 +89,17 @@ class Plans {
 
   double BestMs() const { return best_ ? best_->recompute_ms : kInfinity; }
   bool IsEnough() const { return best_ && question_.is_any_enough; }
-  // What a plan has to cost less than.
+  // Returns the cost below which a plan is wanted.
   double CutOff() const {
     if (!best_) return kInfinity;
     const double best = best_->recompute_ms;
     return best - std::max(question_.limits.gap * best, Rounding());
   }
-  // Steps of less than a millisecond have less to round.
+  // Returns the rounding of costs. Steps of less than a millisecond have less
+  // to round.
   double Rounding() const { return kRounding * std::max(unit_ms_, BestMs()); }
 
-  // Puts what was found into an answer whose bound is known.
+  // Puts the best plan into an answer whose bound is known.
   void Finish(RematAnswer& answer) {
     answer.least_peak_seen = least_peak_;
     answer.least_kept = least_kept_;
@@ -148,7 +152,7 @@ class Search {
  private:
   enum class Outcome : char { kClosed, kSplit, kStopped };
 
-  // Until it is proven, or a limit strikes.
+  // Searches until the best plan is proven, or a limit strikes.
   void Find() {
     if (!question_.start.empty()) plans_.Try(question_.start);
     rows_.Wish(plans_.TryAllKept());
@@ -244,7 +248,7 @@ class Search {
     part.bound_ms = std::max(part.bound_ms, ms);
   }
 
-  // What is decided about comes to no more, whatever the budget.
+  // Returns a limit on the bytes of all decisions, for every budget.
   int64_t Scale() const {
     int64_t bytes = 0;
     for (const RematValue& value : problem_.values) bytes += value.bytes;
@@ -273,8 +277,8 @@ class Search {
     return priced;
   }
 
-  // Enumerates the paths that are better than the best plan, as far as limits allow.
-  // Nothing: there are rows to add.
+  // Enumerates the paths that are better than the best plan, as far as limits
+  // allow. Returns nothing if there are rows to add.
   std::optional<Outcome> Enumerate(const DecisionGraph& graph,
                                    const std::vector<double>& prices,
                                    RematPart& part) {
@@ -291,7 +295,7 @@ class Search {
         IsStopped();
         return Outcome::kStopped;
       }
-      // Paths that cost no less than the cut-off were not looked for.
+      // The search left out paths that cost at least the cut-off.
       Raise(part, std::min(TryAll(graph, found), cut_off));
       if (IsClosed(part)) return Outcome::kClosed;
       if (rows_.Add()) return std::nullopt;
@@ -306,7 +310,7 @@ class Search {
     }
   }
 
-  // Simulates what was found. Returns a bound of all paths.
+  // Simulates the paths. Returns a bound on all paths.
   double TryAll(const DecisionGraph& graph, const RematLabelAnswer& found) {
     double least = found.dropped_ms;
     for (const DecisionPath& path : found.paths) {

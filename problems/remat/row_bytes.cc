@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstddef>
 
-// What a value takes at a moment of forward: its bytes, if it is kept, made before and not
-// live anyway; between the passes, if it is kept. At a moment of backward: its bytes from when it is there to when it is
-// needed for the last time. A moment at which an operator runs again is one only if it does:
-// its row has `absent` more room, more than all values together come to, which the operator
-// takes back where it runs again at that time. Where that is certain, it has not.
+// At a moment of forward a value takes its bytes if it is kept, made before and
+// not live anyway; between the passes, if it is kept. At a moment of backward
+// it takes its bytes from the time when it is there to the time when it is
+// needed last. A moment at which an operator runs again exists only if the
+// operator does: its row has `absent` more room, which exceeds the bytes of all
+// values together, and the operator takes that room back if it runs again at
+// that time. If it certainly does, the row has no such room.
 
 namespace acplan::problems {
 
@@ -52,7 +54,7 @@ std::vector<int64_t> RowBytes::Of(int32_t op, const RematChoice& choice,
   return bytes;
 }
 
-// The rows at which this very operator runs again.
+// Adds the bytes at the rows at which this very operator runs again.
 void RowBytes::AddAgain(int32_t op, const RematChoice& choice,
                         const RematNeeds& needs,
                         std::vector<int64_t>& bytes) const {
@@ -62,7 +64,7 @@ void RowBytes::AddAgain(int32_t op, const RematChoice& choice,
     if (moment.kind != RematMoment::Kind::kAgain || moment.op != op) continue;
     if (!clock_.IsAt(moment, choice.first)) continue;
     bytes[row] += absent_[row];
-    // What it makes a second time, and what nobody needs.
+    // Values that it makes a second time, and values that nothing needs.
     const uint64_t others = choice.kept | ~needs.needed;
     for (const int32_t v : problem_.operators[op].makes) {
       const RematValue& value = problem_.values[v];
@@ -71,7 +73,8 @@ void RowBytes::AddAgain(int32_t op, const RematChoice& choice,
   }
 }
 
-// The row at which forward runs this very operator of stage either.
+// Adds the bytes at the row at which forward runs this very operator of stage
+// either.
 void RowBytes::AddEarly(int32_t op, const RematChoice& choice,
                         const RematNeeds& needs,
                         std::vector<int64_t>& bytes) const {

@@ -8,33 +8,34 @@
 
 namespace acplan::problems {
 
-// What is decided about an operator.
+// The decision about an operator.
 struct RematChoice {
   uint64_t kept = 0;  // RematValue::Bit
   bool is_again = false;
-  bool is_early = false;  // of stage either, and forward runs it
-  int32_t first = 0;      // class of when it runs again
+  bool is_early = false;  // whether forward runs it, of stage either
+  int32_t first = 0;      // the class at which it runs again
 };
 
-// An operator's values when its turn comes.
+// The needs of an operator's values when its turn comes.
 struct RematNeeds {
   std::vector<RematNeed> of_values = {};  // RematOperator::makes
   uint64_t needed = 0;                    // by backward, RematValue::Bit
 };
 
-// What decisions take at rows.
+// The bytes that decisions take at rows.
 class RowBytes {
  public:
-  // Refers to all of them. `conditions` that are met say that a row's operator runs again.
+  // Refers to all arguments. `conditions` that are met say that a row's
+  // operator runs again.
   RowBytes(const RematProblem& problem, const std::vector<RematMoment>& rows,
            const NeedClock& clock,
            const std::vector<RematCondition>& conditions,
            const RematBudget& budget);
 
-  // A row: what decisions may come to.
+  // Returns, by row, the bytes that decisions may take.
   const std::vector<int64_t>& room() const { return room_; }
 
-  // A row: what a decision about an operator comes to.
+  // Returns, by row, the bytes that a decision about an operator takes.
   std::vector<int64_t> Of(int32_t op, const RematChoice& choice,
                           const RematNeeds& needs) const;
 
@@ -48,7 +49,7 @@ class RowBytes {
   const std::vector<RematMoment>& rows_;
   const NeedClock& clock_;
   std::vector<int64_t> room_;
-  std::vector<int64_t> absent_;  // a row
+  std::vector<int64_t> absent_;  // by row
 };
 
 }  // namespace acplan::problems
