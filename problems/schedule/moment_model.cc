@@ -9,16 +9,16 @@
 
 #include "solver/cut_off.h"
 
-// Idea. Memory binds at few moments, and what happens between them matters little: a model
-// of all stages has n^2 columns of each kind, and its optimum is that of a model of some
-// dozen segments. Which moments bind is found by running the optimum's schedule
-// (schedule_search.cc).
+// Idea. Memory binds at few moments, and the order of runs between them matters
+// little. A model of all stages has n^2 columns of each kind, and its optimum
+// is that of a model of some dozen segments. Running the optimum's schedule
+// shows which moments bind (schedule_search.cc).
 //
-// Sizes are divided by what divides all of them, so that rows of bytes hold small numbers,
-// which a solver's tolerance cannot blur; times likewise where they are whole numbers. What
-// is not small then is scaled, and its rows are a little wider than they should be: what a
-// solver calls infeasible or a bound is, and a solution that breaks the row in whole numbers
-// is cut off.
+// Sizes are divided by their greatest common divisor, so that rows of bytes
+// hold small numbers, which a solver's tolerance cannot blur; so are times if
+// they are whole numbers. Rows whose numbers are still not small are scaled and
+// slightly relaxed: then a solver's "infeasible" and its bounds are right, and
+// a solution that breaks the row in whole numbers is cut off.
 
 namespace acplan::problems {
 
@@ -31,13 +31,15 @@ namespace {
 
 // Times larger than this are not whole numbers for sure.
 constexpr double kMostWhole = 0x1p53;
-// Rows of bytes whose largest coefficient is more are scaled to less than twice this.
+// Rows of bytes with a larger coefficient are scaled so that the largest is
+// less than twice this.
 constexpr double kMostUnits = 1024;
-// What a solver's bound may be too high by.
+// A solver's bound may be too high by this.
 constexpr double kWholeTolerance = 1e-6;
 constexpr double kShareTolerance = 1e-9;
 
-// What divides all times, or 0 where they are no whole numbers.
+// Returns the greatest common divisor of all times, or 0 if they are no whole
+// numbers.
 double TimeUnit(const ScheduleGraph& graph) {
   int64_t unit = 0;
   for (const ScheduleNode& node : graph.nodes) {
@@ -56,8 +58,8 @@ int64_t ByteUnit(const ScheduleGraph& graph) {
   return std::max<int64_t>(unit, 1);
 }
 
-// Whether a value is returned, or read by something that first runs after `end` or may
-// run again for that.
+// Returns, by value, whether the value is returned, or read by a node that
+// first runs after `end` or may run again for that.
 std::vector<char> UsefulAfter(const ScheduleGraph& graph, int32_t end) {
   std::vector<char> is_useful(graph.values.size(), 0);
   for (size_t b = 0; b < is_useful.size(); ++b)
@@ -74,7 +76,7 @@ std::vector<char> UsefulAfter(const ScheduleGraph& graph, int32_t end) {
 
 using Sums = std::map<int, int64_t>;  // bytes in units by column
 
-// That they are no more than `most`, scaled and a little wider.
+// Returns the row "sum <= most", scaled and slightly relaxed.
 Milp::Row RowOf(const Sums& sums, int64_t most, double wider) {
   double largest = 0;
   for (const auto& [column, units] : sums)
@@ -155,7 +157,8 @@ class MomentModel::Builder {
         segment.keep.push_back(is_useful_later[b] ? AddBinary(0) : -1);
   }
 
-  // The columns of which one must be 1 where a value of an earlier segment is there.
+  // Returns the columns of which at least one must be 1 if a value of an
+  // earlier segment is there.
   std::vector<Milp::Term> Sources(size_t k, int32_t value) const {
     std::vector<Milp::Term> terms;
     const int keep = model_.segments_[k - 1].keep[value];
@@ -165,7 +168,8 @@ class MomentModel::Builder {
     return terms;
   }
 
-  // `value` is there in segment k if `column` is 1, or anyway for -1.
+  // Requires that `value` is there in segment k if `column` is 1; for -1, that
+  // it is there.
   void AddNeed(size_t k, int32_t value, int column) {
     if (graph_.values[value].maker >= model_.segments_[k].begin) return;
     Milp::Row row{.lower = column < 0 ? 1.0 : 0.0, .terms = Sources(k, value)};
@@ -195,7 +199,7 @@ class MomentModel::Builder {
         {.row = row, .units = std::move(sums), .most = most});
   }
 
-  // The first run that ends segment k.
+  // Adds the row of the first run that ends segment k.
   void AddFirstRun(size_t k) {
     const Segment& segment = model_.segments_[k];
     const ScheduleNode& node = graph_.nodes[segment.end];
@@ -210,7 +214,7 @@ class MomentModel::Builder {
     AddBytes(std::move(sums), fixed);
   }
 
-  // What a value is needed by at an inner moment or after it.
+  // The uses of a value at an inner moment or after it.
   struct Uses {
     bool is_certain = false;
     std::vector<int> columns = {};
@@ -236,8 +240,8 @@ class MomentModel::Builder {
     return uses;
   }
 
-  // A column that is at least each of these. It need not be a binary; as one, rows of bytes
-  // that hold it have whole numbers only.
+  // Returns a column that is at least each of these. It need not be a binary;
+  // since it is one, rows of bytes with it have whole numbers only.
   int AnyOf(const std::vector<int>& columns) {
     if (columns.size() == 1) return columns.front();
     const int any = AddBinary(0);
@@ -283,7 +287,7 @@ class MomentModel::Builder {
   int64_t unit_;
   int64_t budget_;  // in units
   double wider_;
-  std::vector<std::vector<int32_t>> readers_;  // a value: nodes, ascending
+  std::vector<std::vector<int32_t>> readers_;  // by value: nodes, ascending
 };
 
 MomentModel::MomentModel(const ScheduleGraph& graph, int64_t budget_bytes,
@@ -304,7 +308,8 @@ bool MomentModel::CutOff(const std::vector<double>& x) {
       there.push_back({units, column});
     }
     if (left >= 0) continue;
-    // Without the smallest ones it is too much as well: the fewer, the stronger.
+    // Without the smallest ones it is too much as well: with fewer terms the
+    // row is stronger.
     std::vector<double> cover = exact;
     std::ranges::sort(there);
     for (const auto& [units, column] : there) {
@@ -335,8 +340,8 @@ double MomentModel::Rounded(double bound) const {
 
 std::vector<double> MomentModel::Encode(const StagedSchedule& schedule) const {
   std::vector<double> x(program_.columns.size(), 0);
-  // A value is live after a stage if it is read there before it is made again: known from
-  // the end.
+  // A value is live after a stage if it is read later before it is made again:
+  // a walk from the end determines that.
   std::vector<char> is_wanted(graph_.values.size(), 0);
   for (size_t b = 0; b < graph_.values.size(); ++b)
     is_wanted[b] = graph_.values[b].is_returned;

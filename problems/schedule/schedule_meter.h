@@ -8,21 +8,22 @@
 
 namespace acplan::problems {
 
-// How far schedules are over a budget: RunSchedule without its lists, for who tries many.
+// Measures by how much schedules exceed a budget: RunSchedule without its
+// lists, for callers that try many.
 class ScheduleMeter {
  public:
   // Refers to the graph.
   ScheduleMeter(const graph::ScheduleGraph& graph, int64_t budget_bytes);
 
-  // Bytes over the budget, summed over runs; a double, since it may be more than an integer
-  // holds.
+  // Returns the bytes over the budget, summed over runs; a double, since the
+  // sum may exceed the range of an integer.
   double Excess(const StagedSchedule& schedule);
 
-  // Of the last call: the first run with the most bytes.
+  // Returns the first run with the most bytes in the last call of Excess.
   int32_t WorstStep() const { return worst_step_; }
 
  private:
-  // Of a value's copy: the runs during which it is live.
+  // The runs during which a value's copy is live.
   struct Life {
     int32_t begin = -1;
     int32_t end = -1;
@@ -33,10 +34,10 @@ class ScheduleMeter {
 
   const graph::ScheduleGraph& graph_;
   int64_t budget_;
-  std::vector<Life> lives_;  // a value
+  std::vector<Life> lives_;  // by value
   std::vector<int64_t>
-      change_;  // a run: what is live from here on, less what was
-  std::vector<int64_t> last_;  // a run: what is live in it for the last time
+      change_;  // by run: the live bytes from here on, less those before
+  std::vector<int64_t> last_;  // by run: the bytes that are live last in it
   int32_t worst_step_ = 0;
 };
 

@@ -8,15 +8,17 @@
 
 #include "problems/schedule/schedule_meter.h"
 
-// Idea. At the run with the most bytes over the budget, a value that is live and not used
-// there can be dropped: what makes it runs again before it is read next. What that run
-// reads is kept until then, which takes memory elsewhere, or made again as well. Each such
-// change is tried, by the bytes over the budget, summed over all runs, that are left and by
-// the time that it costs; the one with the least time a byte is made. The sum falls with
-// every change, so that this ends: within the budget, or where no change helps.
+// Idea. At the run with the most bytes over the budget, a value that is live
+// and not used there can be dropped: then its maker runs again before the value
+// is read next. The values that this run reads are kept until then, which takes
+// memory elsewhere, or made again as well. Each such change is rated by the
+// remaining bytes over the budget, summed over all runs, and by its time; the
+// one with the least time for a byte is made. The sum falls with every change,
+// so the search ends: within the budget, or when no change helps.
 //
-// Improving takes back what runs again in a random window of stages and repairs with noise
-// in the prices, so that other changes are made; what is worse is forgotten.
+// Improving takes back repeated runs in a random window of stages and repairs
+// with noise in the prices, so that other changes are made; worse schedules are
+// forgotten.
 
 namespace acplan::problems {
 
@@ -26,10 +28,10 @@ using graph::ScheduleNode;
 namespace {
 
 constexpr double kNoPrice = std::numeric_limits<double>::infinity();
-// Values that are dropped in turn at a run, of those that can be.
+// The most values of a run that are dropped in turn, out of those that can be.
 constexpr size_t kMostDrops = 48;
 
-// What runs again in addition.
+// Nodes that run again in addition.
 struct Change {
   int32_t stage = 0;
   std::vector<int32_t> nodes;
@@ -52,7 +54,7 @@ void Erase(StagedSchedule& schedule, int32_t stage, int32_t node) {
 
 }  // namespace
 
-// A schedule and what may be changed in it.
+// A schedule and the possible changes to it.
 class ScheduleRepair::Search {
  public:
   Search(ScheduleRepair& owner, StagedSchedule& schedule, double noise)
@@ -83,7 +85,7 @@ class ScheduleRepair::Search {
   }
 
  private:
-  // Time a byte that is less over the budget.
+  // Returns the time for each byte by which the excess falls.
   double PriceOf(const Change& change, double excess) {
     double ms = 0;
     for (const int32_t n : change.nodes) {
@@ -97,11 +99,11 @@ class ScheduleRepair::Search {
     return ms / less * noise(owner_.random_);
   }
 
-  // Where the runs of the schedule are: a step's stage.
+  // The runs of the schedule with the stage of each.
   struct Steps {
     std::vector<int32_t> nodes;
     std::vector<int32_t> stages;
-    std::vector<int32_t> begins;  // a stage: its first step
+    std::vector<int32_t> begins;  // by stage: its first step
   };
   Steps ListSteps() const {
     Steps steps;
@@ -114,8 +116,8 @@ class ScheduleRepair::Search {
     return steps;
   }
 
-  // The step at or after `from` that reads the copy of a value that is there before
-  // `from`; -1: none does.
+  // Returns, by value, the first step at or after `from` that reads the copy of
+  // the value that is there before `from`; -1 if none does.
   std::vector<int32_t> NextReads(const Steps& steps, int32_t from) const {
     constexpr int32_t kUnknown = -2;
     std::vector<int32_t> next(graph_.values.size(), kUnknown);
@@ -135,7 +137,7 @@ class ScheduleRepair::Search {
     return next;
   }
 
-  // A value that is dropped: what makes it runs again in a stage.
+  // A dropped value: its maker runs again in a stage.
   struct Drop {
     int32_t stage = 0;
     int32_t maker = 0;
@@ -172,7 +174,7 @@ class ScheduleRepair::Search {
     return changes;
   }
 
-  // The last stage that will do, and an earlier one now and then.
+  // Returns the last stage that will do, and sometimes an earlier one.
   std::vector<int32_t> Places(int32_t first, int32_t last) {
     std::vector<int32_t> places;
     if (last < first) return places;
@@ -184,7 +186,8 @@ class ScheduleRepair::Search {
     return places;
   }
 
-  // Of a run of a node in a stage: with what it reads kept until then, or made again.
+  // Adds the changes that run a node in a stage: with its inputs kept until
+  // then, or made again.
   void AddChanges(const Steps& steps, int32_t stage, int32_t node,
                   std::vector<Change>& changes) const {
     if (node >= stage || Runs(schedule_, stage, node)) return;

@@ -11,25 +11,27 @@
 
 namespace acplan::problems {
 
-// Schedules that keep a budget, without a proof: from one that does not, by dropping
-// values where memory is short and running what makes them again later; and better ones
-// from one that does, by taking back what runs again around some stages and repairing.
+// Finds schedules that keep a budget, without a proof: from a schedule that
+// does not, by dropping values where memory is short and running their makers
+// again later; and better ones from a schedule that does, by taking back
+// repeated runs around some stages and repairing the result.
 class ScheduleRepair {
  public:
   // Refers to the graph.
   ScheduleRepair(const graph::ScheduleGraph& graph, int64_t budget_bytes,
                  int seed);
 
-  // A schedule within the budget, near to this one; nothing where none was found before
-  // the clock stopped.
+  // Returns a schedule within the budget, near to this one; nothing if none was
+  // found before the clock stopped.
   std::optional<StagedSchedule> Repair(StagedSchedule schedule,
                                        const solver::LimitClock& clock);
 
-  // Drops what runs again and need not, the dearest first.
+  // Drops the repeated runs that the budget does not need, dearest first.
   void Prune(StagedSchedule& schedule);
 
-  // One try at a schedule that costs less than this one, which keeps the budget; returns
-  // whether it does. It may also become another one that costs as much.
+  // Tries once to find a schedule that costs less than this one, which keeps
+  // the budget. Returns whether it found one. The schedule may also change to
+  // another one that costs as much.
   bool Improve(StagedSchedule& schedule, const solver::LimitClock& clock);
 
  private:

@@ -12,16 +12,18 @@
 #include "problems/schedule/schedule_repair.h"
 #include "solver/cbc_solver.h"
 
-// Idea. A model that counts memory at a few moments (moment_model.h) is small, and its
-// optimum a bound. Its schedule is run: where it is over the budget, these moments are
-// added and the model is solved anew; where it is not, it is optimal, since it costs no
-// more than the bound. As moments are only added, and there are finitely many, this ends.
-// Meanwhile what the models propose is repaired (schedule_repair.h) into schedules that
-// keep the budget, so that there is an answer at any time, and models start from it.
+// Idea. A model that counts memory at a few moments (moment_model.h) is small,
+// and its optimum a bound. The search runs the model's schedule. If it is over
+// the budget, these moments are added and the model is solved anew; if it is
+// not, it is optimal, since it costs at most the bound. As moments are only
+// added, and there are finitely many, this ends. Meanwhile the models'
+// schedules are repaired (schedule_repair.h) so that they keep the budget. So
+// there is an answer at any time, and models start from it.
 //
-// Proof. Rows of first runs hold for every schedule within the budget; those of inner
-// moments for every one whose stages run each node at most once, in order, as the
-// problem says. So the optimum of a model is no more than the problem's.
+// Proof. Rows of first runs hold for every schedule within the budget. Rows of
+// inner moments hold for every schedule whose stages run each node at most
+// once, in order, as the problem requires. So the optimum of a model is at most
+// the problem's.
 
 namespace acplan::problems {
 
@@ -32,20 +34,21 @@ using solver::StoppedBy;
 
 namespace {
 
-// Of the time that is left, for one model.
+// The share of the remaining time for one model.
 constexpr double kModelShare = 0.5;
-// Tries at better schedules before the first model and between two, and seconds for them.
+// The number of tries at better schedules before the first model and between
+// two, and the seconds for them.
 constexpr int kFirstTries = 3;
 constexpr int kTries = 30;
 constexpr double kFirstSeconds = 5;
 constexpr double kWhileSeconds = 1;
-// Rounds without a better schedule, where nothing else ends them.
+// The most rounds without a better schedule, if nothing else ends them.
 constexpr int kMostStale = 100;
-// Stages that get new moments after a model.
+// The most stages that get new moments after a model.
 constexpr size_t kMostStages = 4;
-// How much wider rows of bytes are, of their largest size: where sums lie within CBC's
-// tolerances of that it may fail, and others are tried. What was found and proven before
-// holds anyway.
+// The shares of their largest size by which rows of bytes are wider. If sums
+// lie within CBC's tolerances of the first, CBC may fail, and the others are
+// tried. Schedules found and bounds proven before remain valid.
 constexpr double kWider[] = {1e-6, 3e-5, 1e-3};
 // Objectives that differ by less are the same; CBC's tolerance.
 constexpr double kTolerance = 1e-6;
@@ -57,7 +60,7 @@ struct Excess {
   int32_t stage;
 };
 
-// The runs that are, the most bytes first.
+// Returns the runs over the budget, the most bytes first.
 std::vector<Excess> ExcessesOf(const ScheduleRun& run,
                                const StagedSchedule& schedule, int64_t budget) {
   std::vector<Excess> all;
@@ -75,7 +78,7 @@ std::vector<Excess> ExcessesOf(const ScheduleRun& run,
   return all;
 }
 
-// The best schedule so far, with what is proven of it.
+// The best schedule so far, with its proven bound.
 class BestSchedule {
  public:
   BestSchedule(const ScheduleGraph& graph, const ScheduleQuestion& question)
@@ -96,7 +99,7 @@ class BestSchedule {
     Report();
   }
 
-  // Takes what becomes of a schedule that may be over the budget.
+  // Repairs a schedule that may be over the budget, and takes the result.
   void TakeRepaired(StagedSchedule schedule) {
     if (auto repaired = repair_.Repair(std::move(schedule), clock_))
       Take(std::move(*repaired));
@@ -107,7 +110,7 @@ class BestSchedule {
     Report();
   }
 
-  // Tries at better schedules, or at a first one.
+  // Tries to find better schedules, or a first one.
   void Improve(int tries, double seconds) {
     solver::SearchLimits limits = clock_.Left();
     limits.time_limit_s = std::min(limits.time_limit_s, seconds);
@@ -138,7 +141,7 @@ class BestSchedule {
     return IsProven() || clock_.Stop() != StoppedBy::kNothing;
   }
 
-  // Says what the search came to, but for what is infeasible.
+  // Sets the result of the search, unless it is infeasible.
   void Conclude() {
     answer_.stopped_by = clock_.Stop();
     if (answer_.stopped_by == StoppedBy::kNothing)
@@ -208,8 +211,8 @@ class ScheduleSearch {
   }
 
  private:
-  // What is left of the time goes to better schedules; without a limit it ends where
-  // nothing better is found for long.
+  // Spends the remaining time on better schedules. Without a time limit it ends
+  // after many rounds without a better one.
   void Search() {
     const bool has_end = std::isfinite(best_.clock().limits().time_limit_s);
     double last = std::numeric_limits<double>::infinity();
@@ -223,8 +226,8 @@ class ScheduleSearch {
     }
   }
 
-  // Solves a model and adds moments; returns whether there is more to solve: there were
-  // any.
+  // Solves a model and adds moments. Returns whether there is more to solve,
+  // which is so if there were any moments to add.
   bool SolveModel() {
     best_.answer().moments =
         static_cast<int>(moments_.first_runs.size() + moments_.inner.size());
@@ -235,7 +238,7 @@ class ScheduleSearch {
     return false;
   }
 
-  // nullopt where CBC failed.
+  // Returns nullopt if CBC failed.
   std::optional<bool> SolveModel(double wider) {
     MomentModel model(graph_, budget_, moments_, wider);
     ScheduleAnswer& answer = best_.answer();
@@ -280,8 +283,8 @@ class ScheduleSearch {
     return has_more;
   }
 
-  // Adds the moments at which a schedule is most over the budget, of a few stages that are
-  // not near to each other; returns whether there were any.
+  // Adds the moments at which a schedule is most over the budget, of a few
+  // stages that are not near to each other. Returns whether there were any.
   bool AddMoments(const ScheduleRun& run, const StagedSchedule& schedule,
                   size_t most_stages) {
     const std::vector<Excess> all = ExcessesOf(run, schedule, budget_);

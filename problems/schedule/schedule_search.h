@@ -14,12 +14,12 @@ struct ScheduleAnswer {
   solver::StoppedBy stopped_by = solver::StoppedBy::kNothing;
   std::optional<StagedSchedule> schedule = {};
   double recompute_ms = 0;  // of the schedule
-  // No schedule recomputes less; where there is none, 0.
+  // No schedule recomputes less; 0 if there is none.
   double bound_ms = 0;
-  // Where nothing fits: no schedule has a lower peak; 0 where that is not known.
+  // If nothing fits: no schedule has a lower peak; 0 if that is not known.
   int64_t least_bytes = 0;
-  int models = 0;     // that were solved
-  int moments = 0;    // of the last one
+  int models = 0;     // the models solved
+  int moments = 0;    // of the last model
   int64_t tries = 0;  // at better schedules
 };
 
