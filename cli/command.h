@@ -8,9 +8,9 @@
 
 namespace acplan::cli {
 
-// A command of the program: its place among the flags, and what it does once
-// they are parsed. `run` returns the exit code and throws InputError for bad
-// input and LimitError for kExitLimit.
+// A command of the program: its place among the flags, and a function that runs
+// it once they are parsed. `run` returns the exit code and throws InputError
+// for bad input and LimitError for kExitLimit.
 struct Command {
   CLI::App* app = nullptr;
   std::function<int(const Terminal&)> run;

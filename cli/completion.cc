@@ -13,8 +13,8 @@ namespace acplan::cli {
 
 namespace {
 
-// One function for both shells; zsh runs it through bashcompinit. Where it has
-// no reply, the shell completes file names.
+// Returns one function for both shells; zsh runs it through bashcompinit. If it
+// has no reply, the shell completes file names.
 std::string BashScript(const CLI::App& program) {
   std::vector<std::string> commands;
   std::vector<std::string> names;  // and short names

@@ -53,7 +53,7 @@ ErrorFormat ParseErrors(const std::string& name) {
                                graph::OneLine(name)));
 }
 
-// Returns how errors are written while arguments are parsed, which may fail.
+// Returns the format of errors while arguments are parsed, which may fail.
 ErrorFormat FindErrorFormat(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const bool is_last = i + 1 == arguments.size();
@@ -83,7 +83,7 @@ const CLI::App& ChosenApp(const CLI::App& program) {
   return parsed.empty() ? program : *parsed.front();
 }
 
-// Describes the first argument that is not known, flags before others.
+// Describes the first unknown argument, flags before others.
 std::string DescribeUnknown(const CLI::App& program,
                             const std::vector<std::string>& unknown) {
   const CLI::App& app = ChosenApp(program);
@@ -127,7 +127,8 @@ std::string DescribeUsageError(const CLI::App& program,
                    : ": expected a value, found none");
 }
 
-// The flag of an option that a library names: "max_units" is --max-units.
+// Returns the flag of an option that a library names: "--max-units" for
+// "max_units".
 std::string FlagOf(std::string option) {
   std::ranges::replace(option, '_', '-');
   return "--" + option;
@@ -141,7 +142,7 @@ std::string FlagMessage(const problems::OptionError& error) {
 
 using AddCommand = Command (*)(CLI::App&);
 
-// The commands under their headings, as --help lists them.
+// A heading of --help and the commands under it.
 struct CommandGroup {
   std::string_view heading;
   std::vector<AddCommand> commands;
@@ -180,8 +181,8 @@ std::vector<Command> AddCommands(CLI::App& program) {
   return commands;
 }
 
-// The text of --help or --version, where an error of parsing is that one of them
-// was given.
+// Returns the text of --help or --version, if an error of parsing says that one
+// of them was given.
 std::optional<std::string> RequestedText(const CLI::App& program,
                                          const CLI::ParseError& error) {
   if (error.get_name() == "CallForVersion") {
@@ -192,7 +193,7 @@ std::optional<std::string> RequestedText(const CLI::App& program,
 }
 
 // Parses the arguments into the flags of the program and its commands. Returns
-// the exit code where there is nothing else to do.
+// the exit code if there is nothing else to do.
 std::optional<int> Parse(CLI::App& program,
                          std::vector<std::string> arguments) {
   try {
@@ -211,8 +212,9 @@ std::optional<int> Parse(CLI::App& program,
   }
 }
 
-// nlohmann_json asks for memory where it gives documents back, too, which may not
-// fail: so what ends the program tells of memory where that is why.
+// Ends the program, and reports an exception that is why. nlohmann_json also
+// asks for memory when it frees documents, which may not fail; so if memory ran
+// out, the message says so.
 template <ErrorFormat kFormat>
 void EndAtOnce() {
   try {
@@ -258,8 +260,8 @@ int Run(const std::vector<std::string>& arguments) {
     std::ranges::copy(question->arguments,
                       std::back_inserter(log_flags.arguments));
   }
-  // A flag without a value takes the command for one: then that is what is wrong,
-  // not what follows.
+  // A flag without a value takes the command for one: then that flag is the
+  // error to report, not the arguments after it.
   const auto check_global = [&] {
     ParseColor(global.color);
     ParseErrors(global.errors);

@@ -17,8 +17,8 @@ namespace acplan::cli {
 
 namespace {
 
-// Text as man(7) shows it: backslashes and hyphens as they are, and no line that
-// begins as a request does.
+// Returns text as man(7) shows it: with escaped backslashes and hyphens, and no
+// line that begins like a request.
 std::string Plain(std::string_view text) {
   std::string plain;
   bool begins_line = true;
@@ -36,7 +36,7 @@ std::string Plain(std::string_view text) {
   return plain;
 }
 
-// acplan(1), or acplan-plan(1) of the command plan.
+// Returns the name of a page: "acplan", or "acplan-plan" for the command plan.
 std::string PageName(const CLI::App& app) {
   return app.get_parent() == nullptr ? app.get_name()
                                      : "acplan-" + app.get_name();
@@ -49,7 +49,8 @@ std::string Upper(std::string text) {
   return text;
 }
 
-// What options and arguments are shown; a group without a name is hidden.
+// Returns the options and arguments that are shown; a group without a name is
+// hidden.
 std::vector<const CLI::Option*> Shown(const CLI::App& app, bool positional) {
   std::vector<const CLI::Option*> shown;
   for (const CLI::Option* option : app.get_options()) {
@@ -101,7 +102,8 @@ std::string OptionSection(const std::string& title,
   return section;
 }
 
-// Lines of the footer that are indented are shown as they are.
+// Returns the section of notes. Indented lines of the footer are shown
+// unchanged.
 std::string Notes(const std::string& footer) {
   if (footer.empty()) return "";
   std::string section = ".SH NOTES\n";

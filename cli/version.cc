@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kVersion = "acplan " ACPLAN_VERSION;
 
-// What a report of a defect should say.
+// Returns the details that a report of a defect should have.
 std::string VerboseVersion() {
 #ifdef __clang__
   const std::string compiler = fmt::format(

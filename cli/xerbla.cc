@@ -2,10 +2,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-// LAPACK calls it where an argument of one of its routines is wrong: a defect of
-// the caller. LAPACK's own is in Fortran, and all else that CoinUtils uses of
-// LAPACK needs no run-time library of Fortran, which a static program then goes
-// without. `routine` has `length` characters and no end.
+// LAPACK calls this if an argument of one of its routines is wrong: a defect of
+// the caller. LAPACK's own version is in Fortran, and everything else that
+// CoinUtils uses of LAPACK needs no run-time library of Fortran, so a static
+// program does without one. `routine` has `length` characters and no
+// terminator.
 extern "C" [[noreturn]] void xerbla_(const char* routine, const int* argument,
                                      size_t length) {
   std::fprintf(stderr, "acplan: LAPACK's %.*s: argument %d is wrong\n",

@@ -22,7 +22,7 @@ struct SurfaceFlags {
   std::string title;
 };
 
-// "folder/all.csv.gz" -> "all.3dplot.html".
+// Returns "all.3dplot.html" for "folder/all.csv.gz".
 std::string DefaultOutput(const std::filesystem::path& stats) {
   std::filesystem::path name = stats.filename();
   if (name.extension() == ".gz") name = name.stem();

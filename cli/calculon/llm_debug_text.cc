@@ -21,7 +21,7 @@ using costmodel::Stage;
 using costmodel::Statistic;
 using costmodel::WorkTime;
 
-// "label value", a line each.
+// Lines of the form "label value".
 class Lines {
  public:
   explicit Lines(std::string prefix = "") : prefix_(std::move(prefix)) {}

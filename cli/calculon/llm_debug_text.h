@@ -6,7 +6,8 @@
 
 namespace acplan::cli {
 
-// The text that Calculon logs at level DEBUG: each layer, the block, the batch.
+// Returns the text that Calculon logs at level DEBUG: each layer, the block,
+// the batch.
 std::string DebugText(const LlmResult& result,
                       const costmodel::Statistics& statistics);
 

@@ -21,7 +21,7 @@ struct LlmResult {
   costmodel::Evaluation evaluation;
 };
 
-// APPLICATION, EXECUTION and SYSTEM of a command.
+// The arguments APPLICATION, EXECUTION and SYSTEM of a command.
 struct StrategyFlags {
   std::string application;
   std::string execution;
@@ -30,15 +30,15 @@ struct StrategyFlags {
   void AddTo(CLI::App& app, const std::string& execution_help);
 };
 
-// A file of the cost model. Throws InputError where it is not named `.json` or
-// `.json.gz`. Keys of a model or a system that are ignored are logged.
+// Reads a file of the cost model. Throws InputError if its name ends in neither
+// `.json` nor `.json.gz`. Logs keys of a model or a system that are ignored.
 costmodel::Model ReadModelInput(const std::string& path,
                                 const Terminal& terminal);
 costmodel::System ReadSystemInput(const std::string& path,
                                   const Terminal& terminal);
 costmodel::Execution ReadExecutionInput(const std::string& path);
 
-// Throws InputError where the verdict is that the execution of this file
+// Throws InputError if the verdict is that the execution of this file
 // contradicts the model or the system.
 void RefuseContradiction(const std::string& path,
                          const costmodel::Verdict& verdict,

@@ -59,7 +59,8 @@ void RequireCount(const std::string& name, std::string_view what,
                                 what, found));
 }
 
-// Of a note in a CSV file, or in a JSON one, which only this command writes.
+// Refuses a note of another command than `command`, be it in a CSV file or in a
+// JSON one, which only this command writes.
 void RequireCommand(const std::string& name, const ShardNote& note,
                     std::string_view command) {
   if (note.command == command) return;
@@ -67,7 +68,8 @@ void RequireCommand(const std::string& name, const ShardNote& note,
                                 graph::Quoted(note.command)));
 }
 
-// A heading, a row an execution, the note.
+// Reads the note of a CSV file, which has a heading, a row for each execution,
+// and the note.
 ShardNote ReadCsvNote(const std::string& name) {
   const std::string start = fmt::format("#{} ", kShardKey);
   std::string first;
@@ -112,7 +114,8 @@ ShardNote ReadJsonNote(const std::string& name) {
   return note;
 }
 
-// Returns the shards in order. Throws InputError where they are not all the shards of one search.
+// Returns the shards in order. Throws InputError if they are not all the shards
+// of one search.
 std::vector<ShardFile> ReadShards(const std::vector<std::string>& names) {
   std::vector<ShardFile> shards;
   for (const std::string& name : names) {

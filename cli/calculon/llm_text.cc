@@ -44,8 +44,8 @@ std::string ExecutionText(const costmodel::Execution& execution) {
 
 std::string Bytes(double bytes) { return HumanBytes(bytes); }
 
-// A kind of state: how much there is, and how much of that remains in the first
-// tier where it is offloaded.
+// A kind of state: its size, and the part of it that remains in the first tier
+// if it is offloaded.
 struct MemoryRow {
   std::string_view name;
   StateSize size;
@@ -157,7 +157,7 @@ std::string CalculonShare(double value) {
 }
 std::string CalculonRate(double value) { return fmt::format("{:.2f}", value); }
 
-// A line of Calculon's text: a statistic, and how it is written.
+// A line of Calculon's text: a statistic and its format.
 struct CalculonLine {
   std::string_view label;
   std::string_view key;

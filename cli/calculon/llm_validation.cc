@@ -24,7 +24,7 @@ struct ValidationFlags {
   bool megatron = false;
 };
 
-// How a table is printed.
+// The form of a table in print.
 struct TableForm {
   std::string_view title;
   std::string_view unit = "";

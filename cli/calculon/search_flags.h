@@ -28,13 +28,13 @@ struct SearchFlags {
 
   void AddTo(CLI::App& app, const std::string& output_help,
              const std::string& debug_help);
-  // Throws InputError for what is wrong.
+  // Throws InputError for wrong values.
   costmodel::SearchProblem Problem(const Terminal& terminal) const;
   costmodel::SearchOptions Options() const;
   bool IsSharded() const { return !shard.empty(); }
 };
 
-// A search and how long it took.
+// A search's outcome and its time.
 struct TimedOutcome {
   costmodel::SearchOutcome outcome;
   double seconds = 0;
@@ -46,29 +46,31 @@ TimedOutcome RunSearch(const costmodel::SearchOptions& options,
                        const std::function<costmodel::SearchOutcome(
                            const costmodel::SearchOptions&)>& search);
 
-// "Total executions: ...", and what follows after the search.
+// Reports "Total executions: ..."; ReportCounts reports the other counts, after
+// the search.
 void ReportTotal(int64_t total, const Terminal& terminal);
 void ReportCounts(const costmodel::SearchCounts& counts, double seconds,
                   const Terminal& terminal);
-// Exit code of a search without a feasible execution.
+// Returns the exit code of a search without a feasible execution.
 int ReportNone(bool none_ok, const Terminal& terminal);
-// Warns where a search was interrupted.
+// Warns if a search was interrupted.
 void WarnInterrupted(const TimedOutcome& timed, const Terminal& terminal);
-// Exit code of an interrupted search without a result.
+// Returns the exit code of an interrupted search without a result.
 int ReportUnfinished(const Terminal& terminal);
 
-// The executions of a search by rank, as files have them.
+// Returns the executions of a search by rank, in the form of files.
 nlohmann::ordered_json RankedJson(
     const std::vector<nlohmann::ordered_json>& entries);
 std::string RankedCsv(const std::vector<nlohmann::ordered_json>& entries);
-// Writes them in the format that the name says.
+// Writes them in the format that the extension of the name says.
 void WriteRanked(const std::string& output,
                  const std::vector<nlohmann::ordered_json>& entries);
 
-// The note in the file of a shard that tells what the shard is part of.
+// The note in the file of a shard, which identifies the search and the part of
+// it.
 struct ShardNote {
   std::string command;
-  std::string search;  // a digest of what is searched, and how
+  std::string search;  // a digest of the search's flags
   costmodel::SearchShard shard;
   int64_t top_n = 1;
   costmodel::SearchCounts counts;
@@ -80,7 +82,8 @@ inline constexpr std::string_view kShardKey = "acplan.llm_search";
 
 nlohmann::ordered_json ToJson(const ShardNote& note);
 ShardNote ParseShardNote(const nlohmann::json& json, const std::string& file);
-// `other_flags`: flags of a command that change its result.
+// Returns a digest of a search. `other_flags` are further flags of its command
+// that change the result.
 std::string SearchDigest(const SearchFlags& flags,
                          const std::string& other_flags);
 

@@ -5,11 +5,12 @@
 
 namespace acplan::cli {
 
-// The data that came with the program: beside it where it is installed, else of
-// the source tree that it was built from.
+// Returns the folder of the data that came with the program: beside the program
+// if it is installed, else in the source tree that it was built from.
 std::filesystem::path DataFolder();
 
-// The value of --systems: what was given, else the file of that data.
+// Returns `given`, the value of --systems, or, if it is empty, the file of that
+// data.
 std::filesystem::path SystemsFile(const std::string& given);
 
 }  // namespace acplan::cli

@@ -198,7 +198,7 @@ problems::MemoryOptions MemoryFlags::Resolve(
         ParseWhole(world_size, "--world-size", 1, 1'000'000'000);
   }
   if (without_states) options.without_states = true;
-  // The torch model leaves them out anyway.
+  // The torch model leaves them out in any case.
   if (options.model == problems::MemoryModel::kTorch) {
     options.without_states = false;
   }

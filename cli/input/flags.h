@@ -12,49 +12,49 @@
 
 namespace acplan::cli {
 
-// The flags of a command, "--budget" and "-o" alike.
+// Returns the names of a command's flags, long and short: "--budget", "-o".
 std::vector<std::string> FlagNames(const CLI::App& app);
 
-// Throws InputError where a flag or an argument was given as "", which is a
-// value for lists of names only.
+// Throws InputError if a flag or an argument was given as "", which is a value
+// for lists of names only.
 void RefuseEmptyValues(const CLI::App& app);
 
-// Flag values as the user wrote them, turned into numbers here so that every
+// Parses flag values as the user wrote them into numbers, so that every
 // complaint has one form: "--gap: expected a number from 0 to 1, found 'x'".
-// Options of CLI11 are strings for that reason: typed ones are refused while
-// arguments are parsed, thus before --help is seen and before an argument that is
-// missing is told, and in other words ("Could not convert: --gap = x").
-// `others`: what may stand there in place of a number, "auto or ".
+// For that reason options of CLI11 are strings. CLI11 refuses typed ones while
+// it parses arguments, thus before it sees --help and before it reports a
+// missing argument, and in other words ("Could not convert: --gap = x").
+// `others`: values that may stand there in place of a number, "auto or ".
 int64_t ParseWhole(const std::string& text, std::string_view flag,
                    int64_t least, int64_t largest,
                    std::string_view others = "");
 double ParseNumber(const std::string& text, std::string_view flag, double least,
                    double largest, std::string_view others = "");
 
-// --reserve: a size, or 0; nothing where not given.
+// Parses --reserve: a size, or 0. Returns nothing if it was not given.
 std::optional<int64_t> ParseReserve(const std::string& text);
 
-// Names given as "a,b" or "@file" (one or more a line, '#' starts a comment),
-// in any number of flags, in order, once each.
+// Parses names given as "a,b" or "@file" (one or more a line, '#' starts a
+// comment) in any number of flags. Returns them in order, without duplicates.
 std::vector<std::string> ParseNames(const std::vector<std::string>& values,
                                     std::string_view flag);
 
-// --memory-model, --world-size and --without-states.
+// The flags --memory-model, --world-size and --without-states.
 struct MemoryFlags {
   std::string model;
   std::string world_size;
   bool without_states = false;
 
   void AddTo(CLI::App& app);
-  // Uses the default for a profile or trace where --memory-model is not given.
+  // Uses the default for a profile or trace if --memory-model was not given.
   // Throws InputError for the trace model without a trace.
   problems::MemoryOptions Resolve(const ProfileInput& input) const;
-  // Uses `fallback` for what is not given.
+  // Uses `fallback` for flags that were not given.
   problems::MemoryOptions Resolve(
       const problems::MemoryOptions& fallback) const;
 };
 
-// --ac-units, --fsdp-units and --max-units.
+// The flags --ac-units, --fsdp-units and --max-units.
 struct UnitFlags {
   std::vector<std::string> ac_units;
   std::vector<std::string> fsdp_units;
@@ -66,8 +66,8 @@ struct UnitFlags {
   std::optional<int> MaxUnits() const;
 };
 
-// --save and --recompute: shell patterns for operator names, "mm|bmm", in any
-// number of flags.
+// The flags --save and --recompute: shell patterns for operator names,
+// "mm|bmm", in any number of flags.
 struct PatternFlags {
   std::vector<std::string> save;
   std::vector<std::string> recompute;
@@ -77,8 +77,8 @@ struct PatternFlags {
   graph::OperatorPatterns Patterns() const;
 };
 
-// Throws InputError where a pattern matches none of these operator names, with
-// the nearest ones.
+// Throws InputError that names the nearest operators if a pattern matches none
+// of these names.
 void RefuseUnmatched(const graph::OperatorPatterns& patterns,
                      const std::vector<std::string>& names);
 

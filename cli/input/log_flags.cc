@@ -50,8 +50,8 @@ int ParseLevel(const std::string& text) {
   return place->second;
 }
 
-// The value of a flag at `index`, beside it or behind it, and how many
-// arguments both take.
+// The value of the flag at `index`, which is part of the same argument or is
+// the next one, and the number of arguments that both take.
 struct Taken {
   std::string value;
   size_t count = 0;
@@ -103,7 +103,7 @@ LogFlags TakeLogFlags(const std::vector<std::string>& arguments) {
       }
     }
   }
-  // Another command, or none.
+  // It is another command, or there is none.
   if (i == arguments.size() || !IsCommand(arguments[i])) {
     return {arguments, {}};
   }

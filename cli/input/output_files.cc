@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr char kMark[] = "output";
 
-// What the help of an option that takes the name of a file calls its value; an
-// argument without such a name is one, too.
+// The names of values, in the help of options, that stand for a file. An
+// argument without such a name takes a file, too.
 constexpr std::array<std::string_view, 4> kFileTypes = {"TEXT", "FILE", "JSON",
                                                         "CSV"};
 
@@ -86,7 +86,8 @@ Files FilesOf(CLI::App& app, const std::string& log) {
   return files;
 }
 
-// Whether both are one regular file, or would be once they are written.
+// Returns whether both names are one regular file, or would be once they are
+// written.
 bool AreOneFile(const std::string& a, const std::string& b) {
   std::error_code none;
   const bool has_a = fs::exists(a, none);

@@ -11,12 +11,12 @@
 namespace acplan::cli {
 
 // Reads a plan file that has a plan for the profile's model. Throws InputError
-// where it says that there is none, or names another model.
+// if the file has no plan, or names another model.
 problems::Plan ReadAnswer(const std::filesystem::path& path,
                           const graph::Profile& profile);
 
-// The checks of ReadAnswer that need no profile. They throw InputError that
-// names the file.
+// Makes one check of ReadAnswer that needs no profile, as RequireModel does.
+// Throws InputError that names the file.
 void RequireAnswer(const problems::Plan& plan,
                    const std::filesystem::path& path);
 void RequireModel(const problems::Plan& plan, std::string_view model,
@@ -27,12 +27,14 @@ void RequireModel(const problems::Plan& plan, std::string_view model,
 void RequireTrace(const problems::MemoryOptions& memory,
                   const ProfileInput& input, const std::filesystem::path& path);
 
-// The trace and its profile with the segments that a plan on it names; the input
-// as it is where there are none. Throws InputError that names the plan's file.
+// Returns the trace and its profile with the segments that a plan on it names;
+// the input unchanged if there are none. Throws InputError that names the
+// plan's file.
 ProfileInput WithSegmentsOf(ProfileInput input, const problems::Plan& plan,
                             const std::filesystem::path& path);
 
-// The complaint about a plan ("plan: ...") with the file that holds the plan.
+// Returns the complaint about a plan ("plan: ...") with the name of the plan's
+// file.
 InputError NamingFile(const InputError& error,
                       const std::filesystem::path& path);
 

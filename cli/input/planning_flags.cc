@@ -31,7 +31,7 @@ bool HasFitsOnly(const graph::Profile& profile) {
   return has_fit;
 }
 
-// Whether operators may be skipped.
+// Returns whether operators may be skipped.
 bool ParseDecisions(const std::string& text, bool is_on_trace) {
   if (text.empty()) return is_on_trace;
   if (text == "save,recompute") return false;

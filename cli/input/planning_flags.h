@@ -14,37 +14,39 @@
 
 namespace acplan::cli {
 
-// A budget as the user wrote it: a size, a share of what a rank uses without
-// checkpointing ("75%"), or the least that any plan needs ("min").
+// A budget as the user wrote it: a size, a share of the bytes that a rank uses
+// without checkpointing ("75%"), or the least that any plan needs ("min").
 struct BudgetFlag {
   enum class Kind { kBytes, kShare, kMinimum };
   Kind kind = Kind::kBytes;
   int64_t bytes = 0;
   double share = 0;  // above 0
 
-  // Throws InputError, naming `flag`.
+  // Throws InputError that names `flag`.
   static BudgetFlag Parse(const std::string& text, std::string_view flag);
-  // Returns bytes, from 1 to 4 EiB, the reserve included in the minimum. Throws
-  // LimitError (command.h) where a limit was hit before that was proven.
+  // Returns the budget in bytes, from 1 to 4 EiB; the minimum includes the
+  // reserve. Throws LimitError (command.h) if a limit was hit before the
+  // minimum was proven.
   int64_t Resolve(const problems::PlanningProblem& problem,
                   const solver::SearchLimits& limits) const;
 };
 
-// Throws LimitError where the minimum is not proven and no plan is known that
+// Throws LimitError if the minimum is not proven and no plan is known that
 // meets it.
 void RequireMinimum(const problems::LeastAnswer& least);
 
-// "stopped by the time limit before the least budget was proven; some plan fits
-// in 3.00 MiB (...), none in less than 2.90 MiB (..., gap 3.34%)".
+// Returns "stopped by the time limit before the least budget was proven; some
+// plan fits in 3.00 MiB (...), none in less than 2.90 MiB (..., gap 3.34%)".
 std::string UnprovenText(const problems::MinimumBudget& minimum);
 
-// The same for the least budget, so that time is left for a plan.
+// Returns limits for the search for the least budget that leave time for a
+// plan.
 solver::SearchLimits ForTheMinimum(solver::SearchLimits limits);
 
-// --engine.
+// Parses --engine.
 problems::Engine ParseEngineFlag(const std::string& name);
 
-// The flags of a planning question, but for its budget.
+// The flags of a planning question, except its budget.
 struct PlanningFlags {
   std::string reserve;
   MemoryFlags memory;
@@ -59,35 +61,38 @@ struct PlanningFlags {
   std::string time_limit;
   std::string seed;
 
-  // `seconds`: as Options.
+  // Adds the flags. `seconds`: as in Options.
   void AddTo(CLI::App& app, double seconds);
-  // --segments, of commands that take it.
+  // Adds --segments to a command that takes it.
   void AddSegmentsTo(CLI::App& app);
-  // Which segments may be units, with these options. Without the flag: auto where
-  // operators may be skipped, on a trace whose simulation plans are checked by, and
-  // any module may be a unit; else none. Throws InputError.
+  // Returns which segments may be units, with these options. Without the flag:
+  // auto if operators may be skipped, on a trace whose simulation checks plans,
+  // and any module may be a unit; else none. Throws InputError.
   problems::SegmentChoice Segments(const ProfileInput& input,
                                    const problems::PlanOptions& options) const;
-  // Uses the profile's or the trace's defaults for what is not given: without
-  // --granularity and --tradeoff, operator granularity; but module granularity
-  // with the profile's fits where it has these and no operators. Of a trace what
-  // the simulation cannot answer is planned on its profile; what it can, may skip
-  // operators, and takes `seconds` at most where no limit is given: such searches
+  // Uses the profile's or the trace's defaults for flags that were not given.
+  // Without --granularity and --tradeoff the default is operator granularity;
+  // but it is module granularity with the profile's fits if the profile has
+  // fits and no operators. A question about a trace is answered on its profile
+  // if the simulation cannot answer it. If it can, operators may be skipped,
+  // and without a time limit the search takes at most `seconds`: such searches
   // find good plans soon, and may prove them late.
   problems::PlanOptions Options(const ProfileInput& input,
                                 double seconds) const;
-  // `seconds`: without --time-limit.
+  // Returns the limits of a search, which takes at most `seconds` without
+  // --time-limit.
   solver::SearchLimits Limits(double seconds) const;
 };
 
-// "stopped by the time limit"; empty for none. As in Plan::limit.
+// Returns "stopped by the time limit" for a limit as in Plan::limit; empty for
+// none.
 std::string LimitText(const std::optional<std::string>& limit);
 
-// --time-limit: none is infinity.
+// Parses --time-limit. Returns infinity for none.
 double ParseTimeLimit(const std::string& text);
 
-// "operator granularity, save mm, recompute gelu": what was asked beyond
-// memory, as part of a heading.
+// Returns the choices of a question beyond memory, as part of a heading:
+// "operator granularity, save mm, recompute gelu".
 std::string ChoiceText(const problems::PlanOptions& options);
 
 }  // namespace acplan::cli

@@ -11,16 +11,19 @@ namespace acplan::cli {
 // The value of a PROFILE argument.
 struct ProfileInput {
   graph::Profile profile;
-  std::optional<graph::Trace> trace;  // that the profile is derived from
+  std::optional<graph::Trace> trace;  // the trace that the profile is derived
+                                      // from
 
   const graph::Trace* TraceIfAny() const { return trace ? &*trace : nullptr; }
 };
 
-// Reads a profile, or a trace and derives its profile (graph/trace/aggregate.h). Throws
-// InputError as ReadProfile, ReadTrace and Aggregate do, naming the file.
+// Reads a profile, or a trace and derives its profile
+// (graph/trace/aggregate.h). Throws InputError, naming the file, under the
+// conditions of ReadProfile, ReadTrace and Aggregate.
 ProfileInput ReadProfileOrTrace(const std::filesystem::path& path);
 
-// The profile of a trace. Throws InputError as Aggregate does, naming the file.
+// Returns the profile of a trace. Throws InputError, naming the file, under the
+// conditions of Aggregate.
 graph::Profile ProfileOf(const graph::Trace& trace,
                          const std::filesystem::path& path);
 

@@ -43,7 +43,7 @@ bool IsSwitch(const CLI::Option& option) {
   return option.get_items_expected_max() == 0;
 }
 
-// The options of a command that a question may have, by key.
+// Returns the options of a command that a question may have, by key.
 std::map<std::string, const CLI::Option*> OptionsByKey(const CLI::App& app) {
   std::map<std::string, const CLI::Option*> options;
   for (const CLI::Option* option : app.get_options()) {
@@ -64,7 +64,8 @@ std::string ScalarText(const JsonField& field) {
   field.Fail("a number or a text");
 }
 
-// As an argument, a list of names is "a,b" or "@FILE".
+// Returns a name that can stand in an argument, where a list of names is "a,b"
+// or "@FILE".
 std::string NameOf(const JsonField& field) {
   std::string name = field.String();
   if (name.starts_with('@') || name.find_first_of(",\n#") != name.npos) {
@@ -128,7 +129,7 @@ QuestionFile ParseQuestion(const CLI::App& command, std::string_view text,
   const std::map<std::string, const CLI::Option*> options =
       OptionsByKey(command);
   std::vector<std::string> positional;
-  // In the order of the command's options, as arguments have an order.
+  // In the order of the command's options, since arguments have an order.
   for (const auto& [key, value] : document.items()) {
     if (key == "format" || key == "version") continue;
     if (!options.contains(key)) RefuseKey(question, key, options);
@@ -146,7 +147,7 @@ QuestionFile ParseQuestion(const CLI::App& command, std::string_view text,
   return question;
 }
 
-// The value of --question, or nullopt.
+// Returns the value of --question, or nullopt.
 std::optional<std::string> QuestionArgument(
     const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {

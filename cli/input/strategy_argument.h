@@ -7,11 +7,11 @@ namespace acplan::cli {
 
 // How an argument names the strategy of a training run.
 
-// Returns whether it lists settings ("tp=8,pp=4"), and names no file.
+// Returns whether an argument lists settings ("tp=8,pp=4"), and names no file.
 bool IsSettingList(const std::string& argument);
 
-// A file, and the rank in it where the argument names one: "best.json:2" is rank 2 of
-// best.json. A colon belongs to the name of a file that does not end before it.
+// A file, and the rank in it if the argument names one: "best.json:2" is rank 2
+// of best.json. Elsewhere a colon belongs to the name of the file.
 struct StrategyFile {
   std::string file;
   std::optional<std::string> rank;

@@ -7,14 +7,14 @@
 
 namespace acplan::cli {
 
-// The rate from which on a cell is bright enough for dark text.
+// Returns the rate above which a cell is bright enough for dark text.
 double DarkTextThreshold(const costmodel::RateMap& map);
 
-// Tensor parallelism upwards, pipeline parallelism to the right, a cell for each
-// pair in the colours of `hot` with its rate to one decimal; grey where there is
-// none. "" is no title.
+// Draws a map with tensor parallelism upwards and pipeline parallelism to the
+// right. Each pair has a cell in the colours of `hot` with its rate to one
+// decimal, or a grey one if there is no rate. "" is no title.
 std::string HeatmapSvg(const costmodel::RateMap& map, std::string_view title);
-// The same picture and the table of it.
+// Returns the same picture together with a table of it.
 std::string HeatmapHtml(const costmodel::RateMap& map, std::string_view title);
 
 }  // namespace acplan::cli

@@ -5,19 +5,20 @@
 
 namespace acplan::cli {
 
-// Text inside of SVG or HTML, control characters and what is not UTF-8
-// escaped.
+// Returns text inside of SVG or HTML, with control characters and bytes that
+// are no UTF-8 escaped.
 std::string Escaped(std::string_view text);
 
-// "#rrggbb" of shares from 0 to 1; what is outside is clamped.
+// Returns "#rrggbb" of shares, which are clamped to 0 to 1.
 std::string HexColor(double red, double green, double blue);
 
-// matplotlib's colour maps `hot` and `rainbow` at a share from 0 to 1.
+// Returns the colour of matplotlib's map `hot` at a share from 0 to 1;
+// RainbowColor does the same for `rainbow`.
 std::string HotColor(double share);
 std::string RainbowColor(double share);
 
-// A page that needs no other file. `body` and `script` are as they are; the
-// page is well-formed XML too.
+// Returns a page that needs no other file. `body` and `script` are not escaped;
+// the page is also well-formed XML.
 std::string HtmlPage(std::string_view title, std::string_view body,
                      std::string_view script);
 

@@ -6,7 +6,7 @@
 
 namespace acplan::cli {
 
-// "TP,PP is RATE" or "TP,PP has none", a line a cell.
+// Returns "TP,PP is RATE" or "TP,PP has none", a line for each cell.
 std::string RateLines(const costmodel::RateMap& map);
 
 }  // namespace acplan::cli

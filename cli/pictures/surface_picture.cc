@@ -14,22 +14,24 @@
 
 #include "cli/pictures/picture.h"
 
-// A scene is a list of items in the space of a box with the corners (-1, -1, -h)
-// and (1, 1, h): the surface over the indices of both parallelisms, and around it
-// the floor, walls, lines, ticks and titles. Of all that stands on a side of the
-// box there is a copy on each side; an item knows the planes through the middle
-// on whose positive side the eye must be to see it, so that of each pair of walls
-// the one behind the surface shows, and of the ticks those in front of it.
+// A scene is a list of items in the space of a box with the corners (-1, -1,
+// -h) and (1, 1, h): the surface over the indices of both parallelisms, and
+// around it the floor, walls, lines, ticks and titles. Items that stand on a
+// side of the box have a copy on each side. An item knows the planes through
+// the middle on whose positive side the eye must be to see it. So of each pair
+// of walls the picture shows the one behind the surface, and of the ticks those
+// in front of it.
 //
-// A view is a direction, without perspective: three unit vectors to the right, up
-// and to the eye, onto which points are projected. Items are drawn from the back
-// to the front by the distance of their middle (the painter's algorithm). That is
-// right for faces of one height field over a grid, of which none cuts another;
-// floor, lines, surface and texts are layers, one over the other.
+// A view is a direction, without perspective: three unit vectors to the right,
+// up and to the eye, onto which points are projected. Items are drawn from the
+// back to the front by the distance of their middle (the painter's algorithm).
+// This order is right for faces of one height field over a grid, since no face
+// cuts another; floor, lines, surface and texts are layers, one above the
+// other.
 //
-// The page has the elements of all items, hidden ones among them. Its script
+// The page has the elements of all items, including hidden ones. Its script
 // moves, hides and reorders them by the same three steps as the view is turned;
-// what they look like is known here alone.
+// their appearance is determined here alone.
 namespace acplan::cli {
 
 namespace {
@@ -61,9 +63,10 @@ struct Item {
   // Seen only while the eye is on this side of every one of these planes
   // through the middle.
   std::vector<Point> facing = {};
-  // Items of a higher layer cover lower ones; within one the nearer cover.
+  // Items of a higher layer cover lower ones; within a layer the nearer cover
+  // the farther.
   int layer = 0;
-  // How much nearer to the eye it counts than its middle is.
+  // How much nearer to the eye the item counts than its middle is.
   double lift = 0;
 };
 
@@ -125,7 +128,8 @@ class Scene {
                       .layer = 3});
   }
 
-  // The floor and, of each pair of walls, the one behind the surface.
+  // Adds the floor and all walls; of each pair, the one behind the surface
+  // shows.
   void AddPanes() {
     constexpr double kH = kHalfHeight;
     const auto pane = [&](std::vector<Point> corners, const Point& facing) {
@@ -173,8 +177,8 @@ class Scene {
     AddRateTicks();
   }
 
-  // Adds ticks beside each upright edge, of which the leftmost on the screen
-  // shows them.
+  // Adds ticks beside each upright edge; the leftmost edge on the screen shows
+  // them.
   void AddRateTicks() {
     constexpr int kTicks = 5;
     for (int tick = 0; tick < kTicks; ++tick) {
@@ -277,8 +281,8 @@ std::vector<Placed> Place(const std::vector<Item>& items, const View& view) {
   return placed;
 }
 
-// Where an item is drawn is either in `points` or in `transform`, which are all
-// that the page's script changes of it.
+// Returns the element of an item. Its place is either in `points` or in
+// `transform`; the page's script changes nothing else of it.
 std::string Drawn(const Item& item, const View& view, bool is_seen) {
   std::string points;
   for (const Point& point : item.points) {
@@ -323,7 +327,7 @@ std::string Svg(const std::string& drawn, std::string_view title) {
       kWidth / 2, Escaped(title), drawn);
 }
 
-// The places of the items, in the order in which they are drawn.
+// Returns the places of the items, in the order in which they are drawn.
 ordered_json ToJson(const std::vector<Placed>& placed) {
   ordered_json json = ordered_json::array();
   for (const Placed& one : placed) {
@@ -335,8 +339,8 @@ ordered_json ToJson(const std::vector<Placed>& placed) {
   return json;
 }
 
-// Moves what is drawn when the picture is turned: `items` has the place of each
-// element of the scene.
+// The script that moves the elements when the picture is turned: `items` has
+// the place of each element of the scene.
 constexpr std::string_view kScript = R"JS(
 const scene = document.getElementById("scene");
 const svg = scene.ownerSVGElement;

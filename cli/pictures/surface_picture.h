@@ -7,13 +7,13 @@
 
 namespace acplan::cli {
 
-// The sample rate as a surface over the indices of tensor and pipeline
+// Draws the sample rate as a surface over the indices of tensor and pipeline
 // parallelism in the colours of `rainbow`, seen from 20 degrees above and an
-// azimuth of 205 degrees. A face with a corner without a rate is left out. "" is
-// no title.
+// azimuth of 205 degrees. Leaves out faces with a corner that has no rate. ""
+// is no title.
 std::string SurfaceSvg(const costmodel::RateMap& map, std::string_view title);
-// The same picture, which a script turns as it is dragged, or with the arrow
-// keys: it moves, hides and reorders what is drawn.
+// Returns the same picture with a script that turns it as it is dragged, or
+// with the arrow keys: the script moves, hides and reorders the elements.
 std::string SurfaceHtml(const costmodel::RateMap& map, std::string_view title);
 
 }  // namespace acplan::cli

@@ -30,12 +30,12 @@ using solver::SearchStatus;
 
 namespace {
 
-// --time-limit where it is not given.
+// The default of --time-limit.
 constexpr double kScheduleSeconds = 30;
-// Operators that the table lists.
+// The number of operators that the table lists.
 constexpr size_t kMostRows = 12;
 
-// A time in the file's unit, which may have no name.
+// Returns a time in the file's unit, which may have no name.
 std::string TimeText(double time, const ScheduleGraph& graph) {
   if (graph.time_unit == "ms") return FormatMs(time);
   return time == std::floor(time) && time < 1e15
@@ -73,7 +73,7 @@ std::string Comparison(const SchedulePlan& plan, const ScheduleGraph& graph,
   return table.ToString(terminal) + "\n";
 }
 
-// What runs again, the most time first.
+// Returns a table of the operators that run again, the most time first.
 std::string Operators(const SchedulePlan& plan, const ScheduleGraph& graph,
                       const Terminal& terminal) {
   std::vector<int64_t> times(graph.nodes.size(), -1);
@@ -172,7 +172,8 @@ int64_t Budget(const AnyScheduleFlags& flags, const ScheduleGraph& graph) {
       "--budget: expected a size or a share with --any-schedule, found min");
 }
 
-// "best 2.30%  bound 2.10%  12 tries  2.0 s", of the time of the step.
+// Returns "best 2.30%  bound 2.10%  12 tries  2.0 s", in shares of the step's
+// time.
 std::string Progress(const solver::SearchProgress& progress, double step) {
   const auto share = [&](double time) {
     return std::isfinite(time) && step > 0

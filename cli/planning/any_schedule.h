@@ -6,8 +6,9 @@
 
 namespace acplan::cli {
 
-// `acplan remat GRAPH --any-schedule`: which operators run again, and when, with no rule
-// but the order of first runs. Flags are those of remat, as the user wrote them.
+// The command `acplan remat GRAPH --any-schedule`: which operators run again,
+// and when, with no rule except the order of first runs. Flags are those of
+// remat, as the user wrote them.
 struct AnyScheduleFlags {
   std::string graph;
   std::string budget;
@@ -19,7 +20,7 @@ struct AnyScheduleFlags {
   bool memory = false;
 };
 
-// Returns the exit code. Throws InputError for what is wrong.
+// Returns the exit code. Throws InputError for wrong flags or files.
 int RunAnySchedule(const AnyScheduleFlags& flags, const Terminal& terminal);
 
 }  // namespace acplan::cli

@@ -33,7 +33,7 @@ struct CheckFlags {
   bool json = false;
 };
 
-// The question that a plan with these rules answers.
+// Returns the question that a plan with these rules answers.
 problems::PlanOptions QuestionOf(const problems::Plan& plan,
                                  const problems::PlanRules& rules) {
   using problems::Granularity;
@@ -81,11 +81,11 @@ int64_t ResolveBudget(const BudgetFlag& budget, const ProfileInput& input,
   return budget.Resolve(problem, limits);
 }
 
-// The plan, with the memory and the reserve of the flags where these are given.
+// Reads the plan. Flags that were given replace its memory and its reserve.
 problems::Plan ReadPlan(const CheckFlags& flags, const ProfileInput& input) {
   problems::Plan plan = ReadAnswer(flags.plan, input.profile);
   const problems::MemoryOptions memory = flags.memory.Resolve(plan.memory);
-  // What the plan states of memory holds for its own question only.
+  // The plan's statements about memory hold for its own question only.
   if (memory != plan.memory) {
     plan.peak_bytes = problems::kNotStated;
     plan.peak_module.clear();
@@ -120,8 +120,8 @@ void RequireRoom(const CheckFlags& flags, const problems::Plan& plan) {
       graph::FormatBytes(plan.reserve_bytes)));
 }
 
-// The first rule that a plan breaks, and what the plan does; a plan that breaks
-// no rule has an effect.
+// The first rule that a plan breaks, and the effect of the plan; a plan that
+// breaks no rule has an effect.
 struct CheckAnswer {
   std::optional<std::string> broken;
   std::optional<problems::PlanEffect> effect;
@@ -137,7 +137,7 @@ CheckAnswer Check(const CheckFlags& flags, const ProfileInput& input,
     answer.effect = ComputeEffect(input.profile, plan.modules, plan.memory,
                                   plan.tradeoff, input.TraceIfAny());
   } catch (const InputError& error) {
-    // A unit that breaks a rule may have no effect that could be computed.
+    // The effect of a unit that breaks a rule may be impossible to compute.
     if (!answer.broken) throw NamingFile(error, flags.plan);
   }
   return answer;

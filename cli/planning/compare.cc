@@ -45,7 +45,8 @@ double Overhead(const Column& column, double runtime_ms) {
   return runtime_ms > 0 ? column.effect.recompute_ms / runtime_ms : 0;
 }
 
-// Tells whether the plan's own budget holds here; "-" without one.
+// Returns whether the plan's own budget holds here, as "yes" or "no"; "-"
+// without a budget.
 std::string HoldsText(const Column& column) {
   if (column.plan.budget_bytes == 0) return "-";
   return column.effect.peak_bytes <=
@@ -100,7 +101,7 @@ std::string ToTable(const std::vector<Column>& columns, double runtime_ms,
   row("", [](const Column& c) { return c.name; });
   row("peak memory",
       [](const Column& c) { return graph::FormatBytes(c.effect.peak_bytes); });
-  // Against the model without checkpointing on as many ranks.
+  // Plans are compared with the model without checkpointing on as many ranks.
   const Column* unplanned = &columns[0];
   for (const Column& column : columns) {
     if (column.path.empty()) unplanned = &column;
@@ -141,7 +142,8 @@ std::string FileName(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-// The baseline and the plans, called by their files' names where these differ.
+// Returns the columns of the baseline and the plans, named after the files if
+// their names differ.
 std::vector<Column> ReadColumns(const std::vector<std::string>& paths,
                                 const graph::Profile& profile) {
   std::vector<Column> columns{

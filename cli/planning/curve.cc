@@ -44,7 +44,7 @@ struct MeasuredFit {
   double squared_error = 0;
 };
 
-// A policy or a prefix of the greedy order, in full.
+// A policy or a prefix of the greedy order, with all its figures.
 struct Choice {
   int64_t saved_bytes = 0;
   int64_t discarded_bytes = 0;  // of the module's activations
@@ -62,7 +62,7 @@ struct Curve {
   double sac_runtime = 0;
   std::vector<Choice> greedy;
   MeasuredFit fit;
-  std::optional<MeasuredFit> torch_fit;  // of the profile
+  std::optional<MeasuredFit> torch_fit;  // from the profile
   graph::OperatorPatterns patterns;
   std::vector<Choice> pareto;
   bool pareto_is_complete = true;
@@ -83,7 +83,7 @@ struct Curve {
   }
 };
 
-// Nothing where torch's fit was NaN or there was nothing to fit.
+// Returns nothing if torch's fit was NaN or there was nothing to fit.
 std::optional<graph::PiecewiseLinear> ToFunction(
     const graph::TradeoffFit& fit) {
   graph::PiecewiseLinear f;
@@ -136,7 +136,7 @@ Curve ComputeCurve(const graph::Profile& profile,
   curve.greedy = GreedyChoices(curve, fit);
   if (module.torch_fit) {
     if (const auto theirs = ToFunction(*module.torch_fit)) {
-      // Its curve may have ties in another order.
+      // The profile's curve may have ties in another order.
       curve.torch_fit = {
           *theirs,
           SquaredError(*theirs,
@@ -236,8 +236,8 @@ std::string ToJson(const Curve& curve) {
   return json.dump(2) + "\n";
 }
 
-// The least share that is recomputed where a share is discarded: of the list,
-// or, where only its corners are known, between them.
+// Returns the least share that is recomputed if a share is discarded: according
+// to the list or, if only its corners are known, between them.
 double LeastRecomputed(const Curve& curve, double discarded) {
   const double budget = 1 - discarded;
   const auto after = std::ranges::upper_bound(curve.pareto, budget + 1e-9, {},
@@ -298,7 +298,7 @@ std::string FitTable(const Curve& curve, const Terminal& terminal) {
   return table.ToString(terminal);
 }
 
-// Returns all policies or, where there are many, the one that recomputes least
+// Returns all policies or, if there are many, the one that recomputes least
 // within each twentieth of the memory.
 std::vector<Choice> ShownPolicies(const Curve& curve) {
   constexpr int kParts = 20;

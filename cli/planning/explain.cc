@@ -36,10 +36,10 @@ using graph::Trace;
 
 namespace {
 
-// --time-limit.
+// The default of --time-limit.
 constexpr double kLeastSeconds = 5;
 
-// Of a cause.
+// The most characters of a cause.
 constexpr size_t kMostCharacters = 1000;
 
 struct ExplainFlags {
@@ -52,16 +52,16 @@ struct ExplainFlags {
   bool json = false;
 };
 
-// The peak of a step under some plan, and the trace that has its units.
+// The peak of a step under some plan, and the trace with the plan's units.
 struct Explained {
   Trace trace;
   PeakAccount account;
 };
 
-// What no plan changes.
+// The memory that no plan changes.
 struct Staying {
   graph::PeakFloor floor;
-  // Modules that could not be units, and the bytes that stay for that.
+  // Modules that could not be units, and the bytes that therefore stay.
   std::vector<problems::WarningsByType::Entry> no_units = {};
 };
 
@@ -135,7 +135,7 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
   }
   if (!flags.budget.empty()) {
     const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-    // The least budget of plans with runs of modules, which was found above.
+    // The least budget of plans with runs of modules, found above.
     answer.budget_bytes = budget.kind == BudgetFlag::Kind::kMinimum
                               ? answer.least.account.peak_bytes
                               : budget.Resolve(question.problem(), limits) -
@@ -212,7 +212,7 @@ std::string PeakHeading(const std::string& what, const Explained& step,
                      SourceText(step.trace, step.account.step.op));
 }
 
-// "" without a budget.
+// Returns the line about the budget; "" without a budget.
 std::string BudgetText(const Explanation& answer) {
   if (!answer.budget_bytes) return "";
   const int64_t budget = *answer.budget_bytes;
@@ -233,7 +233,8 @@ std::string BudgetText(const Explanation& answer) {
       is_proven ? "that any plan needs" : "budget found, which is not proven");
 }
 
-// "" where all modules that the flags allow could be units.
+// Returns the lines about modules that could not be units; "" if all that the
+// flags allow could be.
 std::string NoUnitsText(const Explanation& answer) {
   std::string text;
   for (const auto& entry : answer.staying.no_units) {

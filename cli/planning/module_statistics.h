@@ -7,7 +7,7 @@
 
 namespace acplan::cli {
 
-// A module and what a policy may decide in it.
+// A module and the groups of operators that a policy may decide in it.
 struct ModuleStatistics {
   const graph::Module* module = nullptr;
   graph::OperatorGroups groups;
@@ -15,9 +15,10 @@ struct ModuleStatistics {
   const graph::SacStatistics& sac() const { return *module->sac; }
 };
 
-// The argument MODULE of a command. Refers to the profile. Throws InputError
-// for a module that is unknown or has no operators, a pattern that matches none
-// of them, and rules that contradict each other.
+// Returns the module that the argument MODULE of a command names. The result
+// refers to the profile. Throws InputError for a module that is unknown or has
+// no operators, a pattern that matches none of them, and rules that contradict
+// each other.
 ModuleStatistics FindStatistics(const graph::Profile& profile,
                                 const std::string& name,
                                 const graph::OperatorPatterns& patterns);

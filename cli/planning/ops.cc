@@ -52,9 +52,9 @@ struct Answer {
   ModuleStatistics statistics;
   double memory_budget = 0;
   int64_t capacity_bytes = 0;
-  std::vector<std::string> rules;  // an operator, "" for none
+  std::vector<std::string> rules;  // by operator, "" for none
   OperatorSolution solution;
-  // The least memory budget that a policy fits, where none fits this one.
+  // The least memory budget that a policy fits, if none fits this one.
   std::optional<double> minimum;
 
   bool HasPolicy() const {
@@ -63,7 +63,7 @@ struct Answer {
   }
 };
 
-// The rules that an operator is under, in the order of sac_statistics.h.
+// Returns the rules for each operator, in the order of sac_statistics.h.
 std::vector<std::string> RuleTexts(const graph::SacStatistics& sac,
                                    const graph::OperatorPatterns& patterns) {
   std::vector<std::string> rules(sac.func_names.size());
@@ -93,7 +93,7 @@ std::vector<std::string> RuleTexts(const graph::SacStatistics& sac,
   return rules;
 }
 
-// The least share, in millionths, whose capacity holds so many bytes.
+// Returns the least share, in millionths, whose capacity holds this many bytes.
 double LeastShare(const graph::OperatorGroups& groups, int64_t bytes) {
   constexpr int kParts = 1'000'000;
   int least = 0;
@@ -117,7 +117,7 @@ Answer Solve(const graph::Profile& profile, const OpsFlags& flags) {
   }
   Answer answer;
   answer.model = profile.model.name;
-  // A zero has no sign here.
+  // Drops the sign of a zero.
   answer.memory_budget =
       std::abs(ParseNumber(flags.memory_budget, "--memory-budget", 0, 1));
   answer.statistics = FindStatistics(profile, flags.module, patterns);
@@ -193,7 +193,7 @@ std::string ToJson(const Answer& answer) {
   return json.dump(2) + "\n";
 }
 
-// Operators may take microseconds.
+// Returns a time with more digits, since operators may take microseconds.
 std::string FormatShortMs(double ms) { return fmt::format("{:.4f} ms", ms); }
 
 std::string OperatorTable(const Answer& answer, const Terminal& terminal) {
@@ -222,7 +222,7 @@ std::string OperatorTable(const Answer& answer, const Terminal& terminal) {
   return table.ToString(terminal);
 }
 
-// Why there is no policy: in a word, and what that says.
+// The reason why there is no policy: in a word, and explained.
 struct Reason {
   std::string word;
   std::string text;

@@ -66,7 +66,7 @@ std::string ModuleName(const Trace& trace, int32_t module) {
   return module < 0 ? std::string() : trace.modules[module].fqn;
 }
 
-// Without the root's class, which all names begin with.
+// Returns a module's name without the root's class, which all names begin with.
 std::string ShortName(const Trace& trace, int32_t module) {
   const std::string name = ModuleName(trace, module);
   const std::string root =
@@ -74,7 +74,7 @@ std::string ShortName(const Trace& trace, int32_t module) {
   return name.starts_with(root) ? name.substr(root.size()) : name;
 }
 
-// With * for each number that is a part of the name by itself.
+// Returns a name with * for each number that is a component by itself.
 std::string Family(std::string_view name) {
   std::string family;
   for (size_t begin = 0; begin <= name.size();) {
@@ -90,7 +90,7 @@ std::string Family(std::string_view name) {
   return family;
 }
 
-// The end of a name says most.
+// Returns a name of at most `widest` columns. Keeps its end, which says most.
 std::string Cut(const std::string& name, size_t widest = kWidestName) {
   const std::string line = graph::OneLine(name, name.size());
   return TextWidth(line) <= widest
@@ -98,7 +98,8 @@ std::string Cut(const std::string& name, size_t widest = kWidestName) {
              : "..." + line.substr(line.size() - (widest - 3));
 }
 
-// "saved for backward, temporary".
+// Returns the kind with the most bytes, and the number of others: "saved for
+// backward +1".
 std::string LargestKinds(const Sum& sum) {
   std::vector<std::pair<int64_t, MemoryKind>> kinds;
   for (const auto& [kind, bytes] : sum.by_kind)
@@ -140,7 +141,8 @@ std::string MadeBy(const Trace& trace, const PeakStorage& storage) {
                      ToString(storage.phase));
 }
 
-// By the line of Python that made it, "" for what none did.
+// Returns sums by the line of Python that made the storages; "" for those that
+// no line made.
 std::vector<NamedSum> SumByLine(const Trace& trace,
                                 const PeakAccount& account) {
   return SumBy(account, [&](const PeakStorage& storage) {
@@ -173,7 +175,7 @@ nlohmann::ordered_json ToJson(const NamedSum& named, const char* key) {
 
 std::string PlaceText(const Trace& trace, const PeakAccount& account) {
   if (account.place < 0) return "";
-  // The root says nothing.
+  // The root's name says nothing.
   const std::string module =
       account.module > 0 ? ShortName(trace, account.module) : "";
   return fmt::format("{}, {}{}", ToString(account.phase),
@@ -242,7 +244,7 @@ nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
 
 namespace {
 
-// "" of a trace that has no lines.
+// Returns a table of lines of Python; "" for a trace that has none.
 std::string LineTable(const Trace& trace, const PeakAccount& account,
                       size_t top, const Terminal& terminal) {
   if (trace.sources.empty()) return "";

@@ -13,31 +13,33 @@
 
 namespace acplan::cli {
 
-// "optimizer, aten._foreach_sqrt.default", "backward, aten.mm.default in
-// transformer.h.2"; "" of a trace without operators.
+// Returns the place of a peak: "optimizer, aten._foreach_sqrt.default",
+// "backward, aten.mm.default in transformer.h.2"; "" for a trace without
+// operators.
 std::string PlaceText(const graph::Trace& trace,
                       const graph::PeakAccount& account);
 
-// The line "at model.py:123" of an operator, of at most 100 columns; "" of one
-// without.
+// Returns the line "at model.py:123" of an operator, at most 100 columns wide;
+// "" for one without a line.
 std::string SourceText(const graph::Trace& trace, int32_t op);
 
-// Kinds, modules and operators as JSON: docs/file_formats.md. The `top` largest
-// storages are listed one by one.
+// Returns kinds, modules and operators as JSON (docs/file_formats.md). The
+// `top` largest storages are listed one by one.
 nlohmann::ordered_json ToJson(const graph::Trace& trace,
                               const graph::PeakAccount& account, size_t top);
 
-// The modules that have most, and the operators and the lines of Python that made
-// most, `top` rows each and a row for the rest; modules that differ in numbers of their names alone are
-// one row. At most 100 columns.
+// Returns tables of the modules that have most, and of the operators and the
+// lines of Python that made most: `top` rows each and a row for the rest.
+// Modules whose names differ in numbers alone share a row. At most 100 columns
+// wide.
 std::string ContentsText(const graph::Trace& trace,
                          const graph::PeakAccount& account, size_t top,
                          const Terminal& terminal);
 
-// The lines on why no plan is within a budget: what the least one consists of,
-// the line of Python that runs there, and what of that no plan can discard. "" where the question is not about a
-// trace. Searches for the least budget, and throws LimitError as
-// RequireMinimum does.
+// Returns the lines on why no plan is within a budget: the contents of the
+// least peak, the line of Python that runs there, and the part that no plan can
+// discard. Returns "" if the question is not about a trace. Searches for the
+// least budget, and throws LimitError under the conditions of RequireMinimum.
 std::string InfeasibleText(const PlanningQuestion& question,
                            const solver::SearchLimits& limits);
 

@@ -18,7 +18,7 @@ namespace {
 
 // More names than this are counted instead of listed.
 constexpr size_t kMostNames = 4;
-// More different ones than this are cut.
+// A list of more different names than this is cut.
 constexpr size_t kMostCounted = 8;
 
 // A name with one of its numbers taken out.
@@ -51,7 +51,7 @@ bool DoTheSame(const PlannedModule& a, const PlannedModule& b) {
          a.discard_ratio == b.discard_ratio;
 }
 
-// "0-3,7".
+// Returns the ranges of some numbers: "0-3,7".
 std::string Ranges(std::vector<int64_t> numbers) {
   std::ranges::sort(numbers);
   std::vector<std::string> ranges;
@@ -93,7 +93,7 @@ std::string Others(size_t n) {
   return fmt::format("{} other{}", n, n == 1 ? "" : "s");
 }
 
-// The shorter side by its names.
+// Describes both sides, the shorter one by its names.
 std::string SidesText(const std::vector<std::string>& saved,
                       const std::vector<std::string>& recomputed) {
   if (recomputed.empty()) return fmt::format("save {}", Names(saved));
@@ -108,7 +108,7 @@ std::string SidesText(const std::vector<std::string>& saved,
 }  // namespace
 
 std::vector<UnitGroup> GroupUnits(const std::vector<PlannedModule>& units) {
-  // For each unit, the number that most other units differ in.
+  // For each unit, the number in which most other units differ from it.
   using Key = std::pair<std::string, std::string>;
   std::map<Key, std::vector<size_t>> alike;
   std::vector<std::vector<NumberedName>> numbers;

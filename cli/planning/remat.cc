@@ -36,9 +36,9 @@ using solver::SearchStatus;
 
 namespace {
 
-// --time-limit where it is not given.
+// The default of --time-limit.
 constexpr double kRematSeconds = 30;
-// Of it for the least budget.
+// The share of it for the least budget.
 constexpr double kLeastShare = 0.5;
 
 struct RematFlags {
@@ -88,7 +88,8 @@ std::string Comparison(const RematPlan& plan, const Terminal& terminal) {
   return table.ToString(terminal) + "\n";
 }
 
-// What is kept and what runs again, by operator, the most of it first.
+// Returns a table, by operator, of kept results and repeated runs, the most
+// first.
 std::string Operators(const JointGraph& graph, const RematPlan& plan,
                       const Terminal& terminal) {
   struct Sums {
@@ -110,7 +111,7 @@ std::string Operators(const JointGraph& graph, const RematPlan& plan,
   std::vector<char> is_forward(graph.nodes.size(), 0);
   for (const JointRun::Step& step : run.steps) {
     if (!step.is_backward) is_forward[step.node] = 1;
-    // What only backward runs is no second time.
+    // A node that only backward runs does not run a second time.
     if (!step.is_again || !is_forward[step.node]) continue;
     Sums& sums = by_op[graph.nodes[step.node].op];
     ++sums.again;
@@ -183,14 +184,14 @@ std::string Verdict(const RematPlan& plan, const Terminal& terminal) {
                      StoppedText(plan.stopped_by), effort);
 }
 
-// --kept; any where not given.
+// Returns the value of --kept, without which any number of bytes may be kept.
 int64_t KeptBytes(const RematFlags& flags) {
   return flags.kept.empty()  ? std::numeric_limits<int64_t>::max()
          : flags.kept == "0" ? 0
                              : graph::ParseByteSize(flags.kept, "--kept");
 }
 
-// The budget, and of the least one what is known of it.
+// The budget and, if it is the least one, the search's answer.
 struct ResolvedBudget {
   int64_t bytes = problems::kAnyPeak;
   std::optional<problems::LeastRematBudget> least = {};
@@ -242,7 +243,7 @@ std::string InFile(const std::string& path, std::string_view message) {
   return fmt::format("{}: {}", graph::OneLine(path), message);
 }
 
-// What the file of --of keeps does.
+// Evaluates the plan in the file that --of names.
 RematPlan Given(const RematFlags& flags, const JointGraph& graph) {
   const std::vector<char> kept = problems::ReadKept(flags.of, graph);
   try {
@@ -310,7 +311,7 @@ int RunFrontier(const RematFlags& flags, const JointGraph& graph,
   return kExitOk;
 }
 
-// Throws InputError for flags that do not go together.
+// Throws InputError for flags that contradict each other.
 void CheckFlags(const RematFlags& flags) {
   const bool has_budget = !flags.budget.empty() || !flags.kept.empty();
   const int asked = (has_budget ? 1 : 0) + (flags.of.empty() ? 0 : 1) +

@@ -43,7 +43,7 @@ using problems::Plan;
 
 namespace {
 
-// --time-limit, for all budgets of the frontier together.
+// The default of --time-limit, for all budgets of the frontier together.
 constexpr double kReportSeconds = 10;
 
 struct ReportFlags {
@@ -56,11 +56,11 @@ struct ReportFlags {
   std::string output;
 };
 
-// The parts of a step's page, as they stand there (modules.js).
+// The parts of a step's page, in the order of the page (modules.js).
 constexpr std::array<std::string_view, 7> kParts = {
     "summary", "memory", "peak", "lines", "frontier", "map", "modules"};
 
-// Null: all of them.
+// Returns the parts to show; null for all of them.
 ordered_json PartsJson(const std::vector<std::string>& parts) {
   if (parts.empty()) return nullptr;
   ordered_json json = ordered_json::array();
@@ -77,7 +77,7 @@ ordered_json PartsJson(const std::vector<std::string>& parts) {
 
 struct NamedPlan {
   std::string path;
-  std::string name;  // of the file; the path where two files have one name
+  std::string name;  // the file's name, or its path if two files share the name
   Plan plan;
 };
 
@@ -100,7 +100,7 @@ std::vector<NamedPlan> ReadPlans(const std::vector<std::string>& paths,
   return plans;
 }
 
-// A step of a trace under a plan.
+// Returns a step of a trace under a plan.
 ordered_json TraceRunJson(const ProfileInput& input, const NamedPlan& named,
                           const problems::MemoryOptions& memory) {
   const ProfileInput own = WithSegmentsOf(input, named.plan, named.path);
@@ -143,7 +143,7 @@ ordered_json ProfileRun(const ProfileInput& input, const NamedPlan& named,
   return json;
 }
 
-// The question that the first plan answers, as flags would ask it.
+// Returns the question that the first plan answers, as flags would ask it.
 PlanningFlags QuestionOf(const problems::MemoryOptions& memory,
                          const std::vector<NamedPlan>& plans) {
   PlanningFlags flags;
@@ -161,7 +161,7 @@ PlanningFlags QuestionOf(const problems::MemoryOptions& memory,
   return flags;
 }
 
-// Points that are not proven are no worse than plans that are at hand.
+// Replaces points that are not proven by given plans that are better.
 void Improve(std::vector<Plan>& points, const std::vector<NamedPlan>& known) {
   for (Plan& point : points) {
     const bool is_open = point.status == problems::PlanStatus::kFeasible ||
@@ -208,7 +208,8 @@ ordered_json FindFrontier(const ProfileInput& input, PlanningFlags flags,
   return FrontierJson(plans, unplanned);
 }
 
-// Null where none is asked for, or there is none for such a profile.
+// Returns null if no frontier was requested, or if there is none for such a
+// profile.
 ordered_json FrontierOf(const ReportFlags& flags, const ProfileInput& input,
                         const std::vector<NamedPlan>& plans,
                         const problems::MemoryOptions& memory,

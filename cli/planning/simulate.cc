@@ -44,7 +44,7 @@ struct Answer {
   Simulation baseline;
   std::optional<Simulation> planned;
   size_t units = 0;
-  // How long the planned step waits for its link, where the plan says which.
+  // The time that the planned step waits for its link, if the plan names one.
   std::optional<double> stall_ms = {};
 
   const Simulation& last() const { return planned ? *planned : baseline; }
@@ -60,7 +60,7 @@ std::string_view NameOf(const Trace& trace, const Simulation::Step& step) {
   return trace.operator_names[trace.operators[step.op].name];
 }
 
-// The module that runs the operator, "" outside of all.
+// Returns the module that runs the operator; "" if none does.
 std::string_view ModuleOf(const Trace& trace, const Simulation::Step& step) {
   const int32_t call = trace.operators[step.op].call;
   return call < 0
@@ -119,7 +119,7 @@ std::string ToJson(const Answer& answer) {
   return json.dump(2) + "\n";
 }
 
-// As a field of CSV by RFC 4180: names may have commas and quotes.
+// Returns a field of CSV by RFC 4180: names may have commas and quotes.
 std::string CsvField(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
     return std::string(text);
@@ -151,7 +151,7 @@ std::string PeakText(const Trace& trace, const Simulation& simulation) {
                      source.empty() ? "" : ", at " + source);
 }
 
-// "" where nothing is offloaded.
+// Returns the line on offloading; "" if nothing is offloaded.
 std::string OffloadText(const Answer& answer) {
   if (!answer.planned || answer.planned->offload.storages.empty()) return "";
   const graph::OffloadUse& use = answer.planned->offload;
@@ -236,7 +236,7 @@ Simulation SimulatePlan(const Trace& trace, const problems::Plan& plan,
   }
 }
 
-// The trace with the segments that the plan names.
+// Returns the trace with the segments that the plan names.
 Trace TraceFor(Trace trace, const problems::Plan& plan,
                const std::string& path) {
   try {

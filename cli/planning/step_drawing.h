@@ -10,13 +10,13 @@
 
 namespace acplan::cli {
 
-// The bytes in use over a simulated step.
+// Returns the bytes in use over a simulated step.
 MemoryCurve CurveOf(const graph::Trace& trace,
                     const graph::Simulation& simulation);
 
-// The step of a trace as a rank sees it, without the plan and with it, and the
-// budget. "" where stdout is no screen, and for plans that are not of the
-// simulated step.
+// Draws the step of a trace as a rank sees it, without the plan and with it,
+// and the budget. Returns "" if stdout is no screen, and for plans that are not
+// of the simulated step.
 std::string StepDrawing(const graph::Trace* trace, const problems::Plan& plan,
                         const Terminal& terminal);
 

@@ -6,7 +6,7 @@
 
 namespace acplan::cli {
 
-// Why a search of `acplan remat` ended without a proof.
+// Returns why a search of `acplan remat` ended without a proof.
 inline std::string_view StoppedText(solver::StoppedBy reason) {
   switch (reason) {
     case solver::StoppedBy::kTime:

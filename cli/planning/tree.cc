@@ -30,7 +30,7 @@ struct TreeFlags {
   bool json = false;
 };
 
-// The record of each node, where it has one.
+// Returns the record of each node that has one; NaN for others.
 std::vector<double> RecordBytes(const graph::Profile& profile,
                                 const graph::ModuleTree& tree,
                                 const problems::MemoryOptions& memory) {
@@ -113,8 +113,8 @@ std::string Indented(const graph::Profile& profile,
   return std::string(2 * static_cast<size_t>(node.depth), ' ') + name;
 }
 
-// Copies of a block that one row stands for, by node; 0 where another node's
-// row stands for this one.
+// Returns, by node, the number of copies of a block that the node's row
+// represents; 0 if another node's row represents this one.
 std::vector<int> CountCopies(const TreeAnswer& answer, bool shows_all) {
   std::vector<int> copies(answer.tree.size(), 1);
   if (shows_all) return copies;

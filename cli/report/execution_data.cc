@@ -18,13 +18,13 @@ using nlohmann::ordered_json;
 
 namespace {
 
-// What is in the first tier of memory: its name on the page and in Calculon's
-// statistics, where it is followed by "_with_offload" if a setting of the execution
+// A part of the first tier of memory: its name on the page and in Calculon's
+// statistics, where "_with_offload" follows it if a setting of the execution
 // says that the rest is elsewhere.
 struct Space {
   std::string_view name;
   std::string of_stats;
-  const char* offload;  // the setting; none: never elsewhere
+  const char* offload;  // the setting; null: never elsewhere
 };
 const std::array<Space, 6>& Spaces() {
   static const std::array<Space, 6> spaces = {
@@ -40,7 +40,7 @@ const std::array<Space, 6>& Spaces() {
 double BytesOf(const Space& space, const JsonField& entry) {
   const JsonField stats = entry.Get("stats");
   const double all = stats.Get(space.of_stats).NonNegativeNumber();
-  // What there is nothing of, as of checkpoints where none are made, is nowhere.
+  // Bytes that are 0, such as checkpoints where none are made, are nowhere.
   if (space.offload == nullptr || all == 0 ||
       !entry.Get("execution").Get(space.offload).Bool()) {
     return all;
@@ -48,7 +48,7 @@ double BytesOf(const Space& space, const JsonField& entry) {
   return stats.Get(space.of_stats + "_with_offload").NonNegativeNumber();
 }
 
-// Parts of total_time.
+// The parts of total_time.
 constexpr std::array<std::string_view, 11> kTimes = {"fw_time",
                                                      "bw_time",
                                                      "optim_step_time",
@@ -61,10 +61,10 @@ constexpr std::array<std::string_view, 11> kTimes = {"fw_time",
                                                      "pp_comm_exposed_time",
                                                      "dp_comm_exposed_time"};
 
-// Of any count in a strategy.
+// The most that any count in a strategy may be.
 constexpr int64_t kMostCount = int64_t{1} << 31;
 
-// A setting of the page, and its key in an execution.
+// The settings of the page, each with its key in an execution.
 constexpr std::array<std::pair<const char*, const char*>, 7> kSettings = {
     {{"tp", "tensor_par"},
      {"pp", "pipeline_par"},
@@ -80,7 +80,7 @@ ordered_json StageJson(const ordered_json& bytes) {
   return {{"bytes", bytes}, {"total_bytes", total}};
 }
 
-// Of the fullest stage alone: what the statistics are of.
+// Returns only the fullest stage, which the statistics are about.
 ordered_json StagesJson(const JsonField& entry) {
   ordered_json bytes = ordered_json::array();
   for (const Space& space : Spaces()) bytes.push_back(BytesOf(space, entry));

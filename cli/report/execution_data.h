@@ -6,10 +6,11 @@
 
 namespace acplan::cli {
 
-// The data of a page of what `llm-optimal-execution` wrote:
-// strategies of Calculon's cost model by rank, as search_data.h has those of
-// training runs. Nothing where the file is none of these. Throws InputError, with
-// file and path, for one that lacks what the page shows or has it otherwise.
+// Reads a file that `llm-optimal-execution` wrote, as data of a page:
+// strategies of Calculon's cost model by rank, in the form that search_data.h
+// has for training runs. Returns nothing if the file is of another format.
+// Throws InputError, with file and path, for a file whose values for the page
+// are missing or of another kind.
 std::optional<nlohmann::ordered_json> ReadExecutions(
     const std::filesystem::path& path);
 

@@ -10,13 +10,13 @@
 
 namespace acplan::cli {
 
-// The points of a frontier, as report pages draw it: budget, peak, recomputation,
-// overhead and status of each plan.
+// Returns the points of a frontier, in the form that report pages draw: budget,
+// peak, recomputation, overhead and status of each plan.
 nlohmann::ordered_json FrontierJson(const std::vector<problems::Plan>& plans,
                                     int64_t unplanned_peak_bytes);
 
-// The same of a file that acplan frontier wrote. Throws InputError where it is
-// none, or of another model than `model`.
+// Reads the same from a file that acplan frontier wrote. Throws InputError if
+// the file is no such file, or of another model than `model`.
 nlohmann::ordered_json ReadFrontier(const std::filesystem::path& path,
                                     std::string_view model);
 

@@ -41,8 +41,8 @@ std::map<std::string, std::string> ClassNames(const ProfileInput& input) {
   return names;
 }
 
-// By module, where its own operators in the forward pass are: "model.py:12", or
-// "model.py:12-30", in the file that has most of them.
+// Returns, by module, the place of its own operators in the forward pass:
+// "model.py:12", or "model.py:12-30", in the file that has most of them.
 std::map<std::string, std::string> LinesOfModules(const ProfileInput& input) {
   std::map<std::string, std::string> lines;
   if (!input.trace || input.trace->sources.empty()) return lines;

@@ -8,14 +8,16 @@
 
 namespace acplan::cli {
 
-// The modules of a profile in pre-order, as report pages show them: name, class
-// where a trace says it, parent (a place in the list, -1: none), parameters,
-// activations of all calls, and those of them that no module inside has.
+// Returns the modules of a profile in pre-order, in the form that report pages
+// show: name, class if a trace has it, parent (an index in the list, -1: none),
+// parameters, activations of all calls, and those of them that no module inside
+// has.
 nlohmann::ordered_json ModulesJson(const ProfileInput& input,
                                    const graph::ModuleTree& tree);
 
-// What a plan does to each of its units: name, what it recomputes and discards,
-// and how many operators of which name it saves, recomputes, skips and offloads.
+// Returns what a plan does to each of its units: its name, the time and bytes
+// that it recomputes and discards, and, by name, the numbers of operators that
+// it saves, recomputes, skips and offloads.
 nlohmann::ordered_json UnitsJson(const problems::Plan& plan);
 
 }  // namespace acplan::cli

@@ -6,17 +6,18 @@
 
 namespace acplan::cli {
 
-// What a page shows, and with which script.
+// The content of a page, which determines its script.
 enum class PageKind { kStep, kSearch };
 
-// A page that needs no other file and asks no network, which its
-// Content-Security-Policy forbids: the data, Vega with its licence, and the script
-// that shows the one by the other. Without scripts it says so.
+// Returns a page that needs no other file and asks no network, which its
+// Content-Security-Policy forbids: the data, Vega with its licence, and the
+// script that shows the data by Vega. Without scripts the page says so.
 std::string ReportPage(PageKind kind, std::string_view title,
                        const nlohmann::ordered_json& data);
 
-// JSON that may stand inside of a script element, whatever its strings hold: it
-// has no '<', '>' and '&', and ASCII alone; what is not UTF-8 is replaced.
+// Returns JSON that may stand inside of a script element, whatever its strings
+// hold: it has no '<', '>' and '&', and only ASCII; bytes that are no UTF-8 are
+// replaced.
 std::string JsonForScript(const nlohmann::ordered_json& data);
 
 }  // namespace acplan::cli

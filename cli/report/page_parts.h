@@ -4,8 +4,9 @@
 
 namespace acplan::cli {
 
-// What pages are made of, as text in the program: embedded when it is built
-// (cmake/embed_page.cmake) from the files beside this one.
+// Returns a part of pages, as do the functions below: text in the program,
+// embedded when it is built (cmake/embed_page.cmake) from the files beside this
+// one.
 std::string_view PageStyle();       // page.css
 std::string_view PageScript();      // page.js
 std::string_view StepScript();      // step.js

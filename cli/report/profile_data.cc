@@ -11,8 +11,8 @@ using nlohmann::ordered_json;
 
 namespace {
 
-// A moment of the step: as the phases of step_data.cc, 0 forward, 1 backward, 3
-// the optimizer step.
+// A moment of the step. Its phase is numbered as in step_data.cc: 0 forward, 1
+// backward, 3 the optimizer step.
 struct Moment {
   std::string module;
   int phase = 0;
@@ -34,7 +34,7 @@ std::vector<Moment> MomentsOf(const graph::Profile& profile) {
       if (bytes) moments.push_back({fqn, phase, *bytes});
     }
   };
-  add(profile.order.fw_post, 0);  // a module after what it is made of
+  add(profile.order.fw_post, 0);  // a module follows the modules inside it
   add(profile.order.bw_pre, 1);
   if (!moments.empty() && profile.measured.opt_step_peak_categories) {
     moments.push_back(
@@ -43,8 +43,8 @@ std::vector<Moment> MomentsOf(const graph::Profile& profile) {
   return moments;
 }
 
-// In the order of KindNames: parameters, buffers, optimizer, gradients, inputs,
-// activations, recomputed, temporaries.
+// Returns the bytes in the order of KindNames: parameters, buffers, optimizer,
+// gradients, inputs, activations, recomputed, temporaries.
 std::vector<int64_t> KindsOf(const MemorySnapshot& bytes, int64_t ranks) {
   const auto shard = [&](graph::MemoryCategory category) {
     return (bytes[category] + ranks - 1) / ranks;

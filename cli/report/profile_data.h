@@ -8,10 +8,10 @@
 
 namespace acplan::cli {
 
-// The step of a profile, which has no operators: the bytes by kind at the peak of
-// each module's forward and backward, and of the optimizer step, as step_data.h
-// has them of operators. Without samples where modules have no snapshots. A rank
-// has a W-th of parameters, gradients and optimizer state.
+// Returns the step of a profile, which has no operators: the bytes by kind at
+// the peak of each module's forward and backward, and of the optimizer step, in
+// the form that step_data.h has for operators. Has no samples if modules have
+// no snapshots. A rank has a W-th of parameters, gradients and optimizer state.
 nlohmann::ordered_json ProfileRunJson(const std::string& name,
                                       const graph::Profile& profile,
                                       const problems::MemoryOptions& memory);

@@ -21,7 +21,8 @@ constexpr std::array<std::string_view, 7> kStageKinds = {
     "parameters", "gradients", "optimizer", "activations",
     "logits",     "working",   "libraries"};
 
-// Objects whose values are numbers, text or truth: the settings of a strategy.
+// Returns an object whose values are numbers, text or truth values: the
+// settings of a strategy.
 ordered_json Scalars(const JsonField& object) {
   ordered_json json = ordered_json::object();
   if (!object.json().is_object()) object.Fail("an object");

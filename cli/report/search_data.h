@@ -6,10 +6,10 @@
 
 namespace acplan::cli {
 
-// What llm-train or llm-search wrote, as report pages show it: the
-// strategies, one or several, with times by part and the memory of stages by
-// kind. Nothing where the file is of another format. Throws InputError where it
-// is of this one and not what those commands write.
+// Reads a file that llm-train or llm-search wrote, as data of a page: one or
+// several strategies, with times by part and the memory of stages by kind.
+// Returns nothing if the file is of another format. Throws InputError if it is
+// of this format but not as those commands write it.
 std::optional<nlohmann::ordered_json> ReadTraining(
     const std::filesystem::path& path);
 

@@ -22,14 +22,15 @@ namespace {
 
 struct Kind {
   std::string_view name;
-  size_t place;  // in LiveBytes
+  size_t place;  // index in LiveBytes
 };
 
 constexpr size_t PlaceOf(StorageCategory category) {
   return static_cast<size_t>(category);
 }
 
-// From what is there all the time to what comes and goes.
+// In order of permanence: bytes that are there all the time first, temporary
+// ones last.
 constexpr std::array<Kind, graph::kLiveKinds> kKinds = {{
     {"parameters", PlaceOf(StorageCategory::kParameter)},
     {"buffers", PlaceOf(StorageCategory::kBuffer)},
@@ -41,7 +42,7 @@ constexpr std::array<Kind, graph::kLiveKinds> kKinds = {{
     {"temporaries", PlaceOf(StorageCategory::kTemporary)},
 }};
 
-// Strings that come again and again, each once.
+// A list of strings that recur, each once.
 class Names {
  public:
   int Place(const std::string& name) {
@@ -63,7 +64,7 @@ int PhaseOf(const Trace& trace, const Simulation::Step& step) {
   return step.op < trace.backward_end ? 1 : 3;
 }
 
-// When each step begins, and last when the step ends.
+// Returns the time when each step begins and, last, when the last one ends.
 std::vector<double> BeginningsOf(const SampledRun& run) {
   std::vector<double> beginnings{0};
   for (const Simulation::Step& step : run.detail.simulation.steps) {
@@ -79,14 +80,14 @@ ordered_json BytesJson(const LiveBytes& bytes) {
   return json;
 }
 
-// The lines of Python that have most at a run's peak, at most.
+// The most lines of Python that are listed for a run's peak.
 constexpr size_t kMostLines = 100;
 
-// Microseconds are more than a screen shows.
+// Rounds to a tenth of a microsecond: more digits than a screen shows.
 double Rounded(double ms) { return std::round(ms * 1e4) / 1e4; }
 
-// The innermost module of the backward pass at each operator of a trace, as
-// problems::ModuleAt says it, for many steps: -1 where none runs.
+// Returns, for each operator of a trace, the innermost module of the backward
+// pass, as problems::ModuleAt does for a single step: -1 if none runs.
 std::vector<int32_t> BackwardCalls(const Trace& trace) {
   std::vector<int32_t> calls(trace.operators.size(), -1);
   for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
@@ -100,7 +101,7 @@ std::vector<int32_t> BackwardCalls(const Trace& trace) {
   return calls;
 }
 
-// Writes samples column by column, which is a third of the text.
+// Writes samples column by column, which takes a third of the text.
 class SampleColumns {
  public:
   explicit SampleColumns(const SampledRun& run)
@@ -108,7 +109,7 @@ class SampleColumns {
         beginnings_(BeginningsOf(run)),
         backward_calls_(BackwardCalls(*run.trace)) {}
 
-  // `first`: the step that begins the sample's part.
+  // Adds a sample. `first`: the step that begins the sample's part.
   void Add(size_t k, size_t first) {
     const Simulation& simulation = run_.detail.simulation;
     const Simulation::Step& step = simulation.steps[k];

@@ -14,27 +14,27 @@
 
 namespace acplan::cli {
 
-// The memory of a step as report pages draw it.
+// The memory of a step in the form that report pages draw.
 
-// The kinds of bytes, from the bottom of a stack to its top.
+// Returns the kinds of bytes, from the bottom of a stack to its top.
 nlohmann::ordered_json KindNames();
 
-// So many samples of a step, at most, are drawn: more than a wide screen has
+// The most samples of a step that are drawn: more than a wide screen has
 // columns to tell them apart.
 inline constexpr size_t kMostSamples = 1600;
 
-// A part of the step, by its first step, and the first of its steps with the most
-// bytes, which stands for all of them.
+// A part of the step, by its first step, and the first of its steps with the
+// most bytes, which represents all of them.
 struct StepSample {
   size_t first = 0;
   size_t step = 0;
   bool operator==(const StepSample&) const = default;
 };
 
-// As many parts as `most`, or as there are steps, one after the other and alike
-// in length. Drawn from the beginning of its part to that of the next one, a
-// sample is never below what was in use; so no peak is lost, and each is a step
-// as it was.
+// Cuts the steps into `most` consecutive parts of equal length, or into single
+// steps if there are fewer. Drawn from the beginning of its part to that of the
+// next one, a sample is never below the bytes in use. So no peak is lost, and
+// each sample is an actual step.
 std::vector<StepSample> SampleSteps(const std::vector<int64_t>& live_bytes,
                                     size_t most = kMostSamples);
 
@@ -45,21 +45,23 @@ struct SampledRun {
   graph::DetailedSimulation detail;
 };
 
-// Adds what a rank has more or less of each kind than one device that has
-// everything (problems/plan/trace_memory.h).
+// Adds the bytes that a rank has more or less of each kind than one device that
+// has everything (problems/plan/trace_memory.h).
 graph::DetailedSimulation DetailOnRank(graph::DetailedSimulation detail,
                                        const graph::Trace& trace,
                                        const problems::MemoryOptions& memory);
 
-// The run's peak, where it is, what it consists of, and its samples.
+// Returns the run's peak, its place and contents, and the run's samples.
 nlohmann::ordered_json RunJson(const SampledRun& run);
 
-// The bytes at a peak by the line of Python that made them, the largest first, with
-// the operators that did; "" for what no line made. At most a hundred lines.
+// Returns the bytes at a peak by the line of Python that made them, the largest
+// first, with the operators that did; "" for bytes that no line made. At most a
+// hundred lines.
 nlohmann::ordered_json LinesJson(const graph::Trace& trace,
                                  const graph::PeakAccount& peak);
 
-// What a plan file says of the answer: status, bound, gap, seconds, budget.
+// Returns a plan file's statements about the answer: status, bound, gap,
+// seconds, budget.
 nlohmann::ordered_json AnswerJson(const problems::Plan& plan);
 
 }  // namespace acplan::cli

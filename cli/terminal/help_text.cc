@@ -8,18 +8,19 @@
 namespace acplan::cli {
 namespace {
 
-// Where the description of a flag or a command begins: after the first two
-// spaces that stand behind a word. Without one, two columns into the line.
+// Returns the column where the description of a flag or a command begins: after
+// the first two spaces that follow a word. Without them, two columns into the
+// line.
 size_t DescriptionOf(std::string_view line) {
   const size_t word = std::min(line.find_first_not_of(' '), line.size());
-  // A description whose flag is on the line above.
+  // This is a description whose flag is on the line above.
   if (word > kHelpColumns / 4) return word;
   const size_t gap = line.find("  ", word);
   if (word == 0 || gap == std::string_view::npos) return word + 2;
   return std::min(line.find_first_not_of(' ', gap), line.size());
 }
 
-// Breaks a line at spaces behind `indent`; `end` is what stands at each break.
+// Breaks a line at spaces after `indent`; `end` stands at each break.
 std::string Broken(std::string_view line, size_t indent, std::string_view end) {
   std::string text;
   std::string margin;

@@ -6,13 +6,13 @@
 
 namespace acplan::cli {
 
-// As wide as every terminal is.
+// The width that every terminal has.
 inline constexpr size_t kHelpColumns = 80;
 
-// The text of --help with no line of more than 80 columns, as far as it has
-// spaces: what describes a flag or a command goes on below where it begins, all
-// else with two spaces more; an example is broken with a backslash, so that a
-// shell reads it as it was.
+// Returns the text of --help without lines of more than 80 columns, if there
+// are spaces to break them at. The description of a flag or a command continues
+// below its beginning, other text is indented by two more spaces; an example is
+// broken with a backslash, so that a shell reads it as before.
 std::string WithinHelpColumns(std::string_view help);
 
 }  // namespace acplan::cli

@@ -22,8 +22,8 @@ double LengthOf(const MemoryCurve& curve, bool in_time) {
                  : static_cast<double>(curve.live_bytes.size());
 }
 
-// The most bytes in each column of a plot `length` wide; 0 beyond the curve's
-// end.
+// Returns the most bytes in each column of a plot `length` wide; 0 beyond the
+// curve's end.
 std::vector<int64_t> Columns(const MemoryCurve& curve, bool in_time,
                              double length, size_t columns) {
   std::vector<int64_t> most(columns, 0);
@@ -33,7 +33,7 @@ std::vector<int64_t> Columns(const MemoryCurve& curve, bool in_time,
     const double end = begin + (in_time ? curve.ms[k] : 1.0);
     const size_t last = columns - 1;
     const auto first = std::min(static_cast<size_t>(begin * scale), last);
-    // What ends where a column begins is not in that one.
+    // A step that ends where a column begins is not in that column.
     const auto after = std::min(
         static_cast<size_t>(std::max(std::ceil(end * scale), 1.0)), columns);
     for (size_t c = first; c < std::max(after, first + 1); ++c) {
@@ -44,7 +44,8 @@ std::vector<int64_t> Columns(const MemoryCurve& curve, bool in_time,
   return most;
 }
 
-// In eighths of a row, rounded so that what is in use shows.
+// Returns the height in eighths of a row, rounded so that any bytes in use
+// show.
 int HeightOf(int64_t bytes, int64_t top) {
   if (bytes <= 0) return 0;
   const double share = static_cast<double>(bytes) / static_cast<double>(top);
@@ -56,7 +57,7 @@ struct Canvas {
   int64_t top = 1;
   std::optional<int64_t> limit;
 
-  // `row` counts from the bottom.
+  // Returns a row of the plot. `row` counts from the bottom.
   std::string Row(int row, const Terminal& terminal) const {
     const int floor = row * kEighths;
     const auto is_here = [&](int64_t bytes) {
@@ -75,7 +76,7 @@ struct Canvas {
         ++c;
         continue;
       }
-      // As far as the same is drawn.
+      // A run of columns with the same character.
       const bool dotted = is_dot(c);
       std::string run;
       for (; c < blocks.size() && HeightOf(blocks[c], top) <= floor &&

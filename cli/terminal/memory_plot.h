@@ -15,10 +15,10 @@ struct MemoryCurve {
   std::vector<double> ms;           // of each step
 };
 
-// Blocks for the last curve, and a line of dots where the first one, if another,
-// is higher; each column shows the most of its part of the time, or of the steps
-// where none takes time. `limit_bytes`: a dashed line. "" where there is nothing
-// to draw, or stdout has less than 40 columns.
+// Draws blocks for the last curve, and a line of dots where the first one, if
+// another, is higher. Each column shows the most of its part of the time, or of
+// the steps if none takes time. `limit_bytes` is drawn as a dashed line.
+// Returns "" if there is nothing to draw, or stdout has less than 40 columns.
 std::string DrawMemory(const std::vector<MemoryCurve>& curves,
                        std::optional<int64_t> limit_bytes,
                        const Terminal& terminal);

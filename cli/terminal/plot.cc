@@ -32,7 +32,7 @@ Plot::Plot() : rows_(kRows, std::vector<Pen>(kColumns)) {}
 void Plot::AddPoint(double x, double y, const Pen& pen) {
   const double column = std::round(x * (kColumns - 1));
   const double row = std::round((1 - y) * (kRows - 1));
-  // So that NaN is outside too.
+  // Written so that NaN is outside, too.
   if (column >= 0 && column < kColumns && row >= 0 && row < kRows) {
     rows_[static_cast<int>(row)][static_cast<int>(column)] = pen;
   }

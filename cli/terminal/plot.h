@@ -9,12 +9,12 @@
 namespace acplan::cli {
 
 // Curves over the unit square in characters, 73 columns by 21 rows, with axes.
-// Marks that are added later cover earlier ones; those outside of the square
+// Marks that are added later cover earlier ones; marks outside of the square
 // are left out.
 class Plot {
  public:
   enum class Style { kPlain, kDim, kGreen, kYellow };
-  // How a curve is drawn; the glyph is one column wide.
+  // The way a curve is drawn; the glyph is one column wide.
   struct Pen {
     std::string glyph;
     Style style = Style::kPlain;
@@ -22,7 +22,8 @@ class Plot {
 
   Plot();
   void AddPoint(double x, double y, const Pen& pen);
-  // y at each column, NaN for none; where it jumps, the rows in between too.
+  // Adds y at each column, NaN for none; where it jumps, the rows in between
+  // too.
   template <typename Function>
   void AddFunction(Function y_at, const Pen& pen) {
     std::vector<double> ys;
@@ -36,23 +37,24 @@ class Plot {
   std::string ToString(const Terminal& terminal, std::string_view x_label,
                        std::string_view y_label) const;
 
-  // What 0 and 1 of an axis stand for, in the unit that its label says.
+  // The numbers at 0 and 1 of an axis, in the unit that its label says.
   struct Axis {
     std::string label;
     double least = 0;
     double most = 1;
 
-    // Of milliseconds, from 0, or seconds where they are many.
+    // Returns an axis of milliseconds, from 0, or of seconds if there are many.
     static Axis OfMs(std::string_view name, double most_ms);
-    // Of GiB, or MiB where they are few.
+    // Returns an axis of GiB, or of MiB if there are few.
     static Axis OfBytes(std::string_view name, double least, double most);
   };
-  // As above with numbers of the axes' own, in 80 columns.
+  // Does the same with the axes' own numbers, in 80 columns.
   std::string ToString(const Terminal& terminal, const Axis& x,
                        const Axis& y) const;
 
  private:
-  // The rows with their axis: `label_of` names a share, in so many columns.
+  // Returns the rows with their axis: `label_of` names a share, in so many
+  // columns.
   template <typename Function>
   std::string Rows(const Terminal& terminal, int columns,
                    Function label_of) const;

@@ -36,7 +36,7 @@ extern "C" void OnSignal(int signal_number) {
   std::signal(signal_number, SIG_DFL);
 }
 
-// On one line; bytes that are no UTF-8 are replaced.
+// Returns JSON on one line; bytes that are no UTF-8 are replaced.
 std::string JsonLine(const nlohmann::ordered_json& json) {
   using Handler = nlohmann::ordered_json::error_handler_t;
   return json.dump(-1, ' ', false, Handler::replace) + "\n";

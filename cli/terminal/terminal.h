@@ -9,11 +9,11 @@
 
 namespace acplan::cli {
 
-// The levels of the result lines of the cost model's commands are those of
-// Python's logging.
+// The levels of the result lines of the cost model's commands, which are those
+// of Python's logging.
 enum class ResultLevel { kDebug = 10, kInfo = 20, kCritical = 50 };
 
-// Which of them are shown, and where: "" is stdout.
+// The levels that are shown, and the file for them: "" is stdout.
 struct ResultLog {
   int least_level = static_cast<int>(ResultLevel::kInfo);
   std::string file;
@@ -21,7 +21,7 @@ struct ResultLog {
 
 enum class ColorMode { kAuto, kAlways, kNever };
 
-// How stderr tells of errors and warnings: for people, or as a JSON object a
+// The form of errors and warnings on stderr: for people, or a JSON object a
 // line (docs/command_line.md, "Errors").
 enum class ErrorFormat { kText, kJson };
 
@@ -35,35 +35,37 @@ int WriteError(ErrorFormat format, std::string_view message, int exit_code);
 // Writes results to stdout, and the rest to stderr.
 class Terminal {
  public:
-  // Throws InputError where the log's file cannot be written.
+  // Throws InputError if the log's file cannot be written.
   Terminal(ColorMode color, bool quiet, bool verbose, const ResultLog& log = {},
            ErrorFormat errors = ErrorFormat::kText);
 
-  // Styled for a person where stdout takes colours, else as it is.
+  // Returns the text styled for a person if stdout takes colours, else
+  // unchanged.
   std::string Bold(std::string_view text) const;
   std::string Dim(std::string_view text) const;
   std::string Green(std::string_view text) const;
   std::string Yellow(std::string_view text) const;
 
-  // A result line, to the log. Throws std::runtime_error where it cannot be
+  // Writes a result line to the log. Throws std::runtime_error if it cannot be
   // written.
   void Report(ResultLevel level, std::string_view line) const;
   bool Reports(ResultLevel level) const;
 
-  // Writes to stdout, at once. Throws std::runtime_error where it cannot be written.
+  // Writes to stdout, at once. Throws std::runtime_error if it cannot be
+  // written.
   void Print(std::string_view text) const;
   // Writes "acplan: warning: ..." or {"warning": ...} to stderr, unless quiet.
   void Warn(std::string_view text) const;
-  // As WriteError, in the format of this terminal.
+  // Does the same as WriteError, in the format of this terminal.
   int Complain(std::string_view message, int exit_code) const;
-  // As Complain where errors are JSON, else silent: for a message that a person
-  // reads in the results. Its lines are joined by "; ".
+  // Does the same as Complain if errors are JSON, else nothing: for a message
+  // that a person reads in the results. Its lines are joined by "; ".
   int Explain(std::string_view message, int exit_code) const;
 
-  // "acplan: ..." to stderr with --verbose.
+  // Writes "acplan: ..." to stderr with --verbose.
   void Log(std::string_view text) const;
 
-  // How wide stdout is; where it is no terminal, as wide as is comfortable.
+  // Returns the width of stdout; if it is no terminal, a width that reads well.
   size_t Columns() const;
   bool IsScreen() const;       // stdout is a terminal: a person reads it there
   bool ShowsProgress() const;  // stderr is a terminal and not quiet
@@ -77,12 +79,12 @@ class Terminal {
   bool verbose_;
   ErrorFormat errors_;
   int least_level_;
-  std::shared_ptr<std::FILE> log_;  // stdout where there is none
+  std::shared_ptr<std::FILE> log_;  // stdout if there is none
 };
 
-// A line on stderr that follows a search: on a terminal one line rewritten from
-// the first second on; with --verbose a line a second; else none. Cleared when
-// it goes out of scope.
+// A line on stderr that follows a search. On a terminal it is one line,
+// rewritten from the first second on; with --verbose it is a line a second;
+// else there is none. Cleared when it goes out of scope.
 class ProgressLine {
  public:
   explicit ProgressLine(const Terminal& terminal) : terminal_(terminal) {}
@@ -90,8 +92,7 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  // Shows `text()`, where it is time for another line `seconds` after the
-  // search began.
+  // Shows `text()` if another line is due `seconds` after the search began.
   void Show(double seconds, const std::function<std::string()>& text);
   void Clear();
 
@@ -101,8 +102,8 @@ class ProgressLine {
   double last_seconds_ = 0;
 };
 
-// After a call the first Ctrl-C (SIGINT) or SIGTERM sets the flag; a second one
-// ends the program at once.
+// Installs handlers: after a call the first Ctrl-C (SIGINT) or SIGTERM sets the
+// flag that this returns; a second one ends the program at once.
 const std::atomic<bool>& InterruptFlag();
 
 }  // namespace acplan::cli

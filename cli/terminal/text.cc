@@ -13,13 +13,13 @@ namespace acplan::cli {
 
 namespace {
 
-// Noise of a binary fraction must not lift an exact decimal.
+// Rounds up, so that noise of a binary fraction does not lift an exact decimal.
 double CeilAt(double value, double digits) {
   return std::max(0.0, std::ceil(value * digits - 1e-7)) / digits;
 }
 
-// The bytes of a line up to the last space within so many columns, or up to the
-// first one beyond where a word is longer.
+// Returns the number of bytes of a line up to the last space within so many
+// columns, or up to the first one beyond if a word is longer.
 size_t BreakWithin(std::string_view line, size_t columns) {
   const size_t first = line.find_first_not_of(' ');
   size_t found = std::string_view::npos;
@@ -46,7 +46,7 @@ std::string BrokenLine(std::string_view line, size_t columns) {
   return broken + rest;
 }
 
-// A name without its middle, in so many columns (at least 3).
+// Returns a name without its middle, in so many columns (at least 3).
 std::string Shortened(const std::string& name, size_t columns) {
   if (TextWidth(name) <= columns) return name;
   std::vector<std::string> characters;
@@ -235,7 +235,7 @@ std::string Table::ToString(const Terminal& terminal) const {
       columns.push_back(0);
       total = widths[0];
     }
-    // At least one column that is not there yet.
+    // Adds at least one column that is not there yet.
     for (bool is_first = true;
          next < widths.size() && (is_first || total + 2 + widths[next] <= most);
          is_first = false) {

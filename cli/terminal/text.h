@@ -11,15 +11,15 @@
 
 namespace acplan::cli {
 
-// Columns on a terminal: code points, which is enough for what is printed here;
-// colours take none.
+// Returns the columns of a text on a terminal: its code points, which is enough
+// for all that is printed here; colours take none.
 size_t TextWidth(std::string_view text);
 
-// Text with each line broken at spaces that is wider than the screen, what
-// follows indented by two more; as it is where stdout is no screen.
+// Breaks each line that is wider than the screen at spaces, and indents the
+// rest by two more. Returns the text unchanged if stdout is no screen.
 std::string BrokenLines(std::string_view text, const Terminal& terminal);
 
-// Numbers as tables show them.
+// Returns a number as tables show it, as do the functions below.
 std::string FormatMs(double ms);            // "16.46 ms"
 std::string FormatRatioUp(double ratio);    // four digits, never rounded down
 std::string FormatPercentUp(double ratio);  // "6.47%", never rounded down
@@ -28,32 +28,34 @@ std::string FormatChange(double from, double to);  // "-30.7%"
 std::string FormatBytesExactly(int64_t bytes);
 std::string FormatCount(int64_t n);  // "1,234,567"
 
-// "memory model snapshot without states, world size 8".
+// Returns "memory model snapshot without states, world size 8".
 std::string QuestionText(const problems::MemoryOptions& memory);
 
-// "best 12.30 ms  bound 12.00 ms  gap 2.439%  1234 labels or nodes  2.0 s".
+// Returns "best 12.30 ms  bound 12.00 ms  gap 2.439%  1234 labels or nodes  2.0
+// s".
 std::string ProgressText(const solver::SearchProgress& progress);
 
-// The line that says what a memory model cannot see.
+// Returns the line on the limits of a memory model.
 std::string NoteOn(problems::MemoryModel model, const Terminal& terminal);
 
 // A table in plain text: columns padded to the widest cell, the first
-// left-aligned unless said otherwise, two spaces apart, no trailing spaces. On a
-// screen that is too narrow for it, long names lose their middles, and then
-// columns stand below each other, the first one beside each part.
+// left-aligned by default, two spaces apart, no trailing spaces. On a screen
+// that is too narrow for it, long names lose their middles, and if that is not
+// enough, columns stand below each other, with the first one beside each part.
 class Table {
  public:
   enum class Align { kLeft, kRight };
 
   explicit Table(std::vector<Align> align) : align_(std::move(align)) {}
-  // Rows may be shorter than the table is wide.
+  // Adds a row, which may be shorter than the table is wide.
   void AddRow(std::vector<std::string> cells);
   void AddRule();
-  // The first row is a heading.
+  // Returns the table, whose first row is a heading.
   std::string ToString(const Terminal& terminal) const;
 
  private:
-  // Widths of the columns, those of names as narrow as needed and allowed.
+  // Returns the widths of the columns, those of names as narrow as needed and
+  // allowed.
   std::vector<size_t> Widths(size_t most) const;
   std::string Part(const std::vector<size_t>& columns,
                    const std::vector<size_t>& widths,

@@ -1,8 +1,8 @@
-// Counts of GPUs are tried one by one, each by a search of all strategies. Without
-// counts: 1, 2, 4 and so on, times the degrees that were said, up to the first that
-// fits and twice more; then, between
-// the last of these that does not fit and the first that does, counts that fill
-// nodes, in order: the first that fits is the least.
+// Tries counts of GPUs one by one, each by a search over all strategies.
+// Without given counts these are 1, 2, 4 and so on, times the given degrees, up
+// to the first that fits and twice more; then, between the last of these that
+// does not fit and the first that does, counts that fill nodes, in order: the
+// first that fits is the least.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ struct FitFlags {
   bool json = false;
 };
 
-// What is trained, of which rows differ in the GPUs, the sequence and the batch.
+// The common input of all rows, which differ in GPUs, sequence and batch.
 struct FitInput {
   costmodel::ModelShape shape;
   costmodel::TrainingSystems systems;
@@ -62,7 +62,8 @@ struct FitRow {
   StrategySearch search;
 
   bool Fits() const { return !search.best.empty(); }
-  // What might fit was not tried, or not planned in time.
+  // Returns whether a strategy that might fit was not tried, or not planned in
+  // time.
   bool IsUnknown() const {
     return !Fits() && (search.unplanned > 0 || !search.is_complete);
   }
@@ -84,7 +85,7 @@ std::vector<std::string> ListOf(const StrategySettings& settings,
   return values;
 }
 
-// A list of one nothing where the setting is not said.
+// Returns the choices of a setting: a list of one nothing if it is not set.
 std::vector<std::optional<std::string>> ChoicesOf(
     const StrategySettings& settings, const std::string& key) {
   const std::vector<std::string> values = ListOf(settings, key);
@@ -92,8 +93,8 @@ std::vector<std::optional<std::string>> ChoicesOf(
   return {values.begin(), values.end()};
 }
 
-// The GPUs that the degrees that were said need together. Counts that are no multiple
-// of it have no strategy.
+// Returns the number of GPUs that the given degrees need together. Counts that
+// are no multiple of it have no strategy.
 int64_t LeastMultiple(const StrategySettings& settings) {
   constexpr int64_t kMost = int64_t{1} << 31;  // more than a count of GPUs
   int64_t product = 1;
@@ -130,7 +131,7 @@ FitRow Try(const FitInput& input, int64_t gpus) {
   return {std::move(job), std::move(search)};
 }
 
-// Counts of GPUs between these that fill nodes, or are within one.
+// Returns the counts of GPUs between these that fill nodes, or are within one.
 std::vector<int64_t> CountsBetween(int64_t fails, int64_t fits, int64_t node) {
   std::vector<int64_t> counts;
   const int64_t step = fails < node ? 1 : node;
@@ -142,7 +143,7 @@ std::vector<int64_t> CountsBetween(int64_t fails, int64_t fits, int64_t node) {
 
 bool WasInterrupted() { return InterruptFlag().load(); }
 
-// More GPUs may hold less with them.
+// Returns whether degrees are given, with which more GPUs may hold less.
 bool HasDegrees(const StrategySettings& settings) {
   constexpr std::array<const char*, 5> kDegrees = {"tp", "pp", "cp", "ep",
                                                    "etp"};
@@ -150,8 +151,8 @@ bool HasDegrees(const StrategySettings& settings) {
       kDegrees, [&](const char* key) { return settings.contains(key); });
 }
 
-// Without degrees that were said, more GPUs hold whatever fewer do; with them, counts
-// begin with their product.
+// Finds the least count of GPUs. Without given degrees, more GPUs hold all that
+// fewer do; with them, counts begin with their product.
 std::vector<FitRow> FindLeast(const FitInput& input) {
   std::vector<FitRow> rows;
   int more = kDoublingsMore;
@@ -170,7 +171,8 @@ std::vector<FitRow> FindLeast(const FitInput& input) {
        CountsBetween(fails, most, rows.front().job.cluster.domain)) {
     if (WasInterrupted()) return rows;
     FitRow row = Try(input, gpus);
-    // What is not known is told: the least that fits may be there.
+    // Rows that are not known to fail are shown: the least count that fits may
+    // be among them.
     if (!row.Fits() && !row.IsUnknown()) continue;
     const bool fits_here = row.Fits();
     rows.insert(rows.begin() + static_cast<std::ptrdiff_t>(*first),
@@ -322,7 +324,8 @@ FitTable TableOf(const FitInput& input,
   return table;
 }
 
-// Counts of GPUs, sequences and batches are lists here.
+// Makes a table for each sequence and batch. Counts of GPUs, sequences and
+// batches are lists here.
 std::vector<FitTable> Survey(FitInput input) {
   std::vector<std::string> counts = ListOf(input.settings, "gpus");
   std::ranges::sort(counts, {},
@@ -346,7 +349,8 @@ std::vector<FitTable> Survey(FitInput input) {
   return tables;
 }
 
-// The GPU, whose memory is the budget, is the same in all rows.
+// Returns the question, which is the same in all rows, as is the GPU, whose
+// memory is the budget.
 TrainQuestion QuestionOf(const FitFlags& flags, const FitInput& input) {
   StrategySettings settings = input.settings;
   for (const char* key : {"gpus", "seq", "gbs"}) settings.erase(key);

@@ -30,7 +30,8 @@ std::string ValueText(const ordered_json& settings, const std::string& key) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-// The settings that are not the same in all, in the order of the first to have them.
+// Returns the settings that differ between strategies, in the order of the
+// first strategy that has each.
 std::vector<std::string> DifferingKeys(
     const std::vector<ordered_json>& settings) {
   std::vector<std::string> keys;
@@ -48,7 +49,7 @@ std::vector<std::string> DifferingKeys(
   return keys;
 }
 
-// "1  NAME" and below it the settings, in lines of the page's width.
+// Returns "1  NAME" and below it the settings, in lines of the page's width.
 std::string LegendText(const std::vector<ComparedTraining>& compared,
                        const Terminal& terminal) {
   std::vector<ordered_json> settings;

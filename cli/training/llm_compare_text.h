@@ -10,19 +10,20 @@
 
 namespace acplan::cli {
 
-// A strategy that is compared, by its name, and all that the model says of it.
+// A strategy of a comparison with its name and the model's report on it.
 struct ComparedTraining {
   std::string name;
   TrainQuestion question;
   costmodel::TrainingReport report;
 };
 
-// docs/file_formats.md, "What llm-compare writes". One strategy at least.
+// Returns the comparison as JSON (docs/file_formats.md, "What llm-compare
+// writes"). Requires at least one strategy.
 nlohmann::ordered_json ComparisonJson(
     const std::vector<ComparedTraining>& compared);
 
-// What differs between the settings, then times, rates and memory, a column a
-// strategy, in tables of at most 100 columns.
+// Returns the differences between the settings, then times, rates and memory,
+// with a column for each strategy, in tables at most 100 columns wide.
 std::string ComparisonText(const std::vector<ComparedTraining>& compared,
                            const Terminal& terminal);
 

@@ -49,7 +49,8 @@ TrainingJob ReadJob(const TrainFlags& flags, const Terminal& terminal) {
                                   flags.ReadSystems());
 }
 
-// The same strategy without recomputation, with that of whole layers, and the plan.
+// Returns reports of the strategy without recomputation, with that of whole
+// layers, and with the plan.
 std::vector<TrainingReport> ReportsOf(const TrainingJob& job, double budget) {
   std::vector<TrainingReport> reports;
   for (const Recomputation recomputation :

@@ -114,8 +114,8 @@ std::string PredictionsCsv(const std::vector<Prediction>& predictions) {
   return csv;
 }
 
-// Rows that other models represent are fewer, so each stands with what this
-// model makes of the same rows.
+// Returns a table of other models. They cover fewer rows, so each stands beside
+// this model's errors on the same rows.
 std::string BaselineText(const std::vector<costmodel::TrainingRun>& runs,
                          const std::vector<Prediction>& ours,
                          const std::string& path, const Terminal& terminal) {
@@ -151,7 +151,7 @@ std::string BaselineText(const std::vector<costmodel::TrainingRun>& runs,
          text.ToString(terminal);
 }
 
-// What the average over sources would be without each part of the model.
+// Returns a table of the average over sources without each part of the model.
 std::string AblationText(const std::vector<costmodel::TrainingRun>& runs,
                          const Score& whole, const Terminal& terminal) {
   using enum Table::Align;
@@ -241,7 +241,7 @@ std::string MemoryCsv(const std::vector<Prediction>& predictions) {
   return csv;
 }
 
-// A table of readings of memory alone.
+// Scores a table of readings of memory alone.
 int ScoreMemory(const ScoreFlags& flags, const graph::CsvTable& table,
                 const costmodel::TrainingSystems& systems,
                 const Terminal& terminal) {
@@ -286,7 +286,7 @@ int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
       costmodel::ReadRuns(table, systems);
   const std::vector<Prediction> predictions = costmodel::PredictRuns(runs);
   const Score score = ScorePredictions(predictions);
-  // All that may be wrong is read before anything is written.
+  // Inputs that may be wrong are read before anything is written.
   std::string text = ScoreText(score, terminal);
   if (!flags.baselines.empty()) {
     text += BaselineText(runs, predictions, flags.baselines, terminal);

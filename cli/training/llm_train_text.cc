@@ -102,8 +102,8 @@ std::string MemoryTable(const TrainingReport& report,
   return table.ToString(terminal);
 }
 
-// A line for each stage: a letter for each part of the GPU's memory, and where
-// the budget ends.
+// Returns a line for each stage: a letter for each part of the GPU's memory,
+// and a mark at the budget.
 std::string MemoryChart(const TrainingReport& report, double budget) {
   double most = budget;
   for (const RankMemory& memory : report.memory.stages) {

@@ -12,7 +12,7 @@
 
 namespace acplan::cli {
 
-// A part of an iteration's time, by its name in JSON and in tables.
+// A part of an iteration's time, with its names in JSON and in tables.
 struct TimePart {
   std::string_view name;
   std::string_view text;
@@ -20,7 +20,7 @@ struct TimePart {
 };
 std::vector<TimePart> PartsOf(const costmodel::StepTime& time);
 
-// A part of a rank's memory, and its letter in charts.
+// A part of a rank's memory, with its letter in charts.
 struct MemoryPart {
   std::string_view name;
   char letter;
@@ -28,22 +28,25 @@ struct MemoryPart {
 };
 std::array<MemoryPart, 7> PartsOf(const costmodel::RankMemory& memory);
 
-// What is trained on what and how, in three lines and an empty one.
+// Returns the model, the GPUs and the strategy, in three lines and an empty
+// one.
 std::string HeadingText(const costmodel::TrainingReport& report,
                         const TrainQuestion& question,
                         const Terminal& terminal);
-// The memory of each stage by part, as a table and a chart, and whether it fits.
+// Returns the memory of each stage by part, as a table and a chart, and whether
+// it fits.
 std::string MemoryText(const costmodel::TrainingReport& report,
                        const TrainQuestion& question, const Terminal& terminal);
 
-// Whole bytes; where no integer of 64 bits holds them, the number itself.
+// Returns whole bytes; if no integer of 64 bits holds them, the number itself.
 nlohmann::ordered_json BytesJson(double bytes);
 
-// docs/file_formats.md, "What llm-train says".
+// Returns a report as JSON (docs/file_formats.md, "What llm-train says").
 nlohmann::ordered_json ToJson(const costmodel::TrainingReport& report,
                               const TrainQuestion& question);
 
-// Tables of at most 100 columns, and the memory of each stage as a chart.
+// Returns tables at most 100 columns wide, and the memory of each stage as a
+// chart.
 std::string TrainText(const costmodel::TrainingReport& report,
                       const TrainQuestion& question, const Terminal& terminal);
 

@@ -20,7 +20,8 @@ using costmodel::StrategySettings;
 using costmodel::StrategySpace;
 using costmodel::TrainingJob;
 
-// What a strategy may say and the space of strategies has not.
+// Refuses settings that a strategy may have and the space of strategies has
+// not.
 void RefuseUnsearched(const StrategySettings& settings) {
   if (const auto sp = settings.find("sp");
       sp != settings.end() && sp->second.value != "true") {
@@ -71,7 +72,7 @@ StrategySpace SpaceOf(const TrainingJob& job,
   return space;
 }
 
-// What the columns of degrees do not say of a strategy, where it is not the usual.
+// Returns the settings of a strategy that are unusual and have no column.
 std::string FurtherSettings(const costmodel::TrainingStrategy& s) {
   using enum costmodel::PipelineSchedule;
   std::vector<std::string> parts;
@@ -102,14 +103,14 @@ std::string FurtherSettings(const costmodel::TrainingStrategy& s) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// "core_attn" of "selective:core_attn".
+// Returns "core_attn" for "selective:core_attn".
 std::string ShortRecomputation(const costmodel::TrainingStrategy& strategy) {
   const std::string text = RecomputationText(strategy);
   constexpr std::string_view kSelective = "selective:";
   return text.starts_with(kSelective) ? text.substr(kSelective.size()) : text;
 }
 
-// " -0.9%": what a better plan may save at most.
+// Returns " -0.9%": the most that a better plan may save.
 std::string GapText(const RankedStrategy& ranked) {
   if (ranked.bound >= ranked.seconds) return "";
   return " -" + FormatPercentUp(1 - ranked.bound / ranked.seconds);
@@ -121,7 +122,7 @@ StrategyQuestion AskOfStrategies(const costmodel::ModelShape& shape,
                                  const StrategySettings& settings,
                                  const costmodel::TrainingSystems& systems) {
   RefuseUnsearched(settings);
-  // Without what may be any.
+  // Without the settings whose value may be "any".
   StrategySettings plain = settings;
   plain.erase("pp_schedule");
   const auto offload = settings.find("offload_layers");

@@ -11,24 +11,27 @@
 
 namespace acplan::cli {
 
-// A question about strategies that a search answers: what all of them share, and
-// what is searched. A degree that is said is the only one that is tried.
+// A question about strategies that a search answers: the job that they share,
+// and the space of strategies. If a degree is given, it is the only one that is
+// tried.
 struct StrategyQuestion {
   costmodel::TrainingJob job;
   costmodel::StrategySpace space;
 };
 
-// Throws InputError where settings say what a search does not vary.
+// Returns the question of some settings. Throws InputError if settings say
+// something that a search does not vary.
 StrategyQuestion AskOfStrategies(const costmodel::ModelShape& shape,
                                  const costmodel::StrategySettings& settings,
                                  const costmodel::TrainingSystems& systems);
 
-// The report of what a search found.
+// Returns the report of a strategy that a search found.
 costmodel::TrainingReport ReportOfRanked(
     const costmodel::TrainingJob& job, const costmodel::RankedStrategy& ranked,
     double budget);
 
-// Of such a report, what does not need the plan to be made once more.
+// The figures of such a report that can be computed without making the plan
+// again.
 struct StrategyRates {
   double tokens = 0;       // of a GPU in a second
   double utilisation = 0;  // of the model's operations
@@ -36,21 +39,21 @@ struct StrategyRates {
 StrategyRates RatesOf(const costmodel::TrainingJob& job,
                       const costmodel::RankedStrategy& ranked);
 
-// The columns of a table of strategies: degrees, recomputation, time or, where they
-// are asked for, GPU-hours or cost; speed and memory.
+// Returns the columns of a table of strategies: degrees, recomputation, time
+// or, if requested, GPU-hours or cost; speed and memory.
 std::vector<Table::Align> StrategyColumns();
 std::vector<std::string> StrategyHeadings(const TrainQuestion& question);
 std::vector<std::string> StrategyCells(const costmodel::TrainingJob& job,
                                        const costmodel::RankedStrategy& ranked,
                                        const TrainQuestion& question);
-// What those headings mean, a line.
+// Returns the meaning of those headings, in a line.
 std::string StrategyLegend(const TrainQuestion& question);
 
-// What ended the search: "--time-limit", or that the user did.
+// Returns the cause of the search's end: "--time-limit", or the user.
 std::string EndOfSearch();
 
-// Whether the search proved its answer, and why not and how far it may be from what
-// is best.
+// Returns whether the search proved its answer; if not, why, and how far the
+// answer may be from the best one.
 std::string ProofText(const costmodel::StrategySearch& search);
 
 }  // namespace acplan::cli

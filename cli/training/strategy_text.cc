@@ -142,7 +142,7 @@ ordered_json StrategyJson(const TrainingJob& job) {
   add("etp", s.expert_tensor, s.expert_tensor > 1);
   add("optimizer_copies", s.optimizer_copies, s.optimizer_copies > 1);
   add("offload_layers", s.offloaded_layers, s.offloaded_layers > 0);
-  // Any share of what is dropped costs the same.
+  // Every positive share of dropout costs the same.
   add("hidden_dropout", .1, s.drops_hidden);
   add("attention_dropout", .1, s.drops_scores);
   add("embedding_dropout", .1, s.drops_embedding);

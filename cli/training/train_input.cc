@@ -26,7 +26,7 @@ struct SettingFlag {
   const char* help;
 };
 
-// What strategies have in common that a search compares.
+// The settings that the strategies of a search have in common.
 constexpr SettingFlag kCommonFlags[] = {
     {"gpu", "--gpu", "name of a GPU: H100, A100-SXM4-40GB, GB200, ..."},
     {"gpus", "--gpus,--world-size", "how many GPUs"},

@@ -11,32 +11,35 @@
 
 namespace acplan::cli {
 
-// What is asked beside times and memory of a strategy.
+// The parts of a question beside times and memory of a strategy.
 struct TrainQuestion {
   std::string model;                    // name of the file
   double budget = 0;                    // bytes of a GPU
   std::optional<double> tokens;         // of the whole training
   std::optional<double> price;          // of a GPU for an hour
-  std::vector<std::string> notes = {};  // on what of the model is not counted
+  std::vector<std::string> notes = {};  // on parts of the model that are not
+                                        // counted
 };
 
-// A strategy that an argument names, and how tables call it.
+// A strategy that an argument names, with its name in tables.
 struct NamedStrategy {
   std::string name;
   costmodel::StrategySettings settings;
 };
 
-// The strategy of an argument: settings ("tp=8,pp=4"), a file of settings, a report
-// of llm-train or a plan of llm-plan, of which the strategy is read, or what
-// llm-search wrote, FILE:RANK or FILE for the fastest (rank 0). Throws InputError.
+// Returns the strategy of an argument: settings ("tp=8,pp=4"), a file of
+// settings, the strategy in a report of llm-train or a plan of llm-plan, or one
+// that llm-search wrote, FILE:RANK or FILE for the fastest (rank 0). Throws
+// InputError.
 NamedStrategy ReadNamedStrategy(const std::string& argument);
 
-// Has the strategy recompute this ("plan", "none"), whatever settings said of it.
+// Sets the strategy's recomputation ("plan", "none") in place of the settings'
+// own.
 void SetRecomputation(const std::string& value,
                       costmodel::StrategySettings& settings);
 
-// What commands on the cost model of training runs ask about: a model, GPUs and a
-// strategy, of which flags say what a file does not, or otherwise.
+// The flags of commands on the cost model of training runs: a model, GPUs and a
+// strategy. Flags complete a file's settings, or override them.
 struct TrainFlags {
   std::string config;
   std::string strategy;
@@ -49,19 +52,19 @@ struct TrainFlags {
       settings;  // by acplan's keys; "": not given
   std::vector<std::string> set;
 
-  // `has_strategy`: with the flags of one strategy, else with those that
+  // Adds the flags: if `has_strategy`, those of one strategy, else those that
   // strategies have in common.
   void AddTo(CLI::App& app, bool has_strategy);
 
-  // Warns of what of the file is not counted.
+  // Warns of parts of the file that are not counted.
   costmodel::ModelConfig ReadConfig(const Terminal& terminal) const;
   costmodel::ModelShape ReadModel(const Terminal& terminal) const;
   costmodel::TrainingSystems ReadSystems() const;
-  // Of the file, then `own`, then of the flags; what comes later replaces what is
-  // there.
+  // Returns the settings of the file, then `own`, then those of the flags;
+  // later ones replace earlier ones.
   costmodel::StrategySettings ReadSettings(
       const costmodel::StrategySettings& own = {}) const;
-  // The budget is --budget, else what the GPU has.
+  // Returns the question. The budget is --budget, else the GPU's memory.
   TrainQuestion Question(const costmodel::Accelerator& gpu) const;
 };
 

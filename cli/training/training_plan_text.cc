@@ -44,7 +44,8 @@ std::vector<std::string> NamesKept(const LayerGraph& graph,
   return names;
 }
 
-// Names with semicolons between them, as some have commas, in lines of a column.
+// Returns the names with semicolons between them, since some have commas, in
+// the lines of a column.
 std::vector<std::string> LinesOf(const std::vector<std::string>& names) {
   std::vector<std::string> lines = {""};
   for (const std::string& name : names) {

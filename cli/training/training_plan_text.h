@@ -8,12 +8,13 @@
 
 namespace acplan::cli {
 
-// What each stage keeps and runs again, in at most 100 columns. `report` has a plan.
+// Returns what each stage keeps and runs again, in at most 100 columns.
+// `report` must have a plan.
 std::string PlanText(const costmodel::TrainingReport& report,
                      const Terminal& terminal);
 
-// docs/file_formats.md, "Plan of a training run": `bound_s`, `optimal`, and for each
-// stage the policies of its layers.
+// Returns the plan as JSON (docs/file_formats.md, "Plan of a training run"):
+// `bound_s`, `optimal`, and for each stage the policies of its layers.
 nlohmann::ordered_json PlanJson(const costmodel::TrainingReport& report);
 
 }  // namespace acplan::cli
